@@ -1,0 +1,66 @@
+# Two commands do everything on a fresh machine: `make run` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := 0.13.8
+DATA ?= data
+OUT ?= out
+VIDEO ?= tests/media/demo.mp4
+PORT ?= 8000
+
+export UV_LINK_MODE ?= hardlink
+
+.DEFAULT_GOAL := help
+.PHONY: help run serve test lint format setup setup-dev lock clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+run: setup  ## Analyse VIDEO (default: the demo) through the public API; results in OUT
+	$(BIN)/vas analyze "$(VIDEO)" --out "$(OUT)" $(if $(filter-out data,$(DATA)),--data "$(DATA)")
+
+serve: setup  ## Keep the service running on PORT (default 8000), data in DATA
+	$(BIN)/vas serve --port $(PORT) --data "$(DATA)"
+
+test: setup-dev  ## Run the whole test suite
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: setup-dev  ## Style, types and import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup-dev  ## Put the code into the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+setup: $(VENV)/.core  ## Create .venv with what the embedded default needs
+
+setup-dev: $(VENV)/.dev  ## Create .venv with everything (torch included)
+
+lock:  ## Resolve the dependencies anew into requirements/
+	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
+	  --no-header --no-annotate --upgrade -q -o requirements/core.txt
+	$(BIN)/uv pip compile pyproject.toml --extra models --extra test --extra benchmark \
+	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  -q -o requirements/dev.txt -c requirements/core.txt
+
+clean:  ## Remove the environment and what runs left behind
+	rm -rf $(VENV) out data
+
+$(BIN)/uv:
+	$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info[:2] <= (3, 13), "Python 3.11 to 3.13 is needed"'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+# The development environment holds all of the core, so it counts as the core too.
+$(VENV)/.core: requirements/core.txt pyproject.toml | $(BIN)/uv
+	@test -e $(VENV)/.dev || $(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/core.txt
+	@test -e $(VENV)/.dev || $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/uv
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	@touch $@ $(VENV)/.core

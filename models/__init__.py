@@ -1,0 +1,1 @@
+"""Machine-learning models: one protocol per task, several backends behind it."""

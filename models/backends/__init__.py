@@ -1,0 +1,1 @@
+"""Backends of the model tasks; each is imported only where it runs."""

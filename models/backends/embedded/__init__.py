@@ -1,0 +1,1 @@
+"""Engines that need no weights beyond what their packages bundle."""

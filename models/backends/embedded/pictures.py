@@ -1,0 +1,175 @@
+"""What can be measured of a single picture without recognising anything in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from models.backends.embedded.palette import oklab
+from models.contracts import Picture
+
+_WORK_WIDTH = 640
+_LINE_ASPECT = 1.8
+_LETTER_WIDTHS = (0.08, 1.6)
+_FEWEST_LETTERS = 4
+_STROKE_SPREAD = 0.75
+_BAR_LEVELS = 12.0
+
+Grey = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class PictureFacts:
+    """Measured of one picture. Levels are 0 to 255."""
+
+    brightness: float
+    contrast: float
+    """Standard deviation of the luma levels."""
+    colourfulness: float
+    """Hasler and Süsstrunk, 2003: below 15 hardly any colour, above 60 vivid."""
+    hue: str | None
+    """Name of the hue that most of the coloured part has; None without a clear one."""
+    colour_bars: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle in shares of the picture's width and height."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+
+    def overlap(self, other: Box) -> float:
+        """Intersection over union."""
+        across = min(self.left + self.width, other.left + other.width) - max(self.left, other.left)
+        down = min(self.top + self.height, other.top + other.height) - max(self.top, other.top)
+        if across <= 0 or down <= 0:
+            return 0.0
+        shared = across * down
+        return shared / (self.width * self.height + other.width * other.height - shared)
+
+
+def grey(picture: Picture, width: int) -> Grey:
+    """The picture's luma, shrunk (never enlarged) to at most ``width`` columns."""
+    rows, columns = picture.shape[:2]
+    if columns > width:
+        size = (width, max(1, round(rows * width / columns)))
+        picture = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
+    return np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), np.uint8)
+
+
+def measure(picture: Picture) -> PictureFacts:
+    """The facts of one picture."""
+    small = cv2.resize(picture, (128, 72), interpolation=cv2.INTER_AREA)
+    luma = cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float64)
+    return PictureFacts(
+        brightness=float(luma.mean()),
+        contrast=float(luma.std()),
+        colourfulness=_colourfulness(small),
+        hue=_hue(small),
+        colour_bars=_is_colour_bars(small),
+    )
+
+
+def _colourfulness(rgb: Picture) -> float:
+    red, green, blue = (rgb[:, :, channel].astype(np.float64) for channel in range(3))
+    across, along = red - green, (red + green) / 2 - blue
+    spread = float(np.hypot(across.std(), along.std()))
+    return spread + 0.3 * float(np.hypot(across.mean(), along.mean()))
+
+
+_HUES = (
+    ("red", 29.0), ("orange", 57.0), ("yellow", 105.0), ("green", 145.0),
+    ("teal", 195.0), ("blue", 255.0), ("purple", 308.0), ("pink", 352.0),
+)  # fmt: skip
+"""Hue angles in OKLab, degrees, of colours with these plain names."""
+_COLOURED = 0.045
+_LEADING_SHARE = 0.6
+_COLOURED_SHARE = 0.25
+
+
+def _hue(rgb: Picture) -> str | None:
+    """The hue of most coloured pixels, where a fair share of them is coloured at all."""
+    lab = oklab(rgb.reshape(-1, 3))
+    strength = np.hypot(lab[:, 1], lab[:, 2])
+    coloured = strength > _COLOURED
+    if coloured.mean() < _COLOURED_SHARE:
+        return None
+    angles = np.degrees(np.arctan2(lab[coloured, 2], lab[coloured, 1])) % 360
+    centres = np.array([angle for _, angle in _HUES])
+    gaps = np.abs((angles[:, None] - centres[None, :] + 180) % 360 - 180)
+    shares = np.bincount(gaps.argmin(axis=1), minlength=len(_HUES)) / len(angles)
+    leading = int(shares.argmax())
+    return _HUES[leading][0] if shares[leading] >= _LEADING_SHARE else None
+
+
+def _is_colour_bars(rgb: Picture) -> bool:
+    """At least six upright bars of unlike, mostly strong colours across the upper half."""
+    upper = rgb[4:34].astype(np.float64)
+    if float(upper.std(axis=0).mean()) > _BAR_LEVELS / 2:
+        return False
+    columns = upper.mean(axis=0)
+    edges = np.abs(np.diff(columns, axis=0)).max(axis=1) > _BAR_LEVELS
+    runs = np.split(columns, np.flatnonzero(edges) + 1)
+    bars = [run.mean(axis=0) for run in runs if len(run) >= 8]
+    strong = [bar for bar in bars if bar.max() - bar.min() > 60]
+    return 6 <= len(bars) <= 9 and len(strong) >= 4
+
+
+def text_lines(picture: Picture) -> list[Box]:
+    """Boxes of what looks like lines of writing.
+
+    Dense edges joined sideways into bars, each kept only if it splits into
+    letters: several pieces of like height and of one stroke width, in a row.
+    """
+    luma = grey(picture, _WORK_WIDTH)
+    rows, columns = luma.shape
+    boxes = []
+    for left, top, width, height in _edge_bars(luma):
+        tall_enough = 8 <= height <= rows * 0.35
+        if tall_enough and width >= _LINE_ASPECT * height and _has_letters(
+            luma[top : top + height, left : left + width]
+        ):
+            boxes.append(Box(left / columns, top / rows, width / columns, height / rows))
+    return boxes
+
+
+def _edge_bars(luma: Grey) -> list[tuple[int, int, int, int]]:
+    round_ = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (3, 3))
+    edges = cv2.morphologyEx(luma, cv2.MORPH_GRADIENT, round_)
+    _, strong = cv2.threshold(edges, 60, 255, cv2.THRESH_BINARY)
+    joined = cv2.morphologyEx(strong, cv2.MORPH_CLOSE, np.ones((1, 11), np.uint8))
+    count, _, stats, _ = cv2.connectedComponentsWithStats(joined, connectivity=4)
+    bars = []
+    for left, top, width, height, area in stats[1:count]:
+        if area >= 0.45 * width * height:
+            bars.append((int(left), int(top), int(width), int(height)))
+    return bars
+
+
+def _has_letters(region: Grey) -> bool:
+    _, light = cv2.threshold(region, 0, 255, cv2.THRESH_BINARY + cv2.THRESH_OTSU)
+    return _letters_in(light) or _letters_in(cv2.bitwise_not(light))
+
+
+def _letters_in(mask: Grey) -> bool:
+    """Whether the white parts of ``mask`` are letters: enough, alike in height and stroke."""
+    rows, columns = mask.shape
+    count, labels, stats, _ = cv2.connectedComponentsWithStats(mask, connectivity=8)
+    thickness = cv2.distanceTransform(mask, cv2.DIST_L2, 3)
+    strokes, covered = [], 0
+    for label in range(1, count):
+        _, _, width, height, _ = stats[label]
+        low, high = (factor * rows for factor in _LETTER_WIDTHS)
+        if height >= 0.4 * rows and low <= width <= high:
+            strokes.append(float(thickness[labels == label].max()))
+            covered += int(width)
+    if len(strokes) < _FEWEST_LETTERS or covered < 0.35 * columns:
+        return False
+    thick = np.array(strokes)
+    return bool(thick.std() <= _STROKE_SPREAD * thick.mean() and thick.mean() <= 0.3 * rows)

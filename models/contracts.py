@@ -1,0 +1,143 @@
+"""One protocol per model task; every backend of a task keeps the same promises.
+
+Calls take and return plain values (numpy arrays, frozen dataclasses), so that a
+backend runs the same in a test, in a Serve replica or in a notebook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+SAMPLE_RATE_HZ = 16_000
+"""Sample rate of all audio that models see: mono float32 in [-1, 1]."""
+
+Samples = npt.NDArray[np.float32]
+Picture = npt.NDArray[np.uint8]
+"""A still: RGB, shape (height, width, 3), upright, square pixels."""
+
+
+class ShotType(StrEnum):
+    """How much of a person or the place the shot shows."""
+
+    EXTREME_WIDE = "extreme_wide"
+    WIDE = "wide"
+    FULL = "full"
+    MEDIUM = "medium"
+    MEDIUM_CLOSE_UP = "medium_close_up"
+    CLOSE_UP = "close_up"
+    EXTREME_CLOSE_UP = "extreme_close_up"
+    UNKNOWN = "unknown"
+
+
+class ShotAngle(StrEnum):
+    """From where the camera looks at its subject."""
+
+    EYE_LEVEL = "eye_level"
+    HIGH = "high"
+    LOW = "low"
+    OVERHEAD = "overhead"
+    DUTCH = "dutch"
+    UNKNOWN = "unknown"
+
+
+class CameraMotion(StrEnum):
+    """What the camera does during a scene, as measured between its frames."""
+
+    STATIC = "static"
+    PAN_LEFT = "pan_left"
+    PAN_RIGHT = "pan_right"
+    TILT_UP = "tilt_up"
+    TILT_DOWN = "tilt_down"
+    ZOOM_IN = "zoom_in"
+    ZOOM_OUT = "zoom_out"
+    HANDHELD = "handheld"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class AudioChunk:
+    """A stretch of speech to transcribe: mono samples at SAMPLE_RATE_HZ, at most about 30 s."""
+
+    samples: Samples
+    language: str | None = None
+    """BCP 47 hint, or None to let the backend decide."""
+    keyterms: tuple[str, ...] = ()
+    """Words and phrases that are likely to be said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One spoken word. Seconds from the start of the chunk; confidence 0 to 1."""
+
+    text: str
+    start_seconds: float
+    end_seconds: float
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTranscript:
+    """What was said in one chunk: words in order, inside the chunk, not overlapping."""
+
+    words: tuple[Word, ...]
+    language: str | None
+    """BCP 47, or None where the backend cannot tell and nothing was said."""
+
+
+@dataclass(frozen=True, slots=True)
+class SceneStills:
+    """A scene to describe: one to five stills in time order, and what was measured of it."""
+
+    stills: tuple[Picture, ...]
+    duration_seconds: float
+    camera_motion: CameraMotion = CameraMotion.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class SceneDescription:
+    """What a describer says of a scene; every claim is supported by the stills."""
+
+    description: str
+    """One or two sentences."""
+    objects: tuple[str, ...]
+    """Sorted lower-case nouns, no repeats."""
+    shot_type: ShotType
+    shot_angle: ShotAngle
+
+
+class Transcriber(Protocol):
+    """Task ``transcribe``: speech to words."""
+
+    def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
+        """One transcript a chunk, in order. No speech gives no words, never made-up ones."""
+        ...
+
+
+class SpeechDetector(Protocol):
+    """Task ``detect``: where somebody speaks."""
+
+    def detect(self, samples: Samples) -> list[tuple[float, float]]:
+        """Regions (start, end) in seconds, sorted, disjoint, inside the samples."""
+        ...
+
+
+class SpeakerEmbedder(Protocol):
+    """Task ``embed``: a voice as a vector; near vectors are the same voice."""
+
+    def embed(self, utterances: Sequence[Samples]) -> npt.NDArray[np.float32]:
+        """Unit vectors, shape (utterances, dimensions), one a row, in order."""
+        ...
+
+
+class SceneDescriber(Protocol):
+    """Task ``describe``: stills to words and labels."""
+
+    def describe(self, scenes: Sequence[SceneStills]) -> list[SceneDescription]:
+        """One description a scene, in order."""
+        ...

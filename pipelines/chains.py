@@ -1,0 +1,160 @@
+"""Running a Ray Data chain to its end: every row in gives rows out, or the stage fails by name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pipelines.contracts import StageCode, StageError, StageStoppedError
+from storage.objects import ObjectStore
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+Row = dict[str, Any]
+Step = Callable[[Row], Row]
+
+_ATTEMPTS = 2
+"""How often a step is tried on one row in one worker before its failure is final."""
+
+
+class Control(Protocol):
+    """How a running pipeline hears that it should stop, and tells how far it is."""
+
+    def check(self) -> None:
+        """Raise StageStoppedError if the work should stop."""
+        ...
+
+    def progress(self, fraction: float) -> None:
+        """Report progress of this stage, 0 to 1."""
+        ...
+
+
+@dataclass(slots=True)
+class FreeRun:
+    """A Control that never stops; keeps the reported fractions (notebooks, backfill, tests)."""
+
+    fractions: list[float] = field(default_factory=list)
+
+    def check(self) -> None:
+        return
+
+    def progress(self, fraction: float) -> None:
+        self.fractions.append(fraction)
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Where a job's intermediate objects live, and how its tasks hear that they should stop.
+
+    Picklable: it travels to every task. The stop marker is an object, so that it
+    reaches tasks on every node and outlives whoever set it.
+    """
+
+    store: ObjectStore
+    prefix: str
+    stop_name: str = "stop"
+    """Name of the marker: one a lease, so that a lost runner's stop is not its successor's."""
+
+    def key(self, name: str) -> str:
+        return f"{self.prefix}/{name}"
+
+    def request_stop(self) -> None:
+        self.store.write_bytes(self.key(self.stop_name), b"")
+
+    def clear_stop(self) -> None:
+        self.store.delete(self.key(self.stop_name))
+
+    def check(self) -> None:
+        """Raise StageStoppedError if a stop was requested; long steps ask about once a second."""
+        if self.store.exists(self.key(self.stop_name)):
+            raise StageStoppedError(self.prefix)
+
+
+def guarded(step: Step, *, name: str, code: StageCode) -> Step:
+    """1:1. ``step`` with its failures turned into rows: ``{"failure": {...}}``.
+
+    An exception inside a Ray Data chain would take the other rows with it and
+    arrive as text; as a row it keeps its code, and names the shard.
+    """
+
+    def run(row: Row) -> Row:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return step(row)
+            except StageStoppedError:
+                return {"failure": {"kind": "stopped", "code": str(code), "message": name}}
+            except StageError as error:
+                return {
+                    "failure": {"kind": "stage", "code": str(error.code), "message": error.message}
+                }
+            except Exception as error:
+                if attempt == _ATTEMPTS:
+                    message = f"{name} failed: {type(error).__name__}: {error}"
+                    return {"failure": {"kind": "stage", "code": str(code), "message": message}}
+        raise AssertionError("unreachable")
+
+    return run
+
+
+def run_chain(
+    dataset: Dataset,
+    control: Control,
+    *,
+    rows_expected: int,
+    progress_from: float = 0.0,
+    progress_to: float = 1.0,
+) -> list[Row]:
+    """Run ``dataset`` and return its rows in order of completion.
+
+    Raises StageStoppedError if a step met the stop marker or ``control`` says
+    so, StageError with the failed step's code, and StageError with
+    PROCESSING_FAILED if rows went missing.
+    """
+    control.check()
+    rows: list[Row] = []
+    for row in _rows(dataset):
+        control.check()
+        _raise_failure(row)
+        rows.append(row)
+        share = min(1.0, len(rows) / max(1, rows_expected))
+        control.progress(progress_from + share * (progress_to - progress_from))
+    if len(rows) != rows_expected:
+        message = f"{rows_expected} shards went in, {len(rows)} came out."
+        raise StageError(StageCode.PROCESSING_FAILED, message)
+    return rows
+
+
+def _rows(dataset: Dataset) -> Iterator[Row]:
+    yield from dataset.iter_rows()
+
+
+def _raise_failure(row: Row) -> None:
+    failure = row.get("failure")
+    if failure is None:
+        return
+    if failure["kind"] == "stopped":
+        raise StageStoppedError(failure["message"])
+    raise StageError(StageCode(failure["code"]), failure["message"])
+
+
+def timed(seconds: dict[str, float], name: str) -> _Timer:
+    """Add the wall time of a ``with`` block to ``seconds[name]``."""
+    return _Timer(seconds, name)
+
+
+@dataclass(slots=True)
+class _Timer:
+    seconds: dict[str, float]
+    name: str
+    _start: float = 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds[self.name] = (
+            self.seconds.get(self.name, 0.0) + time.perf_counter() - self._start
+        )

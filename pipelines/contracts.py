@@ -1,0 +1,231 @@
+"""What goes into the pipelines and what comes out. Frozen values with units; no Ray.
+
+Time: every ``*_ms`` is an integer number of milliseconds of presentation time
+from the media's own start (the smallest start of its chosen streams), rounded
+half away from zero as Matroska does, so that a time is the same whether it was
+read from the source or from a segment cut out of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from models.contracts import CameraMotion, ShotAngle, ShotType
+
+
+class StageCode(StrEnum):
+    """Why a stage failed (the job and stage error codes of the API)."""
+
+    VALIDATION_FAILED = "VALIDATION_FAILED"
+    INSUFFICIENT_CREDITS = "INSUFFICIENT_CREDITS"
+    FETCH_FAILED = "FETCH_FAILED"
+    INGEST_FAILED = "INGEST_FAILED"
+    EXTERNAL_AUDIO_FAILED = "EXTERNAL_AUDIO_FAILED"
+    VISION_FAILED = "VISION_FAILED"
+    CONTENT_BLOCKED = "CONTENT_BLOCKED"
+    TRANSCRIPT_FAILED = "TRANSCRIPT_FAILED"
+    PROCESSING_FAILED = "PROCESSING_FAILED"
+    CANCELLED = "CANCELLED"
+    EXPIRED = "EXPIRED"
+
+
+class StageError(Exception):
+    """A stage failed; ``code`` is what the client sees, the message says why in a sentence."""
+
+    def __init__(self, code: StageCode, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+class StageStoppedError(Exception):
+    """The work was told to stop (job cancelled, lease lost); nothing is published."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineWarning:
+    """Something a client should know of although the stage completed."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class VideoStream:
+    """The picture of a file. Width and height as displayed: rotated, square pixels."""
+
+    index: int
+    codec: str
+    width: int
+    height: int
+    rotation_degrees: int
+    """Clockwise turn that makes the decoded picture upright: 0, 90, 180 or 270."""
+    sample_aspect: float
+    """Pixel width over pixel height as stored."""
+    frame_rate: float
+    """Mean frames a second (measured from packets); 0 where there is one frame only."""
+    frame_count: int
+    """Packets counted, which is frames for every codec here but for damaged files."""
+    interlaced: bool = False
+    hdr: bool = False
+    keyframe_count: int = 0
+    end_ms: int = 0
+    """End of the last frame, from the media's start."""
+    timestamps_complete: bool = True
+    """Whether every packet says when it is shown; else ingest derives it and rewraps the video."""
+
+
+@dataclass(frozen=True, slots=True)
+class AudioStream:
+    """One audio stream of a file."""
+
+    index: int
+    codec: str
+    sample_rate_hz: int
+    channels: int
+    language: str | None
+    title: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MediaInfo:
+    """What probing found out, from the packets themselves, not from header claims."""
+
+    container: str
+    size_bytes: int
+    duration_seconds: float
+    video: VideoStream | None
+    audio: tuple[AudioStream, ...]
+    timecode: str | None = None
+    """Start timecode (``HH:MM:SS:FF`` or with ``;``) where the container has one."""
+    origin_ms: int = 0
+    """The media's start in the file's own timestamps; what ``*_ms`` count from."""
+    warnings: tuple[PipelineWarning, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of the video that one task decodes.
+
+    ``key`` is the object to open: the source itself, or a file cut out of it by
+    stream copy that carries the source's timestamps. Frames with
+    ``start_ms <= time < end_ms`` belong to the segment; the file may hold more
+    on both sides (references that the first and last frames need).
+    """
+
+    index: int
+    key: str
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class VideoSource:
+    """The video as the vision pipeline sees it: one stream in one or more segments."""
+
+    stream: VideoStream
+    duration_ms: int
+    origin_ms: int
+    """Time of the media's start in the files' own timestamps; subtract it from theirs."""
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AudioTrack:
+    """A track to transcribe: 16 kHz mono FLAC in the object store.
+
+    Its first sample is ``offset_seconds`` after the start of the video
+    (negative: before). ``duration_seconds`` is the length of the samples.
+    """
+
+    index: int
+    name: str
+    key: str
+    duration_seconds: float
+    offset_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class IngestResult:
+    """All that the analysis stages need."""
+
+    media: MediaInfo
+    video: VideoSource | None
+    tracks: tuple[AudioTrack, ...]
+    warnings: tuple[PipelineWarning, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One scene; scenes are contiguous and cover the whole video."""
+
+    index: int
+    start_ms: int
+    end_ms: int
+    description: str
+    objects: tuple[str, ...]
+    color_palette: tuple[str, ...]
+    """1 to 5 ``#rrggbb``, most of the picture first."""
+    shot_type: ShotType
+    shot_angle: ShotAngle
+    camera_motion: CameraMotion
+    confidence: float
+    """Of the cut that opens the scene, 0 to 1; 1 for the first."""
+    thumbnail_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class VisionResult:
+    """Scenes of the whole video; empty when it has no cuts."""
+
+    scenes: tuple[Scene, ...]
+    shards_computed: int
+    shards_reused: int
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptWord:
+    """A word on the video's timeline."""
+
+    text: str
+    start_ms: int
+    end_ms: int
+    confidence: float
+    speaker: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptSegment:
+    """A sentence-like run of words by one speaker; its text is the words joined by spaces."""
+
+    index: int
+    start_ms: int
+    end_ms: int
+    text: str
+    speaker: str | None
+    confidence: float
+    words: tuple[TranscriptWord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """Somebody who speaks on a track; ids in order of first appearance."""
+
+    id: str
+    label: str
+    speaking_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptResult:
+    """The transcript of one track."""
+
+    language: str | None
+    speakers: tuple[Speaker, ...]
+    segments: tuple[TranscriptSegment, ...]
+    shards_computed: int
+    shards_reused: int

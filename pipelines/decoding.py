@@ -1,0 +1,200 @@
+"""Frames of a segment in order, each with its time on the video's timeline.
+
+Times come from presentation timestamps, rounded as ``pipelines.contracts``
+says, so a frame has the same time in the source and in a segment cut from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import av.error
+from av.container import InputContainer
+from av.video.stream import VideoStream as AvVideoStream
+
+from pipelines.contracts import Segment
+
+_SEEK_WORTHWHILE_MS = 10_000
+"""With less than this before the segment, decoding it is about as quick as seeking."""
+
+_SEEK_MARGINS_MS = (1_000, 30_000)
+"""How far before the segment to aim. The first passes open-GOP leading frames, whose
+references precede the key frame; the second is for containers that seek loosely."""
+
+_REORDER_MS = 500
+"""Decoding goes on this long past the segment's end, for streams with uneven timestamps."""
+
+
+class NoVideoStreamError(ValueError):
+    """The file holds no video stream to decode."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedFrame:
+    """A decoded frame and its time from the start of the media."""
+
+    time_ms: int
+    frame: av.VideoFrame
+
+
+@dataclass(slots=True)
+class DecodeReport:
+    """What went by while decoding; filled in as the frames are taken."""
+
+    frames: int = 0
+    damaged_packets: int = 0
+    untimed_frames: int = 0
+    first_time_ms: int | None = field(default=None)
+
+
+def rounded_ms(ticks: int, time_base: Fraction) -> int:
+    """``ticks`` of ``time_base`` seconds in whole milliseconds, halves away from zero."""
+    numerator = abs(ticks) * time_base.numerator * 1000
+    denominator = time_base.denominator
+    magnitude = (2 * numerator + denominator) // (2 * denominator)
+    return magnitude if ticks >= 0 else -magnitude
+
+
+def chosen_stream(container: InputContainer, stream_index: int) -> AvVideoStream:
+    """The video stream numbered as in the source, else the first one of a cut file.
+
+    Raises NoVideoStreamError where the file has none.
+    """
+    streams = container.streams.video
+    if not streams:
+        raise NoVideoStreamError(container.name)
+    return next((stream for stream in streams if stream.index == stream_index), streams[0])
+
+
+def decode_segment(
+    path: Path,
+    segment: Segment,
+    *,
+    stream_index: int,
+    origin_ms: int,
+    threads: int = 1,
+    report: DecodeReport | None = None,
+) -> Iterator[TimedFrame]:
+    """Frames with ``segment.start_ms <= time < segment.end_ms``, in decoder order.
+
+    ``path`` is the segment's object on this machine. ``threads`` bounds the
+    decoder's threads. Damaged packets are skipped and counted in ``report``,
+    frames without any timestamp too. Raises NoVideoStreamError, and av's own
+    errors where the file cannot be opened at all.
+    """
+    report = report if report is not None else DecodeReport()
+    with _positioned(path, segment.start_ms, stream_index, origin_ms) as container:
+        stream = chosen_stream(container, stream_index)
+        stream.codec_context.thread_count = threads
+        stream.thread_type = "AUTO"
+        for timed in _timed_frames(container, stream, origin_ms, report):
+            if timed.time_ms >= segment.end_ms + _REORDER_MS:
+                return
+            if segment.start_ms <= timed.time_ms < segment.end_ms:
+                report.frames += 1
+                yield timed
+
+
+def _positioned(
+    path: Path, start_ms: int, stream_index: int, origin_ms: int
+) -> InputContainer:
+    """The file opened and standing at or before ``start_ms``."""
+    target_ms = _seek_target_ms(path, start_ms, stream_index, origin_ms)
+    container = av.open(str(path))
+    if target_ms is not None:
+        _seek(container, chosen_stream(container, stream_index), target_ms + origin_ms)
+    return container
+
+
+def _seek_target_ms(path: Path, start_ms: int, stream_index: int, origin_ms: int) -> int | None:
+    """Where to seek to, tried out by decoding a picture; None to read from the beginning."""
+    for margin_ms in _SEEK_MARGINS_MS:
+        with av.open(str(path)) as container:
+            stream = chosen_stream(container, stream_index)
+            if not _seek_pays(stream, start_ms, origin_ms):
+                return None
+            target_ms = start_ms - margin_ms
+            if _seek_reaches(container, stream, target_ms, start_ms, origin_ms):
+                return target_ms
+    return None
+
+
+def _seek_pays(stream: AvVideoStream, start_ms: int, origin_ms: int) -> bool:
+    if stream.time_base is None:
+        return False
+    first_ms = rounded_ms(stream.start_time or 0, stream.time_base) - origin_ms
+    return start_ms - first_ms > _SEEK_WORTHWHILE_MS
+
+
+def _seek_reaches(
+    container: InputContainer,
+    stream: AvVideoStream,
+    target_ms: int,
+    start_ms: int,
+    origin_ms: int,
+) -> bool:
+    """Whether seeking to ``target_ms`` gives a first picture no later than ``start_ms``."""
+    try:
+        _seek(container, stream, target_ms + origin_ms)
+        first = next(_timed_frames(container, stream, origin_ms, DecodeReport()), None)
+    except av.error.FFmpegError:
+        return False
+    return first is not None and first.time_ms <= start_ms
+
+
+def _seek(container: InputContainer, stream: AvVideoStream, file_ms: int) -> None:
+    assert stream.time_base is not None
+    ticks = int(Fraction(file_ms, 1000) / stream.time_base)
+    container.seek(ticks, backward=True, any_frame=False, stream=stream)
+
+
+def _timed_frames(
+    container: InputContainer, stream: AvVideoStream, origin_ms: int, report: DecodeReport
+) -> Iterator[TimedFrame]:
+    for frame in _frames(container, stream, report):
+        ticks = frame.pts if frame.pts is not None else frame.dts
+        time_base = frame.time_base or stream.time_base
+        if ticks is None or time_base is None:
+            report.untimed_frames += 1
+            continue
+        time_ms = rounded_ms(ticks, time_base) - origin_ms
+        if report.first_time_ms is None:
+            report.first_time_ms = time_ms
+        yield TimedFrame(time_ms, frame)
+
+
+def _frames(
+    container: InputContainer, stream: AvVideoStream, report: DecodeReport
+) -> Iterator[av.VideoFrame]:
+    """Every frame that can be decoded. A broken-off file ends where it can no longer be read."""
+    packets = container.demux(stream)
+    while True:
+        try:
+            packet = next(packets, None)
+        except av.error.FFmpegError:
+            report.damaged_packets += 1
+            packet = None
+        if packet is None:
+            break
+        try:
+            frames = stream.codec_context.decode(packet)
+        except av.error.FFmpegError:
+            report.damaged_packets += 1
+            continue
+        yield from frames
+    yield from _drained(stream, report)
+
+
+def _drained(stream: AvVideoStream, report: DecodeReport) -> list[av.VideoFrame]:
+    """Frames that the decoder still held back; none where it was flushed already."""
+    try:
+        return stream.codec_context.decode(None)
+    except av.error.EOFError:
+        return []
+    except av.error.FFmpegError:
+        report.damaged_packets += 1
+        return []

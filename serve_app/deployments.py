@@ -1,0 +1,91 @@
+"""The service as one Ray Serve application: API ingress, runner and model replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from fastapi import FastAPI
+from ray import serve
+from ray.serve import Application
+
+from models.deployments import ModelReplica
+from models.registry import Task
+from models.sources import DEPLOYMENT_NAMES, ServedModels
+from serve_app.app import build_api
+from serve_app.settings import Settings
+from serve_app.world import build_world
+
+APP_NAME = "vas"
+PROFILE = "embedded"
+
+
+@serve.ingress()
+class Api:
+    """The HTTP API. Stateless: the database is the only truth."""
+
+    def __init__(self, settings: Settings, *_: Any) -> None:
+        self._settings = settings
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        return build_api(build_world(self._settings))
+
+
+class RunnerReplica:
+    """Drives jobs for as long as the replica lives."""
+
+    async def __init__(self, settings: Settings, *_: Any) -> None:
+        from serve_app.runner.runner import Runner
+
+        self._runner = Runner(build_world(settings), ServedModels(APP_NAME, PROFILE))
+        self._running = asyncio.create_task(self._runner.run())
+
+    def check_health(self) -> None:
+        """Raises what ended the runner's loop, so that Serve replaces the replica."""
+        if self._running.done():
+            self._running.result()
+            raise RuntimeError("The runner's loop has ended.")
+
+    async def pid(self) -> int:
+        """The process id, for tests that kill it."""
+        return os.getpid()
+
+    async def __del__(self) -> None:
+        """Serve calls this when the replica stops in order: hand jobs back."""
+        await self._runner.stop()
+
+
+def build_app(settings: Settings) -> Application:
+    """The application graph. Nothing takes a whole CPU: Ray Data's tasks need them."""
+    transcriber = serve.deployment(
+        ModelReplica,
+        name=DEPLOYMENT_NAMES[Task.TRANSCRIBE],
+        num_replicas=settings.transcriber_replicas,
+        max_ongoing_requests=1,
+        max_queued_requests=1024,
+        ray_actor_options={"num_cpus": 0},
+    ).bind(PROFILE, Task.TRANSCRIBE, "transcribe")
+    describer = serve.deployment(
+        ModelReplica,
+        name=DEPLOYMENT_NAMES[Task.DESCRIBE],
+        max_ongoing_requests=1,
+        max_queued_requests=1024,
+        ray_actor_options={"num_cpus": 0},
+    ).bind(PROFILE, Task.DESCRIBE, "describe")
+    runner = serve.deployment(
+        RunnerReplica,
+        name="Runner",
+        max_ongoing_requests=8,
+        health_check_period_s=2,
+        graceful_shutdown_timeout_s=15,
+        ray_actor_options={"num_cpus": 0},
+    ).bind(settings, transcriber, describer)
+    return serve.deployment(
+        Api,
+        name="Api",
+        num_replicas=settings.api_replicas,
+        max_ongoing_requests=256,
+        graceful_shutdown_timeout_s=15,
+        ray_actor_options={"num_cpus": 0},
+    ).bind(settings, runner)

@@ -1,0 +1,1 @@
+"""What every request goes through: ids, errors, bodies, authentication."""

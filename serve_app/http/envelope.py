@@ -1,0 +1,146 @@
+"""Answers: the success and error envelopes, request ids, and what becomes of exceptions."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serve_app.errors import ApiError, ErrorCode
+
+log = logging.getLogger("vas.http")
+
+DOCS_ERRORS_PATH = "/docs/errors"
+
+
+class ExactJSONResponse(JSONResponse):
+    """UTF-8 JSON without spaces; NaN and infinity are refused, not written."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(
+            content, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        ).encode()
+
+
+def request_id(request: Request) -> str:
+    """The id of this request, as made by RequestIdMiddleware."""
+    identifier: str = request.scope["vas_request_id"]
+    return identifier
+
+
+def public_url(request: Request) -> str:
+    """Scheme and host that clients use, without a trailing slash."""
+    configured: str | None = request.app.state.world.settings.public_url
+    if configured:
+        return configured.rstrip("/")
+    return f"{request.url.scheme}://{request.url.netloc}"
+
+
+def success(
+    request: Request, data: Any, *, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    """``{ data, requestId }``."""
+    return ExactJSONResponse(
+        {"data": data, "requestId": request_id(request)}, status_code=status, headers=headers
+    )
+
+
+def failure(request: Request, error: ApiError) -> Response:
+    """The error envelope."""
+    body: dict[str, Any] = {
+        "error": error.message,
+        "code": error.code,
+        "docUrl": f"{public_url(request)}{DOCS_ERRORS_PATH}#{error.code}",
+    }
+    if error.param is not None:
+        body["param"] = error.param
+    body |= error.extra
+    body["requestId"] = request_id(request)
+    return ExactJSONResponse(body, status_code=error.status, headers=error.headers)
+
+
+def json_path(location: tuple[int | str, ...]) -> str:
+    """``("audioTracks", 2, "offsetMs")`` as ``audioTracks[2].offsetMs``."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += f".{part}" if path else part
+    return path
+
+
+class RequestIdMiddleware:
+    """Gives every request an id of our own making and returns it in ``X-Request-Id``."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        identifier = f"req_{secrets.token_hex(16)}"
+        scope["vas_request_id"] = identifier
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["X-Request-Id"] = identifier
+            await send(message)
+
+        await self.app(scope, receive, send_with_id)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Everything that can go wrong ends in the envelope."""
+
+    @app.exception_handler(ApiError)
+    async def on_api_error(request: Request, error: Exception) -> Response:
+        if not isinstance(error, ApiError):
+            raise error
+        return failure(request, error)
+
+    @app.exception_handler(RequestValidationError)
+    async def on_validation_error(request: Request, error: Exception) -> Response:
+        if not isinstance(error, RequestValidationError):
+            raise error
+        return failure(request, _validation_failure(error))
+
+    @app.exception_handler(HTTPException)
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            raise error
+        return failure(request, _http_failure(error))
+
+    @app.exception_handler(Exception)
+    async def on_unexpected(request: Request, error: Exception) -> Response:
+        log.exception("request %s failed", request_id(request), exc_info=error)
+        response = failure(request, ApiError(ErrorCode.INTERNAL_ERROR))
+        # Sent from outside RequestIdMiddleware, which therefore cannot add it.
+        response.headers["X-Request-Id"] = request_id(request)
+        return response
+
+
+def _validation_failure(error: RequestValidationError) -> ApiError:
+    first = error.errors()[0]
+    location = tuple(first["loc"])[1:]
+    param = json_path(location) or None
+    name = param or "The body"
+    return ApiError(ErrorCode.INVALID_REQUEST, f"{name}: {first['msg']}.", param=param)
+
+
+def _http_failure(error: HTTPException) -> ApiError:
+    if error.status_code == 404:
+        return ApiError(ErrorCode.NOT_FOUND, "There is nothing at this address.")
+    headers = dict(error.headers or {})
+    return ApiError(
+        ErrorCode.INVALID_REQUEST, str(error.detail), status=error.status_code, headers=headers
+    )

@@ -1,0 +1,1 @@
+"""Jobs: routes, schemas, services, results."""

@@ -1,0 +1,140 @@
+"""Reading results: when they are there, when not yet, and when never."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from serve_app.errors import ApiError, ErrorCode, invalid
+from storage import results
+from storage.jobs import JobRecord
+from storage.results import TrackTranscript
+from storage.types import SkipReason, StageName, StageStatus
+
+_OPEN = {StageStatus.PENDING, StageStatus.RUNNING}
+
+
+def require_stage(job: JobRecord, stage: StageName) -> None:
+    """Raises RESULTS_NOT_READY or RESULTS_UNAVAILABLE unless the stage is completed."""
+    record = job.stages[stage]
+    if record.status is StageStatus.COMPLETED:
+        return
+    where = {
+        "state": str(job.state),
+        "stage": str(stage),
+        "stageStatus": str(record.status),
+    }
+    if record.status in _OPEN:
+        raise ApiError(
+            ErrorCode.RESULTS_NOT_READY, f"The {stage} stage is {record.status}.", extra=where
+        )
+    reason = record.skip_reason or SkipReason.STAGE_FAILED
+    extra = where | {"reason": str(reason)}
+    if record.error_code is not None:
+        extra["errorCode"] = record.error_code
+    raise ApiError(
+        ErrorCode.RESULTS_UNAVAILABLE, f"The {stage} stage has no result: {reason}.", extra=extra
+    )
+
+
+async def read_tracks(connection: AsyncConnection, job: JobRecord) -> list[TrackTranscript]:
+    """The transcripts of a job whose transcript stage is completed."""
+    require_stage(job, StageName.TRANSCRIPT)
+    return await results.list_transcripts(connection, job.id)
+
+
+def choose_track(
+    job: JobRecord, tracks: list[TrackTranscript], index: int | None
+) -> TrackTranscript:
+    """The track that a request means; raises NOT_FOUND or RESULTS_UNAVAILABLE."""
+    if index is None:
+        if len(tracks) > 1:
+            raise invalid("This job has several audio tracks: say which.", "track")
+        index = tracks[0].track_index
+    track = next((track for track in tracks if track.track_index == index), None)
+    if track is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.", param="track")
+    if track.document is None:
+        raise ApiError(
+            ErrorCode.RESULTS_UNAVAILABLE,
+            "The track could not be transcribed.",
+            extra={
+                "state": str(job.state),
+                "stage": str(StageName.TRANSCRIPT),
+                "stageStatus": str(job.stages[StageName.TRANSCRIPT].status),
+                "reason": "track_failed",
+                "trackIndex": track.track_index,
+                "errorCode": track.error_code,
+            },
+        )
+    return track
+
+
+def transcript_json(job: JobRecord, track: TrackTranscript, *, multi: bool) -> dict[str, Any]:
+    """The JSON transcript of one track."""
+    document = track.document or {}
+    rendered: dict[str, Any] = {
+        "jobId": str(job.id),
+        "language": track.language,
+        "speakers": document.get("speakers", []),
+        "text": document.get("text", ""),
+        "segments": document.get("segments", []),
+    }
+    if multi:
+        rendered |= {"trackIndex": track.track_index, "trackName": track.track_name}
+    return rendered
+
+
+def combined_transcript_json(job: JobRecord, tracks: list[TrackTranscript]) -> dict[str, Any]:
+    """The JSON transcript of a multi-track job: the first readable track, and all in ``tracks``."""
+    readable = [track for track in tracks if track.document is not None]
+    combined = transcript_json(job, readable[0], multi=True)
+    combined["tracks"] = [track_json(track) for track in tracks]
+    return combined
+
+
+def track_json(track: TrackTranscript) -> dict[str, Any]:
+    """An Audio track object."""
+    document = track.document or {}
+    rendered: dict[str, Any] = {
+        "trackIndex": track.track_index,
+        "trackName": track.track_name,
+        "status": str(track.status),
+        "transcript": legacy_entries(document),
+        "speakers": [speaker["label"] for speaker in document.get("speakers", [])],
+        "language": track.language,
+    }
+    if track.error_code is not None:
+        rendered["errorCode"] = track.error_code
+    return rendered
+
+
+def legacy_entries(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Stored transcript entries ``{ StartTime, EndTime, Text, Speaker }``."""
+    labels = {speaker["id"]: speaker["label"] for speaker in document.get("speakers", [])}
+    return [
+        {
+            "StartTime": segment["startTime"],
+            "EndTime": segment["endTime"],
+            "Text": segment["text"],
+            "Speaker": labels.get(segment["speaker"]),
+        }
+        for segment in document.get("segments", [])
+    ]
+
+
+async def processed_data(
+    connection: AsyncConnection, job: JobRecord, include: frozenset[str]
+) -> dict[str, Any]:
+    """``{ length, scenes, transcript }``, each only once its stage is completed."""
+    data: dict[str, Any] = {"length": None if job.duration_ms is None else job.duration_ms / 1000}
+    if "scenes" in include and job.stages[StageName.VISION].status is StageStatus.COMPLETED:
+        scenes = await results.get_scenes(connection, job.id)
+        data["scenes"] = [scene | {"endTs": scene["endTime"]} for scene in scenes]
+    transcribed = job.stages[StageName.TRANSCRIPT].status is StageStatus.COMPLETED
+    if "transcript" in include and transcribed:
+        tracks = await results.list_transcripts(connection, job.id)
+        first = next((track.document for track in tracks if track.document), {})
+        data["transcript"] = legacy_entries(first)
+    return data

@@ -1,0 +1,228 @@
+"""The whole service on one machine: embedded PostgreSQL, a local Ray, Serve behind HAProxy.
+
+Ray reads its environment when it is imported and hands it to every process it
+starts, so the environment is set here first and Ray imported after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+
+from serve_app.settings import Settings
+from storage.database import embedded_postgres, migrate
+
+log = logging.getLogger("vas.service")
+
+READY_TIMEOUT_SECONDS = 120
+_HAPROXY_PID_FILE = "haproxy.pids"
+
+
+class PortInUseError(Exception):
+    """Something else listens on the port."""
+
+
+class ServiceStartError(Exception):
+    """The service did not become ready."""
+
+
+@contextlib.contextmanager
+def running_service(settings: Settings) -> Iterator[str]:
+    """Run the service until the block ends; yields the base address clients use.
+
+    Raises PortInUseError or ServiceStartError. Everything that was started is
+    stopped again, whatever happens inside the block.
+    """
+    with contextlib.ExitStack() as stack:
+        settings = stack.enter_context(prepared(settings))
+        run_dir = stack.enter_context(_run_folder())
+        _end_orphaned_proxies(settings.data_dir)
+        _require_free_port(settings.host, settings.port)
+        stack.enter_context(_ray(settings, run_dir))
+        stack.enter_context(_serve(settings, run_dir))
+        base = f"http://{_reachable(settings.host)}:{settings.port}"
+        _wait_until_ready(base)
+        _record_proxies(settings.data_dir, run_dir)
+        yield f"{base}/v1/api"
+
+
+@contextlib.contextmanager
+def prepared(settings: Settings) -> Iterator[Settings]:
+    """Settings completed: data folder, secret key, a migrated database that runs."""
+    data_dir = settings.data_dir.expanduser().resolve()
+    data_dir.mkdir(parents=True, exist_ok=True)
+    changes: dict[str, object] = {"data_dir": data_dir}
+    if not settings.secret_key.get_secret_value():
+        changes["secret_key"] = _own_secret_key(data_dir)
+    with contextlib.ExitStack() as stack:
+        if settings.database_url is None:
+            changes["database_url"] = stack.enter_context(embedded_postgres(data_dir / "postgres"))
+        complete = Settings.model_validate(settings.model_dump() | changes)
+        migrate(complete.database_url or "")
+        yield complete
+
+
+def _own_secret_key(data_dir: Path) -> str:
+    path = data_dir / "secret.key"
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(secrets.token_urlsafe(48))
+    return path.read_text()
+
+
+@contextlib.contextmanager
+def _run_folder() -> Iterator[Path]:
+    """A short path: Unix sockets below it must fit into 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="vas-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _require_free_port(host: str, port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise PortInUseError(f"Port {port} on {host} is in use.") from error
+
+
+def free_port() -> int:
+    """A TCP port on loopback that nothing listens on at the moment."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _environment(run_dir: Path) -> dict[str, str]:
+    haproxy = run_dir / "haproxy"
+    haproxy.mkdir()
+    return {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(haproxy / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(haproxy / "admin.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(haproxy),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(haproxy / "server-state"),
+        "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
+        # A stopping service has no clients to drain: its owner asked for the stop.
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0.5",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+        "RAY_AIR_NEW_OUTPUT": "0",
+    }
+
+
+@contextlib.contextmanager
+def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
+    os.environ.update(_environment(run_dir))
+    import ray
+
+    ray.init(
+        num_cpus=settings.ray_cpus,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+        object_store_memory=512 * 1024**2,
+        _temp_dir=str(run_dir / "ray"),
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
+    from ray import serve
+
+    from serve_app.deployments import APP_NAME, build_app
+
+    serve.start(http_options={"host": settings.host, "port": settings.port})
+    try:
+        serve.run(build_app(settings), name=APP_NAME, route_prefix="/")
+        yield
+    finally:
+        proxies = _proxies(run_dir)
+        serve.shutdown()
+        for process in proxies:
+            _end(process)
+
+
+def _wait_until_ready(base: str) -> None:
+    """Ready is what clients see: the health page through the port they use."""
+    deadline = time.monotonic() + READY_TIMEOUT_SECONDS
+    last = "no answer"
+    with httpx.Client(trust_env=False, timeout=5) as client:
+        while time.monotonic() < deadline:
+            try:
+                answer = client.get(f"{base}/health")
+            except httpx.HTTPError as error:
+                last = str(error)
+            else:
+                if answer.status_code == 200 and answer.json() == {"status": "ok"}:
+                    return
+                last = f"status {answer.status_code}"
+            time.sleep(0.1)
+    raise ServiceStartError(f"{base} did not become ready: {last}.")
+
+
+def _reachable(host: str) -> str:
+    return "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104  (compared, not bound)
+
+
+def _proxies(run_dir: Path) -> list[psutil.Process]:
+    """HAProxy processes that run on our configuration file."""
+    found = []
+    for process in psutil.process_iter(["name", "cmdline"]):
+        command = process.info["cmdline"] or []
+        if str(run_dir / "haproxy" / "haproxy.cfg") in command:
+            found.append(process)
+    return found
+
+
+def _record_proxies(data_dir: Path, run_dir: Path) -> None:
+    """Remember our proxies: after a hard kill they live on and hold the port."""
+    lines = [f"{process.pid} {process.create_time()}" for process in _proxies(run_dir)]
+    (data_dir / _HAPROXY_PID_FILE).write_text("\n".join(lines))
+
+
+def _end_orphaned_proxies(data_dir: Path) -> None:
+    """End proxies that an earlier, killed service of this data folder left behind."""
+    path = data_dir / _HAPROXY_PID_FILE
+    if not path.exists():
+        return
+    for line in path.read_text().splitlines():
+        pid, created = line.split()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(int(pid))
+            # The same id at another start time is somebody else's process.
+            if process.create_time() == float(created) and "haproxy" in process.name():
+                log.warning("ending the orphaned proxy %s", pid)
+                _end(process)
+    path.unlink()
+
+
+def _end(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(5)
+        except psutil.TimeoutExpired:
+            process.kill()

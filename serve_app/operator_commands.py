@@ -1,0 +1,98 @@
+"""What operators do to accounts, keys and credits: each one transaction, returning a record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from serve_app.jobs.rendering import timestamp
+from serve_app.local_service import prepared
+from serve_app.settings import Settings
+from storage import keys, ledger
+from storage.database import Database
+
+Result = TypeVar("Result")
+
+
+def in_transaction(
+    settings: Settings, work: Callable[[AsyncConnection], Awaitable[Result]]
+) -> Result:
+    """Run ``work`` in one transaction on the service's database, started if need be."""
+
+    async def run(url: str) -> Result:
+        database = Database(url, pool_size=2)
+        try:
+            async with database.transaction() as connection:
+                return await work(connection)
+        finally:
+            await database.close()
+
+    with prepared(settings) as complete:
+        return asyncio.run(run(complete.database_url or ""))
+
+
+async def create_account(connection: AsyncConnection, name: str) -> dict[str, Any]:
+    """Raises keys.AccountExistsError."""
+    account = await keys.create_account(connection, name)
+    return _account(account)
+
+
+async def create_key(connection: AsyncConnection, account_name: str) -> dict[str, Any]:
+    """A new key with its secret, seen only now. Raises keys.AccountNotFoundError."""
+    account = await keys.get_account(connection, account_name)
+    issued = await keys.create_key(connection, account.id)
+    return {
+        "id": str(issued.id),
+        "account": account.name,
+        "key": issued.secret,
+        "displayKey": issued.display_key,
+        "createdAt": timestamp(issued.created_at),
+    }
+
+
+async def grant_credits(
+    connection: AsyncConnection, account_name: str, amount_cents: int, reason: str
+) -> dict[str, Any]:
+    """Raises keys.AccountNotFoundError."""
+    account = await keys.get_account(connection, account_name)
+    await ledger.grant(connection, account.id, amount_cents, reason)
+    return _account(await keys.get_account(connection, account_name))
+
+
+async def create_session(connection: AsyncConnection, account_name: str) -> dict[str, Any]:
+    """A one-time sign-in token for the dashboard. Raises keys.AccountNotFoundError."""
+    account = await keys.get_account(connection, account_name)
+    token = await keys.create_sign_in_link(connection, account.id)
+    return {
+        "account": account.name,
+        "signInToken": token,
+        "validForSeconds": int(keys.SIGN_IN_LINK_LIFETIME.total_seconds()),
+    }
+
+
+async def ensure_demo_account(connection: AsyncConnection) -> dict[str, Any]:
+    """The local account ``demo`` with some credits, and a new key for it."""
+    try:
+        account = await keys.get_account(connection, "demo")
+    except keys.AccountNotFoundError:
+        account = await keys.create_account(connection, "demo")
+    if account.available_cents < DEMO_CREDIT_CENTS // 2:
+        await ledger.grant(connection, account.id, DEMO_CREDIT_CENTS, "demo credits")
+    return await create_key(connection, "demo")
+
+
+DEMO_CREDIT_CENTS = 10_000
+
+
+def _account(account: keys.Account) -> dict[str, Any]:
+    return {
+        "id": str(account.id),
+        "name": account.name,
+        "balanceCents": account.balance_cents,
+        "heldCents": account.held_cents,
+        "availableCents": account.available_cents,
+        "createdAt": timestamp(account.created_at),
+    }

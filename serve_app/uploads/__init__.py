@@ -1,0 +1,1 @@
+"""Media in: signed upload URLs and the streaming PUT."""

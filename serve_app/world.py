@@ -1,0 +1,35 @@
+"""What the service's parts are handed: settings, database, stores, signer. Built once a process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from serve_app.http.signing import Signer
+from serve_app.settings import Settings
+from storage.database import Database
+from storage.objects import FolderStore
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything outside a function that it may touch."""
+
+    settings: Settings
+    database: Database
+    objects: FolderStore
+    signer: Signer
+
+
+def build_world(settings: Settings) -> World:
+    """Connect a process to what ``settings`` name; ValueError without database or secret key."""
+    if settings.database_url is None:
+        raise ValueError("VAS_DATABASE_URL is not set and no embedded server was started.")
+    secret = settings.secret_key.get_secret_value().encode()
+    if len(secret) < 32:
+        raise ValueError("VAS_SECRET_KEY must have at least 32 characters.")
+    return World(
+        settings=settings,
+        database=Database(settings.database_url, pool_size=settings.database_pool_size),
+        objects=settings.object_store,
+        signer=Signer(secret),
+    )

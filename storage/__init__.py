@@ -1,0 +1,1 @@
+"""What the service keeps: rows in PostgreSQL, bytes in an object store."""

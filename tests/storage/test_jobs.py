@@ -1,0 +1,202 @@
+"""Leases, transitions and the reaper's queries, on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from storage import jobs, keys
+from storage.database import Database
+from storage.jobs import LeaseLostError, NewJob
+from storage.types import (
+    TERMINAL_STATES,
+    TRANSITIONS,
+    JobState,
+    ProcessingMode,
+    SkipReason,
+    StageName,
+    StageStatus,
+)
+
+LEASE = timedelta(seconds=30)
+OVER = timedelta(seconds=-1)
+
+
+async def new_account(database: Database) -> uuid.UUID:
+    async with database.transaction() as connection:
+        return (await keys.create_account(connection, uuid.uuid4().hex)).id
+
+
+async def new_job(
+    database: Database,
+    account_id: uuid.UUID,
+    state: JobState = JobState.QUEUED,
+    mode: ProcessingMode = ProcessingMode.ALL,
+) -> uuid.UUID:
+    job = NewJob(account_id, state, mode, "clip.mp4", {"kind": "upload", "base_url": "http://x"})
+    async with database.transaction() as connection:
+        await jobs.insert_job(connection, job)
+    return job.id
+
+
+async def leased(database: Database, lease: timedelta = LEASE) -> tuple[uuid.UUID, uuid.UUID]:
+    async with database.transaction() as connection:
+        found = await jobs.lease_next(connection, lease=lease)
+    assert found is not None
+    return found
+
+
+async def test_every_state_of_the_enum_stands_in_the_transition_table() -> None:
+    assert set(TRANSITIONS) == set(JobState)
+    assert {state for state, after in TRANSITIONS.items() if not after} == TERMINAL_STATES
+
+
+async def test_a_new_job_has_three_stages_and_skips_those_its_mode_does_not_ask_for(
+    database: Database,
+) -> None:
+    job_id = await new_job(database, await new_account(database), mode=ProcessingMode.VISION)
+    async with database.transaction() as connection:
+        job = await jobs.find_job(connection, job_id)
+    assert job is not None
+    assert job.stages[StageName.INGEST].status is StageStatus.PENDING
+    assert job.stages[StageName.VISION].status is StageStatus.PENDING
+    assert job.stages[StageName.TRANSCRIPT].status is StageStatus.SKIPPED
+    assert job.stages[StageName.TRANSCRIPT].skip_reason is SkipReason.PROCESSING_MODE
+
+
+async def test_leases_go_out_oldest_first_and_each_job_once(database: Database) -> None:
+    account = await new_account(database)
+    created = [await new_job(database, account) for _ in range(3)]
+    taken = [(await leased(database))[0] for _ in range(3)]
+    assert taken == created
+    async with database.transaction() as connection:
+        assert await jobs.lease_next(connection, lease=LEASE) is None
+
+
+async def test_twenty_runners_at_once_never_get_the_same_job(database: Database) -> None:
+    account = await new_account(database)
+    created = {await new_job(database, account) for _ in range(10)}
+
+    async def take() -> uuid.UUID | None:
+        async with database.transaction() as connection:
+            found = await jobs.lease_next(connection, lease=LEASE)
+            await asyncio.sleep(0.01)
+        return found[0] if found else None
+
+    taken = [job for job in await asyncio.gather(*(take() for _ in range(20))) if job]
+    assert len(taken) == len(set(taken)) == 10
+    assert set(taken) == created
+
+
+async def test_another_lease_token_cannot_renew_or_lock(database: Database) -> None:
+    await new_job(database, await new_account(database))
+    job_id, _ = await leased(database)
+    stranger = uuid.uuid4()
+    with pytest.raises(LeaseLostError):
+        async with database.transaction() as connection:
+            await jobs.extend_lease(connection, job_id, stranger, lease=LEASE, progress={})
+    with pytest.raises(LeaseLostError):
+        async with database.transaction() as connection:
+            await jobs.lock_leased(connection, job_id, stranger)
+
+
+async def test_a_lost_runner_puts_the_job_back_and_its_running_stage_to_pending(
+    database: Database,
+) -> None:
+    await new_job(database, await new_account(database))
+    job_id, _ = await leased(database, OVER)
+    async with database.transaction() as connection:
+        await jobs.set_stage(connection, job_id, StageName.INGEST, StageStatus.COMPLETED)
+        await jobs.set_stage(connection, job_id, StageName.VISION, StageStatus.RUNNING)
+        assert await jobs.requeue_lost(connection) == [(job_id, True)]
+        job = await jobs.find_job(connection, job_id)
+    assert job is not None
+    assert job.state is JobState.QUEUED
+    assert job.lease_token is None
+    assert job.stages[StageName.INGEST].status is StageStatus.COMPLETED
+    assert job.stages[StageName.VISION].status is StageStatus.PENDING
+
+
+async def test_the_third_lost_runner_is_the_last(database: Database) -> None:
+    await new_job(database, await new_account(database))
+    again = []
+    for _ in range(jobs.MAX_LEASES):
+        await leased(database, OVER)
+        async with database.transaction() as connection:
+            again.append((await jobs.requeue_lost(connection))[0][1])
+    assert again == [True, True, False]
+
+
+async def test_a_stage_that_ended_is_never_changed_again(database: Database) -> None:
+    await new_job(database, await new_account(database))
+    job_id, _ = await leased(database)
+    async with database.transaction() as connection:
+        await jobs.set_stage(connection, job_id, StageName.VISION, StageStatus.COMPLETED)
+        await jobs.skip_open_stages(connection, job_id, SkipReason.JOB_CANCELLED)
+        job = await jobs.find_job(connection, job_id)
+    assert job is not None
+    assert job.stages[StageName.VISION].status is StageStatus.COMPLETED
+    assert job.stages[StageName.TRANSCRIPT].status is StageStatus.SKIPPED
+
+
+async def test_a_state_change_that_comes_too_late_changes_nothing(database: Database) -> None:
+    job_id = await new_job(database, await new_account(database))
+    async with database.transaction() as connection:
+        first = await jobs.set_state(
+            connection, job_id, expected=JobState.QUEUED, state=JobState.CANCELLED
+        )
+        second = await jobs.set_state(
+            connection, job_id, expected=JobState.QUEUED, state=JobState.CANCELLED
+        )
+    assert (first, second) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("expected", "state"),
+    [
+        (before, after)
+        for before in JobState
+        for after in JobState
+        if after not in TRANSITIONS[before]
+    ],
+    ids=lambda state: str(state),
+)
+async def test_transitions_outside_the_table_are_refused(
+    database: Database, expected: JobState, state: JobState
+) -> None:
+    with pytest.raises(ValueError, match="no transition"):
+        async with database.transaction() as connection:
+            await jobs.set_state(connection, uuid.uuid4(), expected=expected, state=state)
+
+
+async def test_the_database_itself_refuses_a_processing_job_without_a_lease(
+    database: Database,
+) -> None:
+    job_id = await new_job(database, await new_account(database))
+    with pytest.raises(Exception, match="lease_is_processing"):
+        async with database.transaction() as connection:
+            await connection.execute(
+                text("UPDATE jobs SET state = 'processing' WHERE id = :id"), {"id": job_id}
+            )
+
+
+async def test_heartbeats_carry_progress_of_running_stages_only(database: Database) -> None:
+    await new_job(database, await new_account(database))
+    job_id, token = await leased(database)
+    async with database.transaction() as connection:
+        await jobs.set_stage(connection, job_id, StageName.VISION, StageStatus.RUNNING)
+        await jobs.extend_lease(
+            connection,
+            job_id,
+            token,
+            lease=LEASE,
+            progress={StageName.VISION: 0.5, StageName.TRANSCRIPT: 0.5},
+        )
+        job = await jobs.find_job(connection, job_id)
+    assert job is not None
+    assert job.stages[StageName.VISION].progress == 0.5
+    assert job.stages[StageName.TRANSCRIPT].progress == 0
