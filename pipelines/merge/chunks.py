@@ -34,7 +34,7 @@ class ChunkLimits:
     min_seconds: float = 4.0
     """A cut forced by ``max_seconds`` leaves at least this much before it."""
     pause_seconds: float = 0.8
-    """A pause this long always ends a chunk."""
+    """A pause that long between padded speech always ends a chunk."""
     padding_seconds: float = 0.2
     """Kept on both sides of speech, for soft first and last sounds."""
 

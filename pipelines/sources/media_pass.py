@@ -1,0 +1,116 @@
+"""One pass over a file that cuts its pictures into segments and takes out its sound.
+
+Runs in the confined child process, which may write to one temporary folder only.
+What is ready is reported at once and waited for, so that no more than a segment
+lies in that folder at a time (sound tracks grow there until the end).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from av.container import InputContainer
+from av.packet import Packet
+from av.stream import Stream
+
+from pipelines.sources.media_files import (
+    codec_name,
+    is_picture_stream,
+    is_sound_stream,
+    open_media,
+    packets_of,
+)
+from pipelines.sources.segment_files import CARRIED_CODECS, VideoCut, shift_needed_ms
+from pipelines.steps.extract_audio import TrackExtractor
+
+Values = dict[str, Any]
+Emit = Callable[[Values], None]
+
+_PACKETS_PER_REPORT = 2_000
+
+
+def cut_media(path: Path, folder: Path, order: Values, emit: Emit) -> Values:
+    """Cut and extract as ``order`` says; ``folder`` takes the files.
+
+    ``order["video"]`` is None or ``{index, segment_ms, end_ms, origin_ms,
+    derive_times, known}``, where ``known`` names segments that exist already;
+    ``order["audio"]`` lists ``{index, name}``. Emits ``{"segment": …}`` for every
+    segment and ``{"fraction": …}``. Returns ``{video, tracks}``.
+    """
+    video = order["video"]
+    derive_times = bool(video and video["derive_times"])
+    with open_media(path, derive_times=derive_times) as container:
+        cut = None
+        if video:
+            shift_ms = shift_needed_ms(path, video["index"], derive_times=derive_times)
+            cut = _video_cut(container, video, folder, emit, shift_ms)
+        tracks = {item["index"]: _track(container, item, folder, order) for item in order["audio"]}
+        _run(container, cut, tracks, order["duration_seconds"], emit)
+    return {
+        "video": None if cut is None else _video_result(path, cut),
+        "tracks": [track.finish() for track in tracks.values()],
+    }
+
+
+def _video_cut(
+    container: InputContainer, order: Values, folder: Path | None, emit: Emit, shift_ms: int
+) -> VideoCut:
+    stream = container.streams[order["index"]]
+    assert is_picture_stream(stream)
+    cut = VideoCut(stream, order, folder, emit, shift_ms)
+    if folder is not None and codec_name(stream) not in CARRIED_CODECS:
+        cut.obstacle = "container"
+    return cut
+
+
+def _track(
+    container: InputContainer, item: Values, folder: Path, order: Values
+) -> TrackExtractor:
+    stream = container.streams[item["index"]]
+    assert is_sound_stream(stream)
+    path = folder / item["name"]
+    return TrackExtractor(stream, path, order["origin_ms"], order["duration_seconds"])
+
+
+def _run(
+    container: InputContainer,
+    cut: VideoCut | None,
+    tracks: dict[int, TrackExtractor],
+    duration_seconds: float,
+    emit: Emit,
+) -> None:
+    takers: dict[int, Callable[[Packet[Stream]], None]]
+    takers = {index: track.add for index, track in tracks.items()}
+    if cut is not None:
+        takers[cut.stream.index] = cut.add
+    streams = [container.streams[index] for index in sorted(takers)]
+    for count, packet in enumerate(packets_of(container, streams), start=1):
+        if count % _PACKETS_PER_REPORT == 0 and packet.pts is not None and duration_seconds > 0:
+            fraction = float(packet.pts * packet.time_base) / duration_seconds
+            emit({"fraction": min(1.0, max(0.0, fraction))})
+        takers[packet.stream_index](packet)
+    if cut is not None:
+        cut.finish()
+
+
+def _video_result(path: Path, cut: VideoCut) -> Values:
+    """The segments, as files if all went well; else as ranges of the source, or the whole."""
+    in_files = cut.obstacle is None
+    if cut.obstacle == "container":
+        cut = _cut_into_ranges(path, cut.order)
+    whole = cut.obstacle is not None
+    return {
+        "segments": [] if whole else cut.segments,
+        "in_files": in_files,
+        "shift_ms": cut.shift_ms if in_files else 0,
+        "times_in_order": cut.obstacle != "times",
+    }
+
+
+def _cut_into_ranges(path: Path, order: Values) -> VideoCut:
+    with open_media(path) as container:
+        cut = _video_cut(container, order, None, lambda _: None, 0)
+        _run(container, cut, {}, 0.0, lambda _: None)
+    return cut

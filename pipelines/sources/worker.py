@@ -19,7 +19,7 @@ import av.error
 from pipelines.sources.confinement import Allowance, confine
 from pipelines.sources.media_files import MediaRefusedError
 from pipelines.sources.measure import measure
-def cut_media(*a): raise SystemExit
+from pipelines.sources.media_pass import cut_media
 
 Message = dict[str, Any]
 Emit = Callable[[Message], None]

@@ -16,9 +16,9 @@ import numpy as np
 from models.backends.embedded.pictures import Box, Grey, grey
 from models.contracts import Picture
 
-_FACE_WIDTH = 640
+_FACE_WIDTH = 480
 _PEOPLE_WIDTH = 480
-_SCALE = 1.1
+_SCALE = 1.12
 _NEIGHBOURS = 7
 _LEAST_FACE = 0.07
 """Of the picture's height; smaller ones are mostly texture."""

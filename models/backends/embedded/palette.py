@@ -23,6 +23,8 @@ _ROUNDS = 12
 _SAME_COLOUR = 0.09
 """OKLab distance under which two clusters are shades of one colour."""
 _LEAST_SHARE = 0.02
+_COLOUR_COUNTS = 10.0
+"""A vivid cluster (0.2 in OKLab) takes a place before a grey one of up to thrice its share."""
 
 _RGB_TO_LMS = np.array(
     [
@@ -45,12 +47,17 @@ def palette(stills: Sequence[Picture], max_colours: int = MAX_COLOURS) -> tuple[
     colours, weights = _histogram(stills)
     centres, shares = _clusters(oklab(colours), weights)
     centres, shares = _merged(centres, shares)
-    order = [index for index in np.argsort(-shares, kind="stable") if _counts(shares, index)]
-    return tuple(_hex(centres[index]) for index in order[:max_colours])
+    chosen = _telling(centres, shares)[:max_colours]
+    by_share = sorted(chosen, key=lambda index: -shares[index])
+    return tuple(_hex(centres[index]) for index in by_share)
 
 
-def _counts(shares: Floats, index: int) -> bool:
-    return bool(shares[index] >= _LEAST_SHARE or index == int(np.argmax(shares)))
+def _telling(centres: Floats, shares: Floats) -> list[int]:
+    """Clusters worth naming, best first: large ones, strong colours before greys."""
+    strength = np.hypot(centres[:, 1], centres[:, 2])
+    worth = shares * (1 + _COLOUR_COUNTS * strength)
+    enough = (shares >= _LEAST_SHARE) | (shares == shares.max())
+    return [int(index) for index in np.argsort(-worth, kind="stable") if enough[index]]
 
 
 def oklab(rgb: npt.NDArray[np.uint8] | Floats) -> Floats:

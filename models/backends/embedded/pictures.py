@@ -16,6 +16,10 @@ _LINE_ASPECT = 1.8
 _LETTER_WIDTHS = (0.08, 1.6)
 _FEWEST_LETTERS = 4
 _STROKE_SPREAD = 0.75
+_LETTER_GAPS = (11, 25)
+"""Pixels bridged between letters: of running text, and of spaced-out titles."""
+_LETTER_FILL = 0.72
+"""Letters leave part of their box empty; windows and lamps in a row do not."""
 _BAR_LEVELS = 12.0
 
 Grey = npt.NDArray[np.uint8]
@@ -109,8 +113,8 @@ def _hue(rgb: Picture) -> str | None:
 
 
 def _is_colour_bars(rgb: Picture) -> bool:
-    """At least six upright bars of unlike, mostly strong colours across the upper half."""
-    upper = rgb[4:34].astype(np.float64)
+    """At least six upright bars of unlike, mostly strong colours across the top."""
+    upper = rgb[3:20].astype(np.float64)
     if float(upper.std(axis=0).mean()) > _BAR_LEVELS / 2:
         return False
     columns = upper.mean(axis=0)
@@ -143,12 +147,13 @@ def _edge_bars(luma: Grey) -> list[tuple[int, int, int, int]]:
     round_ = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (3, 3))
     edges = cv2.morphologyEx(luma, cv2.MORPH_GRADIENT, round_)
     _, strong = cv2.threshold(edges, 60, 255, cv2.THRESH_BINARY)
-    joined = cv2.morphologyEx(strong, cv2.MORPH_CLOSE, np.ones((1, 11), np.uint8))
-    count, _, stats, _ = cv2.connectedComponentsWithStats(joined, connectivity=4)
     bars = []
-    for left, top, width, height, area in stats[1:count]:
-        if area >= 0.45 * width * height:
-            bars.append((int(left), int(top), int(width), int(height)))
+    for gap in _LETTER_GAPS:
+        joined = cv2.morphologyEx(strong, cv2.MORPH_CLOSE, np.ones((1, gap), np.uint8))
+        count, _, stats, _ = cv2.connectedComponentsWithStats(joined, connectivity=4)
+        for left, top, width, height, area in stats[1:count]:
+            if area >= 0.45 * width * height:
+                bars.append((int(left), int(top), int(width), int(height)))
     return bars
 
 
@@ -162,14 +167,17 @@ def _letters_in(mask: Grey) -> bool:
     rows, columns = mask.shape
     count, labels, stats, _ = cv2.connectedComponentsWithStats(mask, connectivity=8)
     thickness = cv2.distanceTransform(mask, cv2.DIST_L2, 3)
-    strokes, covered = [], 0
+    strokes, fills, covered = [], [], 0
     for label in range(1, count):
-        _, _, width, height, _ = stats[label]
+        _, _, width, height, area = stats[label]
         low, high = (factor * rows for factor in _LETTER_WIDTHS)
         if height >= 0.4 * rows and low <= width <= high:
             strokes.append(float(thickness[labels == label].max()))
+            fills.append(area / (width * height))
             covered += int(width)
     if len(strokes) < _FEWEST_LETTERS or covered < 0.35 * columns:
+        return False
+    if float(np.mean(fills)) > _LETTER_FILL:
         return False
     thick = np.array(strokes)
     return bool(thick.std() <= _STROKE_SPREAD * thick.mean() and thick.mean() <= 0.3 * rows)

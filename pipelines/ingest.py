@@ -1,0 +1,349 @@
+"""Ingest: a source in the object store becomes segments to look at and tracks to listen to.
+
+1. ``probe_source``: what the file holds, in a confined child process (about 0.1 s).
+2. ``ingest``: one more child passes over the file once; it cuts the video at key
+   frames by stream copy and writes each audio stream as 16 kHz mono.
+
+What is ready goes into the object store under names that follow from the input,
+so a runner that takes over finds it and does not do it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pipelines.chains import Control, Workspace
+from pipelines.codec import CodecError, from_json, to_json
+from pipelines.contracts import (
+    AudioStream,
+    AudioTrack,
+    IngestResult,
+    MediaInfo,
+    PipelineWarning,
+    Segment,
+    StageCode,
+    StageError,
+    VideoSource,
+    VideoStream,
+)
+from pipelines.sources.confinement import Allowance
+from pipelines.sources.probe import ProbeLimits, probe
+from pipelines.sources.sandbox import Task, TaskCrashedError, TaskRefusedError, run_confined
+from storage.objects import ObjectStore
+
+Values = dict[str, Any]
+
+_VERSION = 1
+"""Of what ingest writes; another number makes stored results of the one before invisible."""
+
+_CUT_FROM_LENGTHS = 1.5
+"""Video shorter than this many segments stays in one piece."""
+
+_AUDIO_BYTES_PER_SECOND = 40_000
+"""Above the 32 000 that 16 kHz 16-bit mono takes uncompressed."""
+
+_SPARE_BYTES = 64 << 20
+_SECONDS_PER_MEDIA_SECOND = 0.05
+"""Time allowed for decoding a track's sound, beside that for reading the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngestConfig:
+    """How sources are cut, and what they may ask for."""
+
+    segment_seconds: float = 60.0
+    limits: ProbeLimits = field(default_factory=ProbeLimits)
+    temporary_folder: Path | None = None
+    """Where segments lie for the moment until they are stored; None for the system's."""
+
+
+def probe_source(
+    source_key: str,
+    *,
+    store: ObjectStore,
+    config: IngestConfig,
+    control: Control | None = None,
+) -> MediaInfo:
+    """What the source holds. Raises StageError (VALIDATION_FAILED, INGEST_FAILED)."""
+    with store.local_copy(source_key) as path:
+        if control is None:
+            return probe(path, config.limits)
+        return probe(path, config.limits, check=control.check)
+
+
+def ingest(
+    source_key: str,
+    *,
+    workspace: Workspace,
+    control: Control,
+    config: IngestConfig,
+    media: MediaInfo | None = None,
+    wants_video: bool = True,
+    wants_audio: bool = True,
+) -> IngestResult:
+    """Cut the source's video into segments and take out its audio tracks.
+
+    ``media`` is what ``probe_source`` said, asked again where it is not given.
+    Raises StageError (VALIDATION_FAILED, INGEST_FAILED), and whatever ``control``
+    raises, within a second; nothing temporary is left behind either way.
+    """
+    control.check()
+    if media is None:
+        media = probe_source(source_key, store=workspace.store, config=config, control=control)
+    plan = _Plan.of(source_key, media, config, wants_video=wants_video, wants_audio=wants_audio)
+    found = _find_result(workspace, plan)
+    if found is None:
+        found = _carry_out(plan, workspace, control, config)
+        data = json.dumps(ingest_result_to_json(found)).encode()
+        workspace.store.write_bytes(workspace.key(plan.result_name), data)
+    control.progress(1.0)
+    return found
+
+
+def ingest_result_to_json(result: IngestResult) -> Values:
+    """``result`` as plain JSON values, for a runner that takes the job over."""
+    values: Values = to_json(result)
+    return values
+
+
+def ingest_result_from_json(data: Values) -> IngestResult:
+    """The result again; raises CodecError where ``data`` is none of this version."""
+    return from_json(IngestResult, data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is to be done with a source, and where the results go."""
+
+    source_key: str
+    media: MediaInfo
+    video: VideoStream | None
+    audio: tuple[AudioStream, ...]
+    segment_ms: int
+    folder: str
+
+    @classmethod
+    def of(
+        cls,
+        source_key: str,
+        media: MediaInfo,
+        config: IngestConfig,
+        *,
+        wants_video: bool,
+        wants_audio: bool,
+    ) -> _Plan:
+        segment_ms = round(config.segment_seconds * 1000)
+        facts = (_VERSION, source_key, media.size_bytes, segment_ms)
+        digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+        return cls(
+            source_key=source_key,
+            media=media,
+            video=media.video if wants_video else None,
+            audio=media.audio if wants_audio else (),
+            segment_ms=segment_ms,
+            folder=f"ingest/{digest}",
+        )
+
+    @property
+    def result_name(self) -> str:
+        parts = ("video" if self.video else "", "audio" if self.audio else "")
+        return f"{self.folder}/result-{'-'.join(filter(None, parts)) or 'nothing'}.json"
+
+    @property
+    def cuts(self) -> bool:
+        """Whether the video is to be rewritten into files, rather than used as it lies there."""
+        video = self.video
+        if video is None or not video.timestamps_complete:
+            return video is not None
+        long_enough = video.end_ms >= _CUT_FROM_LENGTHS * self.segment_ms
+        return long_enough and video.keyframe_count > 1
+
+
+def _find_result(workspace: Workspace, plan: _Plan) -> IngestResult | None:
+    """What an earlier run stored, if all of it is still there."""
+    key = workspace.key(plan.result_name)
+    if not workspace.store.exists(key):
+        return None
+    try:
+        result = ingest_result_from_json(json.loads(workspace.store.read_bytes(key)))
+    except (CodecError, ValueError):
+        return None  # written by another version: made again
+    return result if all(map(workspace.store.exists, _keys(result))) else None
+
+
+def _keys(result: IngestResult) -> Iterator[str]:
+    if result.video is not None:
+        yield from (segment.key for segment in result.video.segments)
+    yield from (track.key for track in result.tracks)
+
+
+def _carry_out(
+    plan: _Plan, workspace: Workspace, control: Control, config: IngestConfig
+) -> IngestResult:
+    if not plan.cuts and not plan.audio:
+        answer: Values = {"video": None, "tracks": []}
+        return _result(plan, workspace, answer)
+    parent = config.temporary_folder
+    if parent is not None:
+        parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="ingest-", dir=parent) as name:
+        shelf = _Shelf(plan, workspace, control, Path(name))
+        with workspace.store.local_copy(plan.source_key) as path:
+            answer = _run_child(plan, path.resolve(), shelf, config)
+        for track in filter(None, answer["tracks"]):
+            control.check()
+            shelf.put(track["name"])
+    return _result(plan, workspace, answer)
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """Moves what the child has ready from its folder into the object store."""
+
+    plan: _Plan
+    workspace: Workspace
+    control: Control
+    folder: Path
+
+    def stored_names(self) -> list[str]:
+        prefix = self.workspace.key(self.plan.folder)
+        return [key.rsplit("/", 1)[-1] for key in self.workspace.store.list_keys(prefix)]
+
+    def put(self, name: str) -> None:
+        path = self.folder / name
+        key = self.workspace.key(f"{self.plan.folder}/{name}")
+        with path.open("rb") as source, self.workspace.store.writer(key) as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+        path.unlink()
+
+    def on_event(self, event: Values) -> None:
+        self.control.check()
+        if "fraction" in event:
+            self.control.progress(float(event["fraction"]))
+        elif (self.folder / event["segment"]["name"]).exists():
+            self.put(event["segment"]["name"])
+
+
+def _run_child(plan: _Plan, path: Path, shelf: _Shelf, config: IngestConfig) -> Values:
+    media, limits = plan.media, config.limits
+    audio_seconds = media.duration_seconds * len(plan.audio) * _SECONDS_PER_MEDIA_SECOND
+    seconds = limits.seconds_for(2 * media.size_bytes) + audio_seconds
+    largest = max(media.size_bytes * 2, round(media.duration_seconds * _AUDIO_BYTES_PER_SECOND))
+    task = Task(
+        name="cut",
+        arguments=_order(plan, path, shelf),
+        allowance=Allowance(limits.memory_bytes, round(seconds), largest + _SPARE_BYTES),
+        wall_seconds=3 * seconds,
+        readable=(path,),
+        writable=(shelf.folder.resolve(),),
+    )
+    try:
+        return run_confined(task, on_event=shelf.on_event, check=shelf.control.check)
+    except TaskRefusedError as error:
+        raise StageError(StageCode(error.code), error.message) from None
+    except TaskCrashedError as error:
+        raise StageError(StageCode.INGEST_FAILED, str(error)) from error
+
+
+def _order(plan: _Plan, path: Path, shelf: _Shelf) -> Values:
+    video: Values | None = None
+    if plan.cuts and plan.video is not None:
+        video = {
+            "index": plan.video.index,
+            "segment_ms": plan.segment_ms,
+            "end_ms": plan.video.end_ms,
+            "origin_ms": plan.media.origin_ms,
+            "derive_times": not plan.video.timestamps_complete,
+            "known": shelf.stored_names(),
+        }
+    return {
+        "path": str(path),
+        "folder": str(shelf.folder.resolve()),
+        "video": video,
+        "audio": [{"index": item.index, "name": _track_name(item)} for item in plan.audio],
+        "origin_ms": plan.media.origin_ms,
+        "duration_seconds": plan.media.duration_seconds,
+    }
+
+
+def _track_name(stream: AudioStream) -> str:
+    return f"track-{stream.index:02d}.flac"
+
+
+def _result(plan: _Plan, workspace: Workspace, answer: Values) -> IngestResult:
+    tracks = [track for track in answer["tracks"] if track is not None]
+    warnings = [*plan.media.warnings, *_track_warnings(plan, tracks)]
+    video = None
+    if plan.video is not None:
+        video = _video_source(plan, plan.video, workspace, answer["video"])
+        if answer["video"] is not None and not answer["video"]["times_in_order"]:
+            warnings.append(_TIMES_WARNING)
+    return IngestResult(
+        media=plan.media,
+        video=video,
+        tracks=tuple(_track(plan, workspace, number, t) for number, t in enumerate(tracks)),
+        warnings=tuple(warnings),
+    )
+
+
+_TIMES_WARNING = PipelineWarning(
+    "TIMESTAMPS_NOT_IN_ORDER", "The video's timestamps jump back; it was analysed in one piece."
+)
+
+
+def _video_source(
+    plan: _Plan, stream: VideoStream, workspace: Workspace, cut: Values | None
+) -> VideoSource:
+    end_ms = max(1, stream.end_ms)
+    source = VideoSource(
+        stream=stream,
+        duration_ms=end_ms,
+        origin_ms=plan.media.origin_ms,
+        segments=(Segment(0, plan.source_key, 0, end_ms),),
+    )
+    if cut is None or not cut["segments"]:
+        return source
+    segments = tuple(_segment(plan, workspace, item, cut) for item in cut["segments"])
+    return replace(
+        source,
+        duration_ms=max(end_ms, segments[-1].end_ms),
+        origin_ms=plan.media.origin_ms + cut["shift_ms"],
+        segments=segments,
+    )
+
+
+def _segment(plan: _Plan, workspace: Workspace, item: Values, cut: Values) -> Segment:
+    key = plan.source_key
+    if cut["in_files"]:
+        key = workspace.key(f"{plan.folder}/{item['name']}")
+    return Segment(item["index"], key, item["start_ms"], item["end_ms"])
+
+
+def _track(plan: _Plan, workspace: Workspace, number: int, values: Values) -> AudioTrack:
+    stream = next(item for item in plan.audio if item.index == values["index"])
+    return AudioTrack(
+        index=number,
+        name=stream.title or stream.language or f"Track {number + 1}",
+        key=workspace.key(f"{plan.folder}/{values['name']}"),
+        duration_seconds=values["duration_seconds"],
+        offset_seconds=values["offset_seconds"],
+    )
+
+
+def _track_warnings(plan: _Plan, tracks: list[Values]) -> Iterator[PipelineWarning]:
+    for stream in plan.audio:
+        if all(track["index"] != stream.index for track in tracks):
+            message = f"Nothing of audio stream {stream.index} could be decoded."
+            yield PipelineWarning("AUDIO_UNREADABLE", message)
+    for track in tracks:
+        count = track["damaged_packets"]
+        if count:
+            message = f"{count} packets of audio stream {track['index']} were damaged."
+            yield PipelineWarning("AUDIO_DAMAGED", message)

@@ -1,0 +1,245 @@
+"""An audio stream as 16 kHz mono FLAC in which the place of a sample is its time.
+
+Decoded frames are mixed down, resampled and laid end to end. Where timestamps
+show that something is missing (lost packets, pauses in a recording) there is
+silence; where they go back, what was already covered is left out. Memory is
+bounded whatever the length. Runs in the confined child process; needs only PyAV.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import av
+import av.error
+from av.audio.frame import AudioFrame
+from av.audio.stream import AudioStream
+from av.filter import Graph
+from av.packet import Packet
+from av.stream import Stream
+
+SAMPLE_RATE_HZ = 16_000
+"""As ``models.contracts.SAMPLE_RATE_HZ``, which would bring numpy along; a test compares."""
+
+_SAMPLE_BYTES = 2
+_TOLERANCE_SECONDS = 0.010
+"""Timestamps may be this far off without a correction: containers round to a millisecond,
+live recorders jitter by a few; the shortest common packet (Opus) lasts 10 to 20 ms."""
+
+_BLOCK_SAMPLES = 1 << 15
+_SILENCE = bytes(_BLOCK_SAMPLES * _SAMPLE_BYTES)
+_UNORDERED_LAYOUT = re.compile(r"(\d+) channels")
+
+AudioFormat = tuple[str, str, int]
+"""Sample format, channel layout, sample rate in Hz."""
+
+
+def down_mix(layout: str) -> str | None:
+    """The ``pan`` filter's argument where FFmpeg's own down-mix is not right; else None.
+
+    Its weights go by where speakers stand, and add up to 1, so nothing clips. It
+    drops the low-frequency channel. Channels of a recorder stand nowhere: each
+    counts the same.
+    """
+    match = _UNORDERED_LAYOUT.fullmatch(layout)
+    if match is None or int(match[1]) <= 2:
+        return None
+    count = int(match[1])
+    return "mono|c0=" + "+".join(f"{1 / count:.9f}*c{channel}" for channel in range(count))
+
+
+class Resampler:
+    """Frames of one format to 16-bit mono samples at SAMPLE_RATE_HZ."""
+
+    def __init__(self, audio_format: AudioFormat) -> None:
+        name, layout, rate_hz = audio_format
+        self._graph = Graph()
+        source = self._graph.add(
+            "abuffer",
+            sample_fmt=name,
+            channel_layout=layout,
+            sample_rate=str(rate_hz),
+            time_base=f"1/{rate_hz}",
+        )
+        pan = down_mix(layout)
+        if pan is not None:
+            mixed = self._graph.add("pan", pan)
+            source.link_to(mixed)
+            source = mixed
+        wanted = self._graph.add(
+            "aformat",
+            sample_fmts="s16",
+            channel_layouts="mono",
+            sample_rates=str(SAMPLE_RATE_HZ),
+        )
+        sink = self._graph.add("abuffersink")
+        source.link_to(wanted)
+        wanted.link_to(sink)
+        self._graph.configure()
+
+    def add(self, frame: AudioFrame | None) -> bytes:
+        """Samples that are ready after ``frame``; after None, all the rest."""
+        self._graph.push(frame)
+        pieces = []
+        while True:
+            try:
+                ready = self._graph.pull()
+            except (av.error.BlockingIOError, av.error.EOFError):
+                return b"".join(pieces)
+            pieces.append(bytes(ready.planes[0])[: ready.samples * _SAMPLE_BYTES])
+
+
+class FlacFile:
+    """A growing 16-bit mono FLAC file at SAMPLE_RATE_HZ."""
+
+    def __init__(self, path: Path) -> None:
+        self._container = av.open(str(path), "w", format="flac")
+        self._stream: Any = self._container.add_stream("flac", rate=SAMPLE_RATE_HZ)
+        self._stream.codec_context.layout = "mono"
+        self._stream.codec_context.format = "s16"
+        self._pending = bytearray()
+        self.samples = 0
+
+    def write(self, data: bytes) -> None:
+        """Append samples."""
+        self._pending += data
+        self.samples += len(data) // _SAMPLE_BYTES
+        while len(self._pending) >= len(_SILENCE):
+            self._encode(bytes(self._pending[: len(_SILENCE)]))
+            del self._pending[: len(_SILENCE)]
+
+    def write_silence(self, samples: int) -> None:
+        """Append silence of any length."""
+        while samples > 0:
+            part = min(samples, _BLOCK_SAMPLES)
+            self.write(_SILENCE[: part * _SAMPLE_BYTES])
+            samples -= part
+
+    def close(self) -> None:
+        if self._pending:
+            self._encode(bytes(self._pending))
+        if self.samples:
+            self._container.mux(self._stream.encode(None))
+        self._container.close()
+
+    def _encode(self, data: bytes) -> None:
+        frame = AudioFrame("s16", "mono", len(data) // _SAMPLE_BYTES)
+        frame.sample_rate = SAMPLE_RATE_HZ
+        frame.planes[0].update(data)
+        self._container.mux(self._stream.encode(frame))
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Where samples go: silence for gaps, nothing for what is covered already.
+
+    Samples are counted from the media's start. The first sample is put where its
+    time says; the track begins there.
+    """
+
+    file: FlacFile
+    limit_samples: int
+    """The media's end: nothing is written behind it, whatever timestamps claim."""
+    first_sample: int | None = None
+    _skip_samples: int = 0
+
+    def go_to(self, seconds: float) -> None:
+        """Continue at this time."""
+        target = round(seconds * SAMPLE_RATE_HZ)
+        if self.first_sample is None:
+            self.first_sample = target
+        target = min(target, self.limit_samples)
+        missing = target - self.first_sample - self.file.samples
+        self.file.write_silence(missing)
+        self._skip_samples = max(0, -missing)
+
+    def write(self, data: bytes) -> None:
+        """Append samples, less those whose place is taken."""
+        skipped = min(self._skip_samples, len(data) // _SAMPLE_BYTES)
+        self._skip_samples -= skipped
+        room = self.limit_samples - (self.first_sample or 0) - self.file.samples
+        self.file.write(data[skipped * _SAMPLE_BYTES :][: max(0, room) * _SAMPLE_BYTES])
+
+
+@dataclass(slots=True)
+class TrackExtractor:
+    """Turns one audio stream, packet by packet, into a FLAC file.
+
+    ``origin_ms`` is the media's start in the stream's timestamps.
+    """
+
+    stream: AudioStream
+    path: Path
+    origin_ms: int
+    duration_seconds: float
+    damaged_packets: int = 0
+    _timeline: Timeline = field(init=False)
+    _format: AudioFormat | None = None
+    _resampler: Resampler | None = None
+    _due_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.stream.codec_context.thread_count = 1
+        limit = round((self.duration_seconds + 1.0) * SAMPLE_RATE_HZ)
+        self._timeline = Timeline(FlacFile(self.path), limit)
+
+    def add(self, packet: Packet[Stream]) -> None:
+        """Take the next packet; the empty one at the end flushes the decoder."""
+        try:
+            frames = self.stream.decode(packet)
+        except av.error.MemoryError:
+            raise
+        except av.error.FFmpegError:
+            self.damaged_packets += 1
+            return
+        for frame in frames:
+            self._add_frame(frame)
+
+    def finish(self) -> dict[str, Any] | None:
+        """Close the file; where it begins and how long it is, or None if it is empty."""
+        self._end_run()
+        file = self._timeline.file
+        file.close()
+        if not file.samples or self._timeline.first_sample is None:
+            return None
+        return {
+            "index": self.stream.index,
+            "name": self.path.name,
+            "offset_seconds": self._timeline.first_sample / SAMPLE_RATE_HZ,
+            "duration_seconds": file.samples / SAMPLE_RATE_HZ,
+            "damaged_packets": self.damaged_packets,
+        }
+
+    def _add_frame(self, frame: AudioFrame) -> None:
+        if not frame.samples or not frame.sample_rate:
+            return
+        found = (frame.format.name, frame.layout.name, frame.sample_rate)
+        seconds = self._seconds(frame)
+        if self._breaks_run(found, seconds):
+            self._end_run()
+            self._format, self._resampler = found, Resampler(found)
+            self._due_seconds = self._due_seconds if seconds is None else seconds
+            self._timeline.go_to(self._due_seconds)
+        self._due_seconds += frame.samples / frame.sample_rate
+        frame.pts = None
+        assert self._resampler is not None
+        self._timeline.write(self._resampler.add(frame))
+
+    def _seconds(self, frame: AudioFrame) -> float | None:
+        base = frame.time_base or self.stream.time_base
+        if frame.pts is None or base is None:
+            return None
+        return float(frame.pts * base) - self.origin_ms / 1000
+
+    def _breaks_run(self, found: AudioFormat, seconds: float | None) -> bool:
+        if self._resampler is None or found != self._format:
+            return True
+        return seconds is not None and abs(seconds - self._due_seconds) > _TOLERANCE_SECONDS
+
+    def _end_run(self) -> None:
+        if self._resampler is not None:
+            self._timeline.write(self._resampler.add(None))
+            self._resampler = None

@@ -1,0 +1,301 @@
+"""A small synchronous client of the public API."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, overload
+
+import httpx
+
+from serve_app.client.retrying import MAX_SERVER_FAILURES, backoff_seconds, retry_delay_seconds
+
+JsonObject = dict[str, Any]
+UploadProgress = Callable[[int, int], None]
+"""Called with bytes sent so far and bytes in all."""
+JobProgress = Callable[[JsonObject], None]
+"""Called with every Job object that was read while waiting."""
+ProcessingMode = Literal["all", "transcript", "vision"]
+CaptionFormat = Literal["srt", "vtt", "txt"]
+
+TERMINAL_STATES = frozenset({"completed", "failed", "cancelled", "expired"})
+UPLOAD_CHUNK_BYTES = 256 * 1024
+FIRST_POLL_SECONDS = 0.3
+LONGEST_POLL_SECONDS = 2.0
+_POLL_GROWTH = 1.3
+_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+# The service may still be storing the last bytes when all of them have been sent.
+_UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=10.0, read=300.0)
+
+
+class ApiError(Exception):
+    """The API refused a request. ``code`` is stable; the message is for people."""
+
+    def __init__(
+        self,
+        *,
+        code: str,
+        message: str,
+        status: int,
+        request_id: str | None,
+        param: str | None = None,
+    ) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+        self.status = status
+        self.request_id = request_id
+        self.param = param
+
+    def __str__(self) -> str:
+        request = f" (request {self.request_id})" if self.request_id else ""
+        return f"{self.code}: {self.message}{request}"
+
+
+class WaitTimeoutError(Exception):
+    """A job did not end within the time that the caller gave it."""
+
+    def __init__(self, job_id: str, state: str, timeout_seconds: float) -> None:
+        super().__init__(f"Job {job_id} is still {state} after {timeout_seconds:g} seconds.")
+        self.job_id = job_id
+        self.state = state
+
+
+class ApiClient:
+    """Speaks to one service with one API key. Use it as a context manager, or close it.
+
+    ``base_url`` includes the path prefix: ``http://host:port/v1/api``. Requests that may
+    succeed later are repeated as ``retrying`` says. Methods raise ApiError when the API
+    refuses, and httpx.TransportError when it cannot be reached.
+    """
+
+    def __init__(
+        self, base_url: str, api_key: str, *, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._base_url = base_url.rstrip("/")
+        self._authorization = {"Authorization": f"Bearer {api_key}"}
+        self._http = httpx.Client(timeout=_TIMEOUT, headers={"User-Agent": "vas-client"})
+        self._sleep = sleep
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def create_job(
+        self,
+        file_name: str,
+        size_bytes: int | None = None,
+        mode: ProcessingMode = "all",
+        *,
+        metadata: Mapping[str, str | float | bool | None] | None = None,
+        callback_url: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> JsonObject:
+        """Create a job whose media is uploaded next; the answer has ``uploadUrl``."""
+        body = {
+            "fileName": file_name,
+            "fileSizeBytes": size_bytes,
+            "processingMode": mode,
+            "metadata": metadata,
+            "callbackUrl": callback_url,
+        }
+        return self._create("/jobs", body, idempotency_key)
+
+    def create_job_from_url(
+        self,
+        url: str,
+        mode: ProcessingMode = "all",
+        *,
+        file_name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> JsonObject:
+        """Create a job that the service fetches from a public URL itself."""
+        body = {"url": url, "processingMode": mode, "fileName": file_name}
+        return self._create("/jobs/from-url", body, idempotency_key)
+
+    def upload(
+        self,
+        path: Path,
+        upload_url: str,
+        headers: Mapping[str, str],
+        on_progress: UploadProgress | None = None,
+    ) -> None:
+        """PUT the file to a job's ``uploadUrl``, read piece by piece.
+
+        A repeated attempt starts again from the first byte.
+        """
+        size_bytes = path.stat().st_size
+        sent = dict(headers) | {"Content-Length": str(size_bytes)}
+
+        def send() -> httpx.Response:
+            pieces = _read_pieces(path, size_bytes, on_progress)
+            return self._http.put(upload_url, content=pieces, headers=sent, timeout=_UPLOAD_TIMEOUT)
+
+        self._send(send, retry_on=httpx.ConnectError)
+
+    def get_job(self, job_id: str, include: str = "none") -> JsonObject:
+        """A job; ``include`` is ``none`` or a comma list of ``scenes`` and ``transcript``."""
+        return self._get_data(f"/jobs/{job_id}", {"include": include})
+
+    def wait(
+        self,
+        job_id: str,
+        on_progress: JobProgress | None = None,
+        timeout_seconds: float | None = None,
+    ) -> JsonObject:
+        """Poll until the job has ended; return it in its terminal state, whichever that is.
+
+        Raises WaitTimeoutError after ``timeout_seconds``; the job goes on.
+        """
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        pause_seconds = FIRST_POLL_SECONDS
+        while True:
+            job = self.get_job(job_id)
+            if on_progress is not None:
+                on_progress(job)
+            if job["state"] in TERMINAL_STATES:
+                return job
+            if deadline is not None and time.monotonic() + pause_seconds > deadline:
+                raise WaitTimeoutError(job_id, job["state"], timeout_seconds or 0.0)
+            self._sleep(pause_seconds)
+            pause_seconds = min(pause_seconds * _POLL_GROWTH, LONGEST_POLL_SECONDS)
+
+    def get_scenes(self, job_id: str) -> list[JsonObject]:
+        """The scenes; empty when the video has no cuts."""
+        scenes: list[JsonObject] = self._get_data(f"/jobs/{job_id}/scenes")["scenes"]
+        return scenes
+
+    @overload
+    def get_transcript(
+        self, job_id: str, format: Literal["json"] = "json", track: int | None = None
+    ) -> JsonObject: ...
+
+    @overload
+    def get_transcript(
+        self, job_id: str, format: CaptionFormat, track: int | None = None
+    ) -> str: ...
+
+    def get_transcript(
+        self,
+        job_id: str,
+        format: Literal["json", "srt", "vtt", "txt"] = "json",  # noqa: A002 - the API's name
+        track: int | None = None,
+    ) -> JsonObject | str:
+        """The transcript as an object, or as the text of a caption or text file."""
+        path, query = f"/jobs/{job_id}/transcript", {} if track is None else {"track": str(track)}
+        if format == "json":
+            return self._get_data(path, query)
+        return self._get(path, query | {"format": format}).content.decode("utf-8")
+
+    def cancel(self, job_id: str) -> JsonObject:
+        """Cancel a job that has not ended; raises ApiError JOB_NOT_CANCELLABLE otherwise."""
+
+        def send() -> httpx.Response:
+            return self._http.post(self._url(f"/jobs/{job_id}/cancel"), headers=self._authorization)
+
+        # Once sent it may have taken effect: only an unmade connection is tried again.
+        return _data(self._send(send, retry_on=httpx.ConnectError))
+
+    def get_thumbnail(self, thumbnail_url: str) -> bytes:
+        """The still behind a scene's ``thumbnailUrl``, which is signed and needs no key."""
+        return self._send(lambda: self._http.get(thumbnail_url)).content
+
+    def _create(
+        self, path: str, fields: Mapping[str, object], idempotency_key: str | None
+    ) -> JsonObject:
+        body = {name: value for name, value in fields.items() if value is not None}
+        headers = self._authorization | {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+        url = self._url(path)
+        return _data(self._send(lambda: self._http.post(url, json=body, headers=headers)))
+
+    def _get_data(self, path: str, query: Mapping[str, str] | None = None) -> JsonObject:
+        return _data(self._get(path, query or {}))
+
+    def _get(self, path: str, query: Mapping[str, str]) -> httpx.Response:
+        url = self._url(path)
+        return self._send(
+            lambda: self._http.get(url, params=dict(query), headers=self._authorization)
+        )
+
+    def _url(self, path: str) -> str:
+        return f"{self._base_url}{path}"
+
+    def _send(
+        self,
+        send: Callable[[], httpx.Response],
+        *,
+        retry_on: type[httpx.TransportError] = httpx.TransportError,
+    ) -> httpx.Response:
+        """Send until an answer is final; raises ApiError unless that is a success."""
+        attempt, waited_seconds = 0, 0.0
+        while True:
+            attempt += 1
+            try:
+                response = send()
+            except retry_on:
+                if attempt >= MAX_SERVER_FAILURES:
+                    raise
+                self._sleep(backoff_seconds(attempt))
+                continue
+            if response.is_success:
+                return response
+            error = _error_of(response)
+            delay = retry_delay_seconds(
+                response.status_code,
+                error.code,
+                response.headers,
+                attempt=attempt,
+                waited_seconds=waited_seconds,
+            )
+            if delay is None:
+                raise error
+            self._sleep(delay)
+            waited_seconds += delay
+
+
+def _read_pieces(
+    path: Path, size_bytes: int, on_progress: UploadProgress | None
+) -> Iterator[bytes]:
+    sent_bytes = 0
+    with path.open("rb") as stream:
+        while piece := stream.read(UPLOAD_CHUNK_BYTES):
+            yield piece
+            sent_bytes += len(piece)
+            if on_progress is not None:
+                on_progress(sent_bytes, size_bytes)
+
+
+def _data(response: httpx.Response) -> JsonObject:
+    data: JsonObject = response.json()["data"]
+    return data
+
+
+def _error_of(response: httpx.Response) -> ApiError:
+    """The error envelope; something else (a proxy's page) keeps its HTTP status as code."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict) or "code" not in body:
+        body = {"code": f"HTTP_{response.status_code}", "error": response.reason_phrase}
+    return ApiError(
+        code=str(body["code"]),
+        message=str(body.get("error", "")),
+        status=response.status_code,
+        request_id=body.get("requestId") or response.headers.get("x-request-id"),
+        param=body.get("param"),
+    )

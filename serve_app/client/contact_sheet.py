@@ -1,0 +1,248 @@
+"""A picture of all scenes: stills, palettes and what was found, on one dark sheet."""
+
+from __future__ import annotations
+
+import io
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image, ImageDraw, UnidentifiedImageError
+
+from serve_app.client.lettering import Font, font, plain, shortened, wrapped
+from serve_app.client.wording import NO_CUTS, clock, one_line, palette_of, shot_words, time_range
+
+MAX_SCENES = 60
+"""More scenes than this are sampled evenly; the sheet stays below about 12 megapixels."""
+
+_PAPER, _CARD, _WELL = "#101318", "#1a1f27", "#0a0c10"
+_BRIGHT, _TEXT, _FAINT, _ACCENT = "#f4f6f8", "#b6bec9", "#7a8491", "#f2b84b"
+_MARGIN, _GAP, _PADDING, _RADIUS = 48, 24, 16, 14
+_HEADER, _FOOTER, _EMPTY = 172, 56, 120
+_PALETTE, _BODY, _DESCRIPTION_LINES = 14, 158, 3
+_NO_COLOR = "#2a313c"
+
+Scene = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Where the cards go. All lengths in pixels."""
+
+    columns: int
+    rows: int
+    card_width: int
+    still_height: int
+    footer: int
+
+    @property
+    def card_height(self) -> int:
+        return self.still_height + _PALETTE + _BODY
+
+    @property
+    def width(self) -> int:
+        return 2 * _MARGIN + self.columns * self.card_width + (self.columns - 1) * _GAP
+
+    @property
+    def height(self) -> int:
+        cards = self.rows * (self.card_height + _GAP) if self.rows else _EMPTY
+        return _HEADER + cards + self.footer
+
+    def corner(self, place: int) -> tuple[int, int]:
+        """Upper left corner of the card at a place, counted row by row."""
+        row, column = divmod(place, self.columns)
+        left = _MARGIN + column * (self.card_width + _GAP)
+        return left, _HEADER + row * (self.card_height + _GAP)
+
+
+def chosen_scenes(count: int, limit: int = MAX_SCENES) -> list[int]:
+    """Places of the scenes that a sheet shows: all, or ``limit`` evenly spread ones."""
+    if count <= limit:
+        return list(range(count))
+    return [round(place * (count - 1) / (limit - 1)) for place in range(limit)]
+
+
+def contact_sheet(
+    scenes: Sequence[Scene], thumbnails: Sequence[bytes | None], *, title: str
+) -> Image.Image:
+    """Draw the sheet; ``thumbnails[i]`` is the encoded still of ``scenes[i]``, if there is one.
+
+    A still that cannot be decoded counts as missing. Raises ValueError where the two
+    sequences differ in length.
+    """
+    if len(scenes) != len(thumbnails):
+        raise ValueError(f"{len(scenes)} scenes, {len(thumbnails)} thumbnails")
+    chosen = chosen_scenes(len(scenes))
+    stills = [_opened(thumbnails[index]) for index in chosen]
+    grid = _grid_for(stills, footer=_MARGIN - _GAP if len(chosen) == len(scenes) else _FOOTER)
+    sheet = Image.new("RGB", (grid.width, grid.height), _PAPER)
+    _draw_header(sheet, scenes, title)
+    if not scenes:
+        _centered_note(sheet, NO_CUTS)
+    for place, (index, still) in enumerate(zip(chosen, stills, strict=True)):
+        sheet.paste(_card(scenes[index], still, grid), grid.corner(place))
+    _draw_footer(sheet, shown=len(chosen), count=len(scenes))
+    return sheet
+
+
+def _opened(data: bytes | None) -> Image.Image | None:
+    if data is None:
+        return None
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return image.convert("RGB")
+    except (UnidentifiedImageError, OSError):
+        return None
+
+
+def _grid_for(stills: Sequence[Image.Image | None], footer: int) -> _Grid:
+    """Four columns, or five for long lists; the still's box has the usual aspect ratio."""
+    count = len(stills)
+    columns = 5 if count > 24 else 3 if count in {1, 2, 3, 5, 6, 9} else 4
+    ratios = [still.width / still.height for still in stills if still is not None]
+    ratio = min(2.0, max(0.9, statistics.median(ratios))) if ratios else 16 / 9
+    card_width = {3: 504, 4: 372, 5: 340}[columns]
+    rows = math.ceil(count / columns)
+    return _Grid(columns, rows, card_width, round(card_width / ratio), footer)
+
+
+def _draw_header(sheet: Image.Image, scenes: Sequence[Scene], title: str) -> None:
+    pen, room = ImageDraw.Draw(sheet), sheet.width - 2 * _MARGIN
+    pen.text((_MARGIN, 36), shortened(title, font(40), room), font=font(40), fill=_BRIGHT)
+    facts = [f"{len(scenes)} scene{'s' if len(scenes) != 1 else ''}"]
+    if scenes:
+        facts.append(clock(scenes[-1]["endTime"]))
+        facts += _common_shots(scenes)
+    line = shortened(" · ".join(facts), font(21), room)
+    pen.text((_MARGIN, 90), line, font=font(21), fill=_TEXT)
+    if scenes:
+        _draw_timeline(sheet, scenes)
+
+
+def _common_shots(scenes: Sequence[Scene]) -> list[str]:
+    """The most frequent shot types: ``["3 wide", "2 medium close-up"]``."""
+    names = [words[0] for scene in scenes if scene.get("shotType") and (words := shot_words(scene))]
+    counted = sorted({name: names.count(name) for name in names}.items(), key=lambda item: -item[1])
+    return [f"{count} {name}" for name, count in counted[:3]]
+
+
+def _draw_timeline(sheet: Image.Image, scenes: Sequence[Scene]) -> None:
+    """The whole video as a band: each scene as wide as it is long, in its own colours."""
+    pen, room = ImageDraw.Draw(sheet), sheet.width - 2 * _MARGIN
+    start, end = scenes[0]["startTime"], scenes[-1]["endTime"]
+    scale = room / max(end - start, 0.001)
+    top, bottom = 128, 146
+    for scene in scenes:
+        left = _MARGIN + (scene["startTime"] - start) * scale
+        right = _MARGIN + (scene["endTime"] - start) * scale
+        pieces = palette_of(scene) or [_NO_COLOR]
+        gap = 3 if right - left > 12 else 0
+        _draw_strip(pen, (left, top, max(left + 1, right - gap), bottom), pieces)
+
+
+def _draw_strip(
+    pen: ImageDraw.ImageDraw, box: tuple[float, float, float, float], colors: Sequence[str]
+) -> None:
+    """Colours side by side; the first, which fills most of the picture, takes most room."""
+    left, top, right, bottom = box
+    weights = [1 / (place + 1.5) for place in range(len(colors))]
+    x = left
+    for color, weight in zip(colors, weights, strict=True):
+        width = (right - left) * weight / sum(weights)
+        if round(x + width) > round(x):
+            pen.rectangle((round(x), top, round(x + width) - 1, bottom), fill=color)
+        x += width
+
+
+def _card(scene: Scene, still: Image.Image | None, grid: _Grid) -> Image.Image:
+    size = (grid.card_width, grid.card_height)
+    card = Image.new("RGB", size, _CARD)
+    card.paste(_framed(still, grid), (0, 0))
+    pen = ImageDraw.Draw(card)
+    strip_top = grid.still_height
+    colors = palette_of(scene) or [_NO_COLOR]
+    _draw_strip(pen, (0, strip_top, grid.card_width, strip_top + _PALETTE - 1), colors)
+    _draw_badges(card, scene, grid)
+    _draw_words(pen, scene, grid)
+    return _rounded(card)
+
+
+def _framed(still: Image.Image | None, grid: _Grid) -> Image.Image:
+    """The still, whole and undistorted, in the middle of its box."""
+    box = (grid.card_width, grid.still_height)
+    well = Image.new("RGB", box, _WELL)
+    if still is None:
+        middle = (box[0] / 2, box[1] / 2)
+        ImageDraw.Draw(well).text(middle, "no still", font=font(18), fill=_FAINT, anchor="mm")
+        return well
+    scale = min(box[0] / still.width, box[1] / still.height)
+    size = (max(1, round(still.width * scale)), max(1, round(still.height * scale)))
+    fitted = still.resize(size, Image.Resampling.LANCZOS)
+    well.paste(fitted, ((box[0] - size[0]) // 2, (box[1] - size[1]) // 2))
+    return well
+
+
+def _draw_badges(card: Image.Image, scene: Scene, grid: _Grid) -> None:
+    """The scene's number and its time on the still, on dark glass so that they are legible."""
+    number, times = str(scene["index"] + 1), time_range(scene, dash="-")
+    _draw_badge(card, (10, 10), number, _ACCENT, anchor_right=False)
+    at = (grid.card_width - 10, grid.still_height - 40)
+    _draw_badge(card, at, times, _BRIGHT, anchor_right=True)
+
+
+def _draw_badge(
+    card: Image.Image, at: tuple[int, int], text: str, color: str, *, anchor_right: bool
+) -> None:
+    width = round(font(17).getlength(text)) + 20
+    left = at[0] - width if anchor_right else at[0]
+    glass = Image.new("RGBA", (width, 30), (0, 0, 0, 0))
+    pen = ImageDraw.Draw(glass)
+    pen.rounded_rectangle((0, 0, width - 1, 29), radius=8, fill=(10, 12, 16, 205))
+    pen.text((width / 2, 15), text, font=font(17), fill=color, anchor="mm")
+    card.paste(glass, (left, at[1]), glass)
+
+
+def _draw_words(pen: ImageDraw.ImageDraw, scene: Scene, grid: _Grid) -> None:
+    """Shot type (the number where it is unknown), objects, a few lines of description."""
+    top, room = grid.still_height + _PALETTE + 14, grid.card_width - 2 * _PADDING
+    words = shot_words(scene)
+    heading = " · ".join(words) or f"scene {scene['index'] + 1}"
+    heading = shortened(heading[0].upper() + heading[1:], font(19), room)
+    pen.text((_PADDING, top), heading, font=font(19), fill=_BRIGHT if words else _FAINT)
+    objects = ", ".join(one_line(str(name)) for name in scene.get("objects") or [])
+    if objects:
+        line = shortened(objects, font(16), room)
+        pen.text((_PADDING, top + 28), line, font=font(16), fill=_ACCENT)
+    text_top = top + (54 if objects else 32)
+    description = one_line(str(scene.get("description") or ""))
+    _draw_lines(pen, (_PADDING, text_top), wrapped(description, font(16), room, _DESCRIPTION_LINES))
+
+
+def _draw_lines(pen: ImageDraw.ImageDraw, at: tuple[int, int], lines: Sequence[str]) -> None:
+    typeface: Font = font(16)
+    for number, line in enumerate(lines):
+        pen.text((at[0], at[1] + 24 * number), line, font=typeface, fill=_TEXT)
+
+
+def _rounded(card: Image.Image) -> Image.Image:
+    """Round the corners off, against the colour of the sheet."""
+    mask = Image.new("L", (card.width * 2, card.height * 2))
+    box = (0, 0, mask.width - 1, mask.height - 1)
+    ImageDraw.Draw(mask).rounded_rectangle(box, radius=2 * _RADIUS, fill=255)
+    paper = Image.new("RGB", card.size, _PAPER)
+    return Image.composite(card, paper, mask.resize(card.size, Image.Resampling.BOX))
+
+
+def _centered_note(sheet: Image.Image, text: str) -> None:
+    at = (sheet.width / 2, _HEADER + _EMPTY / 2)
+    ImageDraw.Draw(sheet).text(at, plain(text), font=font(24), fill=_TEXT, anchor="mm")
+
+
+def _draw_footer(sheet: Image.Image, *, shown: int, count: int) -> None:
+    if shown == count:
+        return
+    note = f"{shown} of {count} scenes are shown, evenly chosen."
+    at = (_MARGIN, sheet.height - _FOOTER + 6)
+    ImageDraw.Draw(sheet).text(at, note, font=font(17), fill=_FAINT)

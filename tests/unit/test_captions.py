@@ -1,0 +1,222 @@
+"""Captions: strict grammars, reading limits, no word lost."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.contracts import Speaker, TranscriptSegment, TranscriptWord
+from pipelines.merge.captions import to_srt, to_txt, to_vtt
+from pipelines.merge.words import SegmentLimits, build_segments
+
+SPEAKERS = (Speaker("speaker_0", "Speaker 1", 1.0), Speaker("speaker_1", "Speaker 2", 1.0))
+SRT_BLOCK = re.compile(
+    r"(\d+)\n(\d{2,}):(\d\d):(\d\d),(\d{3}) --> (\d{2,}):(\d\d):(\d\d),(\d{3})\n((?:[^\n]+\n)+)"
+)
+VTT_TIMING = re.compile(
+    r"(\d{2,}):([0-5]\d):([0-5]\d)\.(\d{3}) --> (\d{2,}):([0-5]\d):([0-5]\d)\.(\d{3})"
+)
+
+ParsedCue = tuple[int, int, list[str]]
+
+
+def milliseconds(hour: str, minute: str, second: str, millis: str) -> int:
+    assert int(minute) < 60
+    assert int(second) < 60
+    return ((int(hour) * 60 + int(minute)) * 60 + int(second)) * 1000 + int(millis)
+
+
+def parse_srt(text: str) -> list[ParsedCue]:
+    """Strict: blocks numbered from 1, separated by exactly one empty line, nothing besides."""
+    cues: list[ParsedCue] = []
+    position = 0
+    while position < len(text):
+        match = SRT_BLOCK.match(text, position)
+        assert match, f"no cue at {text[position : position + 40]!r}"
+        assert int(match[1]) == len(cues) + 1
+        lines = match[10].removesuffix("\n").split("\n")
+        assert not any("-->" in line for line in lines)
+        cues.append((milliseconds(*match.group(2, 3, 4, 5)), milliseconds(*match.group(6, 7, 8, 9)), lines))
+        position = match.end()
+        if position < len(text):
+            assert text[position] == "\n"
+            position += 1
+    return cues
+
+
+def parse_vtt(text: str) -> list[tuple[ParsedCue, str | None]]:
+    """Strict, after the WebVTT grammar: header, blocks, voice span, escaped cue text."""
+    header, _, body = text.partition("\n\n")
+    assert header == "WEBVTT"
+    cues: list[tuple[ParsedCue, str | None]] = []
+    for block in body.removesuffix("\n").split("\n\n") if body else []:
+        timing, *lines = block.split("\n")
+        match = VTT_TIMING.fullmatch(timing)
+        assert match, timing
+        assert lines
+        assert all(lines)
+        assert "-->" not in "\n".join(lines)
+        voice = re.match(r"<v ([^<>\n]+)>", lines[0])
+        if voice:
+            lines[0] = lines[0][voice.end() :]
+        assert not any("<" in line or ">" in line for line in lines)
+        assert all(re.fullmatch(r"([^&]|&(amp|lt|gt);)*", line) for line in lines)
+        start, end = milliseconds(*match.groups()[:4]), milliseconds(*match.groups()[4:])
+        texts = [html.unescape(line) for line in lines]
+        cues.append(((start, end, texts), html.unescape(voice[1]) if voice else None))
+    return cues
+
+
+def words_of(*texts: str, each_ms: int = 300, speaker: str | None = None) -> list[TranscriptWord]:
+    return [
+        TranscriptWord(text, i * each_ms, (i + 1) * each_ms, 0.9, speaker)
+        for i, text in enumerate(texts)
+    ]
+
+
+def segments_of(words: list[TranscriptWord]) -> tuple[TranscriptSegment, ...]:
+    return build_segments(words, SegmentLimits())
+
+
+@st.composite
+def transcripts(draw: st.DrawFn) -> tuple[TranscriptSegment, ...]:
+    texts = draw(
+        st.lists(
+            st.text(
+                st.characters(exclude_categories=("Z", "C")), min_size=1, max_size=100
+            ).filter(lambda text: "-->" not in text and text.split() == [text]),
+            max_size=60,
+        )
+    )
+    time_ms = 0
+    words: list[TranscriptWord] = []
+    for text in texts:
+        start_ms = time_ms + draw(st.integers(0, 3000))
+        time_ms = start_ms + draw(st.integers(1, 9000))
+        speaker = draw(st.sampled_from([None, "speaker_0", "speaker_1"]))
+        words.append(TranscriptWord(text, start_ms, time_ms, 0.5, speaker))
+    return segments_of(words)
+
+
+def assert_readable(cues: list[ParsedCue]) -> None:
+    previous_end = 0
+    for start, end, lines in cues:
+        assert previous_end <= start < end <= start + 7000
+        assert 1 <= len(lines) <= 2
+        assert all(1 <= len(line) <= 42 for line in lines)
+        previous_end = end
+
+
+def spoken(segments: tuple[TranscriptSegment, ...]) -> str:
+    return "".join(word.text for segment in segments for word in segment.words)
+
+
+@settings(max_examples=60, deadline=None)
+@given(transcripts())
+def test_srt_parses_strictly_keeps_the_limits_and_every_character_in_order(
+    segments: tuple[TranscriptSegment, ...],
+) -> None:
+    cues = parse_srt(to_srt(segments))
+    assert_readable(cues)
+    assert "".join(line for _, _, lines in cues for line in lines).replace(" ", "") == spoken(segments)
+
+
+@settings(max_examples=60, deadline=None)
+@given(transcripts())
+def test_vtt_parses_strictly_keeps_the_limits_and_every_character_in_order(
+    segments: tuple[TranscriptSegment, ...],
+) -> None:
+    cues = parse_vtt(to_vtt(segments, SPEAKERS))
+    assert_readable([cue for cue, _ in cues])
+    text = "".join(line for (_, _, lines), _ in cues for line in lines)
+    assert text.replace(" ", "") == spoken(segments)
+
+
+@settings(max_examples=60, deadline=None)
+@given(transcripts())
+def test_words_that_fit_a_line_are_never_broken(segments: tuple[TranscriptSegment, ...]) -> None:
+    short = [w.text for s in segments for w in s.words if len(w.text) <= 42]
+    shown = [w for _, _, lines in parse_srt(to_srt(segments)) for line in lines for w in line.split()]
+    remaining = iter(shown)
+    assert all(word in remaining for word in short)
+
+
+@settings(max_examples=60, deadline=None)
+@given(transcripts())
+def test_txt_has_a_paragraph_a_turn_and_all_the_words(
+    segments: tuple[TranscriptSegment, ...],
+) -> None:
+    text = to_txt(segments, ())
+    turns = sum(
+        1
+        for i, segment in enumerate(segments)
+        if i == 0 or segments[i - 1].speaker != segment.speaker
+    )
+    assert len(text.split("\n\n") if text else []) == turns
+    assert text.split() == [word.text for segment in segments for word in segment.words]
+
+
+def test_nothing_said_gives_valid_empty_files() -> None:
+    assert to_srt(()) == ""
+    assert to_vtt((), ()) == "WEBVTT\n\n"
+    assert to_txt((), ()) == ""
+
+
+def test_srt_looks_like_srt() -> None:
+    assert to_srt(segments_of(words_of("hello", "world"))) == (
+        "1\n00:00:00,000 --> 00:00:00,600\nhello world\n"
+    )
+
+
+def test_vtt_names_the_voice_and_escapes_markup() -> None:
+    speakers = (Speaker("speaker_0", "Tom & <Jerry>", 1.0),)
+    text = to_vtt(segments_of(words_of("R&D", "<i>", speaker="speaker_0")), speakers)
+    assert text.endswith("<v Tom &amp; &lt;Jerry&gt;>R&amp;D &lt;i&gt;\n")
+    assert parse_vtt(text) == [((0, 600, ["R&D <i>"]), "Tom & <Jerry>")]
+
+
+def test_an_arrow_in_the_text_does_not_look_like_a_timing_line() -> None:
+    segments = segments_of(words_of("a", "-->", "b"))
+    assert len(parse_srt(to_srt(segments))) == 1
+    assert parse_vtt(to_vtt(segments, ()))[0][0][2] == ["a --> b"]
+
+
+def test_hours_keep_counting_beyond_ninety_nine() -> None:
+    late = [TranscriptWord("late", 100 * 3_600_000, 100 * 3_600_000 + 500, 1.0, None)]
+    assert to_srt(segments_of(late)).startswith("1\n100:00:00,000 --> 100:00:00,500\n")
+
+
+def test_a_word_longer_than_a_line_is_spread_over_lines_and_cues_that_share_its_time() -> None:
+    cues = parse_srt(to_srt(segments_of([TranscriptWord("x" * 100, 0, 3000, 1.0, None)])))
+    assert [lines for _, _, lines in cues] == [["x" * 42, "x" * 42], ["x" * 16]]
+    assert [(start, end) for start, end, _ in cues] == [(0, 2000), (2000, 3000)]
+
+
+def test_two_lines_are_about_equally_long() -> None:
+    segments = segments_of(words_of(*"the quick brown fox jumps over the lazy old dog".split(), each_ms=100))
+    ((_, _, lines),) = parse_srt(to_srt(segments))
+    assert lines == ["the quick brown fox jumps", "over the lazy old dog"]
+
+
+@pytest.mark.parametrize(
+    ("speakers", "expected"),
+    [
+        pytest.param(SPEAKERS[:1], "good morning\n\ngood evening\n", id="one speaker: no labels"),
+        pytest.param(
+            SPEAKERS, "Speaker 1: good morning\n\nSpeaker 2: good evening\n", id="two: labels"
+        ),
+    ],
+)
+def test_txt_prefixes_labels_only_where_there_are_several_speakers(
+    speakers: tuple[Speaker, ...], expected: str
+) -> None:
+    first = words_of("good", "morning", speaker="speaker_0")
+    second = [
+        TranscriptWord(text, 5000 + i * 300, 5300 + i * 300, 1.0, "speaker_1")
+        for i, text in enumerate(["good", "evening"])
+    ]
+    assert to_txt(segments_of(first + second), speakers) == expected

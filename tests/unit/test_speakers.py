@@ -1,0 +1,145 @@
+"""Voices from vectors: how many there are, who speaks when, and when not to tell."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.contracts import Speaker, TranscriptWord
+from pipelines.merge.speakers import (
+    SpeakerRules,
+    TimeSpan,
+    WindowLimits,
+    assign_voices,
+    name_speakers,
+    voice_windows,
+)
+
+RULES = SpeakerRules(distance=0.3, min_seconds=3.0, min_margin=0.2, switch_penalty=0.02)
+LIMITS = WindowLimits(pause_seconds=0.35, min_seconds=1.5, max_seconds=3.5)
+
+
+def vectors_of(
+    turns: list[int], *, spread: float = 0.1, seed: int = 7, voices: int = 6
+) -> npt.NDArray[np.float32]:
+    """A vector a turn: that voice's own direction, and noise."""
+    random = np.random.default_rng(seed)
+    centres = np.linalg.qr(random.normal(size=(24, voices)))[0].T
+    noisy = centres[turns] + spread * random.normal(size=(len(turns), 24))
+    return (noisy / np.linalg.norm(noisy, axis=1, keepdims=True)).astype(np.float32)
+
+
+def two_seconds(turns: list[int]) -> npt.NDArray[np.float64]:
+    return np.full(len(turns), 2.0)
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        pytest.param([0] * 10, id="one voice"),
+        pytest.param([0, 0, 1, 1, 0, 1, 0, 1], id="two voices in turn"),
+        pytest.param([0, 1, 2, 0, 1, 2, 3, 3, 0, 2, 1], id="four voices"),
+        pytest.param([0] * 200 + [1] * 3, id="one says little"),
+    ],
+)
+def test_every_voice_is_found_and_keeps_its_windows(turns: list[int]) -> None:
+    assert assign_voices(two_seconds(turns), vectors_of(turns), RULES).tolist() == turns
+
+
+def test_voices_are_numbered_by_first_appearance_whatever_their_share() -> None:
+    turns = [3, 3, 1, 1, 1, 1, 1, 0, 0]
+    labels = assign_voices(two_seconds(turns), vectors_of(turns), RULES)
+    assert labels.tolist() == [0, 0, 1, 1, 1, 1, 1, 2, 2]
+
+
+def test_a_voice_heard_too_briefly_joins_the_nearest() -> None:
+    turns = [0, 0, 0, 1, 0, 0]
+    assert set(assign_voices(two_seconds(turns), vectors_of(turns), RULES).tolist()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("turns", "vectors"),
+    [
+        pytest.param([0] * 8, vectors_of([0] * 8, spread=1.0), id="no structure at all"),
+        pytest.param([0], vectors_of([0]), id="a single window"),
+        pytest.param([], np.empty((0, 1), np.float32), id="nothing said"),
+    ],
+)
+def test_where_the_evidence_is_weak_there_is_one_speaker(
+    turns: list[int], vectors: npt.NDArray[np.float32]
+) -> None:
+    rules = SpeakerRules(distance=0.9, min_margin=0.3)
+    assert assign_voices(two_seconds(turns), vectors, rules).tolist() == turns
+
+
+def test_telling_speakers_apart_can_be_switched_off() -> None:
+    turns = [0, 0, 1, 1]
+    rules = SpeakerRules(enabled=False)
+    assert assign_voices(two_seconds(turns), vectors_of(turns), rules).tolist() == [0, 0, 0, 0]
+
+
+def test_a_doubtful_window_stays_with_the_voice_around_it() -> None:
+    turns = [0] * 5 + [1] * 5
+    vectors = vectors_of(turns, spread=0.02)
+    doubtful = vectors[2] + 1.02 * vectors[8]
+    vectors[3] = doubtful / np.linalg.norm(doubtful)
+    assert assign_voices(two_seconds(turns), vectors, RULES).tolist() == turns
+
+
+def test_a_long_track_is_clustered_on_a_bounded_number_of_windows() -> None:
+    turns = ([0] * 20 + [1] * 20) * 200
+    rules = SpeakerRules(distance=0.3, max_exemplars=300)
+    assert assign_voices(two_seconds(turns), vectors_of(turns), rules).tolist() == turns
+
+
+word_spans = st.lists(
+    st.tuples(st.floats(0, 1.5), st.floats(0.01, 1.2)), min_size=1, max_size=40
+).map(lambda steps: _spans(steps))
+
+
+def _spans(steps: list[tuple[float, float]]) -> list[TimeSpan]:
+    spans: list[TimeSpan] = []
+    time = 0.0
+    for gap, length in steps:
+        spans.append((time + gap, time + gap + length))
+        time += gap + length
+    return spans
+
+
+@given(word_spans)
+def test_windows_stand_for_every_word_once_and_lie_inside_the_chunk(words: list[TimeSpan]) -> None:
+    span = (0.0, words[-1][1] + 0.2)
+    windows = voice_windows(words, span, LIMITS)
+    assert sum(window.word_count for window in windows) == len(words)
+    for window in windows:
+        assert span[0] <= window.start_seconds < window.end_seconds <= span[1]
+        length = window.end_seconds - window.start_seconds
+        assert length >= min(LIMITS.min_seconds, span[1] - span[0]) - 1e-6
+    assert all(a.start_seconds <= b.start_seconds for a, b in zip(windows, windows[1:], strict=False))
+
+
+def test_a_window_ends_at_a_pause() -> None:
+    words = [(0.0, 1.0), (1.1, 2.0), (3.0, 4.0), (4.1, 5.0)]
+    windows = voice_windows(words, (0.0, 5.2), LIMITS)
+    assert [(w.start_seconds, w.end_seconds, w.word_count) for w in windows] == [
+        (0.0, 2.0, 2),
+        (3.0, 5.0, 2),
+    ]
+
+
+def test_speakers_are_named_by_first_appearance_with_their_speaking_time() -> None:
+    words = [
+        TranscriptWord("a", 0, 400, 1.0, "7"),
+        TranscriptWord("b", 500, 1000, 1.0, "2"),
+        TranscriptWord("c", 1000, 1250, 1.0, "7"),
+        TranscriptWord("d", 1300, 1400, 1.0, None),
+    ]
+    named, speakers = name_speakers(words)
+    assert [word.speaker for word in named] == ["speaker_0", "speaker_1", "speaker_0", None]
+    assert speakers == (
+        Speaker("speaker_0", "Speaker 1", 0.65),
+        Speaker("speaker_1", "Speaker 2", 0.5),
+    )
