@@ -68,10 +68,8 @@ def _decoded_union(options: tuple[Any, ...], data: object, where: str) -> Any:
 def _decoded_tuple(items: tuple[Any, ...], data: object, where: str) -> tuple[Any, ...]:
     if not isinstance(data, list):
         raise CodecError(f"{where}: a list is expected, not {type(data).__name__}")
-    if len(items) == 2 and items[1] is Ellipsis:
-        hints = [items[0]] * len(data)
-    else:
-        hints = list(items)
+    endless = len(items) == 2 and items[1] is Ellipsis
+    hints = [items[0]] * len(data) if endless else list(items)
     if len(hints) != len(data):
         raise CodecError(f"{where}: {len(hints)} items are expected, not {len(data)}")
     pairs = enumerate(zip(hints, data, strict=True))
@@ -87,16 +85,13 @@ def _decoded_dataclass(cls: Any, data: object, where: str) -> Any:
     missing = [f.name for f in fields if f.name not in data and not _has_default(f)]
     if unknown or missing:
         raise CodecError(f"{where}: unknown fields {unknown}, missing fields {missing}")
-    values = {
-        name: _decoded(hints[name], item, f"{where}.{name}") for name, item in data.items()
-    }
+    values = {name: _decoded(hints[name], item, f"{where}.{name}") for name, item in data.items()}
     return cls(**values)
 
 
 def _has_default(field: dataclasses.Field[Any]) -> bool:
     return (
-        field.default is not dataclasses.MISSING
-        or field.default_factory is not dataclasses.MISSING
+        field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
     )
 
 

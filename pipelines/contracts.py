@@ -75,8 +75,6 @@ class VideoStream:
     keyframe_count: int = 0
     end_ms: int = 0
     """End of the last frame, from the media's start."""
-    timestamps_complete: bool = True
-    """Whether every packet says when it is shown; else ingest derives it and rewraps the video."""
 
 
 @dataclass(frozen=True, slots=True)

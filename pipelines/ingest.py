@@ -158,12 +158,10 @@ class _Plan:
 
     @property
     def cuts(self) -> bool:
-        """Whether the video is to be rewritten into files, rather than used as it lies there."""
-        video = self.video
-        if video is None or not video.timestamps_complete:
-            return video is not None
-        long_enough = video.end_ms >= _CUT_FROM_LENGTHS * self.segment_ms
-        return long_enough and video.keyframe_count > 1
+        """Whether the video is to be cut into files, rather than used as it lies there."""
+        if self.video is None or self.video.keyframe_count < 2:
+            return False
+        return self.video.end_ms >= _CUT_FROM_LENGTHS * self.segment_ms
 
 
 def _find_result(workspace: Workspace, plan: _Plan) -> IngestResult | None:
@@ -197,7 +195,7 @@ def _carry_out(
         shelf = _Shelf(plan, workspace, control, Path(name))
         with workspace.store.local_copy(plan.source_key) as path:
             answer = _run_child(plan, path.resolve(), shelf, config)
-        for track in filter(None, answer["tracks"]):
+        for track in answer["tracks"]:
             control.check()
             shelf.put(track["name"])
     return _result(plan, workspace, answer)
@@ -260,7 +258,6 @@ def _order(plan: _Plan, path: Path, shelf: _Shelf) -> Values:
             "segment_ms": plan.segment_ms,
             "end_ms": plan.video.end_ms,
             "origin_ms": plan.media.origin_ms,
-            "derive_times": not plan.video.timestamps_complete,
             "known": shelf.stored_names(),
         }
     return {
@@ -278,7 +275,10 @@ def _track_name(stream: AudioStream) -> str:
 
 
 def _result(plan: _Plan, workspace: Workspace, answer: Values) -> IngestResult:
-    tracks = [track for track in answer["tracks"] if track is not None]
+    tracks: list[Values] = answer["tracks"]
+    if plan.media.video is None and plan.audio and not tracks:
+        message = "Nothing of the file's sound could be decoded."
+        raise StageError(StageCode.VALIDATION_FAILED, message)
     warnings = [*plan.media.warnings, *_track_warnings(plan, tracks)]
     video = None
     if plan.video is not None:

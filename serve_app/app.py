@@ -9,13 +9,32 @@ from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response
 
 from serve_app import __version__
+from serve_app.credits.routes import router as credit_routes
+from serve_app.discovery.routes import router as discovery_routes
 from serve_app.http.envelope import RequestIdMiddleware, install_error_handlers
-from serve_app.jobs.routes import API_PREFIX
-from serve_app.jobs.routes import open_router as open_job_routes
+from serve_app.jobs.creation_routes import router as creation_routes
+from serve_app.jobs.result_routes import router as result_routes
 from serve_app.jobs.routes import router as job_routes
+from serve_app.jobs.thumbnails import router as thumbnail_routes
+from serve_app.keys.routes import open_router as sign_in_routes
+from serve_app.keys.routes import router as key_routes
 from serve_app.uploads.routes import UploadGate
 from serve_app.uploads.routes import router as upload_routes
+from serve_app.webhooks.routes import router as webhook_routes
 from serve_app.world import World
+
+ROUTERS = (
+    creation_routes,
+    job_routes,
+    result_routes,
+    thumbnail_routes,
+    upload_routes,
+    credit_routes,
+    webhook_routes,
+    discovery_routes,
+    key_routes,
+    sign_in_routes,
+)
 
 
 def build_api(world: World) -> FastAPI:
@@ -40,20 +59,13 @@ def build_api(world: World) -> FastAPI:
     app.state.upload_gate = UploadGate(world.settings.max_concurrent_uploads)
     app.add_middleware(RequestIdMiddleware)
     install_error_handlers(app)
-    app.include_router(job_routes)
-    app.include_router(open_job_routes)
-    app.include_router(upload_routes)
+    for router in ROUTERS:
+        app.include_router(router)
     _add_open_routes(app)
     return app
 
 
 def _add_open_routes(app: FastAPI) -> None:
-    @app.get(f"{API_PREFIX}/openapi.json", operation_id="getOpenApi", tags=["Discovery"])
-    async def get_openapi(request: Request) -> Response:
-        """The OpenAPI document of this interface, unwrapped."""
-        headers = {"Cache-Control": "public, max-age=300"}
-        return JSONResponse(request.app.openapi(), headers=headers)
-
     @app.get("/health", include_in_schema=False)
     async def health(request: Request) -> Response:
         """200 as soon as the API answers and reaches its database."""

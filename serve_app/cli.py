@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +40,14 @@ DataOption = Annotated[
     Path | None, typer.Option("--data", help="Data folder (default: VAS_DATA_DIR or ./data).")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Mode(StrEnum):
+    """Which analysis stages run."""
+
+    ALL = "all"
+    VISION = "vision"
+    TRANSCRIPT = "transcript"
 
 
 def main() -> None:
@@ -80,6 +89,34 @@ def _administer(
 def accounts_create(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Create an account."""
     _administer(data, lambda c: operator_commands.create_account(c, name), as_json)
+
+
+def _restrict(
+    name: str, data: Path | None, as_json: bool, *, suspended: bool | None, throttled: bool | None
+) -> None:
+    _administer(
+        data,
+        lambda c: operator_commands.restrict(c, name, suspended=suspended, throttled=throttled),
+        as_json,
+    )
+
+
+@accounts_app.command("suspend")
+def accounts_suspend(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Refuse everything the account asks for (403 ACCOUNT_SUSPENDED)."""
+    _restrict(name, data, as_json, suspended=True, throttled=None)
+
+
+@accounts_app.command("throttle")
+def accounts_throttle(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Refuse new jobs of the account (429 THROTTLED)."""
+    _restrict(name, data, as_json, suspended=None, throttled=True)
+
+
+@accounts_app.command("resume")
+def accounts_resume(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Lift suspension and throttling."""
+    _restrict(name, data, as_json, suspended=False, throttled=False)
 
 
 @keys_app.command("create")
@@ -167,8 +204,8 @@ def _wait_for_signal() -> None:
 
 @app.command()
 def analyze(
-    source: Annotated[str, typer.Argument(metavar="FILE", help="The video to analyse.")],
-    mode: Annotated[str, typer.Option(help="all, vision or transcript.")] = "all",
+    source: Annotated[str, typer.Argument(metavar="FILE|URL", help="The video to analyse.")],
+    mode: Annotated[Mode, typer.Option(help="Which stages to run.")] = Mode.ALL,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("out"),
     url: Annotated[
         str | None, typer.Option(envvar="VAS_URL", help="Base URL of a running service.")
@@ -180,8 +217,7 @@ def analyze(
     """Analyse a file: with a running service (--url, --key), else with one started for it."""
     from serve_app.analysis import analyse_file
 
-    path = Path(source)
-    if not path.is_file():
+    if "://" not in source and not Path(source).is_file():
         errors.print(f"[red]There is no file {source}.[/]")
         raise typer.Exit(1)
     with contextlib.ExitStack() as stack:
@@ -189,10 +225,10 @@ def analyze(
             folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vas-")))
             url, key = stack.enter_context(_started(_own_service(folder), quiet=as_json))
         record = analyse_file(
-            path,
+            source,
             base_url=url,
             api_key=key or "",
-            mode=mode,
+            mode=mode.value,
             out=out,
             console=None if as_json else console,
         )

@@ -35,7 +35,7 @@ class Api:
 class RunnerReplica:
     """Drives jobs for as long as the replica lives."""
 
-    async def __init__(self, settings: Settings, *_: Any) -> None:
+    async def __init__(self, settings: Settings, *_: Any) -> None:  # type: ignore[misc]
         from serve_app.runner.runner import Runner
 
         self._runner = Runner(build_world(settings), ServedModels(APP_NAME, PROFILE))

@@ -49,7 +49,7 @@ def running_service(settings: Settings) -> Iterator[str]:
         settings = stack.enter_context(prepared(settings))
         run_dir = stack.enter_context(_run_folder())
         _end_orphaned_proxies(settings.data_dir)
-        _require_free_port(settings.host, settings.port)
+        require_free_port(settings.host, settings.port)
         stack.enter_context(_ray(settings, run_dir))
         stack.enter_context(_serve(settings, run_dir))
         base = f"http://{_reachable(settings.host)}:{settings.port}"
@@ -93,7 +93,8 @@ def _run_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _require_free_port(host: str, port: int) -> None:
+def require_free_port(host: str, port: int) -> None:
+    """Raises PortInUseError."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -40,6 +40,19 @@ async def create_account(connection: AsyncConnection, name: str) -> dict[str, An
     return _account(account)
 
 
+async def restrict(
+    connection: AsyncConnection,
+    account_name: str,
+    *,
+    suspended: bool | None,
+    throttled: bool | None,
+) -> dict[str, Any]:
+    """Suspend, throttle or resume an account. Raises keys.AccountNotFoundError."""
+    account = await keys.get_account(connection, account_name)
+    await keys.set_restrictions(connection, account.id, suspended=suspended, throttled=throttled)
+    return _account(await keys.get_account(connection, account_name))
+
+
 async def create_key(connection: AsyncConnection, account_name: str) -> dict[str, Any]:
     """A new key with its secret, seen only now. Raises keys.AccountNotFoundError."""
     account = await keys.get_account(connection, account_name)
@@ -95,4 +108,6 @@ def _account(account: keys.Account) -> dict[str, Any]:
         "heldCents": account.held_cents,
         "availableCents": account.available_cents,
         "createdAt": timestamp(account.created_at),
+        "suspendedAt": timestamp(account.suspended_at),
+        "throttledAt": timestamp(account.throttled_at),
     }

@@ -6,10 +6,11 @@ starts, and handed on as a value; no other module reads the environment.
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, SecretStr
+from pydantic import Field, IPvAnyNetwork, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from storage.objects import FolderStore
@@ -38,6 +39,10 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=1, le=65_535, description="Port to listen on.")
 
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
+        (ip_network("127.0.0.0/8"), ip_network("::1/128")),
+        description="Networks of proxies whose X-Forwarded-For is believed.",
+    )
     api_replicas: int = Field(1, ge=1, le=256, description="Replicas of the HTTP API.")
     database_pool_size: int = Field(8, ge=2, le=100, description="Connections a process.")
     max_body_bytes: int = Field(1024**2, ge=1024, le=16 * 1024**2, description="JSON body limit.")
@@ -56,6 +61,14 @@ class Settings(BaseSettings):
     poll_seconds: Seconds = Field(2, description="How often an idle runner looks for work.")
     stage_timeout_seconds: Seconds = Field(
         43_200, description="A stage that takes longer than this fails."
+    )
+
+    raw_decoders: dict[str, str] = Field(
+        {},
+        description="Camera RAW family (r3d, braw, arri) to a command with {input} and {output}.",
+    )
+    allowed_networks: tuple[IPvAnyNetwork, ...] = Field(
+        (), description="Private networks that media URLs and callbacks may point to."
     )
 
     segment_seconds: float = Field(

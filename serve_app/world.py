@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from serve_app.http.signing import Signer
+from serve_app.sealing import Sealer
 from serve_app.settings import Settings
 from storage.database import Database
 from storage.objects import FolderStore
@@ -18,6 +19,7 @@ class World:
     database: Database
     objects: FolderStore
     signer: Signer
+    sealer: Sealer
 
 
 def build_world(settings: Settings) -> World:
@@ -32,4 +34,5 @@ def build_world(settings: Settings) -> World:
         database=Database(settings.database_url, pool_size=settings.database_pool_size),
         objects=settings.object_store,
         signer=Signer(secret),
+        sealer=Sealer(secret),
     )

@@ -38,11 +38,22 @@ class Database:
             pool_pre_ping=False,
             connect_args={"connect_timeout": 10, "prepare_threshold": 2},
         )
+        self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
         """The only place that commits: all of the block or nothing of it."""
         async with self.engine.begin() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def statement(self) -> AsyncIterator[AsyncConnection]:
+        """For a single statement, or reads that need not agree with each other.
+
+        Each statement commits by itself, which spares the two round trips of
+        BEGIN and COMMIT.
+        """
+        async with self._autocommit.connect() as connection:
             yield connection
 
     async def close(self) -> None:

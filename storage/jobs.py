@@ -7,6 +7,7 @@ so; nobody reads first and writes later.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -148,7 +149,8 @@ _PLAIN_COLUMNS = [
     for name in JobRecord.__dataclass_fields__
     if name not in {"stages", "scene_count", "tracks_completed"}
 ]
-_JOB = select(*_PLAIN_COLUMNS, _SCENE_COUNT, _TRACKS_COMPLETED, _STAGES_JSON)
+# A job as everything reads it: one statement, whatever is asked of it next.
+JOB_QUERY = select(*_PLAIN_COLUMNS, _SCENE_COUNT, _TRACKS_COMPLETED, _STAGES_JSON)
 
 
 async def insert_job(connection: AsyncConnection, job: NewJob) -> None:
@@ -195,16 +197,17 @@ async def find_job(
     for_update: bool = False,
 ) -> JobRecord | None:
     """The job, or None if there is none (of this account). ``for_update`` locks its row."""
-    query = _JOB.where(jobs.c.id == job_id)
+    query = JOB_QUERY.where(jobs.c.id == job_id)
     if account_id is not None:
         query = query.where(jobs.c.account_id == account_id)
     if for_update:
         query = query.with_for_update(of=jobs)
     row = (await connection.execute(query)).mappings().first()
-    return None if row is None else _record(row)
+    return None if row is None else job_record(row)
 
 
-def _record(row: Any) -> JobRecord:
+def job_record(row: Mapping[str, Any]) -> JobRecord:
+    """A row of JOB_QUERY as a record."""
     values = dict(row)
     values["state"] = JobState(values["state"])
     values["processing_mode"] = ProcessingMode(values["processing_mode"])

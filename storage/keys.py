@@ -8,16 +8,17 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Text, cast, func, insert, select, text, update
+from sqlalchemy import RowMapping, Text, cast, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from storage.tables import accounts, api_keys, sign_in_links
+from storage.tables import accounts, api_keys, sessions, sign_in_links
 from storage.types import KeyStatus
 
 KEY_PREFIX = "vas_live_"
 SESSION_PREFIX = "vas_sess_"
 SIGN_IN_LINK_LIFETIME = timedelta(minutes=15)
+SESSION_LIFETIME = timedelta(hours=12)
 
 
 class AccountExistsError(Exception):
@@ -39,6 +40,8 @@ class Account:
     held_cents: int
     suspended_at: datetime | None
     throttled_at: datetime | None
+    max_active_jobs: int | None
+    pay_as_you_go: bool
 
     @property
     def available_cents(self) -> int:
@@ -53,14 +56,26 @@ class IssuedKey:
     secret: str
     display_key: str
     created_at: datetime
+    expires_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
-class Principal:
-    """Who calls: the account behind a valid key."""
+class KeyRecord:
+    """A key as listed; its secret is not known any more."""
+
+    id: uuid.UUID
+    last_four: str
+    status: KeyStatus
+    expires_at: datetime | None
+    benefit_id: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAccount:
+    """Who is signed in to the dashboard."""
 
     account_id: uuid.UUID
-    key_id: uuid.UUID
     suspended: bool
 
 
@@ -116,33 +131,12 @@ async def create_key(
         .returning(api_keys.c.created_at)
     )
     created_at = (await connection.execute(statement)).scalar_one()
-    return IssuedKey(key_id, secret, display_key(secret[-4:]), created_at)
+    return IssuedKey(key_id, secret, display_key(secret[-4:]), created_at, expires_at)
 
 
 def display_key(last_four: str) -> str:
     """How a key is shown once its secret is gone."""
     return f"{KEY_PREFIX}…{last_four}"
-
-
-async def find_principal(connection: AsyncConnection, secret: str) -> Principal | None:
-    """The account behind an active, unexpired key; None for any other string.
-
-    The look-up is by the secret's hash, so that its time tells nothing of how
-    much of a guess was right.
-    """
-    query = (
-        select(api_keys.c.account_id, api_keys.c.id, accounts.c.suspended_at)
-        .join(accounts, accounts.c.id == api_keys.c.account_id)
-        .where(
-            api_keys.c.secret_sha256 == fingerprint(secret),
-            api_keys.c.status == KeyStatus.ACTIVE,
-            api_keys.c.expires_at.is_(None) | (api_keys.c.expires_at > func.now()),
-        )
-    )
-    row = (await connection.execute(query)).first()
-    if row is None:
-        return None
-    return Principal(row.account_id, row.id, suspended=row.suspended_at is not None)
 
 
 async def revoke_key(connection: AsyncConnection, key_id: uuid.UUID) -> bool:
@@ -162,7 +156,102 @@ async def create_sign_in_link(connection: AsyncConnection, account_id: uuid.UUID
         insert(sign_in_links).values(
             token_sha256=fingerprint(token),
             account_id=account_id,
-            expires_at=text(f"now() + interval '{SIGN_IN_LINK_LIFETIME.total_seconds()} seconds'"),
+            expires_at=func.now() + SIGN_IN_LINK_LIFETIME,
         )
     )
     return token
+
+
+async def list_keys(connection: AsyncConnection, account_id: uuid.UUID) -> list[KeyRecord]:
+    """All keys of an account, newest first; an active one past its time shows as expired."""
+    columns = [api_keys.c[name] for name in KeyRecord.__dataclass_fields__]
+    expired = api_keys.c.expires_at <= func.now()
+    query = (
+        select(*columns, expired.label("is_expired"))
+        .where(api_keys.c.account_id == account_id)
+        .order_by(api_keys.c.created_at.desc(), api_keys.c.id)
+    )
+    return [_key_record(row) for row in (await connection.execute(query)).mappings()]
+
+
+def _key_record(row: RowMapping) -> KeyRecord:
+    values = dict(row)
+    is_expired = values.pop("is_expired")
+    status = KeyStatus(values["status"])
+    if is_expired and status is KeyStatus.ACTIVE:
+        status = KeyStatus.EXPIRED
+    return KeyRecord(**values | {"status": status})
+
+
+async def rotate_key(
+    connection: AsyncConnection, account_id: uuid.UUID, key_id: uuid.UUID
+) -> IssuedKey | None:
+    """Replace an active key of the account by a new one; None if there is no such key."""
+    statement = (
+        update(api_keys)
+        .where(
+            api_keys.c.id == key_id,
+            api_keys.c.account_id == account_id,
+            api_keys.c.status == KeyStatus.ACTIVE,
+        )
+        .values(status=KeyStatus.ROTATED)
+        .returning(api_keys.c.expires_at)
+    )
+    row = (await connection.execute(statement)).first()
+    if row is None:
+        return None
+    return await create_key(connection, account_id, expires_at=row.expires_at)
+
+
+async def exchange_sign_in_link(connection: AsyncConnection, token: str) -> str | None:
+    """A session token for a link that is unused and not too old; None for any other string."""
+    statement = (
+        update(sign_in_links)
+        .where(
+            sign_in_links.c.token_sha256 == fingerprint(token),
+            sign_in_links.c.used_at.is_(None),
+            sign_in_links.c.expires_at > func.now(),
+        )
+        .values(used_at=func.now())
+        .returning(sign_in_links.c.account_id)
+    )
+    account_id = (await connection.execute(statement)).scalar_one_or_none()
+    if account_id is None:
+        return None
+    session = new_secret(SESSION_PREFIX)
+    await connection.execute(
+        insert(sessions).values(
+            token_sha256=fingerprint(session),
+            account_id=account_id,
+            expires_at=func.now() + SESSION_LIFETIME,
+        )
+    )
+    return session
+
+
+async def find_session(connection: AsyncConnection, token: str) -> SessionAccount | None:
+    """The account that a session token signs in; None if it is unknown or its time is over."""
+    query = (
+        select(sessions.c.account_id, accounts.c.suspended_at)
+        .join(accounts, accounts.c.id == sessions.c.account_id)
+        .where(sessions.c.token_sha256 == fingerprint(token), sessions.c.expires_at > func.now())
+    )
+    row = (await connection.execute(query)).first()
+    if row is None:
+        return None
+    return SessionAccount(row.account_id, suspended=row.suspended_at is not None)
+
+
+async def set_restrictions(
+    connection: AsyncConnection,
+    account_id: uuid.UUID,
+    *,
+    suspended: bool | None = None,
+    throttled: bool | None = None,
+) -> None:
+    """Suspend, throttle or resume an account; None leaves a restriction as it is."""
+    values: dict[str, object] = {}
+    for column, wanted in (("suspended_at", suspended), ("throttled_at", throttled)):
+        if wanted is not None:
+            values[column] = func.now() if wanted else None
+    await connection.execute(update(accounts).where(accounts.c.id == account_id).values(values))

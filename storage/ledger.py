@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 
-from sqlalchemy import insert, select
+from sqlalchemy import exists, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -98,6 +98,17 @@ async def release_rest(connection: AsyncConnection, job_id: uuid.UUID, reason: s
         job_id=job_id,
         reason=reason,
     )
+
+
+async def has_purchases(connection: AsyncConnection, account_id: uuid.UUID) -> bool:
+    """Whether anything was ever purchased for the account."""
+    query = select(
+        exists().where(
+            ledger_entries.c.account_id == account_id,
+            ledger_entries.c.kind == LedgerKind.PURCHASE,
+        )
+    )
+    return bool((await connection.execute(query)).scalar_one())
 
 
 async def lock_account(connection: AsyncConnection, account_id: uuid.UUID) -> None:

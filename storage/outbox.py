@@ -1,14 +1,35 @@
-"""Webhook events, written in the transaction that ends the job."""
+"""Webhook events, written in the transaction that ends the job, and the log of their delivery."""
 
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
+from datetime import datetime
 
+from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from storage.tables import webhook_events
 from storage.types import EventType
+
+DELIVERY_LOG_SIZE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An event and how its delivery stands."""
+
+    id: str
+    job_id: uuid.UUID
+    event_type: str
+    url: str
+    status: str
+    attempts: int
+    last_status: int | None
+    last_error: str | None
+    delivered_at: datetime | None
+    created_at: datetime
 
 
 async def add_event(
@@ -34,3 +55,19 @@ async def add_event(
         .on_conflict_do_nothing()
     )
     await connection.execute(statement)
+
+
+async def list_deliveries(
+    connection: AsyncConnection, account_id: uuid.UUID, *, job_id: uuid.UUID | None = None
+) -> list[Delivery]:
+    """The account's last deliveries, newest first; of one job if ``job_id`` is given."""
+    table = webhook_events.c
+    query = (
+        select(*[table[name] for name in Delivery.__dataclass_fields__])
+        .where(table.account_id == account_id)
+        .order_by(table.created_at.desc(), table.id.desc())
+        .limit(DELIVERY_LOG_SIZE)
+    )
+    if job_id is not None:
+        query = query.where(table.job_id == job_id)
+    return [Delivery(**row) for row in (await connection.execute(query)).mappings()]

@@ -73,3 +73,13 @@ async def list_transcripts(connection: AsyncConnection, job_id: uuid.UUID) -> li
     )
     rows = (await connection.execute(query)).mappings()
     return [TrackTranscript(**{**row, "status": StageStatus(row["status"])}) for row in rows]
+
+
+async def find_thumbnail_key(
+    connection: AsyncConnection, job_id: uuid.UUID, index: int
+) -> str | None:
+    """The object key of a scene's still; None without such a scene."""
+    scene = scene_lists.c.scenes[index]
+    query = select(scene["thumbnailKey"].astext).where(scene_lists.c.job_id == job_id)
+    key: str | None = (await connection.execute(query)).scalar_one_or_none()
+    return key

@@ -322,3 +322,41 @@ webhook_events = Table(
     ),
     Index("ix_webhook_events_log", "account_id", text("created_at DESC"), text("id DESC")),
 )
+
+rate_limits = Table(
+    "rate_limits",
+    metadata,
+    # '<account>:<bucket>' or 'ip:<address>': one row a bucket, not one a minute.
+    Column("bucket", Text, primary_key=True),
+    Column("minute", BigInteger, nullable=False),
+    Column("used", Integer, nullable=False),
+    # Losing a minute's counts in a crash is fine; writing them to the log is waste.
+    prefixes=["UNLOGGED"],
+)
+
+idempotency_records = Table(
+    "idempotency_records",
+    metadata,
+    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    Column("operation", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("body_sha256", LargeBinary, nullable=False),
+    Column("status", SmallInteger, nullable=False),
+    Column("headers", JSONB, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    _time("created_at", now=True),
+    PrimaryKeyConstraint("account_id", "operation", "key"),
+    Index("ix_idempotency_records_age", "created_at"),
+)
+
+signing_secrets = Table(
+    "signing_secrets",
+    metadata,
+    Column("account_id", ForeignKey("accounts.id"), primary_key=True),
+    # Encrypted with the service's key; a stolen dump signs nothing.
+    Column("current", LargeBinary, nullable=False),
+    Column("previous", LargeBinary),
+    _time("created_at", now=True),
+    _time("rotated_at", nullable=True),
+    CheckConstraint("(previous IS NULL) = (rotated_at IS NULL)", name="rotation_has_time"),
+)

@@ -14,6 +14,11 @@ Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 _BLOCK_ROWS, _BLOCK_COLUMNS = 4, 8
+_PIXELS_A_BLOCK = (LUMA_HEIGHT // _BLOCK_ROWS) * (LUMA_WIDTH // _BLOCK_COLUMNS)
+_COLUMN_OF_BLOCK = np.repeat(
+    np.eye(_BLOCK_COLUMNS, dtype=np.float32), LUMA_WIDTH // _BLOCK_COLUMNS, axis=0
+)
+"""Adds up the columns of each block when multiplied from the right."""
 _CHROMA_WEIGHT = 1.5
 """Chroma differences are that much smaller than luma ones between unrelated pictures."""
 _CONTRAST_FLOOR = 12.0
@@ -66,24 +71,22 @@ def moved_difference(first: Bytes, second: Bytes, reach: tuple[int, int]) -> Flo
     """
     down, across = reach
     padded = np.pad(second, ((0, 0), (down, down), (across, across)), mode="edge")
-    best: Floats | None = None
+    before = first.astype(np.float32)[:, :, None, :]
+    best = np.full((len(first), _BLOCK_ROWS, _BLOCK_COLUMNS), np.inf, np.float32)
     for y in range(2 * down + 1):
-        for x in range(2 * across + 1):
-            shifted = padded[:, y : y + LUMA_HEIGHT, x : x + LUMA_WIDTH]
-            blocks = _block_sums(np.abs(first.astype(np.int16) - shifted))
-            best = blocks if best is None else np.minimum(best, blocks)
-    assert best is not None
-    return np.asarray(best.mean(axis=(1, 2)) / _pixels_a_block())
+        lines = padded[:, y : y + LUMA_HEIGHT].astype(np.float32)
+        placed = np.lib.stride_tricks.sliding_window_view(lines, LUMA_WIDTH, axis=2)
+        sums = _block_sums(np.abs(before - placed))
+        best = np.minimum(best, sums.min(axis=2))
+    return np.asarray(best.mean(axis=(1, 2), dtype=np.float64) / _PIXELS_A_BLOCK)
 
 
-def _block_sums(difference: npt.NDArray[np.int16]) -> Floats:
-    rows, columns = LUMA_HEIGHT // _BLOCK_ROWS, LUMA_WIDTH // _BLOCK_COLUMNS
-    blocks = difference.reshape(-1, _BLOCK_ROWS, rows, _BLOCK_COLUMNS, columns)
-    return blocks.sum(axis=(2, 4), dtype=np.int32).astype(np.float64)
-
-
-def _pixels_a_block() -> int:
-    return (LUMA_HEIGHT // _BLOCK_ROWS) * (LUMA_WIDTH // _BLOCK_COLUMNS)
+def _block_sums(difference: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Sums over blocks, (n, 36, places, 64) to (n, 4, places, 8); whole numbers, so exact."""
+    pictures, rows, places, _ = difference.shape
+    narrow = difference @ _COLUMN_OF_BLOCK
+    blocks = narrow.reshape(pictures, _BLOCK_ROWS, rows // _BLOCK_ROWS, places, _BLOCK_COLUMNS)
+    return np.asarray(blocks.sum(axis=2))
 
 
 def change(
@@ -102,6 +105,19 @@ def change(
     colour = mean_difference(features.chroma[first], features.chroma[second])
     scale = (contrast(before) + contrast(after)) / 2 + _CONTRAST_FLOOR
     return np.asarray((level + _CHROMA_WEIGHT * colour) / scale)
+
+
+def change_beside_light(first: Bytes, second: Bytes, reach: tuple[int, int]) -> float:
+    """Change of two pictures' luma on ``change``'s scale, after giving both one brightness."""
+    levels = brightness(np.stack([first, second]))
+    level = (levels[0] + levels[1]) / 2
+    even = [
+        np.clip(picture.astype(np.float64) + level - own, 0, 255).astype(np.uint8)[None]
+        for picture, own in zip((first, second), levels, strict=True)
+    ]
+    moved = moved_difference(even[0], even[1], reach)
+    scale = contrast(np.stack([first, second])).mean() + _CONTRAST_FLOOR
+    return float(moved[0] / scale)
 
 
 def likeness(first: Bytes, second: Bytes, reach: int = 6) -> float:

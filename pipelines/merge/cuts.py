@@ -15,7 +15,7 @@ from enum import StrEnum
 import numpy as np
 
 from pipelines.merge.cut_measures import Blank, blank, brightness, contrast
-from pipelines.merge.frame_features import FrameFeatures, joined, no_frames
+from pipelines.merge.frame_features import FrameFeatures, Times, joined, no_frames
 from pipelines.merge.gradual_cuts import Gradual, GradualConfig, best_graduals, find_gradual
 from pipelines.merge.hard_cuts import HardConfig, find_hard
 
@@ -158,12 +158,23 @@ def select_cuts(
     found: list[Cut], blanks: list[BlankRun], duration_ms: int, config: CutConfig
 ) -> tuple[Cut, ...]:
     """Of everything found, what stands: one cut a transition, scenes not too short."""
-    sure = [cut for cut in found if cut.confidence >= config.min_confidence]
+    sure = _outside_graduals([cut for cut in found if cut.confidence >= config.min_confidence])
     single = _strongest_apart(sure, config.min_scene_ms // 4)
     bridged = _bridge_blanks(single, blanks, duration_ms, config)
     apart = _strongest_apart(bridged, config.min_scene_ms)
     first, last = config.min_edge_scene_ms, duration_ms - config.min_edge_scene_ms
     return tuple(cut for cut in apart if first <= cut.time_ms <= last)
+
+
+def _outside_graduals(cuts: list[Cut]) -> list[Cut]:
+    """Without steps inside a gradual transition: it was fitted as having no sudden one."""
+    graduals = [cut for cut in cuts if cut.kind is not CutKind.HARD]
+    return [
+        cut
+        for cut in cuts
+        if cut.kind is not CutKind.HARD
+        or not any(gradual.start_ms < cut.time_ms < gradual.end_ms for gradual in graduals)
+    ]
 
 
 def _strongest_apart(cuts: list[Cut], gap_ms: int) -> list[Cut]:
@@ -193,42 +204,47 @@ def _bridge_blanks(
     for run in sorted(blanks, key=lambda run: (run.blank is Blank.WHITE, run.start_ms)):
         if run.end_ms - run.start_ms > config.max_blank_ms:
             continue
-        into, out = _touching(rest, run.start_ms, slack_ms), _touching(rest, run.end_ms, slack_ms)
+        into, out = _into(rest, run, slack_ms), _out_of(rest, run, slack_ms)
         at_edge = run.start_ms <= config.min_edge_scene_ms or run.end_ms >= duration_ms
         if at_edge:
             rest = [cut for cut in rest if cut not in (into, out)]
-        elif into is not None and out is not None and into != out:
+        elif into is not None and out is not None:
             rest = [cut for cut in rest if cut not in (into, out)]
             bridges.append(_merged(into, out, _FADES[run.blank]))
     return sorted(rest + bridges, key=lambda cut: cut.time_ms)
 
 
-def _touching(cuts: list[Cut], time_ms: int, slack_ms: int) -> Cut | None:
-    """The cut that the border of a blank stretch lies in."""
-    for cut in cuts:
-        if cut.start_ms - slack_ms <= time_ms <= cut.end_ms + slack_ms:
-            return cut
-    return None
+def _into(cuts: list[Cut], run: BlankRun, slack_ms: int) -> Cut | None:
+    """The cut that leads into a blank stretch."""
+    middle_ms = (run.start_ms + run.end_ms) // 2
+    near = [
+        cut for cut in cuts if cut.time_ms < middle_ms and cut.end_ms >= run.start_ms - slack_ms
+    ]
+    return near[0] if near else None
+
+
+def _out_of(cuts: list[Cut], run: BlankRun, slack_ms: int) -> Cut | None:
+    """The cut that leads out of a blank stretch."""
+    middle_ms = (run.start_ms + run.end_ms) // 2
+    near = [
+        cut for cut in cuts if cut.time_ms >= middle_ms and cut.start_ms <= run.end_ms + slack_ms
+    ]
+    return near[-1] if near else None
 
 
 def _merged(into: Cut, out: Cut, kind: CutKind) -> Cut:
+    """One cut for a dip to black or white: where a hard cut bounds it, there, else its middle."""
     confidence = max(into.confidence, out.confidence)
-    if into.kind is CutKind.HARD and out.kind is CutKind.HARD:
-        return replace(out, confidence=confidence)
     start_ms, end_ms = into.start_ms, out.end_ms
-    return Cut((start_ms + end_ms) // 2, kind, confidence, start_ms, end_ms)
+    if out.kind is CutKind.HARD:
+        if into.kind is CutKind.HARD:
+            return replace(out, confidence=confidence)
+        return Cut(out.time_ms, kind, confidence, start_ms, end_ms)
+    middle_ms = into.time_ms if into.kind is CutKind.HARD else (start_ms + end_ms) // 2
+    return Cut(middle_ms, kind, confidence, start_ms, end_ms)
 
 
-def scene_borders(cuts: Iterable[Cut], duration_ms: int) -> list[tuple[int, int, float]]:
-    """(start_ms, end_ms, confidence of the opening cut) of each scene; none without cuts."""
-    opening = [(0, 1.0), *((cut.time_ms, cut.confidence) for cut in cuts)]
-    if len(opening) == 1:
-        return []
-    ends = [time_ms for time_ms, _ in opening[1:]] + [duration_ms]
-    return [(start, end, sure) for (start, sure), end in zip(opening, ends, strict=True)]
-
-
-def nearest_frame(times_ms: np.ndarray[tuple[int], np.dtype[np.int64]], time_ms: int) -> int:
+def nearest_frame(times_ms: Times, time_ms: int) -> int:
     """Index of the frame nearest to ``time_ms``, the earlier one of two; needs one at least."""
     after = int(np.searchsorted(times_ms, time_ms))
     if after == 0:

@@ -22,6 +22,7 @@ from pipelines.merge.cut_measures import (
     blank,
     brightness,
     change,
+    change_beside_light,
     contrast,
     likeness,
     mean_difference,
@@ -45,8 +46,10 @@ class GradualConfig:
     max_middle_miss: float = 0.42
     """How far the middle frame may be from the mean of A and B."""
     max_miss: float = 0.45
-    max_single_step: float = 0.5
+    max_single_step: float = 0.35
     max_backwards: float = 0.15
+    max_bend: float = 0.3
+    """How far the rise may be from an even one."""
     min_change: float = 0.3
     max_likeness: float = 0.6
     min_length_ms: int = 120
@@ -126,11 +129,13 @@ def _fitted(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> Gra
     worst = float(miss[begin : stop + 1].max())
     if float(steps.max()) > config.max_single_step or worst > config.max_miss:
         return None
-    difference = float(change(window, np.array([a]), np.array([b]), _FAR_REACH)[0])
+    if _bend(share[begin : stop + 1], times[begin : stop + 1]) > config.max_bend:
+        return None
     ends = window.luma[np.array([a, b])]
     side = _blank_side(ends)
     if side is None and contrast(ends).min() < _PLAIN_CONTRAST:
         return None
+    difference = _difference(window, a, b, side)
     alike = 0.0 if side is not None else likeness(ends[0], ends[1])
     if difference < config.min_change or alike > config.max_likeness:
         return None
@@ -143,6 +148,20 @@ def _fitted(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> Gra
         float(mean_difference(ends[:1], ends[1:])[0]),
         side,
     )
+
+
+def _bend(share: Floats, times_ms: Indices) -> float:
+    """Largest distance of the rise from a straight one."""
+    even = np.interp(times_ms, [times_ms[0], times_ms[-1]], [share[0], share[-1]])
+    return float(np.abs(share - even).max())
+
+
+def _difference(window: FrameFeatures, a: int, b: int, side: Blank | None) -> float:
+    """Change from A to B; between two pictures that show something, a change of light is none."""
+    difference = float(change(window, np.array([a]), np.array([b]), _FAR_REACH)[0])
+    if side is not None:
+        return difference
+    return min(difference, change_beside_light(window.luma[a], window.luma[b], _FAR_REACH))
 
 
 def _shares(luma: Bytes) -> tuple[Floats, Floats]:

@@ -19,14 +19,16 @@ _STEP_REACH = (2, 2)
 _FAR_REACH = (3, 5)
 """Rows and columns of the 36 x 64 picture that motion may cover in one step, in a few."""
 _NEIGHBOURS = 5
-_BACK = (1, 2, 3)
-_AHEAD_MS = (0, 40, 80, 120, 200, 280, 360)
+_APART_MS = (0, 40, 80, 120, 200, 280, 360)
+"""How far from the cut frames are compared with those just on its other side: what looks
+the same again within that time was a flash, or something passing close by."""
+_NEAR = 3
 _WITHIN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class HardConfig:
-    """Candidates need a step of ``min_step`` (see ``change``), ``min_ratio`` times its neighbours'."""
+    """A candidate's step (see ``change``) is ``min_step`` and ``min_ratio`` times those around."""
 
     min_step: float = 0.12
     min_ratio: float = 1.6
@@ -41,7 +43,7 @@ class HardEvidence:
     around: float
     """Mean change between the neighbouring frames on both sides."""
     lasting: float
-    """Smallest change between frames just before and frames up to 0.4 s after."""
+    """Smallest change between frames just on one side and frames up to 0.4 s on the other."""
     within: float
     """Largest change over three frames on either side."""
     alike: float
@@ -82,10 +84,12 @@ def _around(steps: Floats, index: int) -> float:
 
 def gather(window: FrameFeatures, steps: Floats, index: int) -> HardEvidence:
     """Measure the surroundings of the candidate at ``index``."""
-    before = np.array([index - back for back in _BACK if index - back >= 0])
-    after = _ahead(window, index)
-    first, second = (grid.ravel() for grid in np.meshgrid(before, after))
-    lasting = change(window, first, second, _FAR_REACH).min()
+    before, after = _before(window, index), _after(window, index)
+    pairs = np.array(
+        [(one, other) for one in before[:_NEAR] for other in after]
+        + [(one, other) for one in before[_NEAR:] for other in after[:_NEAR]]
+    )
+    lasting = change(window, pairs[:, 0], pairs[:, 1], _FAR_REACH).min()
     alike = max(likeness(window.luma[index - 1], window.luma[other]) for other in after)
     return HardEvidence(
         step=float(steps[index]),
@@ -96,10 +100,20 @@ def gather(window: FrameFeatures, steps: Floats, index: int) -> HardEvidence:
     )
 
 
-def _ahead(window: FrameFeatures, index: int) -> Indices:
-    wanted = window.times_ms[index] + np.array(_AHEAD_MS)
+def _before(window: FrameFeatures, index: int) -> Indices:
+    """Frames before the candidate, nearest first: the last three, then by time."""
+    wanted = window.times_ms[index - 1] - np.array(_APART_MS)
+    found = np.clip(np.searchsorted(window.times_ms, wanted), 0, index - 1)
+    near = np.arange(index - 1, max(-1, index - 1 - _NEAR), -1)
+    return np.concatenate([near, np.setdiff1d(found, near)[::-1]])
+
+
+def _after(window: FrameFeatures, index: int) -> Indices:
+    """Frames from the candidate on, nearest first: the first three, then by time."""
+    wanted = window.times_ms[index] + np.array(_APART_MS)
     found = np.searchsorted(window.times_ms, wanted, side="right") - 1
-    return np.unique(np.clip(found, index, len(window) - 1))
+    near = np.arange(index, min(len(window), index + _NEAR))
+    return np.concatenate([near, np.setdiff1d(np.clip(found, index, len(window) - 1), near)])
 
 
 def _within(window: FrameFeatures, index: int) -> float:
@@ -118,5 +132,6 @@ def confidence(evidence: HardEvidence) -> float:
         + 6.0 * min(evidence.lasting, 1.0)
         + 0.8 * math.log((evidence.lasting + 0.03) / (evidence.within + 0.03))
         - 3.0 * max(0.0, evidence.alike)
+        + 4.0 * (min(1.0, evidence.lasting / evidence.step) - 0.85)
     )
     return 1.0 / (1.0 + math.exp(-score))

@@ -42,6 +42,14 @@ _FIRST_VERSION_BITS = (1 << 13) - 1
 _BITS_BY_VERSION = ((2, 1 << 13), (3, _TRUNCATE), (5, 1 << 15))
 _FILE_BITS = _WRITE_FILE | _READ_FILE | _TRUNCATE
 
+_ALWAYS_READABLE = tuple(
+    path
+    for path in (sys.prefix, sys.base_prefix, "/dev/urandom")
+    if os.path.exists(path)  # noqa: PTH110
+)
+"""Modules that Python imports late; and without random numbers FFmpeg's muxers gather
+some from the clock, which takes a tenth of a second."""
+
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
@@ -70,7 +78,7 @@ def confine(
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     leave_network(libc)
-    restrict_files(libc, [*readable, sys.prefix, sys.base_prefix], writable)
+    restrict_files(libc, [*readable, *_ALWAYS_READABLE], writable)
     _limit(allowance)
 
 
@@ -115,7 +123,7 @@ def restrict_files(libc: ctypes.CDLL, readable: Iterable[str], writable: Iterabl
     for path in writable:
         bits = _READ_FILE | _READ_FOLDER | _WRITE_FILE | _TRUNCATE | _MAKE_FILE | _REMOVE_FILE
         _allow(libc, ruleset, path, bits & handled)
-    restricted = libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0) == 0
+    restricted = bool(libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0) == 0)
     os.close(ruleset)
     return restricted
 

@@ -16,7 +16,6 @@ import av.error
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.packet import Packet
-from av.stream import Stream
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
@@ -49,26 +48,24 @@ class Tally:
     time_base: Fraction
     packets: int = 0
     keyframes: int = 0
-    untimed: int = 0
     first: int | None = None
     last: int | None = None
     end: int | None = None
     attempts: int = 0
     frame: Any = field(default=None)
 
-    def add(self, packet: Packet[Stream]) -> None:
+    def add(self, packet: Packet[Any]) -> None:
         """Count a packet, and decode it while no frame has come yet."""
         if packet.size:
             self._count(packet)
         if self.frame is None and self.attempts < _DECODE_ATTEMPTS:
             self._try_decoding(packet)
 
-    def _count(self, packet: Packet[Stream]) -> None:
+    def _count(self, packet: Packet[Any]) -> None:
         if packet.is_discard:
             return
         self.packets += 1
         self.keyframes += packet.is_keyframe
-        self.untimed += packet.pts is None
         ticks = packet.pts if packet.pts is not None else packet.dts
         if ticks is None:
             return
@@ -77,7 +74,7 @@ class Tally:
         end = ticks + (packet.duration or 0)
         self.end = end if self.end is None else max(self.end, end)
 
-    def _try_decoding(self, packet: Packet[Stream]) -> None:
+    def _try_decoding(self, packet: Packet[Any]) -> None:
         self.attempts += 1
         try:
             frames = self.stream.decode(packet)
@@ -168,7 +165,7 @@ def _read_through(container: InputContainer, tallies: list[Tally], limits: Value
     if not by_index:
         return
     for packet in packets_of(container, [tally.stream for tally in tallies]):
-        tally = by_index[packet.stream_index]
+        tally = by_index[packet.stream.index]
         tally.add(packet)
         if tally.last is not None and tally.seconds(tally.last - (tally.first or 0)) > longest:
             raise MediaRefusedError(f"The file is longer than {longest} seconds, the limit.")
@@ -216,7 +213,8 @@ def _report(
 def _video(tally: Tally, origin_ms: int) -> Values:
     frame: VideoFrame = tally.frame
     rotation = round(-frame.rotation / 90) * 90 % 360
-    aspect = float(tally.stream.sample_aspect_ratio or 1) or 1.0
+    stream: Any = tally.stream
+    aspect = float(stream.sample_aspect_ratio or 1)
     width, height = max(1, round(frame.width * aspect)), frame.height
     if rotation % 180:
         width, height = height, width
@@ -234,7 +232,6 @@ def _video(tally: Tally, origin_ms: int) -> Values:
         "hdr": frame.color_trc in (_TRANSFER_PQ, _TRANSFER_HLG),
         "keyframe_count": tally.keyframes,
         "end_ms": rounded_ms(tally.stop, tally.time_base) - origin_ms,
-        "timestamps_complete": tally.untimed == 0,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import av
 import av.error
@@ -35,22 +35,20 @@ class MediaRefusedError(Exception):
     """The file cannot be analysed; the message is a sentence for whoever sent it."""
 
 
-def open_media(path: Path, *, derive_times: bool = False) -> InputContainer:
+def open_media(path: Path) -> InputContainer:
     """Open ``path`` by what it holds, whatever it is called.
 
-    ``derive_times`` fills in presentation times that the container leaves out,
-    from the decoding order. Raises MediaRefusedError if it is no media file, or
-    of a kind that is not read.
+    Raises MediaRefusedError if it is no media file, or of a kind that is not read.
     """
-    options = _OPTIONS | ({"fflags": "+genpts"} if derive_times else {})
     try:
-        return av.open(str(path), options=options, metadata_errors="replace")
+        container: InputContainer = av.open(str(path), options=_OPTIONS, metadata_errors="replace")
     except av.error.ArgumentError:
         raise MediaRefusedError("Files of this format are not accepted.") from None
     except av.error.MemoryError:
         raise
     except av.error.FFmpegError:
         raise MediaRefusedError("The file is not a media file that can be read.") from None
+    return container
 
 
 def is_picture_stream(stream: Stream) -> TypeGuard[VideoStream]:
@@ -69,7 +67,7 @@ def codec_name(stream: VideoStream | AudioStream) -> str:
     return str(stream.codec_context.codec.canonical_name)
 
 
-def packets_of(container: InputContainer, streams: list[Stream]) -> Iterator[Packet[Stream]]:
+def packets_of(container: InputContainer, streams: list[Stream]) -> Iterator[Packet[Any]]:
     """Packets of ``streams`` in file order, then an empty one for each to flush its decoder.
 
     The demuxer passes over the other streams. A file that breaks off ends where

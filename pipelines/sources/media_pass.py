@@ -13,12 +13,9 @@ from typing import Any
 
 from av.container import InputContainer
 from av.packet import Packet
-from av.stream import Stream
 
 from pipelines.sources.media_files import (
     codec_name,
-    is_picture_stream,
-    is_sound_stream,
     open_media,
     packets_of,
 )
@@ -35,41 +32,37 @@ def cut_media(path: Path, folder: Path, order: Values, emit: Emit) -> Values:
     """Cut and extract as ``order`` says; ``folder`` takes the files.
 
     ``order["video"]`` is None or ``{index, segment_ms, end_ms, origin_ms,
-    derive_times, known}``, where ``known`` names segments that exist already;
+    known}``, where ``known`` names segments that exist already;
     ``order["audio"]`` lists ``{index, name}``. Emits ``{"segment": …}`` for every
     segment and ``{"fraction": …}``. Returns ``{video, tracks}``.
     """
     video = order["video"]
-    derive_times = bool(video and video["derive_times"])
-    with open_media(path, derive_times=derive_times) as container:
+    with open_media(path) as container:
         cut = None
         if video:
-            shift_ms = shift_needed_ms(path, video["index"], derive_times=derive_times)
+            shift_ms = shift_needed_ms(path, video["index"])
             cut = _video_cut(container, video, folder, emit, shift_ms)
         tracks = {item["index"]: _track(container, item, folder, order) for item in order["audio"]}
         _run(container, cut, tracks, order["duration_seconds"], emit)
+        finished = [track.finish() for track in tracks.values()]
     return {
         "video": None if cut is None else _video_result(path, cut),
-        "tracks": [track.finish() for track in tracks.values()],
+        "tracks": [track for track in finished if track is not None],
     }
 
 
 def _video_cut(
     container: InputContainer, order: Values, folder: Path | None, emit: Emit, shift_ms: int
 ) -> VideoCut:
-    stream = container.streams[order["index"]]
-    assert is_picture_stream(stream)
+    stream: Any = container.streams[order["index"]]
     cut = VideoCut(stream, order, folder, emit, shift_ms)
     if folder is not None and codec_name(stream) not in CARRIED_CODECS:
         cut.obstacle = "container"
     return cut
 
 
-def _track(
-    container: InputContainer, item: Values, folder: Path, order: Values
-) -> TrackExtractor:
-    stream = container.streams[item["index"]]
-    assert is_sound_stream(stream)
+def _track(container: InputContainer, item: Values, folder: Path, order: Values) -> TrackExtractor:
+    stream: Any = container.streams[item["index"]]
     path = folder / item["name"]
     return TrackExtractor(stream, path, order["origin_ms"], order["duration_seconds"])
 
@@ -81,7 +74,7 @@ def _run(
     duration_seconds: float,
     emit: Emit,
 ) -> None:
-    takers: dict[int, Callable[[Packet[Stream]], None]]
+    takers: dict[int, Callable[[Packet[Any]], None]]
     takers = {index: track.add for index, track in tracks.items()}
     if cut is not None:
         takers[cut.stream.index] = cut.add
@@ -90,7 +83,7 @@ def _run(
         if count % _PACKETS_PER_REPORT == 0 and packet.pts is not None and duration_seconds > 0:
             fraction = float(packet.pts * packet.time_base) / duration_seconds
             emit({"fraction": min(1.0, max(0.0, fraction))})
-        takers[packet.stream_index](packet)
+        takers[packet.stream.index](packet)
     if cut is not None:
         cut.finish()
 

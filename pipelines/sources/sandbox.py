@@ -8,6 +8,7 @@ and one result or refusal at the end. Nothing it sends is evaluated.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -18,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import pipelines
 from pipelines.sources.confinement import Allowance
@@ -26,8 +27,7 @@ from pipelines.sources.confinement import Allowance
 Message = dict[str, Any]
 
 _BOOTSTRAP = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from pipelines.sources.worker import main; main()"
+    "import sys; sys.path.insert(0, sys.argv[1]); from pipelines.sources.worker import main; main()"
 )
 _POLL_SECONDS = 0.2
 _LONGEST_LINE_BYTES = 4 << 20
@@ -77,22 +77,22 @@ def run_confined(
     raises ends the child at once. Raises TaskRefusedError, TaskTimeoutError and
     TaskCrashedError.
     """
-    child = _start()
-    try:
+    with _started() as child:
         _send(child, _request(task))
         return _answer(child, _lines(child, task.wall_seconds, check), on_event)
+
+
+@contextlib.contextmanager
+def _started() -> Iterator[subprocess.Popen[bytes]]:
+    """A child process for the block; nothing of it is left afterwards."""
+    child = _start()
+    try:
+        yield child
     finally:
         child.kill()
         child.wait()
         for pipe in (child.stdin, child.stdout, child.stderr):
-            _close(pipe)
-
-
-def _close(pipe: Any) -> None:
-    try:
-        pipe.close()
-    except BrokenPipeError:
-        return  # what was still to be sent has no reader any more
+            cast("IO[bytes]", pipe).close()
 
 
 def _start() -> subprocess.Popen[bytes]:
@@ -103,6 +103,7 @@ def _start() -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        bufsize=0,
         env={"LC_ALL": "C.UTF-8", **kept},
         cwd="/",
         start_new_session=True,
@@ -121,12 +122,8 @@ def _request(task: Task) -> Message:
 
 
 def _send(child: subprocess.Popen[bytes], message: Message) -> None:
-    assert child.stdin is not None
-    try:
-        child.stdin.write(json.dumps(message).encode() + b"\n")
-        child.stdin.flush()
-    except BrokenPipeError:
-        return  # it is gone; reading its output says how it ended
+    with contextlib.suppress(BrokenPipeError):  # it is gone; its output says how it ended
+        cast("IO[bytes]", child.stdin).write(json.dumps(message).encode() + b"\n")
 
 
 def _answer(
@@ -162,12 +159,10 @@ def _lines(
     child: subprocess.Popen[bytes], wall_seconds: float, check: Callable[[], None]
 ) -> Iterator[bytes]:
     """Lines of the child's standard output, until it ends; raises if it ended badly."""
-    deadline = time.monotonic() + wall_seconds
+    checks = _Checks(wall_seconds, check)
     pending, errors = b"", b""
     for name, data in _chunks(child):
-        check()
-        if time.monotonic() > deadline:
-            raise TaskTimeoutError(f"Reading the file took longer than {wall_seconds:.0f} s.")
+        checks.run()
         if name == "stderr":
             errors = (errors + data)[-_STDERR_TAIL_BYTES:]
             continue
@@ -178,13 +173,29 @@ def _lines(
     _raise_exit(child.wait(), errors.decode(errors="replace"))
 
 
+class _Checks:
+    """Looks at the clock, and asks whether to go on, no more often than needed."""
+
+    def __init__(self, wall_seconds: float, check: Callable[[], None]) -> None:
+        self._wall_seconds, self._check = wall_seconds, check
+        self._started = self._next = time.monotonic()
+
+    def run(self) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _POLL_SECONDS
+        self._check()
+        if now - self._started > self._wall_seconds:
+            seconds = f"{self._wall_seconds:.0f} s"
+            raise TaskTimeoutError(f"Reading the file took longer than {seconds}.")
+
+
 def _chunks(child: subprocess.Popen[bytes]) -> Iterator[tuple[str, bytes]]:
     """What the child writes, as it comes; ("stdout", b"") when nothing came for a while."""
-    assert child.stdout is not None
-    assert child.stderr is not None
     with selectors.DefaultSelector() as selector:
-        selector.register(child.stdout, selectors.EVENT_READ, "stdout")
-        selector.register(child.stderr, selectors.EVENT_READ, "stderr")
+        selector.register(cast("IO[bytes]", child.stdout), selectors.EVENT_READ, "stdout")
+        selector.register(cast("IO[bytes]", child.stderr), selectors.EVENT_READ, "stderr")
         while selector.get_map():
             ready = selector.select(_POLL_SECONDS)
             if not ready:

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import av
 import av.error
 from av.packet import Packet
-from av.stream import Stream
 from av.video.stream import VideoStream
 
 from pipelines.sources.media_files import codec_name, open_media, packets_of
@@ -26,7 +25,7 @@ from pipelines.steps.cut_segments import (
 )
 
 Values = dict[str, Any]
-VideoPacket = Timed[Packet[Stream]]
+VideoPacket: TypeAlias = "Timed[Packet[Any]]"
 
 CARRIED_CODECS = frozenset(
     {
@@ -95,7 +94,8 @@ class MatroskaWriter:
     _last_ms: int | None = None
 
     def __post_init__(self) -> None:
-        options = {"avoid_negative_ts": "disabled"}
+        # Bit-exact: the same input gives the same bytes, without a random id.
+        options = {"avoid_negative_ts": "disabled", "fflags": "+bitexact"}
         self._container = av.open(str(self.path), "w", format="matroska", options=options)
         try:
             self._stream = self._container.add_stream_from_template(self.template, opaque=True)
@@ -157,7 +157,7 @@ class VideoCut:
     shift_ms: int
     obstacle: str | None = None
     segments: list[Values] = field(default_factory=list)
-    _cutter: SegmentCutter[Packet[Stream]] = field(init=False)
+    _cutter: SegmentCutter[Packet[Any]] = field(init=False)
     _codec: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -169,7 +169,7 @@ class VideoCut:
             on_cut=self._on_cut,
         )
 
-    def add(self, packet: Packet[Stream]) -> None:
+    def add(self, packet: Packet[Any]) -> None:
         """Take the next packet of the stream."""
         if packet.size and self.obstacle is None:
             self._guarded(lambda: self._cutter.add(self._timed(packet)))
@@ -187,7 +187,7 @@ class VideoCut:
         except TimesNotInOrderError:
             self.obstacle = "times"
 
-    def _timed(self, packet: Packet[Stream]) -> VideoPacket:
+    def _timed(self, packet: Packet[Any]) -> VideoPacket:
         if packet.pts is None or self._changes_extradata(packet):
             raise CannotCarryError("no presentation time, or new decoder settings")
         origin_ms, base = self.order["origin_ms"], packet.time_base
@@ -203,13 +203,13 @@ class VideoCut:
             payload=packet,
         )
 
-    def _changes_extradata(self, packet: Packet[Stream]) -> bool:
+    def _changes_extradata(self, packet: Packet[Any]) -> bool:
         if self.folder is None or not packet.has_sidedata("new_extradata"):
             return False
         changed = bytes(packet.get_sidedata("new_extradata"))
         return changed != self.stream.codec_context.extradata
 
-    def _open_writer(self, index: int, start_ms: int) -> SegmentWriter[Packet[Stream]]:
+    def _open_writer(self, index: int, start_ms: int) -> SegmentWriter[Packet[Any]]:
         name = segment_name(index, start_ms)
         if self.folder is None or name in self.order["known"]:
             return NoWriter()
@@ -233,12 +233,12 @@ def segment_name(index: int, start_ms: int) -> str:
     return f"{index:05d}-{start_ms}.mkv"
 
 
-def shift_needed_ms(path: Path, stream_index: int, *, derive_times: bool) -> int:
+def shift_needed_ms(path: Path, stream_index: int) -> int:
     """How much later times must be in segment files, as Matroska has none below zero.
 
     Found from the first packets: what lies before zero comes at the beginning.
     """
-    with open_media(path, derive_times=derive_times) as container:
+    with open_media(path) as container:
         stream = container.streams[stream_index]
         packets = itertools.islice(packets_of(container, [stream]), _PEEKED_PACKETS)
         timed = (packet for packet in packets if packet.size and packet.pts is not None)

@@ -17,8 +17,8 @@ import av
 import av.error
 
 from pipelines.sources.confinement import Allowance, confine
-from pipelines.sources.media_files import MediaRefusedError
 from pipelines.sources.measure import measure
+from pipelines.sources.media_files import MediaRefusedError
 from pipelines.sources.media_pass import cut_media
 
 Message = dict[str, Any]

@@ -5,12 +5,13 @@ Decoding only what lies between two key frames in the file is not always enough:
 
 * In an open GOP, packets after a key frame are shown before it and refer to both
   sides. The earlier segment owns those frames, so it is given the packets up to
-  the last of them (post-roll), and the later segment starts one GOP early
-  (pre-roll), so that its decoder passes the seam as it would in the source.
-* A key frame may be only a recovery point (H.264 without IDR, intra refresh),
-  right after some frames have gone by. The pre-roll covers those too.
+  the last of them (post-roll). What comes after them refers to neither.
+* A key frame may be only a recovery point (H.264 without IDR, intra refresh): the
+  picture is whole some frames later, as long as the decoder saw the ones before.
+  Such a segment starts one GOP early (pre-roll).
 
-The core decides over times alone, and holds at most two GOPs in memory.
+Both are checked bit by bit in the tests, for open GOPs of H.264, HEVC, MPEG-2 and
+MPEG-4. The core decides over times alone, and holds at most two GOPs in memory.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class _Seam(Generic[_Payload]):
     """A key frame chosen for a cut, while it is open whether frames before it follow."""
 
     key: Timed[_Payload]
-    preroll: list[Timed[_Payload]] | None
+    preroll: list[Timed[_Payload]]
     packets: list[Timed[_Payload]]
     leading: int = 0
     """How many of ``packets`` the earlier segment needs: up to its last frame."""
@@ -83,10 +84,6 @@ class _Seam(Generic[_Payload]):
         if packet.is_key or len(self.packets) > _LONGEST_REORDERING:
             return True
         return packet.decoded_ms is not None and packet.decoded_ms >= self.key.shown_ms
-
-    @property
-    def needs_preroll(self) -> bool:
-        return self.leading > 0 or not self.key.is_clean
 
 
 @dataclass(slots=True)
@@ -118,7 +115,8 @@ class SegmentCutter(Generic[_Payload]):
                 return
             self._settle(self._seam)
         if self._may_cut_at(packet):
-            self._seam = _Seam(packet, self._gop, [packet])
+            preroll = [] if packet.is_clean else self._gop
+            self._seam = _Seam(packet, preroll or [], [packet])
         else:
             self._write(packet)
 
@@ -142,17 +140,12 @@ class SegmentCutter(Generic[_Payload]):
     def _settle(self, seam: _Seam[_Payload]) -> None:
         """Cut at the seam now that all frames before its key frame are known."""
         self._seam = None
-        if seam.needs_preroll and seam.preroll is None:
-            for packet in seam.packets:
-                self._write(packet)
-            return
         for packet in seam.packets[: seam.leading]:
             self._write(packet)
-        preroll = seam.preroll if seam.needs_preroll and seam.preroll else []
         self._complete(seam.key.shown_ms)
         self._index, self._start_ms = self._index + 1, seam.key.shown_ms
         writer = self._opened()
-        for packet in preroll:
+        for packet in seam.preroll:
             writer.write(packet)
         for packet in seam.packets:
             self._write(packet, late=packet.shown_ms < seam.key.shown_ms)

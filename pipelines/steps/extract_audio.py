@@ -19,7 +19,6 @@ from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
 from av.filter import Graph
 from av.packet import Packet
-from av.stream import Stream
 
 SAMPLE_RATE_HZ = 16_000
 """As ``models.contracts.SAMPLE_RATE_HZ``, which would bring numpy along; a test compares."""
@@ -83,10 +82,10 @@ class Resampler:
     def add(self, frame: AudioFrame | None) -> bytes:
         """Samples that are ready after ``frame``; after None, all the rest."""
         self._graph.push(frame)
-        pieces = []
+        pieces: list[bytes] = []
         while True:
             try:
-                ready = self._graph.pull()
+                ready: Any = self._graph.pull()
             except (av.error.BlockingIOError, av.error.EOFError):
                 return b"".join(pieces)
             pieces.append(bytes(ready.planes[0])[: ready.samples * _SAMPLE_BYTES])
@@ -186,7 +185,7 @@ class TrackExtractor:
         limit = round((self.duration_seconds + 1.0) * SAMPLE_RATE_HZ)
         self._timeline = Timeline(FlacFile(self.path), limit)
 
-    def add(self, packet: Packet[Stream]) -> None:
+    def add(self, packet: Packet[Any]) -> None:
         """Take the next packet; the empty one at the end flushes the decoder."""
         try:
             frames = self.stream.decode(packet)
@@ -218,15 +217,12 @@ class TrackExtractor:
             return
         found = (frame.format.name, frame.layout.name, frame.sample_rate)
         seconds = self._seconds(frame)
-        if self._breaks_run(found, seconds):
-            self._end_run()
-            self._format, self._resampler = found, Resampler(found)
-            self._due_seconds = self._due_seconds if seconds is None else seconds
-            self._timeline.go_to(self._due_seconds)
+        resampler = self._resampler
+        if resampler is None or self._breaks_run(found, seconds):
+            resampler = self._begin_run(found, self._due_seconds if seconds is None else seconds)
         self._due_seconds += frame.samples / frame.sample_rate
         frame.pts = None
-        assert self._resampler is not None
-        self._timeline.write(self._resampler.add(frame))
+        self._timeline.write(resampler.add(frame))
 
     def _seconds(self, frame: AudioFrame) -> float | None:
         base = frame.time_base or self.stream.time_base
@@ -235,9 +231,16 @@ class TrackExtractor:
         return float(frame.pts * base) - self.origin_ms / 1000
 
     def _breaks_run(self, found: AudioFormat, seconds: float | None) -> bool:
-        if self._resampler is None or found != self._format:
+        if found != self._format:
             return True
         return seconds is not None and abs(seconds - self._due_seconds) > _TOLERANCE_SECONDS
+
+    def _begin_run(self, audio_format: AudioFormat, seconds: float) -> Resampler:
+        self._end_run()
+        self._format, self._resampler = audio_format, Resampler(audio_format)
+        self._due_seconds = seconds
+        self._timeline.go_to(seconds)
+        return self._resampler
 
     def _end_run(self) -> None:
         if self._resampler is not None:

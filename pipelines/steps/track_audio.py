@@ -89,7 +89,7 @@ def write_flac(stream: BinaryIO, pieces: Iterable[Samples]) -> None:
     with av.open(stream, "w", format="flac") as container:
         track = container.add_stream("flac", rate=SAMPLE_RATE_HZ, layout="mono", format="s16")
         position = 0
-        for piece in pieces:
+        for piece in filter(len, pieces):  # the encoder takes no empty frames
             frame = av.AudioFrame.from_ndarray(_int16(piece), format="s16", layout="mono")
             frame.sample_rate, frame.pts = SAMPLE_RATE_HZ, position
             position += len(piece)

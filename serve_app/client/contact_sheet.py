@@ -111,14 +111,13 @@ def _grid_for(stills: Sequence[Image.Image | None], footer: int) -> _Grid:
 def _draw_header(sheet: Image.Image, scenes: Sequence[Scene], title: str) -> None:
     pen, room = ImageDraw.Draw(sheet), sheet.width - 2 * _MARGIN
     pen.text((_MARGIN, 36), shortened(title, font(40), room), font=font(40), fill=_BRIGHT)
+    if not scenes:
+        return
     facts = [f"{len(scenes)} scene{'s' if len(scenes) != 1 else ''}"]
-    if scenes:
-        facts.append(clock(scenes[-1]["endTime"]))
-        facts += _common_shots(scenes)
+    facts += [clock(scenes[-1]["endTime"]), *_common_shots(scenes)]
     line = shortened(" · ".join(facts), font(21), room)
     pen.text((_MARGIN, 90), line, font=font(21), fill=_TEXT)
-    if scenes:
-        _draw_timeline(sheet, scenes)
+    _draw_timeline(sheet, scenes)
 
 
 def _common_shots(scenes: Sequence[Scene]) -> list[str]:

@@ -1,8 +1,13 @@
-"""Who calls: API keys in ``Authorization: Bearer`` or ``X-API-Key``."""
+"""Who calls: API keys, dashboard sessions, or nobody in particular; and how often.
+
+A route's class decides, before anything else of the request is looked at, in
+this order: credential (401), rate (429), suspension (403).
+"""
 
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,9 +16,28 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from serve_app.errors import ApiError, ErrorCode
-from storage.keys import KEY_PREFIX, Principal, find_principal
+from serve_app.http.client_address import client_address
+from serve_app.http.rate_limits import Bucket, check_rate, rate_headers
+from serve_app.world import World
+from storage.access import authenticate_and_count, count_request
+from storage.keys import KEY_PREFIX, SESSION_PREFIX, find_session
 
-_KEY_FORM = re.compile(re.escape(KEY_PREFIX) + r"[A-Za-z0-9_-]{43}")
+_RANDOM_PART = r"[A-Za-z0-9_-]{43}"
+_KEY_FORM = re.compile(re.escape(KEY_PREFIX) + _RANDOM_PART)
+_SESSION_FORM = re.compile(re.escape(SESSION_PREFIX) + _RANDOM_PART)
+
+CREATING_OPERATIONS = frozenset({"createJob", "createJobFromUrl", "createBatch"})
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+def bucket_of(operation_id: str | None, methods: set[str]) -> Bucket:
+    """Where a keyed operation is counted."""
+    if operation_id in CREATING_OPERATIONS:
+        return Bucket.CREATION
+    if operation_id == "sendTestWebhook":
+        return Bucket.WEBHOOK_TEST
+    return Bucket.READS if "GET" in methods else Bucket.WRITES
 
 
 def presented_key(request: Request) -> str | None:
@@ -21,46 +45,108 @@ def presented_key(request: Request) -> str | None:
 
     Two different keys in the two headers are no valid credential.
     """
-    found = set()
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
-        found.add(token.strip())
-    if "x-api-key" in request.headers:
-        found.add(request.headers["x-api-key"].strip())
+    found = set(_bearer_tokens(request))
+    found |= {value.strip() for value in request.headers.getlist("x-api-key")}
     if len(found) != 1:
         return None
     key = found.pop()
     return key if _KEY_FORM.fullmatch(key) else None
 
 
-async def authenticate(request: Request) -> Principal:
-    """The account behind the request; raises UNAUTHORIZED or ACCOUNT_SUSPENDED."""
-    key = presented_key(request)
-    principal = None
-    if key is not None:
-        async with request.app.state.world.database.transaction() as connection:
-            principal = await find_principal(connection, key)
-    if principal is None:
-        raise ApiError(ErrorCode.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
-    if principal.suspended:
-        raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
-    return principal
+def _bearer_tokens(request: Request) -> list[str]:
+    tokens = []
+    for value in request.headers.getlist("authorization"):
+        scheme, _, token = value.partition(" ")
+        if scheme.lower() == "bearer":
+            tokens.append(token.strip())
+    return tokens
 
 
 class KeyedRoute(APIRoute):
-    """A route that authenticates before anything else of the request is looked at."""
+    """Needs an API key; counted in the bucket of its operation."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+        bucket = bucket_of(self.operation_id, self.methods or set())
+
+        async def keyed(request: Request) -> Response:
+            await _admit_key(request, bucket)
+            return _with_rate_headers(request, await handle(request))
+
+        return keyed
+
+
+async def _admit_key(request: Request, bucket: Bucket) -> None:
+    key = presented_key(request)
+    caller = None
+    if key is not None:
+        world: World = request.app.state.world
+        async with world.database.statement() as connection:
+            caller = await authenticate_and_count(connection, key, bucket)
+    if caller is None:
+        raise ApiError(ErrorCode.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
+    request.state.rate_headers = rate_headers(bucket, caller.window)
+    check_rate(bucket, caller.window)
+    if caller.suspended:
+        raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
+    request.state.account_id = caller.account_id
+
+
+class KeylessRoute(APIRoute):
+    """Open to everybody; counted per client address."""
+
+    def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
 
-        async def authenticated(request: Request) -> Response:
-            request.state.principal = await authenticate(request)
+        async def keyless(request: Request) -> Response:
+            world: World = request.app.state.world
+            address = client_address(request, world.settings.trusted_proxies)
+            async with world.database.statement() as connection:
+                window = await count_request(connection, f"ip:{address}")
+            request.state.rate_headers = rate_headers(Bucket.DISCOVERY, window)
+            check_rate(Bucket.DISCOVERY, window)
+            return _with_rate_headers(request, await handle(request))
+
+        return keyless
+
+
+class SessionRoute(APIRoute):
+    """Needs a signed-in dashboard session; an API key does not open it."""
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+
+        async def signed_in(request: Request) -> Response:
+            await _admit_session(request)
             return await handle(request)
 
-        return authenticated
+        return signed_in
 
 
-def principal_of(request: Request) -> Principal:
-    """The caller of a KeyedRoute."""
-    principal: Principal = request.state.principal
-    return principal
+async def _admit_session(request: Request) -> None:
+    tokens = _bearer_tokens(request)
+    found = None
+    if len(tokens) == 1 and _SESSION_FORM.fullmatch(tokens[0]):
+        world: World = request.app.state.world
+        async with world.database.statement() as connection:
+            found = await find_session(connection, tokens[0])
+    if found is None:
+        raise ApiError(
+            ErrorCode.UNAUTHORIZED,
+            "Sign in to the dashboard: the session is missing, unknown or over.",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    if found.suspended:
+        raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
+    request.state.account_id = found.account_id
+
+
+def _with_rate_headers(request: Request, response: Response) -> Response:
+    response.headers.update(request.state.rate_headers)
+    return response
+
+
+def account_of(request: Request) -> uuid.UUID:
+    """The account that a KeyedRoute or SessionRoute admitted."""
+    account_id: uuid.UUID = request.state.account_id
+    return account_id

@@ -64,7 +64,9 @@ def failure(request: Request, error: ApiError) -> Response:
         body["param"] = error.param
     body |= error.extra
     body["requestId"] = request_id(request)
-    return ExactJSONResponse(body, status_code=error.status, headers=error.headers)
+    # What was counted is told also where the request failed after it.
+    counted: dict[str, str] = getattr(request.state, "rate_headers", {})
+    return ExactJSONResponse(body, status_code=error.status, headers=counted | error.headers)
 
 
 def json_path(location: tuple[int | str, ...]) -> str:
@@ -93,7 +95,8 @@ class RequestIdMiddleware:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["X-Request-Id"] = identifier
+                # A replayed answer keeps the id that stands in its body.
+                MutableHeaders(scope=message).setdefault("X-Request-Id", identifier)
             await send(message)
 
         await self.app(scope, receive, send_with_id)

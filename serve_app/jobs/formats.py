@@ -2,88 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from serve_app.errors import ApiError, ErrorCode
 from storage.types import Tier
 
-STANDARD = [
-    "mp4",
-    "m4v",
-    "mov",
-    "mkv",
-    "webm",
-    "avi",
-    "mxf",
-    "ts",
-    "mts",
-    "m2ts",
-    "mpg",
-    "mpeg",
-    "m2v",
-    "vob",
-    "wmv",
-    "asf",
-    "flv",
-    "f4v",
-    "3gp",
-    "3g2",
-    "ogv",
-    "dv",
-    "gif",
-]
-AUDIO_ONLY = [
-    "wav",
-    "bwf",
-    "mp3",
-    "m4a",
-    "aac",
-    "flac",
-    "ogg",
-    "oga",
-    "opus",
-    "wma",
-    "aif",
-    "aiff",
-    "caf",
-    "ac3",
-    "eac3",
-    "amr",
-    "mka",
-]
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+STANDARD = _words(
+    "mp4 m4v mov mkv webm avi mxf ts mts m2ts mpg mpeg m2v vob wmv asf flv f4v 3gp 3g2 ogv dv gif"
+)
+AUDIO_ONLY = _words("wav bwf mp3 m4a aac flac ogg oga opus wma aif aiff caf ac3 eac3 amr mka")
 RAW_FAMILIES: dict[str, tuple[str, ...]] = {
-    "r3d": ("r3d",),
-    "braw": ("braw",),
-    "arri": ("ari", "arx"),
+    "r3d": _words("r3d"),
+    "braw": _words("braw"),
+    "arri": _words("ari arx"),
 }
-BLOCKED = [
-    "exe",
-    "dll",
-    "msi",
-    "com",
-    "bat",
-    "cmd",
-    "ps1",
-    "vbs",
-    "js",
-    "mjs",
-    "jar",
-    "sh",
-    "bash",
-    "py",
-    "pl",
-    "rb",
-    "php",
-    "apk",
-    "app",
-    "dmg",
-    "deb",
-    "rpm",
-    "scr",
-    "lnk",
-    "iso",
-    "bin",
-    "so",
-    "dylib",
-]
+BLOCKED = _words(
+    "exe dll msi com bat cmd ps1 vbs js mjs jar sh bash py pl rb php apk app dmg deb rpm scr lnk"
+    " iso bin so dylib"
+)
 UNKNOWN_EXTENSIONS = "accepted"
 
 
@@ -99,19 +40,21 @@ def raw_family(file_name: str) -> str | None:
     return next((name for name, known in RAW_FAMILIES.items() if suffix in known), None)
 
 
-def tier_of(file_name: str) -> Tier:
-    """Price tier of a file; raises UNSUPPORTED_FORMAT for types that are not taken."""
+def tier_of(file_name: str, *, enabled_raw: Collection[str], param: str) -> Tier:
+    """Price tier of a file; raises UNSUPPORTED_FORMAT, blaming ``param``, for what is not taken."""
     if extension(file_name) in BLOCKED:
         raise ApiError(
             ErrorCode.UNSUPPORTED_FORMAT,
             "Executables, installers and scripts are not accepted.",
-            param="fileName",
+            param=param,
         )
     family = raw_family(file_name)
-    if family is not None:
+    if family is None:
+        return Tier.STANDARD
+    if family not in enabled_raw:
         raise ApiError(
             ErrorCode.UNSUPPORTED_FORMAT,
             f"The camera RAW format {family} is not enabled on this service.",
-            param="fileName",
+            param=param,
         )
-    return Tier.STANDARD
+    return Tier.RAW

@@ -110,6 +110,27 @@ def track_json(track: TrackTranscript) -> dict[str, Any]:
     return rendered
 
 
+async def list_audio_tracks(connection: AsyncConnection, job: JobRecord) -> list[dict[str, Any]]:
+    """Audio track objects of a multi-track job, also while they are still worked on.
+
+    Raises NOT_FOUND for a job without several tracks.
+    """
+    names = job.audio_track_names or []
+    if len(names) < 2:
+        raise ApiError(ErrorCode.NOT_FOUND, "The job has not several audio tracks.")
+    stored = {
+        track.track_index: track for track in await results.list_transcripts(connection, job.id)
+    }
+    status = job.stages[StageName.TRANSCRIPT].status
+    waiting = [
+        TrackTranscript(
+            index, name, status, job.stages[StageName.TRANSCRIPT].error_code, None, None
+        )
+        for index, name in enumerate(names)
+    ]
+    return [track_json(stored.get(track.track_index, track)) for track in waiting]
+
+
 def legacy_entries(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Stored transcript entries ``{ StartTime, EndTime, Text, Speaker }``."""
     labels = {speaker["id"]: speaker["label"] for speaker in document.get("speakers", [])}

@@ -1,23 +1,38 @@
-"""Request bodies of job creation. Strict: no coercion; unknown fields are ignored."""
+"""Request bodies of job creation. Strict: no coercion; unknown fields are ignored.
 
+Names are those of the wire.
+"""
+
+# ruff: noqa: N815
 from __future__ import annotations
 
-import json
-import math
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-METADATA_MAX_ENTRIES = 50
-METADATA_MAX_VALUE_CHARACTERS = 500
-METADATA_MAX_BYTES = 16 * 1024
-_METADATA_KEY = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+from serve_app.errors import invalid
+from serve_app.http.envelope import json_path
+from serve_app.jobs.metadata import Metadata
+
+MAX_AUDIO_TRACKS = 16
+MAX_CLIPS = 100
+MAX_OFFSET_MS = 86_400_000
+MAX_URL_CHARACTERS = 2048
+MAX_KEYTERMS = 100
+
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 
 
-def _plain_file_name(value: str) -> str:
+def plain_file_name(value: str) -> str:
     """Only the last path component counts, whichever way its slashes lean."""
     if _CONTROL_CHARACTERS.search(value):
         raise PydanticCustomError("file_name", "must not hold control characters")
@@ -27,50 +42,152 @@ def _plain_file_name(value: str) -> str:
     return name
 
 
-FileName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_plain_file_name)]
-Mode = Literal["all", "transcript", "vision"]
+FileName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(plain_file_name)]
+Url = Annotated[str, Field(min_length=1, max_length=MAX_URL_CHARACTERS)]
+Token = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
+OffsetMs = Annotated[int, Field(ge=-MAX_OFFSET_MS, le=MAX_OFFSET_MS)]
+SyncMode = Literal["auto", "timecode", "offset"]
+Provider = Literal["gdrive", "dropbox"]
+Keyterm = Annotated[str, Field(min_length=1, max_length=100)]
 
 
-class CreateJobBody(BaseModel):
-    """Body of ``POST /jobs``."""
+class Body(BaseModel):
+    """Strict about types, indifferent to fields it does not know."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
-    fileName: FileName  # noqa: N815  (names of the wire)
-    fileSizeBytes: Annotated[int, Field(ge=0, le=2**53)] | None = None  # noqa: N815
-    processingMode: Mode = "all"  # noqa: N815
-    metadata: dict[str, Any] | None = None
+
+class JobOptions(Body):
+    """What every creation takes."""
+
+    processingMode: Literal["all", "transcript", "vision"] = "all"
+    callbackUrl: Url | None = None
+    idempotencyKey: str | None = None
+    metadata: Metadata | None = None
+    keyterms: Annotated[list[Keyterm], Field(max_length=MAX_KEYTERMS)] | None = None
 
 
-class MetadataError(ValueError):
-    """An entry of ``metadata`` is over a limit; ``key`` names it, None for the whole."""
+class AudioTrackOptions(Body):
+    """How one separate audio file is aligned and split."""
 
-    def __init__(self, message: str, key: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.key = key
+    syncMode: SyncMode = "auto"
+    offsetMs: OffsetMs | None = None
+    label: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    perChannelTranscription: bool = False
+    channels: (
+        Annotated[list[Annotated[int, Field(ge=0, le=31)]], Field(min_length=1, max_length=32)]
+        | None
+    ) = None
+
+    @model_validator(mode="after")
+    def _offset_is_given_where_it_is_needed(self) -> Self:
+        if self.syncMode == "offset" and self.offsetMs is None:
+            raise _blaming("offsetMs", "is required when syncMode is offset")
+        return self
 
 
-def check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return ``metadata`` if it is within the limits; raises MetadataError."""
-    if len(metadata) > METADATA_MAX_ENTRIES:
-        raise MetadataError(f"metadata must have at most {METADATA_MAX_ENTRIES} entries")
-    for key, value in metadata.items():
-        _check_entry(key, value)
-    if len(json.dumps(metadata, ensure_ascii=False).encode()) > METADATA_MAX_BYTES:
-        raise MetadataError(f"metadata must be at most {METADATA_MAX_BYTES} bytes of JSON")
-    return metadata
+class UploadedTrack(AudioTrackOptions):
+    """A separate audio file that is uploaded."""
+
+    fileName: FileName
 
 
-def _check_entry(key: str, value: Any) -> None:
-    if not _METADATA_KEY.fullmatch(key):
-        raise MetadataError("a key must be 1 to 40 characters of A-Z a-z 0-9 _ . -", key)
-    if isinstance(value, str):
-        if len(value) > METADATA_MAX_VALUE_CHARACTERS:
-            raise MetadataError(
-                f"must be at most {METADATA_MAX_VALUE_CHARACTERS} characters long", key
-            )
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise MetadataError("must be a finite number", key)
-    elif value is not None and not isinstance(value, (bool, int, float)):
-        raise MetadataError("must be a string, a number, a boolean or null", key)
+class FetchedTrack(AudioTrackOptions):
+    """A separate audio file that is fetched."""
+
+    url: Url
+    downloadToken: Token | None = None
+
+
+class SeparateAudio(JobOptions):
+    """Options of a single separate audio file, for uploads and URLs alike."""
+
+    audioSyncMode: SyncMode = "auto"
+    audioOffsetMs: OffsetMs | None = None
+
+    @model_validator(mode="after")
+    def _audio_offset_is_given_where_it_is_needed(self) -> Self:
+        if self.audioSyncMode == "offset" and self.audioOffsetMs is None:
+            raise _blaming("audioOffsetMs", "is required when audioSyncMode is offset")
+        return self
+
+
+class CreateJobBody(SeparateAudio):
+    """Body of ``POST /jobs``."""
+
+    fileName: FileName
+    fileSizeBytes: Annotated[int, Field(ge=0, le=2**53)] | None = None
+    audioFileName: FileName | None = None
+    audioTracks: (
+        Annotated[list[UploadedTrack], Field(min_length=1, max_length=MAX_AUDIO_TRACKS)] | None
+    ) = None
+
+    @model_validator(mode="after")
+    def _one_kind_of_separate_audio(self) -> Self:
+        if self.audioFileName is not None and self.audioTracks is not None:
+            raise _blaming("audioTracks", "and audioFileName exclude each other")
+        return self
+
+
+class CreateJobFromUrlBody(SeparateAudio):
+    """Body of ``POST /jobs/from-url``."""
+
+    url: Url
+    fileName: FileName | None = None
+    downloadToken: Token | None = None
+    provider: Provider | None = None
+    audioUrl: Url | None = None
+    audioDownloadToken: Token | None = None
+    audioTracks: (
+        Annotated[list[FetchedTrack], Field(min_length=1, max_length=MAX_AUDIO_TRACKS)] | None
+    ) = None
+
+    @model_validator(mode="after")
+    def _one_kind_of_separate_audio(self) -> Self:
+        if self.audioUrl is not None and self.audioTracks is not None:
+            raise _blaming("audioTracks", "and audioUrl exclude each other")
+        return self
+
+
+class Clip(Body):
+    """One clip of a batch."""
+
+    sourceUrl: Url
+    fileName: FileName | None = None
+    downloadToken: Token | None = None
+    provider: Provider | None = None
+    metadata: Metadata | None = None
+
+
+class CreateBatchBody(JobOptions):
+    """Body of ``POST /jobs/batch``."""
+
+    mode: Literal["independent", "continuous"]
+    clips: Annotated[list[Clip], Field(min_length=1, max_length=MAX_CLIPS)]
+
+
+def _blaming(field: str, message: str) -> ValidationError:
+    """An error of a field, found by a rule between fields."""
+    error = InitErrorDetails(
+        type=PydanticCustomError("rule", f"{field} {message}"),
+        loc=(field,),
+        input=None,
+    )
+    return ValidationError.from_exception_data("body", [error])
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def parse_body(model: type[Model], raw: dict[str, Any]) -> Model:
+    """``raw`` as a ``model``; raises INVALID_REQUEST that names the first field at fault."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        location = tuple(part for part in first["loc"] if part not in _INTERNAL_PARTS)
+        param = json_path(location) or None
+        raise invalid(f"{param or 'The body'}: {first['msg']}.", param) from error
+
+
+_INTERNAL_PARTS = frozenset({"function-after", "function-wrap"})

@@ -11,15 +11,6 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
-from pipelines.ingest import (
-    IngestConfig,
-    ingest,
-    ingest_result_from_json,
-    ingest_result_to_json,
-    probe_source,
-)
-from pipelines.vision import VisionConfig, analyse_vision
-
 from models.sources import ModelSource
 from pipelines.chains import Workspace
 from pipelines.contracts import (
@@ -29,7 +20,15 @@ from pipelines.contracts import (
     StageError,
     StageStoppedError,
 )
+from pipelines.ingest import (
+    IngestConfig,
+    ingest,
+    ingest_result_from_json,
+    ingest_result_to_json,
+    probe_source,
+)
 from pipelines.transcript import TranscriptConfig, transcribe_track
+from pipelines.vision import VisionConfig, analyse_vision
 from serve_app.runner import publishing
 from serve_app.runner.documents import scene_document, transcript_document
 from serve_app.runner.publishing import Lease
@@ -276,10 +275,11 @@ class JobDriver:
             timings = Timings()
             tracks: list[TrackTranscript] = []
             errors: list[StageError] = []
+            keyterms = tuple(job.source.get("keyterms", []))
             for position, track in enumerate(ingested.tracks):
                 share = TrackShare(self._control(StageName.TRANSCRIPT), position, ingested.tracks)
                 with timings.measure("analyse"):
-                    outcome = await self._transcribe_one(track, ingested, share, timings)
+                    outcome = await self._transcribe_one(track, ingested, share, timings, keyterms)
                 if isinstance(outcome, StageError):
                     errors.append(outcome)
                     outcome = _failed_track(track, outcome)
@@ -303,8 +303,10 @@ class JobDriver:
         ingested: IngestResult,
         control: TrackShare,
         timings: Timings,
+        keyterms: tuple[str, ...],
     ) -> TrackTranscript | StageError:
         duration_ms = round(ingested.media.duration_seconds * 1000)
+        config = TranscriptConfig(keyterms=keyterms)
         try:
             result = await self._in_thread(
                 lambda: transcribe_track(
@@ -312,7 +314,7 @@ class JobDriver:
                     workspace=self.workspace,
                     models=self.models,
                     control=control,
-                    config=TranscriptConfig(),
+                    config=config,
                     media_duration_ms=duration_ms,
                 )
             )

@@ -14,7 +14,8 @@ from starlette.responses import Response
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.http.envelope import success
 from serve_app.http.signing import BadSignatureError
-from serve_app.jobs.service import get_any_job, max_upload_bytes
+from serve_app.jobs.plans import max_upload_bytes
+from serve_app.jobs.service import get_any_job
 from serve_app.uploads.urls import UPLOAD_PURPOSE, UPLOADS_PATH
 from serve_app.world import World
 from storage import jobs, uploads

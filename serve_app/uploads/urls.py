@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from serve_app.http.context import API_PREFIX
 from serve_app.http.signing import Signer
-from serve_app.jobs.service import max_upload_bytes
+from serve_app.jobs.plans import AUDIO_SLOT, max_upload_bytes
 from serve_app.settings import Settings
 from storage.jobs import JobRecord
 from storage.uploads import MEDIA_SLOT, Upload
 
 UPLOAD_PURPOSE = "upload"
-UPLOADS_PATH = "/v1/api/uploads"
+UPLOADS_PATH = f"{API_PREFIX}/uploads"
+UPLOAD_HEADERS = {"Content-Type": "application/octet-stream"}
 
 
 def upload_path(upload: Upload) -> str:
@@ -26,15 +28,25 @@ def upload_fields(
     if job.upload_expires_at is None:
         raise ValueError("The job takes no uploads.")
     expires_at = int(job.upload_expires_at.timestamp())
-    urls = {
-        upload.slot: public
-        + signer.sign_path(UPLOAD_PURPOSE, upload_path(upload), expires_at=expires_at)
-        for upload in uploads
-    }
-    return {
-        "uploadUrl": urls[MEDIA_SLOT],
+
+    def address(upload: Upload) -> str:
+        path = upload_path(upload)
+        return public + signer.sign_path(UPLOAD_PURPOSE, path, expires_at=expires_at)
+
+    urls = {upload.slot: address(upload) for upload in uploads}
+    fields: dict[str, Any] = {
+        "uploadUrl": urls.pop(MEDIA_SLOT),
         "uploadMethod": "PUT",
-        "uploadHeaders": {"Content-Type": "application/octet-stream"},
+        "uploadHeaders": UPLOAD_HEADERS,
         "expiresInSeconds": settings.upload_lifetime_seconds,
         "maxUploadBytes": max_upload_bytes(settings, job.tier),
     }
+    if AUDIO_SLOT in urls:
+        fields |= {"audioUploadUrl": urls[AUDIO_SLOT], "audioUploadHeaders": UPLOAD_HEADERS}
+    elif urls:
+        fields["audioTrackUploadUrls"] = [
+            {"trackIndex": index, "url": url, "headers": UPLOAD_HEADERS}
+            for index, url in enumerate(urls.values())
+        ]
+        fields["audioUploadHeaders"] = UPLOAD_HEADERS
+    return fields

@@ -38,6 +38,9 @@ FOLDER = Path(__file__).parent
 FRAME_RATE = 25
 FADE_FRAMES = 12
 """Length of each half of the fade; two fully black frames lie between them."""
+AAC_DELAY_SAMPLES = 1024
+"""What FFmpeg's AAC encoder puts before the sound. That much room tone is cut off instead, so
+that the sound is in its place for every reader, also for one that knows no edit lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ SCRIPT = (
     )),
     Shot("talk", "a man and a woman at a table before books", 124, "static", 2, (
         Line(300, FEMALE_VOICE, "thank you very much for your time"),
-        Line(2800, MALE_VOICE, "see you again next week"),
+        Line(2800, MALE_VOICE, "we will be back in the morning"),
     )),
     Shot("end", "closing card with large text", 66, "static", 0, (
         Line(440, FEMALE_VOICE, "this is the end of the program"),
@@ -185,7 +188,8 @@ def encode(path: Path, frames: Iterator[NDArray[np.uint8]], track: Sound) -> Non
         for picture in frames:
             container.mux(video.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         container.mux(video.encode(None))
-        sound = av.AudioFrame.from_ndarray(track.clip(-1, 1)[np.newaxis], "fltp", "mono")
+        samples = track[AAC_DELAY_SAMPLES:].clip(-1, 1)
+        sound = av.AudioFrame.from_ndarray(samples[np.newaxis], "fltp", "mono")
         sound.sample_rate = SAMPLE_RATE_HZ
         container.mux(audio.encode(sound))
         container.mux(audio.encode(None))

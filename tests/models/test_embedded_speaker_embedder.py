@@ -16,7 +16,13 @@ from pipelines.merge.speakers import SpeakerRules, assign_voices
 
 TESTS = Path(__file__).resolve().parents[1]
 SHARED = TESTS.parent / ".." / "shared" / "media"
-VOWELS = ((730, 1090, 2440), (270, 2290, 3010), (300, 870, 2240), (530, 1840, 2480), (570, 840, 2410))
+VOWELS = (
+    (730, 1090, 2440),
+    (270, 2290, 3010),
+    (300, 870, 2240),
+    (530, 1840, 2480),
+    (570, 840, 2410),
+)
 """First three formants of a man's a, i, u, e, o in Hz (Peterson and Barney 1952)."""
 BASS, TENOR, ALTO = (95.0, 0.95), (150.0, 1.05), (215.0, 1.2)
 """Synthetic voices: mean pitch in Hz, formants relative to VOWELS."""
@@ -46,7 +52,9 @@ def babble(voice: tuple[float, float], *, seed: int, seconds: float = 2.5) -> Sa
     return np.concatenate(syllables).astype(np.float32)
 
 
-def resonate(sound: np.ndarray[tuple[int], np.dtype[np.float64]], hz: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def resonate(
+    sound: np.ndarray[tuple[int], np.dtype[np.float64]], hz: float
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     radius = np.exp(-np.pi * 90 / SAMPLE_RATE_HZ)
     filtered: np.ndarray[tuple[int], np.dtype[np.float64]] = lfilter(
         [1.0], [1.0, -2 * radius * np.cos(2 * np.pi * hz / SAMPLE_RATE_HZ), radius**2], sound
@@ -57,7 +65,7 @@ def resonate(sound: np.ndarray[tuple[int], np.dtype[np.float64]], hz: float) -> 
 def clustered(utterances: list[Samples]) -> list[int]:
     vectors = EmbeddedSpeakerEmbedder().embed(utterances)
     seconds = np.array([len(each) / SAMPLE_RATE_HZ for each in utterances])
-    return assign_voices(seconds, vectors, SpeakerRules()).tolist()
+    return [int(label) for label in assign_voices(seconds, vectors, SpeakerRules())]
 
 
 def utterances_of(samples: Samples) -> list[Samples]:

@@ -40,7 +40,9 @@ def parse_srt(text: str) -> list[ParsedCue]:
         assert int(match[1]) == len(cues) + 1
         lines = match[10].removesuffix("\n").split("\n")
         assert not any("-->" in line for line in lines)
-        cues.append((milliseconds(*match.group(2, 3, 4, 5)), milliseconds(*match.group(6, 7, 8, 9)), lines))
+        cues.append(
+            (milliseconds(*match.group(2, 3, 4, 5)), milliseconds(*match.group(6, 7, 8, 9)), lines)
+        )
         position = match.end()
         if position < len(text):
             assert text[position] == "\n"
@@ -86,9 +88,9 @@ def segments_of(words: list[TranscriptWord]) -> tuple[TranscriptSegment, ...]:
 def transcripts(draw: st.DrawFn) -> tuple[TranscriptSegment, ...]:
     texts = draw(
         st.lists(
-            st.text(
-                st.characters(exclude_categories=("Z", "C")), min_size=1, max_size=100
-            ).filter(lambda text: "-->" not in text and text.split() == [text]),
+            st.text(st.characters(exclude_categories=("Z", "C")), min_size=1, max_size=100).filter(
+                lambda text: "-->" not in text and text.split() == [text]
+            ),
             max_size=60,
         )
     )
@@ -122,7 +124,9 @@ def test_srt_parses_strictly_keeps_the_limits_and_every_character_in_order(
 ) -> None:
     cues = parse_srt(to_srt(segments))
     assert_readable(cues)
-    assert "".join(line for _, _, lines in cues for line in lines).replace(" ", "") == spoken(segments)
+    assert "".join(line for _, _, lines in cues for line in lines).replace(" ", "") == spoken(
+        segments
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -140,7 +144,9 @@ def test_vtt_parses_strictly_keeps_the_limits_and_every_character_in_order(
 @given(transcripts())
 def test_words_that_fit_a_line_are_never_broken(segments: tuple[TranscriptSegment, ...]) -> None:
     short = [w.text for s in segments for w in s.words if len(w.text) <= 42]
-    shown = [w for _, _, lines in parse_srt(to_srt(segments)) for line in lines for w in line.split()]
+    shown = [
+        w for _, _, lines in parse_srt(to_srt(segments)) for line in lines for w in line.split()
+    ]
     remaining = iter(shown)
     assert all(word in remaining for word in short)
 
@@ -197,7 +203,8 @@ def test_a_word_longer_than_a_line_is_spread_over_lines_and_cues_that_share_its_
 
 
 def test_two_lines_are_about_equally_long() -> None:
-    segments = segments_of(words_of(*"the quick brown fox jumps over the lazy old dog".split(), each_ms=100))
+    text = "the quick brown fox jumps over the lazy old dog"
+    segments = segments_of(words_of(*text.split(), each_ms=100))
     ((_, _, lines),) = parse_srt(to_srt(segments))
     assert lines == ["the quick brown fox jumps", "over the lazy old dog"]
 

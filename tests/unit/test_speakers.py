@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -18,7 +20,7 @@ from pipelines.merge.speakers import (
     voice_windows,
 )
 
-RULES = SpeakerRules(distance=0.3, min_seconds=3.0, min_margin=0.2, switch_penalty=0.02)
+RULES = SpeakerRules(distance=0.3, min_seconds=3.0, min_silhouette=0.3, switch_penalty=0.02)
 LIMITS = WindowLimits(pause_seconds=0.35, min_seconds=1.5, max_seconds=3.5)
 
 
@@ -29,7 +31,8 @@ def vectors_of(
     random = np.random.default_rng(seed)
     centres = np.linalg.qr(random.normal(size=(24, voices)))[0].T
     noisy = centres[turns] + spread * random.normal(size=(len(turns), 24))
-    return (noisy / np.linalg.norm(noisy, axis=1, keepdims=True)).astype(np.float32)
+    unit: npt.NDArray[np.float32] = noisy / np.linalg.norm(noisy, axis=1, keepdims=True)
+    return unit.astype(np.float32)
 
 
 def two_seconds(turns: list[int]) -> npt.NDArray[np.float64]:
@@ -71,7 +74,7 @@ def test_a_voice_heard_too_briefly_joins_the_nearest() -> None:
 def test_where_the_evidence_is_weak_there_is_one_speaker(
     turns: list[int], vectors: npt.NDArray[np.float32]
 ) -> None:
-    rules = SpeakerRules(distance=0.9, min_margin=0.3)
+    rules = SpeakerRules(distance=0.9)
     assert assign_voices(two_seconds(turns), vectors, rules).tolist() == turns
 
 
@@ -82,10 +85,10 @@ def test_telling_speakers_apart_can_be_switched_off() -> None:
 
 
 def test_a_doubtful_window_stays_with_the_voice_around_it() -> None:
-    turns = [0] * 5 + [1] * 5
-    vectors = vectors_of(turns, spread=0.02)
-    doubtful = vectors[2] + 1.02 * vectors[8]
-    vectors[3] = doubtful / np.linalg.norm(doubtful)
+    turns = [0] * 20 + [1] * 20
+    vectors = vectors_of(turns, spread=0.0)
+    doubtful = vectors[2] + 1.02 * vectors[38]
+    vectors[10] = doubtful / np.linalg.norm(doubtful)
     assert assign_voices(two_seconds(turns), vectors, RULES).tolist() == turns
 
 
@@ -93,11 +96,6 @@ def test_a_long_track_is_clustered_on_a_bounded_number_of_windows() -> None:
     turns = ([0] * 20 + [1] * 20) * 200
     rules = SpeakerRules(distance=0.3, max_exemplars=300)
     assert assign_voices(two_seconds(turns), vectors_of(turns), rules).tolist() == turns
-
-
-word_spans = st.lists(
-    st.tuples(st.floats(0, 1.5), st.floats(0.01, 1.2)), min_size=1, max_size=40
-).map(lambda steps: _spans(steps))
 
 
 def _spans(steps: list[tuple[float, float]]) -> list[TimeSpan]:
@@ -109,6 +107,11 @@ def _spans(steps: list[tuple[float, float]]) -> list[TimeSpan]:
     return spans
 
 
+word_spans = st.lists(
+    st.tuples(st.floats(0, 1.5), st.floats(0.01, 1.2)), min_size=1, max_size=40
+).map(_spans)
+
+
 @given(word_spans)
 def test_windows_stand_for_every_word_once_and_lie_inside_the_chunk(words: list[TimeSpan]) -> None:
     span = (0.0, words[-1][1] + 0.2)
@@ -118,7 +121,7 @@ def test_windows_stand_for_every_word_once_and_lie_inside_the_chunk(words: list[
         assert span[0] <= window.start_seconds < window.end_seconds <= span[1]
         length = window.end_seconds - window.start_seconds
         assert length >= min(LIMITS.min_seconds, span[1] - span[0]) - 1e-6
-    assert all(a.start_seconds <= b.start_seconds for a, b in zip(windows, windows[1:], strict=False))
+    assert all(a.start_seconds <= b.start_seconds for a, b in pairwise(windows))
 
 
 def test_a_window_ends_at_a_pause() -> None:

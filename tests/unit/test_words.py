@@ -21,7 +21,7 @@ LIMITS = SegmentLimits(pause_ms=600, max_ms=15_000, max_words=30)
 track_words = st.lists(
     st.builds(
         lambda text, start, length, confidence: TrackWord(text, start, start + length, confidence),
-        st.text(st.characters(exclude_categories=("C",)), max_size=8),
+        st.text(st.characters(exclude_categories=["C"]), max_size=8),
         st.floats(-5, 120),
         st.floats(0, 20),
         st.floats(-0.5, 1.5),
@@ -53,14 +53,20 @@ def test_placed_words_lie_in_order_inside_the_media(
 def test_segments_hold_every_word_once_within_the_limits(
     words: list[TrackWord], speakers: list[str | None]
 ) -> None:
-    named = [TrackWord(w.text, w.start_seconds, w.end_seconds, w.confidence, s) for w, s in zip(words, speakers, strict=False)]
+    named = [
+        TrackWord(w.text, w.start_seconds, w.end_seconds, w.confidence, s)
+        for w, s in zip(words, speakers, strict=False)
+    ]
     placed = place_words(named, offset_seconds=0, media_duration_ms=200_000)
     segments = build_segments(placed, LIMITS)
     assert [w for segment in segments for w in segment.words] == placed
     for index, segment in enumerate(segments):
         assert segment.index == index
         assert segment.text == " ".join(w.text for w in segment.words)
-        assert (segment.start_ms, segment.end_ms) == (segment.words[0].start_ms, segment.words[-1].end_ms)
+        assert (segment.start_ms, segment.end_ms) == (
+            segment.words[0].start_ms,
+            segment.words[-1].end_ms,
+        )
         assert {w.speaker for w in segment.words} == {segment.speaker}
         assert 0 <= segment.confidence <= 1
         assert len(segment.words) <= LIMITS.max_words
@@ -136,7 +142,15 @@ def test_a_segments_confidence_is_that_of_its_words_by_their_length() -> None:
 
 @pytest.mark.parametrize(
     ("text", "ends"),
-    [("done.", True), ('done."', True), ("what?", True), ("Dr.", False), ("3.5", False), ("is", False), ("。", True)],
+    [
+        ("done.", True),
+        ('done."', True),
+        ("what?", True),
+        ("Dr.", False),
+        ("3.5", False),
+        ("is", False),
+        ("。", True),
+    ],
 )
 def test_sentence_ends_are_read_from_punctuation(text: str, ends: bool) -> None:
     assert ends_sentence(text) is ends

@@ -1,17 +1,45 @@
-"""What a decoder's search gives back, as words. Pure."""
+"""What a decoder's search gives back, as words with honest confidences. Pure."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from models.contracts import Word
 
 FRAME_SECONDS = 0.01
+
+# P(word is right) as a logistic function of the word's posterior and of the mean over its
+# chunk, both as log odds. Fitted to 379 words of 15 recordings (read, telephone and public
+# speech); on them the classes 0.2, 0.5, 0.7, 0.85 and 0.95 were right in 35, 47, 61, 88
+# and 100 of 100 cases, while the raw posterior of right words is often below 0.2.
+_OFFSET, _OWN_WEIGHT, _CHUNK_WEIGHT = 0.43, 0.32, 0.38
+_LEAST_POSTERIOR = 1e-3
+
+_LEAST_WORD = 0.15
+"""Words less likely right than this are left out."""
+_LEAST_CHUNK = 0.28
+"""A chunk whose words are on average less likely right than this is taken for noise, music
+or a foreign language. Measured means: English 0.41 and more (bad telephone lines 0.3),
+music 0.1 to 0.2, French 0.23, Japanese 0.3."""
+
+_LONGEST_WORD_FRAMES = 130
+"""A longer "word" is a stretch of noise: it counts as surely wrong. The longest right one
+in the recordings took 0.9 s."""
+
 _VARIANT = re.compile(r"\(\d+\)$")
 
-DecodedSegment = tuple[str, int, int, float]
-"""Dictionary entry, first frame, last frame (included), posterior probability."""
+
+@dataclass(frozen=True, slots=True)
+class DecodedEntry:
+    """A dictionary entry on the best path: first and last frame (both in it), posterior."""
+
+    entry: str
+    first_frame: int
+    last_frame: int
+    posterior: float
 
 
 def is_filler(entry: str) -> bool:
@@ -24,13 +52,40 @@ def spelling(entry: str) -> str:
     return _VARIANT.sub("", entry)
 
 
-def spoken_words(segments: Iterable[DecodedSegment], duration_seconds: float) -> tuple[Word, ...]:
-    """The words among the segments, in seconds, inside the chunk."""
-    words = []
-    for entry, first, last, probability in segments:
-        if is_filler(entry):
-            continue
-        start = min(first * FRAME_SECONDS, duration_seconds)
-        end = min((last + 1) * FRAME_SECONDS, duration_seconds)
-        words.append(Word(spelling(entry), start, end, min(1.0, max(0.0, probability))))
-    return tuple(words)
+def confidences(posteriors: Sequence[float]) -> list[float]:
+    """Probability that each word of a chunk is right, from the posteriors of them all."""
+    odds = [_log_odds(posterior) for posterior in posteriors]
+    chunk = sum(odds) / len(odds) if odds else 0.0
+    return [
+        1 / (1 + math.exp(-(_OFFSET + _OWN_WEIGHT * own + _CHUNK_WEIGHT * chunk))) for own in odds
+    ]
+
+
+def spoken_words(path: Iterable[DecodedEntry], duration_seconds: float) -> tuple[Word, ...]:
+    """The words of a path in seconds, inside the chunk, without those that are probably wrong."""
+    said = [each for each in path if not is_filler(each.entry)]
+    likely = confidences([_plausible_posterior(each) for each in said])
+    if not said or sum(likely) / len(likely) < _LEAST_CHUNK:
+        return ()
+    words = (_word(each, p, duration_seconds) for each, p in zip(said, likely, strict=True))
+    return tuple(
+        word
+        for word in words
+        if word.confidence >= _LEAST_WORD and word.end_seconds > word.start_seconds
+    )
+
+
+def _plausible_posterior(each: DecodedEntry) -> float:
+    too_long = each.last_frame - each.first_frame >= _LONGEST_WORD_FRAMES
+    return 0.0 if too_long else each.posterior
+
+
+def _word(each: DecodedEntry, confidence: float, duration_seconds: float) -> Word:
+    start = min(each.first_frame * FRAME_SECONDS, duration_seconds)
+    end = min((each.last_frame + 1) * FRAME_SECONDS, duration_seconds)
+    return Word(spelling(each.entry), start, end, confidence)
+
+
+def _log_odds(posterior: float) -> float:
+    bounded = min(1 - _LEAST_POSTERIOR, max(_LEAST_POSTERIOR, posterior))
+    return math.log(bounded / (1 - bounded))

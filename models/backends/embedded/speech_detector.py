@@ -28,6 +28,10 @@ _FRAME = round(SAMPLE_RATE_HZ * _FRAME_SECONDS)
 _WEBRTC_MODE = 2
 """0 lets most through, 3 least; 2 keeps quiet word ends, 3 loses them."""
 
+_WEBRTC_LEVEL_DB = -26.0
+_MAX_GAIN_DB = 30.0
+"""WebRTC's models were made for speech of telephone level: quiet recordings are raised to it."""
+
 _QUIETEST_DB = -70.0
 """Anything below is silence: dither and rounding noise of 16 bits lie near -96 dB."""
 _ABOVE_BACKGROUND_DB = 5.0
@@ -46,7 +50,7 @@ _MIN_VOICED_SHARE = 0.12
 _PERIODIC = 0.6
 """Normalised autocorrelation of a vowel exceeds it (Boersma 1993 takes 0.45 for noisy speech)."""
 _CLOSE_SECONDS = 0.3
-_OPEN_SECONDS = 0.12
+_OPEN_SECONDS = 0.18
 _BATCH = 1000
 
 Mask = npt.NDArray[np.bool_]
@@ -62,7 +66,7 @@ class EmbeddedSpeechDetector:
             return []
         frames = samples[: len(samples) // _FRAME * _FRAME].reshape(-1, _FRAME)
         levels = _levels(frames)
-        active = _webrtc(frames) & (levels > _threshold(levels))
+        active = _webrtc(frames, levels) & (levels > _threshold(levels))
         likely = _closed(active) & _voice_like(levels, _voiced(samples, len(frames)))
         return _spans(binary_opening(_closed(likely), np.ones(_count(_OPEN_SECONDS))))
 
@@ -78,10 +82,11 @@ def _closed(mask: Mask) -> Mask:
     return closed
 
 
-def _webrtc(frames: Samples) -> Mask:
+def _webrtc(frames: Samples, levels: Curve) -> Mask:
     # Its noise model adapts, so that one is made for each call: same samples, same answer.
     detector = pocketsphinx.Vad(_WEBRTC_MODE, SAMPLE_RATE_HZ, _FRAME_SECONDS)
-    pcm = (np.clip(frames, -1.0, 1.0) * 32767).astype("<i2")
+    gain = 10 ** (np.clip(_WEBRTC_LEVEL_DB - np.percentile(levels, 95), 0, _MAX_GAIN_DB) / 20)
+    pcm = (np.clip(gain * frames, -1.0, 1.0) * 32767).astype("<i2")
     return np.array([detector.is_speech(frame.tobytes()) for frame in pcm], dtype=bool)
 
 

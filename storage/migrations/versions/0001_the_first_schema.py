@@ -80,6 +80,14 @@ def upgrade() -> None:
         sa.UniqueConstraint("name", name=op.f("uq_accounts_name")),
     )
     op.create_table(
+        "rate_limits",
+        sa.Column("bucket", sa.Text(), nullable=False),
+        sa.Column("minute", sa.BigInteger(), nullable=False),
+        sa.Column("used", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("bucket", name=op.f("pk_rate_limits")),
+        prefixes=["UNLOGGED"],
+    )
+    op.create_table(
         "api_keys",
         sa.Column("id", sa.Uuid(), nullable=False),
         sa.Column("account_id", sa.Uuid(), nullable=False),
@@ -104,6 +112,31 @@ def upgrade() -> None:
         sa.UniqueConstraint("secret_sha256", name=op.f("uq_api_keys_secret_sha256")),
     )
     op.create_index(op.f("ix_api_keys_account_id"), "api_keys", ["account_id"], unique=False)
+    op.create_table(
+        "idempotency_records",
+        sa.Column("account_id", sa.Uuid(), nullable=False),
+        sa.Column("operation", sa.Text(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("body_sha256", sa.LargeBinary(), nullable=False),
+        sa.Column("status", sa.SmallInteger(), nullable=False),
+        sa.Column("headers", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.Column(
+            "created_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+        ),
+        sa.ForeignKeyConstraint(
+            ["account_id"], ["accounts.id"], name=op.f("fk_idempotency_records_account_id")
+        ),
+        sa.PrimaryKeyConstraint(
+            "account_id", "operation", "key", name=op.f("pk_idempotency_records")
+        ),
+    )
+    op.create_index(
+        "ix_idempotency_records_age", "idempotency_records", ["created_at"], unique=False
+    )
     op.create_table(
         "jobs",
         sa.Column("id", sa.Uuid(), nullable=False),
@@ -256,6 +289,27 @@ def upgrade() -> None:
             ["account_id"], ["accounts.id"], name=op.f("fk_sign_in_links_account_id")
         ),
         sa.PrimaryKeyConstraint("token_sha256", name=op.f("pk_sign_in_links")),
+    )
+    op.create_table(
+        "signing_secrets",
+        sa.Column("account_id", sa.Uuid(), nullable=False),
+        sa.Column("current", sa.LargeBinary(), nullable=False),
+        sa.Column("previous", sa.LargeBinary(), nullable=True),
+        sa.Column(
+            "created_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("now()"),
+            nullable=False,
+        ),
+        sa.Column("rotated_at", sa.DateTime(timezone=True), nullable=True),
+        sa.CheckConstraint(
+            "(previous IS NULL) = (rotated_at IS NULL)",
+            name=op.f("ck_signing_secrets_rotation_has_time"),
+        ),
+        sa.ForeignKeyConstraint(
+            ["account_id"], ["accounts.id"], name=op.f("fk_signing_secrets_account_id")
+        ),
+        sa.PrimaryKeyConstraint("account_id", name=op.f("pk_signing_secrets")),
     )
     op.create_table(
         "ledger_entries",
@@ -468,6 +522,7 @@ def downgrade() -> None:
     )
     op.drop_index("ix_ledger_entries_account", table_name="ledger_entries")
     op.drop_table("ledger_entries")
+    op.drop_table("signing_secrets")
     op.drop_table("sign_in_links")
     op.drop_table("sessions")
     op.drop_index(
@@ -494,6 +549,9 @@ def downgrade() -> None:
         "ix_jobs_leased", table_name="jobs", postgresql_where=sa.text("state = 'processing'")
     )
     op.drop_table("jobs")
+    op.drop_index("ix_idempotency_records_age", table_name="idempotency_records")
+    op.drop_table("idempotency_records")
     op.drop_index(op.f("ix_api_keys_account_id"), table_name="api_keys")
     op.drop_table("api_keys")
+    op.drop_table("rate_limits")
     op.drop_table("accounts")

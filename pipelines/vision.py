@@ -1,0 +1,211 @@
+"""Vision: a video's segments in, its scenes out.
+
+    features  (map, 1:1 a segment)  decode once, store tiny pictures of every frame
+    cuts      (reduce, pure)        over all segments end to end, as if never cut up
+    scenes    (map, 1:1 a group)    stills, palette, thumbnail, camera motion, description
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import numpy as np
+
+from models.contracts import CameraMotion, ShotAngle, ShotType
+from models.sources import ModelSource
+from pipelines.chains import Control, Row, Step, Workspace, guarded, run_chain
+from pipelines.contracts import Scene, StageCode, StageError, VideoSource, VisionResult
+from pipelines.merge.cuts import Cut, CutConfig, CutDetector
+from pipelines.merge.frame_features import FrameFeatures, Times, from_bytes
+from pipelines.merge.motion import pair_times
+from pipelines.merge.scene_plans import SceneBorders, scenes_between, still_times
+from pipelines.steps.vision_describe import (
+    DescribeConfig,
+    ScenePlan,
+    make_describe_step,
+    plans_to,
+    read_findings,
+    segment_at,
+)
+from pipelines.steps.vision_features import FeaturesConfig, make_features_step
+
+_FEATURES_SHARE = 0.7
+"""Of the stage's time, taken by the first chain on common footage; for progress only."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisionConfig:
+    """How a video is looked at."""
+
+    features: FeaturesConfig = field(default_factory=FeaturesConfig)
+    cuts: CutConfig = field(default_factory=CutConfig)
+    describe: DescribeConfig = field(default_factory=DescribeConfig)
+    max_scenes_a_task: int = 8
+    """Bounds a task's memory: up to three stills a scene are held at once."""
+
+
+def analyse_vision(
+    video: VideoSource,
+    *,
+    workspace: Workspace,
+    models: ModelSource,
+    control: Control,
+    config: VisionConfig,
+) -> VisionResult:
+    """The scenes of ``video``; none where it has no cuts.
+
+    Outputs that an earlier run stored in ``workspace`` are used again. Raises
+    StageError (VISION_FAILED where nothing can be decoded) and StageStoppedError.
+    """
+    features = _features_chain(video, workspace, control, config)
+    cuts, times_ms = _find_cuts(features, video, workspace, control, config.cuts)
+    plans, borders = _plans(cuts, times_ms, video.duration_ms)
+    described = _describe_chain(plans, video, workspace, models, control, config)
+    control.progress(1.0)
+    reused_features = sum(bool(row["reused"]) for row in features)
+    computed_scenes = sum(int(row["computed"]) for row in described)
+    return VisionResult(
+        scenes=_scenes(described, borders, workspace),
+        shards_computed=len(features) - reused_features + computed_scenes,
+        shards_reused=reused_features + len(plans) - computed_scenes,
+    )
+
+
+def _features_chain(
+    video: VideoSource, workspace: Workspace, control: Control, config: VisionConfig
+) -> list[Row]:
+    """1:1, a row a segment, in order of time."""
+    rows = [
+        {
+            "index": segment.index,
+            "key": segment.key,
+            "start_ms": segment.start_ms,
+            "end_ms": segment.end_ms,
+        }
+        for segment in video.segments
+    ]
+    step = make_features_step(video, workspace, config.features)
+    done = _mapped(rows, step, "Reading the pictures", control, (0.0, _FEATURES_SHARE))
+    return sorted(done, key=lambda row: int(row["index"]))
+
+
+def _describe_chain(
+    plans: Sequence[ScenePlan],
+    video: VideoSource,
+    workspace: Workspace,
+    models: ModelSource,
+    control: Control,
+    config: VisionConfig,
+) -> list[Row]:
+    """1:1, a row a group of neighbouring scenes, in order of time."""
+    groups = grouped(plans, video, config.max_scenes_a_task)
+    rows = [{"index": index, "plans": plans_to(group)} for index, group in enumerate(groups)]
+    step = make_describe_step(video, workspace, models, config.describe)
+    done = _mapped(rows, step, "Describing the scenes", control, (_FEATURES_SHARE, 1.0))
+    return sorted(done, key=lambda row: int(row["index"]))
+
+
+def _mapped(
+    rows: list[Row], step: Step, name: str, control: Control, progress: tuple[float, float]
+) -> list[Row]:
+    """``step`` over ``rows`` as Ray Data tasks, a row each."""
+    if not rows:
+        return []
+    import ray.data
+
+    dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
+        guarded(step, name=name, code=StageCode.VISION_FAILED), num_cpus=1
+    )
+    return run_chain(
+        dataset,
+        control,
+        rows_expected=len(rows),
+        progress_from=progress[0],
+        progress_to=progress[1],
+    )
+
+
+def _find_cuts(
+    rows: Sequence[Row],
+    video: VideoSource,
+    workspace: Workspace,
+    control: Control,
+    config: CutConfig,
+) -> tuple[tuple[Cut, ...], Times]:
+    """The cuts and all frame times; one segment's features in memory at a time."""
+    detector = CutDetector(config)
+    times = []
+    for features in _stored_features(rows, workspace):
+        control.check()
+        detector.feed(features)
+        times.append(features.times_ms)
+    all_times = np.concatenate(times) if times else np.empty(0, np.int64)
+    if len(all_times) == 0:
+        message = "No picture of the video could be decoded."
+        raise StageError(StageCode.VISION_FAILED, message)
+    return detector.finish(video.duration_ms), all_times
+
+
+def _stored_features(rows: Sequence[Row], workspace: Workspace) -> Iterator[FrameFeatures]:
+    for row in rows:
+        yield from_bytes(workspace.store.read_bytes(row["features_key"]))
+
+
+def _plans(
+    cuts: Sequence[Cut], times_ms: Times, duration_ms: int
+) -> tuple[list[ScenePlan], list[SceneBorders]]:
+    borders = scenes_between(cuts, duration_ms)
+    plans = [
+        ScenePlan(
+            index=index,
+            start_ms=scene.start_ms,
+            end_ms=scene.end_ms,
+            still_times_ms=still_times(times_ms, scene),
+            motion_pairs_ms=tuple(
+                pair_times(times_ms, scene.clear_start_ms, scene.clear_end_ms)
+            ),
+        )
+        for index, scene in enumerate(borders)
+    ]
+    return plans, borders
+
+
+def grouped(plans: Sequence[ScenePlan], video: VideoSource, at_most: int) -> list[list[ScenePlan]]:
+    """Neighbouring scenes that lie in one segment, no more than ``at_most`` together."""
+    groups = []
+    for _, members in groupby(plans, key=lambda plan: _home(plan, video)):
+        together = list(members)
+        groups += [together[first : first + at_most] for first in range(0, len(together), at_most)]
+    return groups
+
+
+def _home(plan: ScenePlan, video: VideoSource) -> int:
+    """The segment that the scene's middle still comes from."""
+    return segment_at(video, plan.still_times_ms[len(plan.still_times_ms) // 2]).index
+
+
+def _scenes(
+    rows: Sequence[Row], borders: Sequence[SceneBorders], workspace: Workspace
+) -> tuple[Scene, ...]:
+    keys = [key for row in rows for key in row["keys"]]
+    scenes = []
+    for index, (key, border) in enumerate(zip(keys, borders, strict=True)):
+        found = read_findings(workspace, key)
+        scenes.append(
+            Scene(
+                index=index,
+                start_ms=border.start_ms,
+                end_ms=border.end_ms,
+                description=found.description,
+                objects=found.objects,
+                color_palette=found.color_palette,
+                shot_type=ShotType(found.shot_type),
+                shot_angle=ShotAngle(found.shot_angle),
+                camera_motion=CameraMotion(found.camera_motion),
+                confidence=border.confidence,
+                thumbnail_key=found.thumbnail_key,
+            )
+        )
+    return tuple(scenes)

@@ -1,0 +1,1 @@
+"""Keyless discovery: prices, estimates, formats, the interface document."""

@@ -1,0 +1,133 @@
+"""``vas doctor``: is this machine able to run the service? Each model does one real inference."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.contracts import SAMPLE_RATE_HZ, AudioChunk, SceneStills
+from models.sources import LocalModels
+from serve_app.local_service import prepared
+from serve_app.settings import GIB, Settings
+from storage.database import Database
+
+MIN_FREE_BYTES = 2 * GIB
+CODECS = ("h264", "hevc", "vp9", "av1", "mpeg2video", "prores", "aac", "mp3", "opus", "flac")
+
+Check = Callable[[Settings], str]
+
+
+class CheckFailedError(Exception):
+    """The machine lacks something; the message says what."""
+
+
+def examine(settings: Settings) -> list[dict[str, Any]]:
+    """One finding a check: ``{check, ok, detail}``."""
+    return [_finding(name, check, settings) for name, check in CHECKS.items()]
+
+
+def _finding(name: str, check: Check, settings: Settings) -> dict[str, Any]:
+    try:
+        return {"check": name, "ok": True, "detail": check(settings)}
+    except Exception as error:  # whatever it is, the operator is told
+        return {"check": name, "ok": False, "detail": f"{type(error).__name__}: {error}"}
+
+
+def _port(settings: Settings) -> str:
+    from serve_app.local_service import require_free_port
+
+    require_free_port(settings.host, settings.port)
+    return f"{settings.host}:{settings.port} is free"
+
+
+def _disk(settings: Settings) -> str:
+    folder = settings.data_dir.expanduser().resolve()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if free < MIN_FREE_BYTES:
+        raise CheckFailedError(f"only {free / GIB:.1f} GiB free at {existing}")
+    return f"{free / GIB:.1f} GiB free at {existing}"
+
+
+def _gpu(_: Settings) -> str:
+    """No GPU is no failure: the embedded profile needs none."""
+    program = shutil.which("nvidia-smi")
+    return f"driver found ({program})" if program else "none; the embedded models run on the CPU"
+
+
+def _codecs(_: Settings) -> str:
+    import av
+
+    missing = [name for name in CODECS if name not in av.codecs_available]
+    if missing:
+        raise CheckFailedError(f"PyAV lacks {', '.join(missing)}")
+    return f"PyAV {av.__version__} decodes {', '.join(CODECS)}"
+
+
+def _database(settings: Settings) -> str:
+    async def version(url: str) -> str:
+        database = Database(url, pool_size=2)
+        try:
+            async with database.statement() as connection:
+                result = await connection.exec_driver_sql("SHOW server_version")
+                return str(result.scalar_one())
+        finally:
+            await database.close()
+
+    with tempfile.TemporaryDirectory(prefix="vas-doctor-") as folder:
+        own = settings.database_url is None
+        # Without a server of the operator's, a throw-away one proves that one can be started.
+        tried = settings.model_copy(update={"data_dir": Path(folder)}) if own else settings
+        with prepared(tried) as complete:
+            found = asyncio.run(version(complete.database_url or ""))
+    return f"PostgreSQL {found}" + (" (embedded)" if own else "")
+
+
+def _transcriber(_: Settings) -> str:
+    silence = np.zeros(SAMPLE_RATE_HZ, dtype=np.float32)
+    [result] = LocalModels().transcriber().transcribe([AudioChunk(silence)])
+    if result.words:
+        raise CheckFailedError(f"heard {result.words[0].text!r} in silence")
+    return "transcribes; hears nothing in silence"
+
+
+def _describer(_: Settings) -> str:
+    grey = np.full((180, 320, 3), 128, dtype=np.uint8)
+    [result] = LocalModels().scene_describer().describe([SceneStills((grey,), 1.0)])
+    return f"describes a grey picture: {result.description}"
+
+
+def _speech_detector(_: Settings) -> str:
+    silence = np.zeros(2 * SAMPLE_RATE_HZ, dtype=np.float32)
+    regions = LocalModels().speech_detector().detect(silence)
+    if regions:
+        raise CheckFailedError("found speech in silence")
+    return "finds no speech in silence"
+
+
+def _speaker_embedder(_: Settings) -> str:
+    seconds = np.arange(2 * SAMPLE_RATE_HZ, dtype=np.float32) / SAMPLE_RATE_HZ
+    tone = (0.3 * np.sin(2 * np.pi * 140 * seconds)).astype(np.float32)
+    vectors = LocalModels().speaker_embedder().embed([tone])
+    if not np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-3):
+        raise CheckFailedError("vectors are not of unit length")
+    return f"{vectors.shape[1]} dimensions"
+
+
+CHECKS: dict[str, Check] = {
+    "port": _port,
+    "disk": _disk,
+    "GPU": _gpu,
+    "codecs": _codecs,
+    "database": _database,
+    "model: transcribe": _transcriber,
+    "model: detect": _speech_detector,
+    "model: embed": _speaker_embedder,
+    "model: describe": _describer,
+}

@@ -1,0 +1,263 @@
+"""From a request body to the jobs it asks for: pure validation, nothing stored yet."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pydantic_core import PydanticCustomError
+
+from serve_app.errors import ApiError, ErrorCode
+from serve_app.http.urls import require_callback_url, require_media_url
+from serve_app.jobs.formats import tier_of
+from serve_app.jobs.schemas import (
+    AudioTrackOptions,
+    Clip,
+    CreateBatchBody,
+    CreateJobBody,
+    CreateJobFromUrlBody,
+    FetchedTrack,
+    JobOptions,
+    SeparateAudio,
+    UploadedTrack,
+    plain_file_name,
+)
+from serve_app.sealing import Sealer
+from serve_app.settings import Settings
+from storage.jobs import NewJob
+from storage.types import JobState, ProcessingMode, Tier
+from storage.uploads import MEDIA_SLOT, Upload
+
+AUDIO_SLOT = "audio"
+DEFAULT_FILE_NAME = "video"
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """What plans need to know of the service and the caller."""
+
+    settings: Settings
+    sealer: Sealer
+    account_id: uuid.UUID
+    base_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """A job to create, with the files it waits for."""
+
+    job: NewJob
+    uploads: list[Upload] = field(default_factory=list)
+
+
+def max_upload_bytes(settings: Settings, tier: Tier) -> int:
+    """The tier's upload limit."""
+    return settings.raw_max_bytes if tier is Tier.RAW else settings.standard_max_bytes
+
+
+def source_prefix(job_id: uuid.UUID) -> str:
+    """Where the footage of a job lies in the object store."""
+    return f"jobs/{job_id}/source"
+
+
+def plan_upload(planner: Planner, body: CreateJobBody) -> JobPlan:
+    """Plan of ``POST /jobs``."""
+    callback = _callback(planner, body)
+    tier = _tier(planner, body.fileName, "fileName")
+    _check_size(planner, body, tier)
+    audio: list[dict[str, Any]] = []
+    slots = [(MEDIA_SLOT, body.fileName, body.fileSizeBytes)]
+    if body.audioFileName is not None:
+        _tier(planner, body.audioFileName, "audioFileName")
+        slots.append((AUDIO_SLOT, body.audioFileName, None))
+        audio.append(_single_audio(body) | {"slot": AUDIO_SLOT, "name": body.audioFileName})
+    for index, track in enumerate(body.audioTracks or []):
+        _tier(planner, track.fileName, f"audioTracks[{index}].fileName")
+        slot = f"track-{index}"
+        slots.append((slot, track.fileName, None))
+        audio.append(_uploaded_track(track) | {"slot": slot})
+    job = NewJob(
+        account_id=planner.account_id,
+        state=JobState.AWAITING_UPLOAD,
+        processing_mode=ProcessingMode(body.processingMode),
+        file_name=body.fileName,
+        tier=tier,
+        callback_url=callback,
+        metadata=body.metadata or {},
+        source=_source(planner, "upload", body, audio=audio),
+        upload_lifetime=timedelta(seconds=planner.settings.upload_lifetime_seconds),
+    )
+    return JobPlan(job, [_upload(job.id, *slot) for slot in slots])
+
+
+def plan_from_url(planner: Planner, body: CreateJobFromUrlBody) -> JobPlan:
+    """Plan of ``POST /jobs/from-url``."""
+    callback = _callback(planner, body)
+    clip = _clip(planner, body.url, body.downloadToken, body.provider, "url")
+    name = body.fileName or _name_in(body.url)
+    tier = _tier(planner, name, "url" if body.fileName is None else "fileName")
+    audio: list[dict[str, Any]] = []
+    if body.audioUrl is not None:
+        audio.append(
+            _single_audio(body)
+            | _clip(planner, body.audioUrl, body.audioDownloadToken, None, "audioUrl")
+            | {"name": _name_in(body.audioUrl)}
+        )
+    for index, track in enumerate(body.audioTracks or []):
+        audio.append(_fetched_track(planner, track, f"audioTracks[{index}].url"))
+    return JobPlan(
+        NewJob(
+            account_id=planner.account_id,
+            state=JobState.QUEUED,
+            processing_mode=ProcessingMode(body.processingMode),
+            file_name=name,
+            tier=tier,
+            callback_url=callback,
+            metadata=body.metadata or {},
+            source=_source(planner, "url", body, clips=[clip], audio=audio),
+        )
+    )
+
+
+def plan_batch(planner: Planner, body: CreateBatchBody) -> list[JobPlan]:
+    """Plans of ``POST /jobs/batch``: a job a clip, or one job for a continuous programme."""
+    callback = _callback(planner, body)
+    batch_id = uuid.uuid4()
+    clips = [
+        _clip(planner, c.sourceUrl, c.downloadToken, c.provider, f"clips[{i}].sourceUrl")
+        for i, c in enumerate(body.clips)
+    ]
+    names = [clip.fileName or _name_in(clip.sourceUrl) for clip in body.clips]
+    tiers = [
+        _tier(planner, name, _name_param(index, body.clips[index]))
+        for index, name in enumerate(names)
+    ]
+    mode = ProcessingMode(body.processingMode)
+
+    def job(
+        index: int, sources: list[dict[str, Any]], tier: Tier, metadata: dict[str, Any]
+    ) -> JobPlan:
+        return JobPlan(
+            NewJob(
+                account_id=planner.account_id,
+                state=JobState.QUEUED,
+                processing_mode=mode,
+                file_name=names[index],
+                tier=tier,
+                callback_url=callback,
+                metadata=metadata,
+                source=_source(planner, "url", body, clips=sources),
+                batch_id=batch_id,
+                batch_index=index,
+            )
+        )
+
+    shared = body.metadata or {}
+    if body.mode == "continuous":
+        tier = Tier.RAW if Tier.RAW in tiers else Tier.STANDARD
+        return [job(0, clips, tier, shared)]
+    return [
+        job(index, [clip], tiers[index], shared | (body.clips[index].metadata or {}))
+        for index, clip in enumerate(clips)
+    ]
+
+
+def _name_param(index: int, clip: Clip) -> str:
+    return f"clips[{index}].{'sourceUrl' if clip.fileName is None else 'fileName'}"
+
+
+def _callback(planner: Planner, body: JobOptions) -> str | None:
+    if body.callbackUrl is not None:
+        require_callback_url(body.callbackUrl, "callbackUrl", planner.settings)
+    return body.callbackUrl
+
+
+def _tier(planner: Planner, file_name: str, param: str) -> Tier:
+    return tier_of(file_name, enabled_raw=planner.settings.raw_decoders, param=param)
+
+
+def _check_size(planner: Planner, body: CreateJobBody, tier: Tier) -> None:
+    limit = max_upload_bytes(planner.settings, tier)
+    if body.fileSizeBytes is not None and body.fileSizeBytes > limit:
+        raise ApiError(
+            ErrorCode.FILE_TOO_LARGE,
+            f"The file must not be larger than {limit} bytes.",
+            param="fileSizeBytes",
+            extra={"maxUploadBytes": limit, "formatTier": str(tier)},
+        )
+
+
+def _source(
+    planner: Planner,
+    kind: str,
+    body: JobOptions,
+    *,
+    clips: list[dict[str, Any]] | None = None,
+    audio: list[dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "base_url": planner.base_url,
+        "clips": clips or [],
+        "audio": audio or [],
+        "keyterms": body.keyterms or [],
+    }
+
+
+def _clip(
+    planner: Planner, url: str, token: str | None, provider: str | None, param: str
+) -> dict[str, Any]:
+    require_media_url(url, param, planner.settings)
+    return {"url": url, "provider": provider, "sealed_token": _sealed(planner, token)}
+
+
+def _sealed(planner: Planner, token: str | None) -> str | None:
+    return None if token is None else base64.b64encode(planner.sealer.seal(token)).decode()
+
+
+def _single_audio(body: SeparateAudio) -> dict[str, Any]:
+    return {"sync_mode": body.audioSyncMode, "offset_ms": body.audioOffsetMs}
+
+
+def _track_options(track: AudioTrackOptions) -> dict[str, Any]:
+    return {
+        "sync_mode": track.syncMode,
+        "offset_ms": track.offsetMs,
+        "label": track.label,
+        "per_channel": track.perChannelTranscription,
+        "channels": track.channels,
+    }
+
+
+def _uploaded_track(track: UploadedTrack) -> dict[str, Any]:
+    return _track_options(track) | {"name": track.fileName}
+
+
+def _fetched_track(planner: Planner, track: FetchedTrack, param: str) -> dict[str, Any]:
+    clip = _clip(planner, track.url, track.downloadToken, None, param)
+    return _track_options(track) | clip | {"name": _name_in(track.url)}
+
+
+def _name_in(url: str) -> str:
+    """The file name that a URL's path ends with, or a plain default."""
+    last = unquote(urlsplit(url).path).rsplit("/", 1)[-1]
+    try:
+        return plain_file_name(last[:255])
+    except PydanticCustomError:
+        return DEFAULT_FILE_NAME
+
+
+def _upload(job_id: uuid.UUID, slot: str, file_name: str, declared: int | None) -> Upload:
+    return Upload(
+        job_id=job_id,
+        slot=slot,
+        file_name=file_name,
+        object_key=f"{source_prefix(job_id)}/{slot}",
+        declared_bytes=declared,
+        received_bytes=None,
+        completed_at=None,
+    )

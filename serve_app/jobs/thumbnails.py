@@ -1,0 +1,65 @@
+"""Stills of scenes, under signed addresses that need no key."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from serve_app.errors import ApiError, ErrorCode
+from serve_app.http.context import API_PREFIX, world_of
+from serve_app.http.envelope import public_url
+from serve_app.http.signing import BadSignatureError
+from serve_app.jobs.service import parse_job_id
+from storage.objects import ObjectNotFoundError
+from storage.results import find_thumbnail_key
+
+_PURPOSE = "thumbnail"
+_LIFETIME_HOURS = 24
+
+router = APIRouter(prefix=API_PREFIX)
+
+
+def with_thumbnails(
+    request: Request, job_id: uuid.UUID, scenes: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Stored scenes with ``thumbnailUrl`` in place of the object's key."""
+    signer = world_of(request).signer
+    # Whole hours, so that a list that is read twice shows the same addresses.
+    expires_at = (int(time.time()) // 3600 + _LIFETIME_HOURS + 1) * 3600
+    rendered = []
+    for scene in scenes:
+        path = f"{API_PREFIX}/jobs/{job_id}/thumbnails/{scene['index']}.jpg"
+        shown = {name: value for name, value in scene.items() if name != "thumbnailKey"}
+        shown["thumbnailUrl"] = public_url(request) + signer.sign_path(
+            _PURPOSE, path, expires_at=expires_at
+        )
+        rendered.append(shown)
+    return rendered
+
+
+@router.get("/jobs/{job_id}/thumbnails/{index}.jpg", include_in_schema=False)
+async def get_thumbnail(
+    request: Request, job_id: str, index: int, expires: str = "", signature: str = ""
+) -> Response:
+    """A still, for whoever holds its signed address; otherwise there is nothing here."""
+    world = world_of(request)
+    missing = ApiError(ErrorCode.NOT_FOUND, "There is no such picture.")
+    try:
+        world.signer.check_path(_PURPOSE, request.url.path, expires=expires, signature=signature)
+    except BadSignatureError:
+        raise missing from None
+    async with world.database.statement() as connection:
+        key = await find_thumbnail_key(connection, parse_job_id(job_id), index)
+    if key is None:
+        raise missing
+    try:
+        picture = await run_in_threadpool(world.objects.read_bytes, key)
+    except ObjectNotFoundError:
+        raise missing from None
+    headers = {"Cache-Control": "private, max-age=3600"}
+    return Response(picture, media_type="image/jpeg", headers=headers)

@@ -1,0 +1,1 @@
+"""Dashboard endpoints: keys, portal, sessions."""

@@ -1,0 +1,1 @@
+"""Webhooks: signing, the delivery log, the test."""

@@ -1,0 +1,109 @@
+"""The delivery log, and a test event to any endpoint."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict
+from starlette.responses import Response
+
+from serve_app.http.authentication import KeyedRoute, account_of
+from serve_app.http.bodies import read_json_object
+from serve_app.http.context import API_PREFIX, world_of
+from serve_app.http.envelope import success
+from serve_app.http.queries import single
+from serve_app.http.urls import require_callback_url
+from serve_app.jobs.rendering import timestamp
+from serve_app.jobs.schemas import Url, parse_body
+from serve_app.jobs.service import parse_job_id
+from serve_app.webhooks.sending import Outcome, send_event
+from serve_app.webhooks.signing import new_signing_secret, signed_headers
+from storage import signing_secrets
+from storage.outbox import Delivery, list_deliveries
+
+TEST_EVENT = "webhook.test"
+TEST_MESSAGE = "This is a test event. No job has ended."
+
+router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute)
+
+
+@router.get("/webhooks/deliveries", operation_id="listWebhookDeliveries")
+async def list_webhook_deliveries(request: Request) -> Response:
+    """The account's last deliveries, newest first."""
+    job_id = single(request, "jobId")
+    wanted = None if job_id is None else parse_job_id(job_id)
+    async with world_of(request).database.statement() as connection:
+        found = await list_deliveries(connection, account_of(request), job_id=wanted)
+    return success(request, [_record(delivery) for delivery in found])
+
+
+def _record(delivery: Delivery) -> dict[str, Any]:
+    return {
+        "id": delivery.id,
+        "jobId": str(delivery.job_id),
+        "eventType": delivery.event_type,
+        "urlHost": urlsplit(delivery.url).hostname,
+        "status": delivery.status,
+        "attempts": delivery.attempts,
+        "lastStatus": delivery.last_status,
+        "lastError": delivery.last_error,
+        "disabled": delivery.status == "disabled",
+        "deliveredAt": timestamp(delivery.delivered_at),
+        "createdAt": timestamp(delivery.created_at),
+    }
+
+
+class TestWebhookBody(BaseModel):
+    """Body of ``POST /webhooks/test``."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    url: Url
+
+
+@router.post("/webhooks/test", operation_id="sendTestWebhook")
+async def send_test_webhook(request: Request) -> Response:
+    """Send a signed ``webhook.test`` event to ``url`` and say what came back."""
+    world = world_of(request)
+    raw = await read_json_object(request, max_bytes=world.settings.max_body_bytes)
+    body = parse_body(TestWebhookBody, raw)
+    require_callback_url(body.url, "url", world.settings)
+    fresh = world.sealer.seal(new_signing_secret())
+    async with world.database.transaction() as connection:
+        stored = await signing_secrets.get_or_create(connection, account_of(request), fresh)
+    sealed = [stored.current] + ([stored.previous] if stored.previous else [])
+    content = _test_event()
+    headers = signed_headers(
+        [world.sealer.open(secret) for secret in sealed],
+        f"test_{secrets.token_hex(16)}",
+        int(time.time()),
+        content,
+    )
+    outcome = await send_event(body.url, headers, content, settings=world.settings)
+    return success(request, _test_result(outcome))
+
+
+def _test_event() -> bytes:
+    event = {
+        "type": TEST_EVENT,
+        "timestamp": timestamp(datetime.now(UTC)),
+        "data": {"message": TEST_MESSAGE},
+    }
+    return json.dumps(event).encode()
+
+
+def _test_result(outcome: Outcome) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "delivered": outcome.delivered,
+        "statusCode": outcome.status_code,
+        "latencyMs": outcome.latency_ms,
+    }
+    if outcome.failure is not None:
+        result["error"] = outcome.failure
+    return result

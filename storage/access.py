@@ -1,0 +1,100 @@
+"""Who calls and how often: one statement authenticates a key and counts the request."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from storage.keys import fingerprint
+
+WINDOW_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A bucket's count in its current one-minute window, this request included."""
+
+    used: int
+    resets_at: int
+    """Unix seconds."""
+    now: float
+    """The database's clock, Unix seconds: the one that all replicas share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The account behind a valid key, and its count in the bucket asked for."""
+
+    account_id: uuid.UUID
+    key_id: uuid.UUID
+    suspended: bool
+    window: Window
+
+
+_MINUTE = f"floor(extract(epoch FROM clock_timestamp()) / {WINDOW_SECONDS})::bigint"
+# A statement that waited for its row may carry an older minute than the row has
+# by now; it counts in the row's minute and never turns the window back.
+_COUNT = """
+    ON CONFLICT (bucket) DO UPDATE
+       SET used = CASE WHEN r.minute >= excluded.minute THEN r.used + 1 ELSE 1 END,
+           minute = greatest(r.minute, excluded.minute)
+    RETURNING used, minute
+"""
+_AUTHENTICATE = text(
+    f"""
+    WITH caller AS (
+        SELECT k.id AS key_id, k.account_id, a.suspended_at IS NOT NULL AS suspended
+          FROM api_keys k JOIN accounts a ON a.id = k.account_id
+         WHERE k.secret_sha256 = :fingerprint AND k.status = 'active'
+           AND (k.expires_at IS NULL OR k.expires_at > now())
+    ), counted AS (
+        INSERT INTO rate_limits AS r (bucket, minute, used)
+        SELECT account_id || ':' || :bucket, {_MINUTE}, 1 FROM caller
+        {_COUNT}
+    )
+    SELECT caller.*, counted.used, counted.minute,
+           extract(epoch FROM clock_timestamp())::float8 AS now
+      FROM caller, counted
+    """  # noqa: S608  (constants of this module)
+)
+_COUNT_ONLY = text(
+    f"""
+    INSERT INTO rate_limits AS r (bucket, minute, used) VALUES (:bucket, {_MINUTE}, 1)
+    {_COUNT}, extract(epoch FROM clock_timestamp())::float8 AS now
+    """  # noqa: S608
+)
+
+
+async def authenticate_and_count(
+    connection: AsyncConnection, secret: str, bucket: str
+) -> Caller | None:
+    """The caller behind an active, unexpired key; None, counting nothing, for any other string.
+
+    The look-up is by the secret's hash, so that its time tells nothing of how
+    much of a guess was right.
+    """
+    parameters = {"fingerprint": fingerprint(secret), "bucket": bucket}
+    row = (await connection.execute(_AUTHENTICATE, parameters)).first()
+    if row is None:
+        return None
+    return Caller(row.account_id, row.key_id, row.suspended, _window(row.used, row.minute, row.now))
+
+
+async def count_request(connection: AsyncConnection, bucket: str) -> Window:
+    """Count a request in a bucket that belongs to no account (``ip:<address>``)."""
+    row = (await connection.execute(_COUNT_ONLY, {"bucket": bucket})).one()
+    return _window(row.used, row.minute, row.now)
+
+
+def _window(used: int, minute: int, now: float) -> Window:
+    return Window(used, (minute + 1) * WINDOW_SECONDS, now)
+
+
+async def forget_old_windows(connection: AsyncConnection) -> None:
+    """Drop buckets that nobody used for ten minutes."""
+    await connection.execute(
+        text(f"DELETE FROM rate_limits WHERE minute < {_MINUTE} - 10")  # noqa: S608
+    )
