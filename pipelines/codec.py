@@ -9,6 +9,7 @@ misread.
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from enum import Enum
@@ -27,6 +28,8 @@ def to_json(value: object) -> Any:
     """``value`` as dicts, lists and scalars. Raises CodecError for what JSON cannot hold."""
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        raise CodecError(f"{value} has no JSON form")
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, tuple | list):

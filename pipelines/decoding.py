@@ -99,9 +99,7 @@ def decode_segment(
                 yield timed
 
 
-def _positioned(
-    path: Path, start_ms: int, stream_index: int, origin_ms: int
-) -> InputContainer:
+def _positioned(path: Path, start_ms: int, stream_index: int, origin_ms: int) -> InputContainer:
     """The file opened and standing at or before ``start_ms``."""
     target_ms = _seek_target_ms(path, start_ms, stream_index, origin_ms)
     container = av.open(str(path))

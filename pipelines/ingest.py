@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -237,7 +238,7 @@ def _run_child(plan: _Plan, path: Path, shelf: _Shelf, config: IngestConfig) -> 
     task = Task(
         name="cut",
         arguments=_order(plan, path, shelf),
-        allowance=Allowance(limits.memory_bytes, round(seconds), largest + _SPARE_BYTES),
+        allowance=Allowance(limits.memory_bytes, math.ceil(seconds), largest + _SPARE_BYTES),
         wall_seconds=3 * seconds,
         readable=(path,),
         writable=(shelf.folder.resolve(),),

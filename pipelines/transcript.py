@@ -85,8 +85,7 @@ def transcribe_track(
     """
     plan = _find_or_make_plan(track, workspace, models, control, config)
     rows = _shard_rows(plan, workspace, config)
-    done = {row["words_key"] for row in rows if workspace.store.exists(row["voices_key"])}
-    missing = [row for row in rows if row["words_key"] not in done]
+    missing = [row for row in rows if not _is_done(row, workspace)]
     _transcribe_shards(missing, workspace, models, control, config)
     said = [words_from_json(workspace.store.read_bytes(row["words_key"])) for row in rows]
     voices = [ShardVoices.from_npz(workspace.store.read_bytes(row["voices_key"])) for row in rows]
@@ -98,7 +97,7 @@ def transcribe_track(
         media_duration_ms,
         config,
         computed=len(missing),
-        reused=len(done),
+        reused=len(rows) - len(missing),
     )
 
 
@@ -111,15 +110,20 @@ def _find_or_make_plan(
 ) -> ShardPlan:
     """Chain 1: the whole track -> regions -> chunks -> shards of audio (1:1)."""
     folder = workspace.key(f"transcript/{_plan_name(track, workspace, config)}")
-    row = {"track_key": track.key, "folder": folder, "plan_key": f"{folder}/plan.json"}
-    if not workspace.store.exists(row["plan_key"]):
+    row = {
+        "track_key": track.key,
+        "seconds": track.duration_seconds,
+        "folder": folder,
+        "plan_key": f"{folder}/plan.json",
+    }
+    if not workspace.store.exists(f"{folder}/plan.json"):
         step = make_speech_regions_step(workspace, models, config.chunks, config.sharding)
         dataset = ray.data.from_items([row]).map(
             guarded(step, name="Speech detection", code=StageCode.TRANSCRIPT_FAILED),
             num_cpus=config.regions_cpus,
         )
         run_chain(dataset, control, rows_expected=1, progress_to=_REGIONS_SHARE)
-    return ShardPlan.from_json(workspace.store.read_bytes(row["plan_key"]))
+    return ShardPlan.from_json(workspace.store.read_bytes(f"{folder}/plan.json"))
 
 
 def _transcribe_shards(
@@ -167,6 +171,10 @@ def _shard_rows(plan: ShardPlan, workspace: Workspace, config: TranscriptConfig)
             }
         )
     return rows
+
+
+def _is_done(row: Row, workspace: Workspace) -> bool:
+    return all(workspace.store.exists(row[name]) for name in ("words_key", "voices_key"))
 
 
 def _digest(inputs: object) -> str:

@@ -1,8 +1,8 @@
 """Vision: a video's segments in, its scenes out.
 
-    features  (map, 1:1 a segment)  decode once, store tiny pictures of every frame
-    cuts      (reduce, pure)        over all segments end to end, as if never cut up
-    scenes    (map, 1:1 a group)    stills, palette, thumbnail, camera motion, description
+features  (map, 1:1 a segment)  decode once, store tiny pictures of every frame
+cuts      (reduce, pure)        over all segments end to end, as if never cut up
+scenes    (map, 1:1 a group)    stills, palette, thumbnail, camera motion, description
 """
 
 from __future__ import annotations
@@ -163,9 +163,7 @@ def _plans(
             start_ms=scene.start_ms,
             end_ms=scene.end_ms,
             still_times_ms=still_times(times_ms, scene),
-            motion_pairs_ms=tuple(
-                pair_times(times_ms, scene.clear_start_ms, scene.clear_end_ms)
-            ),
+            motion_pairs_ms=tuple(pair_times(times_ms, scene.clear_start_ms, scene.clear_end_ms)),
         )
         for index, scene in enumerate(borders)
     ]

@@ -21,6 +21,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from serve_app.haproxy_front import write_front
 from serve_app.settings import Settings
 from storage.database import embedded_postgres, migrate
 
@@ -110,10 +111,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _environment(run_dir: Path) -> dict[str, str]:
+def _environment(settings: Settings, run_dir: Path) -> dict[str, str]:
     haproxy = run_dir / "haproxy"
     haproxy.mkdir()
+    public = settings.public_url or f"http://{_reachable(settings.host)}:{settings.port}"
+    front = write_front(haproxy, docs_url=f"{public.rstrip('/')}/docs/errors")
     return {
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(front),
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
@@ -132,8 +136,11 @@ def _environment(run_dir: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
-    os.environ.update(_environment(run_dir))
+    os.environ.update(_environment(settings, run_dir))
     import ray
+
+    # Warnings of the machinery's start and stop are for its log files, not for the terminal.
+    logging.getLogger("ray").setLevel(logging.ERROR)
 
     ray.init(
         num_cpus=settings.ray_cpus,
@@ -156,6 +163,7 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
     from serve_app.deployments import APP_NAME, build_app
 
     serve.start(http_options={"host": settings.host, "port": settings.port})
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
     try:
         serve.run(build_app(settings), name=APP_NAME, route_prefix="/")
         yield

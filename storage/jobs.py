@@ -7,12 +7,21 @@ so; nobody reads first and writes later.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, func, insert, literal_column, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    RowMapping,
+    bindparam,
+    func,
+    insert,
+    literal_column,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -206,9 +215,9 @@ async def find_job(
     return None if row is None else job_record(row)
 
 
-def job_record(row: Mapping[str, Any]) -> JobRecord:
+def job_record(row: RowMapping) -> JobRecord:
     """A row of JOB_QUERY as a record."""
-    values = dict(row)
+    values: dict[str, Any] = dict(row)
     values["state"] = JobState(values["state"])
     values["processing_mode"] = ProcessingMode(values["processing_mode"])
     values["tier"] = Tier(values["tier"])

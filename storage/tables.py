@@ -30,7 +30,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import JSON, JSONB
 
 from storage.types import (
     JobState,
@@ -128,7 +128,8 @@ jobs = Table(
     Column("tier", Text, nullable=False),
     Column("file_name", Text, nullable=False),
     Column("callback_url", Text),
-    Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
+    # JSON, not JSONB, where the client sees the value: order and numbers stay as they came.
+    Column("metadata", JSON, nullable=False, server_default=text("'{}'")),
     # Where the footage comes from and how its audio is aligned, as the request said it.
     Column("source", JSONB, nullable=False),
     Column("batch_id", Uuid),
@@ -235,7 +236,7 @@ scene_lists = Table(
     "scene_lists",
     metadata,
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
-    Column("scenes", JSONB, nullable=False),
+    Column("scenes", JSON, nullable=False),
     Column("scene_count", Integer, nullable=False),
 )
 
@@ -248,7 +249,7 @@ transcripts = Table(
     Column("status", Text, nullable=False),
     Column("error_code", Text),
     Column("language", Text),
-    Column("document", JSONB),
+    Column("document", JSON),
     PrimaryKeyConstraint("job_id", "track_index"),
     CheckConstraint(_one_of("status", StageStatus), name="status"),
     CheckConstraint("(status = 'completed') = (document IS NOT NULL)", name="completed_has_text"),

@@ -42,9 +42,7 @@ class FrameFeatures:
 
     def part(self, start: int, end: int) -> FrameFeatures:
         """Frames ``start`` to ``end``, as views."""
-        return FrameFeatures(
-            self.times_ms[start:end], self.luma[start:end], self.chroma[start:end]
-        )
+        return FrameFeatures(self.times_ms[start:end], self.luma[start:end], self.chroma[start:end])
 
 
 def no_frames() -> FrameFeatures:

@@ -83,9 +83,7 @@ def pair_motion(first: Bytes, second: Bytes, seconds: float) -> PairMotion:
     start: Flow = np.zeros((LUMA_HEIGHT, LUMA_WIDTH, 2), np.float32)
     flow = cv2.calcOpticalFlowFarneback(first, second, start, 0.5, 3, 9, 5, 5, 1.1, 0)
     across, down, growth = _fitted(flow, _texture(first))
-    return PairMotion(
-        across / LUMA_WIDTH / seconds, down / LUMA_HEIGHT / seconds, growth / seconds
-    )
+    return PairMotion(across / LUMA_WIDTH / seconds, down / LUMA_HEIGHT / seconds, growth / seconds)
 
 
 def _texture(picture: Bytes) -> Floats:
@@ -108,7 +106,9 @@ def _fitted(flow: Flow, texture: Floats) -> tuple[float, float, float]:
         mean_u = float((weight * flow[..., 0]).sum()) / total
         mean_v = float((weight * flow[..., 1]).sum()) / total
         spread = weight * ((x - mean_x) ** 2 + (y - mean_y) ** 2)
-        moved = weight * ((x - mean_x) * (flow[..., 0] - mean_u) + (y - mean_y) * (flow[..., 1] - mean_v))
+        moved = weight * (
+            (x - mean_x) * (flow[..., 0] - mean_u) + (y - mean_y) * (flow[..., 1] - mean_v)
+        )
         growth = float(moved.sum()) / (float(spread.sum()) + 1e-9)
         across, down = mean_u - growth * mean_x, mean_v - growth * mean_y
     return across, down, growth

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes, urljoin
 
 import idna
 
@@ -155,6 +155,22 @@ def check_url_text(
     host, address = read_host(host_text)
     check_host(host, address, policy)
     return ParsedUrl(scheme, host, port, _target(found["rest"]), address)
+
+
+def check_redirect(
+    base: ParsedUrl, location: str, *, policy: AddressPolicy = PUBLIC_ONLY
+) -> ParsedUrl:
+    """Where a ``Location`` header leads from ``base``, judged like any other URL.
+
+    Spaces are forgiven (they are common in unencoded file names). Raises as
+    ``check_url_text`` does.
+    """
+    reference = _plain_text(location.strip(" ").replace(" ", "%20"))
+    try:
+        joined = urljoin(base.url, reference)
+    except ValueError:
+        raise InvalidUrlError("it is not an absolute http or https URL") from None
+    return check_url_text(joined, policy=policy)
 
 
 def check_callback_url(

@@ -83,16 +83,17 @@ def confine(
 
 
 def _limit(allowance: Allowance) -> None:
-    for kind, amount in (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_AS, allowance.memory_bytes),
-        (resource.RLIMIT_CPU, allowance.cpu_seconds),
-        (resource.RLIMIT_FSIZE, allowance.file_bytes),
-        (resource.RLIMIT_NOFILE, allowance.open_files),
+    for kind, amount, spare in (
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_AS, allowance.memory_bytes, 0),
+        # At the hard limit the process is killed without saying why.
+        (resource.RLIMIT_CPU, allowance.cpu_seconds, 1),
+        (resource.RLIMIT_FSIZE, allowance.file_bytes, 0),
+        (resource.RLIMIT_NOFILE, allowance.open_files, 0),
     ):
         _, hard = resource.getrlimit(kind)
-        bounded = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
-        resource.setrlimit(kind, (bounded, bounded))
+        most = amount + spare if hard == resource.RLIM_INFINITY else min(amount + spare, hard)
+        resource.setrlimit(kind, (min(amount, most), most))
 
 
 def leave_network(libc: ctypes.CDLL) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ def probe(
     task = Task(
         name="probe",
         arguments={"path": str(path), "limits": asdict(limits)},
-        allowance=Allowance(limits.memory_bytes, round(seconds), file_bytes=0),
+        allowance=Allowance(limits.memory_bytes, math.ceil(seconds), file_bytes=0),
         wall_seconds=seconds,
         readable=(path,),
     )

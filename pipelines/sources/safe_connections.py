@@ -141,7 +141,7 @@ class PinningBackend(httpcore.NetworkBackend):
             try:
                 waits = bounds.waits(share, httpcore.ConnectTimeout())
                 return BoundedStream(_connect(address, port, waits), bounds)
-            except (OSError, httpcore.ConnectTimeout) as error:
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
         raise no_connection_error(failure) from failure
 
@@ -157,9 +157,12 @@ class PinningBackend(httpcore.NetworkBackend):
         name, literal = judged_host(host, self._policy)
         if literal is not None:
             return (literal,)
-        with resolution_errors():
-            answers = _in_background(lambda: self._resolver(name, port), waits)
+        answers = _in_background(lambda: self._resolved(name, port), waits)
         return judged_answers(name, answers, self._policy)
+
+    def _resolved(self, name: str, port: int) -> Sequence[str]:
+        with resolution_errors():
+            return self._resolver(name, port)
 
 
 def _in_background(call: Callable[[], T], waits: Iterator[float]) -> T:
@@ -184,14 +187,12 @@ def _in_background(call: Callable[[], T], waits: Iterator[float]) -> T:
 
 
 def _connect(address: IPAddress, port: int, waits: Iterator[float]) -> socket.socket:
-    """A TCP connection to exactly ``address``; raises OSError."""
-    family = socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET
-    connection = socket.socket(family, socket.SOCK_STREAM)
+    """A TCP connection to exactly ``address``; raises httpcore.ConnectError."""
+    connection = _new_socket(address)
     try:
-        connection.setblocking(False)
         status = connection.connect_ex((str(address), port))
         if status == errno.EINPROGRESS:
-            status = _connected(connection, waits)
+            status = _outcome(connection, waits)
         _raise_for_status(status)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except BaseException:
@@ -200,8 +201,19 @@ def _connect(address: IPAddress, port: int, waits: Iterator[float]) -> socket.so
     return connection
 
 
-def _connected(connection: socket.socket, waits: Iterator[float]) -> int:
-    """Wait for the outcome of a connection under way; its error number, 0 for success."""
+def _new_socket(address: IPAddress) -> socket.socket:
+    family = socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET
+    try:
+        connection = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        # A machine without IPv6, for one; another address may do.
+        raise httpcore.ConnectError(str(error)) from error
+    connection.setblocking(False)
+    return connection
+
+
+def _outcome(connection: socket.socket, waits: Iterator[float]) -> int:
+    """Wait for a connection under way; its error number, 0 for success."""
     poll = select.poll()
     poll.register(connection, select.POLLOUT)
     for seconds in waits:
@@ -212,4 +224,4 @@ def _connected(connection: socket.socket, waits: Iterator[float]) -> int:
 
 def _raise_for_status(status: int) -> None:
     if status != 0:
-        raise OSError(status, os.strerror(status))
+        raise httpcore.ConnectError(os.strerror(status))

@@ -17,7 +17,9 @@ import numpy as np
 from models.contracts import SAMPLE_RATE_HZ
 from models.sources import ModelSource
 from pipelines.chains import Row, Step, Workspace
+from pipelines.contracts import StageCode, StageError
 from pipelines.merge.chunks import (
+    LEVEL_FRAME_SECONDS,
     Chunk,
     ChunkLimits,
     Levels,
@@ -35,6 +37,7 @@ from pipelines.steps.track_audio import (
 )
 
 _WINDOW_SAMPLES = 120 * SAMPLE_RATE_HZ
+_LENGTH_TOLERANCE_SECONDS = 0.5
 _CONTEXT_SAMPLES = 8 * SAMPLE_RATE_HZ
 
 
@@ -70,11 +73,15 @@ class Sharding:
 def make_speech_regions_step(
     workspace: Workspace, models: ModelSource, limits: ChunkLimits, sharding: Sharding
 ) -> Step:
-    """1:1. ``{track_key, folder, plan_key}`` to itself; writes the plan and the shards' audio."""
+    """1:1. ``{track_key, seconds, folder, plan_key}`` to itself; writes the plan and the shards.
+
+    Raises StageError if the track's audio is shorter than ``seconds``: part of it is lost.
+    """
 
     def run(row: Row) -> Row:
         with workspace.store.local_copy(row["track_key"]) as path:
             regions, levels = scan_track(path, models, workspace.check)
+            _check_length(len(levels) * LEVEL_FRAME_SECONDS, row["seconds"])
             groups = group_chunks(
                 plan_chunks(regions, levels, limits),
                 shard_seconds=sharding.shard_seconds,
@@ -86,6 +93,12 @@ def make_speech_regions_step(
         return row
 
     return run
+
+
+def _check_length(found_seconds: float, expected_seconds: float) -> None:
+    if found_seconds < expected_seconds - _LENGTH_TOLERANCE_SECONDS:
+        message = f"The track is damaged: {found_seconds:.1f} of {expected_seconds:.1f} s decode."
+        raise StageError(StageCode.TRANSCRIPT_FAILED, message)
 
 
 def scan_track(

@@ -19,9 +19,12 @@ _EMPTY: Samples = np.empty(0, np.float32)
 
 
 def read_blocks(path: Path) -> Iterator[Samples]:
-    """The audio of a file as consecutive blocks of mono samples at SAMPLE_RATE_HZ."""
+    """The audio of a FLAC file as consecutive blocks of mono samples at SAMPLE_RATE_HZ.
+
+    A damaged file gives what can be decoded of it: count the samples.
+    """
     resampler = av.AudioResampler(format="flt", layout="mono", rate=SAMPLE_RATE_HZ)
-    with av.open(str(path)) as container:
+    with av.open(str(path), format="flac") as container:
         for frame in container.decode(audio=0):
             yield from (_samples(out) for out in resampler.resample(frame))
         yield from (_samples(out) for out in resampler.resample(None))

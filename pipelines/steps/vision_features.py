@@ -40,6 +40,9 @@ _EIGHT_BIT = frozenset(
 )
 _TEN_BIT = frozenset({"yuv420p10le", "yuv422p10le", "yuv444p10le"})
 _LIMITED_TO_FULL = np.clip((np.arange(256) - 16) * (255 / 219), 0, 255).round().astype(np.uint8)
+_LIMITED_TO_FULL_CHROMA = (
+    np.clip((np.arange(256) - 128) * (255 / 224) + 128, 0, 255).round().astype(np.uint8)
+)
 
 Plane = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
@@ -100,9 +103,7 @@ def segment_features(
     return in_time_order(times_ms, luma, chroma)
 
 
-def _append(
-    timed: TimedFrame, times_ms: list[int], luma: list[Bytes], chroma: list[Bytes]
-) -> None:
+def _append(timed: TimedFrame, times_ms: list[int], luma: list[Bytes], chroma: list[Bytes]) -> None:
     grey, colour = frame_features(timed.frame)
     times_ms.append(timed.time_ms)
     luma.append(grey)
@@ -110,13 +111,16 @@ def _append(
 
 
 def frame_features(frame: av.VideoFrame) -> tuple[Bytes, Bytes]:
-    """Luma (36, 64) in full range and chroma (2, 9, 16) of one frame."""
+    """Luma (36, 64) and chroma (2, 9, 16) of one frame, both in full range."""
     frame = _planar(frame)
     ten_bit = frame.format.name in _TEN_BIT
     planes = [_plane(frame, index, ten_bit) for index in range(3)]
     luma = _shrunk(planes[0], LUMA_WIDTH, LUMA_HEIGHT, ten_bit)
     chroma = [_shrunk(plane, CHROMA_WIDTH, CHROMA_HEIGHT, ten_bit) for plane in planes[1:]]
-    return (luma if _is_full_range(frame) else _LIMITED_TO_FULL[luma]), np.stack(chroma)
+    colour = np.stack(chroma)
+    if _is_full_range(frame):
+        return luma, colour
+    return _LIMITED_TO_FULL[luma], _LIMITED_TO_FULL_CHROMA[colour]
 
 
 def _planar(frame: av.VideoFrame) -> av.VideoFrame:

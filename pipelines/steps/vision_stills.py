@@ -165,7 +165,7 @@ def by_pyav(
 
 
 def rgb(frame: av.VideoFrame) -> Picture:
-    """A frame in RGB at its stored size, tone mapped if it is HDR."""
+    """A frame in RGB as stored; an HDR one tone mapped, and shrunk if it is large."""
     if is_high_dynamic_range(frame):
         return standard_range(frame)
     return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)

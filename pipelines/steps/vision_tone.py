@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import av
+import cv2
 import numpy as np
 import numpy.typing as npt
 from av.video.reformatter import ColorTrc
@@ -13,6 +14,8 @@ _REFERENCE_WHITE_NITS = 203.0
 """Of diffuse white in HDR programmes (ITU-R BT.2408); it becomes nearly the brightest tone."""
 _HLG_PEAK_NITS = 1000.0
 _HLG_GAMMA = 1.2
+_ENOUGH_PX = 960
+"""The curves are slow; pixels beyond the size of a still are not worth their time."""
 _KNEE = 0.5
 """Tones up to half of reference white keep their place; the rest is rolled off."""
 
@@ -30,8 +33,11 @@ def is_high_dynamic_range(frame: av.VideoFrame) -> bool:
 
 
 def standard_range(frame: av.VideoFrame) -> Picture:
-    """The frame in sRGB at its stored size."""
-    encoded = frame.to_ndarray(format="rgb48le").astype(np.float64) / 65535
+    """The frame in sRGB, large ones halved (or more) until no side is twice what stills need."""
+    wide = frame.to_ndarray(format="rgb48le")
+    factor = max(1, max(wide.shape) // _ENOUGH_PX)
+    size = (wide.shape[1] // factor, wide.shape[0] // factor)
+    encoded = cv2.resize(wide, size, interpolation=cv2.INTER_AREA).astype(np.float64) / 65535
     pq = frame.color_trc == ColorTrc.SMPTE2084
     nits = pq_to_nits(encoded) if pq else hlg_to_nits(encoded)
     linear = np.clip((nits / _REFERENCE_WHITE_NITS) @ _BT2020_TO_BT709.T, 0, None)

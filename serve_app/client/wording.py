@@ -15,7 +15,7 @@ def clock(seconds: float) -> str:
 
     Rounding down keeps the end of a video from being shown as later than it is.
     """
-    tenths = int(seconds * 10 + 1e-6)
+    tenths = int(seconds * 10)
     minutes, rest = divmod(tenths, 600)
     hours, minutes = divmod(minutes, 60)
     head = f"{hours}:{minutes:02d}" if hours else f"{minutes}"

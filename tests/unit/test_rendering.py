@@ -59,7 +59,7 @@ def shown(renderable: RenderableType, width: int = 120, *, colors: bool = False)
     [
         pytest.param(0, "0:00.0", id="start"),
         pytest.param(7.4, "0:07.4", id="tenths"),
-        pytest.param(0.3, "0:00.3", id="a tenth that binary fractions miss"),
+        pytest.param(0.3, "0:00.3", id="a tenth that binary fractions cannot hold"),
         pytest.param(29.79, "0:29.7", id="rounded down, not past the end"),
         pytest.param(59.96, "0:59.9", id="never sixty seconds"),
         pytest.param(60, "1:00.0", id="a minute"),

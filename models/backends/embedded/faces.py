@@ -86,7 +86,9 @@ class FaceFinder:
             return False
         factor = max(1.0, _EYE_ROOM / width)
         part = cv2.resize(part, None, fx=factor, fy=factor, interpolation=cv2.INTER_CUBIC)
-        return any(_is_pair(cascade.detectMultiScale(part, 1.05, 4), part) for cascade in self._eyes)
+        return any(
+            _is_pair(cascade.detectMultiScale(part, 1.05, 4), part) for cascade in self._eyes
+        )
 
 
 class PeopleFinder:
@@ -101,12 +103,8 @@ class PeopleFinder:
         scored = [self._scored(still) for still in stills]
         found = []
         for index, boxes in enumerate(scored):
-            others = [
-                box for other, rest in enumerate(scored) if other != index for box, _ in rest
-            ]
-            kept = [
-                box for box, score in boxes if score >= _SURE_PERSON or _seen(box, others)
-            ]
+            others = [box for other, rest in enumerate(scored) if other != index for box, _ in rest]
+            kept = [box for box, score in boxes if score >= _SURE_PERSON or _seen(box, others)]
             found.append(_distinct(kept))
         return found
 

@@ -136,8 +136,10 @@ def text_lines(picture: Picture) -> list[Box]:
     boxes = []
     for left, top, width, height in _edge_bars(luma):
         tall_enough = 8 <= height <= rows * 0.35
-        if tall_enough and width >= _LINE_ASPECT * height and _has_letters(
-            luma[top : top + height, left : left + width]
+        if (
+            tall_enough
+            and width >= _LINE_ASPECT * height
+            and _has_letters(luma[top : top + height, left : left + width])
         ):
             boxes.append(Box(left / columns, top / rows, width / columns, height / rows))
     return boxes

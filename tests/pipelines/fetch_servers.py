@@ -1,0 +1,307 @@
+"""Servers on loopback for tests of fetching: scripted ones, traps, and a certificate authority."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import ipaddress
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+_LONGEST_CONNECTION_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as a scripted server got it; header names in lower case."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+
+    @property
+    def first_byte(self) -> int:
+        """Where the requested range begins; 0 without one."""
+        return int(self.headers.get("range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
+
+
+Script = Callable[[Asked, socket.socket], None]
+"""Answers one request on one connection, as badly as it likes."""
+
+
+@dataclass(slots=True)
+class ScriptedServer:
+    """Hands each connection's request to ``script``; remembers what it was asked."""
+
+    script: Script
+    address: str = "127.0.0.1"
+    tls: ssl.SSLContext | None = None
+    asked: list[Asked] = field(default_factory=list)
+    server_names: list[str | None] = field(default_factory=list)
+    port: int = 0
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[ScriptedServer]:
+        with socket.create_server((self.address, self.port), backlog=64) as listener:
+            self.port = listener.getsockname()[1]
+            acceptor = threading.Thread(target=self._accept, args=(listener,), daemon=True)
+            acceptor.start()
+            try:
+                yield self
+            finally:
+                self.stopping.set()
+                with contextlib.suppress(OSError):
+                    listener.shutdown(socket.SHUT_RDWR)
+                acceptor.join(5)
+
+    def url(self, target: str = "/clip.mp4", host: str | None = None) -> str:
+        scheme = "https" if self.tls else "http"
+        return f"{scheme}://{host or self.address}:{self.port}{target}"
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _peer = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.settimeout(_LONGEST_CONNECTION_SECONDS)
+        # Clients that hang up in the middle are what many of these tests are about.
+        with contextlib.suppress(OSError), connection:
+            if self.tls is not None:
+                connection = self._secured(self.tls, connection)
+            with connection:
+                asked = _read_request(connection)
+                if asked is not None:
+                    self.asked.append(asked)
+                    self.script(asked, connection)
+
+    def _secured(self, context: ssl.SSLContext, connection: socket.socket) -> ssl.SSLSocket:
+        def note(_socket: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
+            self.server_names.append(name)
+
+        context.sni_callback = note  # type: ignore[assignment]
+        return context.wrap_socket(connection, server_side=True)
+
+
+def _read_request(connection: socket.socket) -> Asked | None:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = connection.recv(4096)
+        if not more:
+            return None
+        data += more
+    first, *lines = data.decode("latin-1").split("\r\n\r\n")[0].split("\r\n")
+    method, target, _version = first.split(" ")
+    pairs = (line.split(":", 1) for line in lines)
+    return Asked(method, target, {name.lower(): value.strip() for name, value in pairs})
+
+
+def answer(
+    connection: socket.socket, status: int = 200, body: bytes = b"", **headers: object
+) -> None:
+    """A whole response; ``content_length`` and any other header may be given, or None."""
+    send_head(connection, status, **{"content_length": len(body), **headers})
+    connection.sendall(body)
+
+
+def send_head(connection: socket.socket, status: int = 200, **headers: object) -> None:
+    lines = [f"HTTP/1.1 {status} Scripted"]
+    lines += [
+        f"{name.replace('_', '-')}: {value}" for name, value in headers.items() if value is not None
+    ]
+    connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+
+
+def redirect(connection: socket.socket, location: str, status: int = 302) -> None:
+    answer(connection, status, location=location)
+
+
+@dataclass(slots=True)
+class Trap:
+    """Listens where nobody may connect; counts who does."""
+
+    port: int = 0
+    connections: list[str] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[Trap]:
+        """On IPv4 loopback (two addresses) and, where there is one, IPv6 loopback; one port."""
+        with contextlib.ExitStack() as stack:
+            for family, address in self._places():
+                listener = stack.enter_context(
+                    socket.create_server((address, self.port), family=family, backlog=64)
+                )
+                self.port = listener.getsockname()[1]
+                thread = threading.Thread(target=self._count, args=(listener,), daemon=True)
+                thread.start()
+                stack.callback(thread.join, 5)
+                stack.callback(listener.shutdown, socket.SHUT_RDWR)
+            yield self
+
+    @staticmethod
+    def _places() -> Iterator[tuple[socket.AddressFamily, str]]:
+        yield socket.AF_INET, "127.0.0.1"
+        yield socket.AF_INET, "127.0.0.53"
+        with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+            yield socket.AF_INET6, "::1"
+
+    def _count(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _peer = listener.accept()
+            except OSError:
+                return
+            self.connections.append(str(connection.getsockname()[0]))
+            with contextlib.suppress(OSError), connection:
+                answer(connection, body=b"caught")
+
+
+@dataclass(slots=True)
+class Resolutions:
+    """A resolver with prepared answers; each list is a name's answers, the last one stays."""
+
+    answers: dict[str, list[list[str]]]
+    questions: list[str] = field(default_factory=list)
+
+    def __call__(self, host: str, port: int) -> list[str]:
+        self.questions.append(host)
+        prepared = self.answers.get(host)
+        if prepared is None:
+            raise socket.gaierror(socket.EAI_NONAME, "unknown name")
+        return prepared.pop(0) if len(prepared) > 1 else prepared[0]
+
+    async def asynchronously(self, host: str, port: int) -> list[str]:
+        return self(host, port)
+
+
+class NetworkLog:
+    """What this process asks of the network, by Python's audit events: a second pair of eyes."""
+
+    _events = frozenset({"socket.connect", "socket.sendto", "socket.getaddrinfo"})
+
+    def __init__(self) -> None:
+        self._open: list[list[tuple[str, Any]]] = []
+        sys.addaudithook(self._hear)
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[list[tuple[str, Any]]]:
+        """The events of the block; audit hooks cannot be removed, so one instance for all."""
+        events: list[tuple[str, Any]] = []
+        self._open.append(events)
+        try:
+            yield events
+        finally:
+            self._open.remove(events)
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in self._events:
+            for events in self._open:
+                events.append((event, arguments[-1] if event == "socket.connect" else arguments))
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A certificate authority of the tests' own."""
+
+    folder: Path
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @classmethod
+    def new(cls, folder: Path) -> Authority:
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = _common_name("Test Authority")
+        certificate = (
+            _builder(name, name, key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_authority_usage(), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+            .sign(key, hashes.SHA256())
+        )
+        return cls(folder, key, certificate)
+
+    def client_context(self) -> ssl.SSLContext:
+        """Trusts this authority alone, and verifies names."""
+        pem = self.certificate.public_bytes(serialization.Encoding.PEM).decode()
+        return ssl.create_default_context(cadata=pem)
+
+    def server_context(self, *names: str) -> ssl.SSLContext:
+        """Presents a certificate for ``names`` (host names or addresses)."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = (
+            _builder(_common_name(names[0]), self.certificate.subject, key)
+            .add_extension(x509.SubjectAlternativeName([_san(name) for name in names]), False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), False
+            )
+            .sign(self.key, hashes.SHA256())
+        )
+        path = self.folder / f"{names[0]}.pem"
+        path.write_bytes(_key_pem(key) + certificate.public_bytes(serialization.Encoding.PEM))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(path)
+        return context
+
+
+def _common_name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+    )
+
+
+def _authority_usage() -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _san(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )

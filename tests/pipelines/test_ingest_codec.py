@@ -1,0 +1,123 @@
+"""Results as JSON and back: the same value, or an error that says where."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.contracts import CameraMotion
+from pipelines.codec import CodecError, from_json, to_json
+from pipelines.contracts import (
+    AudioStream,
+    AudioTrack,
+    IngestResult,
+    MediaInfo,
+    PipelineWarning,
+    Scene,
+    Segment,
+    VideoSource,
+    VideoStream,
+)
+from pipelines.ingest import ingest_result_from_json, ingest_result_to_json
+
+SECONDS = st.floats(0, 90_000, allow_nan=False)
+TEXT = st.text(max_size=20)
+VIDEO = st.builds(VideoStream, sample_aspect=SECONDS, frame_rate=SECONDS)
+MEDIA = st.builds(
+    MediaInfo,
+    duration_seconds=SECONDS,
+    video=st.none() | VIDEO,
+    audio=st.lists(st.builds(AudioStream), max_size=3).map(tuple),
+)
+SEGMENTS = st.lists(st.builds(Segment), max_size=3).map(tuple)
+RESULTS = st.builds(
+    IngestResult,
+    media=MEDIA,
+    video=st.none() | st.builds(VideoSource, stream=VIDEO, segments=SEGMENTS),
+    tracks=st.lists(
+        st.builds(AudioTrack, duration_seconds=SECONDS, offset_seconds=SECONDS), max_size=3
+    ).map(tuple),
+    warnings=st.lists(st.builds(PipelineWarning), max_size=2).map(tuple),
+)
+
+
+@given(RESULTS)
+def test_an_ingest_result_survives_a_text_of_json(result: IngestResult) -> None:
+    text = json.dumps(ingest_result_to_json(result))
+
+    assert ingest_result_from_json(json.loads(text)) == result
+
+
+@given(st.builds(Scene, confidence=SECONDS))
+def test_other_contracts_survive_too(value: Scene) -> None:
+    assert from_json(Scene, json.loads(json.dumps(to_json(value)))) == value
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Inner:
+    number: int
+    share: float = 0.5
+
+
+@dataclass(frozen=True)
+class Outer:
+    name: str
+    colour: Colour
+    inner: Inner | None
+    pair: tuple[int, str]
+    items: tuple[Inner, ...] = ()
+
+
+OUTER = {"name": "a", "colour": "red", "inner": {"number": 1}, "pair": [1, "b"]}
+
+
+def test_defaults_fill_what_is_left_out_and_whole_numbers_are_floats_where_wanted() -> None:
+    value = from_json(Outer, {**OUTER, "items": [{"number": 2, "share": 1}]})
+
+    assert value == Outer("a", Colour.RED, Inner(1), (1, "b"), (Inner(2, 1.0),))
+    assert isinstance(value.items[0].share, float)
+    assert value.colour is Colour.RED
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"name": 1}, r"Outer\.name: 1 does not fit"),
+        ({"name": None}, r"Outer\.name: None does not fit"),
+        ({"colour": "blue"}, r"Outer\.colour: 'blue' is no Colour"),
+        ({"inner": {"number": "1"}}, r"Outer\.inner\.number: '1' does not fit"),
+        ({"inner": {"number": True}}, r"Outer\.inner\.number: True does not fit"),
+        ({"inner": {"number": 1, "share": "x"}}, r"Outer\.inner\.share: 'x' does not fit"),
+        ({"inner": {}}, r"Outer\.inner: unknown fields \[\], missing fields \['number'\]"),
+        ({"inner": []}, r"Outer\.inner: an object is expected, not list"),
+        ({"items": [{"number": 1}, 5]}, r"Outer\.items\[1\]: an object is expected, not int"),
+        ({"items": {}}, r"Outer\.items: a list is expected, not dict"),
+        ({"pair": [1]}, r"Outer\.pair: 2 items are expected, not 1"),
+        ({"surprise": 1}, r"Outer: unknown fields \['surprise'\]"),
+    ],
+)
+def test_json_of_another_shape_is_refused_with_the_place(
+    change: dict[str, Any], where: str
+) -> None:
+    with pytest.raises(CodecError, match=where):
+        from_json(Outer, {**OUTER, **change})
+
+
+@pytest.mark.parametrize("value", [b"x", float("nan"), (float("inf"),), {1, 2}, object])
+def test_values_without_a_json_form_are_refused(value: object) -> None:
+    with pytest.raises(CodecError, match="has no JSON form"):
+        to_json(value)
+
+
+def test_enums_become_their_values() -> None:
+    assert to_json((CameraMotion.PAN_LEFT,)) == ["pan_left"]

@@ -1,0 +1,200 @@
+"""Which packet goes into which segment, on made-up streams: no frame is lost or double."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.sources.segment_files import is_clean_key
+from pipelines.steps.cut_segments import Cut, SegmentCutter, Timed, TimesNotInOrderError
+
+FRAME_MS = 40
+
+
+@dataclass
+class Recorder:
+    """Writers that keep what they are given."""
+
+    files: list[list[int]] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+
+    def open_writer(self, index: int, start_ms: int) -> ListWriter:
+        assert index == len(self.files)
+        self.files.append([])
+        return ListWriter(self.files[-1])
+
+
+@dataclass
+class ListWriter:
+    times_ms: list[int]
+    closed: bool = False
+
+    def write(self, packet: Timed[None]) -> None:
+        assert not self.closed
+        self.times_ms.append(packet.shown_ms)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def packet(
+    shown_ms: int,
+    decoded_ms: int | None,
+    *,
+    key: bool = False,
+    clean: bool = True,
+    hidden: bool = False,
+    size_bytes: int = 1000,
+) -> Timed[None]:
+    return Timed(shown_ms, decoded_ms, key, key and clean, hidden, size_bytes, None)
+
+
+def stream(
+    groups: list[tuple[int, int]], *, clean: bool = True, decoding_times: bool = True
+) -> list[Timed[None]]:
+    """Open GOPs in decoding order: per GOP, how many frames lead the key frame and follow it."""
+    packets: list[Timed[None]] = []
+    first_shown = 0
+    for leading, following in groups:
+        lead = leading if packets else 0
+        key_shown = first_shown + lead
+        order = [key_shown, *range(first_shown, key_shown)]
+        order += range(key_shown + 1, key_shown + 1 + following)
+        for shown in order:
+            decoded = (len(packets) - 16) * FRAME_MS if decoding_times else None
+            is_key = shown == key_shown
+            packets.append(packet(shown * FRAME_MS, decoded, key=is_key, clean=clean))
+        first_shown = key_shown + 1 + following
+    return packets
+
+
+def cut(packets: list[Timed[None]], segment_ms: int, end_ms: int | None = None) -> Recorder:
+    recorder = Recorder()
+    end_ms = end_ms or max(item.shown_ms for item in packets) + FRAME_MS
+    cutter = SegmentCutter(segment_ms, end_ms, recorder.open_writer, recorder.cuts.append)
+    for item in packets:
+        cutter.add(item)
+    cutter.finish()
+    return recorder
+
+
+GROUPS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 12)), min_size=1, max_size=30)
+
+
+@given(GROUPS, st.integers(40, 2000), st.booleans(), st.booleans())
+def test_every_frame_lies_in_the_file_of_the_one_segment_that_owns_it(
+    groups: list[tuple[int, int]], segment_ms: int, clean: bool, decoding_times: bool
+) -> None:
+    packets = stream(groups, clean=clean, decoding_times=decoding_times)
+
+    recorder = cut(packets, segment_ms)
+
+    owned = [
+        time_ms
+        for piece, file in zip(recorder.cuts, recorder.files, strict=True)
+        for time_ms in file
+        if piece.start_ms <= time_ms < piece.end_ms
+    ]
+    assert sorted(owned) == sorted(item.shown_ms for item in packets)
+
+
+@given(GROUPS, st.integers(40, 2000))
+def test_segments_are_contiguous_and_at_least_as_long_as_asked_but_for_the_last(
+    groups: list[tuple[int, int]], segment_ms: int
+) -> None:
+    cuts = cut(stream(groups), segment_ms).cuts
+
+    assert cuts[0].start_ms == 0
+    for earlier, later in itertools.pairwise(cuts):
+        assert earlier.end_ms == later.start_ms
+        assert later.start_ms - earlier.start_ms >= segment_ms
+    assert len(cuts) == 1 or cuts[-1].end_ms - cuts[-1].start_ms >= segment_ms / 2
+
+
+@given(GROUPS, st.integers(40, 2000))
+def test_a_file_begins_with_a_key_frame_that_its_decoder_can_start_at(
+    groups: list[tuple[int, int]], segment_ms: int
+) -> None:
+    packets = stream(groups)
+    keys = {item.shown_ms for item in packets if item.is_key}
+
+    recorder = cut(packets, segment_ms)
+
+    assert all(file[0] in keys for file in recorder.files)
+    assert all(
+        file[0] == piece.start_ms for piece, file in zip(recorder.cuts, recorder.files, strict=True)
+    )
+
+
+def test_a_key_frame_that_is_only_a_recovery_point_brings_the_gop_before_along() -> None:
+    packets = stream([(0, 9)] * 5, clean=False)
+
+    recorder = cut(packets, segment_ms=2 * 400)
+
+    assert [piece.start_ms for piece in recorder.cuts] == [0, 800, 1600][: len(recorder.cuts)]
+    assert [file[0] for file in recorder.files[1:]] == [
+        piece.start_ms - 400 for piece in recorder.cuts[1:]
+    ]
+
+
+def test_a_gop_too_large_to_keep_delays_the_cut_to_a_clean_key_frame() -> None:
+    huge = 97 << 20
+    packets = [
+        packet(0, 0, key=True, size_bytes=huge),
+        packet(1000, 1000, key=True, clean=False),
+        packet(2000, 2000, key=True, clean=True),
+        packet(3000, 3000),
+    ]
+
+    assert [piece.start_ms for piece in cut(packets, segment_ms=900).cuts] == [0, 2000]
+
+
+def test_frames_before_the_first_key_frame_stay_in_the_first_segment() -> None:
+    packets = [packet(0, 0), packet(40, 40), packet(80, 80, key=True), packet(120, 120)]
+
+    assert cut(packets, segment_ms=1000).files == [[0, 40, 80, 120]]
+
+
+@pytest.mark.parametrize(
+    "packets",
+    [
+        pytest.param(
+            [packet(0, 0, key=True), packet(1000, 1000, key=True), packet(1040, 1040)]
+            + [packet(1080 + n * 40, 1080 + n * 40) for n in range(3)]
+            + [packet(200, 1300), packet(2000, 2000)],
+            id="times that jump back behind a cut",
+        ),
+        pytest.param(
+            [packet(0, 0, key=True), packet(40, 40, hidden=True)],
+            id="a hidden frame where shown ones are",
+        ),
+    ],
+)
+def test_a_stream_that_cannot_be_cut_by_time_is_refused(packets: list[Timed[None]]) -> None:
+    with pytest.raises(TimesNotInOrderError):
+        cut(packets, segment_ms=1000)
+
+
+AVCC = b"\x01\x64\x00\x1f\xff"
+
+
+@pytest.mark.parametrize(
+    ("codec", "data", "extradata", "clean"),
+    [
+        pytest.param("h264", b"\0\0\1\x67aa\0\0\1\x68b\0\0\1\x65c", None, True, id="idr"),
+        pytest.param("h264", b"\0\0\0\1\x06aa\0\0\1\x41cc", None, False, id="recovery point"),
+        pytest.param("h264", b"\0\0\0\2\x06a\0\0\0\2\x65c", AVCC, True, id="idr, lengths"),
+        pytest.param("h264", b"\0\0\0\2\x06a\0\0\0\2\x41c", AVCC, False, id="no idr, lengths"),
+        pytest.param("h264", b"\xff\xff\xff\xff\x65", AVCC, True, id="wrong length"),
+        pytest.param("h264", b"", None, False, id="empty"),
+        pytest.param("vp9", b"anything", None, True, id="vp9"),
+    ],
+)
+def test_a_clean_key_frame_is_one_that_its_own_data_calls_so(
+    codec: str, data: bytes, extradata: bytes | None, clean: bool
+) -> None:
+    assert is_clean_key(codec, data, extradata) is clean

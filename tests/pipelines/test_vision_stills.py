@@ -1,0 +1,177 @@
+"""Stills: the right frame, upright, the same by decord and by PyAV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pytest
+
+from models.contracts import Picture
+from pipelines.contracts import VideoSource
+from pipelines.steps.vision_features import FeaturesConfig, segment_features
+from pipelines.steps.vision_stills import (
+    DecordUnsuitableError,
+    StillsConfig,
+    by_decord,
+    by_pyav,
+    fetch_stills,
+    rgb,
+    upright,
+)
+from pipelines.steps.vision_tone import hlg_to_nits, pq_to_nits, rolled_off
+from tests.pipelines.media_builders import (
+    folder_workspace,
+    moving_shot,
+    texture,
+    video_source,
+    write_video,
+)
+
+MEDIA = Path(__file__).resolve().parents[2] / "../shared/media"
+
+
+def wanted_of(
+    video: VideoSource, folder: Path, times_ms: Sequence[int]
+) -> dict[int, np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]:
+    workspace = folder_workspace(folder)
+    features = segment_features(video, video.segments[0], workspace, FeaturesConfig())
+    luma = dict(zip(features.times_ms.tolist(), features.luma, strict=True))
+    return {time_ms: luma[time_ms] for time_ms in times_ms}
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "pixel_format"),
+    [
+        ("h264.mp4", "libx264", "yuv420p"),
+        ("h264.mkv", "libx264", "yuv420p"),
+        ("444.mp4", "libx264", "yuv444p"),
+        ("mpeg4.avi", "mpeg4", "yuv420p"),
+        ("vp8.webm", "libvpx", "yuv420p"),
+    ],
+)
+def test_decord_and_pyav_give_the_same_pictures(
+    tmp_path: Path, name: str, codec: str, pixel_format: str
+) -> None:
+    pictures = list(moving_shot(3, 50, across=4))
+    path = write_video(tmp_path / name, pictures, codec=codec, pixel_format=pixel_format)
+    video = video_source(folder_workspace(tmp_path / "store"), path)
+    times = [200, 1000, 1960]
+    wanted = wanted_of(video, tmp_path / "store", times)
+    one = by_decord(path, video.stream, video.origin_ms, wanted)
+    other = by_pyav(path, video.segments[0], video.stream, video.origin_ms, times)
+    assert sorted(one) == sorted(other) == times
+    for time_ms in times:
+        difference = np.abs(one[time_ms].astype(int) - other[time_ms])
+        assert difference.mean() < 1
+        drawn = pictures[time_ms // 40].astype(int)
+        assert np.abs(other[time_ms].astype(int) - drawn).mean() < 12
+
+
+def test_what_decord_cannot_decode_comes_from_pyav(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "clip.mp4", moving_shot(3, 25, across=4))
+    video = video_source(folder_workspace(tmp_path / "store"), path)
+    wanted = wanted_of(video, tmp_path / "store", [400])
+    modern = replace(video.stream, codec="av1")
+    with pytest.raises(DecordUnsuitableError):
+        by_decord(path, modern, video.origin_ms, wanted)
+    config = StillsConfig()
+    stills = fetch_stills(path, video.segments[0], modern, video.origin_ms, wanted, config)
+    usual = fetch_stills(path, video.segments[0], video.stream, video.origin_ms, wanted, config)
+    assert np.abs(stills[400].astype(int) - usual[400]).mean() < 1
+
+
+def test_a_picture_that_is_not_the_frame_of_that_time_is_not_taken_from_decord(
+    tmp_path: Path,
+) -> None:
+    path = write_video(tmp_path / "clip.mp4", moving_shot(3, 25, across=4))
+    video = video_source(folder_workspace(tmp_path / "store"), path)
+    other = cv2.cvtColor(cv2.resize(texture(99), (64, 36)), cv2.COLOR_RGB2GRAY)
+    assert by_decord(path, video.stream, video.origin_ms, {400: other}) == {}
+
+
+def corner_marked() -> Picture:
+    """80 x 40, black with a white upper left corner."""
+    picture = np.zeros((40, 80, 3), np.uint8)
+    picture[:20, :20] = 255
+    return picture
+
+
+@pytest.mark.parametrize(
+    ("rotation", "shape", "corner"),
+    [
+        (0, (40, 80), (0, 0)),
+        (90, (80, 40), (0, -1)),
+        (180, (40, 80), (-1, -1)),
+        (270, (80, 40), (-1, 0)),
+    ],
+)
+def test_stills_stand_upright(
+    tmp_path: Path, rotation: int, shape: tuple[int, int], corner: tuple[int, int]
+) -> None:
+    path = write_video(tmp_path / "clip.mp4", [corner_marked()])
+    stream = video_source(folder_workspace(tmp_path / "store"), path).stream
+    turned = replace(stream, rotation_degrees=rotation, width=shape[1], height=shape[0])
+    still = upright(corner_marked(), turned, 960)
+    assert still.shape[:2] == shape
+    assert still[corner].tolist() == [255, 255, 255]
+    assert still[-1 - corner[0], -1 - corner[1]].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "limit", "shape"),
+    [
+        pytest.param(53, 40, 960, (40, 53), id="narrow pixels"),
+        pytest.param(160, 40, 960, (40, 160), id="wide pixels"),
+        pytest.param(80, 40, 40, (20, 40), id="too large"),
+    ],
+)
+def test_stills_have_square_pixels_and_bounded_size(
+    tmp_path: Path, width: int, height: int, limit: int, shape: tuple[int, int]
+) -> None:
+    path = write_video(tmp_path / "clip.mp4", [corner_marked()])
+    stream = video_source(folder_workspace(tmp_path / "store"), path).stream
+    still = upright(corner_marked(), replace(stream, width=width, height=height), limit)
+    assert still.shape[:2] == shape
+
+
+def test_an_interlaced_picture_loses_its_comb(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "clip.mp4", [corner_marked()])
+    stream = video_source(folder_workspace(tmp_path / "store"), path).stream
+    combed = np.zeros((40, 80, 3), np.uint8)
+    combed[1::2] = 255
+    still = upright(combed, replace(stream, interlaced=True), 960)
+    assert still.shape == (40, 80, 3)
+    assert still.max() == 0
+
+
+def test_pq_and_hlg_reference_levels() -> None:
+    """ITU-R BT.2408: 203 cd/m2 is 58 % of PQ; 75 % of HLG is 203 cd/m2."""
+    assert pq_to_nits(np.array([0.5806])) == pytest.approx(203, rel=0.01)
+    assert hlg_to_nits(np.full((1, 3), 0.75)) == pytest.approx(203, rel=0.01)
+    assert hlg_to_nits(np.full((1, 3), 1.0)) == pytest.approx(1000, rel=0.01)
+
+
+def test_tones_are_rolled_off_in_order_and_within_range() -> None:
+    tones = np.repeat(np.linspace(0, 50, 200)[:, None], 3, axis=1)
+    mapped = rolled_off(tones)[:, 0]
+    assert (np.diff(mapped) >= 0).all()
+    assert mapped.max() <= 1
+    assert rolled_off(np.full((1, 3), 0.4)) == pytest.approx(0.4)
+
+
+@pytest.mark.shared_media
+@pytest.mark.parametrize("name", ["hdr10-video-with-sdr-container.mp4", "hlg10-color-test.mp4"])
+def test_hdr_footage_becomes_a_picture_of_ordinary_contrast(name: str) -> None:
+    path = MEDIA / "odd" / name
+    if not path.is_file():
+        pytest.skip(f"{name} is not beside the project")
+    with av.open(str(path)) as container:
+        picture = rgb(next(container.decode(video=0)))
+    assert picture.dtype == np.uint8
+    assert picture.std() > 20
+    assert (picture == 255).mean() < 0.2

@@ -1,0 +1,244 @@
+"""The cut detector on features made of arrays: no files, no decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.merge.cuts import CutKind, detect_cuts
+from pipelines.merge.frame_features import FrameFeatures, from_bytes, in_time_order, to_bytes
+from pipelines.merge.scene_plans import scenes_between, still_times
+
+FRAME_MS = 40
+Levels = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+def picture(seed: int) -> Levels:
+    """A blocky random picture, unlike that of any other seed."""
+    random = np.random.default_rng(seed)
+    coarse = random.integers(20, 235, (9, 16)).astype(np.float64)
+    return np.kron(coarse, np.ones((4, 4)))
+
+
+def shot(seed: int, frames: int) -> list[Levels]:
+    """A picture with a little noise in each frame."""
+    random = np.random.default_rng(seed + 1000)
+    return [picture(seed) + random.normal(0, 1.5, (36, 64)) for _ in range(frames)]
+
+
+def pan(seed: int, frames: int, pixels: int) -> list[Levels]:
+    """A view that moves over a wide picture by ``pixels`` of 64 a frame."""
+    random = np.random.default_rng(seed)
+    coarse = random.integers(20, 235, (9, 16 + frames * pixels // 4 + 1)).astype(np.float64)
+    wide = np.kron(coarse, np.ones((4, 4)))
+    return [wide[:, index * pixels : index * pixels + 64] for index in range(frames)]
+
+
+def shaken(seed: int, frames: int) -> list[Levels]:
+    """A shot from a hand that moves up to two pixels of 64 each frame."""
+    random = np.random.default_rng(seed + 1000)
+    wide = np.kron(random.integers(20, 235, (11, 18)).astype(np.float64), np.ones((4, 4)))
+    places = np.clip(np.cumsum(random.integers(-1, 2, (frames, 2)), axis=0), -4, 4) + 4
+    return [wide[y : y + 36, x : x + 64] for y, x in places]
+
+
+def flash(seed: int, frames: int, lit: int) -> list[Levels]:
+    """A shot whose middle frames are overexposed."""
+    taken = shot(seed, frames)
+    for index in range(frames // 2, frames // 2 + lit):
+        taken[index] = taken[index] * 0.2 + 250 * 0.8
+    return taken
+
+
+def passing(seed: int, frames: int) -> list[Levels]:
+    """A shot before which a dark thing a third of the picture wide goes by."""
+    taken = shot(seed, frames)
+    for index, level in enumerate(taken):
+        left = index * 4 - 24
+        level[:, max(0, left) : max(0, left + 22)] = 15
+    return taken
+
+
+def solid(level: float, frames: int) -> list[Levels]:
+    return [np.full((36, 64), level) for _ in range(frames)]
+
+
+def mixed(first: Sequence[Levels], second: Sequence[Levels]) -> list[Levels]:
+    steps = len(first) + 1
+    return [
+        one * (1 - (index + 1) / steps) + other * (index + 1) / steps
+        for index, (one, other) in enumerate(zip(first, second, strict=True))
+    ]
+
+
+def features(frames: Sequence[Levels], frame_ms: int = FRAME_MS) -> FrameFeatures:
+    luma = [np.clip(np.rint(frame), 0, 255).astype(np.uint8) for frame in frames]
+    grey = np.full((2, 9, 16), 128, np.uint8)
+    times = [index * frame_ms for index in range(len(frames))]
+    return in_time_order(times, luma, [grey] * len(frames))
+
+
+def cuts_of(frames: Sequence[Levels], frame_ms: int = FRAME_MS) -> list[tuple[int, CutKind]]:
+    found = detect_cuts([features(frames, frame_ms)], len(frames) * frame_ms)
+    return [(cut.time_ms, cut.kind) for cut in found]
+
+
+@pytest.mark.parametrize("frame_ms", [100, 40, 17, 8], ids=["10fps", "25fps", "60fps", "120fps"])
+def test_a_hard_cut_is_found_at_the_first_frame_of_the_new_scene(frame_ms: int) -> None:
+    seconds = 1000 // frame_ms
+    frames = shot(1, 2 * seconds) + shot(2, seconds) + shot(3, 2 * seconds)
+    expected = [(2 * seconds * frame_ms, CutKind.HARD), (3 * seconds * frame_ms, CutKind.HARD)]
+    assert cuts_of(frames, frame_ms) == expected
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        pytest.param(shot(1, 120), id="nothing happens"),
+        pytest.param(pan(2, 120, 3), id="fast pan"),
+        pytest.param(pan(2, 60, 8), id="whip pan"),
+        pytest.param(shaken(3, 120), id="handheld shake"),
+        pytest.param(flash(4, 120, 1), id="flash of one frame"),
+        pytest.param(flash(4, 120, 3), id="flash of three frames"),
+        pytest.param(passing(5, 120), id="something goes by close to the camera"),
+        pytest.param(solid(16, 100), id="black throughout"),
+        pytest.param([], id="no frames"),
+        pytest.param(shot(1, 1), id="one frame"),
+        pytest.param(shot(1, 2) + shot(2, 100), id="a scrap of another shot at the start"),
+    ],
+)
+def test_what_is_no_cut_gives_none(frames: list[Levels]) -> None:
+    assert cuts_of(frames) == []
+
+
+@pytest.mark.parametrize("length", [8, 16, 30, 50])
+def test_a_dissolve_is_one_cut_at_its_middle(length: int) -> None:
+    frames = shot(1, 60) + mixed(shot(1, length), shot(2, length)) + shot(2, 60)
+    (found,) = detect_cuts([features(frames)], len(frames) * FRAME_MS)
+    assert found.kind is CutKind.DISSOLVE
+    assert abs(found.time_ms - (60 + length / 2) * FRAME_MS) <= 2 * FRAME_MS
+    assert abs(found.start_ms - 60 * FRAME_MS) <= 4 * FRAME_MS
+    assert abs(found.end_ms - (60 + length) * FRAME_MS) <= 4 * FRAME_MS
+
+
+@pytest.mark.parametrize(
+    ("level", "kind"),
+    [
+        pytest.param(2, CutKind.FADE_BLACK, id="black"),
+        pytest.param(253, CutKind.FADE_WHITE, id="white"),
+    ],
+)
+@pytest.mark.parametrize("hold", [1, 10, 25], ids=lambda frames: f"held {frames} frames")
+def test_a_fade_out_and_in_is_one_cut_in_its_middle(level: int, kind: CutKind, hold: int) -> None:
+    blank = solid(level, 20)
+    frames = (
+        shot(1, 60)
+        + mixed(shot(1, 20), blank)
+        + solid(level, hold)
+        + mixed(blank, shot(2, 20))
+        + shot(2, 60)
+    )
+    (found,) = detect_cuts([features(frames)], len(frames) * FRAME_MS)
+    assert found.kind is kind
+    assert abs(found.time_ms - (80 + hold / 2) * FRAME_MS) <= 3 * FRAME_MS
+
+
+def test_a_fade_in_at_the_start_and_a_fade_out_at_the_end_open_no_scene() -> None:
+    black = solid(2, 20)
+    frames = mixed(black, shot(1, 20)) + shot(1, 80) + mixed(shot(1, 20), black) + black
+    assert cuts_of(frames) == []
+
+
+def test_a_fade_to_black_that_is_held_for_long_makes_the_black_a_scene() -> None:
+    black = solid(2, 20)
+    frames = shot(1, 60) + mixed(shot(1, 20), black) + solid(2, 100)
+    frames += mixed(black, shot(2, 20)) + shot(2, 60)
+    assert [kind for _, kind in cuts_of(frames)] == [CutKind.FADE_BLACK, CutKind.FADE_BLACK]
+
+
+def test_a_slow_change_of_light_is_no_dissolve() -> None:
+    frames = [
+        40 + frame * 0.4 * gain
+        for frame, gain in zip(shot(1, 150), np.linspace(0.5, 2.0, 150), strict=True)
+    ]
+    assert cuts_of(frames) == []
+
+
+def test_cuts_closer_than_half_a_second_leave_only_the_surer_one() -> None:
+    frames = shot(1, 50) + shot(2, 5) + shot(3, 50)
+    assert len(cuts_of(frames)) == 1
+
+
+PROGRAMME = (
+    shot(1, 55)
+    + shot(2, 70)
+    + mixed(shot(2, 20), shot(3, 20))
+    + flash(3, 150, 2)
+    + pan(6, 90, 3)
+    + mixed(shot(4, 15), solid(2, 15))
+    + solid(2, 8)
+    + mixed(solid(2, 15), shot(5, 15))
+    + shot(5, 300)
+    + shaken(7, 280)
+    + shot(8, 60)
+)
+"""More than four of the detector's blocks, with one of everything."""
+
+
+@settings(max_examples=12, deadline=None)
+@given(borders=st.lists(st.integers(0, len(PROGRAMME)), max_size=12))
+def test_however_the_features_are_split_the_cuts_are_identical(borders: list[int]) -> None:
+    whole = features(PROGRAMME)
+    edges = [0, *sorted(borders), len(PROGRAMME)]
+    parts = [whole.part(start, end) for start, end in zip(edges, edges[1:], strict=False)]
+    assert detect_cuts(parts, len(PROGRAMME) * FRAME_MS) == WHOLE_CUTS
+
+
+WHOLE_CUTS = detect_cuts([features(PROGRAMME)], len(PROGRAMME) * FRAME_MS)
+
+
+def test_the_programme_has_the_cuts_that_were_put_into_it() -> None:
+    starts = [55, 125 + 10, 295, 385 + 19, 385 + 38 + 300, 385 + 38 + 300 + 280]
+    found = [cut.time_ms / FRAME_MS for cut in WHOLE_CUTS]
+    assert found == pytest.approx(starts, abs=2)
+    assert all(0.5 <= cut.confidence <= 1 for cut in WHOLE_CUTS)
+
+
+def test_features_come_back_from_their_bytes_and_equal_ones_give_equal_bytes() -> None:
+    stored = to_bytes(features(shot(1, 5)))
+    again = from_bytes(stored)
+    assert again.times_ms.tolist() == [0, 40, 80, 120, 160]
+    assert to_bytes(again) == stored
+
+
+def test_frames_are_put_in_order_and_of_two_at_one_time_the_first_is_kept() -> None:
+    grey = np.full((2, 9, 16), 128, np.uint8)
+    levels = [np.full((36, 64), level, np.uint8) for level in (1, 2, 3, 4)]
+    ordered = in_time_order([80, 0, 80, 40], levels, [grey] * 4)
+    assert ordered.times_ms.tolist() == [0, 40, 80]
+    assert ordered.luma[:, 0, 0].tolist() == [2, 4, 1]
+
+
+def test_scenes_are_contiguous_and_cover_the_whole_video() -> None:
+    duration_ms = len(PROGRAMME) * FRAME_MS
+    scenes = scenes_between(WHOLE_CUTS, duration_ms)
+    assert scenes[0].start_ms == 0
+    assert scenes[-1].end_ms == duration_ms
+    assert all(one.end_ms == two.start_ms for one, two in zip(scenes, scenes[1:], strict=False))
+
+
+def test_without_cuts_there_are_no_scenes() -> None:
+    assert scenes_between((), 5000) == []
+
+
+def test_stills_are_frames_of_the_scene_away_from_transitions() -> None:
+    times = np.arange(0, len(PROGRAMME) * FRAME_MS, FRAME_MS)
+    for scene in scenes_between(WHOLE_CUTS, len(PROGRAMME) * FRAME_MS):
+        stills = still_times(times, scene)
+        assert 1 <= len(stills) <= 3
+        assert all(scene.clear_start_ms <= time < scene.clear_end_ms for time in stills)
+        assert set(stills) <= set(times.tolist())
