@@ -102,7 +102,7 @@ def decode_segment(
 def _positioned(path: Path, start_ms: int, stream_index: int, origin_ms: int) -> InputContainer:
     """The file opened and standing at or before ``start_ms``."""
     target_ms = _seek_target_ms(path, start_ms, stream_index, origin_ms)
-    container = av.open(str(path))
+    container: InputContainer = av.open(str(path))
     if target_ms is not None:
         _seek(container, chosen_stream(container, stream_index), target_ms + origin_ms)
     return container
@@ -145,8 +145,7 @@ def _seek_reaches(
 
 
 def _seek(container: InputContainer, stream: AvVideoStream, file_ms: int) -> None:
-    assert stream.time_base is not None
-    ticks = int(Fraction(file_ms, 1000) / stream.time_base)
+    ticks = int(Fraction(file_ms, 1000) / (stream.time_base or Fraction(1, av.time_base)))
     container.seek(ticks, backward=True, any_frame=False, stream=stream)
 
 

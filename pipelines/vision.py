@@ -8,7 +8,7 @@ scenes    (map, 1:1 a group)    stills, palette, thumbnail, camera motion, descr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
@@ -33,6 +33,8 @@ from pipelines.steps.vision_features import FeaturesConfig, make_features_step
 
 _FEATURES_SHARE = 0.7
 """Of the stage's time, taken by the first chain on common footage; for progress only."""
+
+_MOST_DECODE_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,22 @@ def _features_chain(
         }
         for segment in video.segments
     ]
-    step = make_features_step(video, workspace, config.features)
+    features = replace(config.features, decode_threads=_decode_threads(config, len(rows)))
+    step = make_features_step(video, workspace, features)
     done = _mapped(rows, step, "Reading the pictures", control, (0.0, _FEATURES_SHARE))
     return sorted(done, key=lambda row: int(row["index"]))
+
+
+def _decode_threads(config: VisionConfig, segments: int) -> int:
+    """As configured, else the cluster's CPUs shared out among the segments."""
+    if config.features.decode_threads:
+        return config.features.decode_threads
+    import ray
+
+    if not ray.is_initialized():
+        return 1
+    cpus = int(ray.cluster_resources().get("CPU", 1))
+    return max(1, min(_MOST_DECODE_THREADS, cpus // max(1, segments)))
 
 
 def _describe_chain(

@@ -74,6 +74,9 @@ class Settings(BaseSettings):
     segment_seconds: float = Field(
         60, ge=0, le=3600, description="Length of a video segment; 0 analyses in one piece."
     )
+    transcript_shard_seconds: float = Field(
+        20, ge=1, le=86_400, description="Length of a stretch of speech that one task transcribes."
+    )
     transcriber_replicas: int = Field(2, ge=1, le=256, description="Most transcriber replicas.")
     ray_cpus: int | None = Field(
         None, ge=1, le=1024, description="Logical CPUs of a local Ray; else what the machine has."

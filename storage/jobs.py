@@ -471,10 +471,12 @@ async def set_ingest_result(
     )
 
 
-async def get_ingest_result(connection: AsyncConnection, job_id: uuid.UUID) -> dict[str, Any]:
-    """What ``set_ingest_result`` stored."""
+async def find_ingest_result(
+    connection: AsyncConnection, job_id: uuid.UUID
+) -> dict[str, Any] | None:
+    """What ``set_ingest_result`` stored; None before."""
     query = select(jobs.c.ingest_result).where(jobs.c.id == job_id)
-    result: dict[str, Any] = (await connection.execute(query)).scalar_one()
+    result: dict[str, Any] | None = (await connection.execute(query)).scalar_one_or_none()
     return result
 
 

@@ -147,7 +147,7 @@ def _gradual_cut(gradual: Gradual) -> Cut:
 def detect_cuts(
     features: Iterable[FrameFeatures], duration_ms: int, config: CutConfig | None = None
 ) -> tuple[Cut, ...]:
-    """The cuts of a video whose features come in pieces, in order; where it is split is no matter."""
+    """The cuts of a video whose features come in pieces, in order, split anywhere."""
     detector = CutDetector(config)
     for part in features:
         detector.feed(part)

@@ -215,5 +215,5 @@ def _overlap(one: Gradual, other: Gradual) -> bool:
 
 def _confidence(difference: float, miss: float, backwards: float, alike: float) -> float:
     """Logistic over how different the ends are and how well the mixtures fit."""
-    score = -0.6 + 5.0 * min(difference, 1.0) - 6.0 * miss - 6.0 * backwards - 2.0 * alike
+    score = -0.8 + 5.0 * min(difference, 1.0) - 6.0 * miss - 6.0 * backwards - 2.0 * alike
     return 1.0 / (1.0 + math.exp(-score))

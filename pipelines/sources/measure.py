@@ -99,10 +99,14 @@ class Tally:
 
     @property
     def stop(self) -> int:
-        """When the last frame ends; by the mean interval where its length is not said."""
+        """When the last frame ends; by the mean interval where its length is not said.
+
+        Muxers take lengths from decoding times, which can be next to nothing.
+        """
         if self.end is None or self.last is None:
             return self.start
-        return self.end if self.end > self.last else self.last + round(self.interval)
+        said = self.end - self.last
+        return self.last + (said if said > self.interval / 2 else round(self.interval))
 
     def seconds(self, ticks: int) -> Fraction:
         return ticks * self.time_base
@@ -231,7 +235,11 @@ def _video(tally: Tally, origin_ms: int) -> Values:
         "interlaced": bool(frame.interlaced_frame),
         "hdr": frame.color_trc in (_TRANSFER_PQ, _TRANSFER_HLG),
         "keyframe_count": tally.keyframes,
-        "end_ms": rounded_ms(tally.stop, tally.time_base) - origin_ms,
+        "end_ms": max(
+            rounded_ms(tally.stop, tally.time_base),
+            rounded_ms(tally.last or 0, tally.time_base) + 1,
+        )
+        - origin_ms,
     }
 
 

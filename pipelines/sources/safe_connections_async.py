@@ -47,7 +47,12 @@ class AsyncBoundedStream(httpcore.AsyncNetworkStream):
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         size = self.bounds.readable_bytes(max_bytes)
-        data = await self._stream.read(size, self._bounded(timeout))
+        try:
+            data = await self._stream.read(size, self._bounded(timeout))
+        except httpcore.ReadTimeout:
+            # Says so where it is the whole request that is overdue, not this read.
+            self.bounds.seconds_left()
+            raise
         self.bounds.was_read(len(data))
         return data
 

@@ -12,6 +12,7 @@ the body is bounded in bytes and in time.
 
 from __future__ import annotations
 
+import functools
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -77,8 +78,12 @@ _HTTPX_ERRORS: dict[type[Exception], type[httpx.TransportError]] = {
 }
 
 
+@functools.cache
 def tls_context() -> ssl.SSLContext:
-    """Verifies certificates and names by the bundled authorities, whatever the environment says."""
+    """Verifies certificates and names by the bundled authorities, whatever the environment says.
+
+    One for the process: reading the authorities takes longer than a small request.
+    """
     return httpx.create_ssl_context(verify=True, trust_env=False)
 
 

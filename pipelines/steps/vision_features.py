@@ -49,9 +49,10 @@ Plane = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
 @dataclass(frozen=True, slots=True)
 class FeaturesConfig:
-    """How segments are decoded. ``decode_threads`` changes the speed only, not the features."""
+    """How segments are decoded. ``decode_threads`` changes the speed only, not the features;
+    0 lets the pipeline give a segment the CPUs that would else be idle."""
 
-    decode_threads: int = 1
+    decode_threads: int = 0
 
 
 def make_features_step(video: VideoSource, workspace: Workspace, config: FeaturesConfig) -> Step:
@@ -62,6 +63,7 @@ def make_features_step(video: VideoSource, workspace: Workspace, config: Feature
         key = features_key(video, segment, workspace)
         if workspace.store.exists(key):
             return {"index": segment.index, "features_key": key, "reused": True}
+        cv2.setNumThreads(1)
         features = segment_features(video, segment, workspace, config)
         workspace.store.write_bytes(key, to_bytes(features))
         return {"index": segment.index, "features_key": key, "reused": False}
@@ -95,7 +97,7 @@ def segment_features(
             segment,
             stream_index=video.stream.index,
             origin_ms=video.origin_ms,
-            threads=config.decode_threads,
+            threads=max(1, config.decode_threads),
             report=report,
         ):
             check()
@@ -131,7 +133,7 @@ def _planar(frame: av.VideoFrame) -> av.VideoFrame:
 
 
 def _is_full_range(frame: av.VideoFrame) -> bool:
-    return frame.format.name.startswith("yuvj") or frame.color_range == ColorRange.JPEG
+    return bool(frame.format.name.startswith("yuvj") or frame.color_range == ColorRange.JPEG)
 
 
 def _plane(frame: av.VideoFrame, index: int, ten_bit: bool) -> Plane:
@@ -159,7 +161,7 @@ def _shrunk(plane: Plane, width: int, height: int, ten_bit: bool) -> Bytes:
     if down > 1 or across > 1:
         near = cv2.resize(near, whole, interpolation=cv2.INTER_AREA)
     small = cv2.resize(near, (width, height), interpolation=cv2.INTER_AREA)
-    return (small >> 2).astype(np.uint8) if ten_bit else small.astype(np.uint8)
+    return np.asarray(small >> 2 if ten_bit else small, np.uint8)
 
 
 def _once_a_second(check: Callable[[], None]) -> Callable[[], None]:

@@ -6,9 +6,12 @@ square pixels by the same function afterwards.
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import av
 import av.error
@@ -21,12 +24,17 @@ from pipelines.decoding import chosen_stream, decode_segment, rounded_ms
 from pipelines.merge.frame_features import LUMA_HEIGHT, LUMA_WIDTH, Bytes
 from pipelines.steps.vision_tone import is_high_dynamic_range, standard_range
 
+if TYPE_CHECKING:
+    import decord
+
 _DECORD_LACKS = frozenset({"av1", "vvc"})
 """Codecs that the FFmpeg inside decord 0.6 has no decoder for."""
 _DECORD_FILE_LIMIT_BYTES = 256 * 1024 * 1024
 """decord reads a whole file to index it, so longer ones are left to PyAV's seeking."""
 _DECORD_THREADS = 1
 """decord decodes ahead without bound (decord#157); one thread keeps that small."""
+_TIME_TOLERANCE_MS = 5.0
+_DEEP_FORMAT = re.compile(r"p(9|10|12|14|16)(le|be)$")
 _BATCH_BYTES = 128 * 1024 * 1024
 _SAME_PICTURE_LEVELS = 6.0
 _SAME_PICTURE_CORRELATION = 0.9
@@ -80,10 +88,9 @@ def by_decord(
     if path.stat().st_size > _DECORD_FILE_LIMIT_BYTES:
         raise DecordUnsuitableError("long file")
     frame_times_ms = _packet_times_ms(path, stream.index, origin_ms)
-    index_of = {time_ms: index for index, time_ms in enumerate(frame_times_ms)}
-    known = [time_ms for time_ms in wanted if time_ms in index_of]
+    known = sorted(set(wanted) & set(frame_times_ms))
     found: dict[int, Picture] = {}
-    pictures = _decord_pictures(path, [index_of[time_ms] for time_ms in known], len(frame_times_ms))
+    pictures = _decord_pictures(path, frame_times_ms, known) if known else []
     for time_ms, picture in zip(known, pictures, strict=True):
         stored = _as_stored(picture, stream.rotation_degrees, wanted[time_ms])
         if stored is not None:
@@ -91,36 +98,62 @@ def by_decord(
     return found
 
 
-def _decord_pictures(path: Path, indices: Sequence[int], frames: int) -> list[Picture]:
-    """Frames by number, a bounded batch at a time."""
+def _decord_pictures(
+    path: Path, frame_times_ms: Sequence[int], wanted_ms: Sequence[int]
+) -> list[Picture]:
+    """Frames at ``wanted_ms``, a bounded batch at a time."""
     import decord
 
+    indices = [bisect_left(frame_times_ms, time_ms) for time_ms in wanted_ms]
     try:
         reader = decord.VideoReader(str(path), ctx=decord.cpu(0), num_threads=_DECORD_THREADS)
-        if len(reader) != frames:
-            raise DecordUnsuitableError(f"{len(reader)} frames instead of {frames}")
-        first = reader.get_batch([indices[0]]).asnumpy() if indices else np.empty((0, 1, 1, 3))
-        size = max(1, _BATCH_BYTES // max(1, first.nbytes)) if indices else 1
+        _check_numbering(reader, frame_times_ms, indices)
+        first = reader.get_batch([indices[0]]).asnumpy()
+        size = max(1, _BATCH_BYTES // first.nbytes)
         pictures = list(first)
         for start in range(1, len(indices), size):
             pictures += list(reader.get_batch(list(indices[start : start + size])).asnumpy())
-        return pictures
     except decord.DECORDError as error:
         raise DecordUnsuitableError(str(error)) from error
+    return pictures
+
+
+def _check_numbering(
+    reader: decord.VideoReader, frame_times_ms: Sequence[int], indices: Sequence[int]
+) -> None:
+    """Raise unless decord numbers the frames as their packets' times do.
+
+    Its times are seconds from its first frame, in single precision.
+    """
+    if len(reader) != len(frame_times_ms):
+        message = f"{len(reader)} frames instead of {len(frame_times_ms)}"
+        raise DecordUnsuitableError(message)
+    own_ms = reader.get_frame_timestamp([0, *indices])[:, 0].astype(np.float64) * 1000
+    expected_ms = np.array([frame_times_ms[index] for index in (0, *indices)])
+    late_ms = (own_ms - own_ms[0]) - (expected_ms - expected_ms[0])
+    if own_ms[0] < 0 or float(np.abs(late_ms).max()) > _TIME_TOLERANCE_MS:
+        raise DecordUnsuitableError("frames are numbered differently")
 
 
 def _packet_times_ms(path: Path, stream_index: int, origin_ms: int) -> list[int]:
-    """Times of the file's pictures in order, read from packets without decoding."""
-    times = []
+    """Times of the file's pictures in order, read from packets without decoding.
+
+    Raises DecordUnsuitableError for more than 8 bits a sample: decord's FFmpeg
+    converts these to RGB otherwise than PyAV's.
+    """
     with av.open(str(path)) as container:
         stream = chosen_stream(container, stream_index)
+        if _DEEP_FORMAT.search(stream.codec_context.pix_fmt or ""):
+            raise DecordUnsuitableError(stream.codec_context.pix_fmt)
+        packets = container.demux(stream)
         try:
-            for packet in container.demux(stream):
-                if packet.pts is not None and packet.time_base is not None:
-                    times.append(rounded_ms(packet.pts, packet.time_base) - origin_ms)
+            return sorted(
+                rounded_ms(packet.pts, packet.time_base) - origin_ms
+                for packet in packets
+                if packet.pts is not None and packet.time_base is not None
+            )
         except av.error.FFmpegError as error:
             raise DecordUnsuitableError(str(error)) from error
-    return sorted(times)
 
 
 def _as_stored(picture: Picture, rotation_degrees: int, luma: Bytes) -> Picture | None:

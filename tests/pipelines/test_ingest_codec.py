@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.contracts import CameraMotion
@@ -47,6 +47,7 @@ RESULTS = st.builds(
 )
 
 
+@settings(deadline=None, max_examples=60)
 @given(RESULTS)
 def test_an_ingest_result_survives_a_text_of_json(result: IngestResult) -> None:
     text = json.dumps(ingest_result_to_json(result))
@@ -54,6 +55,7 @@ def test_an_ingest_result_survives_a_text_of_json(result: IngestResult) -> None:
     assert ingest_result_from_json(json.loads(text)) == result
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.builds(Scene, confidence=SECONDS))
 def test_other_contracts_survive_too(value: Scene) -> None:
     assert from_json(Scene, json.loads(json.dumps(to_json(value)))) == value

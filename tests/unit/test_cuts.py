@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,14 +16,19 @@ from pipelines.merge.frame_features import FrameFeatures, from_bytes, in_time_or
 from pipelines.merge.scene_plans import scenes_between, still_times
 
 FRAME_MS = 40
-Levels = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Levels = npt.NDArray[np.float64]
+
+
+def enlarged(coarse: Levels) -> Levels:
+    """Each level as a block of 4 x 4 pixels."""
+    return np.asarray(np.kron(coarse, np.ones((4, 4))), np.float64)
 
 
 def picture(seed: int) -> Levels:
     """A blocky random picture, unlike that of any other seed."""
     random = np.random.default_rng(seed)
     coarse = random.integers(20, 235, (9, 16)).astype(np.float64)
-    return np.kron(coarse, np.ones((4, 4)))
+    return enlarged(coarse)
 
 
 def shot(seed: int, frames: int) -> list[Levels]:
@@ -34,14 +41,14 @@ def pan(seed: int, frames: int, pixels: int) -> list[Levels]:
     """A view that moves over a wide picture by ``pixels`` of 64 a frame."""
     random = np.random.default_rng(seed)
     coarse = random.integers(20, 235, (9, 16 + frames * pixels // 4 + 1)).astype(np.float64)
-    wide = np.kron(coarse, np.ones((4, 4)))
+    wide = enlarged(coarse)
     return [wide[:, index * pixels : index * pixels + 64] for index in range(frames)]
 
 
 def shaken(seed: int, frames: int) -> list[Levels]:
     """A shot from a hand that moves up to two pixels of 64 each frame."""
     random = np.random.default_rng(seed + 1000)
-    wide = np.kron(random.integers(20, 235, (11, 18)).astype(np.float64), np.ones((4, 4)))
+    wide = enlarged(random.integers(20, 235, (11, 18)).astype(np.float64))
     places = np.clip(np.cumsum(random.integers(-1, 2, (frames, 2)), axis=0), -4, 4) + 4
     return [wide[y : y + 36, x : x + 64] for y, x in places]
 
@@ -194,7 +201,7 @@ PROGRAMME = (
 def test_however_the_features_are_split_the_cuts_are_identical(borders: list[int]) -> None:
     whole = features(PROGRAMME)
     edges = [0, *sorted(borders), len(PROGRAMME)]
-    parts = [whole.part(start, end) for start, end in zip(edges, edges[1:], strict=False)]
+    parts = [whole.part(start, end) for start, end in pairwise(edges)]
     assert detect_cuts(parts, len(PROGRAMME) * FRAME_MS) == WHOLE_CUTS
 
 
@@ -228,7 +235,7 @@ def test_scenes_are_contiguous_and_cover_the_whole_video() -> None:
     scenes = scenes_between(WHOLE_CUTS, duration_ms)
     assert scenes[0].start_ms == 0
     assert scenes[-1].end_ms == duration_ms
-    assert all(one.end_ms == two.start_ms for one, two in zip(scenes, scenes[1:], strict=False))
+    assert all(one.end_ms == two.start_ms for one, two in pairwise(scenes))
 
 
 def test_without_cuts_there_are_no_scenes() -> None:

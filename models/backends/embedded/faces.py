@@ -12,6 +12,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+from cv2.data import haarcascades
 
 from models.backends.embedded.pictures import Box, Grey, grey
 from models.contracts import Picture
@@ -132,7 +133,7 @@ class PeopleFinder:
 
 
 def _cascade(name: str) -> cv2.CascadeClassifier:
-    path = Path(cv2.data.haarcascades) / name
+    path = Path(haarcascades) / name
     cascade = cv2.CascadeClassifier(str(path))
     if cascade.empty():
         raise FileNotFoundError(path)

@@ -93,6 +93,7 @@ def _histogram(stills: Sequence[Picture]) -> tuple[Floats, Floats]:
 def _clusters(points: Floats, weights: Floats) -> tuple[Floats, Floats]:
     """Weighted k-means from fixed starting points: (centres, shares), no empty ones."""
     centres = _far_apart(points, weights)
+    kept: Floats = np.ones(len(centres))
     for _ in range(_ROUNDS):
         nearest = _distances(points, centres).argmin(axis=1)
         shares = np.bincount(nearest, weights=weights, minlength=len(centres))
@@ -102,7 +103,8 @@ def _clusters(points: Floats, weights: Floats) -> tuple[Floats, Floats]:
         ]
         held = shares > 0
         centres = np.stack(sums, axis=1)[held] / shares[held, None]
-    return centres, shares[held]
+        kept = np.asarray(shares[held], np.float64)
+    return centres, kept
 
 
 def _far_apart(points: Floats, weights: Floats) -> Floats:

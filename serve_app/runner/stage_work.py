@@ -1,0 +1,243 @@
+"""What each stage does: plain steps from a leased job to a published outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+from models.sources import ModelSource
+from pipelines.chains import Control, Workspace
+from pipelines.contracts import AudioTrack, IngestResult, StageCode, StageError
+from pipelines.ingest import IngestConfig, ingest, ingest_result_to_json, probe_source
+from pipelines.sources.fetch import FetchLimits, fetch
+from pipelines.steps.speech_regions import Sharding
+from pipelines.transcript import TranscriptConfig, transcribe_track
+from pipelines.vision import VisionConfig, analyse_vision
+from serve_app.http.urls import address_policy
+from serve_app.jobs.plans import max_upload_bytes, source_prefix
+from serve_app.runner import publishing
+from serve_app.runner.documents import scene_document, transcript_document
+from serve_app.runner.publishing import Lease
+from serve_app.world import World
+from storage.jobs import JobRecord
+from storage.results import TrackTranscript
+from storage.types import StageName, StageStatus
+from storage.uploads import MEDIA_SLOT, list_uploads
+
+Result = TypeVar("Result")
+
+UNSHARDED_SECONDS = 86_400.0
+"""A segment as long as the longest media that is taken: one piece."""
+
+
+@dataclass(slots=True)
+class Timings:
+    """Seconds and counts of a stage, for whoever asks where the time went."""
+
+    values: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Add the wall time of the block."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, time.perf_counter() - start)
+
+    def add(self, name: str, amount: float) -> None:
+        self.values[name] = round(self.values.get(name, 0.0) + amount, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """One stage of one job in the hands of one runner.
+
+    ``threads`` runs the pipelines, which are plain synchronous code, off the
+    event loop.
+    """
+
+    world: World
+    models: ModelSource
+    lease: Lease
+    workspace: Workspace
+    threads: Executor
+    control: Control
+    timings: Timings = field(default_factory=Timings)
+
+    async def run_ingest(self, job: JobRecord) -> None:
+        """Bring the source here, price the job, cut the media; publish what was found."""
+        config = IngestConfig(
+            segment_seconds=self.world.settings.segment_seconds or UNSHARDED_SECONDS
+        )
+        with self.timings.measure("fetch"):
+            source_key = await self._bring_source(job)
+        with self.timings.measure("probe"):
+            media = await self._in_thread(
+                lambda: probe_source(
+                    source_key, store=self.world.objects, config=config, control=self.control
+                )
+            )
+        async with self.world.database.transaction() as connection:
+            await publishing.raise_hold(connection, self.lease, media)
+        wanted = publishing.analyses_to_run(job, media)
+        with self.timings.measure("cut"):
+            result = await self._in_thread(
+                lambda: ingest(
+                    source_key,
+                    workspace=self.workspace,
+                    control=self.control,
+                    config=config,
+                    media=media,
+                    wants_video=StageName.VISION in wanted,
+                    wants_audio=StageName.TRANSCRIPT in wanted,
+                )
+            )
+        async with self.world.database.transaction() as connection:
+            await publishing.publish_ingest(
+                connection,
+                self.lease,
+                media=media,
+                result=ingest_result_to_json(result),
+                track_names=[track.name for track in result.tracks],
+                warnings=[asdict(warning) for warning in result.warnings],
+                timings=self.timings.values,
+            )
+
+    async def _bring_source(self, job: JobRecord) -> str:
+        """The object key of the job's footage, fetched first where it is a URL."""
+        if job.source["audio"]:
+            raise StageError(
+                StageCode.EXTERNAL_AUDIO_FAILED, "Separate audio files cannot be analysed yet."
+            )
+        if job.source["kind"] == "upload":
+            async with self.world.database.statement() as connection:
+                uploads = await list_uploads(connection, job.id)
+            return next(item.object_key for item in uploads if item.slot == MEDIA_SLOT)
+        if len(job.source["clips"]) > 1:
+            raise StageError(
+                StageCode.INGEST_FAILED, "Programmes of several clips cannot be analysed yet."
+            )
+        key = f"{source_prefix(job.id)}/clip-000"
+        if not await self._in_thread(lambda: self.world.objects.exists(key)):
+            await self._in_thread(lambda: self._fetch(job, job.source["clips"][0], key))
+        return key
+
+    def _fetch(self, job: JobRecord, clip: dict[str, Any], key: str) -> None:
+        sealed = clip["sealed_token"]
+        token = None if sealed is None else self.world.sealer.open(base64.b64decode(sealed))
+        fetch(
+            clip["url"],
+            store=self.world.objects,
+            key=key,
+            limits=FetchLimits(max_bytes=max_upload_bytes(self.world.settings, job.tier)),
+            policy=address_policy(self.world.settings),
+            token=token,
+            provider=clip["provider"],
+            control=self.control,
+        )
+
+    async def run_vision(self, ingested: IngestResult) -> None:
+        """Find and describe the scenes; publish them."""
+        video = ingested.video
+        if video is None:
+            raise StageError(StageCode.VISION_FAILED, "The picture could not be read.")
+        with self.timings.measure("analyse"):
+            found = await self._in_thread(
+                lambda: analyse_vision(
+                    video,
+                    workspace=self.workspace,
+                    models=self.models,
+                    control=self.control,
+                    config=VisionConfig(),
+                )
+            )
+        self._count_shards(found.shards_computed, found.shards_reused)
+        documents = [scene_document(scene) for scene in found.scenes]
+        async with self.world.database.transaction() as connection:
+            await publishing.publish_scenes(connection, self.lease, documents, self.timings.values)
+
+    async def run_transcript(self, job: JobRecord, ingested: IngestResult) -> None:
+        """Transcribe every track; publish them unless all failed."""
+        tracks: list[TrackTranscript] = []
+        last_error = StageError(StageCode.TRANSCRIPT_FAILED, "The sound could not be read.")
+        for position, track in enumerate(ingested.tracks):
+            share = TrackShare(self.control, position, len(ingested.tracks))
+            try:
+                with self.timings.measure("analyse"):
+                    tracks.append(await self._transcribe(job, track, ingested, share))
+            except StageError as error:
+                last_error = error
+                tracks.append(_failed_track(track, error))
+        if all(track.document is None for track in tracks):
+            raise last_error
+        async with self.world.database.transaction() as connection:
+            await publishing.publish_transcripts(
+                connection, self.lease, tracks, self.timings.values
+            )
+
+    async def _transcribe(
+        self, job: JobRecord, track: AudioTrack, ingested: IngestResult, control: Control
+    ) -> TrackTranscript:
+        shard_seconds = self.world.settings.transcript_shard_seconds
+        config = TranscriptConfig(
+            keyterms=tuple(job.source["keyterms"]), sharding=Sharding(shard_seconds=shard_seconds)
+        )
+        result = await self._in_thread(
+            lambda: transcribe_track(
+                track,
+                workspace=self.workspace,
+                models=self.models,
+                control=control,
+                config=config,
+                media_duration_ms=round(ingested.media.duration_seconds * 1000),
+            )
+        )
+        self._count_shards(result.shards_computed, result.shards_reused)
+        return TrackTranscript(
+            track_index=track.index,
+            track_name=track.name,
+            status=StageStatus.COMPLETED,
+            error_code=None,
+            language=result.language,
+            document=transcript_document(result),
+        )
+
+    def _count_shards(self, computed: int, reused: int) -> None:
+        self.timings.add("shards_computed", computed)
+        self.timings.add("shards_reused", reused)
+
+    async def _in_thread(self, call: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self.threads, call)
+
+
+@dataclass(frozen=True, slots=True)
+class TrackShare:
+    """The part of the transcript stage's progress that one of its tracks makes up."""
+
+    control: Control
+    position: int
+    tracks: int
+
+    def check(self) -> None:
+        self.control.check()
+
+    def progress(self, fraction: float) -> None:
+        self.control.progress((self.position + fraction) / self.tracks)
+
+
+def _failed_track(track: AudioTrack, error: StageError) -> TrackTranscript:
+    return TrackTranscript(
+        track_index=track.index,
+        track_name=track.name,
+        status=StageStatus.FAILED,
+        error_code=str(error.code),
+        language=None,
+        document=None,
+    )

@@ -1,0 +1,80 @@
+"""The same video in pieces of 5 s, of 20 s and in one piece: the same scenes, the same words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.sources import LocalModels
+from pipelines.chains import FreeRun, Workspace
+from pipelines.ingest import IngestConfig, ingest
+from pipelines.steps.speech_regions import Sharding
+from pipelines.transcript import TranscriptConfig, transcribe_track
+from pipelines.vision import VisionConfig, analyse_vision
+from storage.objects import FolderStore
+from tests.conftest import PROJECT
+
+DEMO = PROJECT / "tests" / "media" / "demo.mp4"
+UNSHARDED_SECONDS = 86_400.0
+SEGMENT_SECONDS = {"5 s": 5.0, "20 s": 20.0, "unsharded": UNSHARDED_SECONDS}
+
+
+def analyse(folder: Path, segment_seconds: float) -> dict[str, Any]:
+    """The whole pipeline on the demo video; results without the names of stored objects."""
+    store = FolderStore(folder)
+    with store.writer("source/media") as stream:
+        stream.write(DEMO.read_bytes())
+    workspace = Workspace(store, "work")
+    control, models = FreeRun(), LocalModels()
+    ingested = ingest(
+        "source/media",
+        workspace=workspace,
+        control=control,
+        config=IngestConfig(segment_seconds=segment_seconds),
+    )
+    assert ingested.video is not None
+    vision = analyse_vision(
+        ingested.video,
+        workspace=workspace,
+        models=models,
+        control=control,
+        config=VisionConfig(),
+    )
+    [track] = ingested.tracks
+    transcript = transcribe_track(
+        track,
+        workspace=workspace,
+        models=models,
+        control=control,
+        config=TranscriptConfig(sharding=Sharding(shard_seconds=segment_seconds)),
+        media_duration_ms=round(ingested.media.duration_seconds * 1000),
+    )
+    thumbnails = [store.read_bytes(scene.thumbnail_key) for scene in vision.scenes]
+    return {
+        "segments": len(ingested.video.segments),
+        "scenes": [asdict(replace(scene, thumbnail_key="")) for scene in vision.scenes],
+        "thumbnails": thumbnails,
+        "transcript": [asdict(segment) for segment in transcript.segments],
+        "speakers": [asdict(speaker) for speaker in transcript.speakers],
+        "rows": transcript.shards_computed,
+    }
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_sharding_changes_neither_scenes_nor_thumbnails_nor_words(tmp_path: Path) -> None:
+    results = {
+        name: analyse(tmp_path / name.replace(" ", ""), seconds)
+        for name, seconds in SEGMENT_SECONDS.items()
+    }
+    whole = results["unsharded"]
+    assert whole["segments"] == 1
+    assert results["5 s"]["segments"] > 3
+    assert len(whole["scenes"]) == 7
+    assert whole["transcript"]
+    assert results["5 s"]["rows"] > whole["rows"]
+    for name in ("5 s", "20 s"):
+        for part in ("scenes", "thumbnails", "transcript", "speakers"):
+            assert results[name][part] == whole[part], f"{part} of {name} differ"
