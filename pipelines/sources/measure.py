@@ -168,10 +168,12 @@ def _read_through(container: InputContainer, tallies: list[Tally], limits: Value
     longest = limits["max_duration_seconds"]
     if not by_index:
         return
+    most = {index: int(longest / tally.time_base) for index, tally in by_index.items()}
     for packet in packets_of(container, [tally.stream for tally in tallies]):
-        tally = by_index[packet.stream.index]
+        index = packet.stream.index
+        tally = by_index[index]
         tally.add(packet)
-        if tally.last is not None and tally.seconds(tally.last - (tally.first or 0)) > longest:
+        if tally.last is not None and tally.last - (tally.first or 0) > most[index]:
             raise MediaRefusedError(f"The file is longer than {longest} seconds, the limit.")
 
 

@@ -31,8 +31,9 @@ class ProbeLimits:
     max_streams: int = 32
     memory_bytes: int = 4 << 30
     """Address space of the process that reads the file."""
-    seconds: float = 30.0
-    """Processor and wall time for a small file; large ones get more by their size."""
+    seconds: float = 120.0
+    """Processor and wall time for a small file; large ones get more by their size. A day of
+    tiny packets takes most of it."""
 
     def seconds_for(self, size_bytes: int) -> float:
         """Time to read a file of this size."""

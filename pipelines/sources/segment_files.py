@@ -159,8 +159,10 @@ class VideoCut:
     segments: list[Values] = field(default_factory=list)
     _cutter: SegmentCutter[Packet[Any]] = field(init=False)
     _codec: str = field(init=False)
+    _time_base: Fraction = field(init=False)
 
     def __post_init__(self) -> None:
+        self._time_base = self.stream.time_base or _MILLISECOND
         self._codec = codec_name(self.stream)
         self._cutter = SegmentCutter(
             segment_ms=self.order["segment_ms"],
@@ -190,18 +192,20 @@ class VideoCut:
     def _timed(self, packet: Packet[Any]) -> VideoPacket:
         if packet.pts is None or self._changes_extradata(packet):
             raise CannotCarryError("no presentation time, or new decoder settings")
-        origin_ms, base = self.order["origin_ms"], packet.time_base
-        extradata = self.stream.codec_context.extradata
+        origin_ms, base = self.order["origin_ms"], self._time_base
         is_key = packet.is_keyframe
         return Timed(
             shown_ms=rounded_ms(packet.pts, base) - origin_ms,
             decoded_ms=None if packet.dts is None else rounded_ms(packet.dts, base) - origin_ms,
             is_key=is_key,
-            is_clean=is_key and is_clean_key(self._codec, bytes(packet), extradata),
+            is_clean=is_key and self._is_clean(packet),
             is_hidden=packet.is_discard,
             size_bytes=packet.size,
             payload=packet,
         )
+
+    def _is_clean(self, packet: Packet[Any]) -> bool:
+        return is_clean_key(self._codec, bytes(packet), self.stream.codec_context.extradata)
 
     def _changes_extradata(self, packet: Packet[Any]) -> bool:
         if self.folder is None or not packet.has_sidedata("new_extradata"):

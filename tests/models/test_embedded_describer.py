@@ -217,6 +217,8 @@ def test_brightness_contrast_and_hue_are_measured() -> None:
     assert measure(half).hue is None
     assert measure(plain(200, 20, 20)).hue == "red"
     assert measure(plain(20, 140, 30)).hue == "green"
+    assert measure(plain(240, 150, 40)).hue == "orange"
+    assert measure(plain(110, 65, 25)).hue == "brown"
 
 
 def test_text_lines_lie_where_the_text_is() -> None:

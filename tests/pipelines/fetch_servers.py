@@ -9,6 +9,7 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,7 +95,7 @@ class ScriptedServer:
         def note(_socket: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
             self.server_names.append(name)
 
-        context.sni_callback = note  # type: ignore[assignment]
+        context.sni_callback = note
         return context.wrap_socket(connection, server_side=True)
 
 
@@ -112,14 +113,14 @@ def _read_request(connection: socket.socket) -> Asked | None:
 
 
 def answer(
-    connection: socket.socket, status: int = 200, body: bytes = b"", **headers: object
+    connection: socket.socket, status: int = 200, body: bytes = b"", /, **headers: object
 ) -> None:
     """A whole response; ``content_length`` and any other header may be given, or None."""
     send_head(connection, status, **{"content_length": len(body), **headers})
     connection.sendall(body)
 
 
-def send_head(connection: socket.socket, status: int = 200, **headers: object) -> None:
+def send_head(connection: socket.socket, status: int = 200, /, **headers: object) -> None:
     lines = [f"HTTP/1.1 {status} Scripted"]
     lines += [
         f"{name.replace('_', '-')}: {value}" for name, value in headers.items() if value is not None
@@ -129,6 +130,25 @@ def send_head(connection: socket.socket, status: int = 200, **headers: object) -
 
 def redirect(connection: socket.socket, location: str, status: int = 302) -> None:
     answer(connection, status, location=location)
+
+
+def drip(connection: socket.socket, data: bytes, pause_seconds: float) -> None:
+    """One byte after the other, slowly."""
+    for byte in data:
+        connection.sendall(bytes([byte]))
+        time.sleep(pause_seconds)
+
+
+def mute_after_headers(_asked: Asked, connection: socket.socket) -> None:
+    """Headers that promise a body, and then nothing."""
+    send_head(connection, content_length=99)
+    time.sleep(10)
+
+
+def body_in_drops(_asked: Asked, connection: socket.socket) -> None:
+    """A body of 500 bytes, 50 bytes a second."""
+    send_head(connection, content_length=500)
+    drip(connection, bytes(500), 0.02)
 
 
 @dataclass(slots=True)
@@ -168,7 +188,7 @@ class Trap:
                 return
             self.connections.append(str(connection.getsockname()[0]))
             with contextlib.suppress(OSError), connection:
-                answer(connection, body=b"caught")
+                answer(connection, 200, b"caught")
 
 
 @dataclass(slots=True)

@@ -145,7 +145,7 @@ def samples_of(path: Path) -> npt.NDArray[np.float32]:
         stream = container.streams.audio[0]
         assert (stream.rate, stream.layout.name, stream.codec.name) == (16_000, "mono", "flac")
         frames = [frame.to_ndarray()[0] for frame in container.decode(stream)]
-    return np.concatenate(frames).astype(np.float32) / 32768
+    return (np.concatenate(frames) / 32768).astype(np.float32)
 
 
 @dataclass(frozen=True)

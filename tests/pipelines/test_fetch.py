@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import gzip
-import ipaddress
-import itertools
 import socket
-import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipelines.chains import FreeRun
-from pipelines.contracts import StageCode, StageError, StageStoppedError
-from pipelines.sources.addresses import AddressPolicy
-from pipelines.sources.fetch import FetchedSource, FetchLimits, fetch
 from storage.objects import FolderStore
 from tests.pipelines.fetch_servers import (
     Asked,
@@ -30,22 +23,7 @@ from tests.pipelines.fetch_servers import (
     redirect,
     send_head,
 )
-
-LOOPBACK = AddressPolicy((ipaddress.ip_network("127.0.0.0/8"),))
-BODY = bytes(itertools.islice(itertools.cycle(range(251)), 300_000))
-QUICK = FetchLimits(
-    max_bytes=1 << 20,
-    total_seconds=8,
-    idle_seconds=0.6,
-    idle_bytes=100,
-    connect_seconds=1,
-    header_seconds=1,
-    attempts=3,
-    backoff_seconds=0.02,
-)
-KEY = "jobs/1/source"
-
-Serve = Callable[..., ScriptedServer]
+from tests.pipelines.fetching import BODY, KEY, QUICK, Serve, get, refused
 
 
 @pytest.fixture
@@ -64,35 +42,11 @@ def serve() -> Iterator[Serve]:
         yield start
 
 
-def get(
-    store: FolderStore,
-    url: str,
-    limits: FetchLimits = QUICK,
-    **options: object,
-) -> FetchedSource:
-    given = {"policy": LOOPBACK, "control": FreeRun(), **options}
-    return fetch(url, store=store, key=KEY, limits=limits, **given)  # type: ignore[arg-type]
-
-
-def refused(store: FolderStore, url: str, limits: FetchLimits = QUICK, **options: object) -> str:
-    """The sentence of a fetch that must fail and leave nothing behind."""
-    with pytest.raises(StageError) as failure:
-        get(store, url, limits, **options)
-    assert failure.value.code == StageCode.FETCH_FAILED
-    assert nothing_stored(store)
-    assert "127." not in failure.value.message
-    return failure.value.message
-
-
-def nothing_stored(store: FolderStore) -> bool:
-    return not [path for path in store.root.rglob("*") if path.is_file()]
-
-
 # --- what works ---
 
 
 def test_a_file_arrives_as_it_was_sent(store: FolderStore, serve: Serve) -> None:
-    server = serve(lambda _asked, to: answer(to, body=BODY, content_type="Video/MP4; x=y"))
+    server = serve(lambda _asked, to: answer(to, 200, BODY, content_type="Video/MP4; x=y"))
     fetched = get(store, server.url("/some/clip%20one.mp4?sig=a%2Bb+c"))
     assert store.read_bytes(KEY) == BODY
     assert fetched.size_bytes == len(BODY)
@@ -135,7 +89,7 @@ def test_a_file_of_unknown_length_arrives(store: FolderStore, serve: Serve) -> N
 def test_the_file_name_is_the_last_part_alone(
     store: FolderStore, serve: Serve, disposition: str, name: str
 ) -> None:
-    server = serve(lambda _asked, to: answer(to, body=b"x", content_disposition=disposition))
+    server = serve(lambda _asked, to: answer(to, 200, b"x", content_disposition=disposition))
     assert get(store, server.url()).file_name_hint == name
 
 
@@ -169,7 +123,7 @@ def test_five_redirects_are_followed(store: FolderStore, serve: Serve) -> None:
         if number < 5:
             redirect(to, f"/{number + 1}", statuses[number])
         else:
-            answer(to, body=BODY)
+            answer(to, 200, BODY)
 
     server = serve(hop)
     assert get(store, server.url("/0")).final_url == server.url("/5")
@@ -212,7 +166,7 @@ def test_a_redirect_that_leads_nowhere_is_a_status(store: FolderStore, serve: Se
 
 
 def test_the_token_goes_to_the_first_origin_only(store: FolderStore, serve: Serve) -> None:
-    last = serve(lambda _asked, to: answer(to, body=BODY))
+    last = serve(lambda _asked, to: answer(to, 200, BODY))
     back = serve(lambda _asked, to: redirect(to, last.url("/file")))
     server = serve(
         lambda asked, to: redirect(to, "/same" if asked.target == "/" else back.url("/elsewhere"))
@@ -226,12 +180,14 @@ def test_the_token_goes_to_the_first_origin_only(store: FolderStore, serve: Serv
 def test_the_token_does_not_come_back_with_a_second_redirect(
     store: FolderStore, serve: Serve
 ) -> None:
+    def at_home(asked: Asked, to: socket.socket) -> None:
+        if asked.target == "/file":
+            answer(to, 200, BODY)
+        else:
+            redirect(to, other.url())
+
+    home = serve(at_home)
     other = serve(lambda _asked, to: redirect(to, home.url("/file")))
-    home = serve(
-        lambda asked, to: (
-            answer(to, body=BODY) if asked.target == "/file" else redirect(to, other.url())
-        )
-    )
     get(store, home.url("/"), token="s3cret")
     first, second = home.asked
     assert first.headers["authorization"] == "Bearer s3cret"
@@ -249,13 +205,13 @@ def test_no_sentence_repeats_the_token(store: FolderStore, serve: Serve, status:
 
 @pytest.mark.parametrize("token", ["a\r\nX-Evil: 1", "a b", "", "ü", "x" * 9000])
 def test_a_token_that_is_none_is_never_sent(store: FolderStore, serve: Serve, token: str) -> None:
-    server = serve(lambda _asked, to: answer(to, body=BODY))
+    server = serve(lambda _asked, to: answer(to, 200, BODY))
     assert "token" in refused(store, server.url(), token=token)
     assert server.asked == []
 
 
 def test_share_links_are_refused_for_other_providers(store: FolderStore, serve: Serve) -> None:
-    server = serve(lambda _asked, to: answer(to, body=BODY))
+    server = serve(lambda _asked, to: answer(to, 200, BODY))
     assert "Google Drive" in refused(store, server.url(), provider="gdrive")
     assert "provider" in refused(store, server.url(), provider="megaupload")
     assert server.asked == []
@@ -272,11 +228,17 @@ def test_a_lasting_status_is_named_at_once(store: FolderStore, serve: Serve, sta
     assert len(server.asked) == 1
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
 def test_a_passing_status_is_tried_again(store: FolderStore, serve: Serve, status: int) -> None:
-    server = serve(
-        lambda _asked, to: answer(to, *((status,) if len(server.asked) < 3 else (200, BODY)))
-    )
+    statuses = [status, status]
+
+    def recovering(_asked: Asked, to: socket.socket) -> None:
+        if statuses:
+            answer(to, statuses.pop())
+        else:
+            answer(to, 200, BODY)
+
+    server = serve(recovering)
     assert get(store, server.url()).size_bytes == len(BODY)
     assert len(server.asked) == 3
 
@@ -292,7 +254,7 @@ def test_retry_after_is_waited_for(store: FolderStore, serve: Serve) -> None:
         if len(server.asked) == 1:
             answer(to, 503, retry_after=1)
         else:
-            answer(to, body=BODY)
+            answer(to, 200, BODY)
 
     server = serve(busy_once)
     began = time.monotonic()
@@ -304,7 +266,7 @@ def test_a_compressed_answer_is_refused_before_it_is_unpacked(
     store: FolderStore, serve: Serve
 ) -> None:
     bomb = gzip.compress(bytes(50 << 20))
-    server = serve(lambda _asked, to: answer(to, body=bomb, content_encoding="gzip"))
+    server = serve(lambda _asked, to: answer(to, 200, bomb, content_encoding="gzip"))
     assert "compressed" in refused(store, server.url())
 
 
@@ -345,195 +307,8 @@ def test_a_name_that_does_not_exist(store: FolderStore) -> None:
 def test_a_second_address_is_tried_where_the_first_refuses(
     store: FolderStore, serve: Serve
 ) -> None:
-    server = serve(lambda _asked, to: answer(to, body=BODY))
+    server = serve(lambda _asked, to: answer(to, 200, BODY))
     resolver = Resolutions({"media.example.com": [["127.0.0.9", "127.0.0.1"]]})
     get(store, server.url(host="media.example.com"), resolver=resolver)
     assert server.asked[0].headers["host"] == f"media.example.com:{server.port}"
     assert resolver.questions == ["media.example.com"]
-
-
-# --- sizes ---
-
-
-def test_a_declared_size_over_the_limit_is_refused_unread(store: FolderStore, serve: Serve) -> None:
-    server = serve(lambda _asked, to: send_head(to, content_length=(1 << 20) + 1))
-    with pytest.raises(StageError) as failure:
-        get(store, server.url())
-    assert failure.value.code == StageCode.VALIDATION_FAILED
-    assert nothing_stored(store)
-
-
-def test_a_file_that_turns_out_too_large_is_stopped(store: FolderStore, serve: Serve) -> None:
-    sent = []
-
-    def endless(_asked: Asked, to: socket.socket) -> None:
-        send_head(to)
-        while True:
-            to.sendall(BODY)
-            sent.append(len(BODY))
-
-    with pytest.raises(StageError) as failure:
-        get(store, serve(endless).url())
-    assert failure.value.code == StageCode.VALIDATION_FAILED
-    assert nothing_stored(store)
-    assert sum(sent) < 64 << 20
-
-
-def test_a_file_of_exactly_the_limit_is_taken(store: FolderStore, serve: Serve) -> None:
-    server = serve(lambda _asked, to: answer(to, body=BODY))
-    assert get(store, server.url(), replace(QUICK, max_bytes=len(BODY))).size_bytes == len(BODY)
-
-
-def test_more_than_declared_is_not_read(store: FolderStore, serve: Serve) -> None:
-    server = serve(lambda _asked, to: answer(to, body=BODY, content_length=1000))
-    get(store, server.url())
-    assert store.read_bytes(KEY) == BODY[:1000]
-
-
-def test_less_than_declared_is_no_file(store: FolderStore, serve: Serve) -> None:
-    server = serve(lambda _asked, to: answer(to, body=BODY, content_length=len(BODY) + 1))
-    assert refused(store, server.url()) == "The connection to the source broke."
-    assert len(server.asked) == QUICK.attempts
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"HTTP/1.1 200 OK\r\n" + b"X-Long: y\r\n" * 20_000 + b"\r\n",
-        b"HTTP/1.1 200 OK\r\nX-Long: " + b"y" * 200_000 + b"\r\n\r\n",
-        b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000,
-    ],
-    ids=["many headers", "a long header", "endless informational responses"],
-)
-def test_headers_are_bounded(store: FolderStore, serve: Serve, head: bytes) -> None:
-    server = serve(lambda _asked, to: to.sendall(head))
-    assert refused(store, server.url()) == "The source sends more headers than are accepted."
-    assert len(server.asked) == 1
-
-
-# --- time ---
-
-
-def drip(to: socket.socket, data: bytes, pause: float) -> None:
-    for byte in data:
-        to.sendall(bytes([byte]))
-        time.sleep(pause)
-
-
-def in_time(seconds: float, action: Callable[[], str]) -> str:
-    began = time.monotonic()
-    result = action()
-    assert time.monotonic() - began < seconds
-    return result
-
-
-ONE_TRY = replace(QUICK, attempts=1)
-
-
-@pytest.mark.parametrize(
-    ("script", "sentence"),
-    [
-        (lambda _asked, to: time.sleep(10), "The source stopped sending."),
-        (
-            lambda _asked, to: drip(to, b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100, 0.05),
-            "The source stopped sending.",
-        ),
-        (
-            lambda _asked, to: (send_head(to, content_length=99), time.sleep(10)),
-            "The source stopped sending.",
-        ),
-        (
-            lambda _asked, to: (send_head(to, content_length=999), drip(to, BODY[:999], 0.05)),
-            "The source sends too slowly.",
-        ),
-    ],
-    ids=["mute", "headers in drops", "mute after headers", "body in drops"],
-)
-def test_a_source_that_makes_us_wait_is_left(
-    store: FolderStore, serve: Serve, script: Script, sentence: str
-) -> None:
-    server = serve(script)
-    assert in_time(4, lambda: refused(store, server.url(), ONE_TRY)) == sentence
-
-
-def test_the_whole_fetch_is_bounded_in_time(store: FolderStore, serve: Serve) -> None:
-    def steady(_asked: Asked, to: socket.socket) -> None:
-        send_head(to)
-        for _ in range(200):
-            to.sendall(bytes(1000))
-            time.sleep(0.05)
-
-    server = serve(steady)
-    limits = replace(QUICK, total_seconds=1)
-    message = in_time(3, lambda: refused(store, server.url(), limits))
-    assert message == "The download took longer than it may."
-
-
-def test_a_resolver_that_hangs_is_left(store: FolderStore) -> None:
-    release = threading.Event()
-
-    def hanging(_host: str, _port: int) -> list[str]:
-        release.wait(10)
-        return []
-
-    url = "http://slow.example.com/"
-    message = in_time(4, lambda: refused(store, url, ONE_TRY, resolver=hanging))
-    release.set()
-    assert message == "The source does not answer."
-
-
-class StopsSoon(FreeRun):
-    """A control that wants to stop a moment after its first question."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first_asked: float | None = None
-
-    def check(self) -> None:
-        now = time.monotonic()
-        self.first_asked = self.first_asked or now
-        if now - self.first_asked > 0.3:
-            raise StageStoppedError("stopped")
-
-
-def flood(_asked: Asked, to: socket.socket) -> None:
-    send_head(to)
-    while True:
-        to.sendall(BODY)
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        lambda _asked, to: time.sleep(15),
-        lambda _asked, to: (send_head(to, content_length=9), time.sleep(15)),
-        lambda _asked, to: answer(to, 503, retry_after=15),
-        flood,
-    ],
-    ids=["before headers", "within the body", "between attempts", "in a flood"],
-)
-def test_a_stop_is_heard_within_two_seconds(
-    store: FolderStore, serve: Serve, script: Script
-) -> None:
-    server = serve(script)
-    limits = FetchLimits(max_bytes=1 << 40)
-    began = time.monotonic()
-    with pytest.raises(StageStoppedError):
-        get(store, server.url(), limits, control=StopsSoon())
-    assert time.monotonic() - began < 2.3
-    assert nothing_stored(store)
-
-
-def test_a_stop_is_heard_while_a_name_is_resolved(store: FolderStore) -> None:
-    release = threading.Event()
-    began = time.monotonic()
-    with pytest.raises(StageStoppedError):
-        get(
-            store,
-            "http://slow.example.com/",
-            FetchLimits(),
-            control=StopsSoon(),
-            resolver=lambda _host, _port: [str(release.wait(10))],
-        )
-    release.set()
-    assert time.monotonic() - began < 2.3

@@ -17,19 +17,19 @@ from pipelines.contracts import StageError
 from pipelines.sources.fetch import fetch
 from storage.objects import FolderStore
 from tests.pipelines.fetch_servers import Asked, Script, ScriptedServer, answer, send_head
-from tests.pipelines.test_fetch import BODY, KEY, LOOPBACK, QUICK, nothing_stored
+from tests.pipelines.fetching import BODY, KEY, LOOPBACK, QUICK, nothing_stored
 
 OLD = bytes(itertools.islice(itertools.cycle(range(13)), len(BODY)))
 BREAK = 100_000
 
 
-def break_off(to: socket.socket, body: bytes, **headers: object) -> None:
+def break_off(to: socket.socket, body: bytes, /, **headers: object) -> None:
     """The beginning of ``body`` alone, although all of it is announced."""
     send_head(to, content_length=len(body), **headers)
     to.sendall(body[:BREAK])
 
 
-def rest(asked: Asked, to: socket.socket, body: bytes = BODY, **headers: object) -> None:
+def rest(asked: Asked, to: socket.socket, body: bytes = BODY, /, **headers: object) -> None:
     """The part of ``body`` that was asked for, as it should be answered."""
     first = asked.first_byte
     span = f"bytes {first}-{len(body) - 1}/{len(body)}"
@@ -125,7 +125,7 @@ def test_a_part_shorter_than_asked_for_is_asked_on(tmp_path: Path) -> None:
 
 NEW = {"etag": '"v2"'}
 SECOND: dict[str, Callable[[Asked, socket.socket], None]] = {
-    "ignores the range": lambda _asked, to: answer(to, body=BODY, **NEW),
+    "ignores the range": lambda _asked, to: answer(to, 200, BODY, **NEW),
     "range not satisfiable": lambda _asked, to: answer(to, 416),
     "resumes elsewhere": lambda asked, to: rest(
         asked, to, OLD, content_range=f"bytes 0-{len(BODY) - BREAK - 1}/{len(BODY)}", etag='"v1"'
@@ -148,7 +148,7 @@ def test_what_does_not_fit_is_begun_anew(tmp_path: Path, second: Script) -> None
         tmp_path,
         lambda _asked, to: break_off(to, OLD, etag='"v1"'),
         second,
-        lambda _asked, to: answer(to, body=BODY, **NEW),
+        lambda _asked, to: answer(to, 200, BODY, **NEW),
     ).run()
     assert done.store.read_bytes(KEY) == BODY
     assert done.ranges == [(None, None), (f"bytes={BREAK}-", '"v1"'), (None, None)]
@@ -161,7 +161,7 @@ def test_without_proof_of_sameness_it_is_begun_anew(
     done = Outcome(
         tmp_path,
         lambda _asked, to: break_off(to, OLD, **headers),
-        lambda _asked, to: answer(to, body=BODY),
+        lambda _asked, to: answer(to, 200, BODY),
     ).run()
     assert done.store.read_bytes(KEY) == BODY
     assert done.ranges == [(None, None)] * 2

@@ -23,7 +23,7 @@ from pipelines.sources.fetch import FetchedSource, fetch
 from pipelines.sources.safe_http import AsyncSafeTransport, SafeTransport, TlsError
 from storage.objects import FolderStore
 from tests.pipelines.fetch_servers import Authority, Resolutions, ScriptedServer, answer, redirect
-from tests.pipelines.test_fetch import BODY, KEY, QUICK, nothing_stored
+from tests.pipelines.fetching import BODY, KEY, QUICK, nothing_stored
 
 LOOPBACK = AddressPolicy((ipaddress.ip_network("127.0.0.0/8"),))
 NAME = "media.example.com"
@@ -53,7 +53,7 @@ def serve(
 
     def script(_asked: object, to: socket.socket) -> None:
         if location is None:
-            answer(to, body=BODY)
+            answer(to, 200, BODY)
         else:
             redirect(to, location)
 

@@ -25,7 +25,14 @@ from pipelines.sources.safe_http import (
     ResponseHeadersTooLargeError,
     safe_async_client,
 )
-from tests.pipelines.fetch_servers import Resolutions, Script, ScriptedServer, answer, send_head
+from tests.pipelines.fetch_servers import (
+    Resolutions,
+    Script,
+    ScriptedServer,
+    answer,
+    body_in_drops,
+    drip,
+)
 
 LOOPBACK = AddressPolicy((ipaddress.ip_network("127.0.0.0/8"),))
 QUICK = TransportLimits(
@@ -52,14 +59,8 @@ async def post(
         return (await client.post(url, content=b"{}")).content
 
 
-def drops(to: socket.socket, data: bytes) -> None:
-    for byte in data:
-        to.sendall(bytes([byte]))
-        time.sleep(0.02)
-
-
 async def test_a_request_is_answered_and_the_connection_closed(serve: Serve) -> None:
-    server = serve(lambda _asked, to: answer(to, body=b"done"))
+    server = serve(lambda _asked, to: answer(to, 200, b"done"))
     resolver = Resolutions({"hooks.example.com": [["127.0.0.9", "127.0.0.1"]]})
     url = server.url(host="hooks.example.com")
     assert await post(url, resolver=resolver) == b"done"
@@ -73,13 +74,10 @@ async def test_a_request_is_answered_and_the_connection_closed(serve: Serve) -> 
 FAILURES: dict[str, tuple[Script, type[Exception]]] = {
     "mute": (lambda _asked, to: time.sleep(3), httpx.ReadTimeout),
     "headers in drops": (
-        lambda _asked, to: drops(to, b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 40),
+        lambda _asked, to: drip(to, b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 40, 0.02),
         httpx.ReadTimeout,
     ),
-    "body in drops": (
-        lambda _asked, to: (send_head(to, content_length=200), drops(to, bytes(200))),
-        RequestTooLongError,
-    ),
+    "body in drops": (body_in_drops, RequestTooLongError),
     "large headers": (
         lambda _asked, to: to.sendall(b"HTTP/1.1 200 OK\r\nX: " + b"y" * 200_000 + b"\r\n\r\n"),
         ResponseHeadersTooLargeError,
@@ -126,7 +124,7 @@ async def test_a_port_where_nobody_listens() -> None:
 
 async def test_an_address_that_does_not_answer_leaves_time_for_the_next(serve: Serve) -> None:
     """A listener with a full queue accepts nothing; half of the time is for the second address."""
-    server = serve(lambda _asked, to: answer(to, body=b"done"))
+    server = serve(lambda _asked, to: answer(to, 200, b"done"))
     with socket.socket() as full, ExitStack() as clients:
         full.bind(("127.0.0.7", server.port))
         full.listen(0)

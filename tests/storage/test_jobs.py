@@ -163,7 +163,7 @@ async def test_a_state_change_that_comes_too_late_changes_nothing(database: Data
         for after in JobState
         if after not in TRANSITIONS[before]
     ],
-    ids=lambda state: str(state),
+    ids=str,
 )
 async def test_transitions_outside_the_table_are_refused(
     database: Database, expected: JobState, state: JobState

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,7 @@ def test_two_writers_of_one_key_do_not_disturb_each_other(store: FolderStore) ->
 def test_a_key_that_is_no_plain_relative_path_is_refused_by_every_operation(
     key: str, store: FolderStore
 ) -> None:
-    operations = [
+    operations: list[Callable[[], object]] = [
         lambda: check_key(key),
         lambda: store.exists(key),
         lambda: store.size_bytes(key),

@@ -92,6 +92,9 @@ _HUES = (
     ("teal", 195.0), ("blue", 255.0), ("purple", 308.0), ("pink", 352.0),
 )  # fmt: skip
 """Hue angles in OKLab, degrees, of colours with these plain names."""
+_DARK_NAMES = {"orange": "brown", "yellow": "olive"}
+"""Colours that go by another name when dark."""
+_DARK_LIGHTNESS = 0.65
 _COLOURED = 0.045
 _LEADING_SHARE = 0.6
 _COLOURED_SHARE = 0.25
@@ -109,7 +112,11 @@ def _hue(rgb: Picture) -> str | None:
     gaps = np.abs((angles[:, None] - centres[None, :] + 180) % 360 - 180)
     shares = np.bincount(gaps.argmin(axis=1), minlength=len(_HUES)) / len(angles)
     leading = int(shares.argmax())
-    return _HUES[leading][0] if shares[leading] >= _LEADING_SHARE else None
+    if shares[leading] < _LEADING_SHARE:
+        return None
+    name = _HUES[leading][0]
+    dark = float(np.median(lab[coloured, 0])) < _DARK_LIGHTNESS
+    return _DARK_NAMES.get(name, name) if dark else name
 
 
 def _is_colour_bars(rgb: Picture) -> bool:
