@@ -126,6 +126,10 @@ def _environment(settings: Settings, run_dir: Path) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(haproxy),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(haproxy / "server-state"),
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
+        # Replicas run our code on their own event loop: nothing in the API process blocks.
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        # Model calls carry arrays of megabytes, which Ray's object store moves without copies.
+        "RAY_SERVE_USE_GRPC_BY_DEFAULT": "0",
         # A stopping service has no clients to drain: its owner asked for the stop.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0.5",
         "RAY_USAGE_STATS_ENABLED": "0",

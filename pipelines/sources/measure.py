@@ -101,12 +101,13 @@ class Tally:
     def stop(self) -> int:
         """When the last frame ends; by the mean interval where its length is not said.
 
-        Muxers take lengths from decoding times, which can be next to nothing.
+        Muxers take the length of pictures from decoding times, which can be next to nothing.
         """
         if self.end is None or self.last is None:
             return self.start
         said = self.end - self.last
-        return self.last + (said if said > self.interval / 2 else round(self.interval))
+        least = self.interval / 2 if self.stream.type == "video" else 0
+        return self.last + (said if said > least else round(self.interval))
 
     def seconds(self, ticks: int) -> Fraction:
         return ticks * self.time_base

@@ -49,10 +49,14 @@ Plane = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
 @dataclass(frozen=True, slots=True)
 class FeaturesConfig:
-    """How segments are decoded. ``decode_threads`` changes the speed only, not the features;
-    0 lets the pipeline give a segment the CPUs that would else be idle."""
+    """How segments are decoded.
 
-    decode_threads: int = 0
+    More than one of ``decode_threads`` gives the same features of sound streams
+    only: of damaged ones FFmpeg's concealment then depends on timing. 0 shares
+    the CPUs out among the segments.
+    """
+
+    decode_threads: int = 1
 
 
 def make_features_step(video: VideoSource, workspace: Workspace, config: FeaturesConfig) -> Step:

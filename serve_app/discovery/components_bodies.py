@@ -22,6 +22,8 @@ _NAMES = {"UploadedTrack": "AudioTrackToUpload", "FetchedTrack": "AudioTrackToFe
 
 FILE_NAME_PATTERN = r"^([^\u0000-\u001f\u007f]*[/\\])?(?!\.{1,2}$)[^/\\\u0000-\u001f\u007f]+$"
 IDEMPOTENCY_KEY_PATTERN = "^[ -~]{1,255}$"
+IDEMPOTENCY_HEADER_PATTERN = "^[!-~]([ -~]{0,253}[!-~])?$"
+"""White space around a header's value is no part of it."""
 NO_NUL_PATTERN = r"^[^\u0000]*$"
 
 _FILE_NAME = {"pattern": FILE_NAME_PATTERN}
@@ -133,7 +135,8 @@ def _field(body: str, field: str, schema: Schema) -> Schema:
         shown: Schema = {"anyOf": [reference("Metadata"), {"type": "null"}]}
     else:
         shown = _simplified(schema)
-    shown.pop("default", None) if schema.get("default") is None else None
+    if shown.get("default", ...) is None:
+        del shown["default"]
     if field == "keyterms":
         shown["items"]["pattern"] = NO_NUL_PATTERN
     if "type" in shown and rules:

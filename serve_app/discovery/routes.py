@@ -22,6 +22,7 @@ from storage.types import ProcessingMode, StageName, Tier
 CACHE_HEADERS = {"Cache-Control": "public, max-age=300"}
 MAX_ESTIMATE_SECONDS = 2_678_400
 MAX_ESTIMATE_TRACKS = 16
+MAX_PRIOR_USAGE_SECONDS = 10**12
 MAX_DURATION_SECONDS = 86_400
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeylessRoute)
@@ -83,7 +84,7 @@ async def estimate_price(request: Request) -> Response:
     tier = Tier(one_of(request, "tier", Tier) or Tier.STANDARD)
     mode = ProcessingMode(one_of(request, "mode", ProcessingMode) or ProcessingMode.ALL)
     tracks = read_integer(request, "audioTracks", low=1, high=MAX_ESTIMATE_TRACKS) or 1
-    prior = read_integer(request, "priorUsageSeconds", low=0, high=10**12) or 0
+    prior = read_integer(request, "priorUsageSeconds", low=0, high=MAX_PRIOR_USAGE_SECONDS) or 0
     billable = pricing.billable_seconds(duration)
     quote = pricing.quote(
         billable,

@@ -153,42 +153,62 @@ def body_in_drops(_asked: Asked, connection: socket.socket) -> None:
 
 @dataclass(slots=True)
 class Trap:
-    """Listens where nobody may connect; counts who does."""
+    """Listens where nobody may connect; knows who did."""
 
     port: int = 0
-    connections: list[str] = field(default_factory=list)
+    addresses: list[str] = field(default_factory=list)
+    peers: list[tuple[str, int]] = field(default_factory=list)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[Trap]:
         """On IPv4 loopback (two addresses) and, where there is one, IPv6 loopback; one port."""
         with contextlib.ExitStack() as stack:
-            for family, address in self._places():
+            for address in ("127.0.0.1", "127.0.0.53", *(["::1"] if has_ipv6_loopback() else [])):
+                family = socket.AF_INET6 if ":" in address else socket.AF_INET
                 listener = stack.enter_context(
                     socket.create_server((address, self.port), family=family, backlog=64)
                 )
                 self.port = listener.getsockname()[1]
+                self.addresses.append(address)
                 thread = threading.Thread(target=self._count, args=(listener,), daemon=True)
                 thread.start()
                 stack.callback(thread.join, 5)
                 stack.callback(listener.shutdown, socket.SHUT_RDWR)
             yield self
 
-    @staticmethod
-    def _places() -> Iterator[tuple[socket.AddressFamily, str]]:
-        yield socket.AF_INET, "127.0.0.1"
-        yield socket.AF_INET, "127.0.0.53"
-        with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
-            yield socket.AF_INET6, "::1"
+    def take(self) -> list[tuple[str, int]]:
+        """Who has connected since the last time; connections still in the queue included."""
+        marks = [self._mark(address) for address in self.addresses]
+        caught = [peer for peer in self.peers if peer not in marks]
+        self.peers.clear()
+        return caught
+
+    def _mark(self, address: str) -> tuple[str, int]:
+        """Connect and wait to be served: whoever connected before has been counted then."""
+        with socket.create_connection((address, self.port), 5) as connection:
+            name = connection.getsockname()
+            while connection.recv(4096):
+                pass
+            return str(name[0]), int(name[1])
 
     def _count(self, listener: socket.socket) -> None:
         while True:
             try:
-                connection, _peer = listener.accept()
+                connection, peer = listener.accept()
             except OSError:
                 return
-            self.connections.append(str(connection.getsockname()[0]))
+            self.peers.append((str(peer[0]), int(peer[1])))
             with contextlib.suppress(OSError), connection:
                 answer(connection, 200, b"caught")
+
+
+def has_ipv6_loopback() -> bool:
+    """Whether this machine has ``::1``."""
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 @dataclass(slots=True)

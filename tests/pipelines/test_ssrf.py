@@ -35,6 +35,7 @@ from tests.pipelines.fetch_servers import (
     ScriptedServer,
     Trap,
     answer,
+    has_ipv6_loopback,
     redirect,
 )
 from tests.pipelines.ssrf_cases import ANSWERS, LOOPBACK_FORMS, OTHER_FORMS
@@ -87,7 +88,7 @@ def armed_trap() -> Iterator[Trap]:
 
 @pytest.fixture
 def trap(armed_trap: Trap) -> Trap:
-    armed_trap.connections.clear()
+    armed_trap.take()
     return armed_trap
 
 
@@ -123,7 +124,7 @@ def nobody_is_reached(
     """No connection arrives, none is tried (``but`` one address excepted), no name is looked up."""
     with network.recording() as events:
         yield
-    assert trap.connections == []
+    assert trap.take() == []
     assert [event for event in events if event != ("socket.connect", but)] == []
 
 
@@ -157,10 +158,10 @@ def test_the_forms_of_loopback_reach_a_listener_where_it_is_allowed(
     form: str, trap: Trap, get: Fetch
 ) -> None:
     url = form.format(port=trap.port).replace("https:", "http:")
-    if "[" in url and not _has_ipv6():
+    if "[" in url and not has_ipv6_loopback():
         pytest.skip("this machine has no IPv6 loopback")
     assert get(url, ALL_LOOPBACK) == b"caught"
-    assert len(trap.connections) == 1
+    assert len(trap.take()) == 1
 
 
 def test_the_audit_events_show_connections(trap: Trap, network: NetworkLog) -> None:
@@ -337,7 +338,7 @@ def test_proxies_of_the_environment_are_not_used(
         limits = TransportLimits()
         with safe_client(SafeTransport(policy=HOME_ONLY), limits) as client:
             assert client.get(server.url()).content == b"direct"
-    assert trap.connections == []
+    assert trap.take() == []
 
 
 def test_clients_do_not_follow_redirects(trap: Trap) -> None:
@@ -347,11 +348,3 @@ def test_clients_do_not_follow_redirects(trap: Trap) -> None:
     with server.running(), safe_client(SafeTransport(policy=HOME_ONLY), limits) as client:
         assert client.get(server.url()).status_code == 302
     assert len(server.asked) == 1
-
-
-def _has_ipv6() -> bool:
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
