@@ -69,15 +69,15 @@ class ServedModels:
         return _ServedTranscriber(self.app_name)
 
     def speech_detector(self) -> SpeechDetector:
-        return self._in_task(Task.DETECT)
+        return cast("SpeechDetector", self._in_task(Task.DETECT))
 
     def speaker_embedder(self) -> SpeakerEmbedder:
-        return self._in_task(Task.EMBED)
+        return cast("SpeakerEmbedder", self._in_task(Task.EMBED))
 
     def scene_describer(self) -> SceneDescriber:
         return _ServedDescriber(self.app_name)
 
-    def _in_task(self, task: Task) -> Any:
+    def _in_task(self, task: Task) -> object:
         if not REGISTRY[self.profile][task].in_task:
             raise ValueError(f"{task} of {self.profile} has no deployment")
         return _open_once(self.profile, task)

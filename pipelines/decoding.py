@@ -17,6 +17,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream as AvVideoStream
 
 from pipelines.contracts import Segment
+from pipelines.sources.timestamps import rounded_ms
 
 _SEEK_WORTHWHILE_MS = 10_000
 """With less than this before the segment, decoding it is about as quick as seeking."""
@@ -49,14 +50,6 @@ class DecodeReport:
     damaged_packets: int = 0
     untimed_frames: int = 0
     first_time_ms: int | None = field(default=None)
-
-
-def rounded_ms(ticks: int, time_base: Fraction) -> int:
-    """``ticks`` of ``time_base`` seconds in whole milliseconds, halves away from zero."""
-    numerator = abs(ticks) * time_base.numerator * 1000
-    denominator = time_base.denominator
-    magnitude = (2 * numerator + denominator) // (2 * denominator)
-    return magnitude if ticks >= 0 else -magnitude
 
 
 def chosen_stream(container: InputContainer, stream_index: int) -> AvVideoStream:

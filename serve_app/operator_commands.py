@@ -6,20 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from serve_app.jobs.rendering import timestamp
 from serve_app.local_service import prepared
 from serve_app.settings import Settings
 from storage import keys, ledger
-from storage.database import Database
+from storage.database import Connection, Database
 
 Result = TypeVar("Result")
 
 
-def in_transaction(
-    settings: Settings, work: Callable[[AsyncConnection], Awaitable[Result]]
-) -> Result:
+def in_transaction(settings: Settings, work: Callable[[Connection], Awaitable[Result]]) -> Result:
     """Run ``work`` in one transaction on the service's database, started if need be."""
 
     async def run(url: str) -> Result:
@@ -34,14 +30,14 @@ def in_transaction(
         return asyncio.run(run(complete.database_url or ""))
 
 
-async def create_account(connection: AsyncConnection, name: str) -> dict[str, Any]:
+async def create_account(connection: Connection, name: str) -> dict[str, Any]:
     """Raises keys.AccountExistsError."""
     account = await keys.create_account(connection, name)
     return _account(account)
 
 
 async def restrict(
-    connection: AsyncConnection,
+    connection: Connection,
     account_name: str,
     *,
     suspended: bool | None,
@@ -53,7 +49,7 @@ async def restrict(
     return _account(await keys.get_account(connection, account_name))
 
 
-async def create_key(connection: AsyncConnection, account_name: str) -> dict[str, Any]:
+async def create_key(connection: Connection, account_name: str) -> dict[str, Any]:
     """A new key with its secret, seen only now. Raises keys.AccountNotFoundError."""
     account = await keys.get_account(connection, account_name)
     issued = await keys.create_key(connection, account.id)
@@ -67,7 +63,7 @@ async def create_key(connection: AsyncConnection, account_name: str) -> dict[str
 
 
 async def grant_credits(
-    connection: AsyncConnection, account_name: str, amount_cents: int, reason: str
+    connection: Connection, account_name: str, amount_cents: int, reason: str
 ) -> dict[str, Any]:
     """Raises keys.AccountNotFoundError."""
     account = await keys.get_account(connection, account_name)
@@ -75,7 +71,7 @@ async def grant_credits(
     return _account(await keys.get_account(connection, account_name))
 
 
-async def create_session(connection: AsyncConnection, account_name: str) -> dict[str, Any]:
+async def create_session(connection: Connection, account_name: str) -> dict[str, Any]:
     """A one-time sign-in token for the dashboard. Raises keys.AccountNotFoundError."""
     account = await keys.get_account(connection, account_name)
     token = await keys.create_sign_in_link(connection, account.id)
@@ -86,7 +82,7 @@ async def create_session(connection: AsyncConnection, account_name: str) -> dict
     }
 
 
-async def ensure_demo_account(connection: AsyncConnection) -> dict[str, Any]:
+async def ensure_demo_account(connection: Connection) -> dict[str, Any]:
     """The local account ``demo`` with some credits, and a new key for it."""
     try:
         account = await keys.get_account(connection, "demo")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from storage.database import Database, Row
 from storage.keys import fingerprint
 
 WINDOW_SECONDS = 60
@@ -68,29 +69,27 @@ _COUNT_ONLY = text(
 )
 
 
-async def authenticate_and_count(
-    connection: AsyncConnection, secret: str, bucket: str
-) -> Caller | None:
+async def authenticate_and_count(database: Database, secret: str, bucket: str) -> Caller | None:
     """The caller behind an active, unexpired key; None, counting nothing, for any other string.
 
     The look-up is by the secret's hash, so that its time tells nothing of how
     much of a guess was right.
     """
-    parameters = {"fingerprint": fingerprint(secret), "bucket": bucket}
-    row = (await connection.execute(_AUTHENTICATE, parameters)).first()
-    if row is None:
+    rows = await database.query(_AUTHENTICATE, fingerprint=fingerprint(secret), bucket=bucket)
+    if not rows:
         return None
-    return Caller(row.account_id, row.key_id, row.suspended, _window(row.used, row.minute, row.now))
+    row = rows[0]
+    return Caller(row["account_id"], row["key_id"], row["suspended"], _window(row))
 
 
-async def count_request(connection: AsyncConnection, bucket: str) -> Window:
+async def count_request(database: Database, bucket: str) -> Window:
     """Count a request in a bucket that belongs to no account (``ip:<address>``)."""
-    row = (await connection.execute(_COUNT_ONLY, {"bucket": bucket})).one()
-    return _window(row.used, row.minute, row.now)
+    [row] = await database.query(_COUNT_ONLY, bucket=bucket)
+    return _window(row)
 
 
-def _window(used: int, minute: int, now: float) -> Window:
-    return Window(used, (minute + 1) * WINDOW_SECONDS, now)
+def _window(row: Row) -> Window:
+    return Window(row["used"], (row["minute"] + 1) * WINDOW_SECONDS, row["now"])
 
 
 async def forget_old_windows(connection: AsyncConnection) -> None:

@@ -7,6 +7,7 @@ so; nobody reads first and writes later.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     RowMapping,
+    Uuid,
     bindparam,
     func,
     insert,
@@ -25,6 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from storage.database import Database
 from storage.tables import jobs, scene_lists, stages, transcripts
 from storage.types import (
     MODE_STAGES,
@@ -215,7 +218,21 @@ async def find_job(
     return None if row is None else job_record(row)
 
 
-def job_record(row: RowMapping) -> JobRecord:
+_OWN_JOB = JOB_QUERY.where(
+    jobs.c.id == bindparam("job_id", type_=Uuid),
+    jobs.c.account_id == bindparam("account_id", type_=Uuid),
+)
+
+
+async def read_job(
+    database: Database, job_id: uuid.UUID, account_id: uuid.UUID
+) -> JobRecord | None:
+    """As ``find_job``, by itself and quickly: clients poll."""
+    rows = await database.query(_OWN_JOB, job_id=job_id, account_id=account_id)
+    return job_record(rows[0]) if rows else None
+
+
+def job_record(row: Mapping[str, Any] | RowMapping) -> JobRecord:
     """A row of JOB_QUERY as a record."""
     values: dict[str, Any] = dict(row)
     values["state"] = JobState(values["state"])

@@ -20,8 +20,9 @@ import numpy as np
 
 from models.contracts import Picture
 from pipelines.contracts import Segment, VideoStream
-from pipelines.decoding import chosen_stream, decode_segment, rounded_ms
+from pipelines.decoding import chosen_stream, decode_segment
 from pipelines.merge.frame_features import LUMA_HEIGHT, LUMA_WIDTH, Bytes
+from pipelines.sources.timestamps import rounded_ms
 from pipelines.steps.vision_tone import is_high_dynamic_range, standard_range
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import logging
 from typing import Any
 
 from fastapi import APIRouter, Request
-from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 
 from serve_app.credits.pricing import VOLUME_THRESHOLD_SECONDS
@@ -14,6 +13,7 @@ from serve_app.http.authentication import KeyedRoute, account_of
 from serve_app.http.context import API_PREFIX, world_of
 from serve_app.http.envelope import success
 from storage import jobs, keys
+from storage.database import DatabaseError
 
 log = logging.getLogger("vas.credits")
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute)
@@ -24,7 +24,7 @@ async def get_quota(request: Request) -> Response:
     """Credits, holds and this month's usage."""
     try:
         quota = await _read_quota(request)
-    except (SQLAlchemyError, TimeoutError):
+    except DatabaseError:
         log.exception("the balance could not be read")
         quota = {"available": False}
     return success(request, {"api": quota})

@@ -151,7 +151,8 @@ def _simplified(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
-        return reference(_NAMES.get(schema["$ref"], schema["$ref"]))
+        name = str(schema["$ref"])
+        return reference(_NAMES.get(name, name))
     plain = {name: _simplified(value) for name, value in schema.items() if name != "title"}
     parts = plain.get("anyOf", [])
     if len(parts) == 2 and parts[1] == {"type": "null"} and isinstance(parts[0].get("type"), str):

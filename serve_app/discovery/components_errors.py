@@ -79,6 +79,4 @@ def error_schemas() -> dict[str, Schema]:
 
 def _of_code(code: ErrorCode) -> Schema:
     fields = {"code": {"const": str(code)}} | REQUIRED_FIELDS.get(code, {})
-    return extended(
-        CATALOGUE[code].summary, "Error", record("", fields, OPTIONAL_FIELDS.get(code))
-    )
+    return extended(CATALOGUE[code].summary, "Error", record("", fields, OPTIONAL_FIELDS.get(code)))

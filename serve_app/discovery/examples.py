@@ -2,71 +2,94 @@
 
 from __future__ import annotations
 
+import uuid
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pipelines.contracts import Speaker, TranscriptResult, TranscriptSegment, TranscriptWord
+from pipelines.merge.captions import to_srt, to_txt, to_vtt
 from serve_app.credits import pricing
 from serve_app.discovery.routes import price_table
 from serve_app.errors import CATALOGUE, ErrorCode
+from serve_app.http.context import API_PREFIX
 from serve_app.jobs import formats
-from serve_app.discovery.components_jobs import LEGACY_STATUSES
-from storage.types import JobState, ProcessingMode, StageName, Tier
+from serve_app.jobs.rendering import render_job, render_summary, timestamp
+from serve_app.runner.documents import transcript_document
+from serve_app.webhooks.routes import TEST_MESSAGE
+from storage.jobs import JobRecord, StageRecord
+from storage.types import (
+    TERMINAL_STATES,
+    JobState,
+    ProcessingMode,
+    SkipReason,
+    StageName,
+    StageStatus,
+    Tier,
+)
 
 ORIGIN = "https://video.example.com"
+BASE_URL = f"{ORIGIN}{API_PREFIX}"
 JOB_ID = "6f1b7c0e-2f0a-4c55-9a53-0d1f3a1f2c77"
 BATCH_ID = "0b7a5b0e-91c4-4f3c-8b1e-5a4f0f6f9d10"
 KEY_ID = "c2a3f0de-7a52-4e0e-b3e7-30c6f6f0a911"
 REQUEST_ID = "req_5f0c2b7a9d3e4f1a8b6c7d8e9f0a1b2c"
-CREATED = "2026-03-02T09:15:04.120Z"
-_ENDED = "2026-03-02T09:17:31.870Z"
-_UPLOAD = f"{ORIGIN}/v1/api/uploads/{JOB_ID}"
+CREATED = datetime(2026, 3, 2, 9, 15, 4, 120_000, tzinfo=UTC)
+ENDED = CREATED + timedelta(seconds=147.75)
+_UPLOAD = f"{BASE_URL}/uploads/{JOB_ID}"
 _SIGNED = "?expires=1772446504&signature=7f3c…"
 _OCTETS = {"Content-Type": "application/octet-stream"}
 
 
+def _stage(state: JobState) -> StageRecord:
+    statuses = {
+        JobState.COMPLETED: StageStatus.COMPLETED,
+        JobState.CANCELLED: StageStatus.SKIPPED,
+    }
+    cancelled = state is JobState.CANCELLED
+    return StageRecord(
+        status=statuses.get(state, StageStatus.PENDING),
+        progress=1.0 if state is JobState.COMPLETED else 0.0,
+        skip_reason=SkipReason.JOB_CANCELLED if cancelled else None,
+        error_code="CANCELLED" if cancelled else None,
+        error_message=None,
+        timings={},
+    )
+
+
+def _record(state: JobState, **changes: Any) -> JobRecord:
+    """A stored job in ``state``, so that examples are rendered as real jobs are."""
+    completed = state is JobState.COMPLETED
+    fields: dict[str, Any] = dict.fromkeys(JobRecord.__dataclass_fields__) | {
+        "id": uuid.UUID(JOB_ID),
+        "state": state,
+        "processing_mode": ProcessingMode.ALL,
+        "tier": Tier.STANDARD,
+        "file_name": "interview.mp4",
+        "callback_url": "https://hooks.example.com/video",
+        "metadata": {"assetId": "A-1042"},
+        "created_at": CREATED,
+        "started_at": CREATED + timedelta(seconds=36) if completed else None,
+        "completed_at": ENDED if state in TERMINAL_STATES else None,
+        "duration_ms": 95_200 if completed else None,
+        "warnings": [],
+        "charged_cents": 5 if completed else 0,
+        "scene_count": 9 if completed else None,
+        "stages": {name: _stage(state) for name in StageName},
+    }
+    return JobRecord(**fields | changes)
+
+
 def job(state: JobState, **changes: Any) -> dict[str, Any]:
     """A Job object in ``state``."""
-    ended = state is JobState.COMPLETED
-    statuses = {JobState.COMPLETED: "completed", JobState.CANCELLED: "skipped"}
-    stage: dict[str, Any] = {
-        "status": statuses.get(state, "pending"),
-        "progress": 1.0 if ended else 0.0,
-    }
-    if state is JobState.CANCELLED:
-        stage |= {
-            "reason": "job_cancelled",
-            "error": {"code": "CANCELLED", "message": None},
-        }
-    shown = {
-        "jobId": JOB_ID,
-        "state": str(state),
-        "processingMode": "all",
-        "stages": {str(name): dict(stage) for name in StageName},
-        "metadata": {"assetId": "A-1042"},
-        "fileName": "interview.mp4",
-        "tier": "standard",
-        "createdAt": CREATED,
-        "startedAt": "2026-03-02T09:15:40.002Z" if ended else None,
-        "completedAt": _ENDED if ended or state is JobState.CANCELLED else None,
-        "durationSeconds": 95.2 if ended else None,
-        "progress": 1.0 if ended else 0.0,
-        "chargedCents": 5 if ended else 0,
-        "callbackUrl": "https://hooks.example.com/video",
-        "originalFilename": "interview.mp4",
-        "status": LEGACY_STATUSES.get(state, "VISION_COMPLETED"),
-        "estimatedCompletionTimeSeconds": None,
-        "links": {
-            "self": f"{ORIGIN}/v1/api/jobs/{JOB_ID}",
-            "transcript": f"{ORIGIN}/v1/api/jobs/{JOB_ID}/transcript",
-            "scenes": f"{ORIGIN}/v1/api/jobs/{JOB_ID}/scenes",
-        },
-        "warnings": [],
-    }
-    return shown | changes
+    return render_job(_record(state, **changes), BASE_URL)
 
 
-def _summary() -> dict[str, Any]:
-    shown = job(JobState.COMPLETED)
-    return {name: value for name, value in shown.items() if name not in {"links", "warnings"}}
+def _failed_job() -> dict[str, Any]:
+    failure = ("FETCH_FAILED", "The source answered 404.")
+    skipped = StageRecord(StageStatus.SKIPPED, 0.0, SkipReason.JOB_FAILED, None, None, {})
+    stages = dict.fromkeys(StageName, skipped)
+    stages[StageName.INGEST] = StageRecord(StageStatus.FAILED, 0.0, None, *failure, {})
+    return job(JobState.FAILED, stages=stages, error_code=failure[0], error_message=failure[1])
 
 
 SCENE: dict[str, Any] = {
@@ -80,27 +103,22 @@ SCENE: dict[str, Any] = {
     "shotAngle": "eye_level",
     "cameraMotion": "static",
     "confidence": 0.97,
-    "thumbnailUrl": f"{ORIGIN}/v1/api/jobs/{JOB_ID}/thumbnails/0.jpg{_SIGNED}",
+    "thumbnailUrl": f"{BASE_URL}/jobs/{JOB_ID}/thumbnails/0.jpg{_SIGNED}",
 }
-_WORDS = [
-    {"text": "Good", "startTime": 1.2, "endTime": 1.5, "confidence": 0.98, "speaker": "speaker_0"},
-    {
-        "text": "morning.",
-        "startTime": 1.5,
-        "endTime": 2.06,
-        "confidence": 0.95,
-        "speaker": "speaker_0",
-    },
-]
-SEGMENT: dict[str, Any] = {
-    "index": 0,
-    "startTime": 1.2,
-    "endTime": 2.06,
-    "text": "Good morning.",
-    "speaker": "speaker_0",
-    "confidence": 0.96,
-    "words": _WORDS,
-}
+_SPOKEN = TranscriptSegment(
+    index=0,
+    start_ms=1200,
+    end_ms=2060,
+    text="Good morning.",
+    speaker="speaker_0",
+    confidence=0.96,
+    words=(
+        TranscriptWord("Good", 1200, 1500, 0.98, "speaker_0"),
+        TranscriptWord("morning.", 1500, 2060, 0.95, "speaker_0"),
+    ),
+)
+_SPEAKER = Speaker("speaker_0", "Speaker 1", 0.86)
+_SPOKEN_ALL = TranscriptResult("en", (_SPEAKER,), (_SPOKEN,), shards_computed=1, shards_reused=0)
 _ENTRY = {"StartTime": 1.2, "EndTime": 2.06, "Text": "Good morning.", "Speaker": "Speaker 1"}
 _TRACK = {
     "trackIndex": 0,
@@ -121,11 +139,11 @@ _KEY = {
     "status": "active",
     "expiresAt": None,
     "benefitId": None,
-    "createdAt": CREATED,
+    "createdAt": timestamp(CREATED),
 }
 _SECRET = {
-    "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",  # noqa: S105  (an example)
-    "createdAt": CREATED,
+    "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+    "createdAt": timestamp(CREATED),
     "rotatedAt": None,
 }
 
@@ -206,25 +224,19 @@ def responses() -> dict[str, Any]:
     """``data`` of each operation's success (the whole body where there is no envelope)."""
     queued = job(JobState.QUEUED)
     cancelled = job(JobState.CANCELLED)
-    in_batch = queued | {"batchId": BATCH_ID, "index": 0}
-    transcript = {
-        "jobId": JOB_ID,
-        "language": "en",
-        "speakers": [{"id": "speaker_0", "label": "Speaker 1", "speakingSeconds": 0.86}],
-        "text": "Good morning.",
-        "segments": [SEGMENT],
-    }
+    in_batch = job(JobState.QUEUED, batch_id=uuid.UUID(BATCH_ID), batch_index=0)
+    transcript = {"jobId": JOB_ID, "language": "en"} | transcript_document(_SPOKEN_ALL)
     return {
         "createJob": job(JobState.AWAITING_UPLOAD) | _upload_fields(),
         "createJobFromUrl": queued,
         "createBatch": {"batchId": BATCH_ID, "mode": "independent", "jobs": [in_batch]},
         "listJobs": {
-            "data": [_summary()],
+            "data": [render_summary(_record(JobState.COMPLETED))],
             "hasMore": False,
             "nextCursor": None,
             "requestId": REQUEST_ID,
         },
-        "getJob": job(JobState.COMPLETED, processedData=_PROCESSED),
+        "getJob": job(JobState.COMPLETED) | {"processedData": _PROCESSED},
         "cancelJob": cancelled,
         "cancelJobDeprecated": cancelled,
         "getTranscript": transcript,
@@ -259,8 +271,8 @@ def _account_responses() -> dict[str, Any]:
         "lastStatus": 204,
         "lastError": None,
         "disabled": False,
-        "deliveredAt": "2026-03-02T09:17:32.410Z",
-        "createdAt": _ENDED,
+        "deliveredAt": timestamp(ENDED + timedelta(milliseconds=540)),
+        "createdAt": timestamp(ENDED),
     }
     return {
         "getQuota": {"api": quota},
@@ -273,14 +285,14 @@ def _account_responses() -> dict[str, Any]:
         "getKeysPortal": {"url": f"{ORIGIN}/portal/…"},
         "rotateKey": _KEY | {"key": "vas_live_…"},
         "getWebhookSecret": _SECRET,
-        "rotateWebhookSecret": _SECRET | {"rotatedAt": _ENDED},
+        "rotateWebhookSecret": _SECRET | {"rotatedAt": timestamp(ENDED)},
     }
 
 
 FILES: dict[str, str] = {
-    "application/x-subrip": "1\n00:00:01,200 --> 00:00:02,060\nGood morning.\n",
-    "text/vtt": "WEBVTT\n\n00:01.200 --> 00:02.060\n<v Speaker 1>Good morning.\n",
-    "text/plain": "Speaker 1: Good morning.\n",
+    "application/x-subrip": to_srt([_SPOKEN]),
+    "text/vtt": to_vtt([_SPOKEN], [_SPEAKER]),
+    "text/plain": to_txt([_SPOKEN], [_SPEAKER]),
 }
 """Transcripts as files, by media type."""
 
@@ -324,23 +336,10 @@ def error(code: ErrorCode) -> dict[str, Any]:
 
 def event(kind: str) -> dict[str, Any]:
     """The body of a webhook."""
-    if kind == "webhook.test":
-        message = {"message": "This is a test event. No job has ended."}
-        return {"type": kind, "timestamp": _ENDED, "data": message}
-    states = {"job.cancelled": JobState.CANCELLED, "job.completed": JobState.COMPLETED}
-    if kind in states:
-        return {"type": kind, "timestamp": _ENDED, "data": job(states[kind])}
-    failure = {"code": "FETCH_FAILED", "message": "The source answered 404."}
-    shown = job(
-        JobState.FAILED,
-        completedAt=_ENDED,
-        error=failure,
-        errorMessage=failure["message"],
-        status="FAILED_FETCH",
-    )
-    shown["stages"] = {
-        "ingest": {"status": "failed", "progress": 0.0, "error": failure},
-        "vision": {"status": "skipped", "progress": 0.0, "reason": "job_failed"},
-        "transcript": {"status": "skipped", "progress": 0.0, "reason": "job_failed"},
+    data: dict[str, dict[str, Any]] = {
+        "webhook.test": {"message": TEST_MESSAGE},
+        "job.completed": job(JobState.COMPLETED),
+        "job.cancelled": job(JobState.CANCELLED),
+        "job.failed": _failed_job(),
     }
-    return {"type": kind, "timestamp": _ENDED, "data": shown}
+    return {"type": kind, "timestamp": timestamp(ENDED), "data": data[kind]}

@@ -74,7 +74,14 @@ def build_document() -> dict[str, Any]:
         "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "paths": _paths(),
         "webhooks": {kind: _webhook(kind) for kind in (*map(str, EventType), TEST_EVENT)},
-        "components": components(),
+        "components": components() | {"examples": _error_examples()},
+    }
+
+
+def _error_examples() -> dict[str, Any]:
+    return {
+        str(code): {"summary": CATALOGUE[code].summary, "value": examples.error(code)}
+        for code in ErrorCode
     }
 
 
@@ -122,7 +129,9 @@ def _description(operation: Operation) -> str:
     if bucket is None:
         return operation.description
     whom = "client address" if bucket is Bucket.DISCOVERY else "account"
-    return f"{operation.description}\n\nAt most {LIMITS[bucket]} such requests a minute, per {whom}."
+    return (
+        f"{operation.description}\n\nAt most {LIMITS[bucket]} such requests a minute, per {whom}."
+    )
 
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:
@@ -211,7 +220,9 @@ def _failure(operation: Operation, status: int, codes: list[ErrorCode]) -> dict[
         "content": {
             "application/json": {
                 "schema": _one_of(codes),
-                "examples": {str(code): {"value": examples.error(code)} for code in codes},
+                "examples": {
+                    str(code): {"$ref": f"#/components/examples/{code}"} for code in codes
+                },
             }
         },
     }

@@ -81,8 +81,7 @@ async def _admit_key(request: Request, bucket: Bucket) -> None:
     caller = None
     if key is not None:
         world: World = request.app.state.world
-        async with world.database.statement() as connection:
-            caller = await authenticate_and_count(connection, key, bucket)
+        caller = await authenticate_and_count(world.database, key, bucket)
     if caller is None:
         raise ApiError(ErrorCode.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
     request.state.rate_headers = rate_headers(bucket, caller.window)
@@ -101,8 +100,7 @@ class KeylessRoute(APIRoute):
         async def keyless(request: Request) -> Response:
             world: World = request.app.state.world
             address = client_address(request, world.settings.trusted_proxies)
-            async with world.database.statement() as connection:
-                window = await count_request(connection, f"ip:{address}")
+            window = await count_request(world.database, f"ip:{address}")
             request.state.rate_headers = rate_headers(Bucket.DISCOVERY, window)
             check_rate(Bucket.DISCOVERY, window)
             return _with_rate_headers(request, await handle(request))

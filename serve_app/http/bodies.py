@@ -42,7 +42,8 @@ def parse_json_object(raw: bytes) -> dict[str, Any]:
             raw.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant
         )
         _check(value, "", MAX_DEPTH)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
+        # ValueError: not UTF-8, not JSON, or a number of more digits than Python reads.
         raise invalid("The body is not valid JSON in UTF-8.") from error
     if not isinstance(value, dict):
         raise invalid("The body must be a JSON object.")

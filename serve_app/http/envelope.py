@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve_app.errors import ApiError, ErrorCode
+from storage.database import UNAVAILABLE
 
 log = logging.getLogger("vas.http")
 
@@ -122,6 +123,13 @@ def install_error_handlers(app: FastAPI) -> None:
         if not isinstance(error, HTTPException):
             raise error
         return failure(request, _http_failure(error))
+
+    async def on_unavailable(request: Request, error: Exception) -> Response:
+        log.warning("request %s: no database: %s", request_id(request), error)
+        return failure(request, ApiError(ErrorCode.SERVICE_UNAVAILABLE))
+
+    for kind in UNAVAILABLE:
+        app.add_exception_handler(kind, on_unavailable)
 
     @app.exception_handler(Exception)
     async def on_unexpected(request: Request, error: Exception) -> Response:

@@ -12,20 +12,20 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import Request
-from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.http.authentication import account_of
 from serve_app.http.envelope import failure
 from serve_app.world import World
+from storage.database import Connection
 from storage.idempotency import Slot, StoredAnswer, find_answer, store_answer, try_lock
 
 BODY_FIELD = "idempotencyKey"
 _KEY_FORM = re.compile(r"[\x20-\x7e]{1,255}")
 _REPLAYED_HEADERS = ("content-type", "location", "x-request-id")
 
-Creation = Callable[[AsyncConnection], Awaitable[Response]]
+Creation = Callable[[Connection], Awaitable[Response]]
 
 
 def idempotency_key(request: Request, body: dict[str, Any]) -> str | None:
@@ -63,7 +63,7 @@ async def create_once(
 
 async def _once(
     request: Request,
-    connection: AsyncConnection,
+    connection: Connection,
     slot: Slot,
     body_sha256: bytes,
     create: Creation,
@@ -79,7 +79,7 @@ async def _once(
 
 
 async def _created_or_refused(
-    request: Request, connection: AsyncConnection, create: Creation
+    request: Request, connection: Connection, create: Creation
 ) -> Response:
     try:
         async with connection.begin_nested():

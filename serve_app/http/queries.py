@@ -10,7 +10,8 @@ from fastapi import Request
 from serve_app.errors import invalid
 
 _INTEGER = re.compile(r"-?[0-9]{1,15}")
-_NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
+_NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?")
+"""Numbers as JSON writes them, of a sensible length."""
 
 
 def single(request: Request, name: str) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Request
-from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from serve_app.http.authentication import KeyedRoute, account_of
@@ -23,6 +22,7 @@ from serve_app.jobs.schemas import (
 )
 from serve_app.jobs.service import create_jobs
 from serve_app.uploads.urls import upload_fields
+from storage.database import Connection
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute)
 
@@ -44,7 +44,7 @@ async def create_job(request: Request) -> Response:
     plan = plan_upload(_planner(request), body)
     world = world_of(request)
 
-    async def create(connection: AsyncConnection) -> Response:
+    async def create(connection: Connection) -> Response:
         account_id = account_of(request)
         [job] = await create_jobs(connection, account_id, [plan], world.settings)
         data = render_job(job, base_url(request)) | upload_fields(
@@ -65,7 +65,7 @@ async def create_job_from_url(request: Request) -> Response:
     raw = await _body(request)
     plan = plan_from_url(_planner(request), parse_body(CreateJobFromUrlBody, raw))
 
-    async def create(connection: AsyncConnection) -> Response:
+    async def create(connection: Connection) -> Response:
         settings = world_of(request).settings
         [job] = await create_jobs(connection, account_of(request), [plan], settings)
         return _created(request, render_job(job, base_url(request)))
@@ -80,7 +80,7 @@ async def create_batch(request: Request) -> Response:
     body = parse_body(CreateBatchBody, raw)
     plans = plan_batch(_planner(request), body)
 
-    async def create(connection: AsyncConnection) -> Response:
+    async def create(connection: Connection) -> Response:
         settings = world_of(request).settings
         jobs = await create_jobs(connection, account_of(request), plans, settings)
         data = {

@@ -6,10 +6,9 @@ import json
 import uuid
 from datetime import UTC, datetime
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from serve_app.jobs.rendering import render_job, timestamp
 from storage import jobs, ledger, outbox
+from storage.database import Connection
 from storage.jobs import JobRecord
 from storage.types import (
     ENDED_STATUSES,
@@ -22,7 +21,7 @@ from storage.types import (
 
 
 async def end_job(
-    connection: AsyncConnection,
+    connection: Connection,
     job: JobRecord,
     state: JobState,
     *,
@@ -53,7 +52,7 @@ async def end_job(
     return True
 
 
-async def finish_if_ended(connection: AsyncConnection, job_id: uuid.UUID) -> None:
+async def finish_if_ended(connection: Connection, job_id: uuid.UUID) -> None:
     """End a processing job once none of its stages is open any more."""
     job = await jobs.find_job(connection, job_id)
     if job is None or any(stage.status not in ENDED_STATUSES for stage in job.stages.values()):
@@ -73,7 +72,7 @@ async def finish_if_ended(connection: AsyncConnection, job_id: uuid.UUID) -> Non
     )
 
 
-async def _write_event(connection: AsyncConnection, job_id: uuid.UUID, state: JobState) -> None:
+async def _write_event(connection: Connection, job_id: uuid.UUID, state: JobState) -> None:
     event_type = TERMINAL_EVENTS.get(state)
     job = await jobs.find_job(connection, job_id)
     if event_type is None or job is None or job.callback_url is None:

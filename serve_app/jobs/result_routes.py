@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from serve_app.errors import ApiError, ErrorCode
+from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.http.authentication import KeyedRoute, account_of
 from serve_app.http.context import API_PREFIX, world_of
 from serve_app.http.envelope import success
@@ -17,6 +19,7 @@ from storage.types import StageName
 
 MAX_TRACK_INDEX = 9999
 TRANSCRIPT_FORMATS = ("json", "srt", "vtt", "txt")
+_TRACK_INDEX = re.compile("0|[1-9][0-9]*")
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute)
 
@@ -61,6 +64,8 @@ async def list_audio_tracks(request: Request, jobId: str) -> Response:  # noqa: 
 @router.get("/jobs/{jobId}/audioTracks/{trackIndex}", operation_id="getAudioTrack")
 async def get_audio_track(request: Request, jobId: str, trackIndex: str) -> Response:  # noqa: N803
     """One audio track of a multi-track job."""
+    if not _TRACK_INDEX.fullmatch(trackIndex):
+        raise invalid("trackIndex must be a whole number from 0.", "trackIndex")
     async with world_of(request).database.statement() as connection:
         job = await service.get_job(connection, account_of(request), jobId)
         tracks = await results.list_audio_tracks(connection, job)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from serve_app.errors import ApiError, ErrorCode, invalid
 from storage import results
+from storage.database import Connection
 from storage.jobs import JobRecord
 from storage.results import TrackTranscript
 from storage.types import SkipReason, StageName, StageStatus
@@ -38,7 +37,7 @@ def require_stage(job: JobRecord, stage: StageName) -> None:
     )
 
 
-async def read_tracks(connection: AsyncConnection, job: JobRecord) -> list[TrackTranscript]:
+async def read_tracks(connection: Connection, job: JobRecord) -> list[TrackTranscript]:
     """The transcripts of a job whose transcript stage is completed."""
     require_stage(job, StageName.TRANSCRIPT)
     return await results.list_transcripts(connection, job.id)
@@ -110,7 +109,7 @@ def track_json(track: TrackTranscript) -> dict[str, Any]:
     return rendered
 
 
-async def list_audio_tracks(connection: AsyncConnection, job: JobRecord) -> list[dict[str, Any]]:
+async def list_audio_tracks(connection: Connection, job: JobRecord) -> list[dict[str, Any]]:
     """Audio track objects of a multi-track job, also while they are still worked on.
 
     Raises NOT_FOUND for a job without several tracks.
@@ -146,7 +145,7 @@ def legacy_entries(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def processed_data(
-    connection: AsyncConnection, job: JobRecord, include: frozenset[str]
+    connection: Connection, job: JobRecord, include: frozenset[str]
 ) -> dict[str, Any]:
     """``{ length, scenes, transcript }``, each only once its stage is completed."""
     data: dict[str, Any] = {"length": None if job.duration_ms is None else job.duration_ms / 1000}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -91,14 +91,15 @@ def _page(request: Request, jobs: list[JobRecord], *, more: bool) -> Response:
 async def get_job(request: Request, jobId: str) -> Response:  # noqa: N803
     """A job, by default with the results of its completed stages."""
     wanted = _parse_include(single(request, "include"))
-    async with world_of(request).database.statement() as connection:
-        job = await service.get_job(connection, account_of(request), jobId)
-        data = render_job(job, base_url(request))
-        if wanted:
+    database = world_of(request).database
+    job = await service.read_job(database, account_of(request), jobId)
+    data = render_job(job, base_url(request))
+    if wanted:
+        async with database.statement() as connection:
             processed = await results.processed_data(connection, job, wanted)
-            if "scenes" in processed:
-                processed["scenes"] = with_thumbnails(request, job.id, processed["scenes"])
-            data["processedData"] = processed
+        if "scenes" in processed:
+            processed["scenes"] = with_thumbnails(request, job.id, processed["scenes"])
+        data["processedData"] = processed
     return success(request, data)
 
 
@@ -124,7 +125,7 @@ async def cancel_job_deprecated(request: Request, jobId: str) -> Response:  # no
     """Deprecated alias of cancelJob; the verb is reserved for deleting a job."""
     request.state.rate_headers |= {
         "Deprecation": "true",
-        "Link": f'<{API_PREFIX}/jobs/{jobId}/cancel>; rel="successor-version"',
+        "Link": f'<{API_PREFIX}/jobs/{quote(jobId, safe="")}/cancel>; rel="successor-version"',
     }
     return success(request, await _cancel(request, jobId))
 

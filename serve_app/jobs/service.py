@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import uuid
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from serve_app.credits import pricing
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.jobs.lifecycle import end_job
 from serve_app.jobs.plans import JobPlan
 from serve_app.settings import Settings
 from storage import jobs, keys, ledger, uploads
+from storage.database import Connection, Database
 from storage.jobs import JobRecord, NewJob
 from storage.types import TERMINAL_STATES, JobState, SkipReason
 
 
 async def create_jobs(
-    connection: AsyncConnection, account_id: uuid.UUID, plans: list[JobPlan], settings: Settings
+    connection: Connection, account_id: uuid.UUID, plans: list[JobPlan], settings: Settings
 ) -> list[JobRecord]:
     """All of the planned jobs, their minimum charges held, or none of them.
 
@@ -35,7 +34,7 @@ async def create_jobs(
 
 
 async def _check_admission(
-    connection: AsyncConnection, account_id: uuid.UUID, count: int, settings: Settings
+    connection: Connection, account_id: uuid.UUID, count: int, settings: Settings
 ) -> None:
     # The lock makes concurrent creations of one account count one after the other.
     await ledger.lock_account(connection, account_id)
@@ -51,7 +50,7 @@ async def _check_admission(
         )
 
 
-async def _hold_minimum(connection: AsyncConnection, new: NewJob) -> None:
+async def _hold_minimum(connection: Connection, new: NewJob) -> None:
     amount = pricing.minimum_hold(new.tier, new.processing_mode)
     try:
         await ledger.hold(connection, new.account_id, new.id, amount, "minimum charge")
@@ -59,12 +58,17 @@ async def _hold_minimum(connection: AsyncConnection, new: NewJob) -> None:
         raise ApiError(ErrorCode.INSUFFICIENT_CREDITS) from error
 
 
-async def get_job(connection: AsyncConnection, account_id: uuid.UUID, job_id: str) -> JobRecord:
+async def get_job(connection: Connection, account_id: uuid.UUID, job_id: str) -> JobRecord:
     """The account's job; NOT_FOUND for foreign, missing and malformed ids alike."""
     return _found(await jobs.find_job(connection, parse_job_id(job_id), account_id=account_id))
 
 
-async def get_any_job(connection: AsyncConnection, job_id: str) -> JobRecord:
+async def read_job(database: Database, account_id: uuid.UUID, job_id: str) -> JobRecord:
+    """As ``get_job``, for reads that need no transaction."""
+    return _found(await jobs.read_job(database, parse_job_id(job_id), account_id))
+
+
+async def get_any_job(connection: Connection, job_id: str) -> JobRecord:
     """A job of any account, for holders of a signed URL; raises NOT_FOUND."""
     return _found(await jobs.find_job(connection, parse_job_id(job_id)))
 
@@ -88,7 +92,7 @@ def parse_job_id(text: str) -> uuid.UUID:
     return parsed if str(parsed) == text.lower() else uuid.UUID(int=0)
 
 
-async def cancel_job(connection: AsyncConnection, account_id: uuid.UUID, job_id: str) -> JobRecord:
+async def cancel_job(connection: Connection, account_id: uuid.UUID, job_id: str) -> JobRecord:
     """Cancel an unfinished job; raises JOB_NOT_CANCELLABLE for one that has ended."""
     job = _found(
         await jobs.find_job(

@@ -10,12 +10,11 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from pipelines.contracts import MediaInfo, StageCode, StageError
 from serve_app.credits import pricing
 from serve_app.jobs.lifecycle import end_job, finish_if_ended
 from storage import jobs, ledger, results
+from storage.database import Connection
 from storage.jobs import JobRecord
 from storage.results import TrackTranscript
 from storage.types import JobState, SkipReason, StageName, StageStatus
@@ -29,7 +28,7 @@ class Lease:
     token: uuid.UUID
 
 
-async def start_stage(connection: AsyncConnection, lease: Lease, stage: StageName) -> None:
+async def start_stage(connection: Connection, lease: Lease, stage: StageName) -> None:
     """Mark a stage running."""
     await jobs.lock_leased(connection, lease.job_id, lease.token)
     await jobs.set_stage(connection, lease.job_id, stage, StageStatus.RUNNING)
@@ -46,7 +45,7 @@ def analyses_to_run(job: JobRecord, media: MediaInfo) -> dict[StageName, SkipRea
     return reasons
 
 
-async def raise_hold(connection: AsyncConnection, lease: Lease, media: MediaInfo) -> None:
+async def raise_hold(connection: Connection, lease: Lease, media: MediaInfo) -> None:
     """Fix the job's price now that its duration is known, and hold all of it.
 
     Raises StageError INSUFFICIENT_CREDITS if the account cannot cover it. A job
@@ -86,7 +85,7 @@ async def raise_hold(connection: AsyncConnection, lease: Lease, media: MediaInfo
 
 
 async def publish_ingest(
-    connection: AsyncConnection,
+    connection: Connection,
     lease: Lease,
     *,
     media: MediaInfo,
@@ -110,7 +109,7 @@ async def publish_ingest(
 
 
 async def publish_scenes(
-    connection: AsyncConnection,
+    connection: Connection,
     lease: Lease,
     scenes: list[dict[str, Any]],
     timings: dict[str, float],
@@ -122,7 +121,7 @@ async def publish_scenes(
 
 
 async def publish_transcripts(
-    connection: AsyncConnection,
+    connection: Connection,
     lease: Lease,
     tracks: list[TrackTranscript],
     timings: dict[str, float],
@@ -134,7 +133,7 @@ async def publish_transcripts(
 
 
 async def _complete(
-    connection: AsyncConnection, job: JobRecord, stage: StageName, timings: dict[str, float]
+    connection: Connection, job: JobRecord, stage: StageName, timings: dict[str, float]
 ) -> None:
     amount = (job.quote_cents or {}).get(str(stage), 0)
     await ledger.charge(connection, job.account_id, job.id, stage, amount)
@@ -143,7 +142,7 @@ async def _complete(
 
 
 async def fail_stage(
-    connection: AsyncConnection, lease: Lease, stage: StageName, error: StageError
+    connection: Connection, lease: Lease, stage: StageName, error: StageError
 ) -> None:
     """Fail a stage. Without ingest nothing else can run, so that fails the job at once."""
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)

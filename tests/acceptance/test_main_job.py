@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -41,7 +42,7 @@ def test_the_demo_video_gives_the_scenes_it_was_drawn_with(service: Service, dem
     for found, true in zip(cuts, truth, strict=True):
         assert abs(found - true) <= (0.5 if true == 12.88 else CUT_TOLERANCE_SECONDS)
     assert scenes[0]["startTime"] == 0
-    for before, after in zip(scenes, scenes[1:], strict=False):
+    for before, after in itertools.pairwise(scenes):
         assert before["endTime"] == after["startTime"]
     assert [scene["objects"] for scene in scenes][:2] == [["text"], ["face"]]
 

@@ -56,7 +56,9 @@ def closed_loop(url: str, request: Request, *, connections: int, seconds: float)
     return asyncio.run(_run(url, request, connections, seconds, interval=None))
 
 
-def steady(url: str, request: Request, *, rate: float, seconds: float, connections: int = 32) -> Load:
+def steady(
+    url: str, request: Request, *, rate: float, seconds: float, connections: int = 32
+) -> Load:
     """``rate`` requests a second, whether the answers keep up or not."""
     return asyncio.run(_run(url, request, connections, seconds, interval=1 / rate))
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from models.contracts import SceneDescriber, SpeakerEmbedder, SpeechDetector, Transcriber
 from pipelines.chains import Workspace
 from pipelines.contracts import Segment, VideoSource, VideoStream
-from pipelines.decoding import rounded_ms
+from pipelines.sources.timestamps import rounded_ms
 from storage.objects import FolderStore
 
 Picture = npt.NDArray[np.uint8]

@@ -217,6 +217,19 @@ def test_share_links_are_refused_for_other_providers(store: FolderStore, serve: 
     assert server.asked == []
 
 
+@pytest.mark.parametrize(("media_type", "accepted"), [("video/mp4", True), ("text/html", False)])
+def test_a_share_link_that_leads_to_a_page_is_not_shared(
+    store: FolderStore, serve: Serve, media_type: str, accepted: bool
+) -> None:
+    server = serve(lambda _asked, to: answer(to, 200, BODY, content_type=media_type))
+    host = "dl.dropboxusercontent.com"
+    url, resolver = server.url("/s/abc/clip.mp4", host), Resolutions({host: [["127.0.0.1"]]})
+    if accepted:
+        assert get(store, url, provider="dropbox", resolver=resolver).size_bytes == len(BODY)
+    else:
+        assert "web page" in refused(store, url, provider="dropbox", resolver=resolver)
+
+
 # --- answers that are no file ---
 
 
@@ -275,6 +288,7 @@ def test_a_compressed_answer_is_refused_before_it_is_unpacked(
     [
         b"SSH-2.0-OpenSSH_9.9\r\n\r\n",
         b"HTTP/1.1 abc\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01" * 50,
         b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
         b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello",

@@ -12,7 +12,7 @@ import sqlalchemy
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from storage.database import driver_url, migrate
+from storage.database import driver_url
 from storage.tables import metadata
 
 

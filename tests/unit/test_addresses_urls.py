@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -202,6 +203,18 @@ def test_no_text_breaks_the_check(text: str) -> None:
             continue
         assert parsed.url.isascii()
         assert check_url_text(parsed.url) == parsed
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Z"]), max_size=40))
+def test_the_http_client_reads_the_same_host_as_we_do(text: str) -> None:
+    for url in (f"http://{text}/", f"http://example.com:81/{text}", f"http://a.{text}.com?{text}"):
+        try:
+            parsed = check_url_text(url)
+        except UrlError:
+            continue
+        read = httpx.URL(parsed.url)
+        assert read.raw_host.decode("ascii") == parsed.host
+        assert (read.port or 80) == parsed.port
 
 
 def test_messages_never_repeat_the_url() -> None:

@@ -1,0 +1,258 @@
+"""The interface document: valid, complete, and the same as the code it describes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from jsonschema import Draft202012Validator, FormatChecker
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
+
+from serve_app.app import ROUTERS
+from serve_app.discovery.components_bodies import BODIES
+from serve_app.discovery.components_errors import OPTIONAL_FIELDS, REQUIRED_FIELDS, schema_name
+from serve_app.discovery.openapi import build_document
+from serve_app.discovery.operations import OPERATIONS, TAGS
+from serve_app.discovery.operations_forms import Auth, Operation
+from serve_app.errors import CATALOGUE, ErrorCode
+from serve_app.http.authentication import KeyedRoute, KeylessRoute, SessionRoute
+from serve_app.http.context import API_PREFIX
+
+DOCUMENT = build_document()
+REGISTRY: Registry[Any] = Registry().with_resource(
+    "urn:openapi", DRAFT202012.create_resource(DOCUMENT)
+)
+
+SPECIFIED_STATUSES: dict[str, set[int]] = {
+    "createJob": {400, 401, 402, 403, 409, 413, 415, 422, 429, 500, 503},
+    "createJobFromUrl": {400, 401, 402, 403, 409, 415, 422, 429, 500, 503},
+    "createBatch": {400, 401, 402, 403, 409, 415, 422, 429, 500, 503},
+    "listJobs": {400, 401, 429, 500},
+    "getJob": {400, 401, 404, 429, 500},
+    "cancelJob": {401, 404, 409, 429, 500},
+    "cancelJobDeprecated": {401, 404, 409, 429, 500},
+    "getTranscript": {400, 401, 404, 409, 500},
+    "getScenes": {401, 404, 409, 500},
+    "listAudioTracks": {401, 404, 500},
+    "getAudioTrack": {400, 401, 404, 500},
+    "getQuota": {401, 429},
+    "listWebhookDeliveries": {401, 429},
+    "sendTestWebhook": {400, 401, 429},
+    "getOpenApi": {429},
+    "getPricing": {429},
+    "estimatePrice": {400, 429},
+    "listFormats": {429},
+    "listKeys": {401},
+    "getKeysPortal": {401, 404},
+    "rotateKey": {401, 404},
+    "getWebhookSecret": {401},
+    "rotateWebhookSecret": {401},
+}
+"""Error statuses that the specification names for each operation."""
+
+
+def validator(*path: str) -> Draft202012Validator:
+    """Of the schema at ``path`` in the document."""
+    pointer = "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)
+    pointer = pointer.replace("{", "%7B").replace("}", "%7D")
+    return Draft202012Validator(
+        {"$ref": f"urn:openapi#/{pointer}"}, registry=REGISTRY, format_checker=FormatChecker()
+    )
+
+
+def documented(operation: Operation) -> dict[str, Any]:
+    found: dict[str, Any] = DOCUMENT["paths"][operation.path][operation.method.lower()]
+    return found
+
+
+def by_id(operation: Operation) -> str:
+    return operation.operation_id
+
+
+def published_routes() -> Iterator[tuple[str, str, str, type]]:
+    for router in ROUTERS:
+        for route in router.routes:
+            if isinstance(route, APIRoute) and route.include_in_schema:
+                for method in route.methods or ():
+                    yield method, route.path, str(route.operation_id), type(route)
+
+
+def test_the_document_is_valid_openapi_3_1() -> None:
+    errors = list(OpenAPIV31SpecValidator(DOCUMENT).iter_errors())
+    assert errors == []
+
+
+@pytest.mark.parametrize("name", DOCUMENT["components"]["schemas"])
+def test_every_component_is_a_valid_schema(name: str) -> None:
+    Draft202012Validator.check_schema(DOCUMENT["components"]["schemas"][name])
+
+
+def test_the_table_of_operations_is_the_routes_and_the_other_way_round() -> None:
+    table = {
+        (operation.method, API_PREFIX + operation.path, operation.operation_id)
+        for operation in OPERATIONS
+    }
+    assert table == {(method, path, name) for method, path, name, _ in published_routes()}
+    assert len(table) == len(OPERATIONS) == 23
+
+
+def test_the_table_says_who_may_call_as_the_routes_do() -> None:
+    kinds: dict[type, Auth] = {
+        KeyedRoute: Auth.KEY,
+        KeylessRoute: Auth.NONE,
+        SessionRoute: Auth.SESSION,
+    }
+    routes = {name: kinds[kind] for _, _, name, kind in published_routes()}
+    assert {operation.operation_id: operation.auth for operation in OPERATIONS} == routes
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+def test_an_operation_has_all_statuses_that_the_specification_names(operation: Operation) -> None:
+    statuses = {int(status) for status in documented(operation)["responses"]}
+    assert SPECIFIED_STATUSES[operation.operation_id] <= statuses
+
+
+def test_no_specified_operation_is_missing() -> None:
+    assert set(SPECIFIED_STATUSES) == {operation.operation_id for operation in OPERATIONS}
+
+
+@pytest.mark.parametrize("code", [code for code in ErrorCode if "SCOPE" not in code])
+def test_every_error_code_is_an_answer_of_some_operation(code: ErrorCode) -> None:
+    answered = [operation for operation in OPERATIONS if code in operation.all_errors]
+    assert answered
+    for operation in answered:
+        response = documented(operation)["responses"][str(CATALOGUE[code].status)]
+        content = response["content"]["application/json"]
+        assert code in content["examples"]
+        assert f"#/components/schemas/{schema_name(code)}" in str(content["schema"])
+
+
+def test_the_reserved_code_is_described_and_never_answered() -> None:
+    code = ErrorCode.INSUFFICIENT_SCOPE
+    assert schema_name(code) in DOCUMENT["components"]["schemas"]
+    assert not any(code in operation.all_errors for operation in OPERATIONS)
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_extra_fields_of_the_catalogue_are_in_the_schema(code: ErrorCode) -> None:
+    described = REQUIRED_FIELDS.get(code, {}) | OPTIONAL_FIELDS.get(code, {})
+    assert set(CATALOGUE[code].extra_fields) == set(described) - {"param"}
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_the_example_of_an_error_fits_its_schema_and_no_other(code: ErrorCode) -> None:
+    example = DOCUMENT["components"]["examples"][str(code)]["value"]
+    fitting = [
+        other
+        for other in ErrorCode
+        if validator("components", "schemas", schema_name(other)).is_valid(example)
+    ]
+    assert fitting == [code]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+def test_examples_of_answers_fit_their_schemas(operation: Operation) -> None:
+    status = str(operation.success.status)
+    responses = documented(operation)["responses"]
+    path = ("paths", operation.path, operation.method.lower(), "responses", status, "content")
+    for media_type, content in responses[status]["content"].items():
+        if operation.operation_id != "getOpenApi":
+            validator(*path, media_type, "schema").validate(content["example"])
+
+
+@pytest.mark.parametrize(
+    "operation", [operation for operation in OPERATIONS if operation.body], ids=by_id
+)
+def test_examples_of_requests_fit_schema_and_model(operation: Operation) -> None:
+    example = documented(operation)["requestBody"]["content"]["application/json"]["example"]
+    assert operation.body is not None
+    validator("components", "schemas", operation.body).validate(example)
+    BODIES[operation.body].model_validate(example)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+def test_examples_of_parameters_fit_their_schemas(operation: Operation) -> None:
+    for index, parameter in enumerate(operation.parameters):
+        if parameter.example is not None:
+            path = ("paths", operation.path, operation.method.lower(), "parameters", str(index))
+            validator(*path, "schema").validate(parameter.example)
+
+
+@pytest.mark.parametrize("kind", DOCUMENT["webhooks"])
+def test_examples_of_webhooks_fit_their_schemas(kind: str) -> None:
+    path = ("webhooks", kind, "post", "requestBody", "content", "application/json")
+    example = DOCUMENT["webhooks"][kind]["post"]["requestBody"]["content"]["application/json"]
+    validator(*path, "schema").validate(example["example"])
+    assert "processedData" not in example["example"]["data"]
+
+
+def test_all_four_events_are_described_with_their_headers() -> None:
+    assert set(DOCUMENT["webhooks"]) == {
+        "job.completed",
+        "job.failed",
+        "job.cancelled",
+        "webhook.test",
+    }
+    for event in DOCUMENT["webhooks"].values():
+        names = {parameter["name"] for parameter in event["post"]["parameters"]}
+        assert names == {"webhook-id", "webhook-timestamp", "webhook-signature"}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+def test_a_path_declares_its_parameters_and_no_others(operation: Operation) -> None:
+    declared = {item.name for item in operation.parameters if item.where == "path"}
+    assert declared == set(re.findall(r"{(\w+)}", operation.path))
+    assert all(item.required for item in operation.parameters if item.where == "path")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+def test_every_answer_documents_its_headers(operation: Operation) -> None:
+    limited = operation.auth is not Auth.SESSION
+    for status, response in documented(operation)["responses"].items():
+        headers = response["headers"]
+        assert "X-Request-Id" in headers
+        assert ("X-RateLimit-Reset" in headers) == (limited and status != "401")
+        if status in {"429", "503"}:
+            assert headers["Retry-After"] == {"$ref": "#/components/headers/Retry-After"}
+
+
+def test_every_reference_leads_somewhere() -> None:
+    resolver = REGISTRY.resolver("urn:openapi")
+    references = set(_references(DOCUMENT))
+    assert references
+    for reference in references:
+        resolver.lookup(f"urn:openapi{reference}")
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for item in value.values():
+            yield from _references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _references(item)
+
+
+def test_no_component_is_left_over() -> None:
+    used = {reference.rsplit("/", 1)[1] for reference in _references(DOCUMENT)}
+    left_over = set(DOCUMENT["components"]["schemas"]) - used
+    assert left_over == {schema_name(ErrorCode.INSUFFICIENT_SCOPE)}
+
+
+def test_answers_may_grow() -> None:
+    bodies = set(BODIES) | {"Metadata", "Clip", "AudioTrackToUpload", "AudioTrackToFetch"}
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        if name not in bodies:
+            assert "'additionalProperties': False" not in str(schema), name
+
+
+def test_every_tag_is_used_and_described() -> None:
+    assert {operation.tag for operation in OPERATIONS} == set(TAGS)
+    assert [tag["name"] for tag in DOCUMENT["tags"]] == list(TAGS)

@@ -1,0 +1,499 @@
+"""Answers of the running API, held to the interface document: every operation, and its errors."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+from jsonschema import Draft202012Validator, FormatChecker
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from pipelines.contracts import AudioStream, MediaInfo, StageCode, StageError, VideoStream
+from serve_app.discovery import examples
+from serve_app.discovery.operations import OPERATIONS
+from serve_app.runner import publishing
+from serve_app.runner.publishing import Lease
+from storage import jobs, keys, ledger
+from storage.results import TrackTranscript
+from storage.types import LedgerKind, StageName, StageStatus
+from tests.api.conftest import Customer, RunningApi
+
+BY_ID = {operation.operation_id: operation for operation in OPERATIONS}
+SCENES: list[dict[str, Any]] = [
+    {name: value for name, value in examples.SCENE.items() if name != "thumbnailUrl"}
+    | {"thumbnailKey": "jobs/x/0.jpg"}
+]
+SPOKEN = examples.responses()["getTranscript"]
+TRANSCRIPT = {name: SPOKEN[name] for name in ("speakers", "text", "segments")}
+
+
+class Contract:
+    """The document as the running API serves it."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.document = document
+        self.registry: Registry[Any] = Registry().with_resource(
+            "urn:openapi", DRAFT202012.create_resource(document)
+        )
+
+    def check(self, operation_id: str, answer: httpx.Response) -> None:
+        """Raises where status, media type, headers or body are not as documented."""
+        operation = BY_ID[operation_id]
+        described = self.document["paths"][operation.path][operation.method.lower()]["responses"]
+        assert str(answer.status_code) in described, (operation_id, answer.status_code, answer.text)
+        response = described[str(answer.status_code)]
+        self._check_headers(response["headers"], answer)
+        if "content" not in response:
+            assert answer.content == b""
+            return
+        media_type = answer.headers["content-type"].split(";")[0]
+        schema = response["content"][media_type]["schema"]
+        body = answer.json() if media_type == "application/json" else answer.text
+        self._validate(schema, body)
+
+    def _check_headers(self, described: dict[str, Any], answer: httpx.Response) -> None:
+        for name, header in described.items():
+            resolved = header
+            if "$ref" in header:
+                resolved = self.document["components"]["headers"][header["$ref"].rsplit("/", 1)[1]]
+            value: Any = answer.headers.get(name)
+            if value is None:
+                assert not resolved["required"], f"{answer.request.url}: {name} is missing"
+                continue
+            if resolved["schema"]["type"] == "integer":
+                value = int(value)
+            self._validate(resolved["schema"], value)
+
+    def _validate(self, schema: dict[str, Any], value: Any) -> None:
+        rooted = {**schema}
+        text = repr(schema).replace("'#/", "'urn:openapi#/")
+        if text != repr(schema):
+            rooted = eval(text, {})  # noqa: S307  (the schema's own repr)
+        Draft202012Validator(
+            rooted, registry=self.registry, format_checker=FormatChecker()
+        ).validate(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenery:
+    """An account with jobs in every state that matters, and a session."""
+
+    customer: Customer
+    session: dict[str, str]
+    key_id: str
+    waiting: str
+    done: str
+    several_tracks: str
+    failed: str
+
+
+@pytest.fixture(scope="module")
+def contract(api: RunningApi) -> Contract:
+    return Contract(api.client.get("/openapi.json").json())
+
+
+def media(streams: int) -> MediaInfo:
+    video = VideoStream(0, "h264", 640, 360, 0, 1.0, 25.0, 2380)
+    audio = tuple(AudioStream(n + 1, "aac", 48_000, 2, "en", None) for n in range(streams))
+    return MediaInfo("mp4", 1000, 95.2, video, audio)
+
+
+def created(api: RunningApi, customer: Customer, **body: Any) -> str:
+    body |= {"url": "https://media.example.com/clip.mp4"}
+    answer = api.client.post("/jobs/from-url", json=body, headers=customer.headers)
+    assert answer.status_code == 201, answer.text
+    job_id: str = answer.json()["data"]["jobId"]
+    return job_id
+
+
+async def lease_of(connection: AsyncConnection, job_id: str) -> Lease:
+    """The job must be the only one that waits."""
+    taken = await jobs.lease_next(connection, lease=timedelta(seconds=60))
+    assert taken is not None
+    assert str(taken[0]) == job_id
+    return Lease(*taken)
+
+
+def track(index: int, error: str | None = None) -> TrackTranscript:
+    status = StageStatus.COMPLETED if error is None else StageStatus.FAILED
+    document = TRANSCRIPT if error is None else None
+    language = "en" if error is None else None
+    return TrackTranscript(index, f"Mic {index}", status, error, language, document)
+
+
+def complete(
+    api: RunningApi, job_id: str, tracks: list[TrackTranscript], warnings: list[dict[str, str]]
+) -> None:
+    async def publish(connection: AsyncConnection) -> None:
+        lease = await lease_of(connection, job_id)
+        found = media(len(tracks))
+        await publishing.start_stage(connection, lease, StageName.INGEST)
+        await publishing.raise_hold(connection, lease, found)
+        await publishing.publish_ingest(
+            connection,
+            lease,
+            media=found,
+            result={},
+            track_names=[item.track_name for item in tracks],
+            warnings=warnings,
+            timings={},
+        )
+        await publishing.publish_scenes(connection, lease, SCENES, {})
+        await publishing.publish_transcripts(connection, lease, tracks, {})
+
+    api.transact(publish)
+
+
+def fail(api: RunningApi, job_id: str) -> None:
+    async def publish(connection: AsyncConnection) -> None:
+        lease = await lease_of(connection, job_id)
+        error = StageError(StageCode.FETCH_FAILED, "The source answered 404.")
+        await publishing.fail_stage(connection, lease, StageName.INGEST, error)
+
+    api.transact(publish)
+
+
+def signed_in(api: RunningApi, customer: Customer) -> tuple[dict[str, str], str]:
+    async def work(connection: AsyncConnection) -> tuple[str, str]:
+        link = await keys.create_sign_in_link(connection, customer.account_id)
+        session = await keys.exchange_sign_in_link(connection, link)
+        spare = await keys.create_key(connection, customer.account_id)
+        assert session is not None
+        return session, str(spare.id)
+
+    session, key_id = api.transact(work)
+    return {"Authorization": f"Bearer {session}"}, key_id
+
+
+@pytest.fixture(scope="module")
+def scenery(api: RunningApi) -> Iterator[Scenery]:
+    customer = api.customer()
+    callback = "https://hooks.example.com/video"
+    done = created(api, customer, callbackUrl=callback, metadata={"a": 1, "b": None})
+    complete(api, done, [track(0)], [{"code": "AUDIO_SYNC_UNCERTAIN", "message": "Not sure."}])
+    several = created(api, customer)
+    complete(api, several, [track(0), track(1, "TRANSCRIPT_FAILED")], [])
+    failed = created(api, customer, callbackUrl=callback)
+    fail(api, failed)
+    waiting = api.client.post("/jobs", json={"fileName": "a.mp4"}, headers=customer.headers)
+    session, key_id = signed_in(api, customer)
+    waiting_id = waiting.json()["data"]["jobId"]
+    yield Scenery(customer, session, key_id, waiting_id, done, several, failed)
+    api.client.post(f"/jobs/{waiting_id}/cancel", headers=customer.headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request to an operation and the status it must have."""
+
+    operation_id: str
+    status: int
+    path: str = ""
+    """The operation's own if empty; ``{name}`` is filled from the scenery."""
+    body: Any = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def send(self, api: RunningApi, scenery: Scenery) -> httpx.Response:
+        operation = BY_ID[self.operation_id]
+        names = {name: getattr(scenery, name) for name in ("waiting", "done", "failed", "key_id")}
+        names |= {"several": scenery.several_tracks, "new": "", "missing": str(uuid.uuid4())}
+        path = (self.path or operation.path).format_map(names)
+        credential = {
+            "key": scenery.customer.headers,
+            "session": scenery.session,
+            "none": {},
+        }[operation.auth]
+        return api.client.request(
+            operation.method, path, json=self.body, headers={**credential, **dict(self.headers)}
+        )
+
+
+TRACKS = [{"fileName": "a.wav"}, {"fileName": "b.wav", "syncMode": "offset", "offsetMs": 5}]
+CLIP = {"sourceUrl": "https://media.example.com/a.mp4"}
+
+SUCCESSES = [
+    Call("createJob", 201, body={"fileName": "a.mp4"}),
+    Call("createJob", 201, body={"fileName": "a.mp4", "audioFileName": "a.wav"}),
+    Call("createJob", 201, body={"fileName": "a.mp4", "audioTracks": TRACKS}),
+    Call("createJobFromUrl", 201, body={"url": "https://media.example.com/a.mp4"}),
+    Call("createBatch", 201, body={"mode": "independent", "clips": [CLIP, CLIP]}),
+    Call("createBatch", 201, body={"mode": "continuous", "clips": [CLIP, CLIP]}),
+    Call("listJobs", 200),
+    Call("listJobs", 200, "/jobs?limit=1"),
+    Call("listJobs", 200, "/jobs?state=failed"),
+    Call("getJob", 200, "/jobs/{waiting}"),
+    Call("getJob", 200, "/jobs/{done}"),
+    Call("getJob", 200, "/jobs/{done}?include=scenes"),
+    Call("getJob", 200, "/jobs/{done}?include=none"),
+    Call("getJob", 200, "/jobs/{several}"),
+    Call("getJob", 200, "/jobs/{failed}"),
+    Call("getScenes", 200, "/jobs/{done}/scenes"),
+    Call("getTranscript", 200, "/jobs/{done}/transcript"),
+    Call("getTranscript", 200, "/jobs/{several}/transcript"),
+    Call("getTranscript", 200, "/jobs/{several}/transcript?track=0"),
+    Call("getTranscript", 200, "/jobs/{done}/transcript?format=srt"),
+    Call("getTranscript", 200, "/jobs/{done}/transcript?format=vtt"),
+    Call("getTranscript", 200, "/jobs/{several}/transcript?format=txt&track=0"),
+    Call("listAudioTracks", 200, "/jobs/{several}/audioTracks"),
+    Call("getAudioTrack", 200, "/jobs/{several}/audioTracks/0"),
+    Call("getAudioTrack", 200, "/jobs/{several}/audioTracks/1"),
+    Call("getQuota", 200),
+    Call("listWebhookDeliveries", 200),
+    Call("listWebhookDeliveries", 200, "/webhooks/deliveries?jobId={done}"),
+    Call("getOpenApi", 200),
+    Call("getOpenApi", 304, headers=(("If-None-Match", "*"),)),
+    Call("getPricing", 200),
+    Call("estimatePrice", 200, "/pricing/estimate?durationSeconds=90.5&audioTracks=3"),
+    Call("listFormats", 200),
+    Call("listKeys", 200),
+    Call("rotateKey", 200, "/keys/{key_id}/rotate"),
+    Call("getWebhookSecret", 200),
+    Call("rotateWebhookSecret", 200),
+]
+
+FAILURES = [
+    Call("createJob", 400, body={}),
+    Call("createJob", 400, body={"fileName": "a.mp4", "callbackUrl": "http://x.example"}),
+    Call(
+        "createJob",
+        413,
+        body={"fileName": "a.mp4", "fileSizeBytes": 2**50},
+    ),
+    Call("createJob", 415, body={"fileName": "a.exe"}),
+    Call(
+        "createJob",
+        422,
+        body={"fileName": "a.mp4", "idempotencyKey": "a"},
+        headers=(("Idempotency-Key", "b"),),
+    ),
+    Call("createJobFromUrl", 400, body={"url": "ftp://media.example.com/a.mp4"}),
+    Call("createJobFromUrl", 400, body={"url": "http://127.0.0.1/a.mp4"}),
+    Call("createBatch", 400, body={"mode": "independent", "clips": []}),
+    Call("createBatch", 429, body={"mode": "independent", "clips": [CLIP] * 100}),
+    Call("listJobs", 400, "/jobs?cursor=x"),
+    Call("listJobs", 400, "/jobs?state=queued&status=QUEUED"),
+    Call("getJob", 404, "/jobs/{missing}"),
+    Call("getJob", 400, "/jobs/{waiting}?include=words"),
+    Call("cancelJob", 409, "/jobs/{done}/cancel"),
+    Call("cancelJob", 404, "/jobs/x/cancel"),
+    Call("cancelJobDeprecated", 409, "/jobs/{done}"),
+    Call("cancelJobDeprecated", 404, "/jobs/%E2%82%AC%0D%0AX-Evil:1"),
+    Call("getScenes", 409, "/jobs/{waiting}/scenes"),
+    Call("getScenes", 404, "/jobs/{failed}/scenes"),
+    Call("getTranscript", 400, "/jobs/{done}/transcript?format=doc"),
+    Call("getTranscript", 400, "/jobs/{several}/transcript?format=srt"),
+    Call("getTranscript", 404, "/jobs/{several}/transcript?track=1"),
+    Call("getTranscript", 404, "/jobs/{several}/transcript?track=7"),
+    Call("getTranscript", 409, "/jobs/{waiting}/transcript"),
+    Call("listAudioTracks", 404, "/jobs/{done}/audioTracks"),
+    Call("getAudioTrack", 404, "/jobs/{several}/audioTracks/2"),
+    Call("getAudioTrack", 400, "/jobs/{several}/audioTracks/first"),
+    Call("listWebhookDeliveries", 400, "/webhooks/deliveries?jobId=a&jobId=b"),
+    Call("sendTestWebhook", 400, body={"url": "http://hooks.example.com"}),
+    Call("sendTestWebhook", 400, body={"url": "https://hooks.example.com:8443/"}),
+    Call("sendTestWebhook", 400, body={}),
+    Call("estimatePrice", 400),
+    Call("getKeysPortal", 404),
+    Call("rotateKey", 404, "/keys/{missing}/rotate"),
+]
+
+
+def case_id(call: Call) -> str:
+    return f"{call.operation_id} {call.status} {call.path or call.body or ''}"[:80]
+
+
+@pytest.mark.parametrize("call", SUCCESSES, ids=case_id)
+def test_a_success_is_as_documented(
+    api: RunningApi, contract: Contract, scenery: Scenery, call: Call
+) -> None:
+    answer = call.send(api, scenery)
+    assert answer.status_code == call.status, answer.text
+    contract.check(call.operation_id, answer)
+    if call.status == 201:
+        data = answer.json()["data"]
+        for job in data.get("jobs", [data]):
+            api.client.post(f"/jobs/{job['jobId']}/cancel", headers=scenery.customer.headers)
+
+
+@pytest.mark.parametrize("call", FAILURES, ids=case_id)
+def test_an_error_is_as_documented(
+    api: RunningApi, contract: Contract, scenery: Scenery, call: Call
+) -> None:
+    answer = call.send(api, scenery)
+    assert answer.status_code == call.status, answer.text
+    contract.check(call.operation_id, answer)
+
+
+def test_cancellations_are_as_documented(
+    api: RunningApi, contract: Contract, scenery: Scenery
+) -> None:
+    job_id = created(api, scenery.customer)
+    headers = scenery.customer.headers
+    contract.check("cancelJob", api.client.post(f"/jobs/{job_id}/cancel", headers=headers))
+    job_id = created(api, scenery.customer)
+    contract.check("cancelJobDeprecated", api.client.delete(f"/jobs/{job_id}", headers=headers))
+
+
+def test_a_replay_is_as_documented(api: RunningApi, contract: Contract, scenery: Scenery) -> None:
+    headers = scenery.customer.headers | {"Idempotency-Key": uuid.uuid4().hex}
+    body = {"fileName": "a.mp4"}
+    first, second = (api.client.post("/jobs", json=body, headers=headers) for _ in range(2))
+    assert second.headers["idempotent-replayed"] == "true"
+    contract.check("createJob", second)
+    job_id = first.json()["data"]["jobId"]
+    contract.check("cancelJob", api.client.post(f"/jobs/{job_id}/cancel", headers=headers))
+
+
+def test_the_portal_link_is_as_documented(api: RunningApi, contract: Contract) -> None:
+    customer = api.customer()
+
+    async def purchase(connection: AsyncConnection) -> None:
+        from sqlalchemy import insert
+
+        from storage.tables import ledger_entries
+
+        await connection.execute(
+            insert(ledger_entries).values(
+                account_id=customer.account_id,
+                kind=LedgerKind.PURCHASE,
+                balance_delta_cents=500,
+                hold_delta_cents=0,
+                reason="test",
+            )
+        )
+
+    api.transact(purchase)
+    session, _ = signed_in(api, customer)
+    answer = api.client.get("/keys/portal", headers=session)
+    assert answer.status_code == 200
+    contract.check("getKeysPortal", answer)
+
+
+@pytest.mark.parametrize(
+    "operation_id", [name for name, operation in BY_ID.items() if operation.auth != "none"]
+)
+def test_without_a_credential_every_operation_answers_401_as_documented(
+    api: RunningApi, contract: Contract, operation_id: str
+) -> None:
+    operation = BY_ID[operation_id]
+    path = operation.path.format(jobId="x", trackIndex="0", id="x")
+    answer = api.client.request(operation.method, path)
+    assert answer.status_code == 401
+    contract.check(operation_id, answer)
+
+
+@pytest.mark.parametrize(
+    "operation_id", [name for name, operation in BY_ID.items() if operation.auth != "none"]
+)
+def test_a_suspended_account_gets_403_as_documented(
+    api: RunningApi,
+    contract: Contract,
+    suspended: tuple[Customer, dict[str, str]],
+    operation_id: str,
+) -> None:
+    operation = BY_ID[operation_id]
+    customer, session = suspended
+    headers = session if operation.auth == "session" else customer.headers
+    path = operation.path.format(jobId="x", trackIndex="0", id="x")
+    answer = api.client.request(operation.method, path, headers=headers)
+    assert answer.status_code == 403
+    contract.check(operation_id, answer)
+
+
+@pytest.fixture(scope="module")
+def suspended(api: RunningApi) -> tuple[Customer, dict[str, str]]:
+    customer = api.customer()
+    session, _ = signed_in(api, customer)
+
+    async def suspend(connection: AsyncConnection) -> None:
+        await keys.set_restrictions(connection, customer.account_id, suspended=True)
+
+    api.transact(suspend)
+    return customer, session
+
+
+def test_poverty_and_throttling_are_as_documented(api: RunningApi, contract: Contract) -> None:
+    poor = api.customer(credits_cents=0)
+    answer = api.client.post("/jobs", json={"fileName": "a.mp4"}, headers=poor.headers)
+    assert answer.status_code == 402
+    contract.check("createJob", answer)
+
+    async def throttle(connection: AsyncConnection) -> None:
+        await keys.set_restrictions(connection, poor.account_id, throttled=True)
+
+    api.transact(throttle)
+    answer = api.client.post("/jobs", json={"fileName": "a.mp4"}, headers=poor.headers)
+    assert (answer.status_code, answer.json()["code"]) == (429, "THROTTLED")
+    contract.check("createJob", answer)
+
+
+def test_a_test_webhook_is_as_documented(api: RunningApi, contract: Contract) -> None:
+    # A name that never resolves (RFC 2606): nothing leaves this machine.
+    body = {"url": "https://hooks.example.invalid/"}
+    answer = api.client.post("/webhooks/test", json=body, headers=api.customer().headers)
+    if answer.status_code == 200:
+        assert answer.json()["data"]["delivered"] is False
+    contract.check("sendTestWebhook", answer)
+
+
+@pytest.mark.parametrize(
+    ("operation_id", "limit", "send"),
+    [
+        (
+            "sendTestWebhook",
+            5,
+            lambda api, headers: api.client.post("/webhooks/test", json={}, headers=headers),
+        ),
+        (
+            "getPricing",
+            120,
+            lambda api, headers: api.client.get(
+                "/pricing", headers={"X-Forwarded-For": "198.51.100.7"}
+            ),
+        ),
+    ],
+    ids=["keyed", "keyless"],
+)
+def test_one_request_too_many_is_refused_as_documented(
+    api: RunningApi,
+    contract: Contract,
+    operation_id: str,
+    limit: int,
+    send: Callable[[RunningApi, dict[str, str]], httpx.Response],
+) -> None:
+    headers = api.customer().headers
+    answers = [send(api, headers) for _ in range(limit + 1)]
+    if answers[-1].status_code != 429:  # the minute turned meanwhile
+        answers = [send(api, headers) for _ in range(limit + 1)]
+    assert answers[-1].status_code == 429
+    contract.check(operation_id, answers[-1])
+
+
+def test_a_failure_of_the_database_is_as_documented(
+    api: RunningApi, contract: Contract, scenery: Scenery
+) -> None:
+    async def rename(connection: AsyncConnection, *names: str) -> None:
+        await connection.exec_driver_sql("ALTER TABLE {} RENAME TO {}".format(*names))
+
+    api.transact(lambda connection: rename(connection, "job_stages", "job_stages_away"))
+    try:
+        answer = api.client.get(f"/jobs/{scenery.done}", headers=scenery.customer.headers)
+    finally:
+        api.transact(lambda connection: rename(connection, "job_stages_away", "job_stages"))
+    assert answer.status_code == 500
+    contract.check("getJob", answer)
+
+
+def test_every_operation_is_among_the_successes() -> None:
+    checked_apart = {"cancelJob", "cancelJobDeprecated", "getKeysPortal", "sendTestWebhook"}
+    assert {call.operation_id for call in SUCCESSES} | checked_apart == set(BY_ID)
+
+
+__all__ = ["ledger"]
