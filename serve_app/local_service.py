@@ -128,6 +128,8 @@ def _environment(settings: Settings, run_dir: Path) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
         # Replicas run our code on their own event loop: nothing in the API process blocks.
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        # Ray Data tasks call models from plain threads, which have no event loop.
+        "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "1",
         # Model calls carry arrays of megabytes, which Ray's object store moves without copies.
         "RAY_SERVE_USE_GRPC_BY_DEFAULT": "0",
         # A stopping service has no clients to drain: its owner asked for the stop.

@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve_app.errors import ApiError, ErrorCode
@@ -20,6 +21,7 @@ from storage.database import UNAVAILABLE
 log = logging.getLogger("vas.http")
 
 DOCS_ERRORS_PATH = "/docs/errors"
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 class ExactJSONResponse(JSONResponse):
@@ -81,6 +83,18 @@ def json_path(location: tuple[int | str, ...]) -> str:
     return path
 
 
+def _methods_at(request: Request) -> list[str]:
+    """Methods that the request's address takes, of all routes; each route only knows its own."""
+    routes = request.app.router.routes
+    return [
+        method
+        for method in _METHODS
+        if any(
+            route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes
+        )
+    ]
+
+
 class RequestIdMiddleware:
     """Gives every request an id of our own making and returns it in ``X-Request-Id``."""
 
@@ -122,7 +136,7 @@ def install_error_handlers(app: FastAPI) -> None:
     async def on_http_error(request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
             raise error
-        return failure(request, _http_failure(error))
+        return failure(request, _http_failure(request, error))
 
     async def on_unavailable(request: Request, error: Exception) -> Response:
         log.warning("request %s: no database: %s", request_id(request), error)
@@ -148,10 +162,12 @@ def _validation_failure(error: RequestValidationError) -> ApiError:
     return ApiError(ErrorCode.INVALID_REQUEST, f"{name}: {first['msg']}.", param=param)
 
 
-def _http_failure(error: HTTPException) -> ApiError:
+def _http_failure(request: Request, error: HTTPException) -> ApiError:
     if error.status_code == 404:
         return ApiError(ErrorCode.NOT_FOUND, "There is nothing at this address.")
     headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_methods_at(request))
     return ApiError(
         ErrorCode.INVALID_REQUEST, str(error.detail), status=error.status_code, headers=headers
     )

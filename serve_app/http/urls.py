@@ -28,9 +28,13 @@ def require_media_url(url: str, param: str, settings: Settings) -> None:
         raise ApiError(ErrorCode.URL_NOT_ALLOWED, param=param) from error
 
 
-def require_callback_url(url: str, param: str, settings: Settings) -> None:
+def require_callback_url(
+    url: str, param: str, settings: Settings, *, standard_port_only: bool = False
+) -> None:
     """Raises INVALID_CALLBACK_URL, blaming ``param``."""
     try:
-        check_callback_url(url, policy=address_policy(settings))
+        check_callback_url(
+            url, policy=address_policy(settings), standard_port_only=standard_port_only
+        )
     except (InvalidUrlError, UrlNotAllowedError) as error:
         raise ApiError(ErrorCode.INVALID_CALLBACK_URL, param=param) from error

@@ -73,7 +73,7 @@ async def send_test_webhook(request: Request) -> Response:
     world = world_of(request)
     raw = await read_json_object(request, max_bytes=world.settings.max_body_bytes)
     body = parse_body(TestWebhookBody, raw)
-    require_callback_url(body.url, "url", world.settings)
+    require_callback_url(body.url, "url", world.settings, standard_port_only=True)
     fresh = world.sealer.seal(new_signing_secret())
     async with world.database.transaction() as connection:
         stored = await signing_secrets.get_or_create(connection, account_of(request), fresh)

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
-from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from referencing import Registry
-from referencing.jsonschema import DRAFT202012
 
 from serve_app.app import ROUTERS
 from serve_app.discovery.components_bodies import BODIES
@@ -22,11 +20,11 @@ from serve_app.discovery.operations_forms import Auth, Operation
 from serve_app.errors import CATALOGUE, ErrorCode
 from serve_app.http.authentication import KeyedRoute, KeylessRoute, SessionRoute
 from serve_app.http.context import API_PREFIX
+from tests.api.interface_contract import Contract
 
 DOCUMENT = build_document()
-REGISTRY: Registry[Any] = Registry().with_resource(
-    "urn:openapi", DRAFT202012.create_resource(DOCUMENT)
-)
+CONTRACT = Contract(DOCUMENT)
+validator = CONTRACT.validator
 
 SPECIFIED_STATUSES: dict[str, set[int]] = {
     "createJob": {400, 401, 402, 403, 409, 413, 415, 422, 429, 500, 503},
@@ -54,15 +52,6 @@ SPECIFIED_STATUSES: dict[str, set[int]] = {
     "rotateWebhookSecret": {401},
 }
 """Error statuses that the specification names for each operation."""
-
-
-def validator(*path: str) -> Draft202012Validator:
-    """Of the schema at ``path`` in the document."""
-    pointer = "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)
-    pointer = pointer.replace("{", "%7B").replace("}", "%7D")
-    return Draft202012Validator(
-        {"$ref": f"urn:openapi#/{pointer}"}, registry=REGISTRY, format_checker=FormatChecker()
-    )
 
 
 def documented(operation: Operation) -> dict[str, Any]:
@@ -222,7 +211,7 @@ def test_every_answer_documents_its_headers(operation: Operation) -> None:
 
 
 def test_every_reference_leads_somewhere() -> None:
-    resolver = REGISTRY.resolver("urn:openapi")
+    resolver = CONTRACT.registry.resolver("urn:openapi")
     references = set(_references(DOCUMENT))
     assert references
     for reference in references:

@@ -13,6 +13,7 @@ from models.backends.embedded.decoding_text import (
     DecodedEntry,
     confidences,
     is_filler,
+    pause_frames,
     spelling,
     spoken_words,
 )
@@ -84,6 +85,17 @@ def test_a_transcript_does_not_depend_on_what_the_decoder_heard_before(
     assert again == heard
 
 
+def test_sentences_of_one_chunk_are_understood_and_stay_in_order(
+    transcriber: EmbeddedTranscriber,
+) -> None:
+    truth = json.loads((SPEECH / "truth.json").read_text())["two_voices.flac"]["sentences"]
+    (several,) = transcriber.transcribe([cut(load(SPEECH / "two_voices.flac"), 0.0, 10.6)])
+    assert text(several) == " ".join(sentence["text"] for sentence in truth[:4])
+    times = [time for word in several.words for time in (word.start_seconds, word.end_seconds)]
+    assert times == sorted(times)
+    assert times[-1] == pytest.approx(truth[3]["end_ms"] / 1000, abs=0.15)
+
+
 def test_loudness_does_not_matter(
     transcriber: EmbeddedTranscriber, sentence: AudioChunk, heard: ChunkTranscript
 ) -> None:
@@ -111,6 +123,11 @@ def test_what_is_not_speech_has_no_words(
 ) -> None:
     chunk = AudioChunk(samples.astype(np.float32))
     assert transcriber.transcribe([chunk]) == [ChunkTranscript((), None)]
+
+
+def test_a_chunk_is_cut_in_the_middle_of_its_long_pauses() -> None:
+    assert pause_frames([(0.0, 1.0), (1.2, 2.0), (3.0, 4.0)]) == [250]
+    assert pause_frames([]) == []
 
 
 @pytest.mark.parametrize(

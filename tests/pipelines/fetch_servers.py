@@ -100,16 +100,24 @@ class ScriptedServer:
 
 
 def _read_request(connection: socket.socket) -> Asked | None:
+    """The request, its body too: closing a socket with unread bytes resets the connection."""
     data = b""
     while b"\r\n\r\n" not in data:
         more = connection.recv(4096)
         if not more:
             return None
         data += more
-    first, *lines = data.decode("latin-1").split("\r\n\r\n")[0].split("\r\n")
+    head, _, body = data.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
     method, target, _version = first.split(" ")
     pairs = (line.split(":", 1) for line in lines)
-    return Asked(method, target, {name.lower(): value.strip() for name, value in pairs})
+    headers = {name.lower(): value.strip() for name, value in pairs}
+    while len(body) < int(headers.get("content-length", 0)):
+        more = connection.recv(4096)
+        if not more:
+            return None
+        body += more
+    return Asked(method, target, headers)
 
 
 def answer(

@@ -6,10 +6,14 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from models.contracts import Word
 
 FRAME_SECONDS = 0.01
+
+_PAUSE_SECONDS = 0.45
+"""A pause this long is taken for the end of a sentence."""
 
 # P(word is right) as a logistic function of the word's posterior and of the mean over its
 # chunk, both as log odds. Fitted to 379 words of 15 recordings (read, telephone and public
@@ -62,18 +66,39 @@ def confidences(posteriors: Sequence[float]) -> list[float]:
     ]
 
 
-def spoken_words(path: Iterable[DecodedEntry], duration_seconds: float) -> tuple[Word, ...]:
+def mean_confidence(path: Iterable[DecodedEntry]) -> float:
+    """Mean over the words of a path; 0 where it has none."""
+    _, likely = _words_with_confidences(path)
+    return sum(likely) / len(likely) if likely else 0.0
+
+
+def spoken_words(path: Sequence[DecodedEntry], duration_seconds: float) -> tuple[Word, ...]:
     """The words of a path in seconds, inside the chunk, without those that are probably wrong."""
-    said = [each for each in path if not is_filler(each.entry)]
-    likely = confidences([_plausible_posterior(each) for each in said])
-    if not said or sum(likely) / len(likely) < _LEAST_CHUNK:
+    if mean_confidence(path) < _LEAST_CHUNK:
         return ()
-    words = (_word(each, p, duration_seconds) for each, p in zip(said, likely, strict=True))
-    return tuple(
-        word
-        for word in words
-        if word.confidence >= _LEAST_WORD and word.end_seconds > word.start_seconds
-    )
+    words: list[Word] = []
+    for each, confidence in zip(*_words_with_confidences(path), strict=True):
+        earliest = words[-1].end_seconds if words else 0.0
+        word = _word(each, confidence, earliest, duration_seconds)
+        if confidence >= _LEAST_WORD and word.end_seconds > word.start_seconds:
+            words.append(word)
+    return tuple(words)
+
+
+def pause_frames(regions: Sequence[tuple[float, float]]) -> list[int]:
+    """The middles of the pauses between regions of speech, in frames."""
+    return [
+        round((end + start) / 2 / FRAME_SECONDS)
+        for (_, end), (start, _) in pairwise(regions)
+        if start - end >= _PAUSE_SECONDS
+    ]
+
+
+def _words_with_confidences(
+    path: Iterable[DecodedEntry],
+) -> tuple[list[DecodedEntry], list[float]]:
+    said = [each for each in path if not is_filler(each.entry)]
+    return said, confidences([_plausible_posterior(each) for each in said])
 
 
 def _plausible_posterior(each: DecodedEntry) -> float:
@@ -81,8 +106,10 @@ def _plausible_posterior(each: DecodedEntry) -> float:
     return 0.0 if too_long else each.posterior
 
 
-def _word(each: DecodedEntry, confidence: float, duration_seconds: float) -> Word:
-    start = min(each.first_frame * FRAME_SECONDS, duration_seconds)
+def _word(
+    each: DecodedEntry, confidence: float, earliest_seconds: float, duration_seconds: float
+) -> Word:
+    start = min(max(each.first_frame * FRAME_SECONDS, earliest_seconds), duration_seconds)
     end = min((each.last_frame + 1) * FRAME_SECONDS, duration_seconds)
     return Word(spelling(each.entry), start, end, confidence)
 

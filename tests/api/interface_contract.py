@@ -1,0 +1,63 @@
+"""Holds values and answers to the interface document."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from jsonschema import Draft202012Validator, FormatChecker
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
+
+from serve_app.discovery.operations import OPERATIONS
+
+_ROOT = "urn:openapi"
+BY_ID = {operation.operation_id: operation for operation in OPERATIONS}
+
+
+class Contract:
+    """An interface document that values can be held to."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.document = document
+        self.registry: Registry[Any] = Registry().with_resource(
+            _ROOT, DRAFT202012.create_resource(document)
+        )
+
+    def validator(self, *path: str) -> Draft202012Validator:
+        """Of the schema at ``path`` in the document."""
+        pointer = "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)
+        return Draft202012Validator(
+            {"$ref": f"{_ROOT}#/{quote(pointer, safe='/~')}"},
+            registry=self.registry,
+            format_checker=FormatChecker(),
+        )
+
+    def check(self, operation_id: str, answer: httpx.Response) -> None:
+        """Raises where status, media type, headers or body are not as documented."""
+        operation = BY_ID[operation_id]
+        path = ("paths", operation.path, operation.method.lower(), "responses")
+        responses = self.document["paths"][operation.path][operation.method.lower()]["responses"]
+        status = str(answer.status_code)
+        assert status in responses, (operation_id, status, answer.text)
+        self._check_headers(responses[status]["headers"], answer)
+        if "content" not in responses[status]:
+            assert answer.content == b""
+            return
+        media_type = answer.headers["content-type"].split(";")[0]
+        body = answer.json() if media_type == "application/json" else answer.text
+        assert media_type in responses[status]["content"]
+        self.validator(*path, status, "content", media_type, "schema").validate(body)
+
+    def _check_headers(self, described: dict[str, Any], answer: httpx.Response) -> None:
+        components = self.document["components"]["headers"]
+        for name, header in described.items():
+            resolved = components[name] if "$ref" in header else header
+            value = answer.headers.get(name)
+            if value is None:
+                assert not resolved["required"], f"{answer.request.url}: {name} is missing"
+                continue
+            schema = resolved["schema"]
+            read = int(value) if schema["type"] == "integer" else value
+            Draft202012Validator(schema, format_checker=FormatChecker()).validate(read)
