@@ -12,6 +12,7 @@ from serve_app import __version__
 from serve_app.credits.routes import router as credit_routes
 from serve_app.discovery.routes import router as discovery_routes
 from serve_app.http.envelope import RequestIdMiddleware, install_error_handlers
+from serve_app.http.methods import install_methods
 from serve_app.jobs.creation_routes import router as creation_routes
 from serve_app.jobs.result_routes import router as result_routes
 from serve_app.jobs.routes import router as job_routes
@@ -59,6 +60,7 @@ def build_api(world: World) -> FastAPI:
     app.state.upload_gate = UploadGate(world.settings.max_concurrent_uploads)
     app.add_middleware(RequestIdMiddleware)
     install_error_handlers(app)
+    install_methods(app, ROUTERS)
     for router in ROUTERS:
         app.include_router(router)
     _add_open_routes(app)

@@ -12,16 +12,15 @@ from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve_app.errors import ApiError, ErrorCode
+from serve_app.http.methods import allow_header
 from storage.database import UNAVAILABLE
 
 log = logging.getLogger("vas.http")
 
 DOCS_ERRORS_PATH = "/docs/errors"
-_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 class ExactJSONResponse(JSONResponse):
@@ -81,18 +80,6 @@ def json_path(location: tuple[int | str, ...]) -> str:
         else:
             path += f".{part}" if path else part
     return path
-
-
-def _methods_at(request: Request) -> list[str]:
-    """Methods that the request's address takes, of all routes; each route only knows its own."""
-    routes = request.app.router.routes
-    return [
-        method
-        for method in _METHODS
-        if any(
-            route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes
-        )
-    ]
 
 
 class RequestIdMiddleware:
@@ -167,7 +154,7 @@ def _http_failure(request: Request, error: HTTPException) -> ApiError:
         return ApiError(ErrorCode.NOT_FOUND, "There is nothing at this address.")
     headers = dict(error.headers or {})
     if error.status_code == 405:
-        headers["Allow"] = ", ".join(_methods_at(request))
+        headers["Allow"] = allow_header(request)
     return ApiError(
         ErrorCode.INVALID_REQUEST, str(error.detail), status=error.status_code, headers=headers
     )

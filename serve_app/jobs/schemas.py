@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -42,10 +43,16 @@ def plain_file_name(value: str) -> str:
     return name
 
 
+def whole_number(value: Any) -> Any:
+    """JSON knows one kind of number: 5.0 is the integer 5 (JSON Schema, "integer")."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Integer = Annotated[int, BeforeValidator(whole_number)]
 FileName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(plain_file_name)]
 Url = Annotated[str, Field(min_length=1, max_length=MAX_URL_CHARACTERS)]
 Token = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
-OffsetMs = Annotated[int, Field(ge=-MAX_OFFSET_MS, le=MAX_OFFSET_MS)]
+OffsetMs = Annotated[Integer, Field(ge=-MAX_OFFSET_MS, le=MAX_OFFSET_MS)]
 SyncMode = Literal["auto", "timecode", "offset"]
 Provider = Literal["gdrive", "dropbox"]
 Keyterm = Annotated[str, Field(min_length=1, max_length=100)]
@@ -75,7 +82,7 @@ class AudioTrackOptions(Body):
     label: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     perChannelTranscription: bool = False
     channels: (
-        Annotated[list[Annotated[int, Field(ge=0, le=31)]], Field(min_length=1, max_length=32)]
+        Annotated[list[Annotated[Integer, Field(ge=0, le=31)]], Field(min_length=1, max_length=32)]
         | None
     ) = None
 
@@ -116,7 +123,7 @@ class CreateJobBody(SeparateAudio):
     """Body of ``POST /jobs``."""
 
     fileName: FileName
-    fileSizeBytes: Annotated[int, Field(ge=0, le=2**53)] | None = None
+    fileSizeBytes: Annotated[Integer, Field(ge=0, le=2**53)] | None = None
     audioFileName: FileName | None = None
     audioTracks: (
         Annotated[list[UploadedTrack], Field(min_length=1, max_length=MAX_AUDIO_TRACKS)] | None

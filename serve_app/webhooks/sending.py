@@ -14,7 +14,6 @@ from pipelines.sources.safe_http import (
     NameResolutionError,
     TlsError,
     TransportLimits,
-    safe_async_client,
 )
 from serve_app import __version__
 from serve_app.http.urls import address_policy
@@ -72,11 +71,14 @@ async def send_event(
     sent = {"Content-Type": "application/json", "User-Agent": USER_AGENT} | headers
     started = time.monotonic()
     try:
-        async with (
-            safe_async_client(transport, LIMITS) as client,
-            client.stream("POST", url, headers=sent, content=content) as response,
-        ):
-            body = await _captured(response)
+        # The transport by itself: a client would stumble over a Location it cannot read.
+        async with transport:
+            request = httpx.Request("POST", url, headers=sent, content=content)
+            response = await transport.handle_async_request(request)
+            try:
+                body = await _captured(response)
+            finally:
+                await response.aclose()
             status = response.status_code
             retry_after = response.headers.get("retry-after")
     except httpx.HTTPError as error:

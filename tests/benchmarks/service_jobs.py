@@ -1,0 +1,191 @@
+"""What the service adds to what the models take, and the memory of many jobs at once.
+
+    .venv/bin/python -m tests.benchmarks.service_jobs [--jobs 10]
+
+Overhead of a warm service: time from the request that creates a job of a ten-second clip to the
+moment that a client, polling every 50 ms, sees it completed, less the time that the busiest model
+worked on it (models of one job work side by side). The peer of the memory figure is the same
+service idle. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import av
+import psutil
+
+from models.registry import Task
+from models.sources import DEPLOYMENT_NAMES
+from serve_app.client.api import ApiClient
+from serve_app.deployments import APP_NAME
+from serve_app.local_service import free_port, prepared, running_service
+from serve_app.operator_commands import ensure_demo_account, in_transaction
+from serve_app.settings import Settings
+from storage.database import Connection
+
+DEMO = Path(__file__).resolve().parents[1] / "media" / "demo.mp4"
+CLIP_SECONDS = 10.0
+POLL_SECONDS = 0.05
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=10)
+    parser.add_argument("--runs", type=int, default=7)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="vas-bench-") as folder:
+        settings = Settings(data_dir=Path(folder), port=free_port(), transcriber_replicas=1)
+        clip = first_seconds(DEMO, Path(folder) / "clip.mp4", CLIP_SECONDS)
+        with prepared(settings) as complete, running_service(complete) as base:
+            key = in_transaction(complete, ensure_demo_account)["key"]
+            with ApiClient(base, key) as client:
+                result = {
+                    "overhead": overhead(client, clip, complete, options.runs),
+                    "at_once": at_once(client, options.jobs),
+                }
+    print(json.dumps(result))
+
+
+def first_seconds(source: Path, target: Path, seconds: float) -> Path:
+    """A stream copy of the beginning."""
+    with av.open(str(source)) as reader, av.open(str(target), "w") as writer:
+        streams = {
+            stream.index: writer.add_stream_from_template(stream) for stream in reader.streams
+        }
+        for packet in reader.demux():
+            if packet.dts is None or packet.pts is None or packet.time_base is None:
+                continue
+            if packet.pts * packet.time_base < seconds:
+                packet.stream = streams[packet.stream.index]
+                writer.mux(packet)
+    return target
+
+
+def overhead(client: ApiClient, clip: Path, settings: Settings, runs: int) -> dict[str, Any]:
+    """Medians over ``runs`` jobs one after the other, after two to warm up."""
+    samples = []
+    for number in range(runs + 2):
+        before = model_seconds()
+        started = time.perf_counter()
+        job_id = submit(client, clip)
+        job = wait(client, job_id)
+        total = time.perf_counter() - started
+        worked = {name: model_seconds()[name] - seconds for name, seconds in before.items()}
+        assert job["state"] == "completed", job
+        if number >= 2:
+            samples.append(
+                {"total": total, "model": max(worked.values()), **stages(settings, job_id)}
+            )
+    medians = {
+        name: round(statistics.median(sample[name] for sample in samples), 3) for name in samples[0]
+    }
+    overheads = [sample["total"] - sample["model"] for sample in samples]
+    return {
+        "clip_seconds": CLIP_SECONDS,
+        "median_seconds": medians,
+        "overhead_seconds": round(statistics.median(overheads), 3),
+        "overhead_seconds_worst": round(max(overheads), 3),
+    }
+
+
+def model_seconds() -> dict[str, float]:
+    """Seconds that each served model has worked so far."""
+    from ray import serve
+
+    names = [DEPLOYMENT_NAMES[task] for task in (Task.TRANSCRIBE, Task.DESCRIBE)]
+    handles = {name: serve.get_deployment_handle(name, app_name=APP_NAME) for name in names}
+    return {name: handle.busy_seconds.remote().result() for name, handle in handles.items()}
+
+
+def stages(settings: Settings, job_id: str) -> dict[str, float]:
+    """Where the time went, as the runner recorded it."""
+
+    async def read(connection: Connection) -> list[tuple[str, dict[str, float]]]:
+        statement = "SELECT stage, timings FROM stages WHERE job_id = %(id)s"
+        rows = await connection.exec_driver_sql(statement, {"id": job_id})
+        return [(row.stage, row.timings) for row in rows]
+
+    found = dict(in_transaction(settings, read))
+    return {
+        f"{stage}_{name}": seconds
+        for stage, timings in sorted(found.items())
+        for name, seconds in timings.items()
+        if not name.startswith("shards")
+    }
+
+
+def submit(client: ApiClient, path: Path) -> str:
+    """Create a job and upload its media."""
+    job = client.create_job(path.name, path.stat().st_size)
+    client.upload(path, job["uploadUrl"], job["uploadHeaders"])
+    job_id: str = job["jobId"]
+    return job_id
+
+
+def wait(client: ApiClient, job_id: str) -> dict[str, Any]:
+    """Poll until the job has ended."""
+    while True:
+        job = dict(client.get_job(job_id))
+        if job["state"] in {"completed", "failed", "cancelled", "expired"}:
+            return job
+        time.sleep(POLL_SECONDS)
+
+
+def at_once(client: ApiClient, count: int) -> dict[str, Any]:
+    """Memory of the whole service, sampled, while ``count`` jobs of the demo video run."""
+    idle = resident_bytes()
+    peak = {"bytes": idle}
+    stop = threading.Event()
+
+    def sample() -> None:
+        while not stop.wait(0.5):
+            peak["bytes"] = max(peak["bytes"], resident_bytes())
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    started = time.perf_counter()
+    job_ids = [submit(client, DEMO) for _ in range(count)]
+    states = []
+    for job_id in job_ids:
+        while True:
+            job = dict(client.get_job(job_id))
+            if job["state"] in {"completed", "failed"}:
+                break
+            time.sleep(1)
+        states.append(job["state"])
+    seconds = time.perf_counter() - started
+    stop.set()
+    sampler.join()
+    return {
+        "jobs": count,
+        "states": {state: states.count(state) for state in set(states)},
+        "seconds": round(seconds, 1),
+        "footage_seconds_per_second": round(count * 29.76 / seconds, 2),
+        "idle_mib": round(idle / 2**20),
+        "peak_mib": round(peak["bytes"] / 2**20),
+        "peak_to_idle": round(peak["bytes"] / idle, 2),
+    }
+
+
+def resident_bytes() -> int:
+    """Proportional memory of this process and all below it, shared pages counted once."""
+    total = 0
+    root = psutil.Process()
+    for process in [root, *root.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            total += process.memory_full_info().pss
+    return total
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Every row of the specification, by id; which test covers it; which rows must wait, and why.
+
+An id is ``<group>/<row>``, e.g. ``error-codes/INVALID_URL``. A test says with
+``covers`` or ``covers_each`` which rows it exercises; ``test_every_row`` fails
+for a row that no test covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.contract import spec_rows_requests, spec_rows_rules, spec_rows_sentences
+from tests.contract.spec_text import Group, cells
+
+GROUPS: tuple[Group, ...] = (
+    *spec_rows_requests.GROUPS,
+    *spec_rows_rules.GROUPS,
+    *spec_rows_sentences.GROUPS,
+)
+ROWS: dict[str, str] = {
+    f"{group.name}/{key}": text for group in GROUPS for key, text in group.rows.items()
+}
+"""Row id to the specification's own words."""
+
+NO_RULES = {
+    "What the service does": "a summary: every statement of it stands again in a section below",
+}
+"""Headings whose lists are not rows."""
+
+_SENDER = "issue 5: the webhook sender"
+NOT_YET: dict[str, str] = {
+    "create-job-fields/resumableUploadUrl": "issue 4: tus uploads",
+    "webhook-headers/webhook-id": f"{_SENDER}; stability across retries needs retries",
+    "delivery/2": f"{_SENDER} (429, 5xx, timeouts: retried)",
+    "delivery/3": f"{_SENDER} (other 4xx, redirects: final)",
+    "delivery/4": f"{_SENDER} (410)",
+    "delivery/5": f"{_SENDER} (retries reuse webhook-id)",
+    "delivery-status/in_flight": _SENDER,
+    "delivery-status/pending_retry": _SENDER,
+    "delivery-status/delivered": _SENDER,
+    "delivery-status/failed": _SENDER,
+    "delivery-status/disabled": _SENDER,
+    "limits/webhook-attempts": _SENDER,
+    "limits/lastError-response-body-capture": f"{_SENDER} (writes lastError)",
+    "notes/last-error": f"{_SENDER} (writes lastError)",
+}
+"""Rows whose behaviour belongs to a later issue: no test may cover one that stands here."""
+
+COVERED: dict[str, list[str]] = {}
+"""Row id to the tests that cover it; filled when the test modules are imported."""
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+
+
+def covers(*row_ids: str) -> Callable[[Test], Test]:
+    """Says that a test exercises these rows. KeyError for an id that does not exist."""
+
+    def note(test: Test) -> Test:
+        for row_id in row_ids:
+            if row_id not in ROWS:
+                raise KeyError(f"{row_id} is no row of the specification")
+            COVERED.setdefault(row_id, []).append(f"{test.__module__}.{test.__qualname__}")
+        return test
+
+    return note
+
+
+def covers_each(
+    group: str, cases: Mapping[str, Any], argument: str = "expected"
+) -> Callable[[Test], Test]:
+    """One test for several rows of a group: a case for each row, named after it.
+
+    ``cases`` maps the last part of the row's id to the value of ``argument``.
+    """
+    ids = [f"{group}/{key}" for key in cases]
+
+    def parametrise(test: Test) -> Test:
+        covers(*ids)(test)
+        decorated: Test = pytest.mark.parametrize(argument, list(cases.values()), ids=ids)(test)
+        return decorated
+
+    return parametrise
+
+
+def row_cells(row_id: str) -> list[str]:
+    """The cells of a table's row, without their code marks."""
+    return [cell.replace("`", "") for cell in cells(ROWS[row_id])]
+
+
+def rows_of(group: str) -> list[str]:
+    """The last parts of the ids of a group, in the specification's order."""
+    return [row_id.split("/", 1)[1] for row_id in ROWS if row_id.startswith(f"{group}/")]
