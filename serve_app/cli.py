@@ -14,16 +14,21 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from serve_app import operator_commands
+from serve_app.client.api import ApiError
+from serve_app.local_service import PortInUseError, ServiceStartError
 from serve_app.settings import Settings
 from storage.database import Connection
 from storage.keys import AccountExistsError, AccountNotFoundError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
+)
 accounts_app = typer.Typer(no_args_is_help=True, help="Accounts.")
 keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
 credits_app = typer.Typer(no_args_is_help=True, help="Prepaid credits.")
@@ -51,12 +56,30 @@ class Mode(StrEnum):
 
 
 def main() -> None:
-    """Entry point: errors in a sentence, exit status 1; no traceback for a wrong name."""
+    """Entry point: what a user can mend is said in a sentence, with exit status 1."""
     try:
         app()
-    except (AccountExistsError, AccountNotFoundError) as error:
-        errors.print(f"[red]{error.__doc__} ({error})[/]")
+    except USER_ERRORS as error:
+        errors.print(f"[red]{_sentence(error)}[/]", soft_wrap=True)
         sys.exit(1)
+
+
+USER_ERRORS = (
+    AccountExistsError,
+    AccountNotFoundError,
+    ApiError,
+    PortInUseError,
+    ServiceStartError,
+    httpx.TransportError,
+)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, (AccountExistsError, AccountNotFoundError)):
+        return f"{error.__doc__} ({error})"
+    if isinstance(error, httpx.TransportError):
+        return f"The service cannot be reached: {error}"
+    return str(error)
 
 
 def settings_with(data: Path | None = None, **changes: Any) -> Settings:

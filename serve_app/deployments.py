@@ -18,7 +18,6 @@ from serve_app.settings import Settings
 from serve_app.world import build_world
 
 APP_NAME = "vas"
-PROFILE = "embedded"
 
 
 @serve.ingress()
@@ -38,7 +37,7 @@ class RunnerReplica:
     async def __init__(self, settings: Settings, *_: Any) -> None:  # type: ignore[misc]
         from serve_app.runner.runner import Runner
 
-        self._runner = Runner(build_world(settings), ServedModels(APP_NAME, PROFILE))
+        self._runner = Runner(build_world(settings), ServedModels(APP_NAME, settings.model_profile))
         self._running = asyncio.create_task(self._runner.run())
 
     def check_health(self) -> None:
@@ -65,14 +64,14 @@ def build_app(settings: Settings) -> Application:
         max_ongoing_requests=1,
         max_queued_requests=1024,
         ray_actor_options={"num_cpus": 0},
-    ).bind(PROFILE, Task.TRANSCRIBE, "transcribe")
+    ).bind(settings.model_profile, Task.TRANSCRIBE, "transcribe")
     describer = serve.deployment(
         ModelReplica,
         name=DEPLOYMENT_NAMES[Task.DESCRIBE],
         max_ongoing_requests=1,
         max_queued_requests=1024,
         ray_actor_options={"num_cpus": 0},
-    ).bind(PROFILE, Task.DESCRIBE, "describe")
+    ).bind(settings.model_profile, Task.DESCRIBE, "describe")
     runner = serve.deployment(
         RunnerReplica,
         name="Runner",

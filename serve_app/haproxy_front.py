@@ -1,8 +1,9 @@
 """Serve's HAProxy, made fit to stand at the edge.
 
-Ray writes HAProxy's configuration itself and has no setting for three things:
-metrics and statistics bound to loopback, the client's address passed on, and
-errors of the proxy's own in our envelope. Ray lets the binary be chosen, so
+Ray writes HAProxy's configuration itself and has no setting for four things:
+metrics and statistics bound to loopback, the client's address passed on,
+errors of the proxy's own in our envelope, and one request id an answer (Serve
+adds one of its own behind ours). Ray lets the binary be chosen, so
 the binary that it starts is a few lines of shell which amend the configuration
 and then become HAProxy.
 """
@@ -30,10 +31,15 @@ if [ -w "$configuration" ]; then
         -e '/^ *errorfile /d' \\
         -e '/^ *option forwardfor$/d' \\
         -e 's|^defaults.*|&\\n    option forwardfor{errorfiles}|' \\
+        -e '/^ *http-response set-header X-Request-Id /d' \\
+        -e 's|^frontend http_frontend.*|&\\n    {one_request_id}|' \\
         "$configuration"
 fi
 exec {binary} "$@"
 """
+
+
+_ONE_REQUEST_ID = "http-response set-header X-Request-Id %[res.hdr(x-request-id,1)]"
 
 
 def write_front(folder: Path, *, docs_url: str) -> Path:
@@ -45,7 +51,8 @@ def write_front(folder: Path, *, docs_url: str) -> Path:
     script = folder / "haproxy"
     binary = shlex.quote(get_haproxy_binary())
     files = "".join(rf"\n    errorfile {status} {error}" for status in (502, 503, 504))
-    script.write_text(_SCRIPT.replace("{errorfiles}", files).replace("{binary}", binary))
+    filled = _SCRIPT.replace("{errorfiles}", files).replace("{binary}", binary)
+    script.write_text(filled.replace("{one_request_id}", _ONE_REQUEST_ID))
     script.chmod(0o755)
     return script
 

@@ -7,6 +7,7 @@ starts, so the environment is set here first and Ray imported after.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import secrets
@@ -28,7 +29,7 @@ from storage.database import embedded_postgres, migrate
 log = logging.getLogger("vas.service")
 
 READY_TIMEOUT_SECONDS = 120
-_HAPROXY_PID_FILE = "haproxy.pids"
+_RUN_RECORD = "run.json"
 
 
 class PortInUseError(Exception):
@@ -49,14 +50,15 @@ def running_service(settings: Settings) -> Iterator[str]:
     with contextlib.ExitStack() as stack:
         settings = stack.enter_context(prepared(settings))
         run_dir = stack.enter_context(_run_folder())
-        _end_orphaned_proxies(settings.data_dir)
+        _clear_earlier_run(settings.data_dir)
         require_free_port(settings.host, settings.port)
         stack.enter_context(_ray(settings, run_dir))
         stack.enter_context(_serve(settings, run_dir))
         base = f"http://{_reachable(settings.host)}:{settings.port}"
         _wait_until_ready(base)
-        _record_proxies(settings.data_dir, run_dir)
+        _record_run(settings.data_dir, run_dir)
         yield f"{base}/v1/api"
+    (settings.data_dir / _RUN_RECORD).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -145,14 +147,15 @@ def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
     os.environ.update(_environment(settings, run_dir))
     import ray
 
-    # Warnings of the machinery's start and stop are for its log files, not for the terminal.
+    # Remarks of the machinery on its start and stop are for its log files, not for the terminal.
     logging.getLogger("ray").setLevel(logging.ERROR)
 
     ray.init(
         num_cpus=settings.ray_cpus,
         include_dashboard=False,
         log_to_driver=False,
-        logging_level=logging.WARNING,
+        logging_level=logging.ERROR,
+        _node_ip_address="127.0.0.1",
         object_store_memory=512 * 1024**2,
         _temp_dir=str(run_dir / "ray"),
     )
@@ -168,8 +171,8 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
 
     from serve_app.deployments import APP_NAME, build_app
 
-    serve.start(http_options={"host": settings.host, "port": settings.port})
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    serve.start(http_options={"host": settings.host, "port": settings.port})
     try:
         serve.run(build_app(settings), name=APP_NAME, route_prefix="/")
         yield
@@ -203,34 +206,37 @@ def _reachable(host: str) -> str:
 
 
 def _proxies(run_dir: Path) -> list[psutil.Process]:
-    """HAProxy processes that run on our configuration file."""
+    """HAProxy processes that run on a configuration of ours."""
+    ours = str(run_dir / "haproxy")
     found = []
     for process in psutil.process_iter(["name", "cmdline"]):
         command = process.info["cmdline"] or []
-        if str(run_dir / "haproxy" / "haproxy.cfg") in command:
+        if process.info["name"] == "haproxy" and any(part.startswith(ours) for part in command):
             found.append(process)
     return found
 
 
-def _record_proxies(data_dir: Path, run_dir: Path) -> None:
-    """Remember our proxies: after a hard kill they live on and hold the port."""
-    lines = [f"{process.pid} {process.create_time()}" for process in _proxies(run_dir)]
-    (data_dir / _HAPROXY_PID_FILE).write_text("\n".join(lines))
+def _record_run(data_dir: Path, run_dir: Path) -> None:
+    """Remember what a hard kill of this process would leave: a folder, proxies on the port."""
+    proxies = [[process.pid, process.create_time()] for process in _proxies(run_dir)]
+    record = {"run_dir": str(run_dir), "proxies": proxies}
+    (data_dir / _RUN_RECORD).write_text(json.dumps(record))
 
 
-def _end_orphaned_proxies(data_dir: Path) -> None:
-    """End proxies that an earlier, killed service of this data folder left behind."""
-    path = data_dir / _HAPROXY_PID_FILE
+def _clear_earlier_run(data_dir: Path) -> None:
+    """Remove what an earlier, killed service of this data folder left behind."""
+    path = data_dir / _RUN_RECORD
     if not path.exists():
         return
-    for line in path.read_text().splitlines():
-        pid, created = line.split()
+    record = json.loads(path.read_text())
+    for pid, created in record["proxies"]:
         with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(int(pid))
+            process = psutil.Process(pid)
             # The same id at another start time is somebody else's process.
-            if process.create_time() == float(created) and "haproxy" in process.name():
+            if process.create_time() == created and process.name() == "haproxy":
                 log.warning("ending the orphaned proxy %s", pid)
                 _end(process)
+    shutil.rmtree(record["run_dir"], ignore_errors=True)
     path.unlink()
 
 

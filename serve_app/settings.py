@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, IPvAnyNetwork, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -77,6 +77,7 @@ class Settings(BaseSettings):
     transcript_shard_seconds: float = Field(
         20, ge=1, le=86_400, description="Length of a stretch of speech that one task transcribes."
     )
+    model_profile: Literal["embedded"] = Field("embedded", description="Which models serve.")
     transcriber_replicas: int = Field(2, ge=1, le=256, description="Most transcriber replicas.")
     ray_cpus: int | None = Field(
         None, ge=1, le=1024, description="Logical CPUs of a local Ray; else what the machine has."

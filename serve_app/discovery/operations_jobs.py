@@ -41,9 +41,7 @@ _RESULT_ERRORS = (
 )
 _CANCEL_ERRORS = (ErrorCode.NOT_FOUND, ErrorCode.JOB_NOT_CANCELLABLE)
 _OF_NEW_JOB = {"jobId": "$response.body#/data/jobId"}
-_AFTER_CREATION = dict.fromkeys(
-    ("getJob", "cancelJob", "getScenes", "getTranscript", "listAudioTracks"), _OF_NEW_JOB
-)
+_AFTER_CREATION = dict.fromkeys(("getJob", "cancelJob", "getScenes", "getTranscript"), _OF_NEW_JOB)
 
 CREATIONS = (
     Operation(

@@ -10,6 +10,7 @@ import re
 import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import Request
 from fastapi.routing import APIRoute
@@ -27,6 +28,8 @@ _KEY_FORM = re.compile(re.escape(KEY_PREFIX) + _RANDOM_PART)
 _SESSION_FORM = re.compile(re.escape(SESSION_PREFIX) + _RANDOM_PART)
 
 CREATING_OPERATIONS = frozenset({"createJob", "createJobFromUrl", "createBatch"})
+SUCCESSORS = {"cancelJobDeprecated": "/cancel"}
+"""Deprecated operations, and what to add to their paths for the operation to use instead."""
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -70,10 +73,17 @@ class KeyedRoute(APIRoute):
         bucket = bucket_of(self.operation_id, self.methods or set())
 
         async def keyed(request: Request) -> Response:
+            if self.operation_id in SUCCESSORS:
+                add_answer_headers(request, self._deprecation(request))
             await _admit_key(request, bucket)
-            return _with_rate_headers(request, await handle(request))
+            return _with_answer_headers(request, await handle(request))
 
         return keyed
+
+    def _deprecation(self, request: Request) -> dict[str, str]:
+        values = {name: quote(value, safe="") for name, value in request.path_params.items()}
+        successor = self.path_format.format(**values) + SUCCESSORS[self.operation_id or ""]
+        return {"Deprecation": "true", "Link": f'<{successor}>; rel="successor-version"'}
 
 
 async def _admit_key(request: Request, bucket: Bucket) -> None:
@@ -84,7 +94,7 @@ async def _admit_key(request: Request, bucket: Bucket) -> None:
         caller = await authenticate_and_count(world.database, key, bucket)
     if caller is None:
         raise ApiError(ErrorCode.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
-    request.state.rate_headers = rate_headers(bucket, caller.window)
+    add_answer_headers(request, rate_headers(bucket, caller.window))
     check_rate(bucket, caller.window)
     if caller.suspended:
         raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
@@ -101,9 +111,9 @@ class KeylessRoute(APIRoute):
             world: World = request.app.state.world
             address = client_address(request, world.settings.trusted_proxies)
             window = await count_request(world.database, f"ip:{address}")
-            request.state.rate_headers = rate_headers(Bucket.DISCOVERY, window)
+            add_answer_headers(request, rate_headers(Bucket.DISCOVERY, window))
             check_rate(Bucket.DISCOVERY, window)
-            return _with_rate_headers(request, await handle(request))
+            return _with_answer_headers(request, await handle(request))
 
         return keyless
 
@@ -139,8 +149,13 @@ async def _admit_session(request: Request) -> None:
     request.state.account_id = found.account_id
 
 
-def _with_rate_headers(request: Request, response: Response) -> Response:
-    response.headers.update(request.state.rate_headers)
+def add_answer_headers(request: Request, headers: dict[str, str]) -> None:
+    """Headers of whatever the request will be answered with, refusals and failures included."""
+    request.state.answer_headers = getattr(request.state, "answer_headers", {}) | headers
+
+
+def _with_answer_headers(request: Request, response: Response) -> Response:
+    response.headers.update(request.state.answer_headers)
     return response
 
 

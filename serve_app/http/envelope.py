@@ -66,9 +66,9 @@ def failure(request: Request, error: ApiError) -> Response:
         body["param"] = error.param
     body |= error.extra
     body["requestId"] = request_id(request)
-    # What was counted is told also where the request failed after it.
-    counted: dict[str, str] = getattr(request.state, "rate_headers", {})
-    return ExactJSONResponse(body, status_code=error.status, headers=counted | error.headers)
+    # What was counted, say, is told also where the request failed after it.
+    promised: dict[str, str] = getattr(request.state, "answer_headers", {})
+    return ExactJSONResponse(body, status_code=error.status, headers=promised | error.headers)
 
 
 def json_path(location: tuple[int | str, ...]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -123,10 +123,6 @@ async def cancel_job(request: Request, jobId: str) -> Response:  # noqa: N803
 @router.delete("/jobs/{jobId}", operation_id="cancelJobDeprecated", deprecated=True)
 async def cancel_job_deprecated(request: Request, jobId: str) -> Response:  # noqa: N803
     """Deprecated alias of cancelJob; the verb is reserved for deleting a job."""
-    request.state.rate_headers |= {
-        "Deprecation": "true",
-        "Link": f'<{API_PREFIX}/jobs/{quote(jobId, safe="")}/cancel>; rel="successor-version"',
-    }
     return success(request, await _cancel(request, jobId))
 
 

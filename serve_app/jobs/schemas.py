@@ -48,11 +48,12 @@ def whole_number(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Integer = Annotated[int, BeforeValidator(whole_number)]
+WHOLE = BeforeValidator(whole_number)
+"""Last in an annotation, so that the bounds before it stand in the JSON schema."""
 FileName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(plain_file_name)]
 Url = Annotated[str, Field(min_length=1, max_length=MAX_URL_CHARACTERS)]
 Token = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
-OffsetMs = Annotated[Integer, Field(ge=-MAX_OFFSET_MS, le=MAX_OFFSET_MS)]
+OffsetMs = Annotated[int, Field(ge=-MAX_OFFSET_MS, le=MAX_OFFSET_MS), WHOLE]
 SyncMode = Literal["auto", "timecode", "offset"]
 Provider = Literal["gdrive", "dropbox"]
 Keyterm = Annotated[str, Field(min_length=1, max_length=100)]
@@ -82,7 +83,9 @@ class AudioTrackOptions(Body):
     label: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     perChannelTranscription: bool = False
     channels: (
-        Annotated[list[Annotated[Integer, Field(ge=0, le=31)]], Field(min_length=1, max_length=32)]
+        Annotated[
+            list[Annotated[int, Field(ge=0, le=31), WHOLE]], Field(min_length=1, max_length=32)
+        ]
         | None
     ) = None
 
@@ -123,7 +126,7 @@ class CreateJobBody(SeparateAudio):
     """Body of ``POST /jobs``."""
 
     fileName: FileName
-    fileSizeBytes: Annotated[Integer, Field(ge=0, le=2**53)] | None = None
+    fileSizeBytes: Annotated[int, Field(ge=0, le=2**53), WHOLE] | None = None
     audioFileName: FileName | None = None
     audioTracks: (
         Annotated[list[UploadedTrack], Field(min_length=1, max_length=MAX_AUDIO_TRACKS)] | None

@@ -187,7 +187,9 @@ class StageWork:
     ) -> TrackTranscript:
         shard_seconds = self.world.settings.transcript_shard_seconds
         config = TranscriptConfig(
-            keyterms=tuple(job.source["keyterms"]), sharding=Sharding(shard_seconds=shard_seconds)
+            keyterms=tuple(job.source["keyterms"]),
+            models=self.world.settings.model_profile,
+            sharding=Sharding(shard_seconds=shard_seconds),
         )
         result = await self._in_thread(
             lambda: transcribe_track(

@@ -54,6 +54,14 @@ SPECIFIED_STATUSES: dict[str, set[int]] = {
 """Error statuses that the specification names for each operation."""
 
 
+KEYWORDS = {
+    "$ref", "type", "enum", "const", "format", "pattern", "minimum", "maximum", "minLength",
+    "maxLength", "items", "minItems", "maxItems", "properties", "required", "propertyNames",
+    "additionalProperties", "maxProperties", "allOf", "anyOf", "oneOf", "not", "if", "then",
+    "description", "default",
+}  # fmt: skip
+
+
 def documented(operation: Operation) -> dict[str, Any]:
     found: dict[str, Any] = DOCUMENT["paths"][operation.path][operation.method.lower()]
     return found
@@ -79,6 +87,27 @@ def test_the_document_is_valid_openapi_3_1() -> None:
 @pytest.mark.parametrize("name", DOCUMENT["components"]["schemas"])
 def test_every_component_is_a_valid_schema(name: str) -> None:
     Draft202012Validator.check_schema(DOCUMENT["components"]["schemas"][name])
+
+
+@pytest.mark.parametrize("name", DOCUMENT["components"]["schemas"])
+def test_every_component_speaks_json_schema_only(name: str) -> None:
+    """A word that JSON Schema does not know is a rule that nobody checks."""
+    assert set(_keywords(DOCUMENT["components"]["schemas"][name])) <= KEYWORDS
+
+
+def _keywords(schema: Any) -> Iterator[str]:
+    if not isinstance(schema, dict):
+        return
+    for keyword, value in schema.items():
+        yield keyword
+        if keyword == "properties":
+            for inner in value.values():
+                yield from _keywords(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                yield from _keywords(inner)
+        elif keyword not in {"const", "default", "discriminator"}:
+            yield from _keywords(value)
 
 
 def test_the_table_of_operations_is_the_routes_and_the_other_way_round() -> None:

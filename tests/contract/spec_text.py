@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 _NOT_OF_A_KEY = re.compile(r"[^A-Za-z0-9._]+")
+_CAMEL = re.compile(r"[a-z][A-Z]")
 _ITEM = re.compile(r"(?:[0-9]+\.|-) ")
 
 
@@ -24,11 +25,9 @@ class Group:
 
     name: str
     heading: str
-    header: str
+    header: str | None
+    """As a Block's; None for sentences."""
     rows: dict[str, str]
-
-    def ids(self) -> list[str]:
-        return [f"{self.name}/{key}" for key in self.rows]
 
 
 def table(name: str, heading: str, text: str, *, column: int = 0, keys: str = "") -> Group:
@@ -47,7 +46,7 @@ def items(name: str, heading: str, text: str) -> Group:
 def sentences(name: str, heading: str, text: str, keys: str) -> Group:
     """Rows that one sentence states: the names in ``keys``, which all stand in it."""
     found = " ".join(text.split())
-    return Group(name, heading, "", dict.fromkeys(keys.split(), found))
+    return Group(name, heading, None, dict.fromkeys(keys.split(), found))
 
 
 def cells(line: str) -> list[str]:
@@ -57,7 +56,8 @@ def cells(line: str) -> list[str]:
 
 def key_of(cell: str) -> str:
     """A cell as the last part of an id: code as it is, words in lower case with hyphens."""
-    text = cell if "`" in cell else cell.lower()
+    is_code = "`" in cell or _CAMEL.search(cell)
+    text = cell if is_code else cell.lower()
     return _NOT_OF_A_KEY.sub("-", text.replace("`", "")).strip("-")
 
 

@@ -72,11 +72,6 @@ def mean_confidence(path: Iterable[DecodedEntry]) -> float:
     return sum(likely) / len(likely) if likely else 0.0
 
 
-def words_expected_right(path: Iterable[DecodedEntry]) -> float:
-    """How many words of a path are right if the confidences are."""
-    return sum(_words_with_confidences(path)[1])
-
-
 def spoken_words(path: Sequence[DecodedEntry], duration_seconds: float) -> tuple[Word, ...]:
     """The words of a path in seconds, inside the chunk, without those that are probably wrong."""
     if mean_confidence(path) < _LEAST_CHUNK:

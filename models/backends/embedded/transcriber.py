@@ -15,7 +15,6 @@ from models.backends.embedded.decoding_text import (
     mean_confidence,
     pause_frames,
     spoken_words,
-    words_expected_right,
 )
 from models.backends.embedded.speech_detector import EmbeddedSpeechDetector
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples
@@ -31,7 +30,7 @@ _NO_SEARCH = "features"
 leaves the mean of the cepstra. (``no_search`` of the decoder searches all the same.)"""
 
 _SURE = 0.6
-"""Mean confidence from which the parts of a chunk are not also decoded in one piece."""
+"""Mean confidence from which sentences decoded one by one are believed."""
 
 Pcm = npt.NDArray[np.int16]
 _FRAME_SAMPLES = round(SAMPLE_RATE_HZ * FRAME_SECONDS)
@@ -52,9 +51,9 @@ class EmbeddedTranscriber:
     The decoder gets each chunk with the mean of the chunk's own cepstra taken off and a
     fresh front end, so that a transcript depends on its chunk only and not on what the
     decoder heard before. Sentences between pauses are decoded one by one, which finds
-    their first words better; where that is in doubt the chunk is also decoded in one
-    piece, and the more probable result taken. Key terms and the language hint are not
-    used: the decoder's vocabulary and language model are fixed.
+    their first words better; where the result is in doubt the chunk is decoded in one
+    piece, since bad sound needs all the context that there is. Key terms and the language
+    hint are not used: the decoder's vocabulary and language model are fixed.
     """
 
     def __init__(self) -> None:
@@ -79,12 +78,11 @@ class EmbeddedTranscriber:
     def _best_path(self, samples: Samples) -> list[DecodedEntry]:
         pcm = _pcm(samples)
         cuts = pause_frames(self._detector.detect(samples))
-        if not cuts:
-            return self._in_one_piece(pcm)
-        apart = self._cut_at(pcm, cuts)
-        if mean_confidence(apart) >= _SURE:
-            return apart
-        return max(apart, self._in_one_piece(pcm), key=words_expected_right)
+        if cuts:
+            apart = self._cut_at(pcm, cuts)
+            if mean_confidence(apart) >= _SURE:
+                return apart
+        return self._in_one_piece(pcm)
 
     def _in_one_piece(self, pcm: Pcm) -> list[DecodedEntry]:
         self._process(pcm, full_utt=True)

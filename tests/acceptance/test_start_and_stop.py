@@ -1,0 +1,74 @@
+"""Starting on a used port, after a hard kill, and stopping in order."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.acceptance.conftest import Service, running, wait_until
+from tests.conftest import PROJECT
+
+pytestmark = [pytest.mark.service, pytest.mark.timeout(400)]
+
+
+def haproxies(data: Path) -> list[psutil.Process]:
+    """HAProxy processes below this service, or left by it."""
+    record = (data / "run.json").read_text()
+    return [
+        process
+        for process in psutil.process_iter(["name", "pid"])
+        if process.info["name"] == "haproxy" and f"[{process.pid}, " in record
+    ]
+
+
+def test_a_port_in_use_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        command = [sys.executable, "-m", "serve_app", "serve", "--data", str(tmp_path / "data")]
+        command += ["--port", str(taken.getsockname()[1])]
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, cwd=PROJECT, check=False
+        )
+    assert ended.returncode == 1
+    assert "is in use" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_after_a_hard_kill_the_next_start_clears_the_way_and_keeps_the_data(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    with running(data, tmp_path / "first.log") as first:
+        orphans = haproxies(data)
+        assert orphans
+        job_id = first.submit(PROJECT / "tests" / "media" / "speech" / "one_voice.flac")
+        first.process.kill()
+        first.process.wait(10)
+    with running(data, tmp_path / "second.log") as second:
+        assert not any(process.is_running() for process in orphans)
+        answer = httpx.get(
+            f"{second.base_url}/jobs/{job_id}",
+            headers={"X-API-Key": first.api_key},
+            trust_env=False,
+        )
+        assert answer.status_code == 200
+        # Every answer carries one request id, ours, and the side doors are not open to the world.
+        assert len(answer.headers.get_list("x-request-id")) == 1
+        assert answer.headers["x-request-id"] == answer.json()["requestId"]
+        for process in haproxies(data):
+            for connection in process.net_connections(kind="tcp"):
+                assert connection.laddr.ip == "127.0.0.1"
+        service = Service(second.process, second.base_url, first.api_key, data, second.port)
+        assert service.ended(job_id)["state"] == "completed"
+        leftover = second.processes()
+    assert second.process.returncode == 0
+    gone = [process for process in leftover if process.is_running()]
+    wait_until(lambda: not any(p.is_running() for p in gone), 15, f"still running: {gone}")
+    assert not (data / "run.json").exists()

@@ -1,0 +1,142 @@
+"""The running API, and a customer who calls it; what a refusal must look like to the letter."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+import httpx
+from sqlalchemy import text
+
+from serve_app.settings import Settings
+from storage import keys
+from storage.database import Connection, Database
+from tests.api.conftest import Customer, RunningApi
+
+Result = TypeVar("Result")
+RATE_HEADERS = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
+
+
+class ContractApi(RunningApi):
+    """The API on a socket, and a way to its database that costs little to use often."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._runner = asyncio.Runner()
+        self.database = Database(settings.database_url or "", pool_size=3)
+        self._visitors = 0
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._runner.run(self.database.close())
+        self._runner.close()
+
+    def await_(self, awaitable: Callable[[], Awaitable[Result]]) -> Result:
+        """Run something asynchronous beside the server's own loop."""
+
+        async def run() -> Result:
+            return await awaitable()
+
+        return self._runner.run(run())
+
+    def transact(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
+        async def run() -> Result:
+            async with self.database.transaction() as connection:
+                return await work(connection)
+
+        return self._runner.run(run())
+
+    def sql(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        """Rows of a statement, in a transaction of its own."""
+
+        async def run(connection: Connection) -> list[tuple[Any, ...]]:
+            result = await connection.execute(text(statement), parameters)
+            return [tuple(row) for row in result] if result.returns_rows else []
+
+        return self.transact(run)
+
+    def discover(self, path: str, address: str | None = None, **query: Any) -> httpx.Response:
+        """A request without a key, from an address of its own unless one is given."""
+        self._visitors += 1
+        shown_address = address or f"198.18.{self._visitors // 250}.{self._visitors % 250 + 1}"
+        headers = {"X-Forwarded-For": shown_address}
+        return self.client.get(path, headers=headers, params=query or None)
+
+    def caller(self, credits_cents: int = 1000) -> Caller:
+        """A new customer, ready to call."""
+        return Caller(self, self.customer(credits_cents))
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A customer and the API: one account, one key, one place to ask from."""
+
+    api: ContractApi
+    customer: Customer
+
+    def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """A request with the key; ``headers`` are added to it."""
+        headers = {"X-API-Key": self.customer.key} | options.pop("headers", {})
+        return self.api.client.request(method, path, headers=headers, **options)
+
+    def get(self, path: str, **query: Any) -> httpx.Response:
+        return self.ask("GET", path, params=query or None)
+
+    def post(self, path: str, body: Any = None, **headers: str) -> httpx.Response:
+        """``headers`` in the form ``idempotency_key="…"``."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.ask("POST", path, json=body, headers=named)
+
+    def create(self, **body: Any) -> Any:
+        """A new upload job, as shown."""
+        return shown(self.post("/jobs", {"fileName": "clip.mp4"} | body))
+
+    def job(self, job_id: str, include: str = "none") -> Any:
+        return shown(self.get(f"/jobs/{job_id}", include=include))
+
+    def sign_in(self) -> dict[str, str]:
+        """The header of a dashboard session."""
+        token = self.api.transact(lambda c: keys.create_sign_in_link(c, self.customer.account_id))
+        answer = self.api.client.post("/sessions", json={"token": token})
+        return {"Authorization": f"Bearer {shown(answer)['session']}"}
+
+
+def shown(answer: httpx.Response) -> Any:
+    """``data`` of a success; fails for anything else."""
+    assert answer.is_success, answer.text
+    return answer.json()["data"]
+
+
+def refusal(
+    answer: httpx.Response,
+    status: int,
+    code: str,
+    *,
+    param: str | None = None,
+    retry_after: str | None = None,
+    **extra: Any,
+) -> dict[str, Any]:
+    """The body of an error answer, held to the envelope: these fields and no others."""
+    body: dict[str, Any] = answer.json()
+    assert (answer.status_code, body["code"]) == (status, code), body
+    expected = {"error", "code", "docUrl", "requestId", *extra}
+    assert set(body) == expected | ({"param"} if param is not None else set()), body
+    assert body.get("param") == param
+    assert {name: body[name] for name in extra} == extra
+    assert body["requestId"] == answer.headers["x-request-id"]
+    assert answer.headers.get("retry-after") == retry_after
+    return body
+
+
+def wait_for_a_window(seconds_needed: float) -> None:
+    """Return when the current one-minute window lasts at least so much longer."""
+    left = 60 - time.time() % 60
+    if left < seconds_needed:
+        time.sleep(left + 0.05)

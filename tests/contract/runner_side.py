@@ -1,0 +1,190 @@
+"""What a runner and the reaper do to a job, step by step, on the real database."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import httpx
+
+from models.contracts import CameraMotion, ShotAngle, ShotType
+from pipelines.contracts import (
+    AudioStream,
+    IngestResult,
+    MediaInfo,
+    Scene,
+    Speaker,
+    StageCode,
+    StageError,
+    TranscriptResult,
+    TranscriptSegment,
+    TranscriptWord,
+    VideoStream,
+)
+from pipelines.ingest import ingest_result_to_json
+from serve_app.runner import publishing
+from serve_app.runner.documents import scene_document, transcript_document
+from serve_app.runner.publishing import Lease
+from serve_app.runner.reaper import Reaper
+from storage import jobs
+from storage.database import Connection
+from storage.results import TrackTranscript
+from storage.types import StageName, StageStatus
+from tests.contract.calling import Caller, ContractApi
+
+LONG = timedelta(hours=1)
+OVER = timedelta(seconds=-1)
+
+VIDEO = VideoStream(0, "h264", 1920, 1080, 0, 1.0, 25.0, 1638)
+SOUND = AudioStream(1, "aac", 48_000, 2, "en", None)
+FOOTAGE = MediaInfo("mov,mp4", 1_000_000, 65.5, VIDEO, (SOUND,))
+SILENT = replace(FOOTAGE, audio=())
+AUDIO_ONLY = replace(FOOTAGE, container="wav", video=None)
+TWO_TRACKS = replace(FOOTAGE, audio=(SOUND, replace(SOUND, index=2)))
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerSide:
+    """A runner in slow motion."""
+
+    api: ContractApi
+
+    def upload(self, job: dict[str, Any]) -> str:
+        """Send the media of a job that was just created; return its id."""
+        answer = httpx.put(
+            job["uploadUrl"], content=b"footage", headers=job["uploadHeaders"], trust_env=False
+        )
+        assert answer.status_code == 200, answer.text
+        return str(job["jobId"])
+
+    def queued(self, caller: Caller, **body: Any) -> str:
+        """A job whose media has arrived."""
+        return self.upload(caller.create(**body))
+
+    def lease(self, job_id: str, duration: timedelta = LONG) -> Lease:
+        """Lease waiting jobs, oldest first, until this one comes."""
+        wanted = uuid.UUID(job_id)
+        while True:
+            found = self.api.transact(lambda c: jobs.lease_next(c, lease=LONG))
+            assert found is not None, "the job does not wait"
+            if found[0] == wanted:
+                lease = Lease(*found)
+                self._extend(lease, duration)
+                return lease
+
+    def _extend(self, lease: Lease, duration: timedelta) -> None:
+        self.api.transact(
+            lambda c: jobs.extend_lease(c, lease.job_id, lease.token, lease=duration, progress={})
+        )
+
+    def start(self, lease: Lease, stage: str) -> None:
+        self.api.transact(lambda c: publishing.start_stage(c, lease, StageName(stage)))
+
+    def ingest(self, lease: Lease, media: MediaInfo = FOOTAGE) -> None:
+        """The ingest stage from its start to its published end."""
+        self.start(lease, "ingest")
+        self.price(lease, media)
+
+        async def publish(connection: Connection) -> None:
+            await publishing.publish_ingest(
+                connection,
+                lease,
+                media=media,
+                result=ingest_result_to_json(IngestResult(media, None, ())),
+                track_names=[f"Track {number}" for number in range(1, len(media.audio) + 1)],
+                warnings=[],
+                timings={},
+            )
+
+        self.api.transact(publish)
+
+    def price(self, lease: Lease, media: MediaInfo) -> None:
+        """Hold the whole price; raises StageError INSUFFICIENT_CREDITS."""
+        self.api.transact(lambda c: publishing.raise_hold(c, lease, media))
+
+    def publish_scenes(self, lease: Lease, count: int = 2) -> None:
+        documents = [scene_document(_scene(lease, index)) for index in range(count)]
+        self.api.transact(lambda c: publishing.publish_scenes(c, lease, documents, {}))
+
+    def publish_transcripts(self, lease: Lease, tracks: int = 1, broken: int | None = None) -> None:
+        """``broken`` is the index of a track that could not be transcribed."""
+        found = [_track(index, failed=index == broken) for index in range(tracks)]
+        self.api.transact(lambda c: publishing.publish_transcripts(c, lease, found, {}))
+
+    def fail(self, lease: Lease, stage: str, code: str) -> None:
+        error = StageError(StageCode(code), "It broke.")
+        self.api.transact(lambda c: publishing.fail_stage(c, lease, StageName(stage), error))
+
+    def complete(self, caller: Caller, media: MediaInfo = FOOTAGE, **body: Any) -> str:
+        """A job that ran to its end with everything it asked for."""
+        job_id = self.queued(caller, **body)
+        lease = self.lease(job_id)
+        self.ingest(lease, media)
+        stages = caller.job(job_id)["stages"]
+        if stages["vision"]["status"] == "pending":
+            self.start(lease, "vision")
+            self.publish_scenes(lease)
+        if stages["transcript"]["status"] == "pending":
+            self.start(lease, "transcript")
+            self.publish_transcripts(lease, len(media.audio))
+        assert caller.job(job_id)["state"] == "completed"
+        return job_id
+
+    def sweep(self) -> None:
+        """One round of the reaper."""
+        reaper = Reaper(replace(self.api.world, database=self.api.database))
+        self.api.await_(reaper.sweep)
+
+    def lose(self, job_id: str) -> None:
+        """Lease the job to a runner that is never heard of again."""
+        self.lease(job_id, OVER)
+        self.sweep()
+
+    def expire(self, job_id: str) -> None:
+        """Let the time for the job's upload pass."""
+        self.api.sql(
+            "UPDATE jobs SET upload_expires_at = now() - interval '1 second' WHERE id = :id",
+            id=uuid.UUID(job_id),
+        )
+        self.sweep()
+
+
+def _scene(lease: Lease, index: int) -> Scene:
+    return Scene(
+        index=index,
+        start_ms=index * 30_000,
+        end_ms=(index + 1) * 30_000,
+        description="A person speaks to the camera.",
+        objects=("face", "text"),
+        color_palette=("#202020", "#d0c0b0"),
+        shot_type=ShotType.MEDIUM,
+        shot_angle=ShotAngle.EYE_LEVEL,
+        camera_motion=CameraMotion.STATIC,
+        confidence=1.0,
+        thumbnail_key=f"jobs/{lease.job_id}/work/vision/{index}.jpg",
+    )
+
+
+def _track(index: int, *, failed: bool) -> TrackTranscript:
+    return TrackTranscript(
+        track_index=index,
+        track_name=f"Track {index + 1}",
+        status=StageStatus.FAILED if failed else StageStatus.COMPLETED,
+        error_code="TRANSCRIPT_FAILED" if failed else None,
+        language=None if failed else "en",
+        document=None if failed else transcript_document(_spoken(f"track {index + 1}")),
+    )
+
+
+def _spoken(text: str) -> TranscriptResult:
+    words = tuple(
+        TranscriptWord(word, 1000 + 500 * number, 1400 + 500 * number, 0.9, "speaker_0")
+        for number, word in enumerate(text.split())
+    )
+    segment = TranscriptSegment(0, 1000, words[-1].end_ms, text, "speaker_0", 0.9, words)
+    return TranscriptResult("en", (Speaker("speaker_0", "Speaker 1", 0.9),), (segment,), 1, 0)
+
+
+__all__ = ["AUDIO_ONLY", "FOOTAGE", "SILENT", "TWO_TRACKS", "Lease", "RunnerSide"]

@@ -1,0 +1,417 @@
+"""The Job object, and the other objects, field by field."""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from serve_app.client.api import ApiClient
+from tests.contract.calling import Caller, ContractApi, refusal, shown
+from tests.contract.runner_side import TWO_TRACKS, RunnerSide
+from tests.contract.spec_rows import covers, covers_each, rows_of
+
+METADATA = {"assetId": "a-1", "take": 7, "ratio": 1.5, "final": True, "note": None}
+STAGES = {"ingest", "vision", "transcript"}
+JOB_ERRORS = set(rows_of("job-error-codes"))
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """One account's jobs, as getJob shows them."""
+
+    caller: Caller
+    completed: dict[str, Any]
+    failed: dict[str, Any]
+    created: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def jobs(api: ContractApi, runner: RunnerSide) -> Jobs:
+    caller = api.caller()
+    completed = runner.complete(caller, metadata=METADATA)
+    failed = runner.queued(caller)
+    lease = runner.lease(failed)
+    runner.ingest(lease)
+    runner.start(lease, "vision")
+    runner.fail(lease, "vision", "VISION_FAILED")
+    runner.publish_transcripts(lease)
+    return Jobs(
+        caller,
+        shown(caller.get(f"/jobs/{completed}")),
+        shown(caller.get(f"/jobs/{failed}")),
+        caller.create(),
+    )
+
+
+def check_job_id(jobs: Jobs) -> None:
+    for job in (jobs.completed, jobs.failed, jobs.created):
+        assert str(uuid.UUID(job["jobId"])) == job["jobId"]
+
+
+def check_state(jobs: Jobs) -> None:
+    shown_states = [job["state"] for job in (jobs.completed, jobs.failed, jobs.created)]
+    assert shown_states == ["completed", "failed", "awaiting_upload"]
+
+
+def check_processing_mode(jobs: Jobs) -> None:
+    for mode in ("all", "transcript", "vision"):
+        assert jobs.caller.create(processingMode=mode)["processingMode"] == mode
+    assert jobs.created["processingMode"] == "all"
+
+
+def check_stages(jobs: Jobs) -> None:
+    for job in (jobs.completed, jobs.failed, jobs.created):
+        assert set(job["stages"]) == STAGES
+    assert all("error" not in stage for stage in jobs.completed["stages"].values())
+    assert jobs.failed["stages"]["vision"]["status"] == "failed"
+    assert jobs.failed["stages"]["vision"]["error"]["code"] == "VISION_FAILED"
+    assert jobs.failed["stages"]["transcript"]["status"] == "completed"
+
+
+def check_error(jobs: Jobs) -> None:
+    assert jobs.failed["error"]["code"] == "VISION_FAILED"
+    assert "error" not in jobs.completed
+    assert "error" not in jobs.created
+
+
+def check_metadata(jobs: Jobs) -> None:
+    assert jobs.completed["metadata"] == METADATA
+    assert jobs.created["metadata"] == {}
+
+
+def check_links(jobs: Jobs) -> None:
+    links = jobs.completed["links"]
+    assert set(links) == {"self", "transcript", "scenes"}
+    for link in links.values():
+        headers = {"X-API-Key": jobs.caller.customer.key}
+        assert httpx.get(link, headers=headers, trust_env=False).status_code == 200
+    assert links["self"].endswith(f"/v1/api/jobs/{jobs.completed['jobId']}")
+
+
+def check_processed_data(jobs: Jobs) -> None:
+    assert len(jobs.completed["processedData"]["scenes"]) == 2
+    assert len(jobs.completed["processedData"]["transcript"]) == 1
+    bare = jobs.caller.job(jobs.completed["jobId"], include="none")
+    cancelled = shown(jobs.caller.post(f"/jobs/{jobs.caller.create()['jobId']}/cancel"))
+    for job in (bare, cancelled, jobs.created):
+        assert "processedData" not in job
+
+
+@covers_each(
+    "job-fields",
+    {
+        "jobId": check_job_id,
+        "state": check_state,
+        "processingMode": check_processing_mode,
+        "stages": check_stages,
+        "error": check_error,
+        "metadata": check_metadata,
+        "links": check_links,
+        "processedData": check_processed_data,
+    },
+    "check",
+)
+def test_job_field(jobs: Jobs, check: Callable[[Jobs], None]) -> None:
+    check(jobs)
+
+
+@covers("create-job-fields/uploadUrl", "create-job-fields/uploadHeaders", "notes/upload")
+def test_put_to_the_upload_url_with_its_headers_queues_the_job(caller: Caller) -> None:
+    job = caller.create()
+    assert all(isinstance(value, str) for value in job["uploadHeaders"].values())
+    answer = httpx.put(
+        job["uploadUrl"], content=b"footage", headers=job["uploadHeaders"], trust_env=False
+    )
+    assert answer.status_code == 200
+    assert caller.job(job["jobId"])["state"] == "queued"
+
+
+@covers("create-job-fields/uploadMethod")
+def test_the_upload_method_is_put(caller: Caller) -> None:
+    job = caller.create()
+    assert job["uploadMethod"] == "PUT"
+    answer = httpx.post(job["uploadUrl"], content=b"footage", trust_env=False)
+    assert answer.status_code == 405
+    assert caller.job(job["jobId"])["state"] == "awaiting_upload"
+
+
+@covers("create-job-fields/expiresInSeconds", "limits/upload-url-lifetime")
+def test_the_upload_url_lives_an_hour(caller: Caller) -> None:
+    job = caller.create()
+    assert job["expiresInSeconds"] == 3600
+    expires = int(re.findall(r"expires=(\d+)", job["uploadUrl"])[0])
+    row = "SELECT extract(epoch FROM now())::float8, extract(epoch FROM created_at)::float8"
+    now, created = caller.api.sql(f"{row} FROM jobs WHERE id = :id", id=uuid.UUID(job["jobId"]))[0]
+    assert abs(expires - created - 3600) <= 1
+    assert now < expires
+    earlier = job["uploadUrl"].replace(f"expires={expires}", f"expires={int(now) - 1}")
+    assert httpx.put(earlier, content=b"footage", trust_env=False).status_code == 401
+
+
+@covers("create-job-fields/maxUploadBytes")
+@pytest.mark.parametrize(("name", "gib"), [("clip.mp4", 20), ("clip.r3d", 100)])
+def test_the_most_bytes_are_those_of_the_files_tier(caller: Caller, name: str, gib: int) -> None:
+    assert caller.create(fileName=name)["maxUploadBytes"] == gib * 1024**3
+
+
+@covers("create-job-fields/audioUploadUrl-or-audioTrackUploadUrls")
+def test_separate_audio_has_upload_urls_of_its_own(caller: Caller) -> None:
+    single = caller.create(audioFileName="boom.wav")
+    several = caller.create(audioTracks=[{"fileName": "boom.wav"}, {"fileName": "lav.wav"}])
+    plain = caller.create()
+    assert "audioTrackUploadUrls" not in single
+    assert "audioUploadUrl" not in several
+    assert not {"audioUploadUrl", "audioTrackUploadUrls"} & set(plain)
+    assert [track["trackIndex"] for track in several["audioTrackUploadUrls"]] == [0, 1]
+    for job, urls in (
+        (single, [single["audioUploadUrl"]]),
+        (several, [track["url"] for track in several["audioTrackUploadUrls"]]),
+    ):
+        for url in (*urls, job["uploadUrl"]):
+            assert caller.job(job["jobId"])["state"] == "awaiting_upload"
+            assert httpx.put(url, content=b"sound", trust_env=False).status_code == 200
+        assert caller.job(job["jobId"])["state"] == "queued"
+
+
+@covers("create-job-fields/audioUploadHeaders")
+def test_separate_audio_has_headers_to_send(caller: Caller) -> None:
+    job = caller.create(audioFileName="boom.wav")
+    answer = httpx.put(
+        job["audioUploadUrl"], content=b"x", headers=job["audioUploadHeaders"], trust_env=False
+    )
+    assert answer.status_code == 200
+    assert "audioUploadHeaders" not in caller.create()
+
+
+@covers("objects/batch", "objects/batch-item")
+def test_a_batch_is_its_jobs_with_their_positions(caller: Caller) -> None:
+    urls = [f"https://media.example.com/{name}.mp4" for name in "abc"]
+    body = {"mode": "independent", "clips": [{"sourceUrl": url} for url in urls]}
+    batch = shown(caller.post("/jobs/batch", body))
+    assert set(batch) == {"batchId", "mode", "jobs"}
+    assert batch["mode"] == "independent"
+    assert [job["index"] for job in batch["jobs"]] == [0, 1, 2]
+    for job, name in zip(batch["jobs"], "abc", strict=True):
+        assert set(rows_of("job-fields")) - {"error", "processedData"} <= set(job)
+        assert job["fileName"] == f"{name}.mp4"
+
+
+@pytest.fixture(scope="module")
+def two_tracks(api: ContractApi, runner: RunnerSide) -> tuple[Caller, str]:
+    """A job with two tracks, of which the second could not be transcribed."""
+    caller = api.caller()
+    job_id = runner.queued(caller)
+    lease = runner.lease(job_id)
+    runner.ingest(lease, TWO_TRACKS)
+    runner.publish_scenes(lease)
+    runner.publish_transcripts(lease, 2, broken=1)
+    return caller, job_id
+
+
+@covers("objects/scene", "objects/scene-list")
+def test_scenes(jobs: Jobs) -> None:
+    job_id = jobs.completed["jobId"]
+    data = shown(jobs.caller.get(f"/jobs/{job_id}/scenes"))
+    assert set(data) == {"jobId", "scenes"}
+    assert data["jobId"] == job_id
+    fields = {"index", "startTime", "endTime", "description", "objects", "colorPalette"}
+    for index, scene in enumerate(data["scenes"]):
+        assert fields | {"shotType", "shotAngle"} <= set(scene)
+        assert scene["index"] == index
+        assert 0 <= scene["startTime"] < scene["endTime"]
+
+
+@covers("objects/transcript")
+def test_transcript(jobs: Jobs, two_tracks: tuple[Caller, str]) -> None:
+    job_id = jobs.completed["jobId"]
+    single = shown(jobs.caller.get(f"/jobs/{job_id}/transcript"))
+    assert set(single) == {"jobId", "language", "speakers", "text", "segments"}
+    assert (single["jobId"], single["language"], single["text"]) == (job_id, "en", "track 1")
+    caller, job_id = two_tracks
+    both = shown(caller.get(f"/jobs/{job_id}/transcript"))
+    one = shown(caller.get(f"/jobs/{job_id}/transcript", track=0))
+    assert set(both) == {*single, "tracks", "trackIndex", "trackName"}
+    assert set(one) == {*single, "trackIndex", "trackName"}
+    assert (one["trackIndex"], one["trackName"]) == (0, "Track 1")
+
+
+@covers("objects/audio-track", "objects/audio-track-list")
+def test_audio_tracks(two_tracks: tuple[Caller, str]) -> None:
+    caller, job_id = two_tracks
+    data = shown(caller.get(f"/jobs/{job_id}/audioTracks"))
+    assert set(data) == {"jobId", "tracks"}
+    good, bad = data["tracks"]
+    fields = {"trackIndex", "trackName", "status", "transcript", "speakers", "language"}
+    assert set(good) == fields
+    assert set(bad) == fields | {"errorCode"}
+    assert [track["trackIndex"] for track in data["tracks"]] == [0, 1]
+    assert (good["status"], bad["status"]) == ("completed", "failed")
+    assert bad["errorCode"] == "TRANSCRIPT_FAILED"
+    entry = {"StartTime": 1.0, "EndTime": 1.9, "Text": "track 1", "Speaker": "Speaker 1"}
+    assert good["transcript"] == [entry]
+    assert shown(caller.get(f"/jobs/{job_id}/audioTracks/1")) == bad
+
+
+@covers("objects/quota")
+def test_quota(caller: Caller) -> None:
+    caller.create()
+    quota = shown(caller.get("/quota"))["api"]
+    assert quota == {
+        "available": True,
+        "balanceCents": 1000,
+        "heldCents": 2,
+        "availableCents": 998,
+        "payAsYouGo": False,
+        "monthUsageSeconds": 0,
+        "tier": "standard",
+        "volumeThresholdSeconds": 360_000,
+    }
+
+
+@covers("objects/delivery")
+def test_delivery_record(caller: Caller) -> None:
+    job_id = caller.create(callbackUrl="https://customer.example.com/hook?secret=1")["jobId"]
+    caller.post(f"/jobs/{job_id}/cancel")
+    [record] = shown(caller.get("/webhooks/deliveries"))
+    assert record == record | {
+        "id": f"{job_id}:job.cancelled",
+        "jobId": job_id,
+        "eventType": "job.cancelled",
+        "urlHost": "customer.example.com",
+        "attempts": 0,
+        "lastStatus": None,
+        "lastError": None,
+        "disabled": False,
+        "deliveredAt": None,
+    }
+    assert set(record) - {"status", "createdAt"} == {
+        *("id", "jobId", "eventType", "urlHost", "attempts"),
+        *("lastStatus", "lastError", "disabled", "deliveredAt"),
+    }
+
+
+@covers("objects/price-estimate")
+def test_price_estimate(api: ContractApi) -> None:
+    query = {"durationSeconds": 3600, "tier": "raw", "mode": "all", "audioTracks": 2}
+    estimate = shown(api.discover("/pricing/estimate", **query))
+    assert estimate == estimate | query | {
+        "cents": 260,
+        "usd": 2.6,
+        "currency": "usd",
+        "billableSeconds": 3600,
+        "priorUsageSeconds": 0,
+    }
+
+
+STATUS_STORY = ["pending", "running", "completed"]
+
+
+@covers("stage-status/pending", "stage-status/running", "stage-status/completed")
+def test_a_stage_is_pending_then_running_then_completed(
+    caller: Caller, runner: RunnerSide
+) -> None:
+    def ingest_status() -> str:
+        return str(caller.job(job_id)["stages"]["ingest"]["status"])
+
+    job_id = runner.queued(caller)
+    story = [ingest_status()]
+    lease = runner.lease(job_id)
+    runner.start(lease, "ingest")
+    story.append(ingest_status())
+    runner.ingest(lease)
+    story.append(ingest_status())
+    assert story == STATUS_STORY
+
+
+@covers("stage-status/skipped")
+def test_a_stage_that_is_not_asked_for_is_skipped(caller: Caller) -> None:
+    stages = caller.create(processingMode="vision")["stages"]
+    assert stages["transcript"]["status"] == "skipped"
+    assert stages["vision"]["status"] == "pending"
+
+
+@covers("stage-status/failed")
+def test_a_stage_that_broke_is_failed(jobs: Jobs) -> None:
+    statuses = {name: stage["status"] for name, stage in jobs.failed["stages"].items()}
+    assert statuses == {"ingest": "completed", "vision": "failed", "transcript": "completed"}
+
+
+Reach = Callable[[Caller, RunnerSide], str]
+
+
+def reach_processing(caller: Caller, runner: RunnerSide) -> str:
+    job_id = runner.queued(caller)
+    runner.lease(job_id)
+    return job_id
+
+
+def reach_failed(caller: Caller, runner: RunnerSide) -> str:
+    job_id = runner.queued(caller)
+    runner.fail(runner.lease(job_id), "ingest", "INGEST_FAILED")
+    return job_id
+
+
+def reach_cancelled(caller: Caller, runner: RunnerSide) -> str:
+    job_id = str(caller.create()["jobId"])
+    caller.post(f"/jobs/{job_id}/cancel")
+    return job_id
+
+
+def reach_expired(caller: Caller, runner: RunnerSide) -> str:
+    job_id = str(caller.create()["jobId"])
+    runner.expire(job_id)
+    return job_id
+
+
+REACHED: dict[str, tuple[str, Reach]] = {
+    "awaiting_upload": ("awaiting_upload", lambda caller, _: str(caller.create()["jobId"])),
+    "queued": ("queued", lambda caller, runner: runner.queued(caller)),
+    "processing": ("processing", reach_processing),
+    "completed": ("completed", lambda caller, runner: runner.complete(caller)),
+    "failed": ("failed", reach_failed),
+    "cancelled": ("cancelled", reach_cancelled),
+    "expired": ("expired", reach_expired),
+    "uploading": ("awaiting_upload", lambda caller, _: str(caller.create()["jobId"])),
+}
+
+
+@covers_each("job-states", {name: (name, *REACHED[name]) for name in REACHED}, "state")
+def test_job_state_is_shown_and_filtered_by(
+    caller: Caller, runner: RunnerSide, state: tuple[str, str, Reach]
+) -> None:
+    name, expected, reach = state
+    other = reach_cancelled(caller, runner) if name != "cancelled" else runner.queued(caller)
+    job_id = reach(caller, runner)
+    assert caller.job(job_id)["state"] == expected
+    listed = [job["jobId"] for job in caller.get("/jobs", state=name).json()["data"]]
+    assert listed == [job_id] != [other]
+
+
+@covers("notes/quota-unavailable")
+def test_a_balance_that_cannot_be_read_leaves_the_rest_out(caller: Caller) -> None:
+    caller.api.sql("ALTER TABLE accounts RENAME COLUMN balance_cents TO balance_away")
+    try:
+        assert shown(caller.get("/quota"))["api"] == {"available": False}
+    finally:
+        caller.api.sql("ALTER TABLE accounts RENAME COLUMN balance_away TO balance_cents")
+    assert shown(caller.get("/quota"))["api"]["available"] is True
+
+
+@covers("notes/no-scene-cuts")
+def test_a_video_without_cuts_has_an_empty_list_of_scenes(
+    caller: Caller, runner: RunnerSide
+) -> None:
+    job_id = runner.queued(caller, processingMode="vision")
+    lease = runner.lease(job_id)
+    runner.ingest(lease)
+    runner.publish_scenes(lease, count=0)
+    assert shown(caller.get(f"/jobs/{job_id}/scenes"))["scenes"] == []
+    refusal_of_tracks = caller.get(f"/jobs/{job_id}/audioTracks")
+    refusal(refusal_of_tracks, 404, "NOT_FOUND")
