@@ -162,7 +162,8 @@ def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        ray.shutdown()
+        with _quiet():
+            ray.shutdown()
 
 
 @contextlib.contextmanager
@@ -178,9 +179,24 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
         yield
     finally:
         proxies = _proxies(run_dir)
-        serve.shutdown()
+        with _quiet():
+            serve.shutdown()
         for process in proxies:
             _end(process)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Ray's remarks on actors that it has just been told to end off the terminal.
+
+    They are printed, not logged, so no log level reaches them. Exceptions pass.
+    """
+    with (
+        Path(os.devnull).open("w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        yield
 
 
 def _wait_until_ready(base: str) -> None:

@@ -53,6 +53,13 @@ def api(contract_settings: Settings) -> Iterator[ContractApi]:
 
 
 @pytest.fixture(scope="session")
+def strict_api(contract_settings: Settings) -> Iterator[ContractApi]:
+    """A replica whose operator allows no private network at all."""
+    with ContractApi(contract_settings.model_copy(update={"allowed_networks": ()})) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def runner(api: ContractApi) -> RunnerSide:
     """What runners and the reaper would do."""
     return RunnerSide(api)

@@ -117,6 +117,15 @@ class RunnerSide:
         error = StageError(StageCode(code), "It broke.")
         self.api.transact(lambda c: publishing.fail_stage(c, lease, StageName(stage), error))
 
+    def fail_unpayable(self, lease: Lease) -> None:
+        """Find the media too long for the account's credits, and fail ingest for it."""
+        try:
+            self.price(lease, replace(FOOTAGE, duration_seconds=3600.0))
+        except StageError as error:
+            self.fail(lease, "ingest", error.code)
+        else:
+            raise AssertionError("the credits were enough")
+
     def complete(self, caller: Caller, media: MediaInfo = FOOTAGE, **body: Any) -> str:
         """A job that ran to its end with everything it asked for."""
         job_id = self.queued(caller, **body)

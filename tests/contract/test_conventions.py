@@ -14,7 +14,7 @@ import pytest
 from serve_app.errors import ErrorCode
 from tests.contract.calling import Caller, ContractApi, refusal, shown
 from tests.contract.runner_side import RunnerSide
-from tests.contract.spec_rows import covers, covers_each, row_cells, rows_of
+from tests.contract.spec_rows import covers, row_cells, rows_of
 
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 REQUEST_ID = re.compile(r"req_[0-9a-f]{32}")
@@ -84,7 +84,7 @@ def test_caption_and_text_transcripts_are_files(
     answer = caller.get(f"/jobs/{job_id}/transcript", format=form)
     assert answer.headers["content-type"].split(";")[0] == media_type
     assert answer.headers["content-disposition"] == f'attachment; filename="clip.{form}"'
-    with pytest.raises(ValueError, match="Expecting value|Extra data"):
+    with pytest.raises(ValueError, match=r"Expecting value|Extra data"):
         answer.json()
 
 

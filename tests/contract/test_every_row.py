@@ -1,4 +1,4 @@
-"""No row of the specification without a test, and no row of ours that is not the specification's."""
+"""No row of the specification without a test, and no row here that the specification has not."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import PROJECT
 from tests.contract.spec_rows import COVERED, GROUPS, NO_RULES, NOT_YET, ROWS
 from tests.contract.spec_text import Block, blocks
-from tests.conftest import PROJECT
 
 SPECIFICATION = PROJECT.parent / "shared" / "spec" / "api-v1.md"
 beside_the_specification = pytest.mark.skipif(

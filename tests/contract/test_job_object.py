@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import uuid
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from serve_app.client.api import ApiClient
 from tests.contract.calling import Caller, ContractApi, refusal, shown
 from tests.contract.runner_side import TWO_TRACKS, RunnerSide
 from tests.contract.spec_rows import covers, covers_each, rows_of
@@ -314,9 +312,7 @@ STATUS_STORY = ["pending", "running", "completed"]
 
 
 @covers("stage-status/pending", "stage-status/running", "stage-status/completed")
-def test_a_stage_is_pending_then_running_then_completed(
-    caller: Caller, runner: RunnerSide
-) -> None:
+def test_a_stage_is_pending_then_running_then_completed(caller: Caller, runner: RunnerSide) -> None:
     def ingest_status() -> str:
         return str(caller.job(job_id)["stages"]["ingest"]["status"])
 

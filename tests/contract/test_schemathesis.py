@@ -38,6 +38,7 @@ from tests.api.conftest import SECRET, RunningApi
 from tests.api.interface_contract import BY_ID
 
 EXAMPLES = int(os.environ.get("VAS_SCHEMATHESIS_EXAMPLES", "4"))
+SCENARIOS = 5 * EXAMPLES
 CUSTOMERS = 120
 CANCELLING_DELETE = "DELETE /jobs/{jobId}"
 DOCUMENT = build_document()
@@ -69,6 +70,7 @@ BEYOND_SCHEMAS = {
 class Visitor:
     """A customer with a key, a session and an address; counted apart from all others."""
 
+    account_id: uuid.UUID
     key: str
     session: str
     address: str
@@ -84,28 +86,50 @@ class Visitor:
 
 
 class Visitors:
-    """Hands out customers in turn, so that the real limits stay in force and are not reached."""
+    """Hands out customers, so many that the real limits stay in force and are not reached."""
 
     def __init__(self, api: RunningApi) -> None:
         self.api = api
-        self._visitors = itertools.cycle(api.transact(_create_visitors))
+        self._addresses = itertools.count(int(IPv4Address("198.18.0.1")))
+        self._in_turn = itertools.cycle(self._created(CUSTOMERS))
+        self._unused: list[Visitor] = []
 
     def next(self) -> Visitor:
-        return next(self._visitors)
+        """One that had requests before."""
+        return next(self._in_turn)
+
+    def new(self) -> Visitor:
+        """One whose account is empty: the same sequence meets the same answers again."""
+        if not self._unused:
+            self._unused = self._created(SCENARIOS)
+        return self._unused.pop()
+
+    def _created(self, count: int) -> list[Visitor]:
+        async def create(connection: AsyncConnection) -> list[Visitor]:
+            return [
+                await _create_visitor(connection, str(IPv4Address(next(self._addresses))))
+                for _ in range(count)
+            ]
+
+        created = self.api.transact(create)
+        # In a transaction of its own, so that it is the newer key, which links lead to.
+        self.api.transact(lambda connection: _create_spare_keys(connection, created))
+        return created
 
 
-async def _create_visitors(connection: AsyncConnection) -> list[Visitor]:
-    return [await _create_visitor(connection, number) for number in range(CUSTOMERS)]
+async def _create_spare_keys(connection: AsyncConnection, visitors: list[Visitor]) -> None:
+    for visitor in visitors:
+        await keys.create_key(connection, visitor.account_id)
 
 
-async def _create_visitor(connection: AsyncConnection, number: int) -> Visitor:
+async def _create_visitor(connection: AsyncConnection, address: str) -> Visitor:
     account = await keys.create_account(connection, uuid.uuid4().hex)
     await ledger.grant(connection, account.id, 10**6, "test")
     issued = await keys.create_key(connection, account.id)
     link = await keys.create_sign_in_link(connection, account.id)
     session = await keys.exchange_sign_in_link(connection, link)
     assert session is not None
-    return Visitor(issued.secret, session, str(IPv4Address("198.18.0.1") + number))
+    return Visitor(account.id, issued.secret, session, address)
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +177,7 @@ SCHEMA = schemathesis.openapi.from_dict(DOCUMENT, config=_configuration())
 def filter_failure(
     context: schemathesis.HookContext,
     failure: Failure,
-    case: schemathesis.Case,
+    case: schemathesis.Case[Any],
     response: schemathesis.Response,
 ) -> bool:
     """Whether a failure counts: not where the rule is one that no schema can tell."""
@@ -171,7 +195,7 @@ def filter_failure(
 
 @SCHEMA.parametrize()
 @BOUNDS
-def test_operation(case: schemathesis.Case, visitors: Visitors) -> None:
+def test_operation(case: schemathesis.Case[Any], visitors: Visitors) -> None:
     visitor = visitors.next()
     headers = visitor.headers_for(case.operation.definition.raw["operationId"])
     answer = case.call_and_validate(base_url=f"{visitors.api.root}/v1/api", headers=headers)
@@ -183,28 +207,29 @@ def test_sequences_along_the_links(visitors: Visitors) -> None:
         visitor: Visitor
 
         def setup(self) -> None:
-            self.visitor = visitors.next()
+            self.visitor = visitors.new()
 
-        def get_call_kwargs(self, case: schemathesis.Case) -> dict[str, Any]:
+        def get_call_kwargs(self, case: schemathesis.Case[Any]) -> dict[str, Any]:
             name = case.operation.definition.raw["operationId"]
             return {
                 "base_url": f"{visitors.api.root}/v1/api",
                 "headers": self.visitor.headers_for(name),
             }
 
-    Sequences.run(settings=settings(BOUNDS, max_examples=5 * EXAMPLES, stateful_step_count=6))
+    Sequences.run(settings=settings(BOUNDS, max_examples=SCENARIOS, stateful_step_count=6))
 
 
 def test_what_is_freed_stays_freed(visitors: Visitors) -> None:
     """What Schemathesis looks for behind DELETE is here behind rotations and cancellations."""
-    client, visitor = visitors.api.client, visitors.next()
+    client = visitors.api.client
+    visitor = visitors.new()
     session = visitor.headers_for("listKeys")
     key_headers = visitor.headers_for("createJob")
     job = client.post("/jobs", json={"fileName": "a.mp4"}, headers=key_headers).json()["data"]
     assert client.delete(f"/jobs/{job['jobId']}", headers=key_headers).status_code == 200
     assert client.delete(f"/jobs/{job['jobId']}", headers=key_headers).status_code == 409
     assert client.put(job["uploadUrl"], content=b"x").status_code == 409
-    key_id = client.get("/keys", headers=session).json()["data"][0]["id"]
+    key_id = client.get("/keys", headers=session).json()["data"][-1]["id"]
     assert client.post(f"/keys/{key_id}/rotate", headers=session).status_code == 200
     assert client.post(f"/keys/{key_id}/rotate", headers=session).status_code == 404
     assert client.get("/jobs", headers=key_headers).status_code == 401

@@ -62,6 +62,9 @@ _NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
 _BLANK_CONTRAST = 5.0
 _CHANGING_LEVELS = 35.0
 """Difference of mean brightness between the first and the last still worth mentioning."""
+_SHORTEST_LINE = 0.12
+"""Share of the picture's width below which a row of letter-like shapes proves nothing."""
+
 _SAME_LINE = 0.3
 
 
@@ -124,7 +127,11 @@ class EmbeddedSceneDescriber:
 
 
 def _shows_text(lines: Sequence[Sequence[Box]]) -> bool:
-    """Whether writing stands at one place in two stills (or in the only one)."""
+    """Whether writing stands at one place in two stills (or in the only one).
+
+    Short runs are left out: leaves and pebbles make letter-like rows too, but small ones.
+    """
+    lines = [[line for line in still if line.width >= _SHORTEST_LINE] for still in lines]
     if len(lines) < 2:
         return any(lines)
     return any(
