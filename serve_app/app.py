@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from serve_app import __version__
 from serve_app.credits.routes import router as credit_routes
+from serve_app.discovery.pages import router as page_routes
 from serve_app.discovery.routes import router as discovery_routes
 from serve_app.http.envelope import RequestIdMiddleware, install_error_handlers
 from serve_app.http.methods import install_methods
@@ -24,15 +25,17 @@ from serve_app.uploads.routes import router as upload_routes
 from serve_app.webhooks.routes import router as webhook_routes
 from serve_app.world import World
 
+# Routes are tried in this order, so what clients poll comes first.
 ROUTERS = (
-    creation_routes,
     job_routes,
     result_routes,
+    creation_routes,
     thumbnail_routes,
     upload_routes,
     credit_routes,
     webhook_routes,
     discovery_routes,
+    page_routes,
     key_routes,
     sign_in_routes,
 )

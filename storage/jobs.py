@@ -15,7 +15,6 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     RowMapping,
-    Uuid,
     bindparam,
     func,
     insert,
@@ -27,7 +26,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from storage.database import Database
 from storage.tables import jobs, scene_lists, stages, transcripts
 from storage.types import (
     MODE_STAGES,
@@ -216,20 +214,6 @@ async def find_job(
         query = query.with_for_update(of=jobs)
     row = (await connection.execute(query)).mappings().first()
     return None if row is None else job_record(row)
-
-
-_OWN_JOB = JOB_QUERY.where(
-    jobs.c.id == bindparam("job_id", type_=Uuid),
-    jobs.c.account_id == bindparam("account_id", type_=Uuid),
-)
-
-
-async def read_job(
-    database: Database, job_id: uuid.UUID, account_id: uuid.UUID
-) -> JobRecord | None:
-    """As ``find_job``, by itself and quickly: clients poll."""
-    rows = await database.query(_OWN_JOB, job_id=job_id, account_id=account_id)
-    return job_record(rows[0]) if rows else None
 
 
 def job_record(row: Mapping[str, Any] | RowMapping) -> JobRecord:

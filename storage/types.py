@@ -41,6 +41,8 @@ class SkipReason(StrEnum):
     PROCESSING_MODE = "processing_mode"
     AUDIO_ONLY_INPUT = "audio_only_input"
     NO_AUDIO = "no_audio"
+    STAGE_SKIPPED = "stage_skipped"
+    """For no reason that another value names; part of the API, though no stage needs it today."""
     STAGE_FAILED = "stage_failed"
     JOB_CANCELLED = "job_cancelled"
     JOB_EXPIRED = "job_expired"

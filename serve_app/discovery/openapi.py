@@ -29,8 +29,8 @@ _DESCRIPTION = """\
 Footage in, scenes and transcripts out, as asynchronous jobs.
 
 Create a job, upload its media (or name a URL), then poll the job or wait for its webhook, and \
-read the results. Every answer carries `X-Request-Id`; every error has the same envelope, with a \
-stable `code` and a `docUrl` that explains it.
+read the results. A success is `{ data, requestId }`. Every answer carries `X-Request-Id`; every \
+error has the same envelope, with a stable `code` and a `docUrl` that explains it.
 
 `429` and `503`, and `409` where it may pass, say in `Retry-After` how many seconds to wait. \
 Repeat creations with the same `Idempotency-Key`.\

@@ -20,7 +20,13 @@ from serve_app.errors import ApiError, ErrorCode
 from serve_app.http.client_address import client_address
 from serve_app.http.rate_limits import Bucket, check_rate, rate_headers
 from serve_app.world import World
-from storage.access import authenticate_and_count, count_request
+from storage.access import (
+    Caller,
+    authenticate_and_count,
+    authenticate_count_and_read,
+    count_request,
+)
+from storage.jobs import JobRecord
 from storage.keys import KEY_PREFIX, SESSION_PREFIX, find_session
 
 _RANDOM_PART = r"[A-Za-z0-9_-]{43}"
@@ -66,7 +72,10 @@ def _bearer_tokens(request: Request) -> list[str]:
 
 
 class KeyedRoute(APIRoute):
-    """Needs an API key; counted in the bucket of its operation."""
+    """Needs an API key; counted in the bucket of its operation.
+
+    Where the path names a job, the same statement brings the caller's job: see ``job_of``.
+    """
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
@@ -88,10 +97,7 @@ class KeyedRoute(APIRoute):
 
 async def _admit_key(request: Request, bucket: Bucket) -> None:
     key = presented_key(request)
-    caller = None
-    if key is not None:
-        world: World = request.app.state.world
-        caller = await authenticate_and_count(world.database, key, bucket)
+    caller = None if key is None else await _find_caller(request, key, bucket)
     if caller is None:
         raise ApiError(ErrorCode.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
     add_answer_headers(request, rate_headers(bucket, caller.window))
@@ -99,6 +105,39 @@ async def _admit_key(request: Request, bucket: Bucket) -> None:
     if caller.suspended:
         raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
     request.state.account_id = caller.account_id
+
+
+async def _find_caller(request: Request, key: str, bucket: Bucket) -> Caller | None:
+    world: World = request.app.state.world
+    job_id = request.path_params.get("jobId")
+    if job_id is None:
+        return await authenticate_and_count(world.database, key, bucket)
+    found = await authenticate_count_and_read(world.database, key, bucket, parse_job_id(job_id))
+    if found is None:
+        return None
+    caller, request.state.job = found
+    return caller
+
+
+def job_of(request: Request) -> JobRecord:
+    """The caller's job that the path names; NOT_FOUND for foreign, missing, malformed ids alike."""
+    job: JobRecord | None = request.state.job
+    if job is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
+    return job
+
+
+def parse_job_id(text: str) -> uuid.UUID:
+    """The id; for text that is none, the nil UUID, which no job has.
+
+    A malformed id thus takes the same way, and the same time, as a missing one.
+    """
+    try:
+        parsed = uuid.UUID(text)
+    except ValueError:
+        return uuid.UUID(int=0)
+    # uuid.UUID also takes braces, urn: and missing hyphens; a job id has one form.
+    return parsed if str(parsed) == text.lower() else uuid.UUID(int=0)
 
 
 class KeylessRoute(APIRoute):

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from serve_app.errors import invalid
-from serve_app.http.authentication import KeyedRoute, account_of
+from serve_app.http.authentication import KeyedRoute, account_of, job_of
 from serve_app.http.context import API_PREFIX, base_url, world_of
 from serve_app.http.cursors import BadCursorError, Cursor, decode_cursor, encode_cursor
 from serve_app.http.envelope import ExactJSONResponse, success
@@ -88,14 +88,13 @@ def _page(request: Request, jobs: list[JobRecord], *, more: bool) -> Response:
 
 
 @router.get("/jobs/{jobId}", operation_id="getJob")
-async def get_job(request: Request, jobId: str) -> Response:  # noqa: N803
+async def get_job(request: Request) -> Response:
     """A job, by default with the results of its completed stages."""
     wanted = _parse_include(single(request, "include"))
-    database = world_of(request).database
-    job = await service.read_job(database, account_of(request), jobId)
+    job = job_of(request)
     data = render_job(job, base_url(request))
     if wanted:
-        async with database.statement() as connection:
+        async with world_of(request).database.statement() as connection:
             processed = await results.processed_data(connection, job, wanted)
         if "scenes" in processed:
             processed["scenes"] = with_thumbnails(request, job.id, processed["scenes"])

@@ -6,11 +6,12 @@ import uuid
 
 from serve_app.credits import pricing
 from serve_app.errors import ApiError, ErrorCode
+from serve_app.http.authentication import parse_job_id
 from serve_app.jobs.lifecycle import end_job
 from serve_app.jobs.plans import JobPlan
 from serve_app.settings import Settings
 from storage import jobs, keys, ledger, uploads
-from storage.database import Connection, Database
+from storage.database import Connection
 from storage.jobs import JobRecord, NewJob
 from storage.types import TERMINAL_STATES, JobState, SkipReason
 
@@ -63,11 +64,6 @@ async def get_job(connection: Connection, account_id: uuid.UUID, job_id: str) ->
     return _found(await jobs.find_job(connection, parse_job_id(job_id), account_id=account_id))
 
 
-async def read_job(database: Database, account_id: uuid.UUID, job_id: str) -> JobRecord:
-    """As ``get_job``, for reads that need no transaction."""
-    return _found(await jobs.read_job(database, parse_job_id(job_id), account_id))
-
-
 async def get_any_job(connection: Connection, job_id: str) -> JobRecord:
     """A job of any account, for holders of a signed URL; raises NOT_FOUND."""
     return _found(await jobs.find_job(connection, parse_job_id(job_id)))
@@ -77,19 +73,6 @@ def _found(job: JobRecord | None) -> JobRecord:
     if job is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
     return job
-
-
-def parse_job_id(text: str) -> uuid.UUID:
-    """The id; for text that is none, the nil UUID, which no job has.
-
-    A malformed id thus takes the same way, and the same time, as a missing one.
-    """
-    try:
-        parsed = uuid.UUID(text)
-    except ValueError:
-        return uuid.UUID(int=0)
-    # uuid.UUID also takes braces, urn: and missing hyphens; a job id has one form.
-    return parsed if str(parsed) == text.lower() else uuid.UUID(int=0)
 
 
 async def cancel_job(connection: Connection, account_id: uuid.UUID, job_id: str) -> JobRecord:

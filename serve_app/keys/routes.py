@@ -10,13 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.http.authentication import SessionRoute, account_of
+from serve_app.http.authentication import SessionRoute, account_of, parse_job_id
 from serve_app.http.bodies import read_json_object
 from serve_app.http.context import API_PREFIX, world_of
 from serve_app.http.envelope import public_url, success
 from serve_app.jobs.rendering import timestamp
 from serve_app.jobs.schemas import parse_body
-from serve_app.jobs.service import parse_job_id
 from serve_app.webhooks.signing import new_signing_secret
 from storage import keys, ledger, signing_secrets
 from storage.keys import KeyRecord

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
-from serve_app.http.authentication import KeyedRoute, account_of
+from serve_app.http.authentication import KeyedRoute, account_of, parse_job_id
 from serve_app.http.bodies import read_json_object
 from serve_app.http.context import API_PREFIX, world_of
 from serve_app.http.envelope import success
@@ -21,7 +21,6 @@ from serve_app.http.queries import single
 from serve_app.http.urls import require_callback_url
 from serve_app.jobs.rendering import timestamp
 from serve_app.jobs.schemas import Url, parse_body
-from serve_app.jobs.service import parse_job_id
 from serve_app.webhooks.sending import Outcome, send_event
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from storage import signing_secrets

@@ -349,8 +349,9 @@ def check_field(caller: Caller, path: str, required: Body, field: Field) -> None
         assert answer.status_code == 201, answer.text
         check(caller, shown(answer))
     for body, code, param in field.bad:
-        limit = {"maxUploadBytes": 20 * 1024**3, "formatTier": "standard"}
-        extra = limit if code == "FILE_TOO_LARGE" else {}
+        extra: dict[str, Any] = {}
+        if code == "FILE_TOO_LARGE":
+            extra = {"maxUploadBytes": 20 * 1024**3, "formatTier": "standard"}
         # None stands for a field that is not sent.
         sent = {name: value for name, value in (required | body).items() if value is not None}
         answer = caller.post(path, sent)

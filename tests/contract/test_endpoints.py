@@ -65,10 +65,14 @@ ITEMS: dict[str, Callable[[House], dict[str, str]]] = {
 }
 
 
+def the_finished_job(house: House) -> dict[str, str]:
+    return {"jobId": house.finished_job}
+
+
 def send(house: House, operation: str, headers: dict[str, str]) -> httpx.Response:
     """A good request for ``operation``, with these credentials."""
     method, path, *_ = row_cells(f"endpoints/{operation}")
-    named = ITEMS.get(operation, lambda house: {"jobId": house.finished_job})(house)
+    named = ITEMS.get(operation, the_finished_job)(house)
     query = {"durationSeconds": 60} if operation == "estimatePrice" else None
     return house.caller.api.client.request(
         method, path.format(**named), headers=headers, params=query, json=BODIES.get(operation)

@@ -1,0 +1,90 @@
+"""``/docs``: the reference and the error reference, open to everybody, all assets our own.
+
+The pages are built once a process from the interface document; they hold nothing
+of the request, so that one copy serves all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from fastapi import APIRouter, HTTPException, Request
+from starlette.responses import Response
+
+_STATIC = Path(__file__).parent / "static"
+_ASSETS = {"docs.css": "text/css", "docs.js": "text/javascript"}
+
+HEADERS = {
+    "Cache-Control": "public, max-age=300",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+router = APIRouter(include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Bytes to serve, with their type and version."""
+
+    content: bytes
+    media_type: str
+    etag: str
+
+
+def _page(content: bytes, media_type: str) -> Page:
+    return Page(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+
+
+@lru_cache(maxsize=1)
+def _reference() -> Page:
+    from serve_app.discovery.openapi import build_document
+    from serve_app.discovery.pages_reference import reference_page
+
+    return _page(reference_page(build_document()).encode(), "text/html")
+
+
+@lru_cache(maxsize=1)
+def _errors() -> Page:
+    from serve_app.discovery.pages_errors import errors_page
+
+    return _page(errors_page().encode(), "text/html")
+
+
+@lru_cache(maxsize=len(_ASSETS))
+def _asset(name: str) -> Page:
+    return _page((_STATIC / name).read_bytes(), _ASSETS[name])
+
+
+def _answer(request: Request, page: Page) -> Response:
+    headers = HEADERS | {"ETag": page.etag}
+    if request.headers.get("if-none-match") == page.etag:
+        return Response(status_code=304, headers=headers)
+    return Response(page.content, media_type=page.media_type, headers=headers)
+
+
+@router.get("/docs")
+async def get_reference(request: Request) -> Response:
+    """The reference page."""
+    return _answer(request, _reference())
+
+
+@router.get("/docs/errors")
+async def get_error_reference(request: Request) -> Response:
+    """The error reference."""
+    return _answer(request, _errors())
+
+
+@router.get("/docs/assets/{name}")
+async def get_asset(request: Request, name: str) -> Response:
+    """A style sheet or script of the pages."""
+    if name not in _ASSETS:
+        raise HTTPException(404)
+    return _answer(request, _asset(name))

@@ -1,0 +1,187 @@
+"""Error codes: status, condition, extra fields, param and Retry-After, code by code.
+
+Codes that belong to a subject of their own stand in that subject's module: keys in
+test_authentication, idempotency and URLs in test_creation_rules, cancelling and
+unfinished stages in test_transitions, rates in test_limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import httpx
+import psycopg
+import pytest
+
+from serve_app.errors import CATALOGUE, ErrorCode
+from storage import keys, ledger
+from tests.contract.calling import RATE_HEADERS, Caller, ContractApi, refusal, shown
+from tests.contract.conftest import fresh_settings
+from tests.contract.runner_side import TWO_TRACKS, RunnerSide
+from tests.contract.spec_rows import ROWS, covers, row_cells
+
+Ask = Callable[[Caller], httpx.Response]
+
+
+def test_the_catalogue_has_the_statuses_and_waits_of_the_table() -> None:
+    for code in ErrorCode:
+        entry = CATALOGUE[code]
+        assert entry.status == int(row_cells(f"error-codes/{code}")[1])
+        for field in entry.extra_fields:
+            assert f"`{field}`" in ROWS[f"error-codes/{code}"]
+        if entry.retry_after_seconds is not None:
+            assert "Retry-After" in ROWS[f"error-codes/{code}"]
+
+
+INVALID: dict[str, tuple[str, Ask]] = {
+    "missing fileName": ("fileName", lambda caller: caller.post("/jobs", {})),
+    "unknown processingMode": (
+        "processingMode",
+        lambda caller: caller.post("/jobs", {"fileName": "a.mp4", "processingMode": "both"}),
+    ),
+    "metadata over limits": (
+        "metadata",
+        lambda caller: caller.post(
+            "/jobs", {"fileName": "a.mp4", "metadata": {f"k{n}": n for n in range(51)}}
+        ),
+    ),
+    "bad cursor": ("cursor", lambda caller: caller.get("/jobs", cursor="bad")),
+    "state with status": (
+        "status",
+        lambda caller: caller.get("/jobs", state="queued", status="QUEUED"),
+    ),
+}
+
+
+@covers("error-codes/INVALID_REQUEST")
+@pytest.mark.parametrize("condition", list(INVALID))
+def test_invalid_request_names_the_field(caller: Caller, condition: str) -> None:
+    param, ask = INVALID[condition]
+    refusal(ask(caller), 400, "INVALID_REQUEST", param=param)
+
+
+@covers("error-codes/INVALID_REQUEST")
+def test_a_track_must_be_named_for_files_of_several_tracks(
+    caller: Caller, runner: RunnerSide
+) -> None:
+    job_id = runner.complete(caller, TWO_TRACKS)
+    answer = caller.get(f"/jobs/{job_id}/transcript", format="srt")
+    refusal(answer, 400, "INVALID_REQUEST", param="track")
+
+
+@covers("error-codes/INVALID_REQUEST")
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"null", b"\xff", b'{"fileName": "a", "fileName": "b"}']
+)
+def test_a_malformed_body_blames_no_field(caller: Caller, content: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = caller.ask("POST", "/jobs", content=content, headers=headers)
+    refusal(answer, 400, "INVALID_REQUEST")
+
+
+@covers("error-codes/INSUFFICIENT_CREDITS")
+def test_credits_less_holds_must_cover_thirty_seconds(api: ContractApi) -> None:
+    caller = api.caller(credits_cents=3)  # 30 seconds of both stages cost 2
+    assert caller.post("/jobs", {"fileName": "a.mp4"}).status_code == 201
+    answer = caller.post("/jobs", {"fileName": "a.mp4"})
+    refusal(answer, 402, "INSUFFICIENT_CREDITS")
+    assert len(caller.get("/jobs").json()["data"]) == 1
+    account = caller.customer.account_id
+    api.transact(lambda c: ledger.grant(c, account, 100, "topping up"))
+    assert caller.post("/jobs", {"fileName": "a.mp4"}).status_code == 201
+
+
+@covers("error-codes/FILE_TOO_LARGE")
+@pytest.mark.parametrize(
+    ("name", "tier", "gib"), [("a.mp4", "standard", 20), ("a.r3d", "raw", 100)]
+)
+def test_a_file_over_its_tiers_limit_is_too_large(
+    caller: Caller, name: str, tier: str, gib: int
+) -> None:
+    limit = gib * 1024**3
+    fits, over = (
+        caller.post("/jobs", {"fileName": name, "fileSizeBytes": size})
+        for size in (limit, limit + 1)
+    )
+    assert fits.status_code == 201
+    refusal(
+        over, 413, "FILE_TOO_LARGE", param="fileSizeBytes", maxUploadBytes=limit, formatTier=tier
+    )
+
+
+@covers("error-codes/UNSUPPORTED_FORMAT")
+@pytest.mark.parametrize("name", ["setup.exe", "run.sh", "clip.braw", "clip.ari"])
+def test_executables_scripts_and_raw_formats_not_enabled_are_unsupported(
+    caller: Caller, name: str
+) -> None:
+    upload = caller.post("/jobs", {"fileName": name})
+    refusal(upload, 415, "UNSUPPORTED_FORMAT", param="fileName")
+    fetched = caller.post("/jobs/from-url", {"url": f"https://media.example.com/{name}"})
+    refusal(fetched, 415, "UNSUPPORTED_FORMAT", param="url")
+
+
+@covers("error-codes/TOO_MANY_ACTIVE_JOBS", "limits/unfinished-jobs-per-account")
+def test_an_account_has_at_most_50_unfinished_jobs(caller: Caller) -> None:
+    clips = [{"sourceUrl": "https://media.example.com/a.mp4"}] * 50
+    batch = shown(caller.post("/jobs/batch", {"mode": "independent", "clips": clips}))
+    answer = caller.post("/jobs", {"fileName": "a.mp4"})
+    refusal(answer, 429, "TOO_MANY_ACTIVE_JOBS", retry_after="30", maxActiveJobs=50, activeJobs=50)
+    assert all(name in answer.headers for name in RATE_HEADERS)
+    caller.post(f"/jobs/{batch['jobs'][0]['jobId']}/cancel")
+    assert caller.post("/jobs", {"fileName": "a.mp4"}).status_code == 201
+
+
+@covers("error-codes/THROTTLED")
+def test_a_throttled_account_creates_nothing(caller: Caller) -> None:
+    account = caller.customer.account_id
+    caller.api.transact(lambda c: keys.set_restrictions(c, account, throttled=True))
+    answer = caller.post("/jobs", {"fileName": "a.mp4"})
+    refusal(answer, 429, "THROTTLED", retry_after="3600")
+    assert caller.get("/jobs").json()["data"] == []
+
+
+@pytest.fixture(scope="module")
+def fragile(
+    postgres_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[ContractApi, str]]:
+    """An API whose database may be broken; and the name of that database."""
+    with (
+        fresh_settings(postgres_url, tmp_path_factory.mktemp("fragile")) as settings,
+        ContractApi(settings) as api,
+    ):
+        [(name,)] = api.sql("SELECT current_database()")
+        yield api, name
+
+
+@covers("error-codes/INTERNAL_ERROR")
+def test_a_failure_of_the_service_is_an_internal_error(fragile: tuple[ContractApi, str]) -> None:
+    api, _ = fragile
+    caller = api.caller()
+    api.sql("ALTER TABLE jobs RENAME TO jobs_away")
+    try:
+        answers = [caller.get("/jobs"), caller.post("/jobs", {"fileName": "a.mp4"})]
+    finally:
+        api.sql("ALTER TABLE jobs_away RENAME TO jobs")
+    for answer in answers:
+        body = refusal(answer, 500, "INTERNAL_ERROR")
+        assert all(name in answer.headers for name in RATE_HEADERS)
+        assert "jobs" not in body["error"]
+    assert caller.get("/jobs").status_code == 200
+
+
+@covers("error-codes/SERVICE_UNAVAILABLE")
+def test_without_its_database_the_service_is_unavailable(
+    fragile: tuple[ContractApi, str], postgres_url: str
+) -> None:
+    api, name = fragile
+    caller = api.caller()
+    assert caller.get("/quota").status_code == 200
+    with psycopg.connect(postgres_url, autocommit=True) as operator:
+        operator.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+        operator.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
+        )
+        answer = caller.post("/jobs", {"fileName": "a.mp4"})
+        operator.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+    refusal(answer, 503, "SERVICE_UNAVAILABLE", retry_after="30")
+    api.await_(api.database.engine.dispose)

@@ -1,0 +1,241 @@
+"""Request rates, their headers, and the other limits, row by row."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from storage import keys
+from tests.contract.calling import (
+    RATE_HEADERS,
+    Caller,
+    ContractApi,
+    refusal,
+    shown,
+    wait_for_a_window,
+)
+from tests.contract.runner_side import FOOTAGE, RunnerSide
+from tests.contract.spec_rows import covers, covers_each
+
+Ask = Callable[[Caller, int], httpx.Response]
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket's limit, requests that count in it, and one that counts elsewhere."""
+
+    limit: int
+    ask: Ask
+    elsewhere: Ask
+    seconds: float = 4.0
+    """What spending it may take on a slow machine."""
+
+
+def in_turn(*requests: tuple[str, str]) -> Ask:
+    """These requests one after the other; refused bodies and unknown ids count as well."""
+
+    def ask(caller: Caller, number: int) -> httpx.Response:
+        method, path = requests[number % len(requests)]
+        body = {} if method == "POST" else None
+        return caller.ask(method, path.format(uuid.uuid4()), json=body)
+
+    return ask
+
+
+def visit(address: str) -> Ask:
+    """The four discovery endpoints in turn, from one address."""
+    paths = ("/openapi.json", "/pricing", "/pricing/estimate", "/formats")
+    return lambda caller, number: caller.api.discover(paths[number % 4], address)
+
+
+BUCKETS = {
+    "reads": Bucket(
+        600,
+        in_turn(
+            ("GET", "/quota"), ("GET", "/jobs/{}"), ("GET", "/jobs"), ("GET", "/jobs/{}/scenes")
+        ),
+        in_turn(("POST", "/jobs/{}/cancel")),
+        seconds=8,
+    ),
+    "job-creation": Bucket(
+        30,
+        in_turn(("POST", "/jobs"), ("POST", "/jobs/from-url"), ("POST", "/jobs/batch")),
+        in_turn(("GET", "/jobs")),
+    ),
+    "other-writes": Bucket(
+        120, in_turn(("POST", "/jobs/{}/cancel"), ("DELETE", "/jobs/{}")), in_turn(("GET", "/jobs"))
+    ),
+    "keyless-discovery": Bucket(120, visit("203.0.113.7"), visit("203.0.113.8")),
+    "webhook-test": Bucket(
+        5, in_turn(("POST", "/webhooks/test")), in_turn(("POST", "/jobs/{}/cancel"))
+    ),
+}
+
+
+@covers("error-codes/RATE_LIMITED")
+@covers_each("rate-buckets", BUCKETS, "bucket")
+def test_bucket_takes_its_limit_a_minute_and_no_more(caller: Caller, bucket: Bucket) -> None:
+    wait_for_a_window(bucket.seconds)
+    answers = [bucket.ask(caller, number) for number in range(bucket.limit)]
+    refused = bucket.ask(caller, 0)
+    resets_at = answers[0].headers["x-ratelimit-reset"]
+    assert refused.headers["x-ratelimit-reset"] == resets_at, "too slow for one window"
+    left = [int(answer.headers["x-ratelimit-remaining"]) for answer in answers]
+    assert left == list(range(bucket.limit))[::-1]
+    assert 429 not in {answer.status_code for answer in answers}
+    wait = refused.headers["retry-after"]
+    refusal(refused, 429, "RATE_LIMITED", retry_after=wait)
+    assert abs(int(resets_at) - time.time() - int(wait)) <= 1.5
+    assert bucket.elsewhere(caller, 0).status_code != 429
+
+
+def some_answers(caller: Caller) -> list[httpx.Response]:
+    """Answers that were counted: successes and refusals of every kind."""
+    job = caller.create()
+    return [
+        caller.get("/quota"),
+        caller.get(f"/jobs/{job['jobId']}"),
+        caller.post("/jobs", {"fileName": "a.mp4"}),
+        caller.post("/jobs", {}),
+        caller.post("/jobs", {"fileName": "a.exe"}),
+        caller.post("/jobs", {"fileName": "a.mp4", "fileSizeBytes": 2**40}),
+        caller.post("/jobs", {"fileName": "a", "idempotencyKey": "b"}, idempotency_key="a"),
+        caller.get(f"/jobs/{uuid.uuid4()}"),
+        caller.get(f"/jobs/{job['jobId']}/scenes"),
+        caller.ask("DELETE", f"/jobs/{job['jobId']}"),
+        caller.ask("DELETE", f"/jobs/{job['jobId']}"),
+        caller.post("/webhooks/test", {}),
+    ]
+
+
+@covers("notes/rate-headers-carried")
+def test_every_counted_answer_carries_the_headers(caller: Caller) -> None:
+    answers = some_answers(caller)
+    assert {answer.status_code for answer in answers} >= {200, 201, 400, 404, 409, 413, 415, 422}
+    answers += [caller.api.discover(path) for path in ("/formats", "/pricing/estimate")]
+    account = caller.customer.account_id
+    caller.api.transact(lambda c: keys.set_restrictions(c, account, suspended=True))
+    answers.append(caller.get("/jobs"))
+    for answer in answers:
+        assert all(name in answer.headers for name in RATE_HEADERS), answer.request.url
+    strangers = caller.api.client.get("/jobs")
+    assert not any(name in strangers.headers for name in RATE_HEADERS)
+
+
+@covers("rate-headers/X-RateLimit-Limit")
+def test_limit_is_that_of_the_bucket_charged(caller: Caller) -> None:
+    limits = [int(answer.headers["x-ratelimit-limit"]) for answer in some_answers(caller)]
+    assert limits == [600, 600, 30, 30, 30, 30, 30, 600, 600, 120, 120, 5]
+    assert caller.api.discover("/formats").headers["x-ratelimit-limit"] == "120"
+
+
+@covers("rate-headers/X-RateLimit-Remaining")
+def test_remaining_counts_down_by_one(caller: Caller) -> None:
+    wait_for_a_window(2)
+    left = [int(caller.get("/quota").headers["x-ratelimit-remaining"]) for _ in range(4)]
+    assert left == [599, 598, 597, 596]
+
+
+@covers("rate-headers/X-RateLimit-Reset")
+def test_reset_is_the_end_of_the_minute_in_unix_seconds(caller: Caller) -> None:
+    before = int(time.time())
+    reset = int(caller.get("/quota").headers["x-ratelimit-reset"])
+    assert reset % 60 == 0
+    assert before < reset <= int(time.time()) + 60
+
+
+@covers("rate-headers/Retry-After")
+def test_retry_after_tells_the_seconds_until_the_window_ends(caller: Caller) -> None:
+    """And a request after that many seconds passes: the window is moved instead of waited out."""
+    wait_for_a_window(3)
+    answers = [caller.post("/webhooks/test", {}) for _ in range(6)]
+    assert all("retry-after" not in answer.headers for answer in answers[:5])
+    wait = int(answers[5].headers["retry-after"])
+    assert answers[5].status_code == 429
+    assert 0 <= wait - (int(answers[5].headers["x-ratelimit-reset"]) - time.time()) <= 1.5
+    caller.api.sql(
+        "UPDATE rate_limits SET minute = minute - 1 WHERE bucket = :name",
+        name=f"{caller.customer.account_id}:webhook_test",
+    )
+    assert caller.post("/webhooks/test", {}).status_code == 400
+
+
+def clips(count: int) -> dict[str, Any]:
+    clip = {"sourceUrl": "https://media.example.com/a.mp4"}
+    return {"mode": "continuous", "clips": [clip] * count}
+
+
+@covers("limits/clips-per-batch")
+def test_a_batch_has_1_to_100_clips(caller: Caller) -> None:
+    for count in (1, 100):
+        assert caller.post("/jobs/batch", clips(count)).status_code == 201
+    for count in (0, 101):
+        refusal(caller.post("/jobs/batch", clips(count)), 400, "INVALID_REQUEST", param="clips")
+
+
+@covers_each(
+    "limits",
+    {
+        "maximum-upload-standard-tier": ("a.mp4", "standardMaxBytes", 20 * 1024**3),
+        "maximum-upload-camera-raw-tier": ("a.r3d", "rawMaxBytes", 100 * 1024**3),
+    },
+    "limit",
+)
+def test_upload_limit_of_a_tier(caller: Caller, limit: tuple[str, str, int]) -> None:
+    name, field, most = limit
+    assert shown(caller.api.discover("/formats"))["limits"][field] == most
+    assert caller.create(fileName=name, fileSizeBytes=most)["maxUploadBytes"] == most
+    over = caller.post("/jobs", {"fileName": name, "fileSizeBytes": most + 1})
+    assert over.status_code == 413
+    assert put_announcing(caller.create(fileName=name)["uploadUrl"], most + 1) == 413
+
+
+def put_announcing(url: str, size_bytes: int) -> int:
+    """The status that a PUT gets which announces so many bytes and waits before sending any."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=10)
+    with contextlib.closing(connection):
+        connection.putrequest("PUT", f"{parts.path}?{parts.query}")
+        connection.putheader("Content-Length", str(size_bytes))
+        connection.endheaders()
+        return connection.getresponse().status
+
+
+@covers("limits/minimum-billable-duration-per-job")
+@pytest.mark.parametrize(("duration", "billable"), [(0.5, 30), (30.0, 30), (30.2, 31)])
+def test_a_job_is_billed_for_at_least_30_seconds(
+    caller: Caller, runner: RunnerSide, duration: float, billable: int
+) -> None:
+    runner.complete(caller, replace(FOOTAGE, duration_seconds=duration))
+    assert shown(caller.get("/quota"))["api"]["monthUsageSeconds"] == billable
+    estimate = shown(caller.api.discover("/pricing/estimate", durationSeconds=duration))
+    assert estimate["billableSeconds"] == billable
+
+
+@covers("limits/discovery-cache-lifetime")
+@pytest.mark.parametrize(
+    "path", ["/openapi.json", "/pricing", "/pricing/estimate?durationSeconds=1", "/formats"]
+)
+def test_discovery_may_be_kept_for_300_seconds(api: ContractApi, path: str) -> None:
+    assert api.discover(path).headers["cache-control"] == "public, max-age=300"
+
+
+@covers("limits/recommended-polling-interval-for-a-job")
+def test_polling_every_5_seconds_fits_the_reads_bucket_and_the_service_asks_for_15(
+    caller: Caller,
+) -> None:
+    """As many unfinished jobs as an account may have, each polled every 5 seconds."""
+    job_id = caller.create()["jobId"]
+    not_ready = caller.get(f"/jobs/{job_id}/scenes")
+    assert 5 <= int(not_ready.headers["retry-after"]) <= 15
+    reads = int(caller.get(f"/jobs/{job_id}", include="none").headers["x-ratelimit-limit"])
+    assert reads >= 50 * 60 / 5
