@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from pipelines.contracts import Speaker, TranscriptResult, TranscriptSegment, TranscriptWord
@@ -220,6 +221,7 @@ def _upload_fields() -> dict[str, Any]:
     }
 
 
+@lru_cache(maxsize=1)
 def responses() -> dict[str, Any]:
     """``data`` of each operation's success (the whole body where there is no envelope)."""
     queued = job(JobState.QUEUED)

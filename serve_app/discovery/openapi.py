@@ -212,8 +212,8 @@ def _failure(operation: Operation, status: int, codes: list[ErrorCode]) -> dict[
         always.append("Retry-After")
     elif any(waits):
         sometimes.append("Retry-After")
-    if operation.deprecated and status in {404, 409}:
-        always.extend(("Deprecation", "Link"))
+    if operation.deprecated:
+        counted.extend(("Deprecation", "Link"))
     return {
         "description": f"{_REASONS[status]} {', '.join(f'`{code}`' for code in codes)}.",
         "headers": headers_of(always, sometimes),

@@ -83,7 +83,11 @@ def json_path(location: tuple[int | str, ...]) -> str:
 
 
 class RequestIdMiddleware:
-    """Gives every request an id of our own making and returns it in ``X-Request-Id``."""
+    """Gives every request an id of our own making and returns it in ``X-Request-Id``.
+
+    It also ends what no handler knows, and does so here because an exception that
+    reached the server would make it close the connection after the answer.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -94,14 +98,24 @@ class RequestIdMiddleware:
             return
         identifier = f"req_{secrets.token_hex(16)}"
         scope["vas_request_id"] = identifier
+        started = False
 
         async def send_with_id(message: Message) -> None:
+            nonlocal started
+            started = True
             if message["type"] == "http.response.start":
                 # A replayed answer keeps the id that stands in its body.
                 MutableHeaders(scope=message).setdefault("X-Request-Id", identifier)
             await send(message)
 
-        await self.app(scope, receive, send_with_id)
+        try:
+            await self.app(scope, receive, send_with_id)
+        except Exception:
+            log.exception("request %s failed", identifier)
+            if started:
+                raise
+            answer = failure(Request(scope), ApiError(ErrorCode.INTERNAL_ERROR))
+            await answer(scope, receive, send_with_id)
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -131,14 +145,6 @@ def install_error_handlers(app: FastAPI) -> None:
 
     for kind in UNAVAILABLE:
         app.add_exception_handler(kind, on_unavailable)
-
-    @app.exception_handler(Exception)
-    async def on_unexpected(request: Request, error: Exception) -> Response:
-        log.exception("request %s failed", request_id(request), exc_info=error)
-        response = failure(request, ApiError(ErrorCode.INTERNAL_ERROR))
-        # Sent from outside RequestIdMiddleware, which therefore cannot add it.
-        response.headers["X-Request-Id"] = request_id(request)
-        return response
 
 
 def _validation_failure(error: RequestValidationError) -> ApiError:

@@ -42,7 +42,6 @@ class UploadGate:
             raise ApiError(
                 ErrorCode.SERVICE_UNAVAILABLE,
                 "Too many uploads are running.",
-                headers={"Retry-After": "5"},
             )
         self._free -= 1
         try:

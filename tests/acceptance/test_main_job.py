@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -231,3 +233,24 @@ def test_real_media(service: Service, name: str, scenes: int | None, words: bool
             assert len(client.get_transcript(job["jobId"])["text"].split()) > 8
         else:
             assert job["stages"]["transcript"]["reason"] == "no_audio"
+
+
+def test_the_quickstart_notebook_runs(
+    service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VAS_URL", service.base_url)
+    monkeypatch.setenv("VAS_KEY", service.api_key)
+    monkeypatch.chdir(PROJECT / "notebooks")
+    shown: list[Any] = []
+    display = types.ModuleType("IPython.display")
+    display.display = shown.append  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    notebook = json.loads((PROJECT / "notebooks" / "01_quickstart.ipynb").read_text())
+    names: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)  # noqa: S102
+    names["client"].close()
+    assert shown[0].size[0] > 500
+    assert "good morning" in capsys.readouterr().out

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -25,33 +26,33 @@ class ContractApi(RunningApi):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self._runner = asyncio.Runner()
+        self._loop = asyncio.new_event_loop()
+        self._loop_thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.database = Database(settings.database_url or "", pool_size=3)
         self._visitors = 0
 
     def __enter__(self) -> Self:
         super().__enter__()
+        self._loop_thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
-        self._runner.run(self.database.close())
-        self._runner.close()
+        self.run(self.database.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop_thread.join(10)
+        self._loop.close()
 
-    def await_(self, awaitable: Callable[[], Awaitable[Result]]) -> Result:
-        """Run something asynchronous beside the server's own loop."""
-
-        async def run() -> Result:
-            return await awaitable()
-
-        return self._runner.run(run())
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run something asynchronous, on a loop of the tests' own."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def transact(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-        async def run() -> Result:
+        async def transaction() -> Result:
             async with self.database.transaction() as connection:
                 return await work(connection)
 
-        return self._runner.run(run())
+        return self.run(transaction())
 
     def sql(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """Rows of a statement, in a transaction of its own."""

@@ -144,7 +144,7 @@ class RunnerSide:
     def sweep(self) -> None:
         """One round of the reaper."""
         reaper = Reaper(replace(self.api.world, database=self.api.database))
-        self.api.await_(reaper.sweep)
+        self.api.run(reaper.sweep())
 
     def lose(self, job_id: str) -> None:
         """Lease the job to a runner that is never heard of again."""

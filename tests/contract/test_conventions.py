@@ -84,6 +84,7 @@ def test_caption_and_text_transcripts_are_files(
     answer = caller.get(f"/jobs/{job_id}/transcript", format=form)
     assert answer.headers["content-type"].split(";")[0] == media_type
     assert answer.headers["content-disposition"] == f'attachment; filename="clip.{form}"'
+    assert REQUEST_ID.fullmatch(answer.headers["x-request-id"])
     with pytest.raises(ValueError, match=r"Expecting value|Extra data"):
         answer.json()
 
@@ -170,7 +171,7 @@ def test_doc_url_leads_to_the_codes_entry(caller: Caller) -> None:
         assert address.fragment == body["code"]
 
 
-@pytest.mark.xfail(reason="the error reference is not served yet", strict=True)
+@covers("envelope/docUrl")
 def test_the_error_reference_has_an_entry_for_every_code(caller: Caller) -> None:
     page = caller.api.client.get(f"{caller.api.root}/docs/errors")
     assert page.headers["content-type"].startswith("text/html")

@@ -7,13 +7,18 @@ unfinished stages in test_transitions, rates in test_limits.
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import json
 from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
 
 import httpx
 import psycopg
 import pytest
 
 from serve_app.errors import CATALOGUE, ErrorCode
+from serve_app.settings import Settings
 from storage import keys, ledger
 from tests.contract.calling import RATE_HEADERS, Caller, ContractApi, refusal, shown
 from tests.contract.conftest import fresh_settings
@@ -169,6 +174,56 @@ def test_a_failure_of_the_service_is_an_internal_error(fragile: tuple[ContractAp
     assert caller.get("/jobs").status_code == 200
 
 
+@covers("error-codes/INTERNAL_ERROR")
+def test_the_connection_stays_open_after_an_internal_error(
+    fragile: tuple[ContractApi, str],
+) -> None:
+    """A client that sends its retry on the same connection must not run into a reset."""
+    api, _ = fragile
+    headers = {"X-API-Key": api.customer().key}
+    connection = http.client.HTTPConnection(urlsplit(api.root).netloc, timeout=10)
+    connection.connect()
+    connection.auto_open = 0
+    api.sql("ALTER TABLE jobs RENAME TO jobs_away")
+    statuses = []
+    with contextlib.closing(connection):
+        for _ in range(3):
+            connection.request("GET", "/v1/api/jobs", headers=headers)
+            answer = connection.getresponse()
+            statuses.append((answer.status, json.loads(answer.read()).get("code")))
+            if len(statuses) == 2:
+                api.sql("ALTER TABLE jobs_away RENAME TO jobs")
+    assert statuses == [(500, "INTERNAL_ERROR"), (500, "INTERNAL_ERROR"), (200, None)]
+
+
+@covers("error-codes/SERVICE_UNAVAILABLE")
+def test_more_uploads_at_once_than_a_replica_takes_are_told_to_come_back(
+    contract_settings: Settings,
+) -> None:
+    one_at_a_time = contract_settings.model_copy(update={"max_concurrent_uploads": 1})
+    with ContractApi(one_at_a_time) as api:
+        caller = api.caller()
+        first, second = (caller.create()["uploadUrl"] for _ in range(2))
+        with half_an_upload(first):
+            refused = httpx.put(second, content=b"footage", trust_env=False)
+        refusal(refused, 503, "SERVICE_UNAVAILABLE", retry_after="30")
+
+
+@contextlib.contextmanager
+def half_an_upload(url: str) -> Iterator[None]:
+    """A PUT that has begun, and does not go on for the block."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=10)
+    with contextlib.closing(connection):
+        connection.putrequest("PUT", f"{parts.path}?{parts.query}")
+        connection.putheader("Content-Length", "1000")
+        connection.putheader("Expect", "100-continue")
+        connection.endheaders()
+        # The server asks for the body once the endpoint reads it: then the place is taken.
+        assert connection.sock.recv(100).startswith(b"HTTP/1.1 100")
+        yield
+
+
 @covers("error-codes/SERVICE_UNAVAILABLE")
 def test_without_its_database_the_service_is_unavailable(
     fragile: tuple[ContractApi, str], postgres_url: str
@@ -184,4 +239,4 @@ def test_without_its_database_the_service_is_unavailable(
         answer = caller.post("/jobs", {"fileName": "a.mp4"})
         operator.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
     refusal(answer, 503, "SERVICE_UNAVAILABLE", retry_after="30")
-    api.await_(api.database.engine.dispose)
+    api.run(api.database.engine.dispose())

@@ -99,7 +99,7 @@ def test_a_creation_in_progress_is_repeated_with_the_same_key(caller: Caller) ->
             assert await asyncio.to_thread(refused.wait, 10)
         return await repeated
 
-    job = caller.api.await_(create_beside_a_first_request)
+    job = caller.api.run(create_beside_a_first_request())
     assert set(sleeps.seconds) == {2}
     assert create() == job
     assert [item["jobId"] for item in caller.get("/jobs").json()["data"]] == [job["jobId"]]
