@@ -11,8 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.acceptance.conftest import DEMO, Service, running, wait_until
-from tests.benchmarks.service_jobs import first_seconds
+from tests.acceptance.conftest import Service, running, wait_until
 from tests.conftest import PROJECT
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(400)]
@@ -40,18 +39,6 @@ def test_a_port_in_use_is_said_in_a_sentence(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert "is in use" in ended.stderr
     assert "Traceback" not in ended.stderr
-
-
-def test_twenty_jobs_on_one_logical_cpu_all_complete(tmp_path: Path) -> None:
-    clip = first_seconds(DEMO, tmp_path / "clip.mp4", 4.0)
-    one_cpu = {"VAS_RAY_CPUS": "1", "VAS_RUNNER_CONCURRENCY": "4", "VAS_TRANSCRIBER_REPLICAS": "1"}
-    with running(tmp_path / "data", tmp_path / "service.log", **one_cpu) as service:
-        jobs = [service.submit(clip) for _ in range(20)]
-        states = [service.ended(job, timeout_seconds=240)["state"] for job in jobs]
-        assert states == ["completed"] * 20
-        first = service.results(jobs[0])
-        assert len(first["scenes"]) == 2
-        assert all(service.results(job) == first for job in jobs[1:])
 
 
 def test_after_a_hard_kill_the_next_start_clears_the_way_and_keeps_the_data(

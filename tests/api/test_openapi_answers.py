@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -13,23 +12,12 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from pipelines.contracts import AudioStream, MediaInfo, StageCode, StageError, VideoStream
-from serve_app.discovery import examples
-from serve_app.runner import publishing
-from serve_app.runner.publishing import Lease
-from storage import jobs, keys
-from storage.results import TrackTranscript
+from storage import keys
 from storage.tables import ledger_entries
-from storage.types import LedgerKind, StageName, StageStatus
+from storage.types import LedgerKind
 from tests.api.conftest import Customer, RunningApi
 from tests.api.interface_contract import BY_ID, Contract
-
-SCENES: list[dict[str, Any]] = [
-    {name: value for name, value in examples.SCENE.items() if name != "thumbnailUrl"}
-    | {"thumbnailKey": "jobs/x/0.jpg"}
-]
-SPOKEN = examples.responses()["getTranscript"]
-TRANSCRIPT = {name: SPOKEN[name] for name in ("speakers", "text", "segments")}
+from tests.api.published_jobs import complete, created, fail, signed_in, track
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,79 +36,6 @@ class Scenery:
 @pytest.fixture(scope="module")
 def contract(api: RunningApi) -> Contract:
     return Contract(api.client.get("/openapi.json").json())
-
-
-def media(streams: int) -> MediaInfo:
-    video = VideoStream(0, "h264", 640, 360, 0, 1.0, 25.0, 2380)
-    audio = tuple(AudioStream(n + 1, "aac", 48_000, 2, "en", None) for n in range(streams))
-    return MediaInfo("mp4", 1000, 95.2, video, audio)
-
-
-def created(api: RunningApi, customer: Customer, **body: Any) -> str:
-    body |= {"url": "https://media.example.com/clip.mp4"}
-    answer = api.client.post("/jobs/from-url", json=body, headers=customer.headers)
-    assert answer.status_code == 201, answer.text
-    job_id: str = answer.json()["data"]["jobId"]
-    return job_id
-
-
-async def lease_of(connection: AsyncConnection, job_id: str) -> Lease:
-    """The job must be the only one that waits."""
-    taken = await jobs.lease_next(connection, lease=timedelta(seconds=60))
-    assert taken is not None
-    assert str(taken[0]) == job_id
-    return Lease(*taken)
-
-
-def track(index: int, error: str | None = None) -> TrackTranscript:
-    status = StageStatus.COMPLETED if error is None else StageStatus.FAILED
-    document = TRANSCRIPT if error is None else None
-    language = "en" if error is None else None
-    return TrackTranscript(index, f"Mic {index}", status, error, language, document)
-
-
-def complete(
-    api: RunningApi, job_id: str, tracks: list[TrackTranscript], warnings: list[dict[str, str]]
-) -> None:
-    async def publish(connection: AsyncConnection) -> None:
-        lease = await lease_of(connection, job_id)
-        found = media(len(tracks))
-        await publishing.start_stage(connection, lease, StageName.INGEST)
-        await publishing.raise_hold(connection, lease, found)
-        await publishing.publish_ingest(
-            connection,
-            lease,
-            media=found,
-            result={},
-            track_names=[item.track_name for item in tracks],
-            warnings=warnings,
-            timings={},
-        )
-        await publishing.publish_scenes(connection, lease, SCENES, {})
-        await publishing.publish_transcripts(connection, lease, tracks, {})
-
-    api.transact(publish)
-
-
-def fail(api: RunningApi, job_id: str) -> None:
-    async def publish(connection: AsyncConnection) -> None:
-        lease = await lease_of(connection, job_id)
-        error = StageError(StageCode.FETCH_FAILED, "The source answered 404.")
-        await publishing.fail_stage(connection, lease, StageName.INGEST, error)
-
-    api.transact(publish)
-
-
-def signed_in(api: RunningApi, customer: Customer) -> tuple[dict[str, str], str]:
-    async def work(connection: AsyncConnection) -> tuple[str, str]:
-        link = await keys.create_sign_in_link(connection, customer.account_id)
-        session = await keys.exchange_sign_in_link(connection, link)
-        spare = await keys.create_key(connection, customer.account_id)
-        assert session is not None
-        return session, str(spare.id)
-
-    session, key_id = api.transact(work)
-    return {"Authorization": f"Bearer {session}"}, key_id
 
 
 @pytest.fixture(scope="module")
