@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from storage.database import Database, Row
-from storage.jobs import JOB_QUERY, JobRecord, job_record
+from storage.job_records import JOB_QUERY, JobRecord, job_record
 from storage.keys import fingerprint
 from storage.tables import jobs
 

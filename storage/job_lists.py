@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, and_, exists, not_, or_, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from storage.jobs import JOB_QUERY, JobRecord, job_record
+from storage.job_records import JOB_QUERY, JobRecord, job_record
 from storage.tables import jobs, scene_lists, stages
 from storage.types import JobState, StageName, StageStatus
 

@@ -7,14 +7,11 @@ so; nobody reads first and writes later.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    RowMapping,
     bindparam,
     func,
     insert,
@@ -26,16 +23,15 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from storage.tables import jobs, scene_lists, stages, transcripts
+from storage.job_records import JOB_QUERY, JobRecord, NewJob, job_record
+from storage.tables import jobs, stages
 from storage.types import (
     MODE_STAGES,
     TRANSITIONS,
     JobState,
-    ProcessingMode,
     SkipReason,
     StageName,
     StageStatus,
-    Tier,
 )
 
 MAX_LEASES = 3
@@ -47,120 +43,6 @@ QUEUE_CHANNEL = "vas_jobs_queued"
 
 class LeaseLostError(Exception):
     """The lease token is no longer the job's: cancelled, taken over, or ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageRecord:
-    """One stage of a job as stored."""
-
-    status: StageStatus
-    progress: float
-    skip_reason: SkipReason | None
-    error_code: str | None
-    error_message: str | None
-    timings: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class JobRecord:
-    """A job as stored, with its stages."""
-
-    id: uuid.UUID
-    account_id: uuid.UUID
-    state: JobState
-    processing_mode: ProcessingMode
-    tier: Tier
-    file_name: str
-    callback_url: str | None
-    metadata: dict[str, Any]
-    source: dict[str, Any]
-    batch_id: uuid.UUID | None
-    batch_index: int | None
-    created_at: datetime
-    started_at: datetime | None
-    completed_at: datetime | None
-    upload_expires_at: datetime | None
-    duration_ms: int | None
-    audio_track_names: list[str] | None
-    warnings: list[dict[str, str]]
-    error_code: str | None
-    error_message: str | None
-    held_cents: int
-    charged_cents: int
-    billable_seconds: int | None
-    quote_cents: dict[str, int] | None
-    lease_token: uuid.UUID | None
-    lease_count: int
-    scene_count: int | None
-    tracks_completed: int
-    stages: dict[StageName, StageRecord]
-
-
-@dataclass(frozen=True, slots=True)
-class NewJob:
-    """What a job is created from."""
-
-    account_id: uuid.UUID
-    state: JobState
-    processing_mode: ProcessingMode
-    file_name: str
-    source: dict[str, Any]
-    tier: Tier = Tier.STANDARD
-    callback_url: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-    batch_id: uuid.UUID | None = None
-    batch_index: int | None = None
-    upload_lifetime: timedelta | None = None
-    id: uuid.UUID = field(default_factory=uuid.uuid4)
-
-
-_STAGES_JSON = (
-    select(
-        func.jsonb_object_agg(
-            stages.c.stage,
-            func.jsonb_build_object(
-                "status",
-                stages.c.status,
-                "progress",
-                stages.c.progress,
-                "skip_reason",
-                stages.c.skip_reason,
-                "error_code",
-                stages.c.error_code,
-                "error_message",
-                stages.c.error_message,
-                "timings",
-                stages.c.timings,
-            ),
-        )
-    )
-    .where(stages.c.job_id == jobs.c.id)
-    .correlate(jobs)
-    .scalar_subquery()
-    .label("stages")
-)
-_SCENE_COUNT = (
-    select(scene_lists.c.scene_count)
-    .where(scene_lists.c.job_id == jobs.c.id)
-    .correlate(jobs)
-    .scalar_subquery()
-    .label("scene_count")
-)
-_TRACKS_COMPLETED = (
-    select(func.count())
-    .select_from(transcripts)
-    .where(transcripts.c.job_id == jobs.c.id, transcripts.c.status == StageStatus.COMPLETED)
-    .correlate(jobs)
-    .scalar_subquery()
-    .label("tracks_completed")
-)
-_PLAIN_COLUMNS = [
-    jobs.c[name]
-    for name in JobRecord.__dataclass_fields__
-    if name not in {"stages", "scene_count", "tracks_completed"}
-]
-# A job as everything reads it: one statement, whatever is asked of it next.
-JOB_QUERY = select(*_PLAIN_COLUMNS, _SCENE_COUNT, _TRACKS_COMPLETED, _STAGES_JSON)
 
 
 async def insert_job(connection: AsyncConnection, job: NewJob) -> None:
@@ -214,29 +96,6 @@ async def find_job(
         query = query.with_for_update(of=jobs)
     row = (await connection.execute(query)).mappings().first()
     return None if row is None else job_record(row)
-
-
-def job_record(row: Mapping[str, Any] | RowMapping) -> JobRecord:
-    """A row of JOB_QUERY as a record."""
-    values: dict[str, Any] = dict(row)
-    values["state"] = JobState(values["state"])
-    values["processing_mode"] = ProcessingMode(values["processing_mode"])
-    values["tier"] = Tier(values["tier"])
-    raw_stages = values["stages"]
-    values["stages"] = {name: _stage(raw_stages[name]) for name in StageName}
-    return JobRecord(**values)
-
-
-def _stage(raw: dict[str, Any]) -> StageRecord:
-    reason = raw["skip_reason"]
-    return StageRecord(
-        status=StageStatus(raw["status"]),
-        progress=raw["progress"],
-        skip_reason=SkipReason(reason) if reason else None,
-        error_code=raw["error_code"],
-        error_message=raw["error_message"],
-        timings=raw["timings"],
-    )
 
 
 async def set_state(
@@ -527,24 +386,3 @@ async def count_unfinished(connection: AsyncConnection, account_id: uuid.UUID) -
         .where(jobs.c.account_id == account_id, jobs.c.completed_at.is_(None))
     )
     return int((await connection.execute(query)).scalar_one())
-
-
-CLEANING_DELAY = timedelta(seconds=30)
-"""A cancelled job's tasks may write for some seconds more; their objects must go too."""
-
-
-async def uncleaned_jobs(connection: AsyncConnection, *, limit: int) -> list[uuid.UUID]:
-    """Jobs that ended a while ago and whose intermediate objects still lie there."""
-    query = (
-        select(jobs.c.id)
-        .where(jobs.c.completed_at < func.now() - CLEANING_DELAY, jobs.c.cleaned_at.is_(None))
-        .order_by(jobs.c.completed_at)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    )
-    return list((await connection.execute(query)).scalars())
-
-
-async def mark_cleaned(connection: AsyncConnection, job_id: uuid.UUID) -> None:
-    """Remember that a job's intermediate objects are gone."""
-    await connection.execute(update(jobs).where(jobs.c.id == job_id).values(cleaned_at=func.now()))

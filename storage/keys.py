@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import RowMapping, Text, cast, func, insert, select, update
+from sqlalchemy import RowMapping, Text, cast, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -255,3 +255,9 @@ async def set_restrictions(
         if wanted is not None:
             values[column] = func.now() if wanted else None
     await connection.execute(update(accounts).where(accounts.c.id == account_id).values(values))
+
+
+async def forget_old_sign_ins(connection: AsyncConnection) -> None:
+    """Drop sign-in links and sessions whose time is over."""
+    for table in (sign_in_links, sessions):
+        await connection.execute(delete(table).where(table.c.expires_at < func.now()))

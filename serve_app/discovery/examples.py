@@ -17,7 +17,7 @@ from serve_app.jobs import formats
 from serve_app.jobs.rendering import render_job, render_summary, timestamp
 from serve_app.runner.documents import transcript_document
 from serve_app.webhooks.routes import TEST_MESSAGE
-from storage.jobs import JobRecord, StageRecord
+from storage.job_records import JobRecord, StageRecord
 from storage.types import (
     TERMINAL_STATES,
     JobState,

@@ -26,7 +26,7 @@ from storage.access import (
     authenticate_count_and_read,
     count_request,
 )
-from storage.jobs import JobRecord
+from storage.job_records import JobRecord
 from storage.keys import KEY_PREFIX, SESSION_PREFIX, find_session
 
 _RANDOM_PART = r"[A-Za-z0-9_-]{43}"

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from pipelines.contracts import Speaker, TranscriptSegment, TranscriptWord
 from pipelines.merge.captions import to_srt, to_txt, to_vtt
-from storage.jobs import JobRecord
+from storage.job_records import JobRecord
 from storage.results import TrackTranscript
 
 _MEDIA_TYPES = {"srt": "application/x-subrip", "vtt": "text/vtt", "txt": "text/plain"}

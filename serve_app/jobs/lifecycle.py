@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from serve_app.jobs.rendering import render_job, timestamp
 from storage import jobs, ledger, outbox
 from storage.database import Connection
-from storage.jobs import JobRecord
+from storage.job_records import JobRecord
 from storage.types import (
     ENDED_STATUSES,
     TERMINAL_EVENTS,

@@ -28,7 +28,7 @@ from serve_app.jobs.schemas import (
 )
 from serve_app.sealing import Sealer
 from serve_app.settings import Settings
-from storage.jobs import NewJob
+from storage.job_records import NewJob
 from storage.types import JobState, ProcessingMode, Tier
 from storage.uploads import MEDIA_SLOT, Upload
 

@@ -7,7 +7,7 @@ from typing import Any
 from serve_app.errors import ApiError, ErrorCode, invalid
 from storage import results
 from storage.database import Connection
-from storage.jobs import JobRecord
+from storage.job_records import JobRecord
 from storage.results import TrackTranscript
 from storage.types import SkipReason, StageName, StageStatus
 

@@ -18,7 +18,7 @@ from serve_app.jobs import results, service
 from serve_app.jobs.rendering import render_job, render_summary
 from serve_app.jobs.thumbnails import with_thumbnails
 from storage.job_lists import LEGACY_FILTERS, list_jobs
-from storage.jobs import JobRecord
+from storage.job_records import JobRecord
 from storage.types import JobState
 
 INCLUDABLE = frozenset({"scenes", "transcript"})

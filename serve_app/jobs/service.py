@@ -12,7 +12,7 @@ from serve_app.jobs.plans import JobPlan
 from serve_app.settings import Settings
 from storage import jobs, keys, ledger, uploads
 from storage.database import Connection
-from storage.jobs import JobRecord, NewJob
+from storage.job_records import JobRecord, NewJob
 from storage.types import TERMINAL_STATES, JobState, SkipReason
 
 

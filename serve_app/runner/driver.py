@@ -19,7 +19,8 @@ from serve_app.runner.publishing import Lease
 from serve_app.runner.stage_work import StageWork
 from serve_app.world import World
 from storage import jobs
-from storage.jobs import JobRecord, LeaseLostError
+from storage.job_records import JobRecord
+from storage.jobs import LeaseLostError
 from storage.types import ENDED_STATUSES, StageName, StageStatus
 
 log = logging.getLogger("vas.runner")

@@ -15,7 +15,7 @@ from serve_app.credits import pricing
 from serve_app.jobs.lifecycle import end_job, finish_if_ended
 from storage import jobs, ledger, results
 from storage.database import Connection
-from storage.jobs import JobRecord
+from storage.job_records import JobRecord
 from storage.results import TrackTranscript
 from storage.types import JobState, SkipReason, StageName, StageStatus
 

@@ -25,7 +25,7 @@ from serve_app.runner import publishing
 from serve_app.runner.documents import scene_document, transcript_document
 from serve_app.runner.publishing import Lease
 from serve_app.world import World
-from storage.jobs import JobRecord
+from storage.job_records import JobRecord
 from storage.results import TrackTranscript
 from storage.types import StageName, StageStatus
 from storage.uploads import MEDIA_SLOT, list_uploads

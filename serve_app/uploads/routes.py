@@ -19,7 +19,7 @@ from serve_app.jobs.service import get_any_job
 from serve_app.uploads.urls import UPLOAD_PURPOSE, UPLOADS_PATH
 from serve_app.world import World
 from storage import jobs, uploads
-from storage.jobs import JobRecord
+from storage.job_records import JobRecord
 from storage.objects import ObjectStore
 from storage.types import JobState
 

@@ -8,7 +8,7 @@ from serve_app.http.context import API_PREFIX
 from serve_app.http.signing import Signer
 from serve_app.jobs.plans import AUDIO_SLOT, max_upload_bytes
 from serve_app.settings import Settings
-from storage.jobs import JobRecord
+from storage.job_records import JobRecord
 from storage.uploads import MEDIA_SLOT, Upload
 
 UPLOAD_PURPOSE = "upload"

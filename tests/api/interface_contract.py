@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -28,11 +29,9 @@ class Contract:
     def validator(self, *path: str) -> Draft202012Validator:
         """Of the schema at ``path`` in the document."""
         pointer = "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)
-        return Draft202012Validator(
-            {"$ref": f"{_ROOT}#/{quote(pointer, safe='/~')}"},
-            registry=self.registry,
-            format_checker=FormatChecker(),
-        )
+        open_validator = partial(Draft202012Validator, registry=self.registry)
+        schema = {"$ref": f"{_ROOT}#/{quote(pointer, safe='/~')}"}
+        return open_validator(schema, format_checker=FormatChecker())
 
     def check(self, operation_id: str, answer: httpx.Response) -> None:
         """Raises where status, media type, headers or body are not as documented."""

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from serve_app.settings import Settings
 from storage import jobs, results
 from storage.job_lists import LEGACY_FILTERS
-from storage.jobs import NewJob
+from storage.job_records import NewJob
 from storage.types import JobState, ProcessingMode, StageName, StageStatus
 from tests.api.conftest import Customer, RunningApi
 from tests.api.test_jobs_api import expect_error

@@ -194,6 +194,3 @@ def _spoken(text: str) -> TranscriptResult:
     )
     segment = TranscriptSegment(0, 1000, words[-1].end_ms, text, "speaker_0", 0.9, words)
     return TranscriptResult("en", (Speaker("speaker_0", "Speaker 1", 0.9),), (segment,), 1, 0)
-
-
-__all__ = ["AUDIO_ONLY", "FOOTAGE", "SILENT", "TWO_TRACKS", "Lease", "RunnerSide"]

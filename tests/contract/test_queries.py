@@ -11,7 +11,7 @@ import pytest
 
 from storage import jobs as stored_jobs
 from storage.database import Connection
-from storage.jobs import NewJob
+from storage.job_records import NewJob
 from storage.types import JobState, ProcessingMode
 from tests.contract.calling import Caller, ContractApi, refusal, shown
 from tests.contract.runner_side import TWO_TRACKS, RunnerSide

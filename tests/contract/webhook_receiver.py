@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -105,7 +104,3 @@ def _forward(patch: pytest.MonkeyPatch, port: int, to_port: int) -> None:
         return await connect(self, host, actual, *rest, **named)
 
     patch.setattr(httpcore.AnyIOBackend, "connect_tcp", forwarded)
-
-
-def seconds_now() -> int:
-    return int(time.time())

@@ -11,7 +11,8 @@ from sqlalchemy import text
 
 from storage import jobs, keys
 from storage.database import Database
-from storage.jobs import LeaseLostError, NewJob
+from storage.job_records import NewJob
+from storage.jobs import LeaseLostError
 from storage.types import (
     TERMINAL_STATES,
     TRANSITIONS,

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from storage import jobs, keys, ledger
 from storage.database import Database
-from storage.jobs import NewJob
+from storage.job_records import NewJob
 from storage.ledger import InsufficientCreditsError
 from storage.types import JobState, ProcessingMode, StageName
 

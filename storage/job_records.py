@@ -1,0 +1,151 @@
+"""Jobs as stored: the records that everything reads, and the one query that reads them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import RowMapping, func, select
+
+from storage.tables import jobs, scene_lists, stages, transcripts
+from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """One stage of a job as stored."""
+
+    status: StageStatus
+    progress: float
+    skip_reason: SkipReason | None
+    error_code: str | None
+    error_message: str | None
+    timings: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job as stored, with its stages."""
+
+    id: uuid.UUID
+    account_id: uuid.UUID
+    state: JobState
+    processing_mode: ProcessingMode
+    tier: Tier
+    file_name: str
+    callback_url: str | None
+    metadata: dict[str, Any]
+    source: dict[str, Any]
+    batch_id: uuid.UUID | None
+    batch_index: int | None
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    upload_expires_at: datetime | None
+    duration_ms: int | None
+    audio_track_names: list[str] | None
+    warnings: list[dict[str, str]]
+    error_code: str | None
+    error_message: str | None
+    held_cents: int
+    charged_cents: int
+    billable_seconds: int | None
+    quote_cents: dict[str, int] | None
+    lease_token: uuid.UUID | None
+    lease_count: int
+    scene_count: int | None
+    tracks_completed: int
+    stages: dict[StageName, StageRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """What a job is created from."""
+
+    account_id: uuid.UUID
+    state: JobState
+    processing_mode: ProcessingMode
+    file_name: str
+    source: dict[str, Any]
+    tier: Tier = Tier.STANDARD
+    callback_url: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    batch_id: uuid.UUID | None = None
+    batch_index: int | None = None
+    upload_lifetime: timedelta | None = None
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
+
+
+_STAGES_JSON = (
+    select(
+        func.jsonb_object_agg(
+            stages.c.stage,
+            func.jsonb_build_object(
+                "status",
+                stages.c.status,
+                "progress",
+                stages.c.progress,
+                "skip_reason",
+                stages.c.skip_reason,
+                "error_code",
+                stages.c.error_code,
+                "error_message",
+                stages.c.error_message,
+                "timings",
+                stages.c.timings,
+            ),
+        )
+    )
+    .where(stages.c.job_id == jobs.c.id)
+    .correlate(jobs)
+    .scalar_subquery()
+    .label("stages")
+)
+_SCENE_COUNT = (
+    select(scene_lists.c.scene_count)
+    .where(scene_lists.c.job_id == jobs.c.id)
+    .correlate(jobs)
+    .scalar_subquery()
+    .label("scene_count")
+)
+_TRACKS_COMPLETED = (
+    select(func.count())
+    .select_from(transcripts)
+    .where(transcripts.c.job_id == jobs.c.id, transcripts.c.status == StageStatus.COMPLETED)
+    .correlate(jobs)
+    .scalar_subquery()
+    .label("tracks_completed")
+)
+_PLAIN_COLUMNS = [
+    jobs.c[name]
+    for name in JobRecord.__dataclass_fields__
+    if name not in {"stages", "scene_count", "tracks_completed"}
+]
+# A job as everything reads it: one statement, whatever is asked of it next.
+JOB_QUERY = select(*_PLAIN_COLUMNS, _SCENE_COUNT, _TRACKS_COMPLETED, _STAGES_JSON)
+
+
+def job_record(row: Mapping[str, Any] | RowMapping) -> JobRecord:
+    """A row of JOB_QUERY as a record."""
+    values: dict[str, Any] = dict(row)
+    values["state"] = JobState(values["state"])
+    values["processing_mode"] = ProcessingMode(values["processing_mode"])
+    values["tier"] = Tier(values["tier"])
+    raw_stages = values["stages"]
+    values["stages"] = {name: _stage(raw_stages[name]) for name in StageName}
+    return JobRecord(**values)
+
+
+def _stage(raw: dict[str, Any]) -> StageRecord:
+    reason = raw["skip_reason"]
+    return StageRecord(
+        status=StageStatus(raw["status"]),
+        progress=raw["progress"],
+        skip_reason=SkipReason(reason) if reason else None,
+        error_code=raw["error_code"],
+        error_message=raw["error_message"],
+        timings=raw["timings"],
+    )
