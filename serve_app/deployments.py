@@ -85,6 +85,8 @@ def build_app(settings: Settings) -> Application:
         name="Api",
         num_replicas=settings.api_replicas,
         max_ongoing_requests=256,
+        # A lost replica is noticed, and another started, while clients still wait.
+        health_check_period_s=2,
         graceful_shutdown_timeout_s=15,
         # A line a request, formatted and written, is a good part of a small request's time.
         logging_config={"enable_access_log": False},

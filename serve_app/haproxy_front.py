@@ -1,11 +1,12 @@
 """Serve's HAProxy, made fit to stand at the edge.
 
-Ray writes HAProxy's configuration itself and has no setting for four things:
+Ray writes HAProxy's configuration itself and has no setting for six things:
 metrics and statistics bound to loopback, the client's address passed on,
-errors of the proxy's own in our envelope, and one request id an answer (Serve
-adds one of its own behind ours). Ray lets the binary be chosen, so
-the binary that it starts is a few lines of shell which amend the configuration
-and then become HAProxy.
+errors of the proxy's own in our envelope, one request id an answer (Serve
+adds one of its own behind ours), an end to clients that never finish a
+request's head, and retries that spare what must not run twice. Ray lets the
+binary be chosen, so the binary that it starts is a few lines of shell which
+amend the configuration and then become HAProxy.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ if [ -w "$configuration" ]; then
         -e 's/^\\( *bind \\)\\*:/\\1127.0.0.1:/' \\
         -e '/^ *errorfile /d' \\
         -e '/^ *option forwardfor$/d' \\
-        -e 's|^defaults.*|&\\n    option forwardfor{errorfiles}|' \\
+        -e 's|^defaults.*|&\\n    option forwardfor\\n    timeout http-request 20s{errorfiles}|' \\
         -e '/^ *http-response set-header X-Request-Id /d' \\
-        -e 's|^frontend http_frontend.*|&\\n    {one_request_id}|' \\
+        -e 's|^frontend http_frontend.*|&\\n    {one_request_id}\\n    {safe_retries}|' \\
         "$configuration"
 fi
 exec {binary} "$@"
@@ -40,6 +41,8 @@ exec {binary} "$@"
 
 
 _ONE_REQUEST_ID = "http-response set-header X-Request-Id %[res.hdr(x-request-id,1)]"
+_SAFE_RETRIES = "http-request disable-l7-retry unless METH_GET"
+"""A request that was sent and not answered may have been carried out: only reads run again."""
 
 
 def write_front(folder: Path, *, docs_url: str) -> Path:
@@ -52,7 +55,8 @@ def write_front(folder: Path, *, docs_url: str) -> Path:
     binary = shlex.quote(get_haproxy_binary())
     files = "".join(rf"\n    errorfile {status} {error}" for status in (502, 503, 504))
     filled = _SCRIPT.replace("{errorfiles}", files).replace("{binary}", binary)
-    script.write_text(filled.replace("{one_request_id}", _ONE_REQUEST_ID))
+    filled = filled.replace("{one_request_id}", _ONE_REQUEST_ID)
+    script.write_text(filled.replace("{safe_retries}", _SAFE_RETRIES))
     script.chmod(0o755)
     return script
 

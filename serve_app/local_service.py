@@ -128,6 +128,11 @@ def _environment(settings: Settings, run_dir: Path) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(haproxy),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(haproxy / "server-state"),
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
+        # A replica that was lost with reads under way: another one answers them.
+        "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
+        "RAY_SERVE_HAPROXY_RETRIES": "10",
+        "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S": str(settings.answer_timeout_seconds),
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": str(settings.answer_timeout_seconds),
         # Replicas run our code on their own event loop: nothing in the API process blocks.
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
         # Ray Data tasks call models from plain threads, which have no event loop.

@@ -45,6 +45,9 @@ class Settings(BaseSettings):
     )
     api_replicas: int = Field(1, ge=1, le=256, description="Replicas of the HTTP API.")
     database_pool_size: int = Field(8, ge=2, le=100, description="Connections a process.")
+    answer_timeout_seconds: int = Field(
+        120, ge=1, le=3600, description="The proxy's patience: silent peers get 503 or are cut off."
+    )
     max_body_bytes: int = Field(1024**2, ge=1024, le=16 * 1024**2, description="JSON body limit.")
 
     max_concurrent_uploads: int = Field(

@@ -9,19 +9,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import psycopg
 import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app.client.api import ApiClient
 from serve_app.local_service import free_port
+from tests.api.conftest import transact
 from tests.conftest import PROJECT
 
+Result = TypeVar("Result")
 DEMO = PROJECT / "tests" / "media" / "demo.mp4"
 START_SECONDS = 150
 JOB_SECONDS = 150
@@ -90,10 +93,23 @@ class Service:
                 total += process.memory_full_info().pss
         return total
 
+    @property
+    def root(self) -> str:
+        """The address without the path of the API."""
+        return self.base_url.removesuffix("/v1/api")
+
+    @property
+    def database_url(self) -> str:
+        """The service's database."""
+        return f"postgresql://postgres@/postgres?host={self.data / 'postgres'}"
+
+    def transact(self, work: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
+        """Run ``work(connection)`` in a transaction of its own on the service's database."""
+        return transact(self.database_url, work)
+
     def query(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Look into the service's database."""
-        url = f"postgresql://postgres@/postgres?host={self.data / 'postgres'}"
-        with psycopg.connect(url, autocommit=True) as connection:
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
             return connection.execute(statement, parameters).fetchall()
 
 

@@ -81,17 +81,22 @@ class RunningApi:
 
     def transact(self, work: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
         """Run ``work(connection)`` in a transaction of its own, whatever loop the test is on."""
+        return transact(self.settings.database_url or "", work)
 
-        async def run() -> Result:
-            database = Database(self.settings.database_url or "", pool_size=2)
-            try:
-                async with database.transaction() as connection:
-                    return await work(connection)
-            finally:
-                await database.close()
 
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(lambda: asyncio.run(run())).result()
+def transact(url: str, work: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
+    """Run ``work(connection)`` in one transaction at ``url``, from a thread with its own loop."""
+
+    async def run() -> Result:
+        database = Database(url, pool_size=2)
+        try:
+            async with database.transaction() as connection:
+                return await work(connection)
+        finally:
+            await database.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(run())).result()
 
 
 @pytest.fixture(scope="module")

@@ -1,142 +1,33 @@
-"""The running API under Schemathesis, from its own interface document.
-
-Examples, coverage of boundaries, valid and invalid data, methods that nobody
-documented, missing and wrong credentials; then sequences along the document's
-links. ``VAS_SCHEMATHESIS_EXAMPLES`` raises the number of random cases an operation.
-"""
+"""The API under Schemathesis: every operation alone, and sequences along the links."""
 
 from __future__ import annotations
 
-import itertools
-import json
-import os
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
-from ipaddress import IPv4Address, ip_network
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
-from schemathesis.checks import load_all_checks
-from schemathesis.core.failures import Failure
-from schemathesis.openapi.checks import (
-    EnsureResourceAvailability,
-    RejectedPositiveData,
-    UseAfterFree,
-)
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from serve_app.discovery.openapi import build_document
-from serve_app.discovery.operations_forms import Auth
 from serve_app.settings import Settings
-from storage import keys, ledger
 from tests.api.conftest import SECRET, RunningApi
-from tests.api.interface_contract import BY_ID
-
-EXAMPLES = int(os.environ.get("VAS_SCHEMATHESIS_EXAMPLES", "4"))
-SCENARIOS = 5 * EXAMPLES
-CUSTOMERS = 120
-CANCELLING_DELETE = "DELETE /jobs/{jobId}"
-DOCUMENT = build_document()
-BOUNDS = settings(
-    max_examples=EXAMPLES,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
+from tests.contract.document_cases import (
+    BOUNDS,
+    SCENARIOS,
+    SCHEMA,
+    Visitors,
+    call_operation,
+    run_sequences,
 )
-URLS = st.integers(0, 999).map(lambda number: f"https://127.0.0.1/{number}.mp4")
-"""The only addresses that the API of these tests may call: nothing leaves this machine."""
-
-
-BEYOND_SCHEMAS = {
-    ("INVALID_URL", None): "a URL with a scheme is not yet one with a host",
-    ("URL_NOT_ALLOWED", None): "which addresses are public",
-    ("INVALID_CALLBACK_URL", None): "which addresses are public",
-    ("FILE_TOO_LARGE", None): "the limit depends on the type and on settings",
-    ("UNSUPPORTED_FORMAT", None): "which extensions are taken depends on settings",
-    ("IDEMPOTENCY_BODY_MISMATCH", None): "header and body must name the same key",
-    ("INVALID_REQUEST", "cursor"): "a cursor is what the service gave out",
-    ("INVALID_REQUEST", "status"): "not together with state",
-}
-"""Codes (and fields) with which valid data may be refused, and the rule that no schema tells."""
-
-
-@dataclass(frozen=True, slots=True)
-class Visitor:
-    """A customer with a key, a session and an address; counted apart from all others."""
-
-    account_id: uuid.UUID
-    key: str
-    session: str
-    address: str
-
-    def headers_for(self, operation_id: str) -> dict[str, str]:
-        match BY_ID[operation_id].auth:
-            case Auth.KEY:
-                return {"X-API-Key": self.key}
-            case Auth.SESSION:
-                return {"Authorization": f"Bearer {self.session}"}
-            case Auth.NONE:
-                return {"X-Forwarded-For": self.address}
-
-
-class Visitors:
-    """Hands out customers, so many that the real limits stay in force and are not reached."""
-
-    def __init__(self, api: RunningApi) -> None:
-        self.api = api
-        self._addresses = itertools.count(int(IPv4Address("198.18.0.1")))
-        self._in_turn = itertools.cycle(self._created(CUSTOMERS))
-        self._unused: list[Visitor] = []
-
-    def next(self) -> Visitor:
-        """One that had requests before."""
-        return next(self._in_turn)
-
-    def new(self) -> Visitor:
-        """One whose account is empty: the same sequence meets the same answers again."""
-        if not self._unused:
-            self._unused = self._created(SCENARIOS)
-        return self._unused.pop()
-
-    def _created(self, count: int) -> list[Visitor]:
-        async def create(connection: AsyncConnection) -> list[Visitor]:
-            return [
-                await _create_visitor(connection, str(IPv4Address(next(self._addresses))))
-                for _ in range(count)
-            ]
-
-        created = self.api.transact(create)
-        # In a transaction of its own, so that it is the newer key, which links lead to.
-        self.api.transact(lambda connection: _create_spare_keys(connection, created))
-        return created
-
-
-async def _create_spare_keys(connection: AsyncConnection, visitors: list[Visitor]) -> None:
-    for visitor in visitors:
-        await keys.create_key(connection, visitor.account_id)
-
-
-async def _create_visitor(connection: AsyncConnection, address: str) -> Visitor:
-    account = await keys.create_account(connection, uuid.uuid4().hex)
-    await ledger.grant(connection, account.id, 10**6, "test")
-    issued = await keys.create_key(connection, account.id)
-    link = await keys.create_sign_in_link(connection, account.id)
-    session = await keys.exchange_sign_in_link(connection, link)
-    assert session is not None
-    return Visitor(account.id, issued.secret, session, address)
 
 
 @pytest.fixture(scope="module")
-def visitors(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visitors]:
+def running_api(
+    postgres_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningApi]:
     name = f"schemathesis_{uuid.uuid4().hex}"
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template_vas')
@@ -148,114 +39,28 @@ def visitors(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
             allowed_networks=(ip_network("127.0.0.0/8"),),
         )
         with RunningApi(configured) as running:
-            yield Visitors(running)
+            yield running
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
-def _configuration() -> schemathesis.Config:
-    return schemathesis.Config.from_dict(
-        {
-            "generation": {
-                "deterministic": True,
-                # NUL is refused anywhere in a body, also in fields that are ignored otherwise.
-                "allow-x00": False,
-                "with-security-parameters": False,
-            },
-            "checks": {
-                # The usual ones, and 413: other fields of a bad request may be at fault too.
-                "negative_data_rejection": {
-                    "expected-statuses": [400, 401, 404, 405, 409, 413, 415, 422]
-                },
-            },
-        }
-    )
-
-
-schemathesis.openapi.format("uri", URLS)
-load_all_checks()
-SCHEMA = schemathesis.openapi.from_dict(DOCUMENT, config=_configuration())
-
-
-@schemathesis.hook
-def filter_failure(
-    context: schemathesis.HookContext,
-    failure: Failure,
-    case: schemathesis.Case[Any],
-    response: schemathesis.Response,
-) -> bool:
-    """Whether a failure counts: not where the rule is one that no schema can tell."""
-    answer = response.json()
-    if isinstance(failure, RejectedPositiveData):
-        blamed = {(answer["code"], None), (answer["code"], answer.get("param"))}
-        return blamed.isdisjoint(BEYOND_SCHEMAS)
-    if isinstance(failure, EnsureResourceAvailability):
-        # The job is there; the result asked for never will be.
-        return bool(answer["code"] != "RESULTS_UNAVAILABLE")
-    # The verb is reserved; today it cancels, and a cancelled job stays readable.
-    cancelled_only = isinstance(failure, UseAfterFree) and failure.operation == CANCELLING_DELETE
-    return not cancelled_only
-
-
-def invalid_queries_are_refused(
-    context: schemathesis.CheckContext,
-    response: schemathesis.Response,
-    case: schemathesis.Case[Any],
-) -> None:
-    """Schemathesis excuses a bad parameter when another one of the same query is good."""
-    operation = BY_ID[case.operation.definition.raw["operationId"]]
-    if case.method != operation.method:
-        return
-    sent = parse_qs(urlsplit(str(response.request.url)).query, keep_blank_values=True)
-    for parameter in operation.parameters:
-        values = sent.get(parameter.name, [])
-        if parameter.where == "query" and not all(_fits(parameter.schema, text) for text in values):
-            assert 400 <= response.status_code < 500, f"{parameter.name}={values} was accepted"
-
-
-def _fits(schema: dict[str, Any], text: str) -> bool:
-    """Whether the text of a query parameter is what the schema asks for."""
-    value: Any = text
-    if schema["type"] in {"integer", "number"}:
-        try:
-            value = json.loads(text)
-        except ValueError:
-            return False
-    return Draft202012Validator(schema).is_valid(value)
+@pytest.fixture(scope="module")
+def visitors(running_api: RunningApi) -> Visitors:
+    return Visitors(running_api)
 
 
 @SCHEMA.parametrize()
 @BOUNDS
 def test_operation(case: schemathesis.Case[Any], visitors: Visitors) -> None:
-    visitor = visitors.next()
-    headers = visitor.headers_for(case.operation.definition.raw["operationId"])
-    answer = case.call_and_validate(
-        base_url=f"{visitors.api.root}/v1/api",
-        headers=headers,
-        additional_checks=[invalid_queries_are_refused],
-    )
-    assert answer.status_code != 429, "the limits were reached: raise CUSTOMERS"
+    call_operation(case, visitors)
 
 
 def test_sequences_along_the_links(visitors: Visitors) -> None:
-    class Sequences(SCHEMA.as_state_machine()):  # type: ignore[misc]
-        visitor: Visitor
-
-        def setup(self) -> None:
-            self.visitor = visitors.new()
-
-        def get_call_kwargs(self, case: schemathesis.Case[Any]) -> dict[str, Any]:
-            name = case.operation.definition.raw["operationId"]
-            return {
-                "base_url": f"{visitors.api.root}/v1/api",
-                "headers": self.visitor.headers_for(name),
-            }
-
-    Sequences.run(settings=settings(BOUNDS, max_examples=SCENARIOS, stateful_step_count=6))
+    run_sequences(visitors, SCENARIOS)
 
 
-def test_what_is_freed_stays_freed(visitors: Visitors) -> None:
+def test_what_is_freed_stays_freed(visitors: Visitors, running_api: RunningApi) -> None:
     """What Schemathesis looks for behind DELETE is here behind rotations and cancellations."""
-    client = visitors.api.client
+    client = running_api.client
     visitor = visitors.new()
     session = visitor.headers_for("listKeys")
     key_headers = visitor.headers_for("createJob")
