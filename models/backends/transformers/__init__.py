@@ -1,0 +1,1 @@
+"""Backends that load published checkpoints through transformers. Never import Ray."""

@@ -1,0 +1,186 @@
+"""When each word was said: CTC forced alignment over an acoustic model's emissions.
+
+Kürzinger et al. 2020, "CTC-Segmentation of Large Corpora for German End-to-end
+Speech Recognition"; computed by ``torchaudio.functional.forced_align``. Any
+CTC checkpoint of transformers serves (wav2vec 2.0, MMS, ...); its vocabulary
+decides which characters can be aligned. Words in a script that it lacks are
+romanised first, as the multilingual checkpoints expect.
+"""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torchaudio.functional
+from transformers import AutoModelForCTC, AutoProcessor
+
+from models.backends.transformers.hardware import Hardware
+from models.contracts import SAMPLE_RATE_HZ, Samples
+
+Span = tuple[float, float]
+"""Start and end in seconds from the start of the samples."""
+
+_SEPARATOR = "|"
+_SHORTEST_SAMPLES = 400
+"""One receptive field of wav2vec 2.0's feature encoder: 25 ms."""
+
+
+class CtcAligner:
+    """Places words in time. One chunk of speech (about 30 s at most) a call."""
+
+    def __init__(self, checkpoint: str, hardware: Hardware, *, revision: str | None = None) -> None:
+        self._processor: Any = AutoProcessor.from_pretrained(checkpoint, revision=revision)
+        model: Any = AutoModelForCTC.from_pretrained(
+            checkpoint, revision=revision, dtype=hardware.dtype
+        )
+        self._model = model.to(hardware.device).eval()
+        self._hardware = hardware
+        vocabulary = self._processor.tokenizer.get_vocab()
+        self._blank = int(model.config.pad_token_id)
+        self._alphabet = Alphabet.of(vocabulary, blank=self._blank)
+
+    @torch.inference_mode()
+    def align(self, samples: Samples, words: Sequence[str], language: str | None) -> list[Span]:
+        """One span a word, in order, inside the samples, not overlapping."""
+        seconds = len(samples) / SAMPLE_RATE_HZ
+        if not words:
+            return []
+        if len(samples) < _SHORTEST_SAMPLES:
+            return spread(words, 0.0, seconds)
+        emissions = self._emissions(samples)
+        targets = self._alphabet.targets(words, language)
+        spans = _aligned(emissions, targets, blank=self._blank)
+        if spans is None:
+            return spread(words, 0.0, seconds)
+        frame_seconds = seconds / emissions.shape[0]
+        timed = [
+            None if span is None else (span[0] * frame_seconds, span[1] * frame_seconds)
+            for span in spans
+        ]
+        return fill_gaps(words, timed, seconds)
+
+    def _emissions(self, samples: Samples) -> torch.Tensor:
+        """Log-probabilities, shape (frames, vocabulary), float32 on the CPU."""
+        inputs = self._processor(
+            samples, sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt"
+        ).input_values
+        logits = self._model(inputs.to(self._hardware.device, self._hardware.dtype)).logits[0]
+        return torch.log_softmax(logits.float(), dim=-1).cpu()
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Token ids to align, and which word each of them belongs to (-1: a separator)."""
+
+    tokens: tuple[int, ...]
+    word_of: tuple[int, ...]
+    words: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alphabet:
+    """The characters that an acoustic model can hear."""
+
+    ids: Mapping[str, int]
+    separator: int | None
+
+    @classmethod
+    def of(cls, vocabulary: Mapping[str, int], *, blank: int) -> Alphabet:
+        """From a CTC tokenizer's vocabulary, whichever case it is written in."""
+        ids = {
+            text.casefold(): number
+            for text, number in vocabulary.items()
+            if len(text) == 1 and text != _SEPARATOR and number != blank
+        }
+        return cls(ids, vocabulary.get(_SEPARATOR))
+
+    def targets(self, words: Sequence[str], language: str | None) -> Targets:
+        """What to look for. Words without any character of the alphabet have no token."""
+        tokens: list[int] = []
+        word_of: list[int] = []
+        for position, word in enumerate(words):
+            found = self._spelled(word, language)
+            if found and tokens and self.separator is not None:
+                tokens.append(self.separator)
+                word_of.append(-1)
+            tokens.extend(found)
+            word_of.extend([position] * len(found))
+        return Targets(tuple(tokens), tuple(word_of), len(words))
+
+    def _spelled(self, word: str, language: str | None) -> list[int]:
+        folded = unicodedata.normalize("NFC", word).casefold()
+        found = [self.ids[character] for character in folded if character in self.ids]
+        if found or not any(character.isalpha() for character in folded):
+            return found
+        romanised = romanise(folded, language).casefold()
+        return [self.ids[character] for character in romanised if character in self.ids]
+
+
+@functools.lru_cache(maxsize=1)
+def _romaniser() -> Any:
+    import uroman
+
+    return uroman.Uroman()
+
+
+def romanise(text: str, language: str | None) -> str:
+    """Any script in Latin letters (uroman, Hermjakob et al. 2018)."""
+    del language  # uroman tells scripts apart by itself
+    romanised: str = _romaniser().romanize_string(text)
+    return romanised
+
+
+def _aligned(
+    emissions: torch.Tensor, targets: Targets, *, blank: int
+) -> list[tuple[int, int] | None] | None:
+    """First and past-the-last frame of each word; None for all if they cannot fit."""
+    repeats = sum(a == b for a, b in zip(targets.tokens, targets.tokens[1:], strict=False))
+    if not targets.tokens or len(targets.tokens) + repeats > emissions.shape[0]:
+        return None
+    labels, scores = torchaudio.functional.forced_align(
+        emissions.unsqueeze(0), torch.tensor([targets.tokens], dtype=torch.int32), blank=blank
+    )
+    spans: list[tuple[int, int] | None] = [None] * targets.words
+    merged = torchaudio.functional.merge_tokens(labels[0], scores[0], blank=blank)
+    for word, span in zip(targets.word_of, merged, strict=True):
+        if word < 0:
+            continue
+        known = spans[word]
+        spans[word] = (span.start if known is None else known[0], span.end)
+    return spans
+
+
+def fill_gaps(words: Sequence[str], spans: Sequence[Span | None], seconds: float) -> list[Span]:
+    """Words that could not be heard (figures, signs) share the time between their neighbours."""
+    filled: list[Span] = []
+    position = 0
+    while position < len(words):
+        span = spans[position]
+        if span is not None:
+            filled.append(span)
+            position += 1
+            continue
+        stop = next((i for i in range(position, len(words)) if spans[i] is not None), len(words))
+        following = spans[stop] if stop < len(words) else None
+        start = filled[-1][1] if filled else 0.0
+        end = following[0] if following is not None else seconds
+        filled.extend(spread(words[position:stop], start, max(start, end)))
+        position = stop
+    return filled
+
+
+def spread(words: Sequence[str], start: float, end: float) -> list[Span]:
+    """Words over a stretch of time, each as long as its letters."""
+    total = sum(len(word) for word in words) or 1
+    spans: list[Span] = []
+    at = start
+    for word in words:
+        until = min(end, at + (end - start) * len(word) / total)
+        spans.append((at, until))
+        at = until
+    return spans

@@ -1,0 +1,266 @@
+"""Speech to words with Whisper (Radford et al. 2022) through transformers.
+
+Chunks are cut by our own segmentation and are at most 30 seconds, so the
+library's long-form machinery and its timestamps are not used: one encoder pass
+a batch, one decoder step for language and silence, then greedy decoding. Times
+come from forced alignment (``alignment.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Protocol
+
+import torch
+from transformers import GenerationMixin, WhisperForConditionalGeneration, WhisperProcessor
+from transformers.modeling_outputs import BaseModelOutput
+
+from models.backends.transformers.alignment import Span
+from models.backends.transformers.hallucinations import Decoded, is_loop, is_silence
+from models.backends.transformers.hardware import Batches, Hardware
+from models.backends.transformers.token_words import SPACELESS, SpokenWord, words_of_tokens
+from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
+
+_NO_REPEAT_NGRAM = 3
+"""Second try of a chunk that came out as a loop."""
+
+_PROMPT_SHARE = 2
+"""At most half of the decoder's positions are for the prompt, as the paper has it."""
+
+
+class Aligner(Protocol):
+    """Places words in time."""
+
+    def align(self, samples: Samples, words: Sequence[str], language: str | None) -> list[Span]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """One chunk's words before they have times."""
+
+    words: tuple[SpokenWord, ...]
+    decoded: Decoded
+    language: str
+
+
+class WhisperTranscriber:
+    """Task ``transcribe`` with any Whisper checkpoint.
+
+    ``checkpoint`` is a repository (with its ``revision``) or a folder. Raises
+    OSError when neither is there.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str,
+        aligner: Aligner,
+        hardware: Hardware,
+        *,
+        revision: str | None = None,
+        max_batch: int = 8,
+    ) -> None:
+        self._processor: Any = WhisperProcessor.from_pretrained(checkpoint, revision=revision)
+        model: Any = WhisperForConditionalGeneration.from_pretrained(
+            checkpoint,
+            revision=revision,
+            dtype=hardware.dtype,
+            attn_implementation=hardware.attention,
+        )
+        self._model = model.to(hardware.device).eval()
+        self._aligner = aligner
+        self._hardware = hardware
+        self._batches = Batches(max_batch)
+        self._tokens = _SpecialTokens.of(self._processor.tokenizer, model)
+
+    def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
+        """One transcript a chunk, in order. Raises ValueError for chunks beyond 30 s."""
+        order = sorted(range(len(chunks)), key=lambda index: chunks[index].keyterms)
+        found: dict[int, ChunkTranscript] = {}
+        # A prompt is the same for a whole batch, so chunks with the same vocabulary go together.
+        for _, members in groupby(order, key=lambda index: chunks[index].keyterms):
+            indices = list(members)
+            answers = self._batches.run(self._batch, [chunks[index] for index in indices])
+            found.update(zip(indices, answers, strict=True))
+        return [found[index] for index in range(len(chunks))]
+
+    @torch.inference_mode()
+    def _batch(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
+        encoded = self._encode(chunks)
+        languages, silences = self._listen(encoded, chunks)
+        heard = self._decode(encoded, chunks, languages, silences)
+        looped = [index for index, item in enumerate(heard) if is_loop(item.decoded.text)]
+        if looped:
+            again = self._decode(
+                encoded[looped],
+                [chunks[index] for index in looped],
+                [languages[index] for index in looped],
+                [silences[index] for index in looped],
+                no_repeat_ngram_size=_NO_REPEAT_NGRAM,
+            )
+            for index, item in zip(looped, again, strict=True):
+                heard[index] = item
+        return [self._transcript(chunk, item) for chunk, item in zip(chunks, heard, strict=True)]
+
+    def _encode(self, chunks: Sequence[AudioChunk]) -> torch.Tensor:
+        """Encoder states, shape (chunks, positions, width)."""
+        longest = self._processor.feature_extractor.n_samples
+        if any(len(chunk.samples) > longest for chunk in chunks):
+            raise ValueError(f"A chunk is longer than {longest / SAMPLE_RATE_HZ:g} seconds.")
+        features = self._processor.feature_extractor(
+            [chunk.samples for chunk in chunks],
+            sampling_rate=SAMPLE_RATE_HZ,
+            return_tensors="pt",
+        ).input_features
+        features = features.to(self._hardware.device, self._hardware.dtype)
+        states: torch.Tensor = self._model.get_encoder()(features).last_hidden_state
+        return states
+
+    def _listen(
+        self, encoded: torch.Tensor, chunks: Sequence[AudioChunk]
+    ) -> tuple[list[str], list[float]]:
+        """Language and no-speech probability of each chunk, from the decoder's first step."""
+        tokens = self._tokens
+        start = torch.full((len(chunks), 1), tokens.start, device=encoded.device)
+        logits = self._model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=encoded), decoder_input_ids=start
+        ).logits[:, -1]
+        silences = torch.softmax(logits.float(), dim=-1)[:, tokens.no_speech].tolist()
+        names = list(tokens.languages)
+        best = logits[:, [tokens.languages[name] for name in names]].argmax(dim=-1).tolist()
+        languages = [
+            tokens.known_language(chunk.language) or names[index]
+            for chunk, index in zip(chunks, best, strict=True)
+        ]
+        return languages, silences
+
+    def _decode(
+        self,
+        encoded: torch.Tensor,
+        chunks: Sequence[AudioChunk],
+        languages: Sequence[str],
+        silences: Sequence[float],
+        **options: Any,
+    ) -> list[_Heard]:
+        starts = self._starts(chunks[0].keyterms, languages).to(encoded.device)
+        room = self._model.config.max_target_positions - starts.shape[1] - 1
+        # The mixin's own generate: the class's override is the long-form machinery.
+        output: Any = GenerationMixin.generate(
+            self._model,
+            encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
+            attention_mask=torch.ones(encoded.shape[:2], dtype=torch.long, device=encoded.device),
+            decoder_input_ids=starts,
+            max_length=None,
+            max_new_tokens=min(room, self._model.config.max_target_positions // 2),
+            do_sample=False,
+            num_beams=1,
+            return_dict_in_generate=True,
+            output_logits=True,
+            **options,
+        )
+        sequences = output.sequences[:, starts.shape[1] :]
+        scores = torch.stack(output.logits, dim=1).float().log_softmax(dim=-1)
+        chosen = scores.gather(2, sequences.unsqueeze(2)).squeeze(2)
+        return [
+            self._heard(sequence.tolist(), doubts.tolist(), language, silence)
+            for sequence, doubts, language, silence in zip(
+                sequences, chosen, languages, silences, strict=True
+            )
+        ]
+
+    def _starts(self, keyterms: tuple[str, ...], languages: Sequence[str]) -> torch.Tensor:
+        """What the decoder has 'said' already: the vocabulary as prompt, language and task."""
+        tokens = self._tokens
+        prompt: list[int] = []
+        if keyterms:
+            limit = self._model.config.max_target_positions // _PROMPT_SHARE - 1
+            text = self._processor.tokenizer(" " + ", ".join(keyterms), add_special_tokens=False)
+            prompt = [tokens.previous, *text.input_ids[:limit]]
+        return torch.tensor(
+            [[*prompt, *tokens.opening(language)] for language in languages], dtype=torch.long
+        )
+
+    def _heard(
+        self, tokens: list[int], doubts: list[float], language: str, silence: float
+    ) -> _Heard:
+        end = tokens.index(self._tokens.end) if self._tokens.end in tokens else len(tokens)
+        spoken = [
+            (token, min(0.0, doubt))
+            for token, doubt in zip(tokens[:end], doubts[:end], strict=True)
+            if token < self._tokens.first_special
+        ]
+        words = words_of_tokens(
+            [token for token, _ in spoken],
+            [doubt for _, doubt in spoken],
+            self._processor.tokenizer.decode,
+            spaceless=language in SPACELESS,
+        )
+        mean = sum(doubt for _, doubt in spoken) / len(spoken) if spoken else 0.0
+        text = " ".join(word.text for word in words)
+        return _Heard(tuple(words), Decoded(text, mean, silence), language)
+
+    def _transcript(self, chunk: AudioChunk, heard: _Heard) -> ChunkTranscript:
+        if not heard.words or is_silence(heard.decoded) or is_loop(heard.decoded.text):
+            return ChunkTranscript((), None)
+        texts = [word.text for word in heard.words]
+        spans = self._aligner.align(chunk.samples, texts, heard.language)
+        words = tuple(
+            Word(word.text, start, end, word.confidence)
+            for word, (start, end) in zip(heard.words, spans, strict=True)
+        )
+        return ChunkTranscript(words, heard.language)
+
+
+@dataclass(frozen=True, slots=True)
+class _SpecialTokens:
+    """Ids of the tokens that steer Whisper's decoder."""
+
+    start: int
+    previous: int
+    no_speech: int
+    no_timestamps: int
+    transcribe: int
+    end: int
+    first_special: int
+    languages: dict[str, int]
+
+    @classmethod
+    def of(cls, tokenizer: Any, model: Any) -> _SpecialTokens:
+        config = model.generation_config
+        end = tokenizer.convert_tokens_to_ids("<|endoftext|>")
+        return cls(
+            start=model.config.decoder_start_token_id,
+            previous=tokenizer.convert_tokens_to_ids("<|startofprev|>"),
+            # Two names in the published tokenizers; always the one before <|notimestamps|>.
+            no_speech=config.no_timestamps_token_id - 1,
+            no_timestamps=config.no_timestamps_token_id,
+            transcribe=config.task_to_id["transcribe"] if _is_multilingual(config) else -1,
+            end=end,
+            first_special=end,
+            languages=_languages(config),
+        )
+
+    def opening(self, language: str) -> list[int]:
+        """The tokens before the first word."""
+        if self.transcribe < 0:
+            return [self.start, self.no_timestamps]
+        return [self.start, self.languages[language], self.transcribe, self.no_timestamps]
+
+    def known_language(self, hint: str | None) -> str | None:
+        """The hint's primary subtag, if Whisper knows it."""
+        if hint is None:
+            return None
+        primary = hint.split("-")[0].lower()
+        return primary if primary in self.languages else None
+
+
+def _is_multilingual(config: Any) -> bool:
+    return bool(getattr(config, "is_multilingual", True))
+
+
+def _languages(config: Any) -> dict[str, int]:
+    """Language code -> token id; English-only checkpoints know one and have no token for it."""
+    if not _is_multilingual(config):
+        return {"en": config.no_timestamps_token_id}
+    return {token.strip("<|>"): number for token, number in config.lang_to_id.items()}

@@ -1,0 +1,104 @@
+"""The vision-language describer on a tiny random Qwen3-VL: whatever it thinks, the schema holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from models.backends.transformers.describer import (
+    MAX_OBJECTS,
+    SceneAnswer,
+    UnusableAnswerError,
+    VisionLanguageDescriber,
+    _description,
+    _parsed,
+)
+from models.backends.transformers.hardware import pick_hardware
+from models.contracts import CameraMotion, SceneStills, ShotAngle, ShotType
+from tests.models.tiny_models import save_tiny_vision_language
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def describer(tmp_path_factory: pytest.TempPathFactory) -> VisionLanguageDescriber:
+    folder = save_tiny_vision_language(tmp_path_factory.mktemp("describer"))
+    return VisionLanguageDescriber(str(folder), pick_hardware("cpu"), max_batch=2)
+
+
+def scene(stills: int, seed: int) -> SceneStills:
+    generator = np.random.default_rng(seed)
+    pictures = [generator.integers(0, 255, (72, 128, 3), dtype=np.uint8) for _ in range(stills)]
+    return SceneStills(tuple(pictures), 2.5, CameraMotion.PAN_LEFT)
+
+
+def test_every_description_keeps_the_schema(describer: VisionLanguageDescriber) -> None:
+    found = describer.describe([scene(1, 0), scene(2, 1), scene(3, 2)])
+    assert len(found) == 3
+    for description in found:
+        assert description.description[-1] in ".!?"
+        assert 12 <= len(description.description) <= 240
+        assert description.objects == tuple(sorted(set(description.objects)))
+        assert len(description.objects) <= MAX_OBJECTS
+        assert isinstance(description.shot_type, ShotType)
+        assert isinstance(description.shot_angle, ShotAngle)
+
+
+def test_an_answer_cut_off_is_asked_for_again_with_more_room(
+    describer: VisionLanguageDescriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms: list[int] = []
+    ask = describer._ask
+
+    def watched(scenes: Sequence[SceneStills], room: int) -> list[SceneAnswer | None]:
+        rooms.append(room)
+        return ask(scenes, 5 if len(rooms) == 1 else room)
+
+    monkeypatch.setattr(describer, "_ask", watched)
+    assert describer.describe([scene(1, 3)])[0].description
+    assert len(rooms) == 2
+    assert rooms[1] > rooms[0]
+
+
+def test_an_answer_cut_off_twice_is_an_error(
+    describer: VisionLanguageDescriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = describer._ask
+    monkeypatch.setattr(describer, "_ask", lambda scenes, room: ask(scenes, 5))
+    with pytest.raises(UnusableAnswerError):
+        describer.describe([scene(1, 3)])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no json",
+        '{"description": "A dog runs."}',
+        '{"description": "A dog runs over the lawn.", "objects": ["Dog"], '
+        '"shot_type": "wide", "shot_angle": "high"}',
+        '{"description": "A dog runs over the lawn.", "objects": ["dog"], '
+        '"shot_type": "huge", "shot_angle": "high"}',
+    ],
+    ids=["nothing", "prose", "fields missing", "a capital noun", "an unknown label"],
+)
+def test_what_is_no_answer_is_not_passed_on(text: str) -> None:
+    assert _parsed(text) is None
+
+
+def test_objects_are_sorted_and_not_repeated() -> None:
+    answer = _parsed(
+        '{"description": "A dog runs over the lawn.", "objects": ["tree", "dog", "tree"], '
+        '"shot_type": "wide", "shot_angle": "eye_level"}'
+    )
+    assert answer is not None
+    assert _description(answer).objects == ("dog", "tree")

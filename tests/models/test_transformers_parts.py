@@ -1,0 +1,203 @@
+"""The pure parts around transformers models: guards, words of tokens, gaps, batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.backends.transformers.alignment import Alphabet, fill_gaps, romanise, spread
+from models.backends.transformers.hallucinations import (
+    Decoded,
+    compression_ratio,
+    is_loop,
+    is_silence,
+    repeats_itself,
+)
+from models.backends.transformers.hardware import Batches, pick_hardware
+from models.backends.transformers.token_words import words_of_tokens
+
+SENTENCE = "the quick brown fox jumps over the lazy dog and then it sleeps in the warm sun"
+
+
+@pytest.mark.parametrize(
+    ("text", "loops"),
+    [
+        (SENTENCE, False),
+        ("no no no no no", False),
+        ("no " * 12, True),
+        ("thank you very much " * 5, True),
+        ("we will rock you we will rock you", False),
+        ("Thanks for watching! " * 4, True),
+        ("a b c d e f " * 4, True),
+        ("", False),
+    ],
+    ids=[
+        "a sentence",
+        "a word five times, as people do",
+        "a word twelve times",
+        "a phrase five times",
+        "a refrain twice",
+        "what models say over music, four times",
+        "a long run four times",
+        "nothing",
+    ],
+)
+def test_loops_are_told_from_speech(text: str, loops: bool) -> None:
+    assert is_loop(text) is loops
+
+
+def test_the_compression_ratio_is_that_of_zlib() -> None:
+    assert compression_ratio("") == 0
+    assert compression_ratio(SENTENCE) < 1.5
+    assert compression_ratio("na " * 100) > 10
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c"]), max_size=3))
+def test_up_to_three_words_are_never_a_loop(words: list[str]) -> None:
+    assert not repeats_itself(words)
+
+
+@pytest.mark.parametrize(
+    ("mean", "no_speech", "silent"),
+    [(-1.5, 0.9, True), (-0.2, 0.9, False), (-1.5, 0.1, False)],
+    ids=["unsure and silent", "sure of its words", "unsure of words only"],
+)
+def test_silence_needs_both_doubts(mean: float, no_speech: float, silent: bool) -> None:
+    assert is_silence(Decoded("x", mean, no_speech)) is silent
+
+
+PIECES = {
+    1: " Hel",
+    2: "lo",
+    3: ",",
+    4: " wor",
+    5: "ld",
+    6: " -",
+    7: " ",
+    8: "42",
+    9: " Za",
+    10: "z",
+}
+
+
+def decode(tokens: list[int]) -> str:
+    return "".join(PIECES[token] for token in tokens)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        ([1, 2, 3, 4, 5], ["Hello,", "world"]),
+        ([1, 2, 6, 4, 5], ["Hello-", "world"]),
+        ([7, 8, 4, 5], ["42", "world"]),
+        ([6, 1, 2], ["Hello"]),
+        ([], []),
+    ],
+    ids=["pieces", "a lone dash", "a lone space", "a dash in front", "nothing"],
+)
+def test_tokens_become_words(tokens: list[int], words: list[str]) -> None:
+    found = words_of_tokens(tokens, [-0.5] * len(tokens), decode)
+    assert [word.text for word in found] == words
+    assert all(0 < word.confidence <= 1 for word in found)
+
+
+def test_a_character_spread_over_tokens_is_one_piece() -> None:
+    raw = " né".encode()
+    found = words_of_tokens(
+        list(raw), [-0.1] * len(raw), lambda ids: bytes(ids).decode(errors="replace")
+    )
+    assert [word.text for word in found] == ["né"]
+
+
+def test_languages_without_spaces_get_a_word_a_token() -> None:
+    pieces = {1: "日本", 2: "語", 3: "。"}
+    found = words_of_tokens(
+        [1, 2, 3], [-0.1] * 3, lambda ids: "".join(pieces[i] for i in ids), spaceless=True
+    )
+    assert [word.text for word in found] == ["日本", "語。"]
+
+
+def test_an_alphabet_skips_what_it_lacks_and_separates_words() -> None:
+    alphabet = Alphabet.of({"<pad>": 0, "|": 4, "A": 5, "B": 6}, blank=0)
+    targets = alphabet.targets(["ab!", "42", "B"], "en")
+    assert targets.tokens == (5, 6, 4, 6)
+    assert targets.word_of == (0, 0, -1, 2)
+
+
+def test_other_scripts_are_romanised() -> None:
+    assert romanise("привет", "ru") == "privet"
+    alphabet = Alphabet.of({letter: i + 1 for i, letter in enumerate("privet")}, blank=0)
+    assert alphabet.targets(["привет"], "ru").tokens == (1, 2, 3, 4, 5, 6)
+
+
+@given(
+    st.lists(st.text("abc1", min_size=1, max_size=5), min_size=1, max_size=12),
+    st.data(),
+)
+def test_filled_gaps_are_in_order_and_inside(words: list[str], data: st.DataObject) -> None:
+    seconds = 10.0
+    cuts = sorted(
+        data.draw(st.lists(st.floats(0, seconds), min_size=2 * len(words), max_size=2 * len(words)))
+    )
+    spans = [
+        (cuts[2 * i], cuts[2 * i + 1]) if data.draw(st.booleans()) else None
+        for i in range(len(words))
+    ]
+    filled = fill_gaps(words, spans, seconds)
+    assert len(filled) == len(words)
+    assert all(0 <= start <= end <= seconds + 1e-9 for start, end in filled)
+    assert all(a[1] <= b[0] + 1e-9 for a, b in pairwise(filled))
+    assert all(f == s for f, s in zip(filled, spans, strict=True) if s is not None)
+
+
+def test_time_is_spread_by_letters() -> None:
+    assert spread(["a", "bbb"], 1.0, 5.0) == [(1.0, 2.0), (2.0, 5.0)]
+
+
+class Memory:
+    """A device that holds ``room`` items; counts what it was given."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.tried: list[int] = []
+
+    def call(self, items: Sequence[int]) -> list[int]:
+        self.tried.append(len(items))
+        if len(items) > self.room:
+            raise torch.OutOfMemoryError
+        return [item * 2 for item in items]
+
+
+def test_out_of_memory_halves_the_batch_and_goes_on() -> None:
+    memory = Memory(room=3)
+    batches = Batches(8)
+    assert batches.run(memory.call, list(range(10))) == [n * 2 for n in range(10)]
+    assert memory.tried == [8, 4, 2, 2, 2, 2, 2]
+    assert batches.limit == 2, "and what did not fit is not tried again"
+
+
+def test_one_item_that_does_not_fit_is_an_error() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        Batches(4).run(Memory(room=0).call, [1, 2])
+
+
+def test_a_call_that_loses_results_is_found_out() -> None:
+    with pytest.raises(ValueError, match="2 inputs gave 1 results"):
+        Batches(2).run(lambda items: items[:1], [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "message"),
+    [("cpu", "float12", "number format"), ("cuda", "auto", "GPU")],
+    ids=["no such format", "no such GPU"],
+)
+def test_impossible_hardware_is_named(device: str, dtype: str, message: str) -> None:
+    if device == "cuda" and torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(ValueError, match=message):
+        pick_hardware(device, dtype)

@@ -1,0 +1,200 @@
+"""Random-weight models of the very classes that the registry names, saved to a folder.
+
+They differ from published checkpoints by size and weights only: the code that
+loads them is the product's own.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    GenerationConfig,
+    Qwen2Tokenizer,
+    Qwen2VLImageProcessor,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLProcessor,
+    Qwen3VLVideoProcessor,
+    Wav2Vec2Config,
+    Wav2Vec2CTCTokenizer,
+    Wav2Vec2FeatureExtractor,
+    Wav2Vec2ForCTC,
+    Wav2Vec2Processor,
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperProcessor,
+    WhisperTokenizer,
+)
+from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+SEED = 7
+CTC_ALPHABET = "abcdefghijklmnopqrstuvwxyz'"
+
+
+def _byte_alphabet() -> list[str]:
+    """The 256 characters that byte-level BPE writes bytes with (GPT-2's table)."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return [chr(byte) for byte in printable] + [chr(256 + n) for n in range(len(others))]
+
+
+def whisper_tokenizer() -> Any:
+    """Whisper's tokens without merges: every byte, then the special ones in their usual order."""
+    letters = {letter: number for number, letter in enumerate(_byte_alphabet())}
+    tokenizer = WhisperTokenizer(vocab=letters, merges=[])
+    special = ["<|endoftext|>", "<|startoftranscript|>"]
+    special += [f"<|{language}|>" for language in LANGUAGES]
+    special += ["<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>"]
+    special += ["<|nospeech|>", "<|notimestamps|>"]
+    tokenizer.add_tokens(special, special_tokens=True)
+    tokenizer.add_tokens([f"<|{step * 0.02:.2f}|>" for step in range(1501)])
+    return tokenizer
+
+
+def save_tiny_whisper(folder: Path, *, mel_bins: int = 80) -> Path:
+    """A Whisper of two layers and 16 dimensions with the full vocabulary of special tokens."""
+    torch.manual_seed(SEED)
+    tokenizer = whisper_tokenizer()
+    identity = tokenizer.convert_tokens_to_ids
+    config = WhisperConfig(
+        vocab_size=len(tokenizer),
+        num_mel_bins=mel_bins,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        d_model=16,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        max_target_positions=64,
+        decoder_start_token_id=identity("<|startoftranscript|>"),
+        bos_token_id=identity("<|endoftext|>"),
+        eos_token_id=identity("<|endoftext|>"),
+        pad_token_id=identity("<|endoftext|>"),
+        suppress_tokens=[],
+        begin_suppress_tokens=[],
+        init_std=0.5,
+    )
+    model = WhisperForConditionalGeneration(config)
+    model.generation_config = GenerationConfig(
+        decoder_start_token_id=config.decoder_start_token_id,
+        eos_token_id=config.eos_token_id,
+        pad_token_id=config.pad_token_id,
+        bos_token_id=config.bos_token_id,
+        is_multilingual=True,
+        lang_to_id={f"<|{name}|>": identity(f"<|{name}|>") for name in LANGUAGES},
+        task_to_id={name: identity(f"<|{name}|>") for name in ("translate", "transcribe")},
+        no_timestamps_token_id=identity("<|notimestamps|>"),
+        # As the published checkpoints do: nothing but text and the end may be said.
+        suppress_tokens=list(range(257, len(tokenizer))),
+        begin_suppress_tokens=[identity("<|endoftext|>")],
+        max_length=64,
+    )
+    model.save_pretrained(folder)
+    extractor = WhisperFeatureExtractor(feature_size=mel_bins)
+    WhisperProcessor(extractor, tokenizer).save_pretrained(folder)
+    return folder
+
+
+def save_tiny_ctc(folder: Path) -> Path:
+    """A wav2vec 2.0 CTC model of one layer that knows the Latin letters."""
+    torch.manual_seed(SEED)
+    folder.mkdir(parents=True, exist_ok=True)
+    letters = ["<pad>", "<s>", "</s>", "<unk>", "|", *CTC_ALPHABET]
+    vocabulary = folder / "vocab.json"
+    vocabulary.write_text(json.dumps({letter: number for number, letter in enumerate(letters)}))
+    tokenizer = Wav2Vec2CTCTokenizer(str(vocabulary))
+    config = Wav2Vec2Config(
+        vocab_size=len(letters),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        conv_dim=(16,) * 7,
+        num_conv_pos_embeddings=16,
+        num_conv_pos_embedding_groups=2,
+        pad_token_id=0,
+    )
+    Wav2Vec2ForCTC(config).save_pretrained(folder)
+    extractor = Wav2Vec2FeatureExtractor(return_attention_mask=False)
+    Wav2Vec2Processor(extractor, tokenizer).save_pretrained(folder)
+    return folder
+
+
+_CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def _chat_tokenizer() -> Any:
+    letters = {letter: number for number, letter in enumerate(_byte_alphabet())}
+    tokenizer = Qwen2Tokenizer(vocab=letters, merges=[])
+    tokenizer.add_special_tokens(
+        {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
+    )
+    marks = ["<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+    tokenizer.add_tokens(marks, special_tokens=True)
+    return tokenizer
+
+
+def save_tiny_vision_language(folder: Path) -> Path:
+    """A Qwen3-VL of two layers and 32 dimensions; one token a byte."""
+    torch.manual_seed(SEED)
+    tokenizer = _chat_tokenizer()
+    identity = tokenizer.convert_tokens_to_ids
+    config = Qwen3VLConfig(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 16,
+            "max_position_embeddings": 8192,
+            "initializer_range": 0.5,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10_000.0,
+                "mrope_section": [2, 3, 3],
+                "mrope_interleaved": True,
+            },
+        },
+        vision_config={
+            "depth": 2,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_heads": 2,
+            "patch_size": 16,
+            "out_hidden_size": 32,
+            "num_position_embeddings": 64,
+            "deepstack_visual_indexes": [0, 1],
+        },
+        image_token_id=identity("<|image_pad|>"),
+        video_token_id=identity("<|video_pad|>"),
+        vision_start_token_id=identity("<|vision_start|>"),
+        vision_end_token_id=identity("<|vision_end|>"),
+    )
+    model = Qwen3VLForConditionalGeneration(config)
+    model.generation_config = GenerationConfig(
+        eos_token_id=[identity("<|im_end|>"), identity("<|endoftext|>")],
+        pad_token_id=identity("<|endoftext|>"),
+    )
+    model.save_pretrained(folder)
+    pictures = Qwen2VLImageProcessor(
+        patch_size=16, size={"shortest_edge": 32 * 32, "longest_edge": 128 * 128}
+    )
+    processor = Qwen3VLProcessor(
+        pictures, tokenizer, Qwen3VLVideoProcessor(), chat_template=_CHAT_TEMPLATE
+    )
+    processor.save_pretrained(folder)
+    return folder
