@@ -21,6 +21,11 @@ Samples = npt.NDArray[np.float32]
 Picture = npt.NDArray[np.uint8]
 """A still: RGB, shape (height, width, 3), upright, square pixels."""
 
+BOUNDARY_WIDTH, BOUNDARY_HEIGHT = 48, 27
+BoundaryPictures = npt.NDArray[np.uint8]
+"""Tiny pictures of neighbouring frames: RGB, shape (frames, 27, 48, 3), stretched to that."""
+Probabilities = npt.NDArray[np.float32]
+
 
 class ShotType(StrEnum):
     """How much of a person or the place the shot shows."""
@@ -140,4 +145,35 @@ class SceneDescriber(Protocol):
 
     def describe(self, scenes: Sequence[SceneStills]) -> list[SceneDescription]:
         """One description a scene, in order."""
+        ...
+
+
+class BoundaryRun(Protocol):
+    """One video going through a BoundaryDetector, its frames in order."""
+
+    def feed(self, pictures: BoundaryPictures) -> Probabilities:
+        """Take the next frames; what is decided by now of those taken, in order."""
+        ...
+
+    def finish(self) -> Probabilities:
+        """The rest."""
+        ...
+
+
+class BoundaryDetector(Protocol):
+    """Where one shot ends and the next begins: a probability for each frame of a video.
+
+    A hard cut shows at the last frame of the old shot, a gradual transition at
+    its middle. What is found does not depend on the pieces in which the frames
+    come; memory is bounded.
+    """
+
+    def start(self) -> BoundaryRun: ...
+
+
+class ContentClassifier(Protocol):
+    """Task ``classify``: what a still shows, as far as an operator's content policy asks."""
+
+    def classify(self, stills: Sequence[Picture]) -> list[dict[str, float]]:
+        """Scores by label, 0 to 1, a dictionary a still, in order; always the same labels."""
         ...

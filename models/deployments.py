@@ -1,28 +1,84 @@
-"""Serve deployments: one a model task. The backend is imported where the replica runs."""
+"""The Serve replica of a model task. The backend is imported where the replica runs."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from models.registry import Task, open_model
+from ray import serve
+
+from models.probes import PROBES
+from models.registry import REGISTRY, Task, open_model
+
+_PROBE_SECONDS = 30.0
+"""An idle replica proves that often that its model still answers."""
+
+METHODS: dict[Task, Callable[[Any, Sequence[Any]], Sequence[Any]]] = {
+    Task.TRANSCRIBE: lambda model, chunks: model.transcribe(chunks),
+    Task.DETECT: lambda model, tracks: [model.detect(samples) for samples in tracks],
+    Task.EMBED: lambda model, utterances: list(model.embed(utterances)),
+    Task.DESCRIBE: lambda model, scenes: model.describe(scenes),
+    Task.CLASSIFY: lambda model, stills: model.classify(stills),
+}
+"""Task -> how a model of it is called with several inputs."""
 
 
 class ModelReplica:
-    """A replica of one task: one input a call, worked on off the replica's event loop."""
+    """A replica of one task: one input a call, gathered into batches of many jobs' inputs.
 
-    def __init__(self, profile: str, task: Task, method: str) -> None:
-        self._call = getattr(open_model(profile, task), method)
+    The model works in a thread, so the replica's event loop stays free.
+    """
+
+    def __init__(self, profile: str, task: Task, models_dir: Path | None = None) -> None:
+        entry = REGISTRY[profile][task]
+        self._task = task
+        self._model = open_model(profile, task, models_dir)
         self._busy_seconds = 0.0
+        self._answered_at = 0.0
+        self._under_way = 0
+        self._batch_sizes: dict[int, int] = {}
+        self._gather.set_max_batch_size(entry.max_batch)
+        self._gather.set_batch_wait_timeout_s(entry.batch_wait_seconds)
+        # Warm up: the first real input must not pay for kernels, caches and lazy imports.
+        METHODS[task](self._model, [PROBES[task]()])
 
     async def __call__(self, item: Any) -> Any:
-        """The backend's answer to one input (an AudioChunk or SceneStills)."""
+        """The model's answer to one input."""
+        return await self._gather(item)
+
+    @serve.batch(max_batch_size=1, batch_wait_timeout_s=0.0)  # type: ignore[untyped-decorator]
+    async def _gather(self, items: list[Any]) -> list[Any]:
+        return await self._work(items)
+
+    async def _work(self, items: list[Any]) -> list[Any]:
         started = time.perf_counter()
-        results = await asyncio.to_thread(self._call, [item])
-        self._busy_seconds += time.perf_counter() - started
-        return results[0]
+        self._under_way += 1
+        try:
+            results = await asyncio.to_thread(METHODS[self._task], self._model, items)
+        finally:
+            self._under_way -= 1
+            self._busy_seconds += time.perf_counter() - started
+        self._batch_sizes[len(items)] = self._batch_sizes.get(len(items), 0) + 1
+        self._answered_at = time.monotonic()
+        return list(results)
+
+    async def check_health(self) -> None:
+        """A real inference where none has succeeded lately; its error makes Serve replace us.
+
+        A call under way says more than a probe behind it, and callers bound it.
+        """
+        if self._under_way or time.monotonic() - self._answered_at < _PROBE_SECONDS:
+            return
+        await asyncio.to_thread(METHODS[self._task], self._model, [PROBES[self._task]()])
+        self._answered_at = time.monotonic()
 
     async def busy_seconds(self) -> float:
         """Wall time that this replica's model has worked since it was started."""
         return self._busy_seconds
+
+    async def batch_sizes(self) -> dict[int, int]:
+        """How many batches of each size this replica's model has worked on."""
+        return self._batch_sizes

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
+
+from models.checkpoints import Checkpoint, is_present
 
 
 class Task(StrEnum):
@@ -15,6 +18,7 @@ class Task(StrEnum):
     DETECT = "detect"
     EMBED = "embed"
     DESCRIBE = "describe"
+    CLASSIFY = "classify"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +31,120 @@ class RegistryEntry:
     """
 
     factory: str
-    """``package.module:Class``; called without arguments."""
+    """``package.module:callable``; called without arguments, or, where there are checkpoints,
+    with this entry and the models folder."""
     in_task: bool = False
     calls_at_once: int = 1
     """How many calls a replica works on at the same time."""
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
+    """Role -> weights."""
+    device: str = "cpu"
+    dtype: str = "auto"
+    gpus: float = 0.0
+    """Share of a GPU that a replica takes."""
+    max_batch: int = 1
+    """Most inputs of one call of the model; halved where memory runs out."""
+    batch_wait_seconds: float = 0.0
+    """How long a replica waits for a batch to fill."""
+    languages: str = ""
+
+
+WHISPER_TURBO = Checkpoint(
+    "openai/whisper-large-v3-turbo", "41f01f3fe87f28c78e2fbf8b568835947dd65ed9", "MIT"
+)
+WHISPER_SMALL = Checkpoint(
+    "openai/whisper-small", "973afd24965f72e36ca33b3055d56a652f456b4d", "Apache-2.0"
+)
+ENGLISH_ALIGNER = Checkpoint(
+    "facebook/wav2vec2-base-960h", "22aad52d435eb6dbaf354bdad9b0da84ce7d6156", "Apache-2.0"
+)
+MULTILINGUAL_ALIGNER = Checkpoint(
+    "MahmoudAshraf/mms-300m-1130-forced-aligner",
+    "49402e9577b1158620820667c218cd494cc44486",
+    "CC-BY-NC-4.0: not for commercial use; leave it out and other languages' words are spread",
+)
+SEGMENTATION = Checkpoint(
+    "pyannote/segmentation-3.0",
+    "e66f3d3b9eb0873085418a7b813d3b369bf160bb",
+    "MIT, its terms to be accepted",
+    gated=True,
+    files=("pytorch_model.bin", "*.yaml"),
+)
+SPEAKER_VECTORS = Checkpoint(
+    "pyannote/wespeaker-voxceleb-resnet34-LM",
+    "837717ddb9ff5507820346191109dc79c958d614",
+    "CC-BY-4.0",
+    files=("pytorch_model.bin", "*.yaml"),
+)
+DESCRIBER_2B = Checkpoint(
+    "Qwen/Qwen3-VL-2B-Instruct", "89644892e4d85e24eaac8bacfd4f463576704203", "Apache-2.0"
+)
+DESCRIBER_4B = Checkpoint(
+    "Qwen/Qwen3-VL-4B-Instruct", "ebb281ec70b05090aa6165b016eac8ec08e71b17", "Apache-2.0"
+)
+CLASSIFIER = Checkpoint(
+    "Falconsai/nsfw_image_detection", "96cb0d0342c7afb80cab76ecc58b265fa44da256", "Apache-2.0"
+)
+
+_OPENING = "models.opening:"
+
+
+def _neural(device: str) -> dict[Task, RegistryEntry]:
+    """The same models' tasks on a processor or on a GPU: sizes and batches differ."""
+    on_gpu = device == "cuda"
+    return {
+        Task.TRANSCRIBE: RegistryEntry(
+            f"{_OPENING}whisper",
+            checkpoints={
+                "model": WHISPER_TURBO if on_gpu else WHISPER_SMALL,
+                "align_en": ENGLISH_ALIGNER,
+                "align": MULTILINGUAL_ALIGNER,
+            },
+            device=device,
+            gpus=0.4 if on_gpu else 0.0,
+            max_batch=16 if on_gpu else 2,
+            batch_wait_seconds=0.1 if on_gpu else 0.0,
+            languages="99 languages",
+        ),
+        Task.DETECT: RegistryEntry(
+            f"{_OPENING}pyannote_detector",
+            checkpoints={"model": SEGMENTATION},
+            device=device,
+            gpus=0.05 if on_gpu else 0.0,
+            max_batch=32 if on_gpu else 8,
+        ),
+        Task.EMBED: RegistryEntry(
+            f"{_OPENING}pyannote_embedder",
+            checkpoints={"model": SPEAKER_VECTORS},
+            device=device,
+            gpus=0.05 if on_gpu else 0.0,
+            max_batch=32 if on_gpu else 8,
+        ),
+        Task.DESCRIBE: RegistryEntry(
+            f"{_OPENING}vision_language_describer",
+            checkpoints={"model": DESCRIBER_4B if on_gpu else DESCRIBER_2B},
+            device=device,
+            gpus=0.45 if on_gpu else 0.0,
+            max_batch=8 if on_gpu else 1,
+            batch_wait_seconds=0.1 if on_gpu else 0.0,
+            languages="English",
+        ),
+        Task.CLASSIFY: RegistryEntry(
+            f"{_OPENING}picture_classifier",
+            checkpoints={"model": CLASSIFIER},
+            device=device,
+            gpus=0.05 if on_gpu else 0.0,
+            max_batch=32 if on_gpu else 8,
+            batch_wait_seconds=0.05 if on_gpu else 0.0,
+        ),
+    }
 
 
 REGISTRY: dict[str, dict[Task, RegistryEntry]] = {
     "embedded": {
-        Task.TRANSCRIBE: RegistryEntry("models.backends.embedded.transcriber:EmbeddedTranscriber"),
+        Task.TRANSCRIBE: RegistryEntry(
+            "models.backends.embedded.transcriber:EmbeddedTranscriber", languages="English"
+        ),
         Task.DETECT: RegistryEntry(
             "models.backends.embedded.speech_detector:EmbeddedSpeechDetector", in_task=True
         ),
@@ -44,11 +153,77 @@ REGISTRY: dict[str, dict[Task, RegistryEntry]] = {
         ),
         Task.DESCRIBE: RegistryEntry("models.backends.embedded.describer:EmbeddedSceneDescriber"),
     },
+    "cpu": _neural("cpu"),
+    "gpu": _neural("cuda"),
 }
 """Profile -> task -> entry."""
 
+OPTIONAL_ROLES = frozenset({"align"})
+"""Weights that a task can do without, at a loss that it states."""
 
-def open_model(profile: str, task: Task) -> Any:
-    """The model of a task, loaded in this process. Raises KeyError for an unknown profile."""
-    module_name, _, class_name = REGISTRY[profile][task].factory.partition(":")
-    return getattr(importlib.import_module(module_name), class_name)()
+
+def open_model(profile: str, task: Task, models_dir: Path | None = None) -> Any:
+    """The model of a task, loaded in this process.
+
+    Raises KeyError for an unknown profile or a task that it lacks, and
+    MissingCheckpointError where a models folder lacks the weights.
+    """
+    entry = REGISTRY[profile][task]
+    module_name, _, name = entry.factory.partition(":")
+    factory = getattr(importlib.import_module(module_name), name)
+    return factory(entry, models_dir) if entry.checkpoints else factory()
+
+
+def checkpoints_of(profile: str) -> list[Checkpoint]:
+    """All weights of a profile, each once, in the order of the tasks."""
+    found = [
+        checkpoint
+        for entry in REGISTRY[profile].values()
+        for checkpoint in entry.checkpoints.values()
+    ]
+    return list(dict.fromkeys(found))
+
+
+def missing_checkpoints(profile: str, models_dir: Path) -> list[Checkpoint]:
+    """Weights that the profile cannot do without and the folder lacks."""
+    needed = {
+        checkpoint
+        for entry in REGISTRY[profile].values()
+        for role, checkpoint in entry.checkpoints.items()
+        if role not in OPTIONAL_ROLES
+    }
+    return [
+        checkpoint
+        for checkpoint in checkpoints_of(profile)
+        if checkpoint in needed and not is_present(checkpoint, models_dir)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A profile, and why it was taken."""
+
+    profile: str
+    reason: str
+
+
+def choose_profile(wanted: str, *, gpus: float, models_dir: Path | None) -> Choice:
+    """The profile to serve: ``wanted``, or, for ``auto``, the best that can run here.
+
+    Raises KeyError for an unknown profile.
+    """
+    if wanted != "auto":
+        if wanted not in REGISTRY:
+            raise KeyError(wanted)
+        return Choice(wanted, "as configured")
+    if models_dir is None:
+        return Choice("embedded", "no models folder (VAS_MODELS_DIR) is configured")
+    candidates = ["gpu", "cpu"] if gpus > 0 else ["cpu"]
+    lacking: list[str] = []
+    for profile in candidates:
+        missing = missing_checkpoints(profile, models_dir)
+        if not missing:
+            where = "a GPU and" if profile == "gpu" else "no GPU, but"
+            return Choice(profile, f"there is {where} all weights of the profile")
+        lacking.append(f"{profile} lacks {', '.join(item.repository for item in missing)}")
+    return Choice("embedded", f"{models_dir}: {'; '.join(lacking)}")

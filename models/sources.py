@@ -5,11 +5,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
 
 from models.contracts import (
     AudioChunk,
     ChunkTranscript,
+    ContentClassifier,
+    Picture,
+    Samples,
     SceneDescriber,
     SceneDescription,
     SceneStills,
@@ -22,7 +29,13 @@ from models.registry import REGISTRY, Task, open_model
 CALL_TIMEOUT_SECONDS = 600
 """A model call that takes longer than this has failed."""
 
-DEPLOYMENT_NAMES = {Task.TRANSCRIBE: "Transcriber", Task.DESCRIBE: "SceneDescriber"}
+DEPLOYMENT_NAMES = {
+    Task.TRANSCRIBE: "Transcriber",
+    Task.DETECT: "SpeechDetector",
+    Task.EMBED: "SpeakerEmbedder",
+    Task.DESCRIBE: "SceneDescriber",
+    Task.CLASSIFY: "ContentClassifier",
+}
 
 
 class ModelSource(Protocol):
@@ -32,6 +45,9 @@ class ModelSource(Protocol):
     def speech_detector(self) -> SpeechDetector: ...
     def speaker_embedder(self) -> SpeakerEmbedder: ...
     def scene_describer(self) -> SceneDescriber: ...
+    def content_classifier(self) -> ContentClassifier:
+        """Raises KeyError for a profile that has none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +55,27 @@ class LocalModels:
     """Models of a profile, loaded once in whichever process asks (notebooks, tests, doctor)."""
 
     profile: str = "embedded"
+    models_dir: Path | None = None
 
     def transcriber(self) -> Transcriber:
-        return cast("Transcriber", _open_once(self.profile, Task.TRANSCRIBE))
+        return cast("Transcriber", _open_once(self.profile, Task.TRANSCRIBE, self.models_dir))
 
     def speech_detector(self) -> SpeechDetector:
-        return cast("SpeechDetector", _open_once(self.profile, Task.DETECT))
+        return cast("SpeechDetector", _open_once(self.profile, Task.DETECT, self.models_dir))
 
     def speaker_embedder(self) -> SpeakerEmbedder:
-        return cast("SpeakerEmbedder", _open_once(self.profile, Task.EMBED))
+        return cast("SpeakerEmbedder", _open_once(self.profile, Task.EMBED, self.models_dir))
 
     def scene_describer(self) -> SceneDescriber:
-        return cast("SceneDescriber", _open_once(self.profile, Task.DESCRIBE))
+        return cast("SceneDescriber", _open_once(self.profile, Task.DESCRIBE, self.models_dir))
+
+    def content_classifier(self) -> ContentClassifier:
+        return cast("ContentClassifier", _open_once(self.profile, Task.CLASSIFY, self.models_dir))
 
 
 @functools.lru_cache(maxsize=16)
-def _open_once(profile: str, task: Task) -> object:
-    return open_model(profile, task)
+def _open_once(profile: str, task: Task, models_dir: Path | None) -> object:
+    return open_model(profile, task, models_dir)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +84,29 @@ class ServedModels:
 
     app_name: str
     profile: str = "embedded"
+    models_dir: Path | None = None
 
     def transcriber(self) -> Transcriber:
         return _ServedTranscriber(self.app_name)
 
     def speech_detector(self) -> SpeechDetector:
-        return cast("SpeechDetector", self._in_task(Task.DETECT))
+        if REGISTRY[self.profile][Task.DETECT].in_task:
+            return cast("SpeechDetector", self._in_task(Task.DETECT))
+        return _ServedDetector(self.app_name)
 
     def speaker_embedder(self) -> SpeakerEmbedder:
-        return cast("SpeakerEmbedder", self._in_task(Task.EMBED))
+        if REGISTRY[self.profile][Task.EMBED].in_task:
+            return cast("SpeakerEmbedder", self._in_task(Task.EMBED))
+        return _ServedEmbedder(self.app_name)
 
     def scene_describer(self) -> SceneDescriber:
         return _ServedDescriber(self.app_name)
 
+    def content_classifier(self) -> ContentClassifier:
+        return _ServedClassifier(self.app_name)
+
     def _in_task(self, task: Task) -> object:
-        if not REGISTRY[self.profile][task].in_task:
-            raise ValueError(f"{task} of {self.profile} has no deployment")
-        return _open_once(self.profile, task)
+        return _open_once(self.profile, task, self.models_dir)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +118,36 @@ class _ServedTranscriber:
 
 
 @dataclass(frozen=True, slots=True)
+class _ServedDetector:
+    app_name: str
+
+    def detect(self, samples: Samples) -> list[tuple[float, float]]:
+        regions: list[tuple[float, float]] = _call_each(self.app_name, Task.DETECT, [samples])[0]
+        return regions
+
+
+@dataclass(frozen=True, slots=True)
+class _ServedEmbedder:
+    app_name: str
+
+    def embed(self, utterances: Sequence[Samples]) -> npt.NDArray[np.float32]:
+        return np.stack(_call_each(self.app_name, Task.EMBED, utterances))
+
+
+@dataclass(frozen=True, slots=True)
 class _ServedDescriber:
     app_name: str
 
     def describe(self, scenes: Sequence[SceneStills]) -> list[SceneDescription]:
         return _call_each(self.app_name, Task.DESCRIBE, scenes)
+
+
+@dataclass(frozen=True, slots=True)
+class _ServedClassifier:
+    app_name: str
+
+    def classify(self, stills: Sequence[Picture]) -> list[dict[str, float]]:
+        return _call_each(self.app_name, Task.CLASSIFY, stills)
 
 
 def _call_each(app_name: str, task: Task, inputs: Sequence[Any]) -> list[Any]:

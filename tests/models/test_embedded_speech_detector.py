@@ -11,6 +11,7 @@ from scipy.signal import lfilter
 
 from models.backends.embedded.speech_detector import EmbeddedSpeechDetector
 from models.contracts import SAMPLE_RATE_HZ, Samples
+from tests.benchmarks.speech.noises import made
 
 TESTS = Path(__file__).resolve().parents[1]
 SPEECH = TESTS / "media" / "speech"
@@ -65,6 +66,19 @@ def chord() -> Samples:
 )
 def test_what_is_not_speech_has_no_regions(samples: Samples) -> None:
     assert EmbeddedSpeechDetector().detect(samples.astype(np.float32)) == NOTHING
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["surf", "crowd without words", "machine", "hum", "pink noise", "choir on vowels"],
+)
+def test_noises_and_sung_vowels_have_no_regions(kind: str) -> None:
+    assert EmbeddedSpeechDetector().detect(made(kind, 30.0, seed=3)) == NOTHING
+
+
+def test_hardly_any_of_a_tune_is_taken_for_speech() -> None:
+    regions = EmbeddedSpeechDetector().detect(made("band", 60.0, seed=3))
+    assert sum(end - start for start, end in regions) < 3.0
 
 
 @pytest.mark.parametrize("gain", [1.0, 0.05], ids=["as recorded", "26 dB quieter"])

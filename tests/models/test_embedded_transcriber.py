@@ -125,6 +125,39 @@ def test_what_is_not_speech_has_no_words(
     assert transcriber.transcribe([chunk]) == [ChunkTranscript((), None)]
 
 
+def entries(*words: tuple[str, int, int, float]) -> list[DecodedEntry]:
+    return [DecodedEntry(*word) for word in words]
+
+
+@pytest.mark.parametrize(
+    ("path", "seconds"),
+    [
+        pytest.param(entries(("hoosier", 40, 99, 0.99)), 3.0, id="one word in three seconds"),
+        pytest.param(
+            entries(("we", 10, 180, 0.4), ("pack", 200, 350, 0.4), ("a", 360, 430, 0.6)),
+            5.0,
+            id="long words, far apart and doubtful",
+        ),
+    ],
+)
+def test_sounds_that_resemble_a_word_now_and_then_are_not_speech(
+    path: list[DecodedEntry], seconds: float
+) -> None:
+    assert spoken_words(path, seconds) == ()
+
+
+def test_a_short_answer_is_speech() -> None:
+    (word,) = spoken_words(entries(("yes", 32, 62, 0.9)), 0.95)
+    assert word.text == "yes"
+
+
+def test_key_terms_are_put_in_where_they_were_probably_said(
+    transcriber: EmbeddedTranscriber, sentence: AudioChunk, heard: ChunkTranscript
+) -> None:
+    (asked,) = transcriber.transcribe([AudioChunk(sentence.samples, None, ("Market", "Goddard"))])
+    assert text(asked) == text(heard).replace("market", "Market")
+
+
 def test_a_chunk_is_cut_in_the_middle_of_its_long_pauses() -> None:
     assert pause_frames([(0.0, 1.0), (1.2, 2.0), (3.0, 4.0)]) == [250]
     assert pause_frames([]) == []

@@ -19,6 +19,9 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
     Qwen3VLProcessor,
     Qwen3VLVideoProcessor,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTImageProcessor,
     Wav2Vec2Config,
     Wav2Vec2CTCTokenizer,
     Wav2Vec2FeatureExtractor,
@@ -198,3 +201,69 @@ def save_tiny_vision_language(folder: Path) -> Path:
     )
     processor.save_pretrained(folder)
     return folder
+
+
+def save_tiny_classifier(folder: Path) -> Path:
+    """A vision transformer of one layer that tells ``normal`` from ``nsfw``."""
+    torch.manual_seed(SEED)
+    config = ViTConfig(
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        image_size=32,
+        patch_size=16,
+        id2label={0: "normal", 1: "nsfw"},
+        label2id={"normal": 0, "nsfw": 1},
+        initializer_range=0.5,
+    )
+    ViTForImageClassification(config).save_pretrained(folder)
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
+    return folder
+
+
+def _save_pyannote(model: Any, folder: Path) -> Path:
+    """As pyannote's trainer writes checkpoints: Lightning's format and the library's own entry."""
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint: dict[str, Any] = {
+        "state_dict": model.state_dict(),
+        "hyper_parameters": dict(model.hparams),
+        "pytorch-lightning_version": "2.5.0",
+    }
+    model.on_save_checkpoint(checkpoint)
+    torch.save(checkpoint, folder / "pytorch_model.bin")
+    return folder
+
+
+def save_tiny_segmentation(folder: Path) -> Path:
+    """PyanNet with small layers: windows of two seconds, powerset of three speakers."""
+    from pyannote.audio.core.task import Problem, Resolution, Specifications
+    from pyannote.audio.models.segmentation import PyanNet
+
+    torch.manual_seed(SEED)
+    model = PyanNet(
+        lstm={"hidden_size": 8, "num_layers": 1}, linear={"hidden_size": 8, "num_layers": 1}
+    )
+    model.specifications = Specifications(
+        problem=Problem.MONO_LABEL_CLASSIFICATION,
+        resolution=Resolution.FRAME,
+        duration=2.0,
+        classes=["speaker#1", "speaker#2", "speaker#3"],
+        powerset_max_classes=2,
+        permutation_invariant=True,
+    )
+    model.setup()
+    return _save_pyannote(model, folder)
+
+
+def save_tiny_embedding(folder: Path) -> Path:
+    """WeSpeaker's ResNet34 itself, with random weights: it has no smaller form."""
+    from pyannote.audio.core.task import Problem, Resolution, Specifications
+    from pyannote.audio.models.embedding import WeSpeakerResNet34
+
+    torch.manual_seed(SEED)
+    model = WeSpeakerResNet34()
+    model.specifications = Specifications(
+        problem=Problem.REPRESENTATION, resolution=Resolution.CHUNK, duration=5.0
+    )
+    return _save_pyannote(model, folder)

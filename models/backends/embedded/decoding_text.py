@@ -30,6 +30,16 @@ Measured means: clean English 0.4 to 0.98, far microphones and bad lines 0.24 to
 languages 0.26 to 0.4 (they cannot be told from bad English), music 0 to 0.2 and sometimes,
 for two or three words, more."""
 
+_LEAST_RATE = 1.2
+_FULL_RATE = 3.0
+_SLOW_CHUNK = 0.45
+"""Words a second of a chunk (less its padding). Below the first it is a sound now and then that
+resembles a word, however sure the decoder is; speech has 2 to 4.5. From there to the second the
+mean confidence must be the higher the slower they come, from this value on: in music words are
+long and far apart."""
+_PADDING_SECONDS = 0.6
+"""Of the chunk, on both sides of the speech together."""
+
 _LONGEST_WORD_FRAMES = 130
 """A longer "word" is a stretch of noise: it counts as surely wrong. The longest right one
 in the recordings took 0.9 s."""
@@ -74,7 +84,7 @@ def mean_confidence(path: Iterable[DecodedEntry]) -> float:
 
 def spoken_words(path: Sequence[DecodedEntry], duration_seconds: float) -> tuple[Word, ...]:
     """The words of a path in seconds, inside the chunk, without those that are probably wrong."""
-    if mean_confidence(path) < _LEAST_CHUNK:
+    if mean_confidence(path) < _least_confidence(path, duration_seconds):
         return ()
     words: list[Word] = []
     for each, confidence in zip(*_words_with_confidences(path), strict=True):
@@ -83,6 +93,16 @@ def spoken_words(path: Sequence[DecodedEntry], duration_seconds: float) -> tuple
         if confidence >= _LEAST_WORD and word.end_seconds > word.start_seconds:
             words.append(word)
     return tuple(words)
+
+
+def _least_confidence(path: Sequence[DecodedEntry], duration_seconds: float) -> float:
+    """What the words of a chunk must reach on average, by how densely they follow each other."""
+    count = sum(not is_filler(each.entry) for each in path)
+    rate = count / max(0.1, duration_seconds - _PADDING_SECONDS)
+    if rate < _LEAST_RATE:
+        return 1.0
+    slow = max(0.0, (_FULL_RATE - rate) / (_FULL_RATE - _LEAST_RATE))
+    return _LEAST_CHUNK + slow * (_SLOW_CHUNK - _LEAST_CHUNK)
 
 
 def pause_frames(regions: Sequence[tuple[float, float]]) -> list[int]:

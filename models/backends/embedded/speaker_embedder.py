@@ -13,17 +13,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy.fft import dct
 
+from models.backends.embedded.cepstra import CEPSTRA, WINDOW_SAMPLES, cepstra_of, windows_of
 from models.backends.embedded.periodicity import PITCH_WINDOW_SAMPLES, pitch_of
-from models.contracts import SAMPLE_RATE_HZ, Samples
+from models.contracts import Samples
 
-_FRAME = 400
 _HOP = 160
-_FFT = 512
-_MELS = 30
-_LOW_HZ, _HIGH_HZ = 100.0, 6800.0
-_CEPSTRA = 20
 _PERIODIC = 0.5
 _LOUD_DB = 25.0
 """Frames this far below the loudest are pauses."""
@@ -45,9 +40,9 @@ _SPREAD = np.array(
         *(0.43, 0.34, 0.3, 0.33, 0.27, 0.28, 0.29, 0.25, 0.24, 0.24, 0.12),
     ]
 )
-_WEIGHT = np.array([1.0] * _CEPSTRA + [2.5])
+_WEIGHT = np.array([1.0] * CEPSTRA + [2.5])
 _RADIUS = 3.0
-_DIMENSIONS = _CEPSTRA + 2
+_DIMENSIONS = CEPSTRA + 2
 
 Matrix = npt.NDArray[np.float64]
 
@@ -64,43 +59,13 @@ class EmbeddedSpeakerEmbedder:
 
 
 def voice_features(samples: Samples) -> Matrix:
-    """_CEPSTRA cepstral means and the median pitch in octaves, over the voiced frames."""
-    cepstra, levels = _cepstra(_frames(samples, _FRAME))
-    pitch, periodicity = pitch_of(_frames(samples, PITCH_WINDOW_SAMPLES))
+    """CEPSTRA cepstral means and the median pitch in octaves, over the voiced frames."""
+    cepstra, levels = cepstra_of(windows_of(samples, WINDOW_SAMPLES, _HOP))
+    pitch, periodicity = pitch_of(windows_of(samples, PITCH_WINDOW_SAMPLES, _HOP))
     loud = levels > levels.max() - _LOUD_DB
     voiced = loud & (periodicity > _PERIODIC)
     use = voiced if voiced.sum() >= _MIN_VOICED_FRAMES else loud
     return np.append(cepstra[use].mean(axis=0), np.median(np.log2(pitch[use])))
-
-
-def _frames(samples: Samples, size: int) -> Matrix:
-    """Windows of ``size`` every _HOP, shape (at least 1, size)."""
-    padded = np.pad(samples.astype(np.float64), (0, size))
-    count = max(1, 1 + (len(samples) - _FRAME) // _HOP)
-    return np.lib.stride_tricks.sliding_window_view(padded, size)[::_HOP][:count]
-
-
-def _cepstra(frames: Matrix) -> tuple[Matrix, Matrix]:
-    """Cepstra without the zeroth, shape (frames, _CEPSTRA), and levels in dB."""
-    emphasised = np.diff(frames, prepend=frames[:, :1], axis=1) + 0.03 * frames
-    power = np.abs(np.fft.rfft(emphasised * np.hamming(_FRAME), _FFT)) ** 2
-    mel = np.log(np.maximum(power @ _mel_filters().T, 1e-10))
-    levels = 10 * np.log10(np.maximum(np.mean(frames**2, axis=1), 1e-12))
-    cepstra: Matrix = dct(mel, type=2, norm="ortho", axis=1)[:, 1 : _CEPSTRA + 1]
-    return cepstra, levels
-
-
-def _mel_filters() -> Matrix:
-    """Triangles even on the mel scale, shape (_MELS, bins)."""
-    mel = np.linspace(_hz_to_mel(_LOW_HZ), _hz_to_mel(_HIGH_HZ), _MELS + 2)
-    edges = 700 * (10 ** (mel / 2595) - 1)
-    bins = np.fft.rfftfreq(_FFT, 1 / SAMPLE_RATE_HZ)
-    low, mid, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
-    return np.maximum(0, np.minimum((bins - low) / (mid - low), (high - bins) / (high - mid)))
-
-
-def _hz_to_mel(hz: float) -> float:
-    return float(2595 * np.log10(1 + hz / 700))
 
 
 def _on_sphere(features: Matrix) -> Matrix:

@@ -16,6 +16,7 @@ from models.backends.embedded.decoding_text import (
     pause_frames,
     spoken_words,
 )
+from models.backends.embedded.keyterms import with_keyterms
 from models.backends.embedded.speech_detector import EmbeddedSpeechDetector
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples
 
@@ -52,8 +53,9 @@ class EmbeddedTranscriber:
     fresh front end, so that a transcript depends on its chunk only and not on what the
     decoder heard before. Sentences between pauses are decoded one by one, which finds
     their first words better; where the result is in doubt the chunk is decoded in one
-    piece, since bad sound needs all the context that there is. Key terms and the language
-    hint are not used: the decoder's vocabulary and language model are fixed.
+    piece, since bad sound needs all the context that there is. Its vocabulary and language
+    model are fixed: key terms are put in afterwards, where the words that were heard sound
+    like them. The language hint is not used.
     """
 
     def __init__(self) -> None:
@@ -65,14 +67,16 @@ class EmbeddedTranscriber:
 
     def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
         """One transcript a chunk, in order; none of the words that are probably wrong."""
-        return [self._transcribe(chunk.samples) for chunk in chunks]
+        return [self._transcribe(chunk.samples, chunk.keyterms) for chunk in chunks]
 
-    def _transcribe(self, samples: Samples) -> ChunkTranscript:
+    def _transcribe(self, samples: Samples, keyterms: Sequence[str]) -> ChunkTranscript:
         if len(samples) < _SHORTEST_SAMPLES or not samples.any():
             return ChunkTranscript((), None)
         with self._lock:
             path = self._best_path(samples)
-        words = spoken_words(path, len(samples) / SAMPLE_RATE_HZ)
+            words = spoken_words(path, len(samples) / SAMPLE_RATE_HZ)
+            if keyterms:
+                words = with_keyterms(words, keyterms, self._decoder.lookup_word)
         return ChunkTranscript(words=words, language=_LANGUAGE if words else None)
 
     def _best_path(self, samples: Samples) -> list[DecodedEntry]:

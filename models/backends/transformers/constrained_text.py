@@ -35,7 +35,7 @@ class SchemaGrammar:
         return SchemaMask(matchers, self.end_tokens)
 
 
-class SchemaMask(LogitsProcessor):
+class SchemaMask(LogitsProcessor):  # type: ignore[misc]
     """Forbids every token that would leave the schema. For one ``generate`` call, no beams."""
 
     def __init__(self, matchers: list[LLMatcher], end_tokens: list[int]) -> None:

@@ -1,0 +1,1 @@
+"""Who speaks when, with pyannote.audio's networks. Never imports Ray."""

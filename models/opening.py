@@ -1,0 +1,114 @@
+"""From a registry entry to a loaded model: the only place that knows both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models.checkpoints import Location, locate
+from models.registry import RegistryEntry
+
+if TYPE_CHECKING:
+    from models.backends.transformers.alignment import CtcAligner, Span
+    from models.backends.transformers.hardware import Hardware
+    from models.contracts import Samples
+
+
+def whisper(entry: RegistryEntry, models_dir: Path | None) -> Any:
+    """Whisper with its aligners."""
+    from models.backends.transformers.whisper import WhisperTranscriber
+
+    hardware, where = _hardware(entry), locate(entry.checkpoints["model"], models_dir)
+    return WhisperTranscriber(
+        where.source,
+        AlignerByLanguage(
+            _aligner(entry, "align_en", models_dir), _other_aligner(entry, models_dir)
+        ),
+        hardware,
+        revision=where.revision,
+        max_batch=entry.max_batch,
+    )
+
+
+def pyannote_detector(entry: RegistryEntry, models_dir: Path | None) -> Any:
+    """Speech regions and turns."""
+    from models.backends.pyannote.speech_turns import PyannoteSpeechDetector
+
+    return _open(PyannoteSpeechDetector, entry, models_dir)
+
+
+def pyannote_embedder(entry: RegistryEntry, models_dir: Path | None) -> Any:
+    """Voices as vectors."""
+    from models.backends.pyannote.speaker_vectors import PyannoteSpeakerEmbedder
+
+    return _open(PyannoteSpeakerEmbedder, entry, models_dir)
+
+
+def vision_language_describer(entry: RegistryEntry, models_dir: Path | None) -> Any:
+    """Scenes to words."""
+    from models.backends.transformers.describer import VisionLanguageDescriber
+
+    return _open(VisionLanguageDescriber, entry, models_dir)
+
+
+def picture_classifier(entry: RegistryEntry, models_dir: Path | None) -> Any:
+    """Labels of the content policy."""
+    from models.backends.transformers.classifier import PictureClassifier
+
+    return _open(PictureClassifier, entry, models_dir)
+
+
+def _open(backend: Any, entry: RegistryEntry, models_dir: Path | None) -> Any:
+    where = locate(entry.checkpoints["model"], models_dir)
+    return backend(
+        where.source, _hardware(entry), revision=where.revision, max_batch=entry.max_batch
+    )
+
+
+def _hardware(entry: RegistryEntry) -> Hardware:
+    from models.backends.transformers.hardware import pick_hardware
+
+    return pick_hardware(entry.device, entry.dtype)
+
+
+def _aligner(entry: RegistryEntry, role: str, models_dir: Path | None) -> CtcAligner:
+    where = locate(entry.checkpoints[role], models_dir)
+    return _open_aligner(entry, where)
+
+
+def _open_aligner(entry: RegistryEntry, where: Location) -> CtcAligner:
+    from models.backends.transformers.alignment import CtcAligner
+    from models.backends.transformers.hardware import pick_hardware
+
+    # Alignment runs in float32: the multilingual checkpoint overflows in half precision.
+    return CtcAligner(where.source, pick_hardware(entry.device, "float32"), revision=where.revision)
+
+
+def _other_aligner(entry: RegistryEntry, models_dir: Path | None) -> CtcAligner | None:
+    """The multilingual one, which an operator may leave out for its licence."""
+    from models.checkpoints import is_present
+
+    if models_dir is not None and not is_present(entry.checkpoints["align"], models_dir):
+        return None
+    return _aligner(entry, "align", models_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class AlignerByLanguage:
+    """English with one acoustic model, other languages with another, or by letters alone."""
+
+    english: CtcAligner
+    other: CtcAligner | None
+
+    def align(self, samples: Samples, words: Sequence[str], language: str | None) -> list[Span]:
+        """One span a word, in order, inside the samples."""
+        from models.backends.transformers.alignment import spread
+        from models.contracts import SAMPLE_RATE_HZ
+
+        if language == "en":
+            return self.english.align(samples, words, language)
+        if self.other is not None:
+            return self.other.align(samples, words, language)
+        return spread(words, 0.0, len(samples) / SAMPLE_RATE_HZ)

@@ -1,0 +1,32 @@
+"""A small real input for each task: warms a model up, and shows that it still answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from models.contracts import SAMPLE_RATE_HZ, AudioChunk, SceneStills
+from models.registry import Task
+
+
+def _hiss(seconds: float) -> Any:
+    """Faint noise: unlike silence, no backend takes a short way round it."""
+    generator = np.random.default_rng(0)
+    samples = generator.standard_normal(round(seconds * SAMPLE_RATE_HZ)) * 0.003
+    return samples.astype(np.float32)
+
+
+def _grey() -> Any:
+    return np.full((180, 320, 3), 128, dtype=np.uint8)
+
+
+PROBES: dict[Task, Callable[[], Any]] = {
+    Task.TRANSCRIBE: lambda: AudioChunk(_hiss(1.0)),
+    Task.DETECT: lambda: _hiss(2.0),
+    Task.EMBED: lambda: _hiss(1.0),
+    Task.DESCRIBE: lambda: SceneStills((_grey(),), 1.0),
+    Task.CLASSIFY: _grey,
+}
+"""Task -> one input of its model."""

@@ -1,0 +1,68 @@
+"""Which models serve here: what the settings say, or what the machine allows."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+
+from models.registry import REGISTRY, Choice, choose_profile, missing_checkpoints
+from serve_app.settings import Settings
+
+_DRIVER_SECONDS = 20.0
+_NEURAL_PACKAGES = ("torch", "transformers", "pyannote")
+
+
+class ModelProfileError(ValueError):
+    """The model profile of the settings cannot serve here; the message says why."""
+
+
+def chosen_models(settings: Settings) -> Choice:
+    """The profile to serve, and why. Raises ModelProfileError where it lacks something."""
+    lacking = missing_packages()
+    if settings.model_profile == "auto" and lacking:
+        return Choice("embedded", f"{', '.join(lacking)} not installed (extra `models`)")
+    choice = choose_profile(
+        settings.model_profile, gpus=visible_gpus(), models_dir=settings.models_dir
+    )
+    if REGISTRY[choice.profile] is not REGISTRY["embedded"]:
+        _require(choice.profile, settings, lacking)
+    return choice
+
+
+def with_models_chosen(settings: Settings) -> Settings:
+    """The settings with a profile in place of ``auto``. Raises ModelProfileError."""
+    return settings.model_copy(update={"model_profile": chosen_models(settings).profile})
+
+
+def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
+    if lacking:
+        message = f"VAS_MODEL_PROFILE={profile} needs {', '.join(lacking)}: install extra `models`."
+        raise ModelProfileError(message)
+    if settings.models_dir is None:
+        return
+    missing = missing_checkpoints(profile, settings.models_dir)
+    if missing:
+        names = ", ".join(checkpoint.repository for checkpoint in missing)
+        raise ModelProfileError(
+            f"{settings.models_dir} lacks {names}: `vas models pull --profile {profile}`."
+        )
+
+
+def missing_packages() -> list[str]:
+    """Packages of the neural profiles that are not installed here."""
+    return [name for name in _NEURAL_PACKAGES if importlib.util.find_spec(name) is None]
+
+
+def visible_gpus() -> int:
+    """NVIDIA GPUs of this machine; 0 without a driver that answers.
+
+    On a cluster the GPUs are on other machines: name the profile there.
+    """
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return 0
+    answer = subprocess.run(  # noqa: S603  (the driver's own program)
+        [program, "-L"], capture_output=True, text=True, timeout=_DRIVER_SECONDS, check=False
+    )
+    return sum(line.startswith("GPU ") for line in answer.stdout.splitlines())

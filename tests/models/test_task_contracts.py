@@ -1,0 +1,158 @@
+"""What every backend of a task promises, tried on each profile of the registry.
+
+The neural profiles run tiny random-weight models of the registry's own classes,
+loaded from a models folder; the embedded profile runs as it is shipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sized
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.contracts import (
+    SAMPLE_RATE_HZ,
+    AudioChunk,
+    CameraMotion,
+    Picture,
+    Samples,
+    SceneStills,
+    ShotAngle,
+    ShotType,
+)
+from models.registry import REGISTRY, Task
+from models.sources import LocalModels
+from tests.models.tiny_folder import fill_models_folder
+
+NEURAL = "cpu"
+PROFILES = ("embedded", NEURAL)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fill_models_folder(tmp_path_factory.mktemp("models"), NEURAL)
+
+
+@pytest.fixture(params=PROFILES)
+def models(request: pytest.FixtureRequest, folder: Path) -> LocalModels:
+    return LocalModels(request.param, None if request.param == "embedded" else folder)
+
+
+def sound(seconds: float, seed: int = 0) -> Samples:
+    """Syllable-like bursts: louder and softer, with pauses."""
+    generator = np.random.default_rng(seed)
+    count = round(seconds * SAMPLE_RATE_HZ)
+    times = np.arange(count) / SAMPLE_RATE_HZ
+    loudness = np.clip(np.sin(2 * np.pi * 3 * times), 0, 1)
+    tone = sum(np.sin(2 * np.pi * 130 * (n + 1) * times) / (n + 1) for n in range(8))
+    noise = generator.standard_normal(count)
+    return np.asarray(0.1 * loudness * (tone + 0.2 * noise), dtype=np.float32)
+
+
+def picture(seed: int) -> Picture:
+    generator = np.random.default_rng(seed)
+    coarse = generator.integers(0, 255, (6, 8, 3), dtype=np.uint8)
+    return np.asarray(np.kron(coarse, np.ones((20, 20, 1))), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 1.0, 7.3, 30.0])
+def test_words_are_in_order_inside_the_chunk(models: LocalModels, seconds: float) -> None:
+    [result] = models.transcriber().transcribe([AudioChunk(sound(seconds))])
+    edges = [edge for word in result.words for edge in (word.start_seconds, word.end_seconds)]
+    assert all(before <= after for before, after in pairwise(edges))
+    assert all(-1e-6 <= edge <= seconds + 1e-6 for edge in edges)
+    assert all(0 <= word.confidence <= 1 for word in result.words)
+    assert all(word.text == word.text.strip() != "" for word in result.words)
+
+
+def test_each_chunk_gets_its_own_transcript_in_order(models: LocalModels) -> None:
+    chunks = [AudioChunk(sound(seconds, seed)) for seed, seconds in enumerate([2.0, 0.5, 3.0])]
+    together = models.transcriber().transcribe(chunks)
+    alone = [models.transcriber().transcribe([chunk])[0] for chunk in chunks]
+    assert [[w.text for w in one.words] for one in together] == [
+        [w.text for w in one.words] for one in alone
+    ]
+
+
+@pytest.mark.parametrize("hint", ["en", "de", "zz"])
+def test_any_language_hint_and_any_keyterms_are_borne(models: LocalModels, hint: str) -> None:
+    chunk = AudioChunk(sound(1.0), hint, ("Kubernetes", "Zürich", "音楽", "x" * 100))
+    assert len(models.transcriber().transcribe([chunk])) == 1
+
+
+def test_nothing_is_said_in_digital_silence(models: LocalModels) -> None:
+    regions = models.speech_detector().detect(np.zeros(3 * SAMPLE_RATE_HZ, np.float32))
+    if models.profile == "embedded":  # random weights hear anything; what they promise is order
+        assert regions == []
+    assert all(0 <= start < end <= 3 for start, end in regions)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.01, 1.0, 2.0, 11.7])
+def test_regions_of_speech_are_sorted_disjoint_and_inside(
+    models: LocalModels, seconds: float
+) -> None:
+    regions = models.speech_detector().detect(sound(seconds))
+    edges = [edge for region in regions for edge in region]
+    assert all(before <= after for before, after in pairwise(edges))
+    assert all(start < end for start, end in regions)
+    assert all(-1e-6 <= edge <= seconds + 1e-6 for edge in edges)
+
+
+def test_voices_are_unit_vectors_of_one_size_a_row_each(models: LocalModels) -> None:
+    lengths = [1.5, 0.4, 3.5]
+    vectors = models.speaker_embedder().embed([sound(each, n) for n, each in enumerate(lengths)])
+    assert vectors.dtype == np.float32
+    assert vectors.shape[0] == 3
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(3), abs=1e-3)
+
+
+@pytest.mark.parametrize("stills", [1, 3, 5])
+def test_descriptions_keep_to_the_schema(models: LocalModels, stills: int) -> None:
+    scenes = [
+        SceneStills(tuple(picture(10 * n + k) for k in range(stills)), 2.0, CameraMotion.STATIC)
+        for n in range(2)
+    ]
+    answers = models.scene_describer().describe(scenes)
+    assert len(answers) == 2
+    for answer in answers:
+        assert answer.description.strip() == answer.description != ""
+        assert list(answer.objects) == sorted({each.lower() for each in answer.objects})
+        assert answer.shot_type in ShotType
+        assert answer.shot_angle in ShotAngle
+
+
+def test_classifiers_score_the_same_labels_for_every_still(folder: Path) -> None:
+    scores = LocalModels(NEURAL, folder).content_classifier().classify([picture(1), picture(2)])
+    assert len(scores) == 2
+    assert scores[0].keys() == scores[1].keys() == {"normal", "nsfw"}
+    assert all(0 <= value <= 1 for each in scores for value in each.values())
+
+
+def test_a_profile_without_a_classifier_says_so() -> None:
+    with pytest.raises(KeyError):
+        LocalModels("embedded").content_classifier()
+
+
+@pytest.mark.parametrize("task", [*Task])
+def test_no_inputs_give_no_outputs(models: LocalModels, task: Task) -> None:
+    if task not in REGISTRY[models.profile] or task is Task.DETECT:
+        return
+    calls: dict[Task, Callable[[], Sized]] = {
+        Task.TRANSCRIBE: lambda: models.transcriber().transcribe([]),
+        Task.EMBED: lambda: models.speaker_embedder().embed([]),
+        Task.DESCRIBE: lambda: models.scene_describer().describe([]),
+        Task.CLASSIFY: lambda: models.content_classifier().classify([]),
+    }
+    assert len(calls[task]()) == 0

@@ -1,0 +1,41 @@
+"""A models folder as `vas models pull` leaves it, filled with tiny random-weight models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from models.checkpoints import adopt
+from models.registry import REGISTRY, Task
+from tests.models.tiny_models import (
+    save_tiny_classifier,
+    save_tiny_ctc,
+    save_tiny_embedding,
+    save_tiny_segmentation,
+    save_tiny_vision_language,
+    save_tiny_whisper,
+)
+
+SAVERS: dict[tuple[Task, str], Callable[[Path], Path]] = {
+    (Task.TRANSCRIBE, "model"): save_tiny_whisper,
+    (Task.TRANSCRIBE, "align_en"): save_tiny_ctc,
+    (Task.TRANSCRIBE, "align"): save_tiny_ctc,
+    (Task.DETECT, "model"): save_tiny_segmentation,
+    (Task.EMBED, "model"): save_tiny_embedding,
+    (Task.DESCRIBE, "model"): save_tiny_vision_language,
+    (Task.CLASSIFY, "model"): save_tiny_classifier,
+}
+"""(task, role) -> what saves a model of the class that the registry's checkpoint has."""
+
+
+def fill_models_folder(folder: Path, profile: str, *, without: tuple[str, ...] = ()) -> Path:
+    """Every checkpoint of the profile, except for the roles in ``without``."""
+    for task, entry in REGISTRY[profile].items():
+        for role, checkpoint in entry.checkpoints.items():
+            if role in without:
+                continue
+            place = folder / checkpoint.folder_name
+            place.mkdir(parents=True, exist_ok=True)
+            SAVERS[task, role](place)
+            adopt(checkpoint, folder)
+    return folder
