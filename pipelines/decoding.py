@@ -70,20 +70,24 @@ def decode_segment(
     stream_index: int,
     origin_ms: int,
     threads: int = 1,
+    loop_filter: bool = True,
     report: DecodeReport | None = None,
 ) -> Iterator[TimedFrame]:
     """Frames with ``segment.start_ms <= time < segment.end_ms``, in decoder order.
 
     ``path`` is the segment's object on this machine. ``threads`` bounds the
-    decoder's threads. Damaged packets are skipped and counted in ``report``,
-    frames without any timestamp too. Raises NoVideoStreamError, and av's own
-    errors where the file cannot be opened at all.
+    decoder's threads. Without ``loop_filter`` blocks' edges are not smoothed, which
+    tiny pictures do not show and which takes a fifth of the time. Damaged packets
+    are skipped and counted in ``report``, frames without any timestamp too. Raises
+    NoVideoStreamError, and av's own errors where the file cannot be opened at all.
     """
     report = report if report is not None else DecodeReport()
     with _positioned(path, segment.start_ms, stream_index, origin_ms) as container:
         stream = chosen_stream(container, stream_index)
         stream.codec_context.thread_count = threads
         stream.thread_type = "AUTO"
+        if not loop_filter:
+            stream.codec_context.options = {"skip_loop_filter": "all"}
         for timed in _timed_frames(container, stream, origin_ms, report):
             if timed.time_ms >= segment.end_ms + _REORDER_MS:
                 return

@@ -2,14 +2,18 @@
 
 features  (map, 1:1 a segment)  decode once, store tiny pictures of every frame
 cuts      (reduce, pure)        over all segments end to end, as if never cut up
+policy    (map, 1:1 a segment)  stills against what is not permitted, where a policy is set
 scenes    (map, 1:1 a group)    stills, palette, thumbnail, camera motion, description
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 
@@ -18,9 +22,17 @@ from models.sources import ModelSource
 from pipelines.chains import Control, Row, Step, Workspace, guarded, run_chain
 from pipelines.contracts import Scene, StageCode, StageError, VideoSource, VisionResult
 from pipelines.merge.cuts import Cut, CutConfig, CutDetector
-from pipelines.merge.frame_features import FrameFeatures, Times, from_bytes
+from pipelines.merge.frame_features import (
+    FrameFeatures,
+    Times,
+    from_bytes,
+    pictures_from_bytes,
+)
+from pipelines.merge.learned_cuts import LearnedCutDetector
 from pipelines.merge.motion import pair_times
+from pipelines.merge.programme_cuts import Detector, ProgrammeCuts
 from pipelines.merge.scene_plans import SceneBorders, scenes_between, still_times
+from pipelines.policy.contracts import ContentPolicy
 from pipelines.steps.vision_describe import (
     DescribeConfig,
     ScenePlan,
@@ -29,10 +41,17 @@ from pipelines.steps.vision_describe import (
     read_findings,
     segment_at,
 )
-from pipelines.steps.vision_features import FeaturesConfig, make_features_step
+from pipelines.steps.vision_features import (
+    FeaturesConfig,
+    make_features_step,
+    pictures_key,
+)
+from pipelines.steps.vision_policy import checked_times, make_policy_step
 
 _FEATURES_SHARE = 0.7
 """Of the stage's time, taken by the first chain on common footage; for progress only."""
+_POLICY_SHARE = 0.75
+"""Progress at which the policy's chain ends, where there is one."""
 
 _MOST_DECODE_THREADS = 4
 
@@ -46,6 +65,9 @@ class VisionConfig:
     describe: DescribeConfig = field(default_factory=DescribeConfig)
     max_scenes_a_task: int = 8
     """Bounds a task's memory: up to three stills a scene are held at once."""
+    policy: ContentPolicy = field(default_factory=ContentPolicy)
+    boundary_weights: Path | None = None
+    """Weights of TransNetV2: cuts are then found by it in place of the embedded detector."""
 
 
 def analyse_vision(
@@ -59,11 +81,15 @@ def analyse_vision(
     """The scenes of ``video``; none where it has no cuts.
 
     Outputs that an earlier run stored in ``workspace`` are used again. Raises
-    StageError (VISION_FAILED where nothing can be decoded) and StageStoppedError.
+    StageError (VISION_FAILED where nothing can be decoded, CONTENT_BLOCKED where
+    the policy does not permit it: then nothing seen of it is kept) and
+    StageStoppedError.
     """
     features = _features_chain(video, workspace, control, config)
-    cuts, times_ms = _find_cuts(features, video, workspace, control, config.cuts)
+    cuts, times_ms = _find_cuts(features, video, workspace, control, config)
     plans, borders = _plans(cuts, times_ms, video.duration_ms)
+    if config.policy.is_active:
+        _policy_chain(plans, times_ms, video, workspace, models, control, config.policy)
     described = _describe_chain(plans, video, workspace, models, control, config)
     control.progress(1.0)
     reused_features = sum(bool(row["reused"]) for row in features)
@@ -85,10 +111,15 @@ def _features_chain(
             "key": segment.key,
             "start_ms": segment.start_ms,
             "end_ms": segment.end_ms,
+            "part": segment.part,
         }
         for segment in video.segments
     ]
-    features = replace(config.features, decode_threads=_decode_threads(config, len(rows)))
+    features = replace(
+        config.features,
+        decode_threads=_decode_threads(config, len(rows)),
+        with_pictures=config.boundary_weights is not None,
+    )
     step = make_features_step(video, workspace, features)
     done = _mapped(rows, step, "Reading the pictures", control, (0.0, _FEATURES_SHARE))
     return sorted(done, key=lambda row: int(row["index"]))
@@ -106,6 +137,31 @@ def _decode_threads(config: VisionConfig, segments: int) -> int:
     return max(1, min(_MOST_DECODE_THREADS, cpus // max(1, segments)))
 
 
+def _policy_chain(
+    plans: Sequence[ScenePlan],
+    times_ms: Times,
+    video: VideoSource,
+    workspace: Workspace,
+    models: ModelSource,
+    control: Control,
+    policy: ContentPolicy,
+) -> None:
+    """1:1, a row a segment; raises StageError where the policy is broken."""
+    stills = [time_ms for plan in plans for time_ms in plan.still_times_ms]
+    times = checked_times(times_ms, stills)
+    by_segment: dict[int, list[int]] = {}
+    for time_ms in times:
+        by_segment.setdefault(segment_at(video, time_ms).index, []).append(time_ms)
+    rows = [{"index": index, "times_ms": json.dumps(own)} for index, own in by_segment.items()]
+    step = make_policy_step(video, workspace, models, policy)
+    try:
+        _mapped(rows, step, "Checking the pictures", control, (_FEATURES_SHARE, _POLICY_SHARE))
+    except StageError as error:
+        if error.code is StageCode.CONTENT_BLOCKED:
+            workspace.store.delete_prefix(workspace.key("vision"))
+        raise
+
+
 def _describe_chain(
     plans: Sequence[ScenePlan],
     video: VideoSource,
@@ -118,7 +174,8 @@ def _describe_chain(
     groups = grouped(plans, video, config.max_scenes_a_task)
     rows = [{"index": index, "plans": plans_to(group)} for index, group in enumerate(groups)]
     step = make_describe_step(video, workspace, models, config.describe)
-    done = _mapped(rows, step, "Describing the scenes", control, (_FEATURES_SHARE, 1.0))
+    start = _POLICY_SHARE if config.policy.is_active else _FEATURES_SHARE
+    done = _mapped(rows, step, "Describing the scenes", control, (start, 1.0))
     return sorted(done, key=lambda row: int(row["index"]))
 
 
@@ -147,25 +204,43 @@ def _find_cuts(
     video: VideoSource,
     workspace: Workspace,
     control: Control,
-    config: CutConfig,
+    config: VisionConfig,
 ) -> tuple[tuple[Cut, ...], Times]:
     """The cuts and all frame times; one segment's features in memory at a time."""
-    detector = CutDetector(config)
+    spans = [(part.start_ms, part.end_ms) for part in video.all_parts]
+    detector = ProgrammeCuts(spans, config.cuts, _detector_maker(config))
+    parts = {segment.index: segment.part for segment in video.segments}
     times = []
-    for features in _stored_features(rows, workspace):
+    for row, features in zip(rows, _stored_features(rows, workspace, config), strict=True):
         control.check()
-        detector.feed(features)
+        detector.feed(parts[int(row["index"])], features)
         times.append(features.times_ms)
     all_times = np.concatenate(times) if times else np.empty(0, np.int64)
     if len(all_times) == 0:
         message = "No picture of the video could be decoded."
         raise StageError(StageCode.VISION_FAILED, message)
-    return detector.finish(video.duration_ms), all_times
+    return detector.finish(), all_times
 
 
-def _stored_features(rows: Sequence[Row], workspace: Workspace) -> Iterator[FrameFeatures]:
+def _detector_maker(config: VisionConfig) -> Callable[[CutConfig | None], Detector]:
+    """The cut detector's class, or a learned one with its model loaded once."""
+    if config.boundary_weights is None:
+        return CutDetector
+    from models.backends.transnet.boundaries import TransNetBoundaries
+
+    return partial(LearnedCutDetector, TransNetBoundaries(config.boundary_weights))
+
+
+def _stored_features(
+    rows: Sequence[Row], workspace: Workspace, config: VisionConfig
+) -> Iterator[FrameFeatures]:
     for row in rows:
-        yield from_bytes(workspace.store.read_bytes(row["features_key"]))
+        key = row["features_key"]
+        features = from_bytes(workspace.store.read_bytes(key))
+        if config.boundary_weights is not None:
+            packed = workspace.store.read_bytes(pictures_key(key))
+            features = replace(features, pictures=pictures_from_bytes(packed))
+        yield features
 
 
 def _plans(

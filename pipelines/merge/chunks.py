@@ -35,8 +35,9 @@ class ChunkLimits:
     """A cut forced by ``max_seconds`` leaves at least this much before it."""
     pause_seconds: float = 0.8
     """A pause that long between padded speech always ends a chunk."""
-    padding_seconds: float = 0.2
-    """Kept on both sides of speech, for soft first and last sounds."""
+    padding_seconds: float = 0.3
+    """Kept on both sides of speech, for soft first and last sounds. Of 0.2, 0.3 and 0.5 tried,
+    0.3 gave the embedded transcriber the fewest errors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,17 @@ from pipelines.merge.cut_measures import Blank, blank, brightness, contrast
 from pipelines.merge.frame_features import FrameFeatures, Times, joined, no_frames
 from pipelines.merge.gradual_cuts import Gradual, GradualConfig, best_graduals, find_gradual
 from pipelines.merge.hard_cuts import HardConfig, find_hard
+from pipelines.merge.wipes import WipeConfig, find_wipes
 
 _BLOCK_FRAMES = 256
-_SURROUNDING_FRAMES = 400
-"""Looked at on both sides of a block: 1.3 s, the longest half of a gradual transition,
-at up to 300 frames a second."""
+_SURROUNDING_FRAMES = 480
+"""Looked at on both sides of a block: at up to 120 frames a second the 4 s of half a wipe and
+what comes after it, at up to 360 the longest half of another gradual transition."""
+_SURE = 0.95
+"""Confidence of a cut that nothing in front of the camera can explain away."""
+
+
+_SURE_GRADUAL = 0.8
 
 
 class CutKind(StrEnum):
@@ -32,6 +38,7 @@ class CutKind(StrEnum):
     DISSOLVE = "dissolve"
     FADE_BLACK = "fade_black"
     FADE_WHITE = "fade_white"
+    WIPE = "wipe"
 
 
 _FADES = {Blank.BLACK: CutKind.FADE_BLACK, Blank.WHITE: CutKind.FADE_WHITE}
@@ -59,7 +66,10 @@ class CutConfig:
 
     hard: HardConfig = field(default_factory=HardConfig)
     gradual: GradualConfig = field(default_factory=GradualConfig)
+    wipe: WipeConfig = field(default_factory=WipeConfig)
     min_confidence: float = 0.5
+    min_wipe: float = 0.65
+    """Confidence of a wipe: these are rare, and much that moves resembles them a little."""
     min_scene_ms: int = 500
     min_edge_scene_ms: int = 200
     """The first and last scene may be this short: footage often starts or ends in mid-shot."""
@@ -85,6 +95,7 @@ class CutDetector:
         self._next = 0
         self._hard: list[Cut] = []
         self._graduals: list[Gradual] = []
+        self._wipes: list[Gradual] = []
         self._blanks: list[BlankRun] = []
         self._blank_open: tuple[int, Blank] | None = None
 
@@ -102,7 +113,9 @@ class CutDetector:
             self._decide(min(self._next + _BLOCK_FRAMES, len(self._frames)))
         self._close_blank(duration_ms)
         graduals = [_gradual_cut(gradual) for gradual in best_graduals(self._graduals)]
-        return select_cuts(self._hard + graduals, self._blanks, duration_ms, self._config)
+        wipes = [wipe for wipe in self._wipes if wipe.confidence >= self._config.min_wipe]
+        found = without_visits(self._hard + graduals, best_graduals(wipes))
+        return select_cuts(found, self._blanks, duration_ms, self._config)
 
     def _decide(self, end: int) -> None:
         """Find what happens at frames ``self._next`` to ``end`` and let go of older ones."""
@@ -114,6 +127,7 @@ class CutDetector:
         for time_ms, confidence in find_hard(window, *inside, self._config.hard):
             self._hard.append(Cut(time_ms, CutKind.HARD, confidence, time_ms, time_ms))
         self._graduals += find_gradual(window, *inside, self._config.gradual)
+        self._wipes += find_wipes(window, *inside, self._config.wipe)
         keep_from = max(0, end - _SURROUNDING_FRAMES)
         kept = self._frames.part(keep_from, len(self._frames))
         self._frames = FrameFeatures(kept.times_ms, kept.luma, kept.chroma)
@@ -142,6 +156,38 @@ def _gradual_cut(gradual: Gradual) -> Cut:
         gradual.start_ms,
         gradual.end_ms,
     )
+
+
+def without_visits(cuts: list[Cut], wipes: list[Gradual]) -> list[Cut]:
+    """``cuts`` and the wipes, but for what comes of things that visit the picture.
+
+    Something that moves in front of the camera and leaves again looks like two
+    wipes, and what it does in between may look like cuts. It is told from edits
+    by the old picture coming back without any sure cut that would bring it.
+    """
+    sure = [
+        cut
+        for cut in cuts
+        if cut.confidence >= (_SURE if cut.kind is CutKind.HARD else _SURE_GRADUAL)
+    ]
+    visits = [
+        (start_ms, end_ms)
+        for wipe in wipes
+        for start_ms, end_ms in wipe.visits_ms
+        if not any(start_ms < cut.time_ms <= end_ms for cut in sure)
+    ]
+    kept = [
+        cut
+        for cut in cuts
+        if cut in sure or not any(start < cut.time_ms < end for start, end in visits)
+    ]
+    edits = [
+        wipe
+        for wipe in wipes
+        if not any(wipe.start_ms < cut.time_ms < wipe.end_ms for cut in sure)
+        and not any(start <= wipe.start_ms and wipe.end_ms <= end for start, end in visits)
+    ]
+    return kept + [replace(_gradual_cut(wipe), kind=CutKind.WIPE) for wipe in edits]
 
 
 def detect_cuts(

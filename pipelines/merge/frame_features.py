@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 LUMA_WIDTH, LUMA_HEIGHT = 64, 36
 CHROMA_WIDTH, CHROMA_HEIGHT = 16, 9
+_ARRAYS = ("times_ms", "luma", "chroma")
 
 Bytes = npt.NDArray[np.uint8]
 Times = npt.NDArray[np.int64]
@@ -31,18 +33,23 @@ class FrameFeatures:
 
     ``times_ms`` (n,) strictly rising; ``luma`` (n, 36, 64), full range, whole
     picture stretched to that shape; ``chroma`` (n, 2, 9, 16), Cb and Cr around 128.
+    ``pictures`` (n, 27, 48, 3), RGB, are there where a learned detector is to see them.
     """
 
     times_ms: Times
     luma: Bytes
     chroma: Bytes
+    pictures: Bytes | None = None
 
     def __len__(self) -> int:
         return len(self.times_ms)
 
     def part(self, start: int, end: int) -> FrameFeatures:
         """Frames ``start`` to ``end``, as views."""
-        return FrameFeatures(self.times_ms[start:end], self.luma[start:end], self.chroma[start:end])
+        pictures = None if self.pictures is None else self.pictures[start:end]
+        return FrameFeatures(
+            self.times_ms[start:end], self.luma[start:end], self.chroma[start:end], pictures
+        )
 
 
 def no_frames() -> FrameFeatures:
@@ -54,17 +61,21 @@ def no_frames() -> FrameFeatures:
 
 
 def in_time_order(
-    times_ms: Sequence[int], luma: Sequence[Bytes], chroma: Sequence[Bytes]
+    times_ms: Sequence[int],
+    luma: Sequence[Bytes],
+    chroma: Sequence[Bytes],
+    pictures: Sequence[Bytes] = (),
 ) -> FrameFeatures:
     """Features of decoded frames sorted by time; of frames at one time the first is kept."""
     if not times_ms:
         return no_frames()
     unique, first = np.unique(np.asarray(times_ms, np.int64), return_index=True)
-    return FrameFeatures(unique, np.stack(luma)[first], np.stack(chroma)[first])
+    seen = np.stack(pictures)[first] if pictures else None
+    return FrameFeatures(unique, np.stack(luma)[first], np.stack(chroma)[first], seen)
 
 
 def joined(parts: Sequence[FrameFeatures]) -> FrameFeatures:
-    """Parts of one video laid end to end."""
+    """Parts of one video laid end to end, without their pictures."""
     if not parts:
         return no_frames()
     return FrameFeatures(
@@ -75,10 +86,10 @@ def joined(parts: Sequence[FrameFeatures]) -> FrameFeatures:
 
 
 def to_bytes(features: FrameFeatures) -> bytes:
-    """``features`` as an .npz; equal features give equal bytes."""
+    """``features`` as an .npz, without their pictures; equal ones give equal bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for name in ("times_ms", "luma", "chroma"):
+        for name in _ARRAYS:
             entry = zipfile.ZipInfo(f"{name}.npy", _ZIP_EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             content = io.BytesIO()
@@ -90,4 +101,16 @@ def to_bytes(features: FrameFeatures) -> bytes:
 def from_bytes(data: bytes) -> FrameFeatures:
     """What ``to_bytes`` stored. Raises ValueError or KeyError on other bytes."""
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return FrameFeatures(arrays["times_ms"], arrays["luma"], arrays["chroma"])
+        return FrameFeatures(*(arrays[name] for name in _ARRAYS))
+
+
+def pictures_to_bytes(pictures: Bytes) -> bytes:
+    """Frames' pictures (n, 27, 48, 3), packed."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, pictures, allow_pickle=False)
+    return zlib.compress(buffer.getvalue(), _ZIP_LEVEL)
+
+
+def pictures_from_bytes(data: bytes) -> Bytes:
+    """What ``pictures_to_bytes`` packed. Raises zlib.error or ValueError on other bytes."""
+    return np.asarray(np.load(io.BytesIO(zlib.decompress(data)), allow_pickle=False), np.uint8)

@@ -27,14 +27,25 @@ from pipelines.merge.cut_measures import (
     likeness,
     mean_difference,
 )
-from pipelines.merge.frame_features import Bytes, FrameFeatures
+from pipelines.merge.frame_features import (
+    CHROMA_HEIGHT,
+    CHROMA_WIDTH,
+    LUMA_HEIGHT,
+    LUMA_WIDTH,
+    Bytes,
+    FrameFeatures,
+)
+from pipelines.merge.moments import grid, sides
 
-_GRID_MS = 80
 _HALVES_MS = (200, 360, 600, 900, 1300)
 _FAR_REACH = (3, 5)
 _PLAIN_CONTRAST = 8.0
 """A picture below this has no structure that could be compared."""
 _NEARLY_ALL = 0.9
+_CONVINCING = 0.75
+"""Confidence of a fit that need not be tried otherwise."""
+_COLOUR_WEIGHT = 1.5
+_LEAST_ENERGY = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,8 @@ class GradualConfig:
     min_change: float = 0.3
     max_likeness: float = 0.6
     min_length_ms: int = 120
+    min_coarse: float = 0.6
+    """Confidence of a fit to coarse pictures, which a title that fades in resembles too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +80,8 @@ class Gradual:
     """Mean difference of A and B in levels; less where part of the transition was seen."""
     blank: Blank | None
     """The side of it that is black or white, if one is."""
+    visits_ms: tuple[tuple[int, int], ...] = ()
+    """Of a wipe: stretches around it that end with the picture that they began with."""
 
 
 def find_gradual(
@@ -76,32 +91,18 @@ def find_gradual(
 
     One transition is usually found from several frames: see ``best_graduals``.
     """
-    centres = _grid(window, start, end)
+    centres = grid(window, start, end)
     if len(centres) == 0:
         return []
     found = []
     for half_ms in _HALVES_MS:
-        first, last = _sides(window, centres, half_ms)
+        first, last = sides(window, centres, half_ms)
         likely = _likely(window, first, centres, last, config)
         for a, b in zip(first[likely], last[likely], strict=True):
-            gradual = _fitted(window, int(a), int(b), config)
+            gradual = _best_fit(window, int(a), int(b), config)
             if gradual is not None:
                 found.append(gradual)
     return found
-
-
-def _grid(window: FrameFeatures, start: int, end: int) -> Indices:
-    """The first frame in each 80 ms of the video."""
-    cells = window.times_ms[max(0, start - 1) : end] // _GRID_MS
-    fresh = np.flatnonzero(np.diff(cells)) + 1 + max(0, start - 1)
-    return np.concatenate([[0], fresh]) if start == 0 else fresh
-
-
-def _sides(window: FrameFeatures, centres: Indices, half_ms: int) -> tuple[Indices, Indices]:
-    times = window.times_ms
-    first = np.searchsorted(times, times[centres] - half_ms)
-    last = np.searchsorted(times, times[centres] + half_ms, side="right") - 1
-    return first, last
 
 
 def _likely(
@@ -117,9 +118,42 @@ def _likely(
     return np.asarray(clear & enough & (miss <= config.max_middle_miss * difference))
 
 
-def _fitted(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> Gradual | None:
-    """The transition between frames ``a`` and ``b`` if the mixture model holds there."""
-    share, miss = _shares(window.luma[a : b + 1])
+def _best_fit(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> Gradual | None:
+    """The transition between two frames, as fine pictures show it or else coarse ones.
+
+    Things that move during a dissolve blur what fine pictures show of the
+    mixture; in coarse ones, with their colours, they hardly matter.
+    """
+    fine = _fitted(window, a, b, _fine(window.luma[a : b + 1]), config)
+    if fine is not None and fine.confidence >= _CONVINCING:
+        return fine
+    coarse = _fitted(window, a, b, _coarse(window.part(a, b + 1)), config)
+    if coarse is None or coarse.confidence < config.min_coarse:
+        return fine
+    return coarse if fine is None or coarse.confidence > fine.confidence else fine
+
+
+def _fine(luma: Bytes) -> Floats:
+    return luma.reshape(len(luma), -1).astype(np.float64)
+
+
+def _coarse(frames: FrameFeatures) -> Floats:
+    """Luma on the grid of the chroma, and the chroma itself, (n, 432)."""
+    down, across = LUMA_HEIGHT // CHROMA_HEIGHT, LUMA_WIDTH // CHROMA_WIDTH
+    parts = frames.luma.reshape(len(frames), CHROMA_HEIGHT, down, CHROMA_WIDTH, across)
+    luma = parts.mean(axis=(2, 4), dtype=np.float64).reshape(len(frames), -1)
+    colour = frames.chroma.reshape(len(frames), -1).astype(np.float64)
+    return np.hstack([luma, _COLOUR_WEIGHT * colour])
+
+
+def _fitted(
+    window: FrameFeatures, a: int, b: int, levels: Floats, config: GradualConfig
+) -> Gradual | None:
+    """The transition between frames ``a`` and ``b`` if the mixture model holds there.
+
+    ``levels`` are what is mixed, a row for each frame from ``a`` to ``b``.
+    """
+    share, miss = _shares(levels)
     begin, stop = _extent(share)
     times = window.times_ms[a : b + 1]
     steps = np.diff(share)
@@ -164,11 +198,10 @@ def _difference(window: FrameFeatures, a: int, b: int, side: Blank | None) -> fl
     return min(difference, change_beside_light(window.luma[a], window.luma[b], _FAR_REACH))
 
 
-def _shares(luma: Bytes) -> tuple[Floats, Floats]:
+def _shares(frames: Floats) -> tuple[Floats, Floats]:
     """Share of B in each frame by least squares, and what it leaves unexplained."""
-    frames = luma.reshape(len(luma), -1).astype(np.float64)
     direction = frames[-1] - frames[0]
-    energy = float(direction @ direction)
+    energy = max(float(direction @ direction), _LEAST_ENERGY)
     offsets = frames - frames[0]
     share = offsets @ direction / energy
     rest = offsets - share[:, None] * direction

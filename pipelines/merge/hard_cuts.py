@@ -12,7 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipelines.merge.cut_measures import Floats, Indices, change, likeness
+from pipelines.merge.cut_measures import (
+    Floats,
+    Indices,
+    cell_levels,
+    change,
+    light_residue,
+    likeness,
+)
 from pipelines.merge.frame_features import FrameFeatures
 
 _STEP_REACH = (2, 2)
@@ -22,6 +29,13 @@ _NEIGHBOURS = 5
 _APART_MS = (0, 40, 80, 120, 200, 280, 360)
 """How far from the cut frames are compared with those just on its other side: what looks
 the same again within that time was a flash, or something passing close by."""
+_VISIT_MS = 900
+_VISIT_STEP_MS = 100
+"""How far from the cut, on both sides, the same view is looked for: something that passes
+close to the camera hides it no longer."""
+_TURNED_LEVELS = 12.0
+"""Places that change less at the candidate do not tell whether the old view came back."""
+_FEWEST_PLACES = 30
 _NEAR = 3
 _WITHIN = 3
 
@@ -44,10 +58,16 @@ class HardEvidence:
     """Mean change between the neighbouring frames on both sides."""
     lasting: float
     """Smallest change between frames just on one side and frames up to 0.4 s on the other."""
+    beside: float
+    """Second largest step of the three on either side; whip pans have several large ones."""
     within: float
     """Largest change over three frames on either side."""
     alike: float
     """Largest correlation of structure across the candidate."""
+    residue: float
+    """Share of the picture that is not explained by the other one in another light."""
+    gone: float
+    """Share of the difference that stays between the best two views of both sides."""
 
 
 def find_hard(
@@ -82,6 +102,12 @@ def _around(steps: Floats, index: int) -> float:
     return float(near.mean()) if len(near) else 0.0
 
 
+def _beside(steps: Floats, index: int) -> float:
+    first, last = max(1, index - _WITHIN), min(len(steps), index + _WITHIN + 1)
+    near = np.sort(np.concatenate([steps[first:index], steps[index + 1 : last]]))
+    return float(near[-2]) if len(near) > 1 else 0.0
+
+
 def gather(window: FrameFeatures, steps: Floats, index: int) -> HardEvidence:
     """Measure the surroundings of the candidate at ``index``."""
     before, after = _before(window, index), _after(window, index)
@@ -95,9 +121,29 @@ def gather(window: FrameFeatures, steps: Floats, index: int) -> HardEvidence:
         step=float(steps[index]),
         around=_around(steps, index),
         lasting=float(lasting),
+        beside=_beside(steps, index),
         within=_within(window, index),
         alike=alike,
+        residue=light_residue(window.luma[index - 1], window.luma[index]),
+        gone=_gone(window, index),
     )
+
+
+def _gone(window: FrameFeatures, index: int) -> float:
+    """0 if a view from before the candidate is seen after it, about 0.7 for another scene."""
+    times = window.times_ms
+    apart_ms = np.arange(0, _VISIT_MS + 1, _VISIT_STEP_MS)
+    before = np.searchsorted(times, times[index - 1] - apart_ms)
+    after = np.searchsorted(times, times[index] + apart_ms, side="right") - 1
+    frames = np.concatenate([np.minimum(before, index - 1), after])
+    cells = cell_levels(window.luma[frames])
+    apart = np.abs(cells[0] - cells[len(before)])
+    turned = apart >= _TURNED_LEVELS
+    if int(turned.sum()) < _FEWEST_PLACES:
+        return 1.0
+    old, new = cells[: len(before), turned], cells[len(before) :, turned]
+    shares = np.abs(old[:, None] - new[None]) / apart[turned]
+    return float(np.minimum(1.0, shares).mean(axis=2).min())
 
 
 def _before(window: FrameFeatures, index: int) -> Indices:
@@ -133,5 +179,10 @@ def confidence(evidence: HardEvidence) -> float:
         + 0.8 * math.log((evidence.lasting + 0.03) / (evidence.within + 0.03))
         - 3.0 * max(0.0, evidence.alike)
         + 4.0 * (min(1.0, evidence.lasting / evidence.step) - 0.85)
+        - 24.0 * max(0.0, evidence.alike - 0.5)
+        - 10.0 * max(0.0, evidence.beside / evidence.step - 0.35)
+        - 70.0 * max(0.0, 0.28 - evidence.residue)
+        - 12.0 * max(0.0, 0.4 - evidence.gone) * min(1.0, evidence.within / 0.6)
+        - 2.5 * max(0.0, evidence.within - 0.6)
     )
     return 1.0 / (1.0 + math.exp(-score))

@@ -38,7 +38,7 @@ class SpeakerRules:
     embedded embedder: within one voice 0.055 (95th percentile 0.126), between voices 0.43
     (5th percentile 0.115)."""
     min_seconds: float = 3.0
-    """A voice heard for less in all is taken for the one it is nearest to."""
+    """A voice heard for less in all the exemplars is taken for the one it is nearest to."""
     min_silhouette: float = 0.3
     """Several voices are believed only from this mean silhouette (Rousseeuw 1987: below
     0.25 there is no structure; one voice cut in two shows 0.1, two voices 0.4 to 0.9)."""
@@ -139,8 +139,8 @@ def _voices(vectors: Vectors, seconds: Curve, rules: SpeakerRules) -> Curve:
     sample, weights = vectors[chosen].astype(np.float64), seconds[chosen]
     between = pdist(sample, "cosine")
     labels = fcluster(linkage(between, method="average"), rules.distance, criterion="distance")
-    share = seconds.sum() / weights.sum()
-    heard = {label: share * weights[labels == label].sum() for label in np.unique(labels)}
+    # Of the sample, not scaled up to the track: one odd window must not stand for a voice.
+    heard = {label: weights[labels == label].sum() for label in np.unique(labels)}
     kept = sorted(heard, key=lambda label: -heard[label])[: rules.max_voices]
     kept = [label for label in kept if heard[label] >= rules.min_seconds]
     if len(kept) < 2 or _silhouette(squareform(between), labels, kept) < rules.min_silhouette:

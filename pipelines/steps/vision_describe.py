@@ -101,12 +101,12 @@ def findings_key(
     video: VideoSource, plan: ScenePlan, workspace: Workspace, config: DescribeConfig
 ) -> str:
     """Where a scene's findings are stored: a name derived from all they depend on."""
+    touched = _touched(video, plan)
     inputs = {
         "plan": asdict(plan),
         "config": asdict(config),
-        "stream": asdict(video.stream),
-        "segments": [asdict(segment) for segment in _touched(video, plan)],
-        "origin_ms": video.origin_ms,
+        "parts": [asdict(video.part_of(segment)) for segment in touched],
+        "segments": [asdict(segment) for segment in touched],
         "versions": [DESCRIBE_VERSION, FEATURES_VERSION],
     }
     return workspace.key(f"vision/scenes/{derived_name(plan.index, inputs)}.json")
@@ -191,14 +191,16 @@ def _stills(
         wanted = {time: luma[time] for time in times if segment_at(video, time) == segment}
         if wanted:
             workspace.check()
+            part = video.part_of(segment)
             with workspace.store.local_copy(segment.key) as path:
                 stills |= fetch_stills(
                     path,
                     segment,
-                    video.stream,
-                    video.origin_ms,
+                    part.stream,
+                    part.origin_ms,
                     wanted,
                     StillsConfig(config.still_long_side_px),
+                    workspace.check,
                 )
     return stills
 
@@ -210,7 +212,8 @@ def _scene(
     if not pictures:
         message = f"No picture between {plan.start_ms} and {plan.end_ms} ms could be decoded."
         raise StageError(StageCode.VISION_FAILED, message)
-    motion = camera_motion(features, plan.motion_pairs_ms, video.stream.rotation_degrees)
+    part = video.part_of(segment_at(video, plan.still_times_ms[0]))
+    motion = camera_motion(features, plan.motion_pairs_ms, part.stream.rotation_degrees)
     return SceneStills(pictures, (plan.end_ms - plan.start_ms) / 1000, motion)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from av.video.reformatter import ColorRange
 
+from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH
 from pipelines.chains import Row, Step, Workspace
 from pipelines.contracts import Segment, VideoSource
 from pipelines.decoding import DecodeReport, TimedFrame, decode_segment
@@ -23,11 +24,12 @@ from pipelines.merge.frame_features import (
     Bytes,
     FrameFeatures,
     in_time_order,
+    pictures_to_bytes,
     to_bytes,
 )
 from pipelines.steps.vision_names import derived_name
 
-FEATURES_VERSION = 1
+FEATURES_VERSION = 2
 """Raise it whenever the same frames would give other features."""
 
 _CHECK_EVERY_SECONDS = 1.0
@@ -57,18 +59,25 @@ class FeaturesConfig:
     """
 
     decode_threads: int = 1
+    with_pictures: bool = False
+    """Keeps tiny colour pictures too, which only a learned detector looks at."""
 
 
 def make_features_step(video: VideoSource, workspace: Workspace, config: FeaturesConfig) -> Step:
     """1:1, a segment row to a row naming its features object."""
 
     def run(row: Row) -> Row:
-        segment = Segment(row["index"], row["key"], row["start_ms"], row["end_ms"])
+        place = (row["start_ms"], row["end_ms"], row.get("part", 0))
+        segment = Segment(row["index"], row["key"], *place)
         key = features_key(video, segment, workspace)
-        if workspace.store.exists(key):
+        wanted = [key, pictures_key(key)] if config.with_pictures else [key]
+        if all(workspace.store.exists(name) for name in wanted):
             return {"index": segment.index, "features_key": key, "reused": True}
         cv2.setNumThreads(1)
         features = segment_features(video, segment, workspace, config)
+        if features.pictures is not None:
+            pictures = pictures_to_bytes(features.pictures)
+            workspace.store.write_bytes(pictures_key(key), pictures)
         workspace.store.write_bytes(key, to_bytes(features))
         return {"index": segment.index, "features_key": key, "reused": False}
 
@@ -77,36 +86,46 @@ def make_features_step(video: VideoSource, workspace: Workspace, config: Feature
 
 def features_key(video: VideoSource, segment: Segment, workspace: Workspace) -> str:
     """Where the features of ``segment`` are stored: a name derived from all they depend on."""
+    part = video.part_of(segment)
     inputs = {
         "segment": asdict(segment),
-        "origin_ms": video.origin_ms,
-        "stream_index": video.stream.index,
+        "origin_ms": part.origin_ms,
+        "stream_index": part.stream.index,
         "version": FEATURES_VERSION,
     }
     return workspace.key(f"vision/features/{derived_name(segment.index, inputs)}.npz")
+
+
+def pictures_key(key: str) -> str:
+    """Where the tiny pictures lie of the frames whose features lie under ``key``."""
+    return f"{key}.pictures"
 
 
 def segment_features(
     video: VideoSource, segment: Segment, workspace: Workspace, config: FeaturesConfig
 ) -> FrameFeatures:
     """Decode ``segment`` and measure its frames; hears a requested stop within about a second."""
-    report = DecodeReport()
+    report, part = DecodeReport(), video.part_of(segment)
     check = _once_a_second(workspace.check)
     times_ms: list[int] = []
     luma: list[Bytes] = []
     chroma: list[Bytes] = []
+    pictures: list[Bytes] = []
     with workspace.store.local_copy(segment.key) as path:
         for timed in decode_segment(
             path,
             segment,
-            stream_index=video.stream.index,
-            origin_ms=video.origin_ms,
+            stream_index=part.stream.index,
+            origin_ms=part.origin_ms,
             threads=max(1, config.decode_threads),
+            loop_filter=False,
             report=report,
         ):
             check()
             _append(timed, times_ms, luma, chroma)
-    return in_time_order(times_ms, luma, chroma)
+            if config.with_pictures:
+                pictures.append(boundary_picture(timed.frame))
+    return in_time_order(times_ms, luma, chroma, pictures)
 
 
 def _append(timed: TimedFrame, times_ms: list[int], luma: list[Bytes], chroma: list[Bytes]) -> None:
@@ -114,6 +133,12 @@ def _append(timed: TimedFrame, times_ms: list[int], luma: list[Bytes], chroma: l
     times_ms.append(timed.time_ms)
     luma.append(grey)
     chroma.append(colour)
+
+
+def boundary_picture(frame: av.VideoFrame) -> Bytes:
+    """The frame in RGB, stretched to (27, 48, 3)."""
+    small = frame.reformat(BOUNDARY_WIDTH, BOUNDARY_HEIGHT, "rgb24", interpolation="AREA")
+    return np.asarray(small.to_ndarray(), np.uint8)
 
 
 def frame_features(frame: av.VideoFrame) -> tuple[Bytes, Bytes]:

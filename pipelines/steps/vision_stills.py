@@ -6,43 +6,29 @@ square pixels by the same function afterwards.
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import av
-import av.error
 import cv2
 import numpy as np
 
 from models.contracts import Picture
 from pipelines.contracts import Segment, VideoStream
-from pipelines.decoding import chosen_stream, decode_segment
+from pipelines.decoding import decode_segment
 from pipelines.merge.frame_features import LUMA_HEIGHT, LUMA_WIDTH, Bytes
-from pipelines.sources.timestamps import rounded_ms
+from pipelines.steps.decord_child import DecordUnsuitableError, pictures_by_decord
 from pipelines.steps.vision_tone import is_high_dynamic_range, standard_range
 
-if TYPE_CHECKING:
-    import decord
+__all__ = ["DecordUnsuitableError", "StillsConfig", "fetch_stills"]
 
 _DECORD_LACKS = frozenset({"av1", "vvc"})
 """Codecs that the FFmpeg inside decord 0.6 has no decoder for."""
 _DECORD_FILE_LIMIT_BYTES = 256 * 1024 * 1024
 """decord reads a whole file to index it, so longer ones are left to PyAV's seeking."""
-_DECORD_THREADS = 1
-"""decord decodes ahead without bound (decord#157); one thread keeps that small."""
-_TIME_TOLERANCE_MS = 5.0
-_DEEP_FORMAT = re.compile(r"p(9|10|12|14|16)(le|be)$")
-_BATCH_BYTES = 128 * 1024 * 1024
 _SAME_PICTURE_LEVELS = 6.0
 _SAME_PICTURE_CORRELATION = 0.9
-
-
-class DecordUnsuitableError(Exception):
-    """decord cannot give the stills of this file; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,28 +45,40 @@ def fetch_stills(
     origin_ms: int,
     wanted: Mapping[int, Bytes],
     config: StillsConfig,
+    check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
     """Stills at the times ``wanted`` (with the luma features of those frames), upright.
 
     Times at which nothing can be decoded are left out. ``path`` is the
-    segment's object on this machine.
+    segment's object on this machine. One picture of full size is in memory at a
+    time. Whatever ``check`` raises ends the reading.
     """
+
+    def finish(picture: Picture) -> Picture:
+        return upright(picture, stream, config.long_side_px)
+
     try:
-        stored = by_decord(path, stream, origin_ms, wanted)
+        stills = by_decord(path, stream, origin_ms, wanted, finish, check)
     except DecordUnsuitableError:
-        stored = {}
-    missing = [time_ms for time_ms in wanted if time_ms not in stored]
-    stored |= by_pyav(path, segment, stream, origin_ms, missing)
-    return {
-        time_ms: upright(picture, stream, config.long_side_px)
-        for time_ms, picture in sorted(stored.items())
-    }
+        stills = {}
+    missing = [time_ms for time_ms in wanted if time_ms not in stills]
+    stills |= by_pyav(path, segment, stream, origin_ms, missing, finish, check)
+    return dict(sorted(stills.items()))
+
+
+def _as_it_is(picture: Picture) -> Picture:
+    return picture
 
 
 def by_decord(
-    path: Path, stream: VideoStream, origin_ms: int, wanted: Mapping[int, Bytes]
+    path: Path,
+    stream: VideoStream,
+    origin_ms: int,
+    wanted: Mapping[int, Bytes],
+    finish: Callable[[Picture], Picture] = _as_it_is,
+    check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
-    """Pictures as stored, for those of ``wanted`` that decord reproduces.
+    """Pictures as stored, for those of ``wanted`` that decord reproduces; each ``finish``ed.
 
     Raises DecordUnsuitableError if it cannot read the file as PyAV does.
     """
@@ -88,73 +86,22 @@ def by_decord(
         raise DecordUnsuitableError(stream.codec)
     if path.stat().st_size > _DECORD_FILE_LIMIT_BYTES:
         raise DecordUnsuitableError("long file")
-    frame_times_ms = _packet_times_ms(path, stream.index, origin_ms)
-    known = sorted(set(wanted) & set(frame_times_ms))
     found: dict[int, Picture] = {}
-    pictures = _decord_pictures(path, frame_times_ms, known) if known else []
-    for time_ms, picture in zip(known, pictures, strict=True):
+
+    def take(time_ms: int, picture: Picture) -> None:
         stored = _as_stored(picture, stream.rotation_degrees, wanted[time_ms])
         if stored is not None:
-            found[time_ms] = stored
+            found[time_ms] = finish(stored)
+
+    pictures_by_decord(
+        path,
+        stream_index=stream.index,
+        origin_ms=origin_ms,
+        times_ms=sorted(wanted),
+        take=take,
+        check=check,
+    )
     return found
-
-
-def _decord_pictures(
-    path: Path, frame_times_ms: Sequence[int], wanted_ms: Sequence[int]
-) -> list[Picture]:
-    """Frames at ``wanted_ms``, a bounded batch at a time."""
-    import decord
-
-    indices = [bisect_left(frame_times_ms, time_ms) for time_ms in wanted_ms]
-    try:
-        reader = decord.VideoReader(str(path), ctx=decord.cpu(0), num_threads=_DECORD_THREADS)
-        _check_numbering(reader, frame_times_ms, indices)
-        first = reader.get_batch([indices[0]]).asnumpy()
-        size = max(1, _BATCH_BYTES // first.nbytes)
-        pictures = list(first)
-        for start in range(1, len(indices), size):
-            pictures += list(reader.get_batch(list(indices[start : start + size])).asnumpy())
-    except decord.DECORDError as error:
-        raise DecordUnsuitableError(str(error)) from error
-    return pictures
-
-
-def _check_numbering(
-    reader: decord.VideoReader, frame_times_ms: Sequence[int], indices: Sequence[int]
-) -> None:
-    """Raise unless decord numbers the frames as their packets' times do.
-
-    Its times are seconds from its first frame, in single precision.
-    """
-    if len(reader) != len(frame_times_ms):
-        message = f"{len(reader)} frames instead of {len(frame_times_ms)}"
-        raise DecordUnsuitableError(message)
-    own_ms = reader.get_frame_timestamp([0, *indices])[:, 0].astype(np.float64) * 1000
-    expected_ms = np.array([frame_times_ms[index] for index in (0, *indices)])
-    late_ms = (own_ms - own_ms[0]) - (expected_ms - expected_ms[0])
-    if own_ms[0] < 0 or float(np.abs(late_ms).max()) > _TIME_TOLERANCE_MS:
-        raise DecordUnsuitableError("frames are numbered differently")
-
-
-def _packet_times_ms(path: Path, stream_index: int, origin_ms: int) -> list[int]:
-    """Times of the file's pictures in order, read from packets without decoding.
-
-    Raises DecordUnsuitableError for more than 8 bits a sample: decord's FFmpeg
-    converts these to RGB otherwise than PyAV's.
-    """
-    with av.open(str(path)) as container:
-        stream = chosen_stream(container, stream_index)
-        if _DEEP_FORMAT.search(stream.codec_context.pix_fmt or ""):
-            raise DecordUnsuitableError(stream.codec_context.pix_fmt)
-        packets = container.demux(stream)
-        try:
-            return sorted(
-                rounded_ms(packet.pts, packet.time_base) - origin_ms
-                for packet in packets
-                if packet.pts is not None and packet.time_base is not None
-            )
-        except av.error.FFmpegError as error:
-            raise DecordUnsuitableError(str(error)) from error
 
 
 def _as_stored(picture: Picture, rotation_degrees: int, luma: Bytes) -> Picture | None:
@@ -185,16 +132,23 @@ def _fit(picture: Picture, luma: Bytes) -> float:
 
 
 def by_pyav(
-    path: Path, segment: Segment, stream: VideoStream, origin_ms: int, times_ms: Sequence[int]
+    path: Path,
+    segment: Segment,
+    stream: VideoStream,
+    origin_ms: int,
+    times_ms: Sequence[int],
+    finish: Callable[[Picture], Picture] = _as_it_is,
+    check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
     """Pictures as stored at ``times_ms``, each by seeking to it; HDR brought to SDR."""
     found: dict[int, Picture] = {}
     for time_ms in times_ms:
+        check()
         moment = Segment(segment.index, segment.key, time_ms, time_ms + 1)
         frames = decode_segment(path, moment, stream_index=stream.index, origin_ms=origin_ms)
         timed = next(iter(frames), None)
         if timed is not None:
-            found[time_ms] = rgb(timed.frame)
+            found[time_ms] = finish(rgb(timed.frame))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import av
 import cv2
 import numpy as np
+import psutil
 import pytest
 
 from models.contracts import Picture
@@ -92,6 +94,54 @@ def test_a_picture_that_is_not_the_frame_of_that_time_is_not_taken_from_decord(
     video = video_source(folder_workspace(tmp_path / "store"), path)
     other = cv2.cvtColor(cv2.resize(texture(99), (64, 36)), cv2.COLOR_RGB2GRAY)
     assert by_decord(path, video.stream, video.origin_ms, {400: other}) == {}
+
+
+def readers() -> list[psutil.Process]:
+    """Confined children of this process."""
+    children = psutil.Process().children()
+    return [child for child in children if "pipelines.sources.worker" in " ".join(child.cmdline())]
+
+
+def test_a_crash_of_decord_ends_a_child_only_and_the_stills_come_from_pyav(
+    tmp_path: Path,
+) -> None:
+    path = write_video(tmp_path / "clip.mp4", moving_shot(3, 50, across=4))
+    video = video_source(folder_workspace(tmp_path / "store"), path)
+    wanted = wanted_of(video, tmp_path / "store", [400, 1000])
+    crashed: list[int] = []
+
+    def crash() -> None:
+        """What a bitstream that finds a hole does to the process that reads it."""
+        for child in readers()[: 1 - len(crashed)]:
+            child.send_signal(signal.SIGSEGV)
+            crashed.append(child.pid)
+
+    arguments = (path, video.segments[0], video.stream, video.origin_ms, wanted, StillsConfig())
+    stills = fetch_stills(*arguments, check=crash)
+    assert crashed
+    usual = fetch_stills(*arguments)
+    assert sorted(stills) == sorted(usual) == [400, 1000]
+    for time_ms, still in stills.items():
+        assert np.abs(still.astype(int) - usual[time_ms]).mean() < 1
+
+
+class StopError(Exception):
+    """Says that the work should stop."""
+
+
+def test_reading_stills_stops_when_told(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "clip.mp4", moving_shot(3, 25, across=4))
+    video = video_source(folder_workspace(tmp_path / "store"), path)
+    wanted = wanted_of(video, tmp_path / "store", [400])
+
+    def stop() -> None:
+        raise StopError
+
+    with pytest.raises(StopError):
+        fetch_stills(
+            path, video.segments[0], video.stream, video.origin_ms, wanted, StillsConfig(), stop
+        )
+    assert readers() == []
 
 
 def corner_marked() -> Picture:

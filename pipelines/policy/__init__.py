@@ -1,0 +1,1 @@
+"""Which pictures an operator does not permit, and how they are recognised."""

@@ -1,0 +1,1 @@
+"""Edited programmes with known cut lists: shots, transitions, distractors, encoding."""

@@ -1,0 +1,256 @@
+"""Frames a second of the whole vision stage against plain decoding and PySceneDetect.
+
+    .venv/bin/python -m tests.benchmarks.vision_speed [--sizes 1080p 4k] [--cores 1 2]
+
+Over the same files, on the same cores (the processes are bound to them), in one call:
+
+- ours: ``analyse_vision`` through Ray Data on segments cut as the service cuts them: features,
+  cuts, stills, descriptions, palettes, thumbnails. Ray is started before the clock.
+- ffmpeg: ``ffmpeg -i FILE -f null -``, its video decoded and thrown away.
+- PySceneDetect: its default detector over the file, reading with its default backend.
+
+Each side runs ``--rounds`` times, taking turns, and its median counts: the machine may be shared.
+Memory is the largest sum of proportional set sizes (PSS) of a side's processes, sampled. The
+footage is real shots and drawn ones with a cut every few seconds, encoded once, and lengthened by
+remuxing for ``--minutes``. ffmpeg is for measuring only. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import psutil
+
+from tests.benchmarks.programmes.editing import Programme
+from tests.benchmarks.programmes.shots import ShotLibrary
+
+SIZES = {"1080p": (1920, 1080), "4k": (3840, 2160)}
+RATE = 25
+SAMPLE_SECONDS = 0.5
+SEGMENT_SECONDS = 60.0
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=int, default=60, help="length of the encoded footage")
+    parser.add_argument("--minutes", type=float, nargs="*", default=[], help="longer ones, remuxed")
+    parser.add_argument("--sizes", nargs="*", choices=list(SIZES), default=["1080p"])
+    parser.add_argument("--cores", type=int, nargs="*", default=[2])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="keeps the footage from run to run")
+    parser.add_argument("--side", nargs=2, metavar=("SIDE", "FILE"), help=argparse.SUPPRESS)
+    parser.add_argument("--cpus", type=int, default=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.side:
+        SIDES[options.side[0]](Path(options.side[1]), options.cpus)
+        return
+    with tempfile.TemporaryDirectory(prefix="vas-speed-") as scratch:
+        folder = options.folder or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = []
+        for size in options.sizes:
+            short = footage(folder, size, options.seconds)
+            files = [short, *(longer(short, minutes) for minutes in options.minutes)]
+            rows += [
+                measured(file, size, cores, options.rounds)
+                for file in files
+                for cores in options.cores
+            ]
+    print(json.dumps({"cpu_count": os.cpu_count(), "rows": rows}))
+
+
+def footage(folder: Path, size: str, seconds: int) -> Path:
+    """A programme of shots with hard cuts and gradual transitions, as H.264 of 8 Mbit/s or so."""
+    path = folder / f"{size}-{seconds}s.mp4"
+    if path.exists():
+        return path
+    part = path.with_suffix(".part.mp4")
+    width, height = SIZES[size]
+    with av.open(str(part), "w") as container:
+        options = {"preset": "veryfast", "crf": "23", "bf": "2", "g": "50"}
+        stream = container.add_stream("libx264", rate=RATE, options=options)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        pictures = Programme(77, ShotLibrary((1280, 720), True), seconds // 2).pictures()
+        for index, picture in zip(range(seconds * RATE), pictures, strict=False):
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            large = frame.reformat(width, height, "yuv420p", interpolation="BICUBIC")
+            large.pts, large.time_base = index, Fraction(1, RATE)
+            container.mux(stream.encode(large))
+        container.mux(stream.encode(None))
+    return part.rename(path)
+
+
+def longer(path: Path, minutes: float) -> Path:
+    """The file over and over for so long, by copying its packets."""
+    target = path.with_name(f"{path.stem}-{minutes:g}min.mp4")
+    if target.exists():
+        return target
+    with av.open(str(target), "w") as out:
+        shift, mould, reached = 0, None, 0.0
+        while reached < minutes * 60:
+            with av.open(str(path)) as source:
+                stream = source.streams.video[0]
+                mould = mould or out.add_stream_from_template(stream)
+                for packet in source.demux(stream):
+                    if packet.dts is None:
+                        continue
+                    packet.pts, packet.dts = packet.pts + shift, packet.dts + shift
+                    packet.stream = mould
+                    out.mux(packet)
+                shift += stream.duration
+                reached = float(shift * stream.time_base)
+    return target
+
+
+def measured(path: Path, size: str, cores: int, rounds: int) -> dict[str, Any]:
+    """Every side over the file on so many cores, in turns; prints and returns the row."""
+    with av.open(str(path)) as container:
+        frames = container.streams.video[0].frames
+    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
+    memory = dict.fromkeys(SIDES, 0)
+    for _ in range(rounds):
+        for side in SIDES:
+            taken, peak = run_side(side, path, cores)
+            seconds[side].append(taken)
+            memory[side] = max(memory[side], peak)
+    rates = {side: frames / statistics.median(times) for side, times in seconds.items()}
+    row = {
+        "file": path.name,
+        "size": size,
+        "cores": cores,
+        "frames": frames,
+        "frames_a_second": {side: round(rate, 1) for side, rate in rates.items()},
+        "peak_mib": {side: peak // 2**20 for side, peak in memory.items()},
+        "ours_to_ffmpeg": round(median_ratio(seconds["ours"], seconds["ffmpeg"]), 3),
+        "ours_to_pyscenedetect": round(median_ratio(seconds["ours"], seconds["pyscenedetect"]), 3),
+        "seconds": {side: [round(value, 2) for value in times] for side, times in seconds.items()},
+    }
+    print(row, flush=True)
+    return row
+
+
+def run_side(side: str, path: Path, cores: int) -> tuple[float, int]:
+    """(seconds that the side reports, most memory of its processes in bytes)."""
+    bound = ",".join(str(cpu) for cpu in sorted(os.sched_getaffinity(0))[:cores])
+    command = ["taskset", "-c", bound, sys.executable, "-m", "tests.benchmarks.vision_speed"]
+    process = subprocess.Popen(
+        [*command, "--side", side, str(path), "--cpus", str(cores)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    peak, ended = [0], threading.Event()
+    watcher = threading.Thread(target=_watch, args=(process.pid, ended, peak))
+    watcher.start()
+    output, _ = process.communicate()
+    ended.set()
+    watcher.join()
+    if process.returncode != 0:
+        raise RuntimeError(f"{side} failed on {path.name}")
+    return float(output.strip().splitlines()[-1]), peak[0]
+
+
+def _watch(pid: int, ended: threading.Event, peak: list[int]) -> None:
+    while not ended.wait(SAMPLE_SECONDS):
+        peak[0] = max(peak[0], _memory(pid))
+
+
+def _memory(pid: int) -> int:
+    """Proportional set size of a process and all below it."""
+    total = 0
+    try:
+        own = psutil.Process(pid)
+        family = [own, *own.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return 0
+    for process in family:
+        try:
+            total += process.memory_full_info().pss
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return total
+
+
+def _ours(path: Path, cores: int) -> None:
+    """The vision stage as the service runs it, on a Ray of so many CPUs."""
+    import ray
+
+    from models.sources import LocalModels
+    from pipelines.chains import FreeRun, Workspace
+    from pipelines.ingest import IngestConfig, ingest
+    from pipelines.vision import VisionConfig, analyse_vision
+    from storage.objects import FolderStore
+
+    ray.init(num_cpus=cores, include_dashboard=False, logging_level="ERROR")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    ray.data.from_items([{"warm": 1}] * cores).map(lambda row: row).take_all()
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        workspace = Workspace(FolderStore(Path(folder)), "job")
+        source = Path(folder) / "source"
+        try:
+            os.link(path, source)
+        except OSError:
+            shutil.copyfile(path, source)
+        ingested = ingest(
+            "source",
+            workspace=workspace,
+            control=FreeRun(),
+            config=IngestConfig(segment_seconds=SEGMENT_SECONDS),
+            wants_audio=False,
+        )
+        if ingested.video is None:
+            raise RuntimeError("The file has no picture.")
+        started = time.perf_counter()
+        analyse_vision(
+            ingested.video,
+            workspace=workspace,
+            models=LocalModels(),
+            control=FreeRun(),
+            config=VisionConfig(),
+        )
+        print(time.perf_counter() - started)
+
+
+def _ffmpeg(path: Path, cores: int) -> None:
+    started = time.perf_counter()
+    command = ["ffmpeg", "-v", "error", "-i", str(path), "-an", "-f", "null", "-"]
+    subprocess.run(command, check=True)
+    print(time.perf_counter() - started)
+
+
+def _pyscenedetect(path: Path, cores: int) -> None:
+    import scenedetect
+
+    started = time.perf_counter()
+    scenedetect.detect(str(path), scenedetect.AdaptiveDetector())
+    print(time.perf_counter() - started)
+
+
+SIDES: dict[str, Callable[[Path, int], None]] = {
+    "ours": _ours,
+    "ffmpeg": _ffmpeg,
+    "pyscenedetect": _pyscenedetect,
+}
+
+
+def median_ratio(ours: Sequence[float], peer: Sequence[float]) -> float:
+    """How many times as fast the first is, pair by pair: they were taken side by side."""
+    return statistics.median(other / own for own, other in zip(ours, peer, strict=True))
+
+
+if __name__ == "__main__":
+    main()
