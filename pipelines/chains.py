@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.contracts import StageCode, StageError, StageStoppedError
-from storage.objects import ObjectStore
+from pipelines.pacing import paced
+from storage.objects import ObjectStore, ObjectStoreUnavailableError
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -45,6 +46,29 @@ class FreeRun:
         self.fractions.append(fraction)
 
 
+_STOP_NAME = "stop"
+
+
+def is_stop_marker(key: str) -> bool:
+    """Whether an object of a workspace tells tasks to stop."""
+    return key.rsplit("/", 1)[-1].startswith(_STOP_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlShare:
+    """A Control for one of several equal pieces of work: its progress is a part of theirs."""
+
+    control: Control
+    position: int
+    pieces: int
+
+    def check(self) -> None:
+        self.control.check()
+
+    def progress(self, fraction: float) -> None:
+        self.control.progress((self.position + fraction) / self.pieces)
+
+
 @dataclass(frozen=True, slots=True)
 class Workspace:
     """Where a job's intermediate objects live, and how its tasks hear that they should stop.
@@ -55,7 +79,7 @@ class Workspace:
 
     store: ObjectStore
     prefix: str
-    stop_name: str = "stop"
+    stop_name: str = _STOP_NAME
     """Name of the marker: one a lease, so that a lost runner's stop is not its successor's."""
 
     def key(self, name: str) -> str:
@@ -90,6 +114,9 @@ def guarded(step: Step, *, name: str, code: StageCode) -> Step:
                 return {
                     "failure": {"kind": "stage", "code": str(error.code), "message": error.message}
                 }
+            except ObjectStoreUnavailableError as error:
+                if attempt == _ATTEMPTS:
+                    return {"failure": {"kind": "store", "code": str(code), "message": str(error)}}
             except Exception as error:
                 if attempt == _ATTEMPTS:
                     message = f"{name} failed: {type(error).__name__}: {error}"
@@ -110,17 +137,18 @@ def run_chain(
     """Run ``dataset`` and return its rows in order of completion.
 
     Raises StageStoppedError if a step met the stop marker or ``control`` says
-    so, StageError with the failed step's code, and StageError with
-    PROCESSING_FAILED if rows went missing.
+    so, StageError with the failed step's code, StageError with
+    PROCESSING_FAILED if rows went missing, and ObjectStoreUnavailableError if
+    the store was away for a step: nobody's fault, worth another try later.
     """
     control.check()
     rows: list[Row] = []
-    for row in _rows(dataset):
-        control.check()
-        _raise_failure(row)
-        rows.append(row)
-        share = min(1.0, len(rows) / max(1, rows_expected))
-        control.progress(progress_from + share * (progress_to - progress_from))
+    with paced(control.progress, rows_expected, progress_from, progress_to) as progress:
+        for row in _rows(dataset):
+            control.check()
+            _raise_failure(row)
+            rows.append(row)
+            progress.row_ended()
     if len(rows) != rows_expected:
         message = f"{rows_expected} shards went in, {len(rows)} came out."
         raise StageError(StageCode.PROCESSING_FAILED, message)
@@ -137,6 +165,8 @@ def _raise_failure(row: Row) -> None:
         return
     if failure["kind"] == "stopped":
         raise StageStoppedError(failure["message"])
+    if failure["kind"] == "store":
+        raise ObjectStoreUnavailableError(failure["message"])
     raise StageError(StageCode(failure["code"]), failure["message"])
 
 

@@ -103,6 +103,8 @@ class MediaInfo:
     origin_ms: int = 0
     """The media's start in the file's own timestamps; what ``*_ms`` count from."""
     warnings: tuple[PipelineWarning, ...] = ()
+    repaired_timeline: bool = False
+    """The file's own timestamps leap: only segments cut out of it carry those that count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +121,44 @@ class Segment:
     key: str
     start_ms: int
     end_ms: int
+    part: int = 0
+    """Which part of the video it belongs to (``VideoSource.parts``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class VideoPart:
+    """The stretch of a video that comes from one stream; all times on the video's timeline."""
+
+    stream: VideoStream
+    origin_ms: int
+    """Time of the video's start in the part's own timestamps; subtract it from theirs."""
+    start_ms: int
+    end_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class VideoSource:
-    """The video as the vision pipeline sees it: one stream in one or more segments."""
+    """The video as the vision pipeline sees it: one or more segments, in order of time.
+
+    They come from one stream, or, where ``parts`` is not empty, from several laid
+    end to end; ``stream`` and ``origin_ms`` are then those of the first part.
+    """
 
     stream: VideoStream
     duration_ms: int
     origin_ms: int
     """Time of the media's start in the files' own timestamps; subtract it from theirs."""
     segments: tuple[Segment, ...]
+    parts: tuple[VideoPart, ...] = ()
+
+    def part_of(self, segment: Segment) -> VideoPart:
+        """The stream that ``segment`` comes from, and how its times are to be read."""
+        return self.all_parts[segment.part]
+
+    @property
+    def all_parts(self) -> tuple[VideoPart, ...]:
+        """``parts``, or the one part that a single stream is."""
+        return self.parts or (VideoPart(self.stream, self.origin_ms, 0, self.duration_ms),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +177,37 @@ class AudioTrack:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedTrack:
+    """A track that there is nothing to transcribe of, beside others that there is."""
+
+    index: int
+    name: str
+    code: StageCode
+
+
+@dataclass(frozen=True, slots=True)
+class ClipSpan:
+    """Where a clip of a programme lies on the common timeline."""
+
+    index: int
+    name: str
+    start_ms: int
+    duration_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class IngestResult:
     """All that the analysis stages need."""
 
     media: MediaInfo
+    """Of the whole; ``audio`` lists what becomes tracks, wherever they come from."""
     video: VideoSource | None
     tracks: tuple[AudioTrack, ...]
     warnings: tuple[PipelineWarning, ...] = ()
+    failed_tracks: tuple[FailedTrack, ...] = ()
+    """Their indices and those of ``tracks`` count together."""
+    clips: tuple[ClipSpan, ...] = ()
+    """Of a programme of several clips."""
 
 
 @dataclass(frozen=True, slots=True)

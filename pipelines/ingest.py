@@ -15,7 +15,7 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from typing import Any
 from pipelines.chains import Control, Workspace
 from pipelines.codec import CodecError, from_json, to_json
 from pipelines.contracts import (
-    AudioStream,
     AudioTrack,
     IngestResult,
     MediaInfo,
@@ -41,7 +40,7 @@ from storage.objects import ObjectStore
 
 Values = dict[str, Any]
 
-_VERSION = 1
+_VERSION = 2
 """Of what ingest writes; another number makes stored results of the one before invisible."""
 
 _CUT_FROM_LENGTHS = 1.5
@@ -65,6 +64,29 @@ class IngestConfig:
     """Where segments lie for the moment until they are stored; None for the system's."""
 
 
+@dataclass(frozen=True, slots=True)
+class TrackPick:
+    """What a track is made of: an audio stream of the file, or some channels of it mixed."""
+
+    stream_index: int
+    name: str
+    channels: tuple[int, ...] | None = None
+
+    @property
+    def file_name(self) -> str:
+        """Of the FLAC file; tells picks from one file apart."""
+        chosen = "".join(f"-{channel}" for channel in self.channels or ())
+        return f"track-{self.stream_index:02d}{chosen}.flac"
+
+
+def picks_of_streams(media: MediaInfo) -> tuple[TrackPick, ...]:
+    """A track for each audio stream, named by its title or language."""
+    return tuple(
+        TrackPick(stream.index, stream.title or stream.language or f"Track {number}")
+        for number, stream in enumerate(media.audio, start=1)
+    )
+
+
 def probe_source(
     source_key: str,
     *,
@@ -73,10 +95,11 @@ def probe_source(
     control: Control | None = None,
 ) -> MediaInfo:
     """What the source holds. Raises StageError (VALIDATION_FAILED, INGEST_FAILED)."""
-    with store.local_copy(source_key) as path:
-        if control is None:
+    check = None if control is None else control.check
+    with store.local_copy(source_key, check=check) as path:
+        if check is None:
             return probe(path, config.limits)
-        return probe(path, config.limits, check=control.check)
+        return probe(path, config.limits, check=check)
 
 
 def ingest(
@@ -88,17 +111,20 @@ def ingest(
     media: MediaInfo | None = None,
     wants_video: bool = True,
     wants_audio: bool = True,
+    picks: Sequence[TrackPick] | None = None,
 ) -> IngestResult:
     """Cut the source's video into segments and take out its audio tracks.
 
-    ``media`` is what ``probe_source`` said, asked again where it is not given.
+    ``media`` is what ``probe_source`` said, asked again where it is not given;
+    ``picks`` are the tracks to take out, one for each audio stream where not given.
     Raises StageError (VALIDATION_FAILED, INGEST_FAILED), and whatever ``control``
     raises, within a second; nothing temporary is left behind either way.
     """
     control.check()
     if media is None:
         media = probe_source(source_key, store=workspace.store, config=config, control=control)
-    plan = _Plan.of(source_key, media, config, wants_video=wants_video, wants_audio=wants_audio)
+    chosen = tuple(picks_of_streams(media) if picks is None else picks)
+    plan = _Plan.of(source_key, media, config, wants_video, chosen if wants_audio else ())
     found = _find_result(workspace, plan)
     if found is None:
         found = _carry_out(plan, workspace, control, config)
@@ -126,7 +152,7 @@ class _Plan:
     source_key: str
     media: MediaInfo
     video: VideoStream | None
-    audio: tuple[AudioStream, ...]
+    audio: tuple[TrackPick, ...]
     segment_ms: int
     folder: str
 
@@ -136,9 +162,8 @@ class _Plan:
         source_key: str,
         media: MediaInfo,
         config: IngestConfig,
-        *,
         wants_video: bool,
-        wants_audio: bool,
+        picks: tuple[TrackPick, ...],
     ) -> _Plan:
         segment_ms = round(config.segment_seconds * 1000)
         facts = (_VERSION, source_key, media.size_bytes, segment_ms)
@@ -147,19 +172,23 @@ class _Plan:
             source_key=source_key,
             media=media,
             video=media.video if wants_video else None,
-            audio=media.audio if wants_audio else (),
+            audio=picks,
             segment_ms=segment_ms,
             folder=f"ingest/{digest}",
         )
 
     @property
     def result_name(self) -> str:
-        parts = ("video" if self.video else "", "audio" if self.audio else "")
+        chosen = json.dumps([(pick.file_name, pick.name) for pick in self.audio]).encode()
+        audio = f"audio-{hashlib.sha256(chosen).hexdigest()[:16]}" if self.audio else ""
+        parts = ("video" if self.video else "", audio)
         return f"{self.folder}/result-{'-'.join(filter(None, parts)) or 'nothing'}.json"
 
     @property
     def cuts(self) -> bool:
         """Whether the video is to be cut into files, rather than used as it lies there."""
+        if self.video is not None and self.media.repaired_timeline:
+            return True
         if self.video is None or self.video.keyframe_count < 2:
             return False
         return self.video.end_ms >= _CUT_FROM_LENGTHS * self.segment_ms
@@ -194,7 +223,7 @@ def _carry_out(
         parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="ingest-", dir=parent) as name:
         shelf = _Shelf(plan, workspace, control, Path(name))
-        with workspace.store.local_copy(plan.source_key) as path:
+        with workspace.store.local_copy(plan.source_key, check=control.check) as path:
             answer = _run_child(plan, path.resolve(), shelf, config)
         for track in answer["tracks"]:
             control.check()
@@ -265,14 +294,13 @@ def _order(plan: _Plan, path: Path, shelf: _Shelf) -> Values:
         "path": str(path),
         "folder": str(shelf.folder.resolve()),
         "video": video,
-        "audio": [{"index": item.index, "name": _track_name(item)} for item in plan.audio],
+        "audio": [
+            {"index": pick.stream_index, "name": pick.file_name, "channels": pick.channels}
+            for pick in plan.audio
+        ],
         "origin_ms": plan.media.origin_ms,
         "duration_seconds": plan.media.duration_seconds,
     }
-
-
-def _track_name(stream: AudioStream) -> str:
-    return f"track-{stream.index:02d}.flac"
 
 
 def _result(plan: _Plan, workspace: Workspace, answer: Values) -> IngestResult:
@@ -328,10 +356,10 @@ def _segment(plan: _Plan, workspace: Workspace, item: Values, cut: Values) -> Se
 
 
 def _track(plan: _Plan, workspace: Workspace, number: int, values: Values) -> AudioTrack:
-    stream = next(item for item in plan.audio if item.index == values["index"])
+    pick = next(item for item in plan.audio if item.file_name == values["name"])
     return AudioTrack(
         index=number,
-        name=stream.title or stream.language or f"Track {number + 1}",
+        name=pick.name,
         key=workspace.key(f"{plan.folder}/{values['name']}"),
         duration_seconds=values["duration_seconds"],
         offset_seconds=values["offset_seconds"],
@@ -339,12 +367,12 @@ def _track(plan: _Plan, workspace: Workspace, number: int, values: Values) -> Au
 
 
 def _track_warnings(plan: _Plan, tracks: list[Values]) -> Iterator[PipelineWarning]:
-    for stream in plan.audio:
-        if all(track["index"] != stream.index for track in tracks):
-            message = f"Nothing of audio stream {stream.index} could be decoded."
+    damaged = {track["index"]: track["damaged_packets"] for track in tracks}
+    for index in dict.fromkeys(pick.stream_index for pick in plan.audio):
+        if index not in damaged:
+            message = f"Nothing of audio stream {index} could be decoded."
             yield PipelineWarning("AUDIO_UNREADABLE", message)
-    for track in tracks:
-        count = track["damaged_packets"]
+    for index, count in damaged.items():
         if count:
-            message = f"{count} packets of audio stream {track['index']} were damaged."
+            message = f"{count} packets of audio stream {index} were damaged."
             yield PipelineWarning("AUDIO_DAMAGED", message)

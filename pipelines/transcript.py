@@ -14,7 +14,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import ray
 
@@ -84,21 +84,12 @@ def transcribe_track(
     ``control`` or the workspace's stop marker says so.
     """
     plan = _find_or_make_plan(track, workspace, models, control, config)
-    rows = _shard_rows(plan, workspace, config)
+    rows = shard_rows(plan, config)
     missing = [row for row in rows if not _is_done(row, workspace)]
     _transcribe_shards(missing, workspace, models, control, config)
-    said = [words_from_json(workspace.store.read_bytes(row["words_key"])) for row in rows]
-    voices = [ShardVoices.from_npz(workspace.store.read_bytes(row["voices_key"])) for row in rows]
+    result = reduce_shards(rows, track, workspace, config, media_duration_ms)
     control.progress(1.0)
-    return _reduce(
-        [chunk for shard in said for chunk in shard],
-        join_voices(voices),
-        track.offset_seconds,
-        media_duration_ms,
-        config,
-        computed=len(missing),
-        reused=len(rows) - len(missing),
-    )
+    return replace(result, shards_computed=len(missing), shards_reused=len(rows) - len(missing))
 
 
 def _find_or_make_plan(
@@ -109,21 +100,26 @@ def _find_or_make_plan(
     config: TranscriptConfig,
 ) -> ShardPlan:
     """Chain 1: the whole track -> regions -> chunks -> shards of audio (1:1)."""
-    folder = workspace.key(f"transcript/{_plan_name(track, workspace, config)}")
-    row = {
-        "track_key": track.key,
-        "seconds": track.duration_seconds,
-        "folder": folder,
-        "plan_key": f"{folder}/plan.json",
-    }
-    if not workspace.store.exists(f"{folder}/plan.json"):
+    row = track_row(track, workspace, config)
+    if not workspace.store.exists(row["plan_key"]):
         step = make_speech_regions_step(workspace, models, config.chunks, config.sharding)
         dataset = ray.data.from_items([row]).map(
             guarded(step, name="Speech detection", code=StageCode.TRANSCRIPT_FAILED),
             num_cpus=config.regions_cpus,
         )
         run_chain(dataset, control, rows_expected=1, progress_to=_REGIONS_SHARE)
-    return ShardPlan.from_json(workspace.store.read_bytes(f"{folder}/plan.json"))
+    return ShardPlan.from_json(workspace.store.read_bytes(row["plan_key"]))
+
+
+def track_row(track: AudioTrack, workspace: Workspace, config: TranscriptConfig) -> Row:
+    """What the step that cuts a track is given; its outputs lie under a name of their own."""
+    folder = workspace.key(f"transcript/{_plan_name(track, workspace, config)}")
+    return {
+        "track_key": track.key,
+        "seconds": track.duration_seconds,
+        "folder": folder,
+        "plan_key": f"{folder}/plan.json",
+    }
 
 
 def _transcribe_shards(
@@ -156,7 +152,7 @@ def _plan_name(track: AudioTrack, workspace: Workspace, config: TranscriptConfig
     return f"{track.index}-{_digest(inputs)}"
 
 
-def _shard_rows(plan: ShardPlan, workspace: Workspace, config: TranscriptConfig) -> list[Row]:
+def shard_rows(plan: ShardPlan, config: TranscriptConfig) -> list[Row]:
     """A row a shard; its outputs are named by all that they depend on."""
     asked = _digest([config.models, config.language, config.keyterms, asdict(config.windows)])
     rows: list[Row] = []
@@ -181,26 +177,28 @@ def _digest(inputs: object) -> str:
     return hashlib.sha256(json.dumps([_FORMAT, inputs]).encode()).hexdigest()[:16]
 
 
-def _reduce(
-    chunks: Sequence[ChunkWords],
-    voices: ShardVoices,
-    offset_seconds: float,
-    media_duration_ms: int,
+def reduce_shards(
+    rows: Sequence[Row],
+    track: AudioTrack,
+    workspace: Workspace,
     config: TranscriptConfig,
-    *,
-    computed: int,
-    reused: int,
+    media_duration_ms: int,
 ) -> TranscriptResult:
-    """All shards in order to one transcript."""
+    """What the steps stored for all shards of a track, in order, to one transcript."""
+    read = workspace.store.read_bytes
+    chunks = [chunk for row in rows for chunk in words_from_json(read(row["words_key"]))]
+    voices = join_voices([ShardVoices.from_npz(read(row["voices_key"])) for row in rows])
     words = _with_voices([word for chunk in chunks for word in chunk.words], voices, config)
-    placed = place_words(words, offset_seconds=offset_seconds, media_duration_ms=media_duration_ms)
+    placed = place_words(
+        words, offset_seconds=track.offset_seconds, media_duration_ms=media_duration_ms
+    )
     named, speakers = name_speakers(placed)
     return TranscriptResult(
         language=_spoken_language(chunks),
         speakers=speakers,
         segments=build_segments(named, config.segments),
-        shards_computed=computed,
-        shards_reused=reused,
+        shards_computed=len(rows),
+        shards_reused=0,
     )
 
 

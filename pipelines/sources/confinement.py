@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
+_CLONE_NEWPID = 0x20000000
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
@@ -32,15 +33,24 @@ _LANDLOCK_RULE_PATH_BENEATH = 1
 _LANDLOCK_VERSION = 1
 
 # Access bits from linux/landlock.h.
+_EXECUTE = 1 << 0
 _WRITE_FILE = 1 << 1
 _READ_FILE = 1 << 2
 _READ_FOLDER = 1 << 3
 _REMOVE_FILE = 1 << 5
 _MAKE_FILE = 1 << 8
+_MAKE_DEVICES = (1 << 6) | (1 << 11)
 _TRUNCATE = 1 << 14
+_DEVICE_CONTROL = 1 << 15
 _FIRST_VERSION_BITS = (1 << 13) - 1
-_BITS_BY_VERSION = ((2, 1 << 13), (3, _TRUNCATE), (5, 1 << 15))
-_FILE_BITS = _WRITE_FILE | _READ_FILE | _TRUNCATE
+_BITS_BY_VERSION = ((2, 1 << 13), (3, _TRUNCATE), (5, _DEVICE_CONTROL))
+_FILE_BITS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _DEVICE_CONTROL
+
+_READ = _READ_FILE | _READ_FOLDER
+_READ_AND_WRITE = _READ | _WRITE_FILE | _TRUNCATE | _MAKE_FILE | _REMOVE_FILE
+_RUN = _READ | _EXECUTE
+_OWN = _FIRST_VERSION_BITS & ~_MAKE_DEVICES | (1 << 13) | _TRUNCATE
+_USE_DEVICE = _READ | _WRITE_FILE | _DEVICE_CONTROL
 
 _ALWAYS_READABLE = tuple(
     path
@@ -63,6 +73,17 @@ class Allowance:
     open_files: int = 64
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramPlaces:
+    """What a program that is not ours may touch beside the files it works on."""
+
+    programs: tuple[str, ...]
+    """Files and folders that it may read and run."""
+    own: tuple[str, ...]
+    """Folders in which it may do as it likes, but for making devices."""
+    devices: tuple[str, ...]
+
+
 def confine(
     allowance: Allowance, *, parent: int, readable: Iterable[str], writable: Iterable[str]
 ) -> None:
@@ -72,9 +93,7 @@ def confine(
     Raises ProcessLookupError if ``parent`` is gone already.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        raise ProcessLookupError(parent)
+    die_with(parent)
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     leave_network(libc)
@@ -82,10 +101,36 @@ def confine(
     _limit(allowance)
 
 
-def _limit(allowance: Allowance) -> None:
+def confine_program(
+    allowance: Allowance, *, parent: int, readable: Iterable[str], places: ProgramPlaces
+) -> None:
+    """Confine this process and the programs that it will start, in a process space of their own.
+
+    Whoever is forked next is the first in that space, where the kernel gives one: as soon as
+    it ends, everything started inside is killed. Memory is limited for what a program really
+    takes, not for addresses that it sets aside. Raises ProcessLookupError if ``parent`` is gone.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    die_with(parent)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    leave_network(libc)
+    libc.unshare(_CLONE_NEWPID)
+    restrict_files(libc, [*readable, *_ALWAYS_READABLE], (), places)
+    _limit(allowance, memory=resource.RLIMIT_DATA)
+
+
+def die_with(parent: int | None) -> None:
+    """Have this process killed when its parent ends; ``parent``: who that should be now."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if parent is not None and os.getppid() != parent:
+        raise ProcessLookupError(parent)
+
+
+def _limit(allowance: Allowance, *, memory: int = resource.RLIMIT_AS) -> None:
     for kind, amount, spare in (
         (resource.RLIMIT_CORE, 0, 0),
-        (resource.RLIMIT_AS, allowance.memory_bytes, 0),
+        (memory, allowance.memory_bytes, 0),
         # At the hard limit the process is killed without saying why.
         (resource.RLIMIT_CPU, allowance.cpu_seconds, 1),
         (resource.RLIMIT_FSIZE, allowance.file_bytes, 0),
@@ -107,7 +152,12 @@ def leave_network(libc: ctypes.CDLL) -> bool:
     return bool(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) == 0)
 
 
-def restrict_files(libc: ctypes.CDLL, readable: Iterable[str], writable: Iterable[str]) -> bool:
+def restrict_files(
+    libc: ctypes.CDLL,
+    readable: Iterable[str],
+    writable: Iterable[str],
+    places: ProgramPlaces | None = None,
+) -> bool:
     """Leave only these files and folders open to this process; False without Landlock."""
     version = libc.syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_VERSION)
     if version < 1:
@@ -119,11 +169,12 @@ def restrict_files(libc: ctypes.CDLL, readable: Iterable[str], writable: Iterabl
     ruleset = libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
     if ruleset < 0:
         return False
-    for path in readable:
-        _allow(libc, ruleset, path, (_READ_FILE | _READ_FOLDER) & handled)
-    for path in writable:
-        bits = _READ_FILE | _READ_FOLDER | _WRITE_FILE | _TRUNCATE | _MAKE_FILE | _REMOVE_FILE
-        _allow(libc, ruleset, path, bits & handled)
+    rules = [(_READ, readable), (_READ_AND_WRITE, writable)]
+    if places is not None:
+        rules += [(_RUN, places.programs), (_OWN, places.own), (_USE_DEVICE, places.devices)]
+    for bits, paths in rules:
+        for path in paths:
+            _allow(libc, ruleset, path, bits & handled)
     restricted = bool(libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0) == 0)
     os.close(ruleset)
     return restricted

@@ -64,6 +64,10 @@ class TransportLimits:
     header_bytes: int = 64 << 10
     """Status line and headers, and whatever informational responses come before them."""
     max_connections: int = 100
+    kept_connections: int = 0
+    """Idle ones that a transport keeps for its next requests to the same origin (asyncio only)."""
+    kept_seconds: float = 5.0
+    """How long each of these may be idle."""
 
     def timeout(self) -> httpx.Timeout:
         """The same limits as httpx knows them (it has none for headers or in total)."""
@@ -76,15 +80,25 @@ class TransportLimits:
 
 
 class Bounds:
-    """The limits of one connection, which carries one request."""
+    """The limits of one connection, which carries one request at a time."""
 
     def __init__(self, limits: TransportLimits, watch: Watch) -> None:
-        now = time.monotonic()
-        self._total_ends = now + limits.total_seconds
-        self._headers_end = now + limits.connect_seconds + limits.header_seconds
-        self._header_bytes_left = limits.header_bytes
-        self._in_headers = True
+        self._limits = limits
         self.watch = watch
+        self.begin()
+
+    def begin(self) -> None:
+        """From here on it is a request: time and bytes are counted anew."""
+        now = time.monotonic()
+        self._total_ends = now + self._limits.total_seconds
+        self._headers_end = now + self._limits.connect_seconds + self._limits.header_seconds
+        self._header_bytes_left = self._limits.header_bytes
+        self._in_headers = True
+
+    def begin_if_over(self) -> None:
+        """What is written after a response's headers belongs to the next request."""
+        if not self._in_headers:
+            self.begin()
 
     def headers_are_read(self) -> None:
         """From here on it is the body, which is the caller's to bound."""

@@ -19,14 +19,18 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
+from pipelines.sources.declared_size import declared_bytes
 from pipelines.sources.media_files import (
     MediaRefusedError,
+    MediaUnreadableError,
+    Reading,
     codec_name,
     is_picture_stream,
     is_sound_stream,
     open_media,
     packets_of,
 )
+from pipelines.sources.raw_families import family_of
 from pipelines.sources.timestamps import rounded_ms
 
 Values = dict[str, Any]
@@ -38,6 +42,19 @@ _TRANSFER_PQ = 16
 _TRANSFER_HLG = 18
 _TEXT_LENGTH = 200
 _NOTHING_USABLE = "The file has neither pictures nor sound that can be decoded."
+
+_UNNAMED_RAW = (
+    "This is camera RAW footage ({family}): create the job with a file name that says so."
+)
+
+_MISSING_SHARE = 0.01
+_MISSING_SECONDS = 0.25
+"""Less than either is no loss worth a word: the last packets, a rounded length."""
+_LEFT_OVER_SHARE = 0.05
+"""Indexes and tags may follow the last packet."""
+_HARDLY_SHARE = 0.05
+_HARDLY_SECONDS = 5.0
+"""With less than both of these left, results would not be those of what was sent."""
 
 
 @dataclass(slots=True)
@@ -118,16 +135,24 @@ def measure(path: Path, limits: Values) -> Values:
 
     Raises MediaRefusedError where nothing is usable or a limit is exceeded.
     """
+    family = family_of(path)
+    if family is not None:
+        raise MediaRefusedError(_UNNAMED_RAW.format(family=family))
     with open_media(path) as container:
         _check_streams(container, limits)
         tallies, warnings = _candidates(container)
         _check_pictures(tallies, limits)
-        _read_through(container, tallies, limits)
+        reading = Reading()
+        _read_through(container, tallies, limits, reading)
         video, audio = _usable(tallies, warnings)
-        chosen = [*([video] if video else []), *audio]
-        if not chosen:
-            raise MediaRefusedError(_NOTHING_USABLE)
-        return _report(container, path, video, audio, warnings)
+        if video is None and not audio:
+            raise _nothing_usable(path)
+        report = _report(container, path, video, audio, warnings)
+        report["repaired_timeline"] = reading.times.leaps > 0
+        warnings += _timeline_warnings(reading)
+        claimed_seconds = (container.duration or 0) / av.time_base
+        warnings += _loss(path, reading, claimed_seconds, report["duration_seconds"])
+        return report
 
 
 def _check_streams(container: InputContainer, limits: Values) -> None:
@@ -164,13 +189,64 @@ def _ignored(index: int, why: str) -> Values:
     return {"code": "STREAM_IGNORED", "message": f"Stream {index} was ignored: {why}."}
 
 
-def _read_through(container: InputContainer, tallies: list[Tally], limits: Values) -> None:
+def _nothing_usable(path: Path) -> Exception:
+    declared = declared_bytes(path)
+    if declared is not None and declared * (1 - _MISSING_SHARE) > path.stat().st_size:
+        return MediaUnreadableError(_breaks_off("nothing"))
+    return MediaRefusedError(_NOTHING_USABLE)
+
+
+def _breaks_off(what: str) -> str:
+    return f"The file breaks off; {what} of it could be read."
+
+
+def _timeline_warnings(reading: Reading) -> list[Values]:
+    if not reading.times.leaps:
+        return []
+    message = (
+        f"The file's clock was set anew {reading.times.leaps} times; "
+        "times are those of one continuous timeline."
+    )
+    return [{"code": "TIMELINE_REPAIRED", "message": message}]
+
+
+def _loss(
+    path: Path, reading: Reading, claimed_seconds: float, read_seconds: float
+) -> list[Values]:
+    """A warning if much could not be read; raises MediaUnreadableError if nearly all.
+
+    That a header claims more seconds proves nothing unless bytes are missing at the end, or
+    were left over. Where the claim is missing, or FFmpeg made it fit the file (RIFF), the
+    length in seconds follows from that in bytes.
+    """
+    size, declared = path.stat().st_size, declared_bytes(path) or 0
+    is_cut_off = size < declared * (1 - _MISSING_SHARE)
+    if is_cut_off and (not claimed_seconds or _claims_fit_file(path)):
+        claimed_seconds = read_seconds * declared / size
+    elif not is_cut_off and reading.reached_bytes > size * (1 - _LEFT_OVER_SHARE):
+        return []
+    if claimed_seconds - read_seconds <= _MISSING_SECONDS:
+        return []
+    if read_seconds < min(_HARDLY_SECONDS, _HARDLY_SHARE * claimed_seconds):
+        raise MediaUnreadableError(_breaks_off("next to nothing"))
+    message = _breaks_off(f"{read_seconds:.1f} of about {claimed_seconds:.1f} seconds")
+    return [{"code": "MEDIA_TRUNCATED", "message": message}]
+
+
+def _claims_fit_file(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) in (b"RIFF", b"RF64")
+
+
+def _read_through(
+    container: InputContainer, tallies: list[Tally], limits: Values, reading: Reading
+) -> None:
     by_index = {tally.stream.index: tally for tally in tallies}
     longest = limits["max_duration_seconds"]
     if not by_index:
         return
     most = {index: int(longest / tally.time_base) for index, tally in by_index.items()}
-    for packet in packets_of(container, [tally.stream for tally in tallies]):
+    for packet in packets_of(container, [tally.stream for tally in tallies], reading):
         index = packet.stream.index
         tally = by_index[index]
         tally.add(packet)

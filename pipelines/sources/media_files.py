@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -13,6 +14,8 @@ from av.container import InputContainer
 from av.packet import Packet
 from av.stream import Discard, Disposition, Stream
 from av.video.stream import VideoStream
+
+from pipelines.sources.continuous_times import ContinuousTimes
 
 CONTAINERS = (
     "mov", "matroska", "avi", "mxf", "mpegts", "mpeg", "mpegvideo", "asf", "flv", "live_flv",
@@ -31,8 +34,35 @@ _OPTIONS = {
 }
 
 
+CARRIED_CODECS = frozenset(
+    {
+        "h264", "hevc", "vp8", "vp9", "av1", "mpeg1video", "mpeg2video", "mpeg4", "mjpeg",
+        "ffv1", "prores", "theora",
+    }
+)  # fmt: skip
+"""Codecs with a Matroska mapping of their own, which keeps presentation times. Others go in
+by their AVI name, with decoding times only."""
+
+_LEAPING = frozenset({"mpegts", "mpeg"})
+"""Demuxers whose clocks may be set anew in the middle of a file."""
+
+
 class MediaRefusedError(Exception):
     """The file cannot be analysed; the message is a sentence for whoever sent it."""
+
+
+class MediaUnreadableError(Exception):
+    """The file is media, but next to nothing of it is there; the message says so."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """How it went to read a file's packets; filled in on the way."""
+
+    times: ContinuousTimes = field(default_factory=ContinuousTimes)
+    reached_bytes: int = 0
+    """Where in the file the farthest packet ends. Demuxers that lose their way in damaged
+    data say that the file has ended."""
 
 
 def open_media(path: Path) -> InputContainer:
@@ -67,16 +97,29 @@ def codec_name(stream: VideoStream | AudioStream) -> str:
     return str(stream.codec_context.codec.canonical_name)
 
 
-def packets_of(container: InputContainer, streams: list[Stream]) -> Iterator[Packet[Any]]:
+def packets_of(
+    container: InputContainer, streams: list[Stream], reading: Reading | None = None
+) -> Iterator[Packet[Any]]:
     """Packets of ``streams`` in file order, then an empty one for each to flush its decoder.
 
     The demuxer passes over the other streams. A file that breaks off ends where
-    it can no longer be read.
+    it can no longer be read. Times that leap are made continuous.
     """
+    reading = reading if reading is not None else Reading()
     chosen = {stream.index for stream in streams}
     for stream in container.streams:
         if stream.index not in chosen:
             stream.discard = Discard.all
+    repairs = may_leap(container)
+    for packet in _readable(container, streams, reading):
+        if repairs:
+            reading.times.apply(packet)
+        yield packet
+
+
+def _readable(
+    container: InputContainer, streams: list[Stream], reading: Reading
+) -> Iterator[Packet[Any]]:
     packets = container.demux(streams)
     while True:
         try:
@@ -87,4 +130,19 @@ def packets_of(container: InputContainer, streams: list[Stream]) -> Iterator[Pac
             packet = None
         if packet is None:
             return
+        if packet.pos is not None and packet.pos >= 0:
+            reading.reached_bytes = max(reading.reached_bytes, packet.pos + packet.size)
         yield packet
+
+
+def may_leap(container: InputContainer) -> bool:
+    """Whether leaping times are made continuous: where all pictures can be carried along.
+
+    Only segment files hold the times as they were made; pictures that have to be
+    read from the source itself keep its own.
+    """
+    pictures = [stream for stream in container.streams if is_picture_stream(stream)]
+    known = [stream for stream in pictures if stream.codec_context is not None]
+    return container.format.name in _LEAPING and all(
+        codec_name(stream) in CARRIED_CODECS for stream in known
+    )

@@ -15,12 +15,13 @@ from av.container import InputContainer
 from av.packet import Packet
 
 from pipelines.sources.media_files import (
+    CARRIED_CODECS,
     codec_name,
     open_media,
     packets_of,
 )
-from pipelines.sources.segment_files import CARRIED_CODECS, VideoCut, shift_needed_ms
-from pipelines.steps.extract_audio import TrackExtractor
+from pipelines.sources.segment_files import VideoCut, shift_needed_ms
+from pipelines.steps.extract_audio import SoundReader, TrackExtractor
 
 Values = dict[str, Any]
 Emit = Callable[[Values], None]
@@ -33,7 +34,8 @@ def cut_media(path: Path, folder: Path, order: Values, emit: Emit) -> Values:
 
     ``order["video"]`` is None or ``{index, segment_ms, end_ms, origin_ms,
     known}``, where ``known`` names segments that exist already;
-    ``order["audio"]`` lists ``{index, name}``. Emits ``{"segment": …}`` for every
+    ``order["audio"]`` lists ``{index, name, channels}``, where ``channels`` is None
+    for all of a stream's mixed. Emits ``{"segment": …}`` for every
     segment and ``{"fraction": …}``. Returns ``{video, tracks}``.
     """
     video = order["video"]
@@ -42,12 +44,12 @@ def cut_media(path: Path, folder: Path, order: Values, emit: Emit) -> Values:
         if video:
             shift_ms = shift_needed_ms(path, video["index"])
             cut = _video_cut(container, video, folder, emit, shift_ms)
-        tracks = {item["index"]: _track(container, item, folder, order) for item in order["audio"]}
-        _run(container, cut, tracks, order["duration_seconds"], emit)
-        finished = [track.finish() for track in tracks.values()]
+        readers = _sound_readers(container, folder, order)
+        _run(container, cut, readers, order["duration_seconds"], emit)
+        finished = [track for reader in readers.values() for track in reader.finish()]
     return {
         "video": None if cut is None else _video_result(path, cut),
-        "tracks": [track for track in finished if track is not None],
+        "tracks": finished,
     }
 
 
@@ -61,21 +63,30 @@ def _video_cut(
     return cut
 
 
-def _track(container: InputContainer, item: Values, folder: Path, order: Values) -> TrackExtractor:
-    stream: Any = container.streams[item["index"]]
-    path = folder / item["name"]
-    return TrackExtractor(stream, path, order["origin_ms"], order["duration_seconds"])
+def _sound_readers(
+    container: InputContainer, folder: Path, order: Values
+) -> dict[int, SoundReader]:
+    """A reader for each stream that is wanted, by its index, with its tracks."""
+    readers: dict[int, SoundReader] = {}
+    for item in order["audio"]:
+        index, channels = item["index"], item["channels"]
+        stream: Any = container.streams[index]
+        reader = readers.setdefault(index, SoundReader(stream, order["origin_ms"], []))
+        chosen = None if channels is None else tuple(channels)
+        track = TrackExtractor(folder / item["name"], order["duration_seconds"], chosen)
+        reader.tracks.append(track)
+    return readers
 
 
 def _run(
     container: InputContainer,
     cut: VideoCut | None,
-    tracks: dict[int, TrackExtractor],
+    readers: dict[int, SoundReader],
     duration_seconds: float,
     emit: Emit,
 ) -> None:
     takers: dict[int, Callable[[Packet[Any]], None]]
-    takers = {index: track.add for index, track in tracks.items()}
+    takers = {index: reader.add for index, reader in readers.items()}
     if cut is not None:
         takers[cut.stream.index] = cut.add
     streams = [container.streams[index] for index in sorted(takers)]

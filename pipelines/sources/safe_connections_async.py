@@ -57,6 +57,7 @@ class AsyncBoundedStream(httpcore.AsyncNetworkStream):
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self.bounds.begin_if_over()
         await self._stream.write(buffer, self._bounded(timeout))
 
     async def aclose(self) -> None:

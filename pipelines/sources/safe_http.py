@@ -6,8 +6,9 @@ answers differently the second time gains nothing. TLS still verifies the host's
 *name*, because only the connection is pinned, not the URL.
 
 There are no proxies from the environment, no redirects (each is the caller's to
-check), no Unix sockets and no reuse of connections. What a server sends before
-the body is bounded in bytes and in time.
+check) and no Unix sockets. Connections are used once, unless the caller has them
+kept for a few seconds. What a server sends before the body is bounded in bytes
+and in time.
 """
 
 from __future__ import annotations
@@ -156,7 +157,8 @@ class AsyncSafeTransport(httpx.AsyncBaseTransport):
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=ssl_context or tls_context(),
             max_connections=self._limits.max_connections,
-            max_keepalive_connections=0,
+            max_keepalive_connections=self._limits.kept_connections,
+            keepalive_expiry=self._limits.kept_seconds,
             network_backend=AsyncPinningBackend(policy, self._limits, resolver),
         )
 

@@ -29,6 +29,8 @@ Message = dict[str, Any]
 _BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv[1]); from pipelines.sources.worker import main; main()"
 )
+_ENVIRONMENT = {"LC_ALL": "C.UTF-8", "PATH": os.defpath, "OPENBLAS_NUM_THREADS": "1"}
+"""decord looks for its library along the path; numpy's threads would take memory for nothing."""
 _POLL_SECONDS = 0.2
 _LONGEST_LINE_BYTES = 4 << 20
 _STDERR_TAIL_BYTES = 2_000
@@ -62,6 +64,8 @@ class Task:
     wall_seconds: float
     readable: tuple[Path, ...]
     writable: tuple[Path, ...] = ()
+    descriptors: tuple[int, ...] = ()
+    """Open files that the child gets, under the same numbers."""
 
 
 def run_confined(
@@ -77,15 +81,15 @@ def run_confined(
     raises ends the child at once. Raises TaskRefusedError, TaskTimeoutError and
     TaskCrashedError.
     """
-    with _started() as child:
+    with _started(task.descriptors) as child:
         _send(child, _request(task))
         return _answer(child, _lines(child, task.wall_seconds, check), on_event)
 
 
 @contextlib.contextmanager
-def _started() -> Iterator[subprocess.Popen[bytes]]:
+def _started(descriptors: tuple[int, ...]) -> Iterator[subprocess.Popen[bytes]]:
     """A child process for the block; nothing of it is left afterwards."""
-    child = _start()
+    child = _start(descriptors)
     try:
         yield child
     finally:
@@ -95,7 +99,7 @@ def _started() -> Iterator[subprocess.Popen[bytes]]:
             cast("IO[bytes]", pipe).close()
 
 
-def _start() -> subprocess.Popen[bytes]:
+def _start(descriptors: tuple[int, ...]) -> subprocess.Popen[bytes]:
     root = str(Path(pipelines.__file__).resolve().parents[1])
     kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
     return subprocess.Popen(  # noqa: S603 - our own interpreter, fixed arguments
@@ -104,9 +108,10 @@ def _start() -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,
-        env={"LC_ALL": "C.UTF-8", **kept},
+        env={**_ENVIRONMENT, **kept},
         cwd="/",
         start_new_session=True,
+        pass_fds=descriptors,
     )
 
 

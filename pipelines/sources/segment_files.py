@@ -27,15 +27,6 @@ from pipelines.steps.cut_segments import (
 Values = dict[str, Any]
 VideoPacket: TypeAlias = "Timed[Packet[Any]]"
 
-CARRIED_CODECS = frozenset(
-    {
-        "h264", "hevc", "vp8", "vp9", "av1", "mpeg1video", "mpeg2video", "mpeg4", "mjpeg",
-        "ffv1", "prores", "theora",
-    }
-)  # fmt: skip
-"""Codecs with a Matroska mapping of their own, which keeps presentation times. Others go in
-by their AVI name, with decoding times only."""
-
 _MILLISECOND = Fraction(1, 1000)
 _DECODING_LEAD_MS = 1_000
 """Decoding times are moved ahead by this much: rounding to milliseconds makes some equal,

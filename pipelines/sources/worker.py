@@ -18,8 +18,9 @@ import av.error
 
 from pipelines.sources.confinement import Allowance, confine
 from pipelines.sources.measure import measure
-from pipelines.sources.media_files import MediaRefusedError
+from pipelines.sources.media_files import MediaRefusedError, MediaUnreadableError
 from pipelines.sources.media_pass import cut_media
+from pipelines.sources.wav_chunks import wav_labels
 
 Message = dict[str, Any]
 Emit = Callable[[Message], None]
@@ -33,12 +34,30 @@ def _cut(arguments: Message, emit: Emit) -> Message:
     return cut_media(Path(arguments["path"]), Path(arguments["folder"]), arguments, emit)
 
 
-_TASKS: dict[str, Callable[[Message, Emit], Message]] = {"probe": _probe, "cut": _cut}
+def _labels(arguments: Message, _: Emit) -> Message:
+    return wav_labels(Path(arguments["path"]))
+
+
+_TASKS: dict[str, Callable[[Message, Emit], Message]] = {
+    "probe": _probe,
+    "cut": _cut,
+    "labels": _labels,
+}
+
+
+def _task(name: str) -> Callable[[Message, Emit], Message]:
+    """The task's function; what it needs beyond PyAV is imported while files can be read."""
+    if name == "decord":
+        from pipelines.steps.decord_reading import read_pictures
+
+        return read_pictures
+    return _TASKS[name]
 
 
 def main() -> None:
     """Serve one request from standard input."""
     request = json.loads(sys.stdin.buffer.readline())
+    task = _task(request["task"])
     av.logging.set_level(None)
     confine(
         Allowance(**request["allowance"]),
@@ -46,14 +65,21 @@ def main() -> None:
         readable=request["readable"],
         writable=request["writable"],
     )
-    _write(_outcome(request))
+    _write(_outcome(task, request["arguments"]))
 
 
-def _outcome(request: Message) -> Message:
+_LEAST_ROOM_BYTES = 16 << 20
+"""FFmpeg checks its large allocations well, some of its first small ones not at all."""
+
+
+def _outcome(task: Callable[[Message, Emit], Message], arguments: Message) -> Message:
     try:
-        value = _TASKS[request["task"]](request["arguments"], _emit)
+        bytearray(_LEAST_ROOM_BYTES)
+        value = task(arguments, _emit)
     except MediaRefusedError as error:
         return _refusal("VALIDATION_FAILED", str(error))
+    except MediaUnreadableError as error:
+        return _refusal("INGEST_FAILED", str(error))
     except (MemoryError, av.error.MemoryError):
         return _refusal("VALIDATION_FAILED", "The file needs more memory to read than is allowed.")
     except OSError as error:

@@ -9,6 +9,7 @@ bounded whatever the length. Runs in the confined child process; needs only PyAV
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,11 @@ _BLOCK_SAMPLES = 1 << 15
 _SILENCE = bytes(_BLOCK_SAMPLES * _SAMPLE_BYTES)
 _UNORDERED_LAYOUT = re.compile(r"(\d+) channels")
 
-AudioFormat = tuple[str, str, int]
-"""Sample format, channel layout, sample rate in Hz."""
+AudioFormat = tuple[str, str, int, int]
+"""Sample format, channel layout, sample rate in Hz, number of channels."""
+
+Channels = tuple[int, ...]
+"""Which channels of a stream make up a track, from 0."""
 
 
 def down_mix(layout: str) -> str | None:
@@ -46,15 +50,29 @@ def down_mix(layout: str) -> str | None:
     match = _UNORDERED_LAYOUT.fullmatch(layout)
     if match is None or int(match[1]) <= 2:
         return None
-    count = int(match[1])
-    return "mono|c0=" + "+".join(f"{1 / count:.9f}*c{channel}" for channel in range(count))
+    return mix_of(range(int(match[1])))
+
+
+def mix_of(channels: Iterable[int]) -> str:
+    """The ``pan`` filter's argument for these channels mixed, each counting the same."""
+    chosen = list(channels)
+    return "mono|c0=" + "+".join(f"{1 / len(chosen):.9f}*c{channel}" for channel in chosen)
+
+
+def _chosen_mix(audio_format: AudioFormat, channels: Channels | None) -> str | None:
+    """The ``pan`` argument for a track; channels that this run of frames lacks are silent."""
+    _, layout, _, count = audio_format
+    if channels is None:
+        return down_mix(layout)
+    there = [channel for channel in channels if channel < count]
+    return mix_of(there) if there else "mono|c0=0*c0"
 
 
 class Resampler:
     """Frames of one format to 16-bit mono samples at SAMPLE_RATE_HZ."""
 
-    def __init__(self, audio_format: AudioFormat) -> None:
-        name, layout, rate_hz = audio_format
+    def __init__(self, audio_format: AudioFormat, channels: Channels | None = None) -> None:
+        name, layout, rate_hz, _ = audio_format
         self._graph = Graph()
         source = self._graph.add(
             "abuffer",
@@ -63,7 +81,7 @@ class Resampler:
             sample_rate=str(rate_hz),
             time_base=f"1/{rate_hz}",
         )
-        pan = down_mix(layout)
+        pan = _chosen_mix(audio_format, channels)
         if pan is not None:
             mixed = self._graph.add("pan", pan)
             source.link_to(mixed)
@@ -165,25 +183,75 @@ class Timeline:
 
 @dataclass(slots=True)
 class TrackExtractor:
-    """Turns one audio stream, packet by packet, into a FLAC file.
+    """Turns one audio stream, or some of its channels, frame by frame into a FLAC file."""
 
-    ``origin_ms`` is the media's start in the stream's timestamps.
-    """
-
-    stream: AudioStream
     path: Path
-    origin_ms: int
     duration_seconds: float
-    damaged_packets: int = 0
+    channels: Channels | None = None
     _timeline: Timeline = field(init=False)
     _format: AudioFormat | None = None
     _resampler: Resampler | None = None
     _due_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.stream.codec_context.thread_count = 1
         limit = round((self.duration_seconds + 1.0) * SAMPLE_RATE_HZ)
         self._timeline = Timeline(FlacFile(self.path), limit)
+
+    def finish(self) -> dict[str, Any] | None:
+        """Close the file; where it begins and how long it is, or None if it is empty."""
+        self._end_run()
+        file = self._timeline.file
+        file.close()
+        if not file.samples or self._timeline.first_sample is None:
+            return None
+        return {
+            "name": self.path.name,
+            "offset_seconds": self._timeline.first_sample / SAMPLE_RATE_HZ,
+            "duration_seconds": file.samples / SAMPLE_RATE_HZ,
+        }
+
+    def add(self, frame: AudioFrame, seconds: float | None) -> None:
+        """Take the next frame, which begins at ``seconds`` from the media's start if known."""
+        layout = frame.layout
+        found = (frame.format.name, layout.name, frame.sample_rate, layout.nb_channels)
+        resampler = self._resampler
+        if resampler is None or self._breaks_run(found, seconds):
+            resampler = self._begin_run(found, self._due_seconds if seconds is None else seconds)
+        self._due_seconds += frame.samples / frame.sample_rate
+        self._timeline.write(resampler.add(frame))
+
+    def _breaks_run(self, found: AudioFormat, seconds: float | None) -> bool:
+        if found != self._format:
+            return True
+        return seconds is not None and abs(seconds - self._due_seconds) > _TOLERANCE_SECONDS
+
+    def _begin_run(self, audio_format: AudioFormat, seconds: float) -> Resampler:
+        self._end_run()
+        self._format, self._resampler = audio_format, Resampler(audio_format, self.channels)
+        self._due_seconds = seconds
+        self._timeline.go_to(seconds)
+        return self._resampler
+
+    def _end_run(self) -> None:
+        if self._resampler is not None:
+            self._timeline.write(self._resampler.add(None))
+            self._resampler = None
+
+
+@dataclass(slots=True)
+class SoundReader:
+    """Decodes one audio stream, once, for all the tracks that are made of it.
+
+    ``origin_ms`` is the media's start in the stream's timestamps.
+    """
+
+    stream: AudioStream
+    origin_ms: int
+    tracks: list[TrackExtractor]
+    damaged_packets: int = 0
+
+    def __post_init__(self) -> None:
+        self.stream.codec_context.thread_count = 1
 
     def add(self, packet: Packet[Any]) -> None:
         """Take the next packet; the empty one at the end flushes the decoder."""
@@ -195,54 +263,20 @@ class TrackExtractor:
             self.damaged_packets += 1
             return
         for frame in frames:
-            self._add_frame(frame)
+            if frame.samples and frame.sample_rate:
+                self._hand_out(frame)
 
-    def finish(self) -> dict[str, Any] | None:
-        """Close the file; where it begins and how long it is, or None if it is empty."""
-        self._end_run()
-        file = self._timeline.file
-        file.close()
-        if not file.samples or self._timeline.first_sample is None:
-            return None
-        return {
-            "index": self.stream.index,
-            "name": self.path.name,
-            "offset_seconds": self._timeline.first_sample / SAMPLE_RATE_HZ,
-            "duration_seconds": file.samples / SAMPLE_RATE_HZ,
-            "damaged_packets": self.damaged_packets,
-        }
+    def finish(self) -> list[dict[str, Any]]:
+        """Close the files; what each holds, without those that are empty."""
+        facts = {"index": self.stream.index, "damaged_packets": self.damaged_packets}
+        finished = [track.finish() for track in self.tracks]
+        return [facts | track for track in finished if track is not None]
 
-    def _add_frame(self, frame: AudioFrame) -> None:
-        if not frame.samples or not frame.sample_rate:
-            return
-        found = (frame.format.name, frame.layout.name, frame.sample_rate)
-        seconds = self._seconds(frame)
-        resampler = self._resampler
-        if resampler is None or self._breaks_run(found, seconds):
-            resampler = self._begin_run(found, self._due_seconds if seconds is None else seconds)
-        self._due_seconds += frame.samples / frame.sample_rate
-        frame.pts = None
-        self._timeline.write(resampler.add(frame))
-
-    def _seconds(self, frame: AudioFrame) -> float | None:
+    def _hand_out(self, frame: AudioFrame) -> None:
         base = frame.time_base or self.stream.time_base
-        if frame.pts is None or base is None:
-            return None
-        return float(frame.pts * base) - self.origin_ms / 1000
-
-    def _breaks_run(self, found: AudioFormat, seconds: float | None) -> bool:
-        if found != self._format:
-            return True
-        return seconds is not None and abs(seconds - self._due_seconds) > _TOLERANCE_SECONDS
-
-    def _begin_run(self, audio_format: AudioFormat, seconds: float) -> Resampler:
-        self._end_run()
-        self._format, self._resampler = audio_format, Resampler(audio_format)
-        self._due_seconds = seconds
-        self._timeline.go_to(seconds)
-        return self._resampler
-
-    def _end_run(self) -> None:
-        if self._resampler is not None:
-            self._timeline.write(self._resampler.add(None))
-            self._resampler = None
+        seconds = None
+        if frame.pts is not None and base is not None:
+            seconds = float(frame.pts * base) - self.origin_ms / 1000
+        frame.pts = None
+        for track in self.tracks:
+            track.add(frame, seconds)

@@ -38,7 +38,7 @@ from pipelines.steps.track_audio import (
 
 _WINDOW_SAMPLES = 120 * SAMPLE_RATE_HZ
 _LENGTH_TOLERANCE_SECONDS = 0.5
-_CONTEXT_SAMPLES = 8 * SAMPLE_RATE_HZ
+_CONTEXT_SAMPLES = 10 * SAMPLE_RATE_HZ
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,13 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from models.contracts import SceneDescriber, SpeakerEmbedder, SpeechDetector, Transcriber
+from models.contracts import (
+    ContentClassifier,
+    SceneDescriber,
+    SpeakerEmbedder,
+    SpeechDetector,
+    Transcriber,
+)
 from pipelines.chains import Workspace
 from pipelines.contracts import Segment, VideoSource, VideoStream
 from pipelines.sources.timestamps import rounded_ms
@@ -37,6 +43,9 @@ class EmbeddedModels:
         raise NotImplementedError
 
     def speaker_embedder(self) -> SpeakerEmbedder:
+        raise NotImplementedError
+
+    def content_classifier(self) -> ContentClassifier:
         raise NotImplementedError
 
 

@@ -17,6 +17,7 @@ from models.contracts import (
     SAMPLE_RATE_HZ,
     AudioChunk,
     ChunkTranscript,
+    ContentClassifier,
     Samples,
     SceneDescriber,
     SpeakerEmbedder,
@@ -33,6 +34,7 @@ from pipelines.contracts import (
     TranscriptResult,
     TranscriptWord,
 )
+from pipelines.merge.chunks import ChunkLimits
 from pipelines.steps.speech_regions import Sharding
 from pipelines.steps.track_audio import read_blocks, write_flac
 from pipelines.transcript import TranscriptConfig, transcribe_track
@@ -70,6 +72,9 @@ class BrokenModels:
 
     def scene_describer(self) -> SceneDescriber:
         return self.rest.scene_describer()
+
+    def content_classifier(self) -> ContentClassifier:
+        return self.rest.content_classifier()
 
 
 # Ray's workers cannot import this file by name.
@@ -187,6 +192,22 @@ def test_progress_rises_to_one(result: TranscriptResult, control: FreeRun) -> No
     assert control.fractions == sorted(control.fractions)
     assert len(set(control.fractions)) >= len(SAID)
     assert control.fractions[-1] == 1.0
+
+
+@pytest.mark.parametrize("max_seconds", [5.0, 8.0])
+def test_the_seams_of_chunks_cut_no_word(
+    store: FolderStore, track: AudioTrack, result: TranscriptResult, max_seconds: float
+) -> None:
+    """Speech with short pauses, so that chunks of the usual length hold it in one piece."""
+    samples = np.concatenate([*read_blocks(SPEECH / "two_voices.flac")])
+    whole = put_track(store, [samples])
+    limits = ChunkLimits(max_seconds=max_seconds, min_seconds=2.0, pause_seconds=3.0)
+    cut = transcript(store, whole, config=replace(SHARDED, chunks=limits))
+    uncut = transcript(store, whole, config=replace(SHARDED, chunks=ChunkLimits(pause_seconds=3.0)))
+    assert cut.shards_computed > uncut.shards_computed
+    assert [word.text for word in words_of(cut)] == [word.text for word in words_of(uncut)]
+    for one, other in zip(words_of(cut), words_of(uncut), strict=True):
+        assert one.start_ms == pytest.approx(other.start_ms, abs=100)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from pipelines.contracts import Speaker, TranscriptSegment, TranscriptWord
 from pipelines.merge.captions import to_srt, to_txt, to_vtt
+from pipelines.merge.cues import build_cues
 from pipelines.merge.words import SegmentLimits, build_segments
 
 SPEAKERS = (Speaker("speaker_0", "Speaker 1", 1.0), Speaker("speaker_1", "Speaker 2", 1.0))
@@ -22,6 +24,7 @@ VTT_TIMING = re.compile(
 )
 
 ParsedCue = tuple[int, int, list[str]]
+Segments = tuple[TranscriptSegment, ...]
 
 
 def milliseconds(hour: str, minute: str, second: str, millis: str) -> int:
@@ -227,3 +230,78 @@ def test_txt_prefixes_labels_only_where_there_are_several_speakers(
         for i, text in enumerate(["good", "evening"])
     ]
     assert to_txt(segments_of(first + second), speakers) == expected
+
+
+def sentence(text: str, *, each_ms: int = 300, pauses: dict[str, int] | None = None) -> Segments:
+    """The words of ``text`` end to end, with a pause after the words named in ``pauses``."""
+    words: list[TranscriptWord] = []
+    now_ms = 0
+    for word in text.split():
+        words.append(TranscriptWord(word, now_ms, now_ms + each_ms, 0.9, None))
+        now_ms += each_ms + (pauses or {}).get(word, 0)
+    return build_segments(words, SegmentLimits(pause_ms=2000))
+
+
+LONG = (
+    "when the ships had left the harbour nobody in the town could say how long"
+    " they would be gone or what they would bring"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "pauses", "first"),
+    [
+        pytest.param(
+            LONG,
+            {"harbour": 350},
+            "when the ships had left the harbour",
+            id="at the longest pause",
+        ),
+        pytest.param(
+            LONG.replace("harbour", "harbour,"),
+            {},
+            "when the ships had left the harbour,",
+            id="after a comma",
+        ),
+        pytest.param(
+            "they looked for it all night long in every corner of the old house"
+            " because the letter had to be found",
+            {},
+            "they looked for it all night long in every corner of the old house",
+            id="before the word that opens a clause",
+        ),
+    ],
+)
+def test_a_cue_ends_where_a_listener_hears_an_end(
+    text: str, pauses: dict[str, int], first: str
+) -> None:
+    cues = build_cues(sentence(text, pauses=pauses))
+    assert len(cues) == 2
+    assert " ".join(cues[0].lines) == first
+
+
+def test_no_line_ends_with_a_word_that_belongs_to_the_next() -> None:
+    (cue,) = build_cues(sentence("it was the first time that anyone had seen the old king smile"))
+    assert len(cue.lines) == 2
+    assert cue.lines[0].split()[-1] not in {"the", "had", "that", "it", "was"}
+
+
+def test_a_cue_stays_until_it_can_be_read_where_nothing_else_is_said() -> None:
+    fast = "everybody talks terribly quickly here"
+    first = words_of(*fast.split(), each_ms=100)
+    later = [TranscriptWord("yes", 9000, 9200, 1.0, None)]
+    shown = build_cues(segments_of(first + later))[0]
+    assert shown.end_ms == round(len(fast) * 1000 / 20)
+    soon = [TranscriptWord("yes", 1300, 1500, 1.0, None)]
+    assert build_cues(segments_of(first + soon))[0].end_ms == 1300
+
+
+@settings(max_examples=60, deadline=None)
+@given(transcripts())
+def test_no_cue_is_faster_than_twenty_characters_a_second_without_need(
+    segments: tuple[TranscriptSegment, ...],
+) -> None:
+    cues = build_cues(segments)
+    for cue, following in pairwise(cues):
+        needed_ms = min(7000, 50 * len(" ".join(cue.lines)))
+        assert cue.end_ms - cue.start_ms >= needed_ms or cue.end_ms == following.start_ms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 
 import numpy as np
@@ -146,3 +147,15 @@ def test_speakers_are_named_by_first_appearance_with_their_speaking_time() -> No
         Speaker("speaker_0", "Speaker 1", 0.65),
         Speaker("speaker_1", "Speaker 2", 0.5),
     )
+
+
+def test_twelve_hours_of_talk_take_no_more_memory_than_a_bounded_sample() -> None:
+    """20,000 windows: all distances between them would be 1.6 GB."""
+    turns = [i // 7 % 3 for i in range(20_000)]
+    vectors = vectors_of(turns)
+    tracemalloc.start()
+    labels = assign_voices(two_seconds(turns), vectors, RULES)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert labels.tolist() == turns
+    assert peak_bytes < 100 * 2**20

@@ -1,0 +1,96 @@
+"""Progress that moves while tasks run: what is done, and how far the running tasks must be by now.
+
+A task reports only its end, which can be minutes away. In between the fraction follows from the
+pace so far, bounded so that it never overtakes what the running tasks can do and never goes back.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+Report = Callable[[float], None]
+
+_FIRST_ROW_SECONDS = 10.0
+"""What a row is taken to need before any has ended."""
+_MOST_AHEAD_ROWS = 2.0
+"""Rows that may be credited before they end: about as many as end at once on two cores."""
+_TICK_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Pace:
+    """How far ``total`` rows are, 0 to 1, by what ended and by the time since. Never falls."""
+
+    total: int
+    started_seconds: float
+    done: int = 0
+    _last_seconds: float = 0.0
+    _highest: float = 0.0
+
+    def row_ended(self, now_seconds: float) -> None:
+        """Another row is done."""
+        self.done += 1
+        self._last_seconds = now_seconds - self.started_seconds
+
+    def fraction(self, now_seconds: float) -> float:
+        """0 to 1; 1 only once every row has ended."""
+        if self.done >= self.total:
+            return 1.0
+        elapsed = now_seconds - self.started_seconds
+        row_seconds = self._last_seconds / self.done if self.done else _FIRST_ROW_SECONDS
+        waited = (elapsed - self._last_seconds) / max(row_seconds, 1e-3)
+        # Straight at first, then ever slower towards the bound: it moves however long a row takes.
+        bound = 0.98 * min(_MOST_AHEAD_ROWS, self.total - self.done)
+        ahead = bound * (1 - math.exp(-max(0.0, waited) / bound))
+        self._highest = max(self._highest, (self.done + ahead) / self.total)
+        return self._highest
+
+
+@dataclass(slots=True)
+class PacedProgress:
+    """Reports a Pace, scaled to its part of a stage."""
+
+    report: Report
+    pace: Pace
+    low: float
+    high: float
+    clock: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def row_ended(self) -> None:
+        """Count a row and report."""
+        with self._lock:
+            self.pace.row_ended(self.clock())
+            self._report()
+
+    def tick(self) -> None:
+        """Report how far the work must be by now."""
+        with self._lock:
+            self._report()
+
+    def _report(self) -> None:
+        self.report(self.low + self.pace.fraction(self.clock()) * (self.high - self.low))
+
+
+@contextmanager
+def paced(report: Report, total: int, low: float, high: float) -> Iterator[PacedProgress]:
+    """Progress from ``low`` to ``high`` over ``total`` rows, reported every second meanwhile."""
+    progress = PacedProgress(report, Pace(total, time.monotonic()), low, high)
+    ended = threading.Event()
+
+    def tick() -> None:
+        while not ended.wait(_TICK_SECONDS):
+            progress.tick()
+
+    ticker = threading.Thread(target=tick, name="progress", daemon=True)
+    ticker.start()
+    try:
+        yield progress
+    finally:
+        ended.set()
+        ticker.join()

@@ -1,0 +1,121 @@
+"""When a job will be done, told from its stages after a tenth of its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from serve_app.jobs.expectation import seconds_left
+from storage.job_records import StageRecord
+from storage.types import SkipReason, StageName, StageStatus
+
+Stages = dict[StageName, StageRecord]
+
+
+def stage(status: StageStatus, progress: float, seconds: float) -> StageRecord:
+    reason = SkipReason.NO_AUDIO if status is StageStatus.SKIPPED else None
+    return StageRecord(status, progress, reason, None, None, {}, seconds)
+
+
+def analysed(
+    vision_work: float, transcript_work: float, *, cpus: int, transcribers: int
+) -> Iterator[tuple[float, Stages]]:
+    """Every second of two analyses that share the processors, as stored: (time, stages).
+
+    Work is processor seconds. Pictures can use all processors, transcribers one each.
+    """
+    left = {StageName.VISION: vision_work, StageName.TRANSCRIPT: transcript_work}
+    whole = dict(left)
+    spent = dict.fromkeys(left, 0.0)
+    wants = {StageName.VISION: float(cpus), StageName.TRANSCRIPT: float(transcribers)}
+    now = 0.0
+    while any(work > 0 for work in left.values()):
+        yield now, as_stored(left, whole, spent, cpus, transcribers)
+        running = [name for name in left if left[name] > 0]
+        share = min(1.0, cpus / sum(wants[name] for name in running))
+        for name in running:
+            left[name] = max(0.0, left[name] - share * min(wants[name], cpus))
+            spent[name] += 1.0
+        now += 1.0
+    yield now, as_stored(left, whole, spent, cpus, transcribers)
+
+
+def as_stored(
+    left: dict[StageName, float],
+    whole: dict[StageName, float],
+    spent: dict[StageName, float],
+    cpus: int,
+    transcribers: int,
+) -> Stages:
+    ingest = stage(StageStatus.COMPLETED, 1.0, 3.0)
+    stages = {
+        StageName.INGEST: replace(ingest, timings={"cpus": cpus, "transcribers": transcribers})
+    }
+    for name, work in left.items():
+        status = StageStatus.RUNNING if work > 0 else StageStatus.COMPLETED
+        progress = 1.0 if whole[name] == 0 else 1 - work / whole[name]
+        stages[name] = stage(status, progress, spent[name])
+    return stages
+
+
+@pytest.mark.parametrize(
+    ("vision", "transcript", "cpus", "transcribers"),
+    [
+        pytest.param(60, 240, 2, 2, id="two cores, the sound takes longer"),
+        pytest.param(400, 200, 2, 2, id="two cores, the pictures take longer"),
+        pytest.param(300, 300, 2, 2, id="two cores, alike"),
+        pytest.param(900, 240, 16, 2, id="many cores, few transcribers"),
+        pytest.param(240, 240, 1, 1, id="one core"),
+        pytest.param(0, 240, 2, 2, id="only a transcript"),
+    ],
+)
+def test_after_a_tenth_it_is_right_within_a_quarter(
+    vision: float, transcript: float, cpus: int, transcribers: int
+) -> None:
+    moments = list(analysed(vision, transcript, cpus=cpus, transcribers=transcribers))
+    end = moments[-1][0]
+    for now, stages in moments:
+        left = end - now
+        if now >= end / 10 and left >= 2:
+            told = seconds_left(stages)
+            assert told is not None
+            assert told == pytest.approx(left, rel=0.25, abs=1.0), f"at {now} of {end} s"
+
+
+@pytest.mark.parametrize(
+    ("ingest", "vision", "transcript"),
+    [
+        pytest.param(
+            stage(StageStatus.RUNNING, 0.5, 5.0),
+            stage(StageStatus.PENDING, 0.0, 0.0),
+            stage(StageStatus.PENDING, 0.0, 0.0),
+            id="the media is still coming in",
+        ),
+        pytest.param(
+            stage(StageStatus.COMPLETED, 1.0, 5.0),
+            stage(StageStatus.RUNNING, 0.6, 9.0),
+            stage(StageStatus.RUNNING, 0.01, 9.0),
+            id="one analysis has only begun",
+        ),
+    ],
+)
+def test_where_too_little_is_known_nothing_is_told(
+    ingest: StageRecord, vision: StageRecord, transcript: StageRecord
+) -> None:
+    stages = {
+        StageName.INGEST: ingest,
+        StageName.VISION: vision,
+        StageName.TRANSCRIPT: transcript,
+    }
+    assert seconds_left(stages) is None
+
+
+def test_a_skipped_analysis_is_not_waited_for() -> None:
+    stages = {
+        StageName.INGEST: stage(StageStatus.COMPLETED, 1.0, 1.0),
+        StageName.VISION: stage(StageStatus.RUNNING, 0.25, 10.0),
+        StageName.TRANSCRIPT: stage(StageStatus.SKIPPED, 0.0, 0.0),
+    }
+    assert seconds_left(stages) == pytest.approx(30.0)

@@ -1,0 +1,76 @@
+"""Progress between the ends of tasks: it moves, never goes back, and keeps to the pace."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.pacing import Pace, PacedProgress
+
+SHOWN_STEP = 1e-6
+"""The API shows six decimals."""
+
+
+def fractions_of(row_seconds: list[float], tick_seconds: float = 1.0) -> list[tuple[float, float]]:
+    """(time, fraction) at every tick and every end of rows that run one after the other."""
+    pace = Pace(len(row_seconds), 100.0)
+    seen: list[tuple[float, float]] = []
+    now = 100.0
+    for seconds in row_seconds:
+        ticks = [now + tick * tick_seconds for tick in range(1, int(seconds / tick_seconds) + 1)]
+        seen.extend((tick, pace.fraction(tick)) for tick in ticks)
+        now += seconds
+        pace.row_ended(now)
+        seen.append((now, pace.fraction(now)))
+    return seen
+
+
+@given(st.lists(st.floats(0.1, 60.0), min_size=1, max_size=30))
+def test_it_never_goes_back_and_ends_at_one(row_seconds: list[float]) -> None:
+    fractions = [fraction for _, fraction in fractions_of(row_seconds)]
+    assert fractions == sorted(fractions)
+    assert all(0 <= fraction < 1 for fraction in fractions[:-1])
+    assert fractions[-1] == 1.0
+
+
+@pytest.mark.parametrize(
+    "row_seconds",
+    [
+        pytest.param([8.0] * 30, id="ten minutes in shards of 20 s"),
+        pytest.param([60.0], id="one row of a minute"),
+        pytest.param([4.0] * 10 + [40.0], id="a row ten times as long as the others"),
+        pytest.param([4.3] * 1500, id="twelve hours"),
+    ],
+)
+def test_what_is_shown_moves_at_least_every_five_seconds(row_seconds: list[float]) -> None:
+    since, last = 100.0, 0.0
+    for now, fraction in fractions_of(row_seconds):
+        if fraction - last >= SHOWN_STEP:
+            since, last = now, fraction
+        assert now - since < 5.0, f"{fraction} has stood still for {now - since} s"
+
+
+@pytest.mark.parametrize("at_once", [1, 2], ids=["one after the other", "two by two"])
+def test_after_a_tenth_the_rest_can_be_told_from_it(at_once: int) -> None:
+    pace, total, row_seconds = Pace(60, 0.0), 60, 8.0
+    for end in range(at_once, total, at_once):
+        for tick in range(8):
+            now = (end / at_once - 1) * row_seconds + tick
+            whole = total / at_once * row_seconds
+            if now >= whole / 10:
+                expected_whole = now / pace.fraction(now)
+                assert expected_whole == pytest.approx(whole, rel=0.25)
+        for _ in range(at_once):
+            pace.row_ended(end / at_once * row_seconds)
+
+
+def test_a_part_of_a_stage_stays_inside_its_part() -> None:
+    seen: list[float] = []
+    now = iter([0.0, 5.0, 6.0, 7.0, 8.0])
+    progress = PacedProgress(seen.append, Pace(2, 0.0), 0.2, 0.7, clock=lambda: next(now))
+    progress.tick()
+    progress.tick()
+    assert 0.2 <= seen[0] < seen[1] < 0.7
+    PacedProgress(seen.append, Pace(0, 0.0), 0.2, 0.7).tick()
+    assert seen[-1] == 0.7
