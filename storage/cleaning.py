@@ -1,31 +1,110 @@
-"""Which jobs' intermediate objects are still to be removed."""
+"""Which jobs' objects are to be removed, and when: in rounds, each a lease in the database.
+
+Removing talks to the object store, so it happens outside any transaction. A
+round is claimed by moving its date on; a remover that dies or fails leaves it
+to be claimed again.
+"""
 
 from __future__ import annotations
 
 import uuid
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from storage.tables import jobs
+from storage.types import JobState
+from storage.uploads import MOST_LATE
 
-CLEANING_DELAY = timedelta(seconds=30)
-"""A cancelled job's tasks may write for some seconds more; their objects must go too."""
+CLEANING_LEASE = timedelta(minutes=2)
+"""A round that has not ended by then is taken up again."""
+
+UNWANTED_AFTER = timedelta(seconds=10)
+"""Material of a cancelled or expired job goes this soon: its tasks have stopped by then."""
+
+LATE_WRITES = timedelta(minutes=2)
+"""So long after a job's end a task cut off from the rest may still have written something."""
+
+RETAINED = (JobState.COMPLETED, JobState.FAILED)
+UNWANTED = (JobState.CANCELLED, JobState.EXPIRED)
 
 
-async def uncleaned_jobs(connection: AsyncConnection, *, limit: int) -> list[uuid.UUID]:
-    """Jobs that ended a while ago and whose intermediate objects still lie there."""
-    query = (
+@dataclass(frozen=True, slots=True)
+class CleaningRound:
+    """A claimed round of removing one job's objects."""
+
+    job_id: uuid.UUID
+    completed_at: datetime
+    upload_expires_at: datetime | None
+    claimed_at: datetime
+    lease_ends_at: datetime
+
+    @property
+    def tasks_may_run(self) -> bool:
+        """Whether a task of the job may still be about to hear that it should stop."""
+        return self.claimed_at < self.completed_at + LATE_WRITES
+
+    @property
+    def next_at(self) -> datetime | None:
+        """When to look again for what came late; None if nothing can come any more.
+
+        Tasks write for some seconds after the end; an upload address is good
+        until it expires, whatever became of the job, and what began then goes on.
+        """
+        later = [self.completed_at + LATE_WRITES]
+        if self.upload_expires_at is not None:
+            later += [self.upload_expires_at, self.upload_expires_at + MOST_LATE]
+        return min((moment for moment in later if moment > self.claimed_at), default=None)
+
+
+async def claim_rounds(
+    connection: AsyncConnection, *, retention: timedelta, limit: int
+) -> list[CleaningRound]:
+    """Take up to ``limit`` rounds that are due; nobody else has them until their leases end."""
+    due = (
         select(jobs.c.id)
-        .where(jobs.c.completed_at < func.now() - CLEANING_DELAY, jobs.c.cleaned_at.is_(None))
-        .order_by(jobs.c.completed_at)
+        .where(_is_due(retention))
         .limit(limit)
         .with_for_update(skip_locked=True)
+        .cte("due")
     )
-    return list((await connection.execute(query)).scalars())
+    statement = (
+        update(jobs)
+        .where(jobs.c.id == due.c.id)
+        .values(cleaning_after=func.now() + CLEANING_LEASE)
+        .returning(
+            jobs.c.id.label("job_id"),
+            jobs.c.completed_at,
+            jobs.c.upload_expires_at,
+            func.now().label("claimed_at"),
+            jobs.c.cleaning_after.label("lease_ends_at"),
+        )
+    )
+    return [CleaningRound(**row) for row in (await connection.execute(statement)).mappings()]
 
 
-async def mark_cleaned(connection: AsyncConnection, job_id: uuid.UUID) -> None:
-    """Remember that a job's intermediate objects are gone."""
-    await connection.execute(update(jobs).where(jobs.c.id == job_id).values(cleaned_at=func.now()))
+def _is_due(retention: timedelta) -> ColumnElement[bool]:
+    first = jobs.c.completed_at.is_not(None) & (
+        jobs.c.cleaned_at.is_(None) & jobs.c.cleaning_after.is_(None)
+    )
+    return or_(
+        jobs.c.cleaning_after < func.now(),
+        first & jobs.c.state.in_(RETAINED) & (jobs.c.completed_at < func.now() - retention),
+        first & jobs.c.state.in_(UNWANTED) & (jobs.c.completed_at < func.now() - UNWANTED_AFTER),
+    )
+
+
+async def end_round(connection: AsyncConnection, done: CleaningRound) -> bool:
+    """Remember that a round is done; False if its lease had ended and another has it."""
+    following = done.next_at
+    statement = (
+        update(jobs)
+        .where(jobs.c.id == done.job_id, jobs.c.cleaning_after == done.lease_ends_at)
+        .values(
+            cleaning_after=following,
+            cleaned_at=func.now() if following is None else None,
+        )
+    )
+    return (await connection.execute(statement)).rowcount == 1

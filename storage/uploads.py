@@ -1,22 +1,36 @@
-"""Files that a job waits for: one row a slot (``media``, ``audio``, ``track-N``)."""
+"""Files that a job waits for: one row a slot (``media``, ``audio``, ``track-N``).
+
+While a file arrives, its row says so: ``arriving_until`` for a PUT, the
+writer's token and deadline for a resumable upload. Both are moved on as long as
+bytes come, so that a dead process holds nothing for long.
+"""
 
 from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import ColumnElement, exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from storage.tables import uploads
+from storage.tables import jobs, uploads
+from storage.types import JobState
 
 MEDIA_SLOT = "media"
+
+MOST_LATE = timedelta(hours=6)
+"""An upload that began in time may go on for so long: the largest file at 40 Mbit/s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file that was announced, and what of it has arrived."""
+    """A file that was announced, and what of it has arrived.
+
+    ``declared_bytes`` is what the job's creation said of its size,
+    ``resumable_bytes`` what a resumable upload said later. Bytes beyond
+    ``unverified_from_bytes`` await a checksum and do not count yet.
+    """
 
     job_id: uuid.UUID
     slot: str
@@ -25,6 +39,17 @@ class Upload:
     declared_bytes: int | None
     received_bytes: int | None
     completed_at: datetime | None
+    resumable_bytes: int | None = None
+    unverified_from_bytes: int | None = None
+    terminated_at: datetime | None = None
+
+    @property
+    def total_bytes(self) -> int | None:
+        """The size that the file will have; None while nobody has said it."""
+        return self.declared_bytes if self.declared_bytes is not None else self.resumable_bytes
+
+
+_COLUMNS = [uploads.c[name] for name in Upload.__dataclass_fields__]
 
 
 async def insert_upload(connection: AsyncConnection, upload: Upload) -> None:
@@ -38,27 +63,211 @@ async def insert_upload(connection: AsyncConnection, upload: Upload) -> None:
 
 async def list_uploads(connection: AsyncConnection, job_id: uuid.UUID) -> list[Upload]:
     """All files that the job was created with."""
-    query = (
-        select(*[uploads.c[name] for name in Upload.__dataclass_fields__])
-        .where(uploads.c.job_id == job_id)
-        .order_by(uploads.c.slot)
-    )
+    query = select(*_COLUMNS).where(uploads.c.job_id == job_id).order_by(uploads.c.slot)
     return [Upload(**row) for row in (await connection.execute(query)).mappings()]
 
 
+async def find_upload(connection: AsyncConnection, job_id: uuid.UUID, slot: str) -> Upload | None:
+    """One of the job's files, or None."""
+    query = select(*_COLUMNS).where(_is(job_id, slot))
+    row = (await connection.execute(query)).mappings().first()
+    return None if row is None else Upload(**row)
+
+
+def _is(job_id: uuid.UUID, slot: str) -> ColumnElement[bool]:
+    return (uploads.c.job_id == job_id) & (uploads.c.slot == slot)
+
+
+def _awaited() -> ColumnElement[bool]:
+    """The file's job still takes uploads; joins ``jobs``."""
+    return (jobs.c.id == uploads.c.job_id) & (jobs.c.state == JobState.AWAITING_UPLOAD)
+
+
 async def complete_upload(
-    connection: AsyncConnection, job_id: uuid.UUID, slot: str, received_bytes: int
+    connection: AsyncConnection,
+    job_id: uuid.UUID,
+    slot: str,
+    received_bytes: int,
+    *,
+    object_key: str | None = None,
 ) -> bool:
     """Record a complete file; return whether every file of the job is now there.
 
-    The caller holds the job's lock, so that two last files cannot both be last.
+    ``object_key`` says where it lies, if not where the row says. The caller
+    holds the job's lock, so that two last files cannot both be last.
     """
-    await connection.execute(
-        update(uploads)
-        .where(uploads.c.job_id == job_id, uploads.c.slot == slot)
-        .values(received_bytes=received_bytes, completed_at=func.now())
-    )
+    values: dict[str, object] = {"received_bytes": received_bytes, "completed_at": func.now()}
+    if object_key is not None:
+        values["object_key"] = object_key
+    await connection.execute(update(uploads).where(_is(job_id, slot)).values(values))
     missing = select(func.count()).where(
         uploads.c.job_id == job_id, uploads.c.completed_at.is_(None)
     )
     return (await connection.execute(missing)).scalar_one() == 0
+
+
+async def keep_arriving(
+    connection: AsyncConnection, job_id: uuid.UUID, slot: str, *, lease: timedelta, arriving: bool
+) -> bool:
+    """A PUT's heartbeat; False once the job takes no upload any more.
+
+    ``arriving`` says that bytes came since the last one: only then is the mark
+    moved on. Several PUTs of one file may run; the mark is the latest of theirs.
+    """
+    until = func.greatest(uploads.c.arriving_until, func.now() + lease)
+    statement = (
+        update(uploads)
+        .where(_is(job_id, slot), _awaited())
+        .values(arriving_until=until if arriving else uploads.c.arriving_until)
+    )
+    return (await connection.execute(statement)).rowcount == 1
+
+
+async def take_writer(
+    connection: AsyncConnection,
+    job_id: uuid.UUID,
+    slot: str,
+    token: uuid.UUID,
+    *,
+    lease: timedelta,
+) -> bool:
+    """Become the only one who may append to a resumable upload; False if another is.
+
+    A writer that let its deadline pass, because nothing arrived or because it
+    died, is replaced. False also where the job takes no upload any more.
+    """
+    free = or_(uploads.c.writer_token.is_(None), uploads.c.writer_expires_at < func.now())
+    statement = (
+        update(uploads)
+        .where(_is(job_id, slot), free, uploads.c.terminated_at.is_(None), _awaited())
+        .values(writer_token=token, writer_expires_at=func.now() + lease)
+    )
+    return (await connection.execute(statement)).rowcount == 1
+
+
+async def keep_writer(
+    connection: AsyncConnection,
+    job_id: uuid.UUID,
+    slot: str,
+    token: uuid.UUID,
+    *,
+    lease: timedelta,
+    arriving: bool,
+) -> bool:
+    """The writer's heartbeat; False once it was replaced or the job takes no upload any more."""
+    # A writer that stands still keeps its place only until somebody else wants it.
+    deadline = func.now() + lease if arriving else uploads.c.writer_expires_at
+    statement = (
+        update(uploads)
+        .where(_is(job_id, slot), uploads.c.writer_token == token, _awaited())
+        .values(writer_expires_at=deadline)
+    )
+    return (await connection.execute(statement)).rowcount == 1
+
+
+async def release_writer(
+    connection: AsyncConnection, job_id: uuid.UUID, slot: str, token: uuid.UUID
+) -> None:
+    """Let others write; does nothing for a writer that was replaced."""
+    await connection.execute(
+        update(uploads)
+        .where(_is(job_id, slot), uploads.c.writer_token == token)
+        .values(writer_token=None, writer_expires_at=None)
+    )
+
+
+async def set_unverified(
+    connection: AsyncConnection,
+    job_id: uuid.UUID,
+    slot: str,
+    token: uuid.UUID,
+    offset_bytes: int | None,
+) -> bool:
+    """The writer notes from where on nothing counts yet; None once all does. False if replaced."""
+    statement = (
+        update(uploads)
+        .where(_is(job_id, slot), uploads.c.writer_token == token)
+        .values(unverified_from_bytes=offset_bytes)
+    )
+    return (await connection.execute(statement)).rowcount == 1
+
+
+async def set_resumable_length(
+    connection: AsyncConnection, job_id: uuid.UUID, slot: str, size_bytes: int
+) -> bool:
+    """Fix the length that was left open; False if another one is fixed already."""
+    known = func.coalesce(uploads.c.declared_bytes, uploads.c.resumable_bytes)
+    statement = (
+        update(uploads)
+        .where(_is(job_id, slot), or_(known.is_(None), known == size_bytes))
+        .values(resumable_bytes=size_bytes)
+    )
+    return (await connection.execute(statement)).rowcount == 1
+
+
+async def terminate_upload(
+    connection: AsyncConnection, job_id: uuid.UUID, slot: str, token: uuid.UUID
+) -> bool:
+    """The client gives its resumable upload up; False if its writer was replaced meanwhile."""
+    statement = (
+        update(uploads)
+        .where(_is(job_id, slot), uploads.c.writer_token == token, _awaited())
+        .values(
+            terminated_at=func.now(),
+            received_bytes=None,
+            completed_at=None,
+            resumable_bytes=None,
+            unverified_from_bytes=None,
+        )
+    )
+    return (await connection.execute(statement)).rowcount == 1
+
+
+async def list_lost_writers(
+    connection: AsyncConnection, *, silent: timedelta, limit: int
+) -> list[Upload]:
+    """Resumable uploads whose writer neither wrote nor let go for longer than ``silent``."""
+    lost = uploads.c.writer_expires_at < func.now() - silent
+    query = (
+        select(*_COLUMNS)
+        .where(uploads.c.writer_token.is_not(None), lost)
+        .order_by(uploads.c.writer_expires_at)
+        .limit(limit)
+    )
+    return [Upload(**row) for row in (await connection.execute(query)).mappings()]
+
+
+async def forget_writer(
+    connection: AsyncConnection, job_id: uuid.UUID, slot: str, *, silent: timedelta
+) -> bool:
+    """Take the place from a writer that ``list_lost_writers`` found; False if it came back."""
+    lost = uploads.c.writer_expires_at < func.now() - silent
+    statement = (
+        update(uploads)
+        .where(_is(job_id, slot), lost)
+        .values(writer_token=None, writer_expires_at=None)
+    )
+    return (await connection.execute(statement)).rowcount == 1
+
+
+async def jobs_past_upload(
+    connection: AsyncConnection, *, grace: timedelta = timedelta(0)
+) -> list[uuid.UUID]:
+    """Jobs whose upload time has been over for ``grace`` and whose files never came, locked.
+
+    A file that is still coming in holds its job open, up to MOST_LATE.
+    """
+    in_flight = exists().where(
+        uploads.c.job_id == jobs.c.id,
+        or_(uploads.c.arriving_until > func.now(), uploads.c.writer_expires_at > func.now()),
+    )
+    query = (
+        select(jobs.c.id)
+        .where(
+            jobs.c.state == JobState.AWAITING_UPLOAD,
+            jobs.c.upload_expires_at < func.now() - grace,
+            or_(~in_flight, jobs.c.upload_expires_at < func.now() - MOST_LATE),
+        )
+        .with_for_update(of=jobs, skip_locked=True)
+    )
+    return list((await connection.execute(query)).scalars())

@@ -21,6 +21,7 @@ from serve_app.world import World
 from storage import jobs
 from storage.job_records import JobRecord
 from storage.jobs import LeaseLostError
+from storage.objects import ObjectStoreUnavailableError
 from storage.types import ENDED_STATUSES, StageName, StageStatus
 
 log = logging.getLogger("vas.runner")
@@ -34,6 +35,11 @@ FAILURE_CODES = {
 
 STAGE_ATTEMPTS = 2
 """A stage that breaks for a reason of the machine's, not the media's, is run once more."""
+
+STORE_PAUSES_SECONDS = (2, 5, 15, 30, 60)
+"""How long a stage waits, time after time, for an object store that is away, before it fails."""
+
+_LISTEN_SECONDS = 0.5
 
 Work = Callable[[StageWork], Awaitable[None]]
 
@@ -90,7 +96,11 @@ class JobDriver:
     async def stop(self) -> None:
         """Make the running stages stop; their tasks on other nodes hear it through the store."""
         self.stopped = True
-        await asyncio.to_thread(self.workspace.request_stop)
+        try:
+            await asyncio.to_thread(self.workspace.request_stop)
+        except ObjectStoreUnavailableError as error:
+            # Tasks cannot read or write then either; what they find is published by nobody.
+            log.warning("job %s: tasks could not be told to stop: %s", self.lease.job_id, error)
 
     async def _heartbeat(self) -> None:
         settings = self.world.settings
@@ -162,7 +172,7 @@ class JobDriver:
             await publishing.start_stage(connection, self.lease, stage)
         for attempt in range(1, STAGE_ATTEMPTS + 1):
             try:
-                await run(self._work(stage))
+                await self._run_patiently(stage, run)
             except (LeaseLostError, StageStoppedError):
                 raise
             except StageError as error:
@@ -174,6 +184,26 @@ class JobDriver:
                 message = f"The {stage} stage broke ({type(error).__name__})."
                 await self._fail(stage, StageError(FAILURE_CODES[stage], message))
             return
+
+    async def _run_patiently(self, stage: StageName, run: Work) -> None:
+        """Run a stage; wait for an object store that is away, and run it again."""
+        for pause_seconds in STORE_PAUSES_SECONDS:
+            try:
+                await run(self._work(stage))
+            except ObjectStoreUnavailableError as error:
+                log.warning("job %s: %s waits: %s", self.lease.job_id, stage, error)
+                await self._wait(pause_seconds)
+            else:
+                return
+        await run(self._work(stage))
+
+    async def _wait(self, seconds: float) -> None:
+        """Sleep; raises StageStoppedError soon after a stop."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if self.stopped:
+                raise StageStoppedError(str(self.lease.job_id))
+            await asyncio.sleep(min(left, _LISTEN_SECONDS))
 
     def _work(self, stage: StageName) -> StageWork:
         deadline = time.monotonic() + self.world.settings.stage_timeout_seconds

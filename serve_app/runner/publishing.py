@@ -1,7 +1,8 @@
 """What a runner writes: each stage's outcome in one transaction, under its lease.
 
 Every function raises LeaseLostError, having written nothing, if the job is no
-longer the runner's.
+longer the runner's. A stage that has ended stays as it ended: a runner that did
+not hear of its own commit may publish again, and nothing happens twice.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import Any
 
 from pipelines.contracts import MediaInfo, StageCode, StageError
 from serve_app.credits import pricing
+from serve_app.credits.pricing import PriceTable
 from serve_app.jobs.lifecycle import end_job, finish_if_ended
 from storage import jobs, ledger, results
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
-from storage.types import JobState, SkipReason, StageName, StageStatus
+from storage.types import ENDED_STATUSES, JobState, SkipReason, StageName, StageStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,9 @@ def analyses_to_run(job: JobRecord, media: MediaInfo) -> dict[StageName, SkipRea
     return reasons
 
 
-async def raise_hold(connection: Connection, lease: Lease, media: MediaInfo) -> None:
+async def raise_hold(
+    connection: Connection, lease: Lease, media: MediaInfo, prices: PriceTable
+) -> None:
     """Fix the job's price now that its duration is known, and hold all of it.
 
     Raises StageError INSUFFICIENT_CREDITS if the account cannot cover it. A job
@@ -56,9 +60,10 @@ async def raise_hold(connection: Connection, lease: Lease, media: MediaInfo) -> 
         return
     await ledger.lock_account(connection, job.account_id)
     usage = await jobs.month_usage_seconds(connection, job.account_id, except_job=job.id)
-    billable = pricing.billable_seconds(media.duration_seconds)
+    billable = pricing.billable_seconds(prices, media.duration_seconds)
     to_run = tuple(name for name, reason in analyses_to_run(job, media).items() if reason is None)
     quote = pricing.quote(
+        prices,
         billable,
         job.tier,
         to_run,
@@ -96,6 +101,8 @@ async def publish_ingest(
 ) -> None:
     """Complete ingest; analyses that the media has nothing for are skipped."""
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
+    if job.stages[StageName.INGEST].status in ENDED_STATUSES:
+        return
     await jobs.set_ingest_result(
         connection, job.id, result=result, track_names=track_names, warnings=warnings
     )
@@ -116,6 +123,8 @@ async def publish_scenes(
 ) -> None:
     """Complete vision: result, charge and status together."""
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
+    if job.stages[StageName.VISION].status in ENDED_STATUSES:
+        return
     await results.store_scenes(connection, job.id, scenes)
     await _complete(connection, job, StageName.VISION, timings)
 
@@ -128,6 +137,8 @@ async def publish_transcripts(
 ) -> None:
     """Complete the transcript stage: results of all tracks, charge and status together."""
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
+    if job.stages[StageName.TRANSCRIPT].status in ENDED_STATUSES:
+        return
     await results.store_transcripts(connection, job.id, tracks)
     await _complete(connection, job, StageName.TRANSCRIPT, timings)
 
@@ -146,6 +157,8 @@ async def fail_stage(
 ) -> None:
     """Fail a stage. Without ingest nothing else can run, so that fails the job at once."""
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
+    if job.stages[stage].status in ENDED_STATUSES:
+        return
     await jobs.set_stage(
         connection,
         job.id,

@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid
+from datetime import timedelta
 
 from serve_app.jobs.lifecycle import end_job
+from serve_app.jobs.plans import JOBS_PREFIX
+from serve_app.runner.removal import remove_due
+from serve_app.uploads.sweeping import settle_lost_writers
 from serve_app.world import World
-from storage import access, cleaning, idempotency, jobs, keys, results
-from storage.types import JobState, SkipReason, StageName, StageStatus
+from storage import access, idempotency, jobs, keys, uploads
+from storage.objects import TakesDirectUploads
+from storage.types import JobState, SkipReason
 
 log = logging.getLogger("vas.reaper")
 
 _SWEEP_SECONDS = 2.0
-_CLEAN_AT_ONCE = 20
 _FORGET_SECONDS = 60.0
+_LEFTOVERS_SECONDS = 3600.0
+_UNSEEN = timedelta(seconds=30)
+"""A file that a client put into the store in time may be noticed so much later."""
 
 
 class Reaper:
@@ -25,17 +31,37 @@ class Reaper:
     def __init__(self, world: World) -> None:
         self._world = world
         self._forget_at = 0.0
+        self._leftovers_at = 0.0
+        self._direct = isinstance(world.objects, TakesDirectUploads)
+        self._grace = _UNSEEN if self._direct else timedelta(0)
 
     async def sweep_and_wait(self) -> None:
-        """One sweep and the pause after it."""
-        await self.sweep()
+        """One sweep of the database and the pause after it."""
+        await self.sweep_database()
+        await asyncio.sleep(_SWEEP_SECONDS)
+
+    async def clean_and_wait(self) -> None:
+        """One round of removing objects and the pause after it; a slow store delays only this."""
+        await self._sweep_objects()
         await asyncio.sleep(_SWEEP_SECONDS)
 
     async def sweep(self) -> None:
         """Do everything that is due now."""
+        await self.sweep_database()
+        await self._sweep_objects()
+
+    async def _sweep_objects(self) -> None:
+        await settle_lost_writers(self._world)
+        await remove_due(self._world)
+        if self._direct and time.monotonic() >= self._leftovers_at:
+            # Nothing else tells of a multipart upload that a killed writer left in a bucket.
+            await asyncio.to_thread(self._world.objects.remove_leftovers, JOBS_PREFIX)
+            self._leftovers_at = time.monotonic() + _LEFTOVERS_SECONDS
+
+    async def sweep_database(self) -> None:
+        """Do everything that is due now and that the database alone is needed for."""
         await self._requeue_lost()
         await self._expire_uploads()
-        await self._clean_ended()
         if time.monotonic() >= self._forget_at:
             await self._forget_old()
             self._forget_at = time.monotonic() + _FORGET_SECONDS
@@ -59,7 +85,7 @@ class Reaper:
 
     async def _expire_uploads(self) -> None:
         async with self._world.database.transaction() as connection:
-            for job_id in await jobs.jobs_past_upload(connection):
+            for job_id in await uploads.jobs_past_upload(connection, grace=self._grace):
                 job = await jobs.find_job(connection, job_id)
                 if job is None:
                     continue
@@ -77,20 +103,3 @@ class Reaper:
             await idempotency.forget_old(connection)
             await access.forget_old_windows(connection)
             await keys.forget_old_sign_ins(connection)
-
-    async def _clean_ended(self) -> None:
-        async with self._world.database.transaction() as connection:
-            for job_id in await cleaning.uncleaned_jobs(connection, limit=_CLEAN_AT_ONCE):
-                job = await jobs.find_job(connection, job_id)
-                kept: set[str] = set()
-                if job and job.stages[StageName.VISION].status is StageStatus.COMPLETED:
-                    scenes = await results.get_scenes(connection, job_id)
-                    kept = {scene["thumbnailKey"] for scene in scenes}
-                await asyncio.to_thread(self._delete_objects, job_id, kept)
-                await cleaning.mark_cleaned(connection, job_id)
-
-    def _delete_objects(self, job_id: uuid.UUID, kept: set[str]) -> None:
-        store = self._world.objects
-        for key in list(store.list_keys(f"jobs/{job_id}")):
-            if key not in kept:
-                store.delete(key)

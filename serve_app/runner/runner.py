@@ -14,8 +14,10 @@ from models.sources import ModelSource
 from serve_app.runner.driver import JobDriver
 from serve_app.runner.publishing import Lease
 from serve_app.runner.reaper import Reaper
+from serve_app.uploads.arrivals import ArrivalWatch
 from serve_app.world import World
 from storage import jobs
+from storage.objects import TakesDirectUploads
 from storage.types import JobState
 
 log = logging.getLogger("vas.runner")
@@ -43,7 +45,12 @@ class Runner:
         helpers = [
             asyncio.create_task(self._forever(self._listen)),
             asyncio.create_task(self._forever(reaper.sweep_and_wait)),
+            asyncio.create_task(self._forever(reaper.clean_and_wait)),
         ]
+        store = self._world.objects
+        if isinstance(store, TakesDirectUploads):
+            watch = ArrivalWatch(self._world, store)
+            helpers.append(asyncio.create_task(self._forever(watch.look_and_wait)))
         try:
             await self._forever(self._take_next)
         finally:

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from models.sources import ModelSource
 from pipelines.chains import Control, Workspace
 from pipelines.contracts import AudioTrack, IngestResult, StageCode, StageError
-from pipelines.ingest import IngestConfig, ingest, ingest_result_to_json, probe_source
-from pipelines.sources.fetch import FetchLimits, fetch
+from pipelines.footage import survey, take_in
+from pipelines.ingest import IngestConfig, ingest_result_to_json
 from pipelines.steps.speech_regions import Sharding
 from pipelines.transcript import TranscriptConfig, transcribe_track
 from pipelines.vision import VisionConfig, analyse_vision
-from serve_app.http.urls import address_policy
-from serve_app.jobs.plans import max_upload_bytes, source_prefix
 from serve_app.runner import publishing
 from serve_app.runner.documents import scene_document, transcript_document
 from serve_app.runner.publishing import Lease
+from serve_app.runner.sources import SourceBringer
 from serve_app.world import World
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
 from storage.types import StageName, StageStatus
-from storage.uploads import MEDIA_SLOT, list_uploads
+from storage.uploads import Upload, list_uploads
 
 Result = TypeVar("Result")
 
@@ -76,72 +74,49 @@ class StageWork:
         config = IngestConfig(
             segment_seconds=self.world.settings.segment_seconds or UNSHARDED_SECONDS
         )
+        sources, uploads = SourceBringer(self.world, job, self.control), await self._uploads(job)
         with self.timings.measure("fetch"):
-            source_key = await self._bring_source(job)
+            brought = await self._in_thread(lambda: sources.bring(uploads))
+        with self.timings.measure("decode"):
+            footage = await self._in_thread(lambda: sources.decoded(brought))
         with self.timings.measure("probe"):
-            media = await self._in_thread(
-                lambda: probe_source(
-                    source_key, store=self.world.objects, config=config, control=self.control
+            found = await self._in_thread(
+                lambda: survey(
+                    footage, workspace=self.workspace, config=config, control=self.control
                 )
             )
+        media = found.media
         async with self.world.database.transaction() as connection:
-            await publishing.raise_hold(connection, self.lease, media)
+            await publishing.raise_hold(connection, self.lease, media, self.world.prices)
         wanted = publishing.analyses_to_run(job, media)
         with self.timings.measure("cut"):
             result = await self._in_thread(
-                lambda: ingest(
-                    source_key,
+                lambda: take_in(
+                    found,
                     workspace=self.workspace,
                     control=self.control,
                     config=config,
-                    media=media,
                     wants_video=StageName.VISION in wanted,
                     wants_audio=StageName.TRANSCRIPT in wanted,
                 )
             )
+        # What the analyses will share: the expected end follows from it.
+        self.timings.add("cpus", _cluster_cpus())
+        self.timings.add("transcribers", self.world.settings.transcriber_replicas)
         async with self.world.database.transaction() as connection:
             await publishing.publish_ingest(
                 connection,
                 self.lease,
                 media=media,
                 result=ingest_result_to_json(result),
-                track_names=[track.name for track in result.tracks],
+                track_names=track_names(result),
                 warnings=[asdict(warning) for warning in result.warnings],
                 timings=self.timings.values,
             )
 
-    async def _bring_source(self, job: JobRecord) -> str:
-        """The object key of the job's footage, fetched first where it is a URL."""
-        if job.source["audio"]:
-            raise StageError(
-                StageCode.EXTERNAL_AUDIO_FAILED, "Separate audio files cannot be analysed yet."
-            )
-        if job.source["kind"] == "upload":
-            async with self.world.database.statement() as connection:
-                uploads = await list_uploads(connection, job.id)
-            return next(item.object_key for item in uploads if item.slot == MEDIA_SLOT)
-        if len(job.source["clips"]) > 1:
-            raise StageError(
-                StageCode.INGEST_FAILED, "Programmes of several clips cannot be analysed yet."
-            )
-        key = f"{source_prefix(job.id)}/clip-000"
-        if not await self._in_thread(lambda: self.world.objects.exists(key)):
-            await self._in_thread(lambda: self._fetch(job, job.source["clips"][0], key))
-        return key
-
-    def _fetch(self, job: JobRecord, clip: dict[str, Any], key: str) -> None:
-        sealed = clip["sealed_token"]
-        token = None if sealed is None else self.world.sealer.open(base64.b64decode(sealed))
-        fetch(
-            clip["url"],
-            store=self.world.objects,
-            key=key,
-            limits=FetchLimits(max_bytes=max_upload_bytes(self.world.settings, job.tier)),
-            policy=address_policy(self.world.settings),
-            token=token,
-            provider=clip["provider"],
-            control=self.control,
-        )
+    async def _uploads(self, job: JobRecord) -> list[Upload]:
+        async with self.world.database.statement() as connection:
+            return await list_uploads(connection, job.id)
 
     async def run_vision(self, ingested: IngestResult) -> None:
         """Find and describe the scenes; publish them."""
@@ -155,7 +130,10 @@ class StageWork:
                     workspace=self.workspace,
                     models=self.models,
                     control=self.control,
-                    config=VisionConfig(),
+                    config=VisionConfig(
+                        policy=self.world.content_policy,
+                        boundary_weights=self.world.settings.boundary_weights,
+                    ),
                 )
             )
         self._count_shards(found.shards_computed, found.shards_reused)
@@ -174,7 +152,8 @@ class StageWork:
                     tracks.append(await self._transcribe(job, track, ingested, share))
             except StageError as error:
                 last_error = error
-                tracks.append(_failed_track(track, error))
+                tracks.append(_failed_track(track.index, track.name, error.code))
+        tracks += [_failed_track(it.index, it.name, it.code) for it in ingested.failed_tracks]
         if all(track.document is None for track in tracks):
             raise last_error
         async with self.world.database.transaction() as connection:
@@ -234,12 +213,25 @@ class TrackShare:
         self.control.progress((self.position + fraction) / self.tracks)
 
 
-def _failed_track(track: AudioTrack, error: StageError) -> TrackTranscript:
+def _cluster_cpus() -> float:
+    import ray
+
+    return float(ray.cluster_resources().get("CPU", 1.0)) if ray.is_initialized() else 1.0
+
+
+def track_names(result: IngestResult) -> list[str]:
+    """Names of all tracks by index, of those too that nothing can be made of."""
+    named = {track.index: track.name for track in result.tracks}
+    named |= {track.index: track.name for track in result.failed_tracks}
+    return [named[index] for index in sorted(named)]
+
+
+def _failed_track(index: int, name: str, code: StageCode) -> TrackTranscript:
     return TrackTranscript(
-        track_index=track.index,
-        track_name=track.name,
+        track_index=index,
+        track_name=name,
         status=StageStatus.FAILED,
-        error_code=str(error.code),
+        error_code=str(code),
         language=None,
         document=None,
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from typing import Any
 
 from serve_app.http.context import API_PREFIX
 from serve_app.http.signing import Signer
-from serve_app.jobs.plans import AUDIO_SLOT, max_upload_bytes
+from serve_app.jobs.plans import AUDIO_SLOT, max_upload_bytes, source_prefix
 from serve_app.settings import Settings
 from storage.job_records import JobRecord
+from storage.objects import ObjectStore, TakesDirectUploads
 from storage.uploads import MEDIA_SLOT, Upload
 
 UPLOAD_PURPOSE = "upload"
@@ -21,32 +24,89 @@ def upload_path(upload: Upload) -> str:
     return f"{UPLOADS_PATH}/{upload.job_id}/{upload.slot}"
 
 
+def resumable_path(upload: Upload) -> str:
+    """The path, unsigned, at which the same file is taken over tus."""
+    return f"{upload_path(upload)}/resumable"
+
+
+def resumable_key(job_id: uuid.UUID, slot: str) -> str:
+    """Where in the object store a resumable upload grows, and lies once it is complete."""
+    return f"{source_prefix(job_id)}/{slot}"
+
+
+def direct_key(job_id: uuid.UUID, slot: str) -> str:
+    """Where a client puts a file past the service; it is moved once it is there."""
+    return f"{source_prefix(job_id)}/direct/{slot}"
+
+
+def arrived_key(job_id: uuid.UUID, slot: str) -> str:
+    """Where such a file is moved to."""
+    return f"{source_prefix(job_id)}/arrived/{slot}"
+
+
+async def direct_urls(
+    store: ObjectStore, uploads: list[Upload], settings: Settings
+) -> dict[str, str]:
+    """Addresses in the store itself, by slot, for the files that it takes with one PUT.
+
+    None with a store that clients cannot reach. Signing may have to fetch the
+    machine's credentials, so it is done outside any transaction.
+    """
+    if not isinstance(store, TakesDirectUploads):
+        return {}
+    takes = store
+    lifetime = settings.upload_lifetime_seconds
+    return {
+        item.slot: await asyncio.to_thread(
+            takes.presigned_put_url, direct_key(item.job_id, item.slot), expires_seconds=lifetime
+        )
+        for item in uploads
+        if (item.declared_bytes or 0) <= takes.largest_put_bytes
+    }
+
+
 def upload_fields(
-    job: JobRecord, uploads: list[Upload], *, signer: Signer, settings: Settings, public: str
+    job: JobRecord,
+    uploads: list[Upload],
+    *,
+    signer: Signer,
+    settings: Settings,
+    public: str,
+    direct: dict[str, str],
 ) -> dict[str, Any]:
-    """What ``POST /jobs`` adds to the Job object."""
+    """What ``POST /jobs`` adds to the Job object; ``direct`` is what ``direct_urls`` made."""
     if job.upload_expires_at is None:
         raise ValueError("The job takes no uploads.")
     expires_at = int(job.upload_expires_at.timestamp())
 
-    def address(upload: Upload) -> str:
-        path = upload_path(upload)
+    def address(path: str) -> str:
         return public + signer.sign_path(UPLOAD_PURPOSE, path, expires_at=expires_at)
 
-    urls = {upload.slot: address(upload) for upload in uploads}
+    urls = {item.slot: address(upload_path(item)) for item in uploads} | direct
+    resumable = {item.slot: address(resumable_path(item)) for item in uploads}
     fields: dict[str, Any] = {
         "uploadUrl": urls.pop(MEDIA_SLOT),
+        "resumableUploadUrl": resumable.pop(MEDIA_SLOT),
         "uploadMethod": "PUT",
         "uploadHeaders": UPLOAD_HEADERS,
         "expiresInSeconds": settings.upload_lifetime_seconds,
         "maxUploadBytes": max_upload_bytes(settings, job.tier),
     }
     if AUDIO_SLOT in urls:
-        fields |= {"audioUploadUrl": urls[AUDIO_SLOT], "audioUploadHeaders": UPLOAD_HEADERS}
+        fields |= {
+            "audioUploadUrl": urls[AUDIO_SLOT],
+            "audioResumableUploadUrl": resumable[AUDIO_SLOT],
+            "audioUploadHeaders": UPLOAD_HEADERS,
+        }
     elif urls:
         fields["audioTrackUploadUrls"] = [
-            {"trackIndex": index, "url": url, "headers": UPLOAD_HEADERS}
-            for index, url in enumerate(urls.values())
+            {
+                "trackIndex": index,
+                "url": urls[slot],
+                "resumableUrl": resumable[slot],
+                "headers": UPLOAD_HEADERS,
+            }
+            for index, slot in enumerate(urls)
         ]
         fields["audioUploadHeaders"] = UPLOAD_HEADERS
     return fields

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from storage import keys
+from storage import keys, purchases
 from tests.api.conftest import Customer, RunningApi
 from tests.api.test_jobs_api import expect_error
 
@@ -150,11 +151,10 @@ def test_the_signing_secret_is_encrypted_at_rest(api: RunningApi, customer: Cust
 def test_the_portal_is_there_only_after_a_purchase(api: RunningApi, customer: Customer) -> None:
     session = sign_in(api, customer)
     expect_error(api.client.get("/keys/portal", headers=session), 404, "NOT_FOUND")
-    run_sql(
-        api,
-        "INSERT INTO ledger_entries (account_id, kind, balance_delta_cents, hold_delta_cents,"
-        " reason) VALUES (:id, 'purchase', 500, 0, 'test')",
-        id=customer.account_id,
+    api.transact(
+        lambda c: purchases.record_purchase(
+            c, customer.account_id, 500, provider=purchases.OPERATOR, reference=uuid.uuid4().hex
+        )
     )
     url = api.client.get("/keys/portal", headers=session).json()["data"]["url"]
     assert url.startswith(f"{api.root}/portal/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 import uuid
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ import httpx
 import pytest
 
 from tests.api.conftest import Customer, RunningApi
+from tests.api.uploading import files_of, object_of
 
 
 def create(api: RunningApi, customer: Customer, **body: Any) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def test_the_last_upload_queues_the_job_once_and_later_ones_are_refused(
     job = create(api, customer)
     assert put(job["uploadUrl"], b"x" * 3_000_000).status_code == 200
     assert state_of(api, customer, job["jobId"]) == "queued"
-    key = f"jobs/{job['jobId']}/source/media"
+    key = object_of(api, job)
     assert api.world.objects.read_bytes(key) == b"x" * 3_000_000
     again = put(job["uploadUrl"], b"other")
     assert again.status_code == 409
@@ -108,13 +110,13 @@ def test_a_broken_off_upload_leaves_nothing_behind(api: RunningApi, customer: Cu
         )
         connection.sendall(head.encode() + b"y" * 1_500_000)
     assert put(job["uploadUrl"], b"whole").status_code == 200
-    key = f"jobs/{job['jobId']}/source/media"
+    key = object_of(api, job)
     assert api.world.objects.read_bytes(key) == b"whole"
-    folder = api.world.objects.path(key).parent
     for _ in range(100):
-        if [path.name for path in folder.iterdir()] == ["media"]:
+        if len(files_of(api, job)) == 1:
             break
-    assert [path.name for path in folder.iterdir()] == ["media"]
+        time.sleep(0.05)
+    assert files_of(api, job) == [key.rsplit("/", 1)[1]]
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from storage import keys
-from storage.tables import ledger_entries
-from storage.types import LedgerKind
+from storage import keys, purchases
 from tests.api.conftest import Customer, RunningApi
 from tests.api.interface_contract import BY_ID, Contract
 from tests.api.published_jobs import complete, created, fail, signed_in, track
@@ -219,19 +216,11 @@ def test_a_replay_is_as_documented(api: RunningApi, contract: Contract, scenery:
 
 def test_the_portal_link_is_as_documented(api: RunningApi, contract: Contract) -> None:
     customer = api.customer()
-
-    async def purchase(connection: AsyncConnection) -> None:
-        await connection.execute(
-            insert(ledger_entries).values(
-                account_id=customer.account_id,
-                kind=LedgerKind.PURCHASE,
-                balance_delta_cents=500,
-                hold_delta_cents=0,
-                reason="test",
-            )
+    api.transact(
+        lambda c: purchases.record_purchase(
+            c, customer.account_id, 500, provider=purchases.OPERATOR, reference="INV-1"
         )
-
-    api.transact(purchase)
+    )
     session, _ = signed_in(api, customer)
     answer = api.client.get("/keys/portal", headers=session)
     assert answer.status_code == 200

@@ -201,3 +201,35 @@ async def test_heartbeats_carry_progress_of_running_stages_only(database: Databa
     assert job is not None
     assert job.stages[StageName.VISION].progress == 0.5
     assert job.stages[StageName.TRANSCRIPT].progress == 0
+
+
+async def test_progress_never_goes_back_not_even_when_a_stage_is_taken_up_again(
+    database: Database,
+) -> None:
+    await new_job(database, await new_account(database))
+    job_id, token = await leased(database)
+    seen: list[float] = []
+    async with database.transaction() as connection:
+        for reopened, fraction in [(False, 0.4), (False, 0.3), (True, 0.1), (False, 0.6)]:
+            if reopened:
+                await jobs.reopen_running_stages(connection, job_id)
+            await jobs.set_stage(connection, job_id, StageName.VISION, StageStatus.RUNNING)
+            await jobs.extend_lease(
+                connection, job_id, token, lease=LEASE, progress={StageName.VISION: fraction}
+            )
+            job = await jobs.find_job(connection, job_id)
+            assert job is not None
+            seen.append(job.stages[StageName.VISION].progress)
+    assert seen == [0.4, 0.4, 0.4, 0.6]
+
+
+async def test_a_stage_knows_how_long_it_has_been_running(database: Database) -> None:
+    await new_job(database, await new_account(database))
+    job_id, _ = await leased(database)
+    async with database.transaction() as connection:
+        await jobs.set_stage(connection, job_id, StageName.VISION, StageStatus.RUNNING)
+    async with database.transaction() as connection:
+        job = await jobs.find_job(connection, job_id)
+    assert job is not None
+    assert job.stages[StageName.VISION].seconds > 0
+    assert job.stages[StageName.TRANSCRIPT].seconds == 0

@@ -12,6 +12,7 @@ import sqlalchemy
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+import storage.money_tables  # noqa: F401  (its tables belong to the metadata)
 from storage.database import driver_url
 from storage.tables import metadata
 

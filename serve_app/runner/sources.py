@@ -1,0 +1,136 @@
+"""Bringing a job's footage into the object store: uploads lie there, URLs are fetched."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.chains import Control
+from pipelines.contracts import StageCode, StageError
+from pipelines.footage import Footage
+from pipelines.programme import ClipFile, naming_clip
+from pipelines.separate_sound import SeparateFile
+from pipelines.sources.fetch import FetchLimits, fetch
+from pipelines.sync.placement import SyncMode
+from serve_app.http.urls import address_policy
+from serve_app.jobs.plans import max_upload_bytes, source_prefix
+from serve_app.runner.raw_footage import decode_footage
+from serve_app.world import World
+from storage.job_records import JobRecord
+from storage.types import ProcessingMode
+from storage.uploads import MEDIA_SLOT, Upload
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBringer:
+    """Brings the footage of one job. Synchronous: run it off the event loop."""
+
+    world: World
+    job: JobRecord
+    control: Control
+
+    def bring(self, uploads: Sequence[Upload]) -> Footage:
+        """The job's files in the object store; what an earlier runner brought is not asked again.
+
+        Raises StageError (FETCH_FAILED, VALIDATION_FAILED), naming the clip where there
+        are several. A separate audio file that cannot be brought says so in its place.
+        """
+        require_allowed_sizes(uploads, self._limit_bytes)
+        source, keys = self.job.source, {item.slot: item.object_key for item in uploads}
+        programme = is_programme(self.job)
+        clips: Iterable[ClipFile] = [ClipFile(keys.get(MEDIA_SLOT, ""), self.job.file_name)]
+        if source["kind"] == "url":
+            clips = self._clips(source["clips"], programme)
+        brought = tuple(clips)
+        # Nobody listens where only scenes are wanted.
+        audio = [] if self.job.processing_mode is ProcessingMode.VISION else source["audio"]
+        sounds = tuple(self._sound(index, item, keys) for index, item in enumerate(audio))
+        return Footage(brought, sounds, programme)
+
+    def decoded(self, footage: Footage) -> Footage:
+        """The footage with camera RAW decoded. Raises as ``decode_footage``."""
+        return footage.with_clip_keys(self._decoded)
+
+    def _decoded(self, clip: ClipFile) -> str:
+        return decode_footage(
+            clip.key,
+            clip.name,
+            store=self.world.objects,
+            settings=self.world.settings,
+            control=self.control,
+        )
+
+    @property
+    def _limit_bytes(self) -> int:
+        return max_upload_bytes(self.world.settings, self.job.tier)
+
+    def _clips(self, clips: Sequence[Values], programme: bool) -> Iterator[ClipFile]:
+        for index, clip in enumerate(clips):
+            key = f"{source_prefix(self.job.id)}/clip-{index:03d}"
+            name = clip.get("name") or self.job.file_name
+            if programme:
+                with naming_clip(index, name):
+                    self._fetch(clip, key)
+            else:
+                self._fetch(clip, key)
+            yield ClipFile(key, name)
+
+    def _sound(self, index: int, item: Values, uploaded: dict[str, str]) -> SeparateFile:
+        """A separate audio file, brought; where that fails it is for its tracks to fail."""
+        problem = None
+        if "slot" in item:
+            key = uploaded[item["slot"]]
+        else:
+            key = f"{source_prefix(self.job.id)}/audio-{index:02d}"
+            try:
+                self._fetch(item, key)
+            except StageError as error:
+                problem = error.message
+        channels = item.get("channels")
+        return SeparateFile(
+            key=key,
+            name=item["name"],
+            label=item.get("label"),
+            sync_mode=SyncMode(item["sync_mode"]),
+            offset_ms=item["offset_ms"],
+            per_channel=bool(item.get("per_channel")),
+            channels=None if channels is None else tuple(channels),
+            problem=problem,
+        )
+
+    def _fetch(self, item: Values, key: str) -> None:
+        """Download a file, unless it is there already."""
+        self.control.check()
+        if self.world.objects.exists(key):
+            return
+        sealed = item["sealed_token"]
+        token = None if sealed is None else self.world.sealer.open(base64.b64decode(sealed))
+        fetch(
+            item["url"],
+            store=self.world.objects,
+            key=key,
+            limits=FetchLimits(max_bytes=self._limit_bytes),
+            policy=address_policy(self.world.settings),
+            token=token,
+            provider=item["provider"],
+            control=self.control,
+        )
+
+
+def is_programme(job: JobRecord) -> bool:
+    """Whether the job's clips are laid end to end (a continuous batch)."""
+    return bool(job.source.get("continuous")) or len(job.source["clips"]) > 1
+
+
+def require_allowed_sizes(uploads: Sequence[Upload], limit_bytes: int) -> None:
+    """Raises StageError for a file that came past the service, where nobody could refuse it."""
+    for upload in uploads:
+        if (upload.received_bytes or 0) > limit_bytes:
+            raise StageError(
+                StageCode.VALIDATION_FAILED,
+                f"The file {upload.file_name!r} is larger than {limit_bytes} bytes.",
+            )

@@ -1,0 +1,119 @@
+"""What an upload URL opens: one file of one job, checked before a byte of it is read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from serve_app.errors import ApiError, ErrorCode
+from serve_app.http.context import world_of
+from serve_app.http.signing import BadSignatureError, ExpiredSignatureError
+from serve_app.jobs.plans import max_upload_bytes
+from serve_app.jobs.service import get_any_job
+from serve_app.settings import Settings
+from serve_app.uploads.urls import UPLOAD_PURPOSE
+from serve_app.world import World
+from storage import uploads
+from storage.job_records import JobRecord
+from storage.types import JobState
+from storage.uploads import Upload
+
+_DISCARDED_BYTES = 64 * 1024
+"""The rest of so small a body is read and forgotten; for a larger one the connection is closed."""
+
+_SPARE_BYTES = 64 * 1024 * 1024
+"""Room that stays free on the disk, for the database and everybody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A file of a job, as it was when the request came."""
+
+    job: JobRecord
+    upload: Upload
+    limit_bytes: int
+
+    @property
+    def awaiting(self) -> bool:
+        return self.job.state is JobState.AWAITING_UPLOAD
+
+
+def check_signature(request: Request, expires: str, signature: str) -> None:
+    """Raises UNAUTHORIZED; ExpiredSignatureError for an address whose time is over."""
+    path, signer = request.url.path, world_of(request).signer
+    try:
+        signer.check_path(UPLOAD_PURPOSE, path, expires=expires, signature=signature)
+    except ExpiredSignatureError:
+        raise
+    except BadSignatureError:
+        raise unauthorized() from None
+
+
+def unauthorized() -> ApiError:
+    return ApiError(ErrorCode.UNAUTHORIZED, "The upload URL is not valid or has expired.")
+
+
+async def open_slot(world: World, job_id: str, slot: str) -> Slot:
+    """The file that the address names; raises NOT_FOUND."""
+    async with world.database.statement() as connection:
+        job = await get_any_job(connection, job_id)
+        upload = await uploads.find_upload(connection, job.id, slot)
+    if upload is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such upload.")
+    return Slot(job, upload, upload_limit(world.settings, job))
+
+
+def upload_limit(settings: Settings, job: JobRecord) -> int:
+    """The most bytes that a file of the job may have."""
+    return max_upload_bytes(settings, job.tier)
+
+
+def require_awaiting(job: JobRecord) -> None:
+    """Raises 409 for a job that takes no upload any more."""
+    if job.state is not JobState.AWAITING_UPLOAD:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"The job takes no upload any more: it is {job.state}.",
+            status=409,
+            extra={"jobId": str(job.id), "state": str(job.state)},
+        )
+
+
+def too_large(slot: Slot) -> ApiError:
+    """413, naming the limit."""
+    return ApiError(
+        ErrorCode.FILE_TOO_LARGE,
+        f"The file must not be larger than {slot.limit_bytes} bytes.",
+        extra={"maxUploadBytes": slot.limit_bytes, "formatTier": str(slot.job.tier)},
+    )
+
+
+async def require_room(world: World, size_bytes: int) -> None:
+    """Raises SERVICE_UNAVAILABLE where the store cannot hold so much more."""
+    free = await asyncio.to_thread(world.objects.free_bytes)
+    if free is not None and size_bytes > max(0, free - _SPARE_BYTES):
+        raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, "There is no room for the file.")
+
+
+def content_length(request: Request) -> int | None:
+    """The length that the body declares; None for one that comes in chunks."""
+    declared = request.headers.get("content-length", "")
+    return int(declared) if declared.isascii() and declared.isdigit() else None
+
+
+@contextlib.contextmanager
+def closing_unread(request: Request) -> Iterator[None]:
+    """A refusal closes the connection if more of the body may follow than is worth reading."""
+    try:
+        yield
+    except ApiError as error:
+        read = getattr(request.state, "body_read", False)
+        length = content_length(request)
+        chunked = "transfer-encoding" in request.headers
+        if not read and (chunked or (length or 0) > _DISCARDED_BYTES):
+            error.headers.setdefault("Connection", "close")
+        raise

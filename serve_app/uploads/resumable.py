@@ -1,0 +1,294 @@
+"""tus 1.0.0 at an upload that the job's creation has made: HEAD, PATCH, DELETE, OPTIONS.
+
+Source: https://tus.io/protocols/resumable-upload, core protocol and the
+extensions checksum, expiration and termination.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from datetime import UTC
+from email.utils import format_datetime
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.http.context import world_of
+from serve_app.http.signing import ExpiredSignatureError
+from serve_app.uploads import tus_headers as tus
+from serve_app.uploads.access import (
+    Slot,
+    check_signature,
+    closing_unread,
+    content_length,
+    open_slot,
+    require_awaiting,
+    require_room,
+    too_large,
+)
+from serve_app.uploads.claims import Claim, claimed, gone, locked, require_alive
+from serve_app.uploads.cors import ANY_ORIGIN, preflight
+from serve_app.uploads.gate import UploadGate, upload_gate
+from serve_app.uploads.partials import (
+    counted_bytes,
+    drop_back,
+    finish,
+    recover_offset,
+    settle,
+    slot_key,
+)
+from serve_app.uploads.receiving import Rules, receive
+from serve_app.uploads.watch import Watch
+from serve_app.uploads.writing import PieceWriter
+from storage import uploads
+from storage.objects import PartialBusyError, PartialOffsetError
+
+_WAIT_SECONDS = 2.0
+"""A client that resumes may come before its broken connection has been noticed."""
+
+_RETRY_SECONDS = 0.1
+
+Handler = Callable[[Request, Slot], Awaitable[Response]]
+
+
+async def resumable(
+    request: Request, job_id: str, slot: str, expires: str = "", signature: str = ""
+) -> Response:
+    """One request of the protocol; ``X-HTTP-Method-Override`` counts for its method."""
+    method = request.headers.get("x-http-method-override", request.method).upper()
+    request.state.answer_headers = {"Tus-Resumable": tus.VERSION} | ANY_ORIGIN
+    with closing_unread(request):
+        if method == "OPTIONS":
+            return await _options(request, job_id, slot, expires, signature)
+        handler = _HANDLERS.get(method)
+        if handler is None:
+            raise _not_allowed(method)
+        if not tus.speaks_our_version(request.headers):
+            raise _other_version()
+        try:
+            check_signature(request, expires, signature)
+        except ExpiredSignatureError:
+            raise gone() from None
+        return await handler(request, await open_slot(world_of(request), job_id, slot))
+
+
+def _not_allowed(method: str) -> ApiError:
+    message = f"{method[:20]} is no method of a resumable upload."
+    return ApiError(ErrorCode.INVALID_REQUEST, message, status=405, headers={"Allow": _ALLOWED})
+
+
+def _other_version() -> ApiError:
+    message = f"Tus-Resumable must be {tus.VERSION}."
+    versions = {"Tus-Version": tus.VERSION}
+    return ApiError(ErrorCode.INVALID_REQUEST, message, status=412, headers=versions)
+
+
+async def _options(
+    request: Request, job_id: str, slot: str, expires: str, signature: str
+) -> Response:
+    """What the service speaks; the size limit for those who may know the job."""
+    headers = preflight(f"{_ALLOWED}, POST") | {
+        "Tus-Version": tus.VERSION,
+        "Tus-Extension": ",".join(tus.EXTENSIONS),
+        "Tus-Checksum-Algorithm": ",".join(tus.ALGORITHMS),
+    }
+    try:
+        check_signature(request, expires, signature)
+        found = await open_slot(world_of(request), job_id, slot)
+    except (ApiError, ExpiredSignatureError):
+        return _answer(request, 204, headers)
+    return _answer(request, 204, headers | {"Tus-Max-Size": str(found.limit_bytes)})
+
+
+async def _head(request: Request, slot: Slot) -> Response:
+    """How far the upload is."""
+    require_alive(slot)
+    world = world_of(request)
+    try:
+        if await settle(world, slot):
+            slot = await open_slot(world, str(slot.job.id), slot.upload.slot)
+    except ApiError as error:
+        if error.status != locked().status:
+            raise
+    headers = {
+        "Upload-Offset": str(await counted_bytes(world, slot)),
+        "Cache-Control": "no-store",
+    }
+    total = slot.upload.total_bytes
+    if slot.upload.received_bytes is not None:
+        total = slot.upload.received_bytes
+    headers |= {"Upload-Defer-Length": "1"} if total is None else {"Upload-Length": str(total)}
+    return _answer(request, 200, headers | _expiry(slot))
+
+
+async def _patch(request: Request, slot: Slot) -> Response:
+    """Append the body at the offset that the client and we agree on."""
+    try:
+        patch = tus.parse_patch(request.headers)
+    except tus.ContentTypeError as error:
+        raise ApiError(ErrorCode.INVALID_REQUEST, str(error), status=415) from None
+    except tus.HeaderError as error:
+        raise invalid(str(error), error.name) from None
+    require_alive(slot)
+    if slot.upload.received_bytes is not None:
+        return _appended(request, slot, _nothing_more(slot.upload.received_bytes, request, patch))
+    gate = upload_gate(request)
+    try:
+        async with claimed(world_of(request), slot, wait_seconds=_WAIT_SECONDS) as claim:
+            with gate.enter():
+                return _appended(request, slot, await _append(request, claim, gate, patch))
+    except PartialBusyError:
+        raise locked() from None
+    except PartialOffsetError:
+        raise _other_offset() from None
+
+
+def _appended(request: Request, slot: Slot, offset_bytes: int) -> Response:
+    return _answer(request, 204, {"Upload-Offset": str(offset_bytes)} | _expiry(slot))
+
+
+def _nothing_more(received_bytes: int, request: Request, patch: tus.Patch) -> int:
+    """A complete upload takes an empty PATCH at its end."""
+    if patch.offset_bytes != received_bytes:
+        raise _other_offset()
+    if content_length(request) != 0:
+        raise _beyond_length(received_bytes)
+    return received_bytes
+
+
+def _other_offset() -> ApiError:
+    message = "Upload-Offset is not where the upload stands; ask with HEAD."
+    return ApiError(ErrorCode.INVALID_REQUEST, message, param="Upload-Offset", status=409)
+
+
+def _beyond_length(total_bytes: int) -> ApiError:
+    message = f"The upload ends at {total_bytes} bytes."
+    return ApiError(ErrorCode.FILE_TOO_LARGE, message)
+
+
+async def _append(request: Request, claim: Claim, gate: UploadGate, patch: tus.Patch) -> int:
+    if claim.slot.upload.received_bytes is not None:
+        return _nothing_more(claim.slot.upload.received_bytes, request, patch)
+    offset = await recover_offset(claim)
+    if patch.offset_bytes != offset:
+        raise _other_offset()
+    total = await _total_bytes(claim, patch)
+    limit = claim.slot.limit_bytes if total is None else total
+    over = functools.partial(_over, claim.slot, total)
+    declared = content_length(request)
+    if declared is not None and offset + declared > limit:
+        raise over()
+    await require_room(claim.world, declared or 0)
+    rules = Rules(limit - offset, over, keep_parts=True)
+    offset += await _receive(request, claim, gate, rules, patch)
+    if offset == total:
+        await finish(claim, total)
+    return offset
+
+
+def _over(slot: Slot, total_bytes: int | None) -> ApiError:
+    return too_large(slot) if total_bytes is None else _beyond_length(total_bytes)
+
+
+async def _total_bytes(claim: Claim, patch: tus.Patch) -> int | None:
+    """The upload's length, fixed by this request if it was open."""
+    length, slot = patch.length_bytes, claim.slot
+    if length is None:
+        return slot.upload.total_bytes
+    if length > slot.limit_bytes:
+        raise too_large(slot)
+    if length < patch.offset_bytes:
+        raise invalid("Upload-Length is less than what has arrived.", "Upload-Length")
+    async with claim.world.database.statement() as connection:
+        if not await uploads.set_resumable_length(
+            connection, slot.job.id, slot.upload.slot, length
+        ):
+            raise invalid("Upload-Length is not the length given before.", "Upload-Length")
+    return length
+
+
+async def _receive(
+    request: Request, claim: Claim, gate: UploadGate, rules: Rules, patch: tus.Patch
+) -> int:
+    """Take the body; with a checksum all of it or nothing, otherwise what arrives."""
+    start, digest = patch.offset_bytes, None
+    watch = Watch(claim.keep, claim.world.settings)
+    if patch.checksum is not None:
+        await claim.set_unverified(start)
+        digest = tus.ALGORITHMS[patch.checksum.algorithm]()
+    writer = await _open(claim, gate, start, None if digest is None else digest.update)
+    try:
+        received = await receive(request, writer, rules, watch)
+    except ClientDisconnect:
+        if digest is not None:
+            await drop_back(claim, start)
+        raise invalid("The upload broke off.") from None
+    except ApiError as error:
+        if digest is not None or error.code is ErrorCode.FILE_TOO_LARGE:
+            await drop_back(claim, start)
+        raise
+    if patch.checksum is not None and digest is not None:
+        await _verify(claim, patch.checksum, digest.digest(), start)
+    return received
+
+
+async def _open(
+    claim: Claim, gate: UploadGate, start: int, observe: Callable[[bytes], None] | None
+) -> PieceWriter:
+    """Begin to write; a writer that was just replaced may need a moment to hear of it."""
+    store, key = claim.world.objects, slot_key(claim.slot)
+    deadline = asyncio.get_running_loop().time() + _WAIT_SECONDS
+    while True:
+        try:
+            return await PieceWriter.open(
+                store.append_partial(key, start), gate.threads, observe=observe
+            )
+        except PartialBusyError:
+            if asyncio.get_running_loop().time() >= deadline:
+                raise
+        await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def _verify(claim: Claim, expected: tus.Checksum, digest: bytes, start: int) -> None:
+    if digest == expected.digest:
+        await claim.set_unverified(None)
+        return
+    await drop_back(claim, start)
+    message = f"The {expected.algorithm} of the body is not the one of Upload-Checksum."
+    raise ApiError(ErrorCode.INVALID_REQUEST, message, status=tus.CHECKSUM_MISMATCH)
+
+
+async def _delete(request: Request, slot: Slot) -> Response:
+    """The client gives the upload up; what has arrived goes."""
+    require_alive(slot)
+    require_awaiting(slot.job)
+    world = world_of(request)
+    async with claimed(world, slot, wait_seconds=_WAIT_SECONDS) as claim:
+        upload = claim.slot.upload
+        async with world.database.statement() as connection:
+            if not await uploads.terminate_upload(
+                connection, upload.job_id, upload.slot, claim.token
+            ):
+                raise locked()
+        await asyncio.to_thread(world.objects.discard_partial, slot_key(slot))
+        await asyncio.to_thread(world.objects.delete, upload.object_key)
+    return _answer(request, 204, {})
+
+
+def _expiry(slot: Slot) -> dict[str, str]:
+    expires = slot.job.upload_expires_at
+    if slot.upload.completed_at is not None or expires is None:
+        return {}
+    return {"Upload-Expires": format_datetime(expires.astimezone(UTC), usegmt=True)}
+
+
+def _answer(request: Request, status: int, headers: dict[str, str]) -> Response:
+    return Response(status_code=status, headers=request.state.answer_headers | headers)
+
+
+_ALLOWED = "DELETE, HEAD, OPTIONS, PATCH"
+_HANDLERS: dict[str, Handler] = {"HEAD": _head, "PATCH": _patch, "DELETE": _delete}

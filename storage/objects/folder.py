@@ -1,0 +1,231 @@
+"""The object store as files below a folder: the default, on one machine or a shared disk."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from storage.objects.contract import (
+    PARTIAL_PREFIX,
+    TEMPORARY_PREFIX,
+    Check,
+    ObjectNotFoundError,
+    PartialBusyError,
+    PartialOffsetError,
+    check_key,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderStore:
+    """Objects as files below ``root``. Picklable; safe with many processes at once.
+
+    Whoever writes a file holds an advisory lock on it (flock), which the system
+    drops with the process: that is how a sweeper tells a dead writer's file
+    from one that is growing, and how a second writer of a partial is refused.
+    """
+
+    root: Path
+
+    def path(self, key: str) -> Path:
+        """Where ``key`` lies on this machine (whether or not it exists)."""
+        return self.root / check_key(key)
+
+    def exists(self, key: str) -> bool:
+        return self.path(key).is_file()
+
+    def size_bytes(self, key: str) -> int:
+        try:
+            return self.path(key).stat().st_size
+        except FileNotFoundError:
+            raise ObjectNotFoundError(key) from None
+
+    def read_bytes(self, key: str) -> bytes:
+        try:
+            return self.path(key).read_bytes()
+        except FileNotFoundError:
+            raise ObjectNotFoundError(key) from None
+
+    def write_bytes(self, key: str, data: bytes) -> None:
+        with self.writer(key) as stream:
+            stream.write(data)
+
+    @contextlib.contextmanager
+    def writer(self, key: str) -> Iterator[BinaryIO]:
+        """A stream that becomes the object when the block ends without an exception.
+
+        Temporary name, fsync, rename, fsync of the folder: after a crash the
+        object is the old one or the new one, never a part.
+        """
+        target = self.path(key)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary, stream = _open_temporary(target.parent)
+        try:
+            with stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+                temporary.replace(target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _fsync_folder(target.parent)
+
+    @contextlib.contextmanager
+    def local_copy(self, key: str, *, check: Check | None = None) -> Iterator[Path]:
+        """The object as a file to read; here the file itself, so do not change it."""
+        path = self.path(key)
+        if not path.is_file():
+            raise ObjectNotFoundError(key)
+        yield path
+
+    def list_keys(self, prefix: str) -> Iterator[str]:
+        """Keys below the folder ``prefix``, sorted."""
+        for path in self._files(prefix):
+            if not path.name.startswith((TEMPORARY_PREFIX, PARTIAL_PREFIX)):
+                yield path.relative_to(self.root).as_posix()
+
+    def _files(self, prefix: str) -> Iterator[Path]:
+        top = self.path(prefix)
+        for path in sorted(top.rglob("*")):
+            if path.is_file():
+                yield path
+
+    def delete(self, key: str) -> None:
+        """Remove an object; one that is not there counts as removed."""
+        self.path(key).unlink(missing_ok=True)
+
+    def delete_keys(self, keys: Iterable[str]) -> int:
+        """Remove these objects; return how many keys there were."""
+        count = 0
+        for count, key in enumerate(keys, start=1):  # noqa: B007  (counted after the loop)
+            self.delete(key)
+        return count
+
+    def delete_prefix(self, prefix: str) -> int:
+        """Remove everything below the folder ``prefix``; return how many objects."""
+        count = sum(1 for _ in self.list_keys(prefix))
+        shutil.rmtree(self.path(prefix), ignore_errors=True)
+        return count
+
+    def _partial_path(self, key: str) -> Path:
+        target = self.path(key)
+        return target.parent / f"{PARTIAL_PREFIX}{target.name}"
+
+    def partial_size_bytes(self, key: str) -> int:
+        try:
+            return self._partial_path(key).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    @contextlib.contextmanager
+    def append_partial(self, key: str, offset_bytes: int) -> Iterator[BinaryIO]:
+        path = self._partial_path(key)
+        if offset_bytes > 0 and not path.exists():
+            raise PartialOffsetError(key, expected_bytes=offset_bytes, actual_bytes=0)
+        with _open_partial(path, key, create=offset_bytes == 0) as stream:
+            size = stream.seek(0, os.SEEK_END)
+            if size != offset_bytes:
+                raise PartialOffsetError(key, expected_bytes=offset_bytes, actual_bytes=size)
+            try:
+                yield stream
+            finally:
+                stream.flush()
+                os.fsync(stream.fileno())
+                if offset_bytes == 0:
+                    _fsync_folder(path.parent)
+
+    def truncate_partial(self, key: str, size_bytes: int) -> None:
+        with _open_partial(self._partial_path(key), key) as stream:
+            stream.truncate(size_bytes)
+            os.fsync(stream.fileno())
+
+    def finish_partial(self, key: str) -> None:
+        partial, target = self._partial_path(key), self.path(key)
+        if not partial.exists() and target.is_file():
+            return
+        with _open_partial(partial, key) as stream:
+            os.fsync(stream.fileno())
+            partial.replace(target)
+        _fsync_folder(target.parent)
+
+    def discard_partial(self, key: str) -> None:
+        self._partial_path(key).unlink(missing_ok=True)
+
+    def list_partials(self, prefix: str) -> Iterator[str]:
+        for path in self._files(prefix):
+            if path.name.startswith(PARTIAL_PREFIX):
+                name = path.name.removeprefix(PARTIAL_PREFIX)
+                yield path.with_name(name).relative_to(self.root).as_posix()
+
+    def free_bytes(self) -> int | None:
+        folder = next(path for path in (self.root, *self.root.parents) if path.is_dir())
+        return shutil.disk_usage(folder).free
+
+    def remove_leftovers(self, prefix: str) -> int:
+        temporary = (p for p in self._files(prefix) if p.name.startswith(TEMPORARY_PREFIX))
+        return sum(_remove_if_dead(path) for path in temporary)
+
+
+def _open_temporary(folder: Path) -> tuple[Path, BinaryIO]:
+    """A new file that is locked for as long as it is open."""
+    while True:
+        path = folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        stream = path.open("xb")
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        # A sweeper may have found it in the moment before the lock, and removed it.
+        if _is_at(stream, path):
+            return path, stream
+        stream.close()
+
+
+@contextlib.contextmanager
+def _open_partial(path: Path, key: str, *, create: bool = False) -> Iterator[BinaryIO]:
+    """The file, opened by its only writer; raises PartialBusyError, ObjectNotFoundError."""
+    if create:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
+    except FileNotFoundError:
+        raise ObjectNotFoundError(key) from None
+    with os.fdopen(descriptor, "r+b") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PartialBusyError(key) from None
+        # It may have been finished or discarded between the opening and the lock.
+        if not _is_at(stream, path):
+            raise PartialBusyError(key)
+        yield stream
+
+
+def _is_at(stream: BinaryIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(stream.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove_if_dead(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    return True
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,340 @@
+"""Uploads that grow, over S3 multipart: what is known of them lies in the bucket itself.
+
+S3 cannot append. Full parts go into a multipart upload as they fill; what is
+less than a part waits in *pieces*, small objects beside it, one a block (as
+tusd does with its ``.part`` objects). The object ``state`` says which parts
+and pieces count, and nothing else does: it is replaced by compare-and-set on
+its ETag after every part and every block, so that a killed process loses at
+most what it had not sent, any process can go on, and of two writers one hears
+that it lost. A server that ignores ``If-Match`` loses only that last promise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import IO, Any, BinaryIO, cast
+
+from storage.objects.contract import (
+    ObjectNotFoundError,
+    ObjectStoreUnavailableError,
+    PartialBusyError,
+    PartialOffsetError,
+)
+from storage.objects.s3_connection import ConflictError, NoSuchUploadError, named_errors
+from storage.objects.s3_partial_state import Content, Piece, State
+from storage.objects.s3_parts import MOST_PARTS, Multipart, PartStream, part_bytes, spool
+
+_STATE = "state"
+_MOST_PIECES = 32
+"""More small blocks than this are put together: a part must not need hundreds of reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partials:
+    """The partials of one bucket."""
+
+    client: Any
+    bucket: str
+    prefix: str
+    first_part_bytes: int
+
+    def _folder(self, key: str) -> str:
+        return f"{self.prefix}partials/{key}/"
+
+    def _at(self, key: str, name: str) -> dict[str, str]:
+        return {"Bucket": self.bucket, "Key": self._folder(key) + name}
+
+    def upload(self, key: str, state: State) -> Multipart | None:
+        """The multipart upload that ``state`` names."""
+        if state.upload_id is None:
+            return None
+        return Multipart(
+            self.client, self.bucket, f"{self.prefix}objects/{key}", state.upload_id, state.token
+        )
+
+    def begin_upload(self, key: str) -> Multipart:
+        return Multipart.begin(self.client, self.bucket, f"{self.prefix}objects/{key}")
+
+    def find(self, key: str) -> tuple[State, str] | None:
+        """The state and its ETag; None where there is no partial."""
+        try:
+            with named_errors(key):
+                answer = self.client.get_object(**self._at(key, _STATE))
+                with answer["Body"] as body:
+                    return State.from_json(body.read()), str(answer["ETag"])
+        except ObjectNotFoundError:
+            return None
+
+    def save(self, key: str, state: State, etag: str | None) -> tuple[State, str]:
+        """Replace the state that had ``etag`` (None: there was none). Raises PartialBusyError."""
+        state = replace(state, revision=uuid.uuid4().hex)
+        condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
+        try:
+            with named_errors(key):
+                answer = self.client.put_object(
+                    **self._at(key, _STATE), Body=state.to_json(), **condition
+                )
+        except (ConflictError, ObjectNotFoundError):
+            return self._saved_before(key, state)
+        return state, str(answer["ETag"])
+
+    def _saved_before(self, key: str, state: State) -> tuple[State, str]:
+        """A conflict with ourselves: the first request was carried out, its answer lost."""
+        found = self.find(key)
+        if found is None or found[0].revision != state.revision:
+            raise PartialBusyError(key)
+        return found
+
+    def size_bytes(self, key: str) -> int:
+        found = self.find(key)
+        return 0 if found is None else found[0].content.size_bytes
+
+    def upload_id(self, key: str) -> str | None:
+        found = self.find(key)
+        return None if found is None else found[0].upload_id
+
+    @contextlib.contextmanager
+    def append(self, key: str, offset_bytes: int) -> Iterator[BinaryIO]:
+        """A block; the last to open one is the writer, an earlier one loses what it did not send.
+
+        A writer that is gone cannot be told from one that is slow, so the
+        newest counts: a client that comes back need not wait for its old connection.
+        """
+        state, etag = self.find(key) or (State(), None)
+        size = state.content.size_bytes
+        if size != offset_bytes:
+            raise PartialOffsetError(key, expected_bytes=offset_bytes, actual_bytes=size)
+        content = state.settled
+        block = replace(state, content=content, before=content, open_block=uuid.uuid4().hex)
+        writer = BlockWriter(self, key, *self.save(key, block, etag))
+        old = {*state.before.pieces, *state.content.pieces}
+        with PartStream(writer.next_bytes, writer.send) as stream:
+            try:
+                yield cast(BinaryIO, stream)
+            finally:
+                writer.end(stream)
+                self._remove_pieces(key, old, writer.state)
+
+    def truncate(self, key: str, size_bytes: int) -> None:
+        """Back to a size between the last block's beginning and its end.
+
+        Raises ObjectNotFoundError, and PartialOffsetError for any other size:
+        bytes in parts that were sent before cannot be read back.
+        """
+        found = self.find(key)
+        if found is None:
+            raise ObjectNotFoundError(key)
+        state, etag = found
+        content = state.settled
+        start = content if size_bytes >= content.parts_bytes else state.before
+        if not start.parts_bytes <= size_bytes <= start.size_bytes:
+            actual = content.size_bytes
+            raise PartialOffsetError(key, expected_bytes=size_bytes, actual_bytes=actual)
+        if state.open_block is not None:
+            start = replace(start, next_part=content.next_part)
+        kept = replace(start, pieces=self._cut(key, start, size_bytes))
+        new, _ = self.save(key, replace(state, content=kept, before=kept, open_block=None), etag)
+        self._remove_pieces(key, {*state.before.pieces, *state.content.pieces}, new)
+
+    def _cut(self, key: str, content: Content, size_bytes: int) -> tuple[Piece, ...]:
+        """The pieces of ``content`` as far as ``size_bytes``, the last one cut if need be."""
+        kept: list[Piece] = []
+        left = size_bytes - content.parts_bytes
+        for piece in content.pieces:
+            if left <= 0:
+                break
+            if piece.size_bytes > left:
+                with spool() as body:
+                    self.read_pieces(key, (piece,), body)
+                    body.truncate(left)
+                    piece = self.put_piece(key, body, left)  # noqa: PLW2901
+            kept.append(piece)
+            left -= piece.size_bytes
+        return tuple(kept)
+
+    def put_piece(self, key: str, body: IO[bytes], size_bytes: int) -> Piece:
+        """Store a piece under a name that was never used."""
+        piece = Piece(f"piece-{uuid.uuid4().hex}", size_bytes)
+        body.seek(0)
+        with named_errors(key):
+            self.client.put_object(**self._at(key, piece.name), Body=body)
+        return piece
+
+    def _opened(self, key: str, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+        body: contextlib.AbstractContextManager[IO[bytes]] = self.client.get_object(
+            **self._at(key, name)
+        )["Body"]
+        return body
+
+    def read_pieces(self, key: str, pieces: tuple[Piece, ...], target: IO[bytes]) -> None:
+        """Write the pieces' bytes to ``target``. Raises PartialBusyError where one is gone."""
+        for piece in pieces:
+            try:
+                with named_errors(key), self._opened(key, piece.name) as body:
+                    shutil.copyfileobj(body, target, 1 << 20)
+            except ObjectNotFoundError:
+                raise PartialBusyError(key) from None
+
+    def _remove_pieces(self, key: str, old: set[Piece], now: State) -> None:
+        for piece in old - {*now.content.pieces, *now.before.pieces}:
+            with named_errors(key):
+                self.client.delete_object(**self._at(key, piece.name))
+
+    def finish(self, key: str) -> None:
+        """Make the partial the object. Raises ObjectNotFoundError, PartialBusyError."""
+        found = self.find(key)
+        if found is None:
+            self._require_object(key)
+            return
+        state, etag = found
+        # From here on no writer can add to it: its next compare-and-set fails.
+        claimed = replace(state, content=state.settled, open_block=None)
+        state, etag = self.save(key, claimed, etag)
+        upload = self.upload(key, state)
+        if upload is not None and state.content.runs:
+            self._finish_parts(key, upload, state, etag)
+        else:
+            self._finish_small(key, state.content)
+            if upload is not None:  # all its parts were dropped again
+                upload.abort()
+        self._forget(key)
+
+    def _require_object(self, key: str) -> None:
+        with named_errors(key):
+            self.client.head_object(Bucket=self.bucket, Key=f"{self.prefix}objects/{key}")
+
+    def _finish_small(self, key: str, content: Content) -> None:
+        with spool() as body:
+            self.read_pieces(key, content.pieces, body)
+            body.seek(0)
+            with named_errors(key):
+                self.client.put_object(
+                    Bucket=self.bucket, Key=f"{self.prefix}objects/{key}", Body=body
+                )
+
+    def _finish_parts(self, key: str, upload: Multipart, state: State, etag: str) -> None:
+        if upload.is_done():
+            return
+        try:
+            arrived = upload.parts()
+            if state.content.pieces:
+                writer = BlockWriter(self, key, state, etag)
+                with spool() as nothing:
+                    writer.send(nothing, 0)
+                state = writer.state
+                arrived = upload.parts()
+            numbers = state.content.part_numbers
+            if sum(arrived[number][1] for number in numbers) != state.content.parts_bytes:
+                raise ObjectStoreUnavailableError(f"object store: parts of {key} have changed")
+            upload.complete({number: arrived[number][0] for number in numbers})
+        except (NoSuchUploadError, KeyError) as error:
+            raise ObjectStoreUnavailableError(f"object store: parts of {key} are lost") from error
+
+    def discard(self, key: str) -> None:
+        """Remove the partial and every part of it."""
+        found = self.find(key)
+        if found is not None:
+            upload = self.upload(key, found[0])
+            if upload is not None:
+                upload.abort()
+        self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        """Remove state and pieces; the state last, so that a killed removal is done again."""
+        folder = self._folder(key)
+        with named_errors(key):
+            pages = self.client.get_paginator("list_objects_v2").paginate(
+                Bucket=self.bucket, Prefix=folder, Delimiter="/"
+            )
+            names = [item["Key"] for page in pages for item in page.get("Contents", [])]
+            for name in sorted(names, key=lambda name: name == folder + _STATE):
+                self.client.delete_object(Bucket=self.bucket, Key=name)
+
+    def list_keys(self, prefix: str) -> Iterator[str]:
+        """Keys of the partials below the folder ``prefix``, sorted."""
+        top = len(f"{self.prefix}partials/")
+        pages = self.client.get_paginator("list_objects_v2").paginate(
+            Bucket=self.bucket, Prefix=self._folder(prefix)
+        )
+        with named_errors(prefix):
+            for page in pages:
+                for item in page.get("Contents", []):
+                    if item["Key"].endswith(f"/{_STATE}"):
+                        yield item["Key"][top:].removesuffix(f"/{_STATE}")
+
+
+@dataclass(slots=True)
+class BlockWriter:
+    """The open block of one partial."""
+
+    partials: Partials
+    key: str
+    state: State
+    etag: str
+
+    def next_bytes(self) -> int:
+        """How much more makes the next part, the waiting pieces counted."""
+        content = self.state.content
+        whole = part_bytes(content.next_part, self.partials.first_part_bytes)
+        return max(0, whole - content.pieces_bytes)
+
+    def send(self, body: IO[bytes], size_bytes: int) -> None:
+        """Send the pieces and ``body`` as one part, and make it count."""
+        content = self.state.content
+        number = content.next_part
+        if number > MOST_PARTS:
+            raise ObjectStoreUnavailableError(f"object store: over {MOST_PARTS} parts")
+        upload = self.partials.upload(self.key, self.state)
+        longer = content.with_part(content.pieces_bytes + size_bytes)
+        if upload is not None:
+            self._add(upload, longer, number, body)
+            return
+        upload = self.partials.begin_upload(self.key)
+        try:
+            self._add(upload, longer, number, body)
+        except PartialBusyError:
+            # Nobody else knows of it. After any other failure the state may name it.
+            upload.abort()
+            raise
+
+    def _add(self, upload: Multipart, content: Content, number: int, body: IO[bytes]) -> None:
+        try:
+            self._put(upload, number, body)
+        except NoSuchUploadError:
+            raise PartialBusyError(self.key) from None
+        self._save(
+            replace(self.state, content=content, upload_id=upload.upload_id, token=upload.token)
+        )
+
+    def _put(self, upload: Multipart, number: int, body: IO[bytes]) -> None:
+        pieces = self.state.content.pieces
+        if not pieces:
+            upload.put(number, body)
+            return
+        with spool() as whole:
+            self.partials.read_pieces(self.key, pieces, whole)
+            shutil.copyfileobj(body, whole, 1 << 20)
+            whole.seek(0)
+            upload.put(number, whole)
+
+    def _save(self, state: State) -> None:
+        self.state, self.etag = self.partials.save(self.key, state, self.etag)
+
+    def end(self, stream: PartStream) -> None:
+        """Make the rest count as a piece; raises PartialBusyError where another has taken over."""
+        content = self.state.content
+        if stream.waiting_bytes:
+            piece = self.partials.put_piece(self.key, stream.rest(), stream.waiting_bytes)
+            content = replace(content, pieces=self._few((*content.pieces, piece)))
+        self._save(replace(self.state, content=content, open_block=None))
+
+    def _few(self, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+        if len(pieces) <= _MOST_PIECES:
+            return pieces
+        with spool() as whole:
+            self.partials.read_pieces(self.key, pieces, whole)
+            return (self.partials.put_piece(self.key, whole, sum(p.size_bytes for p in pieces)),)

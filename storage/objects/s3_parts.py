@@ -1,0 +1,208 @@
+"""Large objects in parts: how large a part is, and a stream that sends what is written in parts."""
+
+from __future__ import annotations
+
+import io
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from tempfile import SpooledTemporaryFile
+from typing import IO, TYPE_CHECKING, Any
+
+from storage.objects.contract import ObjectNotFoundError, ObjectStoreUnavailableError
+from storage.objects.s3_connection import FIRST_PART_BYTES, NoSuchUploadError, named_errors
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+MIB = 1024**2
+
+MOST_PARTS = 10_000
+"""S3's rule for an object."""
+
+_PARTS_A_SIZE = 1000
+_MEMORY_BYTES = 16 * MIB
+"""Parts larger than this wait in a temporary file instead of in memory."""
+
+_TOKEN = "vas-upload"  # noqa: S105  (the name of a metadata entry)
+
+
+def part_bytes(number: int, first: int = FIRST_PART_BYTES) -> int:
+    """Size of part ``number`` (from 1): the first one's, doubled every 1000 parts.
+
+    From 8 MiB on, 10,000 parts make 8 TiB, more than S3's 5 TiB for an object;
+    the first 8 GiB are in parts of equal size, as some compatible servers want them.
+    """
+    return int(first << ((number - 1) // _PARTS_A_SIZE))
+
+
+@dataclass(frozen=True, slots=True)
+class Multipart:
+    """A multipart upload under way. ``token`` is written on the object that it becomes."""
+
+    client: Any
+    bucket: str
+    s3_key: str
+    upload_id: str
+    token: str
+
+    @classmethod
+    def begin(cls, client: Any, bucket: str, s3_key: str) -> Multipart:
+        token = uuid.uuid4().hex
+        with named_errors(s3_key):
+            answer = client.create_multipart_upload(
+                Bucket=bucket, Key=s3_key, Metadata={_TOKEN: token}
+            )
+        return cls(client, bucket, s3_key, answer["UploadId"], token)
+
+    @property
+    def _named(self) -> dict[str, str]:
+        return {"Bucket": self.bucket, "Key": self.s3_key, "UploadId": self.upload_id}
+
+    def put(self, number: int, body: IO[bytes]) -> str:
+        """Send a part; return its ETag. Raises NoSuchUploadError."""
+        with named_errors(self.s3_key):
+            answer = self.client.upload_part(**self._named, PartNumber=number, Body=body)
+        return str(answer["ETag"])
+
+    def parts(self) -> dict[int, tuple[str, int]]:
+        """All parts that arrived: number to (ETag, size in bytes). Raises NoSuchUploadError."""
+        with named_errors(self.s3_key):
+            pages = self.client.get_paginator("list_parts").paginate(**self._named)
+            return {
+                part["PartNumber"]: (part["ETag"], part["Size"])
+                for page in pages
+                for part in page.get("Parts", [])
+            }
+
+    def complete(self, etags: dict[int, str]) -> None:
+        """Make the object of these parts; does nothing where that was done before.
+
+        An answer that was lost leads to a second request, which finds no upload
+        any more; the token on the object says whether it is this upload's.
+        Raises NoSuchUploadError or ObjectStoreUnavailableError where it is not.
+        """
+        parts = [{"PartNumber": number, "ETag": etags[number]} for number in sorted(etags)]
+        try:
+            with named_errors(self.s3_key):
+                self.client.complete_multipart_upload(
+                    **self._named, MultipartUpload={"Parts": parts}
+                )
+        except (NoSuchUploadError, ObjectStoreUnavailableError):
+            if not self.is_done():
+                raise
+
+    def is_done(self) -> bool:
+        """Whether the object under the key is what this upload became."""
+        try:
+            with named_errors(self.s3_key):
+                found = self.client.head_object(Bucket=self.bucket, Key=self.s3_key)
+        except ObjectNotFoundError:
+            return False
+        return bool(found["Metadata"].get(_TOKEN) == self.token)
+
+    def abort(self) -> None:
+        """Give it up with all its parts; one that is over counts as given up."""
+        try:
+            with named_errors(self.s3_key):
+                self.client.abort_multipart_upload(**self._named)
+        except (NoSuchUploadError, ObjectNotFoundError):
+            return
+
+
+def spool() -> IO[bytes]:
+    """A place for one part: memory, or a temporary file where it grows large."""
+    return SpooledTemporaryFile(max_size=_MEMORY_BYTES)
+
+
+class PartStream(io.RawIOBase):
+    """A sink that hands on every full part, and keeps the rest until it is asked for.
+
+    ``next_bytes()`` says how much makes the next part; ``send(body, size)``
+    takes it. A part that could not be sent stays, so that nothing is lost.
+    """
+
+    def __init__(
+        self, next_bytes: Callable[[], int], send: Callable[[IO[bytes], int], None]
+    ) -> None:
+        super().__init__()
+        self._next_bytes = next_bytes
+        self._send = send
+        self._body = spool()
+        self.waiting_bytes = 0
+        """What was written and not handed on."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer) -> int:
+        """Take all of ``data``; raises what ``send`` raises."""
+        view = memoryview(data).cast("B")
+        taken = 0
+        while taken < len(view):
+            room = self._next_bytes() - self.waiting_bytes
+            if room <= 0:
+                self._hand_on()
+                continue
+            taken += self._keep(view[taken : taken + room])
+        return taken
+
+    def _keep(self, piece: memoryview) -> int:
+        self._body.seek(0, io.SEEK_END)
+        self._body.write(piece)
+        self.waiting_bytes += len(piece)
+        return len(piece)
+
+    def _hand_on(self) -> None:
+        self._send(self.rest(), self.waiting_bytes)
+        self._body.close()
+        self._body = spool()
+        self.waiting_bytes = 0
+
+    def rest(self) -> IO[bytes]:
+        """What was written and not handed on, from its beginning; for reading once."""
+        self._body.seek(0)
+        return self._body
+
+    def close(self) -> None:
+        self._body.close()
+        super().close()
+
+
+@dataclass(slots=True)
+class WholeObject:
+    """An object being written by one writer: one request if it is small, parts if not."""
+
+    client: Any
+    bucket: str
+    s3_key: str
+    first_part_bytes: int
+    upload: Multipart | None = None
+    etags: dict[int, str] = field(default_factory=dict)
+
+    def next_bytes(self) -> int:
+        return part_bytes(len(self.etags) + 1, self.first_part_bytes)
+
+    def send(self, body: IO[bytes], size_bytes: int) -> None:
+        """Add a part of ``size_bytes``."""
+        if self.upload is None:
+            self.upload = Multipart.begin(self.client, self.bucket, self.s3_key)
+        number = len(self.etags) + 1
+        if number > MOST_PARTS:
+            raise ObjectStoreUnavailableError(f"object store: over {MOST_PARTS} parts")
+        self.etags[number] = self.upload.put(number, body)
+
+    def finish(self, stream: PartStream) -> None:
+        """Make the object of what was sent and what still waits in ``stream``."""
+        if self.upload is None:
+            with named_errors(self.s3_key):
+                self.client.put_object(Bucket=self.bucket, Key=self.s3_key, Body=stream.rest())
+            return
+        if stream.waiting_bytes:
+            self.send(stream.rest(), stream.waiting_bytes)
+        self.upload.complete(self.etags)
+
+    def abandon(self) -> None:
+        """Leave nothing behind."""
+        if self.upload is not None:
+            self.upload.abort()

@@ -1,0 +1,127 @@
+"""When the objects of jobs that have ended are removed, and that nobody does it twice at once."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+
+from storage.cleaning import (
+    CLEANING_LEASE,
+    LATE_WRITES,
+    UNWANTED_AFTER,
+    CleaningRound,
+    claim_rounds,
+    end_round,
+)
+from storage.database import Database
+from storage.types import JobState
+from storage.uploads import MOST_LATE
+from tests.storage.test_jobs import new_account, new_job
+
+END = datetime(2026, 5, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+RETENTION = timedelta(hours=1)
+
+
+def at(claimed_at: datetime, upload_expires_at: datetime | None = None) -> CleaningRound:
+    return CleaningRound(uuid.uuid4(), END, upload_expires_at, claimed_at, claimed_at)
+
+
+EXPIRY = END + timedelta(hours=1)
+FOLLOWING = {
+    "at the end, tasks may still write": (at(END), END + LATE_WRITES),
+    "after their writes nothing comes": (at(END + LATE_WRITES), None),
+    "long retention": (at(END + timedelta(days=30)), None),
+    "an upload's address outlives its job": (at(END + LATE_WRITES, EXPIRY), EXPIRY),
+    "an upload outlives its address": (at(EXPIRY, EXPIRY), EXPIRY + MOST_LATE),
+    "tasks first, then the address": (at(END, EXPIRY), END + LATE_WRITES),
+    "after the last late upload": (at(EXPIRY + MOST_LATE, EXPIRY), None),
+}
+
+
+@pytest.mark.parametrize(("done", "following"), FOLLOWING.values(), ids=FOLLOWING.keys())
+def test_a_round_is_followed_by_another_while_something_may_come(
+    done: CleaningRound, following: datetime | None
+) -> None:
+    assert done.next_at == following
+
+
+async def ended(database: Database, state: JobState, ago: timedelta) -> uuid.UUID:
+    """A job that ended so long ago."""
+    job_id = await new_job(database, await new_account(database))
+    code = "'X'" if state is JobState.FAILED else "NULL"
+    async with database.transaction() as connection:
+        await connection.execute(
+            text(
+                f"UPDATE jobs SET state = :state, error_code = {code},"  # noqa: S608
+                " completed_at = now() - :ago WHERE id = :id"
+            ),
+            {"state": state, "ago": ago, "id": job_id},
+        )
+    return job_id
+
+
+async def claimed(database: Database, limit: int = 10) -> list[CleaningRound]:
+    async with database.transaction() as connection:
+        return await claim_rounds(connection, retention=RETENTION, limit=limit)
+
+
+DUE = {
+    "completed, within its retention": (JobState.COMPLETED, RETENTION - SECOND, False),
+    "completed, past it": (JobState.COMPLETED, RETENTION + SECOND, True),
+    "failed, within it": (JobState.FAILED, RETENTION - SECOND, False),
+    "failed, past it": (JobState.FAILED, RETENTION + SECOND, True),
+    "cancelled just now": (JobState.CANCELLED, UNWANTED_AFTER - 5 * SECOND, False),
+    "cancelled a moment ago": (JobState.CANCELLED, UNWANTED_AFTER + SECOND, True),
+    "expired a moment ago": (JobState.EXPIRED, UNWANTED_AFTER + SECOND, True),
+}
+
+
+@pytest.mark.parametrize(("state", "ago", "due"), DUE.values(), ids=DUE.keys())
+async def test_material_goes_so_long_after_the_end(
+    database: Database, state: JobState, ago: timedelta, due: bool
+) -> None:
+    job_id = await ended(database, state, ago)
+    assert [item.job_id for item in await claimed(database)] == ([job_id] if due else [])
+
+
+async def test_a_job_that_has_not_ended_is_left_alone(database: Database) -> None:
+    await new_job(database, await new_account(database))
+    assert await claimed(database) == []
+
+
+async def test_a_round_belongs_to_one_until_its_lease_ends(database: Database) -> None:
+    await ended(database, JobState.CANCELLED, timedelta(minutes=1))
+    [first] = await claimed(database)
+    assert first.lease_ends_at - first.claimed_at == CLEANING_LEASE
+    assert await claimed(database) == []
+    async with database.transaction() as connection:
+        await connection.execute(text("UPDATE jobs SET cleaning_after = now() - interval '1 s'"))
+    [second] = await claimed(database)
+    async with database.transaction() as connection:
+        assert not await end_round(connection, first)
+        assert await end_round(connection, second)
+
+
+async def test_the_last_round_is_the_last(database: Database) -> None:
+    job_id = await ended(database, JobState.COMPLETED, RETENTION + SECOND)
+    [only] = await claimed(database)
+    async with database.transaction() as connection:
+        assert await end_round(connection, only)
+        row = (
+            await connection.execute(
+                text("SELECT cleaned_at, cleaning_after FROM jobs WHERE id = :id"), {"id": job_id}
+            )
+        ).one()
+    assert row.cleaned_at is not None
+    assert row.cleaning_after is None
+    assert await claimed(database) == []
+
+
+async def test_a_claim_is_bounded(database: Database) -> None:
+    for _ in range(3):
+        await ended(database, JobState.CANCELLED, timedelta(minutes=1))
+    assert [len(await claimed(database, limit=2)) for _ in range(3)] == [2, 1, 0]

@@ -1,0 +1,257 @@
+"""Uploads that grow in the folder store: what arrived stays, one writer at a time."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.objects import (
+    FolderStore,
+    InvalidKeyError,
+    ObjectNotFoundError,
+    PartialBusyError,
+    PartialOffsetError,
+)
+from tests.conftest import PROJECT
+
+KEY = "jobs/1/source/media"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "store")
+
+
+def files_below(store: FolderStore) -> list[str]:
+    return sorted(path.name for path in store.root.rglob("*") if path.is_file())
+
+
+def append(store: FolderStore, offset: int, content: bytes, key: str = KEY) -> None:
+    with store.append_partial(key, offset) as stream:
+        stream.write(content)
+
+
+def test_pieces_grow_unseen_until_they_are_the_object(store: FolderStore) -> None:
+    assert store.partial_size_bytes(KEY) == 0
+    append(store, 0, b"one ")
+    append(store, 4, b"two")
+    assert store.partial_size_bytes(KEY) == 7
+    assert not store.exists(KEY)
+    assert list(store.list_keys("jobs")) == []
+    assert list(store.list_partials("jobs")) == [KEY]
+
+    store.finish_partial(KEY)
+
+    assert store.read_bytes(KEY) == b"one two"
+    assert store.partial_size_bytes(KEY) == 0
+    assert list(store.list_partials("jobs")) == []
+    assert files_below(store) == ["media"]
+
+
+def test_finishing_replaces_an_older_object_and_may_be_repeated(store: FolderStore) -> None:
+    store.write_bytes(KEY, b"old")
+    append(store, 0, b"new")
+    assert store.read_bytes(KEY) == b"old"
+    store.finish_partial(KEY)
+    store.finish_partial(KEY)
+    assert store.read_bytes(KEY) == b"new"
+
+
+def test_nothing_cannot_be_finished(store: FolderStore) -> None:
+    with pytest.raises(ObjectNotFoundError):
+        store.finish_partial(KEY)
+    with pytest.raises(ObjectNotFoundError):
+        store.truncate_partial(KEY, 0)
+
+
+def test_an_empty_file_can_be_finished(store: FolderStore) -> None:
+    append(store, 0, b"")
+    store.finish_partial(KEY)
+    assert store.read_bytes(KEY) == b""
+
+
+@pytest.mark.parametrize("offset", [0, 2, 4], ids=["before", "in it", "beyond"])
+def test_only_the_present_end_can_be_appended_to(store: FolderStore, offset: int) -> None:
+    append(store, 0, b"abc")
+    with pytest.raises(PartialOffsetError) as caught:
+        append(store, offset, b"x")
+    assert caught.value.actual_bytes == 3
+    assert store.partial_size_bytes(KEY) == 3
+
+
+def test_a_partial_that_is_not_there_has_no_end_but_the_beginning(store: FolderStore) -> None:
+    with pytest.raises(PartialOffsetError) as caught:
+        append(store, 5, b"x")
+    assert caught.value.actual_bytes == 0
+    assert not store.root.exists()
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, OSError])
+def test_what_was_written_before_a_failure_stays_and_counts(
+    store: FolderStore, error: type[BaseException]
+) -> None:
+    def write_and_fail() -> None:
+        with store.append_partial(KEY, 0) as stream:
+            stream.write(b"arrived")
+            raise error
+
+    with pytest.raises(error):
+        write_and_fail()
+    assert store.partial_size_bytes(KEY) == 7
+    append(store, 7, b" all")
+    store.finish_partial(KEY)
+    assert store.read_bytes(KEY) == b"arrived all"
+
+
+def test_a_piece_can_be_dropped_again(store: FolderStore) -> None:
+    append(store, 0, b"good")
+    append(store, 4, b"bad")
+    store.truncate_partial(KEY, 4)
+    append(store, 4, b" better")
+    store.finish_partial(KEY)
+    assert store.read_bytes(KEY) == b"good better"
+
+
+def test_a_discarded_partial_is_gone_and_its_object_stays(store: FolderStore) -> None:
+    store.write_bytes(KEY, b"whole")
+    append(store, 0, b"part")
+    store.discard_partial(KEY)
+    store.discard_partial(KEY)
+    assert list(store.list_partials("jobs")) == []
+    assert store.read_bytes(KEY) == b"whole"
+
+
+def test_a_second_writer_is_refused_while_the_first_is_at_work(store: FolderStore) -> None:
+    other = pickle.loads(pickle.dumps(store))  # noqa: S301
+    with store.append_partial(KEY, 0) as stream:
+        stream.write(b"first")
+        for attempt in (
+            lambda: append(other, 0, b"second"),
+            lambda: append(other, 5, b"second"),
+            lambda: other.finish_partial(KEY),
+            lambda: other.truncate_partial(KEY, 0),
+        ):
+            with pytest.raises((PartialBusyError, PartialOffsetError)):
+                attempt()
+    append(other, 5, b" then second")
+    store.finish_partial(KEY)
+    assert store.read_bytes(KEY) == b"first then second"
+
+
+def test_a_writer_whose_partial_was_finished_by_another_writes_nowhere(store: FolderStore) -> None:
+    append(store, 0, b"whole")
+    store.finish_partial(KEY)
+    with pytest.raises(PartialOffsetError):
+        append(store, 5, b" and more")
+    assert store.read_bytes(KEY) == b"whole"
+
+
+@pytest.mark.parametrize("key", ["jobs/.partial-a", "jobs/.tmp-a", "../a", ""])
+def test_a_key_that_is_no_plain_path_is_refused_for_partials_too(
+    store: FolderStore, key: str
+) -> None:
+    for attempt in (
+        lambda: store.partial_size_bytes(key),
+        lambda: append(store, 0, b"x", key),
+        lambda: store.truncate_partial(key, 0),
+        lambda: store.finish_partial(key),
+        lambda: store.discard_partial(key),
+    ):
+        with pytest.raises(InvalidKeyError):
+            attempt()
+
+
+WRITERS = """
+import pathlib, sys, time
+from storage.objects import FolderStore
+store = FolderStore(pathlib.Path(sys.argv[1]))
+block = store.append_partial("jobs/1/source/media", 0)
+with block as partial, store.writer("jobs/1/source/whole") as whole:
+    partial.write(b"x" * 100_000)
+    partial.flush()
+    whole.write(b"y" * 100_000)
+    whole.flush()
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def writing(store: FolderStore) -> subprocess.Popen[str]:
+    """Another process, in the middle of writing an object and a partial."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITERS, store.root], cwd=PROJECT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    return process
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(10)
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def test_leftovers_of_a_killed_writer_are_removed_and_those_of_a_living_one_are_not(
+    store: FolderStore, writing: subprocess.Popen[str]
+) -> None:
+    store.write_bytes("jobs/1/source/other", b"whole")
+    try:
+        assert store.remove_leftovers("jobs") == 0
+        assert len(files_below(store)) == 3
+    finally:
+        kill(writing)
+    assert store.remove_leftovers("jobs") == 1
+    assert files_below(store) == [".partial-media", "other"]
+
+
+def test_what_a_killed_writer_appended_stays_and_the_next_one_goes_on(
+    store: FolderStore, writing: subprocess.Popen[str]
+) -> None:
+    try:
+        with pytest.raises(PartialBusyError):
+            append(store, 0, b"x")
+    finally:
+        kill(writing)
+    assert store.partial_size_bytes(KEY) == 100_000
+    append(store, 100_000, b"z")
+    store.finish_partial(KEY)
+    assert store.read_bytes(KEY) == b"x" * 100_000 + b"z"
+
+
+def test_a_writer_is_never_robbed_by_a_sweeper(store: FolderStore) -> None:
+    """The sweeper runs without pause while objects are written."""
+    sweeper = subprocess.Popen(
+        [sys.executable, "-c", SWEEPER, store.root], cwd=PROJECT, stdin=subprocess.PIPE
+    )
+    assert sweeper.stdin is not None
+    try:
+        for number in range(200):
+            store.write_bytes(f"jobs/{number}", b"x")
+    finally:
+        sweeper.stdin.close()
+        assert sweeper.wait(20) == 0
+    assert len(list(store.list_keys("jobs"))) == 200
+
+
+SWEEPER = """
+import pathlib, select, sys
+from storage.objects import FolderStore
+store = FolderStore(pathlib.Path(sys.argv[1]))
+while not select.select([sys.stdin], [], [], 0)[0]:
+    store.remove_leftovers("jobs")
+"""
+
+
+def test_free_room_is_told_before_the_folder_is_there(store: FolderStore) -> None:
+    free = store.free_bytes()
+    assert free is not None
+    assert free > 0
