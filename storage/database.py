@@ -58,9 +58,13 @@ def driver_url(url: str) -> str:
 class Database:
     """A pool of connections. One a process; hand it to whoever needs it."""
 
-    def __init__(self, url: str, *, pool_size: int = 8) -> None:
+    def __init__(
+        self, url: str, *, pool_size: int = 8, statement_timeout_seconds: float | None = None
+    ) -> None:
+        """``statement_timeout_seconds`` bounds every statement, its waits for locks included."""
         self._url = url
         self._pool_size = pool_size
+        self._options = _session_options(url, statement_timeout_seconds)
         self._direct: AsyncConnectionPool[DirectConnection] | None = None
         self.engine: AsyncEngine = create_async_engine(
             driver_url(url),
@@ -68,7 +72,7 @@ class Database:
             max_overflow=0,
             pool_timeout=10,
             pool_pre_ping=False,
-            connect_args={"connect_timeout": 10, "prepare_threshold": 2},
+            connect_args={"connect_timeout": 10, "prepare_threshold": 2} | self._options,
         )
         self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -109,7 +113,8 @@ class Database:
             max_size=self._pool_size,
             timeout=10,
             open=False,
-            kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 2},
+            kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 2}
+            | self._options,
         )
         await pool.open()
         return pool
@@ -118,6 +123,15 @@ class Database:
         if self._direct is not None:
             await self._direct.close()
         await self.engine.dispose()
+
+
+def _session_options(url: str, statement_timeout_seconds: float | None) -> dict[str, Any]:
+    """The timeout as the server takes it at connecting, after options that the URL has already."""
+    if statement_timeout_seconds is None:
+        return {}
+    given = psycopg.conninfo.conninfo_to_dict(url).get("options") or ""
+    timeout = f"-c statement_timeout={round(statement_timeout_seconds * 1000)}"
+    return {"options": f"{given} {timeout}".strip()}
 
 
 @functools.lru_cache(maxsize=64)

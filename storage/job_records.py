@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import RowMapping, func, select
+from sqlalchemy import RowMapping, case, func, select
 
 from storage.tables import jobs, scene_lists, stages, transcripts
 from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
@@ -24,6 +24,8 @@ class StageRecord:
     error_code: str | None
     error_message: str | None
     timings: dict[str, float]
+    seconds: float = 0.0
+    """How long it has been running, or ran, by the database's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class JobRecord:
     lease_count: int
     scene_count: int | None
     tracks_completed: int
+    clips: list[dict[str, Any]] | None
+    """Of a batch's job after ingest: where its clips lie (``pipelines.contracts.ClipSpan``)."""
     stages: dict[StageName, StageRecord]
 
 
@@ -96,6 +100,10 @@ _STAGES_JSON = (
                 stages.c.error_message,
                 "timings",
                 stages.c.timings,
+                "seconds",
+                func.extract(
+                    "epoch", func.coalesce(stages.c.ended_at, func.now()) - stages.c.started_at
+                ),
             ),
         )
     )
@@ -119,13 +127,15 @@ _TRACKS_COMPLETED = (
     .scalar_subquery()
     .label("tracks_completed")
 )
+# The rest of what ingest found is long, and not read for every glance at a job.
+_CLIPS = case((jobs.c.batch_id.is_not(None), jobs.c.ingest_result["clips"])).label("clips")
 _PLAIN_COLUMNS = [
     jobs.c[name]
     for name in JobRecord.__dataclass_fields__
-    if name not in {"stages", "scene_count", "tracks_completed"}
+    if name not in {"stages", "scene_count", "tracks_completed", "clips"}
 ]
 # A job as everything reads it: one statement, whatever is asked of it next.
-JOB_QUERY = select(*_PLAIN_COLUMNS, _SCENE_COUNT, _TRACKS_COMPLETED, _STAGES_JSON)
+JOB_QUERY = select(*_PLAIN_COLUMNS, _CLIPS, _SCENE_COUNT, _TRACKS_COMPLETED, _STAGES_JSON)
 
 
 def job_record(row: Mapping[str, Any] | RowMapping) -> JobRecord:
@@ -148,4 +158,5 @@ def _stage(raw: dict[str, Any]) -> StageRecord:
         error_code=raw["error_code"],
         error_message=raw["error_message"],
         timings=raw["timings"],
+        seconds=float(raw["seconds"] or 0.0),
     )

@@ -192,7 +192,8 @@ async def extend_lease(
                 stages.c.stage == bindparam("of_stage"),
                 stages.c.status == StageStatus.RUNNING,
             )
-            .values(progress=bindparam("new_progress")),
+            # A stage taken up again starts with what is stored: it must not seem to go back.
+            .values(progress=func.greatest(stages.c.progress, bindparam("new_progress"))),
             [{"of_stage": name, "new_progress": value} for name, value in progress.items()],
         )
 
@@ -226,7 +227,7 @@ async def set_stage(
         "error_message": error_message,
     }
     if status is StageStatus.RUNNING:
-        values |= {"started_at": func.now(), "progress": 0}
+        values["started_at"] = func.coalesce(stages.c.started_at, func.now())
     elif status is not StageStatus.PENDING:
         values["ended_at"] = func.now()
     if status is StageStatus.COMPLETED:
@@ -293,22 +294,12 @@ async def reopen_running_stages(
     await connection.execute(
         update(stages)
         .where(stages.c.job_id == job_id, stages.c.status == StageStatus.RUNNING)
-        .values(status=StageStatus.PENDING, progress=0, started_at=None)
+        .values(status=StageStatus.PENDING)
     )
     if forgive_lease:
         await connection.execute(
             update(jobs).where(jobs.c.id == job_id).values(lease_count=jobs.c.lease_count - 1)
         )
-
-
-async def jobs_past_upload(connection: AsyncConnection) -> list[uuid.UUID]:
-    """Jobs whose upload time is over and whose media never came."""
-    query = (
-        select(jobs.c.id)
-        .where(jobs.c.state == JobState.AWAITING_UPLOAD, jobs.c.upload_expires_at < func.now())
-        .with_for_update(skip_locked=True)
-    )
-    return list((await connection.execute(query)).scalars())
 
 
 async def set_ingest_result(

@@ -29,6 +29,10 @@ class AccountNotFoundError(Exception):
     """No account has that name or id."""
 
 
+class LimitTooLowError(Exception):
+    """The account owes, or has promised to its jobs, more than that limit allows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Account:
     """An account with its running totals, in cents."""
@@ -42,6 +46,7 @@ class Account:
     throttled_at: datetime | None
     max_active_jobs: int | None
     pay_as_you_go: bool
+    credit_limit_cents: int
 
     @property
     def available_cents(self) -> int:
@@ -255,6 +260,37 @@ async def set_restrictions(
         if wanted is not None:
             values[column] = func.now() if wanted else None
     await connection.execute(update(accounts).where(accounts.c.id == account_id).values(values))
+
+
+async def set_limits(
+    connection: AsyncConnection,
+    account_id: uuid.UUID,
+    *,
+    max_active_jobs: int | None = None,
+    pay_as_you_go: bool | None = None,
+    credit_limit_cents: int | None = None,
+) -> None:
+    """Change an account's own limits; None leaves one as it is, 0 active jobs is the default.
+
+    Raises LimitTooLowError if the account owes more than the new limit allows.
+    """
+    wanted = {
+        "max_active_jobs": max_active_jobs,
+        "pay_as_you_go": pay_as_you_go,
+        "credit_limit_cents": credit_limit_cents,
+    }
+    values: dict[str, object] = {key: value for key, value in wanted.items() if value is not None}
+    if max_active_jobs == 0:
+        values["max_active_jobs"] = None
+    if not values:
+        return
+    try:
+        async with connection.begin_nested():
+            await connection.execute(
+                update(accounts).where(accounts.c.id == account_id).values(values)
+            )
+    except IntegrityError as error:
+        raise LimitTooLowError(str(account_id)) from error
 
 
 async def forget_old_sign_ins(connection: AsyncConnection) -> None:

@@ -1,23 +1,27 @@
 """The ledger: append-only entries; the running totals follow by a trigger (see migrations).
 
 Every function takes the caller's transaction. The database refuses what must
-not be: a hold that is not covered, a charge beyond a hold, a second charge.
+not be: a balance below its limit, a hold that is not covered, a charge beyond a
+hold, a second charge, a charge for a stage that is not completed.
+
+Locks are taken in one order: job, account, refunds.
 """
 
 from __future__ import annotations
 
 import uuid
 
-from sqlalchemy import exists, insert, select
+from sqlalchemy import Integer, cast, exists, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from storage.tables import accounts, jobs, ledger_entries
+from storage.money_tables import ledger_entries, refunds
+from storage.tables import accounts, jobs
 from storage.types import LedgerKind, StageName
 
 
 class InsufficientCreditsError(Exception):
-    """The account's available credits do not cover the hold."""
+    """The account's available credits do not cover it."""
 
 
 async def grant(
@@ -32,6 +36,27 @@ async def grant(
         hold_delta_cents=0,
         reason=reason,
     )
+    await settle_refunds(connection, account_id)
+
+
+async def adjust(
+    connection: AsyncConnection, account_id: uuid.UUID, amount_cents: int, reason: str
+) -> None:
+    """Correct a balance by ``amount_cents`` of either sign.
+
+    Raises InsufficientCreditsError, changing nothing, if it would take more
+    than is available.
+    """
+    await _append_covered(
+        connection,
+        account_id=account_id,
+        kind=LedgerKind.ADJUSTMENT,
+        balance_delta_cents=amount_cents,
+        hold_delta_cents=0,
+        reason=reason,
+    )
+    if amount_cents > 0:
+        await settle_refunds(connection, account_id)
 
 
 async def hold(
@@ -44,21 +69,15 @@ async def hold(
     """Promise ``amount_cents`` more to a job; raises InsufficientCreditsError, changing nothing."""
     if amount_cents == 0:
         return
-    try:
-        async with connection.begin_nested():
-            await _append(
-                connection,
-                account_id=account_id,
-                kind=LedgerKind.HOLD,
-                balance_delta_cents=0,
-                hold_delta_cents=amount_cents,
-                job_id=job_id,
-                reason=reason,
-            )
-    except IntegrityError as error:
-        if "holds_are_covered" not in str(error.orig):
-            raise
-        raise InsufficientCreditsError from error
+    await _append_covered(
+        connection,
+        account_id=account_id,
+        kind=LedgerKind.HOLD,
+        balance_delta_cents=0,
+        hold_delta_cents=amount_cents,
+        job_id=job_id,
+        reason=reason,
+    )
 
 
 async def charge(
@@ -86,7 +105,7 @@ async def charge(
 async def release_rest(connection: AsyncConnection, job_id: uuid.UUID, reason: str) -> None:
     """Give back whatever is still held for a job; nothing if nothing is."""
     query = select(jobs.c.account_id, jobs.c.held_cents).where(jobs.c.id == job_id)
-    row = (await connection.execute(query.with_for_update())).one()
+    row = (await connection.execute(query.with_for_update(key_share=True))).one()
     if row.held_cents == 0:
         return
     await _append(
@@ -98,6 +117,79 @@ async def release_rest(connection: AsyncConnection, job_id: uuid.UUID, reason: s
         job_id=job_id,
         reason=reason,
     )
+    await settle_refunds(connection, row.account_id)
+
+
+async def credit_purchase(
+    connection: AsyncConnection,
+    account_id: uuid.UUID,
+    purchase_id: uuid.UUID,
+    amount_cents: int,
+    reason: str,
+) -> None:
+    """Credit a recorded purchase; the database refuses another account or amount than its own."""
+    await _append(
+        connection,
+        account_id=account_id,
+        kind=LedgerKind.PURCHASE,
+        balance_delta_cents=amount_cents,
+        hold_delta_cents=0,
+        purchase_id=purchase_id,
+        reason=reason,
+    )
+
+
+async def settle_refunds(connection: AsyncConnection, account_id: uuid.UUID) -> None:
+    """Take back what was refunded, as far as the credits go; called whenever some come free.
+
+    Credits that were spent or are held cannot be taken without a balance below
+    its limit, so the rest of a refund waits for the account's next credits.
+    """
+    outstanding = (
+        select(refunds.c.id, (refunds.c.amount_cents - refunds.c.taken_cents).label("rest"))
+        .where(
+            refunds.c.account_id == account_id,
+            refunds.c.reversed_at.is_(None),
+            refunds.c.taken_cents < refunds.c.amount_cents,
+        )
+        .order_by(refunds.c.created_at, refunds.c.id)
+    )
+    if (await connection.execute(outstanding)).first() is None:
+        return
+    await lock_account(connection, account_id)
+    spendable = await _spendable_cents(connection, account_id)
+    for row in (await connection.execute(outstanding)).all():
+        taken = min(row.rest, spendable)
+        if taken <= 0:
+            return
+        await move_refund(connection, account_id, row.id, -taken, "refund")
+        spendable -= taken
+
+
+async def move_refund(
+    connection: AsyncConnection,
+    account_id: uuid.UUID,
+    refund_id: uuid.UUID,
+    amount_cents: int,
+    reason: str,
+) -> None:
+    """An adjustment for a refund: negative takes it back, positive gives up having taken it."""
+    await _append(
+        connection,
+        account_id=account_id,
+        kind=LedgerKind.ADJUSTMENT,
+        balance_delta_cents=amount_cents,
+        hold_delta_cents=0,
+        refund_id=refund_id,
+        reason=reason,
+    )
+
+
+async def _spendable_cents(connection: AsyncConnection, account_id: uuid.UUID) -> int:
+    limit = accounts.c.credit_limit_cents * cast(accounts.c.pay_as_you_go, Integer)
+    query = select(accounts.c.balance_cents - accounts.c.held_cents + limit)
+    found = await connection.execute(query.where(accounts.c.id == account_id))
+    return int(found.scalar_one())
 
 
 async def has_purchases(connection: AsyncConnection, account_id: uuid.UUID) -> bool:
@@ -112,10 +204,25 @@ async def has_purchases(connection: AsyncConnection, account_id: uuid.UUID) -> b
 
 
 async def lock_account(connection: AsyncConnection, account_id: uuid.UUID) -> None:
-    """Make money operations of one account wait for each other."""
+    """Make money operations of one account wait for each other.
+
+    NO KEY UPDATE, not UPDATE: every insert that refers to the account takes a
+    key-share lock on it, and two of those beside a waiting UPDATE are a deadlock.
+    """
     await connection.execute(
-        select(accounts.c.id).where(accounts.c.id == account_id).with_for_update()
+        select(accounts.c.id).where(accounts.c.id == account_id).with_for_update(key_share=True)
     )
+
+
+async def _append_covered(connection: AsyncConnection, **values: object) -> None:
+    """Append in a savepoint, so that a refusal for want of credits leaves the caller's work."""
+    try:
+        async with connection.begin_nested():
+            await _append(connection, **values)
+    except IntegrityError as error:
+        if "available_within_limit" not in str(error.orig):
+            raise
+        raise InsufficientCreditsError(str(values["account_id"])) from error
 
 
 async def _append(connection: AsyncConnection, **values: object) -> None:

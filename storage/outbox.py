@@ -6,14 +6,17 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from storage.tables import webhook_events
-from storage.types import EventType
+from storage.types import DeliveryStatus, EventType
 
 DELIVERY_LOG_SIZE = 100
+
+EVENTS_CHANNEL = "vas_webhook_events"
+"""NOTIFY channel that wakes idle senders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,11 @@ class Delivery:
     created_at: datetime
 
 
+def event_id(job_id: uuid.UUID, event_type: EventType) -> str:
+    """The event's ``webhook-id``: one of a kind a job."""
+    return f"{job_id}:{event_type}"
+
+
 async def add_event(
     connection: AsyncConnection,
     *,
@@ -45,7 +53,7 @@ async def add_event(
     statement = (
         insert(webhook_events)
         .values(
-            id=f"{job_id}:{event_type}",
+            id=event_id(job_id, event_type),
             account_id=account_id,
             job_id=job_id,
             event_type=event_type,
@@ -55,6 +63,54 @@ async def add_event(
         .on_conflict_do_nothing()
     )
     await connection.execute(statement)
+    await _wake_senders(connection)
+
+
+async def _wake_senders(connection: AsyncConnection) -> None:
+    await connection.execute(text(f"NOTIFY {EVENTS_CHANNEL}"))
+
+
+async def replay_event(
+    connection: AsyncConnection,
+    *,
+    account_id: uuid.UUID,
+    job_id: uuid.UUID,
+    event_type: EventType,
+    url: str,
+    body: bytes,
+) -> bool:
+    """Deliver an event again: a new series of attempts under its old id.
+
+    ``body`` and ``url`` are for an event that has left the log; one that is still there
+    keeps its own. An attempt under way is not recorded any more. Returns False for an
+    event that its endpoint has switched off (410), which stays as it is.
+    """
+    table = webhook_events.c
+    fresh = insert(webhook_events).values(
+        id=event_id(job_id, event_type),
+        account_id=account_id,
+        job_id=job_id,
+        event_type=event_type,
+        url=url,
+        body=body,
+    )
+    anew = fresh.on_conflict_do_update(
+        index_elements=[table.id],
+        set_={
+            "status": DeliveryStatus.IN_FLIGHT,
+            "attempts": 0,
+            "last_status": None,
+            "last_error": None,
+            "next_attempt_at": func.now(),
+            "lease_token": None,
+            "delivered_at": None,
+        },
+        where=table.status != DeliveryStatus.DISABLED,
+    ).returning(table.id)
+    written = (await connection.execute(anew)).first() is not None
+    if written:
+        await _wake_senders(connection)
+    return written
 
 
 async def list_deliveries(

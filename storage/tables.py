@@ -14,10 +14,10 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Computed,
     DateTime,
     Float,
     ForeignKey,
-    Identity,
     Index,
     Integer,
     LargeBinary,
@@ -33,9 +33,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 
 from storage.types import (
+    DeliveryStatus,
     JobState,
     KeyStatus,
-    LedgerKind,
     ProcessingMode,
     StageName,
     StageStatus,
@@ -77,13 +77,14 @@ accounts = Table(
     Column("balance_cents", BigInteger, nullable=False, server_default=text("0")),
     Column("held_cents", BigInteger, nullable=False, server_default=text("0")),
     CheckConstraint("held_cents >= 0", name="held_not_negative"),
-    # What is promised to running jobs can always be paid: the money rule of the service.
+    # Nobody spends, and no job is promised, what is not there: the money rule of the service.
     CheckConstraint(
-        "held_cents = 0 OR balance_cents - held_cents >= "
+        "balance_cents - held_cents >= "
         "-(CASE WHEN pay_as_you_go THEN credit_limit_cents ELSE 0 END)",
-        name="holds_are_covered",
+        name="available_within_limit",
     ),
     CheckConstraint("credit_limit_cents >= 0", name="credit_limit_not_negative"),
+    CheckConstraint("max_active_jobs > 0", name="max_active_jobs_positive"),
 )
 
 api_keys = Table(
@@ -153,12 +154,16 @@ jobs = Table(
     Column("lease_token", Uuid),
     _time("lease_expires_at", nullable=True),
     Column("lease_count", SmallInteger, nullable=False, server_default=text("0")),
-    # Objects of a job that ended are removed once; null until then.
+    # Objects of a job that ended are removed, in several rounds: when the next one is due
+    # (or, while one runs, when another may take it over), and when the last one was done.
+    _time("cleaning_after", nullable=True),
     _time("cleaned_at", nullable=True),
+    CheckConstraint("cleaned_at IS NULL OR cleaning_after IS NULL", name="cleaned_once"),
     CheckConstraint(_one_of("state", JobState), name="state"),
     CheckConstraint(_one_of("processing_mode", ProcessingMode), name="processing_mode"),
     CheckConstraint(_one_of("tier", Tier), name="tier"),
     CheckConstraint("held_cents >= 0", name="held_not_negative"),
+    CheckConstraint("charged_cents >= 0", name="charged_not_negative"),
     CheckConstraint(
         "(state = 'processing') = (lease_token IS NOT NULL)", name="lease_is_processing"
     ),
@@ -188,10 +193,19 @@ jobs = Table(
     Index(
         "ix_jobs_usage", "account_id", "quoted_at", postgresql_where=text("quoted_at IS NOT NULL")
     ),
+    # First rounds come so long after the end, which depends on how it ended; later ones by date.
     Index(
         "ix_jobs_uncleaned",
+        "state",
         "completed_at",
-        postgresql_where=text("completed_at IS NOT NULL AND cleaned_at IS NULL"),
+        postgresql_where=text(
+            "completed_at IS NOT NULL AND cleaned_at IS NULL AND cleaning_after IS NULL"
+        ),
+    ),
+    Index(
+        "ix_jobs_cleaning",
+        "cleaning_after",
+        postgresql_where=text("cleaning_after IS NOT NULL"),
     ),
 )
 
@@ -228,8 +242,34 @@ uploads = Table(
     Column("declared_bytes", BigInteger),
     Column("received_bytes", BigInteger),
     _time("completed_at", nullable=True),
+    # What a resumable upload was told of its length, where the job's creation left it open.
+    Column("resumable_bytes", BigInteger),
+    # A piece with a checksum is coming in: what lies beyond this offset may not be counted yet.
+    Column("unverified_from_bytes", BigInteger),
+    # When to look next whether the client has put the file into the store past the service.
+    _time("look_after", nullable=True),
+    # The client gave the resumable upload up; its URL is gone.
+    _time("terminated_at", nullable=True),
+    # A PUT is coming in: moved on while its bytes arrive.
+    _time("arriving_until", nullable=True),
+    # Who may append to the resumable upload, and until when unless more bytes arrive.
+    Column("writer_token", Uuid),
+    _time("writer_expires_at", nullable=True),
     PrimaryKeyConstraint("job_id", "slot"),
     CheckConstraint("(completed_at IS NULL) = (received_bytes IS NULL)", name="complete_has_size"),
+    CheckConstraint(
+        "(writer_token IS NULL) = (writer_expires_at IS NULL)", name="writer_has_deadline"
+    ),
+    CheckConstraint(
+        "unverified_from_bytes IS NULL OR unverified_from_bytes >= 0",
+        name="unverified_not_negative",
+    ),
+    # Writers that died without a word; nearly always empty.
+    Index(
+        "ix_uploads_written",
+        "writer_expires_at",
+        postgresql_where=text("writer_token IS NOT NULL"),
+    ),
 )
 
 scene_lists = Table(
@@ -255,44 +295,8 @@ transcripts = Table(
     CheckConstraint("(status = 'completed') = (document IS NOT NULL)", name="completed_has_text"),
 )
 
-ledger_entries = Table(
-    "ledger_entries",
-    metadata,
-    Column("id", BigInteger, Identity(always=True), primary_key=True),
-    Column("account_id", ForeignKey("accounts.id"), nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("balance_delta_cents", BigInteger, nullable=False),
-    Column("hold_delta_cents", BigInteger, nullable=False),
-    Column("job_id", ForeignKey("jobs.id")),
-    Column("stage", Text),
-    Column("reason", Text, nullable=False),
-    _time("created_at", now=True),
-    CheckConstraint(_one_of("kind", LedgerKind), name="kind"),
-    CheckConstraint(
-        "CASE kind"
-        " WHEN 'purchase' THEN balance_delta_cents > 0 AND hold_delta_cents = 0"
-        " WHEN 'grant' THEN balance_delta_cents > 0 AND hold_delta_cents = 0"
-        " WHEN 'adjustment' THEN balance_delta_cents <> 0 AND hold_delta_cents = 0"
-        " WHEN 'hold' THEN balance_delta_cents = 0 AND hold_delta_cents > 0"
-        " WHEN 'release' THEN balance_delta_cents = 0 AND hold_delta_cents < 0"
-        # A charge is taken out of the job's hold, cent for cent: no charge without a hold.
-        " WHEN 'charge' THEN balance_delta_cents < 0 AND hold_delta_cents = balance_delta_cents"
-        " ELSE false END",
-        name="amounts_fit_kind",
-    ),
-    CheckConstraint(
-        "(kind IN ('hold', 'release', 'charge')) = (job_id IS NOT NULL)", name="job_fits_kind"
-    ),
-    CheckConstraint("(kind = 'charge') = (stage IS NOT NULL)", name="charge_names_stage"),
-    Index("ix_ledger_entries_account", "account_id", "id"),
-    # A stage is charged at most once, whatever the code does.
-    Index(
-        "uq_ledger_entries_charge",
-        "job_id",
-        "stage",
-        unique=True,
-        postgresql_where=text("kind = 'charge'"),
-    ),
+WEBHOOK_ENDPOINT_SQL = (
+    "account_id::text || ' ' || lower(coalesce(substring(url from '^[^:]+://[^/?#]*'), url))"
 )
 
 webhook_events = Table(
@@ -305,22 +309,38 @@ webhook_events = Table(
     Column("event_type", Text, nullable=False),
     Column("url", Text, nullable=False),
     Column("body", LargeBinary, nullable=False),
-    Column("status", Text, nullable=False, server_default=text("'pending_retry'")),
+    # Account and origin of the URL: what may be slow, and gets its share of the senders.
+    Column(
+        "endpoint",
+        Text(collation="C"),
+        Computed(WEBHOOK_ENDPOINT_SQL, persisted=True),
+        nullable=False,
+    ),
+    Column("status", Text, nullable=False, server_default=text("'in_flight'")),
+    # Attempts whose end is known; one that died with its sender is not counted.
     Column("attempts", SmallInteger, nullable=False, server_default=text("0")),
     Column("last_status", Integer),
     Column("last_error", Text),
     _time("created_at", now=True),
+    # Of an event that is leased: when the lease ends and the event is due again.
     _time("next_attempt_at", nullable=True, now=True),
+    Column("lease_token", Uuid),
     _time("delivered_at", nullable=True),
+    CheckConstraint(_one_of("status", DeliveryStatus), name="status"),
+    CheckConstraint("lease_token IS NULL OR status = 'in_flight'", name="leased_is_in_flight"),
+    # No event that is owed is forgotten: as long as it is open, it has a time.
     CheckConstraint(
-        "status IN ('in_flight', 'pending_retry', 'delivered', 'failed', 'disabled')",
-        name="status",
+        "(status IN ('in_flight', 'pending_retry')) = (next_attempt_at IS NOT NULL)",
+        name="open_has_time",
     ),
+    # From endpoint to endpoint in steps, then an endpoint's due events in order.
     Index(
         "ix_webhook_events_due",
+        "endpoint",
         "next_attempt_at",
         postgresql_where=text("status IN ('in_flight', 'pending_retry')"),
     ),
+    Index("ix_webhook_events_leased", "endpoint", postgresql_where=text("lease_token IS NOT NULL")),
     Index("ix_webhook_events_log", "account_id", text("created_at DESC"), text("id DESC")),
 )
 

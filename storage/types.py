@@ -92,6 +92,17 @@ class EventType(StrEnum):
     JOB_CANCELLED = "job.cancelled"
 
 
+class DeliveryStatus(StrEnum):
+    """How the delivery of an event stands."""
+
+    IN_FLIGHT = "in_flight"
+    """Being delivered now, or about to be for the first time."""
+    PENDING_RETRY = "pending_retry"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    DISABLED = "disabled"
+
+
 MODE_STAGES: dict[ProcessingMode, frozenset[StageName]] = {
     ProcessingMode.ALL: frozenset(StageName),
     ProcessingMode.TRANSCRIPT: frozenset({StageName.INGEST, StageName.TRANSCRIPT}),

@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+import functools
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from storage.types import ProcessingMode, StageName, Tier
 
 CURRENCY = "usd"
 UNIT = "footage_hour"
 ROUNDING = "half_up_per_stage"
-MIN_BILLABLE_SECONDS = 30
-VOLUME_THRESHOLD_SECONDS = 360_000
 _HOUR_SECONDS = 3600
+_DEFAULT_FILE = Path(__file__).parent / "prices.toml"
+
+Cents = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class PriceFileError(Exception):
+    """The price file cannot be read or is no complete price table."""
+
+
+class Rate(BaseModel):
     """Cents per footage-hour: up to the month's volume threshold, and above it."""
 
-    base: int
-    volume: int
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    base: Cents
+    volume: Cents
 
 
-PRICES: dict[Tier, dict[StageName, Rate]] = {
-    Tier.STANDARD: {
-        StageName.INGEST: Rate(0, 0),
-        StageName.VISION: Rate(120, 90),
-        StageName.TRANSCRIPT: Rate(40, 30),
-    },
-    Tier.RAW: {
-        StageName.INGEST: Rate(0, 0),
-        StageName.VISION: Rate(180, 135),
-        StageName.TRANSCRIPT: Rate(40, 30),
-    },
-}
+class PriceTable(BaseModel):
+    """What the service charges; see ``prices.toml``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    min_billable_seconds: int = Field(ge=1, le=86_400, strict=True)
+    volume_threshold_seconds: int = Field(ge=0, le=10**12, strict=True)
+    rates: dict[Tier, dict[StageName, Rate]]
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> PriceTable:
+        for tier in Tier:
+            missing = set(StageName) - set(self.rates.get(tier, {}))
+            if missing:
+                raise ValueError(f"rates.{tier} lacks {', '.join(sorted(missing))}")
+        return self
+
 
 MODE_ANALYSES: dict[ProcessingMode, tuple[StageName, ...]] = {
     ProcessingMode.ALL: (StageName.VISION, StageName.TRANSCRIPT),
@@ -43,36 +59,63 @@ MODE_ANALYSES: dict[ProcessingMode, tuple[StageName, ...]] = {
 }
 
 
-def billable_seconds(duration_seconds: float) -> int:
-    """Duration rounded up to whole seconds, at least the minimum."""
-    return max(MIN_BILLABLE_SECONDS, math.ceil(duration_seconds))
+def load_prices(path: Path | None) -> PriceTable:
+    """The table in ``path``, or the service's own; raises PriceFileError."""
+    if path is None:
+        return default_prices()
+    try:
+        return PriceTable.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the table"
+        raise PriceFileError(f"Price file {path}: {place}: {first['msg']}.") from error
+    except (OSError, ValueError) as error:
+        raise PriceFileError(f"Price file {path}: {error}.") from error
+
+
+@functools.cache
+def default_prices() -> PriceTable:
+    """The service's own table."""
+    return load_prices(_DEFAULT_FILE)
+
+
+def billable_seconds(prices: PriceTable, duration_seconds: float) -> int:
+    """Duration rounded up to whole seconds, at least the minimum.
+
+    Counted in milliseconds, as durations are stored and shown: whoever asks for
+    an estimate with a job's ``durationSeconds`` gets what the job was charged.
+    """
+    duration_ms = round(duration_seconds * 1000)
+    return max(prices.min_billable_seconds, -(-duration_ms // 1000))
 
 
 def quote(
+    prices: PriceTable,
     billable: int,
     tier: Tier,
-    stages: tuple[StageName, ...],
+    stages: Iterable[StageName],
     *,
     audio_tracks: int = 1,
     prior_usage_seconds: int = 0,
 ) -> dict[StageName, int]:
     """Cents for each of ``stages``; a job across the threshold pays each part at its own rate."""
-    base_seconds = min(billable, max(0, VOLUME_THRESHOLD_SECONDS - prior_usage_seconds))
+    base_seconds = min(billable, max(0, prices.volume_threshold_seconds - prior_usage_seconds))
     volume_seconds = billable - base_seconds
     result: dict[StageName, int] = {}
     for stage in stages:
-        rate = PRICES[tier][stage]
+        rate = prices.rates[tier][stage]
         units = audio_tracks if stage is StageName.TRANSCRIPT else 1
-        amount = (base_seconds * rate.base + volume_seconds * rate.volume) * units
-        result[stage] = _round_half_up(amount) if rate.base > 0 else 0
+        result[stage] = _cents((base_seconds * rate.base + volume_seconds * rate.volume) * units)
     return result
 
 
-def minimum_hold(tier: Tier, mode: ProcessingMode) -> int:
+def minimum_hold(prices: PriceTable, tier: Tier, mode: ProcessingMode) -> int:
     """Cents that must be available to create a job: its mode for the minimum duration."""
-    return sum(quote(MIN_BILLABLE_SECONDS, tier, MODE_ANALYSES[mode]).values())
+    return sum(quote(prices, prices.min_billable_seconds, tier, MODE_ANALYSES[mode]).values())
 
 
-def _round_half_up(cent_seconds: int) -> int:
-    """Cent-seconds per hour to whole cents, half up, at least 1."""
+def _cents(cent_seconds: int) -> int:
+    """Cent-seconds per hour to whole cents: half up, at least 1 for what is not free."""
+    if cent_seconds == 0:
+        return 0
     return max(1, (2 * cent_seconds + _HOUR_SECONDS) // (2 * _HOUR_SECONDS))

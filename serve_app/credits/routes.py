@@ -8,7 +8,6 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from serve_app.credits.pricing import VOLUME_THRESHOLD_SECONDS
 from serve_app.http.authentication import KeyedRoute, account_of
 from serve_app.http.context import API_PREFIX, world_of
 from serve_app.http.envelope import success
@@ -32,7 +31,9 @@ async def get_quota(request: Request) -> Response:
 
 async def _read_quota(request: Request) -> dict[str, Any]:
     account_id = account_of(request)
-    async with world_of(request).database.statement() as connection:
+    world = world_of(request)
+    threshold = world.prices.volume_threshold_seconds
+    async with world.database.statement() as connection:
         account = await keys.get_account(connection, str(account_id))
         usage = await jobs.month_usage_seconds(connection, account_id)
     return {
@@ -42,6 +43,6 @@ async def _read_quota(request: Request) -> dict[str, Any]:
         "availableCents": account.available_cents,
         "payAsYouGo": account.pay_as_you_go,
         "monthUsageSeconds": usage,
-        "tier": "volume" if usage >= VOLUME_THRESHOLD_SECONDS else "standard",
-        "volumeThresholdSeconds": VOLUME_THRESHOLD_SECONDS,
+        "tier": "volume" if usage >= threshold else "standard",
+        "volumeThresholdSeconds": threshold,
     }

@@ -16,15 +16,13 @@ from serve_app.http.context import API_PREFIX, world_of
 from serve_app.http.envelope import public_url, success
 from serve_app.jobs.rendering import timestamp
 from serve_app.jobs.schemas import parse_body
+from serve_app.keys.portal import PORTAL_LINK_SECONDS, PORTAL_PATH, PORTAL_PURPOSE
 from serve_app.webhooks.signing import new_signing_secret
 from storage import keys, ledger, signing_secrets
 from storage.keys import KeyRecord
 from storage.signing_secrets import SealedSecret
 from storage.types import KeyStatus
 
-PORTAL_PATH = "/portal"
-PORTAL_PURPOSE = "portal"
-PORTAL_LINK_SECONDS = 900
 NO_STORE = {"Cache-Control": "no-store"}
 
 router = APIRouter(prefix=API_PREFIX, route_class=SessionRoute)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import create_engine, pool, text
 
+import storage.money_tables  # noqa: F401  (its tables belong to the metadata)
 from storage.database import MIGRATION_LOCK
 from storage.tables import metadata
 

@@ -1,0 +1,95 @@
+"""``/portal/…``: the billing page behind a short-lived signed link. Shows, changes nothing."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from serve_app.http.authentication import parse_job_id
+from serve_app.http.context import world_of
+from serve_app.http.signing import BadSignatureError
+from serve_app.keys.portal_page import Billing, billing_page, closed_page
+from storage import keys, purchases, usage
+from storage.database import Connection
+from storage.usage import Month
+
+PORTAL_PATH = "/portal"
+PORTAL_PURPOSE = "portal"
+PORTAL_LINK_SECONDS = 900
+RECEIPTS_SHOWN = 200
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    # The address is the permission: it goes to nobody else.
+    "Referrer-Policy": "no-referrer",
+    "X-Robots-Tag": "noindex",
+}
+_STYLE = Path(__file__).parent / "static" / "portal.css"
+
+router = APIRouter(prefix=PORTAL_PATH, include_in_schema=False)
+
+
+@lru_cache(maxsize=1)
+def _style() -> bytes:
+    return _STYLE.read_bytes()
+
+
+@router.get("/assets/portal.css")
+async def get_style() -> Response:
+    """The page's style sheet; the same for everybody."""
+    headers = HEADERS | {"Cache-Control": "public, max-age=300"}
+    return Response(_style(), media_type="text/css", headers=headers)
+
+
+@router.get("/{account_id}")
+async def get_billing_page(
+    request: Request, account_id: str, expires: str = "", signature: str = ""
+) -> Response:
+    """The account's billing, for whoever holds a link to it that is not too old."""
+    world = world_of(request)
+    path = f"{PORTAL_PATH}/{account_id}"
+    try:
+        world.signer.check_path(PORTAL_PURPOSE, path, expires=expires, signature=signature)
+    except BadSignatureError:
+        return _closed()
+    async with world.database.transaction() as connection:
+        billing = await _read_billing(connection, parse_job_id(account_id))
+    return _closed() if billing is None else _html(billing_page(billing), 200)
+
+
+async def _read_billing(connection: Connection, account_id: uuid.UUID) -> Billing | None:
+    """What the page shows; None for a suspended account, which is refused everywhere."""
+    account = await keys.get_account(connection, str(account_id))
+    if account.suspended_at is not None:
+        return None
+    month = Month.of(datetime.now(UTC))
+    return Billing(
+        account=account,
+        month=month,
+        month_seconds=sum(
+            line.billable_seconds
+            for line in await usage.list_job_usage(connection, account_id, month)
+        ),
+        stages=await usage.list_stage_usage(connection, account_id, month),
+        receipts=await purchases.list_receipts(connection, account_id, limit=RECEIPTS_SHOWN),
+        keys=await keys.list_keys(connection, account_id),
+        outstanding_refund_cents=await purchases.outstanding_refund_cents(connection, account_id),
+    )
+
+
+def _closed() -> Response:
+    return _html(closed_page(), 403)
+
+
+def _html(content: str, status: int) -> Response:
+    return Response(content, status_code=status, media_type="text/html", headers=HEADERS)

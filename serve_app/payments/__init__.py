@@ -1,0 +1,1 @@
+"""Purchases through a payment provider: a small interface, and who speaks it."""

@@ -1,0 +1,58 @@
+"""The running API with payments on, and room for many jobs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from serve_app.settings import Settings
+from tests.api.conftest import SECRET
+from tests.contract.calling import Caller, ContractApi
+from tests.contract.runner_side import RunnerSide
+
+STRIPE_SECRET = "whsec_of_the_tests"
+
+
+@pytest.fixture(scope="module")
+def money_url(postgres_url: str) -> Iterator[str]:
+    """A migrated database of this module's own."""
+    name = f"money_{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template_vas')
+        yield postgres_url.replace("/postgres?", f"/{name}?")
+        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture(scope="module")
+def settings(money_url: str, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """As delivered, but for many active jobs and a payment provider."""
+    return Settings(
+        data_dir=tmp_path_factory.mktemp("money"),
+        database_url=money_url,
+        secret_key=SECRET,
+        max_active_jobs=500,
+        payment_provider="stripe",
+        stripe_webhook_secret=STRIPE_SECRET,
+    )
+
+
+@pytest.fixture(scope="module")
+def api(settings: Settings) -> Iterator[ContractApi]:
+    """The running API."""
+    with ContractApi(settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def runner(api: ContractApi) -> RunnerSide:
+    """What runners and the reaper would do."""
+    return RunnerSide(api)
+
+
+@pytest.fixture
+def caller(api: ContractApi) -> Caller:
+    """A new account with 1000 cents, calling with its key."""
+    return api.caller()
