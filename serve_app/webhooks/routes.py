@@ -21,7 +21,7 @@ from serve_app.http.queries import single
 from serve_app.http.urls import require_callback_url
 from serve_app.jobs.rendering import timestamp
 from serve_app.jobs.schemas import Url, parse_body
-from serve_app.webhooks.sending import Outcome, send_event
+from serve_app.webhooks.sending import Outcome, delivery_way, send_event
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from storage import signing_secrets
 from storage.outbox import Delivery, list_deliveries
@@ -84,7 +84,7 @@ async def send_test_webhook(request: Request) -> Response:
         int(time.time()),
         content,
     )
-    outcome = await send_event(body.url, headers, content, settings=world.settings)
+    outcome = await send_event(body.url, headers, content, way=delivery_way(world.settings))
     return success(request, _test_result(outcome))
 
 

@@ -102,7 +102,8 @@ class RunnerSide:
 
     def price(self, lease: Lease, media: MediaInfo) -> None:
         """Hold the whole price; raises StageError INSUFFICIENT_CREDITS."""
-        self.api.transact(lambda c: publishing.raise_hold(c, lease, media))
+        prices = self.api.world.prices
+        self.api.transact(lambda c: publishing.raise_hold(c, lease, media, prices))
 
     def publish_scenes(self, lease: Lease, count: int = 2) -> None:
         documents = [scene_document(_scene(lease, index)) for index in range(count)]

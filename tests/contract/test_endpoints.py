@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from storage import keys
+from storage import keys, purchases
 from tests.contract.calling import RATE_HEADERS, Caller, ContractApi, refusal, shown
 from tests.contract.runner_side import TWO_TRACKS, RunnerSide
 from tests.contract.spec_rows import ROWS, covers, covers_each, row_cells, rows_of
@@ -41,10 +41,11 @@ def house(api: ContractApi, runner: RunnerSide) -> House:
 
 def buy(caller: Caller) -> None:
     """A purchase in the account's ledger."""
-    caller.api.sql(
-        "INSERT INTO ledger_entries (account_id, kind, balance_delta_cents, hold_delta_cents,"
-        " reason) VALUES (:id, 'purchase', 500, 0, 'test')",
-        id=caller.customer.account_id,
+    account_id = caller.customer.account_id
+    caller.api.transact(
+        lambda c: purchases.record_purchase(
+            c, account_id, 500, provider=purchases.OPERATOR, reference=str(account_id)
+        )
     )
 
 

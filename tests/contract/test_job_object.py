@@ -131,6 +131,21 @@ def test_put_to_the_upload_url_with_its_headers_queues_the_job(caller: Caller) -
     assert caller.job(job["jobId"])["state"] == "queued"
 
 
+@covers("create-job-fields/resumableUploadUrl")
+def test_the_media_may_be_sent_piece_by_piece_over_tus(caller: Caller) -> None:
+    job = caller.create(fileSizeBytes=7)
+    url, tus = job["resumableUploadUrl"], {"Tus-Resumable": "1.0.0"}
+    piece = tus | {"Content-Type": "application/offset+octet-stream"}
+    for offset, content in ((0, b"foo"), (3, b"tage")):
+        asked = httpx.head(url, headers=tus, trust_env=False)
+        assert (asked.status_code, asked.headers["upload-offset"]) == (200, str(offset))
+        assert asked.headers["upload-length"] == "7"
+        headers = piece | {"Upload-Offset": str(offset)}
+        sent = httpx.patch(url, content=content, headers=headers, trust_env=False)
+        assert sent.status_code == 204
+    assert caller.job(job["jobId"])["state"] == "queued"
+
+
 @covers("create-job-fields/uploadMethod")
 def test_the_upload_method_is_put(caller: Caller) -> None:
     job = caller.create()

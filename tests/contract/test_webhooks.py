@@ -1,7 +1,6 @@
 """What is sent to receivers: body, headers, signatures; and what the test endpoint answers.
 
-Deliveries of job events need the sender of issue 5; what they will send is written
-here already, and ``webhook.test`` events travel the same way.
+What becomes of the deliveries of job events stands in ``test_deliveries``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,258 @@
+"""The sender: leases due events, sends them side by side, records what became of them.
+
+Each event is sent outside any transaction and recorded only where its lease still
+holds. A sender that dies in between leaves a lease that runs out, and the event is
+sent again: at least once, whatever dies. Any number of senders share the work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import psycopg
+
+from pipelines.sources.safe_http import system_addresses
+from serve_app.webhooks.attempts import Attempts, Clock
+from serve_app.webhooks.connections import Connections
+from serve_app.webhooks.resolving import Lookup, SharedResolver
+from serve_app.webhooks.sending import ACKNOWLEDGE_SECONDS, Outcome, delivery_way
+from serve_app.world import World
+from storage.deliveries import (
+    LeasedEvent,
+    Record,
+    Shares,
+    hand_back,
+    lease_due,
+    record_attempts,
+    trim_logs,
+)
+from storage.outbox import EVENTS_CHANNEL
+
+log = logging.getLogger("vas.webhooks")
+
+FINISH_SECONDS = ACKNOWLEDGE_SECONDS + 1
+"""How long a stopping sender waits for attempts under way; what is left is handed back."""
+
+LAST_WORDS_SECONDS = 3.0
+"""And so long for the database to take that in."""
+
+TRIM_SECONDS = 30.0
+LEASED_AT_ONCE = 32
+"""Few, so that a busy sender starts no more than it gets done: the deadline runs from the start."""
+
+RECORDED_AT_ONCE = 500
+STRAINED_SHARE = 4
+"""Endpoints that did not answer last time get one in so many of a sender's deliveries together."""
+
+STRAINED_REMEMBERED = 1_000
+
+
+Step = Callable[[], Awaitable[None]]
+
+
+class StrainedEndpoints:
+    """Endpoints that did not answer the last time; the oldest are forgotten first."""
+
+    def __init__(self, most: int = STRAINED_REMEMBERED) -> None:
+        self._most = most
+        self._known: OrderedDict[str, None] = OrderedDict()
+
+    def note(self, endpoint: str, outcome: Outcome) -> None:
+        """Remember, or forget, by how the attempt went."""
+        if outcome.status_code:
+            self._known.pop(endpoint, None)
+            return
+        self._known[endpoint] = None
+        self._known.move_to_end(endpoint)
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
+
+    def __contains__(self, endpoint: str) -> bool:
+        return endpoint in self._known
+
+    def names(self) -> list[str]:
+        return list(self._known)
+
+
+class Sender:
+    """Runs until ``stop``. Clock, chance and name lookup are handed in."""
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        clock: Clock | None = None,
+        chance: Callable[[], float] = random.random,
+        lookup: Lookup = system_addresses,
+        deadline_seconds: float = ACKNOWLEDGE_SECONDS,
+    ) -> None:
+        self._world = world
+        self._clock = clock or Clock()
+        self._resolver = SharedResolver(threads=world.settings.webhook_concurrency, lookup=lookup)
+        way = replace(
+            delivery_way(world.settings, self._resolver), deadline_seconds=deadline_seconds
+        )
+        self._connections = Connections(way)
+        self._attempts = Attempts(world, way, self._connections, self._clock, chance)
+        self._strained = StrainedEndpoints()
+        self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._over = asyncio.Event()
+        self._held: dict[uuid.UUID, LeasedEvent] = {}
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._ended: asyncio.Queue[Record] = asyncio.Queue()
+        self._untrimmed: set[uuid.UUID] | None = None
+
+    async def run(self) -> None:
+        """Lease and send until stopped; then finish what is under way."""
+        helpers = [
+            asyncio.create_task(self._for_ever(step))
+            for step in (self._listen, self._record_next, self._trim_and_wait)
+        ]
+        try:
+            while not self._stopping.is_set():
+                await self._guarded(self._lease_and_wait)
+            # If the database is away now, the leases run out by themselves.
+            await self._guarded(self._finish)
+        finally:
+            self._resolver.close()
+            for task in (*helpers, *self._under_way):
+                task.cancel()
+            await asyncio.gather(*helpers, *self._under_way, return_exceptions=True)
+            await self._connections.aclose()
+            self._over.set()
+
+    async def stop(self) -> None:
+        """Take nothing more; return when all that was held is recorded or handed back."""
+        self._stopping.set()
+        self.wake()
+        await self._over.wait()
+
+    def wake(self) -> None:
+        """Look for due events now."""
+        self._wake.set()
+
+    async def _for_ever(self, step: Step) -> None:
+        while True:
+            await self._guarded(step)
+
+    async def _guarded(self, step: Step) -> None:
+        """One ``step``; a failure (say, of the database) is logged, and what follows goes on."""
+        try:
+            await step()
+        except Exception:
+            log.exception("webhooks: %s failed", step.__name__)
+            await asyncio.sleep(1)
+
+    async def _lease_and_wait(self) -> None:
+        self._wake.clear()
+        leased = await self._lease()
+        for event in leased:
+            self._start(event)
+        if len(leased) == LEASED_AT_ONCE:
+            return  # there may be more
+        try:
+            await asyncio.wait_for(self._wake.wait(), self._world.settings.poll_seconds)
+        except TimeoutError:
+            return
+
+    async def _lease(self) -> list[LeasedEvent]:
+        settings = self._world.settings
+        free = settings.webhook_concurrency - len(self._held)
+        if free <= 0:
+            return []
+        strained = sum(event.endpoint in self._strained for event in self._held.values())
+        shares = Shares(
+            per_endpoint=settings.webhook_endpoint_concurrency,
+            per_account=settings.webhook_account_concurrency,
+            most=min(free, LEASED_AT_ONCE),
+            most_strained=max(0, settings.webhook_concurrency // STRAINED_SHARE - strained),
+        )
+        return await lease_due(
+            self._world.database,
+            shares,
+            lease=timedelta(seconds=settings.webhook_lease_seconds),
+            ahead=self._clock.ahead,
+            strained=self._strained.names(),
+        )
+
+    def _start(self, event: LeasedEvent) -> None:
+        self._held[event.token] = event
+        task = asyncio.create_task(self._attempt(event))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _attempt(self, event: LeasedEvent) -> None:
+        try:
+            outcome, record = await self._attempts.make(event)
+        except Exception:
+            # Nothing is recorded: when the lease has run out the event is tried again.
+            log.exception("webhooks: event %s could not be sent", event.id)
+            del self._held[event.token]
+            return
+        self._strained.note(event.endpoint, outcome)
+        self._ended.put_nowait(record)
+
+    async def _record_next(self) -> None:
+        """Write what has ended since the last time, together."""
+        records = [await self._ended.get()]
+        while not self._ended.empty() and len(records) < RECORDED_AT_ONCE:
+            records.append(self._ended.get_nowait())
+        try:
+            recorded = await record_attempts(self._world.database, records, ahead=self._clock.ahead)
+        except BaseException:
+            for record in records:
+                self._ended.put_nowait(record)
+                self._ended.task_done()
+            raise
+        for record in records:
+            self._release(record, recorded=record.id in recorded)
+            self._ended.task_done()
+        self.wake()
+
+    def _release(self, record: Record, *, recorded: bool) -> None:
+        event = self._held.pop(record.token)
+        if not recorded:
+            log.warning("webhooks: event %s: the lease was lost before its record", event.id)
+        if self._untrimmed is not None:
+            self._untrimmed.add(event.account_id)
+
+    async def _finish(self) -> None:
+        """Let attempts under way end and be recorded; hand back what is left."""
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=FINISH_SECONDS)
+        for task in self._under_way:
+            task.cancel()
+        async with asyncio.timeout(LAST_WORDS_SECONDS):
+            await self._ended.join()
+            async with self._world.database.transaction() as connection:
+                await hand_back(connection, list(self._held.values()), ahead=self._clock.ahead)
+
+    async def _listen(self) -> None:
+        """Wake on NOTIFY; polling covers for it whenever this connection is down."""
+        url = self._world.settings.database_url or ""
+        connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
+        async with connection:
+            await connection.execute(f"LISTEN {EVENTS_CHANNEL}")
+            self.wake()
+            async for _ in connection.notifies():
+                self.wake()
+
+    async def _trim_and_wait(self) -> None:
+        """Cut the logs of accounts that got deliveries; at the start those of all."""
+        accounts, self._untrimmed = self._untrimmed, set()
+        if accounts is None or accounts:
+            try:
+                async with self._world.database.transaction() as connection:
+                    await trim_logs(connection, accounts)
+            except BaseException:
+                self._untrimmed = None
+                raise
+        await asyncio.sleep(TRIM_SECONDS)

@@ -1,0 +1,20 @@
+"""A sender in a process of its own, for tests that kill it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from serve_app.settings import Settings
+from serve_app.webhooks.attempts import Clock
+from serve_app.webhooks.sender import Sender
+from serve_app.world import build_world
+
+
+def send_until_killed(settings: Settings, ahead: timedelta) -> None:
+    """Run a sender whose clock is so much ahead."""
+
+    async def run() -> None:
+        await Sender(build_world(settings), clock=Clock(ahead)).run()
+
+    asyncio.run(run())

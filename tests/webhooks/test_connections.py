@@ -1,0 +1,92 @@
+"""Connections that are kept: fewer of them, and never a reason to send twice or to lose one."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from dataclasses import replace
+
+import pytest
+
+from serve_app.webhooks import connections
+from serve_app.webhooks.sending import LIMITS, delivery_way, send_event
+from tests.webhooks.conftest import Desk
+from tests.webhooks.receivers import Delivered, head, status
+
+
+async def test_an_endpoints_next_event_uses_the_connection_of_the_last_one(desk: Desk) -> None:
+    receiver = desk.receiver()
+    receiver.keeps_alive = True
+    account = await desk.account()
+    async with desk.sending():
+        for _ in range(5):
+            row = await desk.attempted(await desk.event(receiver.url, account))
+            assert row["status"] == "delivered"
+    assert (len(receiver.received), receiver.connections) == (5, 1)
+
+
+async def test_accounts_share_no_connection(desk: Desk) -> None:
+    receiver = desk.receiver()
+    receiver.keeps_alive = True
+    async with desk.sending():
+        for _ in range(3):
+            await desk.attempted(await desk.event(receiver.url))
+    assert (len(receiver.received), receiver.connections) == (3, 3)
+
+
+async def test_a_kept_connection_is_given_up_when_it_is_not_used(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "KEPT_SECONDS", 0.1)
+    receiver = desk.receiver()
+    receiver.keeps_alive = True
+    account = await desk.account()
+    async with desk.sending():
+        await desk.attempted(await desk.event(receiver.url, account))
+        await asyncio.to_thread(receiver.all_left.wait, 10)
+        assert receiver.all_left.is_set()
+        await desk.attempted(await desk.event(receiver.url, account))
+    assert (len(receiver.received), receiver.connections) == (2, 2)
+
+
+async def test_a_kept_connection_that_the_endpoint_has_reset_costs_no_attempt(desk: Desk) -> None:
+    """It answers, keeps the connection, and hangs up just when the next event arrives."""
+    first_of_connection: dict[int, bool] = {}
+
+    def answers_once(_delivered: Delivered, connection: socket.socket) -> None:
+        if first_of_connection.setdefault(id(connection), True):
+            first_of_connection[id(connection)] = False
+            connection.sendall(head(204))
+            seen.append(connection)
+        else:
+            raise ConnectionResetError
+
+    seen: list[socket.socket] = []  # keeps the ids apart
+    receiver = desk.receiver(answers_once)
+    receiver.keeps_alive = True
+    account = await desk.account()
+    async with desk.sending():
+        for _ in range(3):
+            row = await desk.attempted(await desk.event(receiver.url, account))
+            assert (row["status"], row["attempts"]) == ("delivered", 1)
+    assert len({delivered.webhook_id for delivered in receiver.received}) == 3
+
+
+async def test_each_request_on_a_kept_connection_has_its_whole_time(desk: Desk) -> None:
+    """How long a connection has been open is none of the next request's business."""
+
+    def slow(delivered: Delivered, connection: socket.socket) -> None:
+        time.sleep(0.6)
+        status(204)(delivered, connection)
+
+    receiver = desk.receiver(slow)
+    receiver.keeps_alive = True
+    receiver.verify = lambda delivered: None
+    way = delivery_way(desk.world.settings)
+    limits = replace(LIMITS, total_seconds=1.5, kept_connections=1)
+    async with way.transport(limits) as transport:
+        for _ in range(4):
+            outcome = await send_event(receiver.url, {}, b"{}", way=way, transport=transport)
+            assert outcome.delivered
+    assert receiver.connections == 1

@@ -1,0 +1,158 @@
+"""Misbehaving endpoints, over real TLS: the delivery log's status and error class for each."""
+
+from __future__ import annotations
+
+import re
+import socket
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.pipelines.fetch_servers import Authority, Trap
+from tests.webhooks.conftest import Desk, open_desk, settings_for
+from tests.webhooks.misbehaviour import CASES
+from tests.webhooks.receivers import Receiver, status
+
+DEADLINE_SECONDS = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """What came of one attempt at every case."""
+
+    rows: dict[str, dict[str, Any]]
+    receivers: dict[str, Receiver]
+
+
+@pytest.fixture(scope="module")
+async def logged(
+    postgres_url: str, tmp_path_factory: pytest.TempPathFactory, authority: Authority, ca_file: Path
+) -> AsyncIterator[Logged]:
+    """All cases side by side, so that those that hang are waited for together."""
+    folder = tmp_path_factory.mktemp("misbehaviour")
+    name = f"misbehaviour_{uuid.uuid4().hex}"
+    settings = settings_for(postgres_url.replace("/postgres?", f"/{name}?"), ca_file, folder)
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template_vas')
+        async with open_desk(settings, authority) as desk:
+            yield await _log_of_all(desk, folder)
+        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+async def _log_of_all(desk: Desk, folder: Path) -> Logged:
+    account = await desk.account()
+    receivers = {}
+    for name, case in CASES.items():
+        good = desk.authority.server_context("127.0.0.1")
+        tls = case.tls(desk.authority, folder) if case.tls else good
+        receivers[name] = desk.receiver_with(tls, case.script)
+    ids = {name: await desk.event(made.url, account) for name, made in receivers.items()}
+    async with desk.sending(deadline_seconds=DEADLINE_SECONDS):
+        return Logged({name: await desk.attempted(ids[name]) for name in CASES}, receivers)
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_the_log_says_what_the_endpoint_did(logged: Logged, name: str) -> None:
+    case, row = CASES[name], logged.rows[name]
+    error, _, body = (row["last_error"] or "").partition("\n")
+    assert (row["status"], error or None) == (case.status, case.error)
+    assert row["last_status"] == case.last_status
+    assert re.fullmatch(case.body, body)
+    assert (row["next_attempt_at"] is not None) == (case.status == "pending_retry")
+    assert (row["delivered_at"] is not None) == (case.status == "delivered")
+    assert row["attempts"] == 1
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].error != "tls"])
+async def test_whoever_can_be_talked_to_gets_one_delivery(logged: Logged, name: str) -> None:
+    assert len(logged.receivers[name].received) == logged.receivers[name].connections == 1
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].error == "tls"])
+async def test_without_a_secure_connection_nothing_is_said(logged: Logged, name: str) -> None:
+    assert logged.receivers[name].received == []
+
+
+async def test_a_redirect_to_a_private_address_is_not_followed(desk: Desk) -> None:
+    with Trap().listening() as trap:
+        receiver = desk.receiver(status(307, location=f"https://127.0.0.1:{trap.port}/"))
+        event_id = await desk.event(receiver.url)
+        async with desk.sending():
+            row = await desk.attempted(event_id)
+        assert trap.take() == []
+    assert (row["status"], row["last_error"]) == ("failed", "redirect")
+
+
+UNREACHABLE = {
+    "private address": ("https://10.1.2.3/", "failed", "blocked_address"),
+    "metadata service": ("https://169.254.169.254/latest", "failed", "blocked_address"),
+    "name of a private address": ("https://inside.example.com/", "failed", "blocked_address"),
+    "one of its addresses is private": ("https://both.example.com/", "failed", "blocked_address"),
+    "unknown name": ("https://nowhere.example.com/", "pending_retry", "dns"),
+    "nobody listens": ("https://127.0.0.1:{closed}/", "pending_retry", "connection"),
+    "never answers on TCP": ("https://127.0.0.1:{mute}/", "pending_retry", "timeout"),
+}
+
+NAMES = {
+    "inside.example.com": ["10.1.2.3"],
+    "both.example.com": ["127.0.0.1", "10.1.2.3"],
+}
+
+
+def lookup(host: str, _port: int) -> list[str]:
+    """A name server of the test's own."""
+    if host not in NAMES:
+        raise socket.gaierror(socket.EAI_NONAME, "unknown name")
+    return NAMES[host]
+
+
+@pytest.mark.parametrize("name", UNREACHABLE)
+async def test_who_cannot_be_reached_is_logged_by_why(desk: Desk, name: str) -> None:
+    url, wanted, error = UNREACHABLE[name]
+    with socket.create_server(("127.0.0.1", 0)) as mute, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        ports = {"mute": mute.getsockname()[1], "closed": closed.getsockname()[1]}
+        event_id = await desk.event(url.format(**ports))
+        async with desk.sending(lookup=lookup, deadline_seconds=1.0):
+            row = await desk.attempted(event_id)
+    assert (row["status"], row["last_error"], row["last_status"]) == (wanted, error, None)
+
+
+async def test_a_name_that_resolves_is_delivered_to(desk: Desk) -> None:
+    receiver = desk.receiver(name="hooks.example.com")
+    event_id = await desk.event(receiver.url)
+    async with desk.sending(lookup=lambda host, _port: ["127.0.0.1"]):
+        row = await desk.attempted(event_id)
+    assert row["status"] == "delivered"
+    assert receiver.received[0].headers["host"] == f"hooks.example.com:{receiver.port}"
+
+
+async def test_timeouts_are_retried_eight_times_in_all(desk: Desk) -> None:
+    receiver = desk.receiver(CASES["hangs before the status line"].script)
+    event_id = await desk.event(receiver.url)
+    async with desk.sending(deadline_seconds=0.5) as sender:
+        for attempt in range(1, 8):
+            row = await desk.attempted(event_id, attempt)
+            assert (row["status"], row["last_error"]) == ("pending_retry", "timeout")
+            await desk.pass_pause(sender, event_id)
+        row = await desk.attempted(event_id, 8)
+    assert (row["status"], row["attempts"], row["last_error"]) == ("failed", 8, "timeout")
+
+
+@pytest.mark.parametrize("name", ["404", "410", "redirect to itself"])
+async def test_what_is_final_is_never_tried_again(desk: Desk, name: str) -> None:
+    receiver = desk.receiver(CASES[name].script)
+    event_id = await desk.event(receiver.url)
+    async with desk.sending() as sender:
+        await desk.attempted(event_id)
+        desk.clock.ahead += timedelta(days=2)
+        sender.wake()
+        after = await desk.event(desk.receiver().url)
+        await desk.attempted(after)
+    assert len(receiver.received) == 1

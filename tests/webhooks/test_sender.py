@@ -1,0 +1,59 @@
+"""The sender as receivers and the delivery log see it."""
+
+from __future__ import annotations
+
+from tests.webhooks.conftest import Desk
+from tests.webhooks.receivers import in_turn, status
+
+
+async def test_an_event_is_delivered_once_and_recorded(desk: Desk) -> None:
+    receiver = desk.receiver()
+    event_id = await desk.event(receiver.url, body=b'{"type": "job.completed", "n": 1.50}')
+    async with desk.sending():
+        row = await desk.attempted(event_id)
+    assert (row["status"], row["attempts"], row["last_status"]) == ("delivered", 1, 204)
+    assert row["delivered_at"] is not None
+    assert row["next_attempt_at"] is None
+    [delivered] = receiver.received
+    assert delivered.webhook_id == event_id
+    assert delivered.body == b'{"type": "job.completed", "n": 1.50}'
+
+
+async def test_an_event_that_is_written_while_the_sender_idles_wakes_it(desk: Desk) -> None:
+    receiver = desk.receiver()
+    async with desk.sending():
+        first = await desk.event(receiver.url)
+        await desk.attempted(first)
+        second = await desk.event(receiver.url)
+        await desk.attempted(second)
+    assert [delivered.webhook_id for delivered in receiver.received] == [first, second]
+
+
+async def test_eight_attempts_with_growing_pauses_and_then_it_is_given_up(desk: Desk) -> None:
+    receiver = desk.receiver(status(503, b"down for repairs"))
+    event_id = await desk.event(receiver.url)
+    pauses = []
+    async with desk.sending(chance=lambda: 0.0) as sender:
+        for attempt in range(1, 8):
+            row = await desk.attempted(event_id, attempt)
+            assert (row["status"], row["attempts"]) == ("pending_retry", attempt)
+            pauses.append(round(await desk.pass_pause(sender, event_id)))
+        row = await desk.attempted(event_id, 8)
+    assert row["status"] == "failed"
+    assert (row["last_status"], row["last_error"]) == (503, "http_5xx: 503\ndown for repairs")
+    assert row["next_attempt_at"] is None
+    assert pauses == [10, 20, 40, 80, 160, 320, 600]
+    assert {delivered.webhook_id for delivered in receiver.received} == {event_id}
+    times = [delivered.signed_at for delivered in receiver.received]
+    assert len(set(times)) == 8  # each attempt is signed anew
+    assert 1230 <= times[-1] - times[0] <= 1260
+
+
+async def test_a_delivery_after_failures_leaves_no_error(desk: Desk) -> None:
+    receiver = desk.receiver(in_turn(status(500, b"oops"), status(204)))
+    event_id = await desk.event(receiver.url)
+    async with desk.sending() as sender:
+        assert (await desk.attempted(event_id))["last_error"] == "http_5xx: 500\noops"
+        await desk.pass_pause(sender, event_id)
+        row = await desk.attempted(event_id, 2)
+    assert (row["status"], row["last_status"], row["last_error"]) == ("delivered", 204, None)

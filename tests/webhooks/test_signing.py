@@ -1,0 +1,107 @@
+"""Signatures: the vector of the standard, the official verifier, rotation."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+from standardwebhooks.webhooks import Webhook, WebhookVerificationError
+
+from serve_app.webhooks.signing import new_signing_secret, signature, signed_headers
+from storage import signing_secrets
+from tests.webhooks.conftest import Desk
+from tests.webhooks.receivers import Delivered, Verifier
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+def test_the_vector_of_the_standard_is_reproduced() -> None:
+    signed = signature(SECRET, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
+    assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+@pytest.mark.parametrize("change", ["body", "webhook-id", "webhook-timestamp", "secret"])
+def test_the_official_verifier_accepts_what_is_signed_and_nothing_else(change: str) -> None:
+    now = int(time.time())
+    body = '{"type":"job.completed","n":"ü"}'.encode()
+    headers = signed_headers([SECRET], "a:job.completed", now, body)
+    assert Webhook(SECRET).verify(body, headers) == json.loads(body)
+    changed = {
+        "body": (SECRET, headers, body + b" "),
+        "webhook-id": (SECRET, headers | {"webhook-id": "b:job.completed"}, body),
+        "webhook-timestamp": (SECRET, headers | {"webhook-timestamp": str(now + 1)}, body),
+        "secret": (new_signing_secret(), headers, body),
+    }
+    secret, sent, content = changed[change]
+    with pytest.raises(WebhookVerificationError):
+        Webhook(secret).verify(content, sent)
+
+
+async def test_for_24_hours_after_a_rotation_both_secrets_sign(desk: Desk) -> None:
+    receiver = desk.receiver()
+    account = await desk.account()
+    old, new = desk.secrets[-1], new_signing_secret()
+    desk.secrets.append(new)
+
+    async def signers() -> list[str]:
+        """The secrets that sign a delivery made now, in the order of their signatures."""
+        await desk.attempted(await desk.event(receiver.url, account))
+        delivered = receiver.received[-1]
+        named = {_signature(secret, delivered): secret for secret in (old, new)}
+        return [named[entry] for entry in delivered.signatures]
+
+    async with desk.sending():
+        assert await signers() == [old]
+        async with desk.world.database.transaction() as connection:
+            await signing_secrets.rotate(connection, account, desk.world.sealer.seal(new))
+        assert await signers() == [new, old]
+        desk.clock.ahead = timedelta(hours=23, minutes=59)
+        assert await signers() == [new, old]
+        desk.clock.ahead = timedelta(hours=24, seconds=1)
+        assert await signers() == [new]
+
+
+def _signature(secret: str, delivered: Delivered) -> str:
+    return signature(secret, delivered.webhook_id, delivered.signed_at, delivered.body)
+
+
+async def test_the_first_delivery_of_an_account_makes_its_secret(desk: Desk) -> None:
+    account = await desk.account()
+    await desk.execute("DELETE FROM signing_secrets")
+    desk.secrets.clear()
+    seen: list[Delivered] = []
+    receiver = desk.receiver()
+    receiver.verify = seen.append
+    async with desk.sending():
+        await desk.attempted(await desk.event(receiver.url, account))
+        await desk.attempted(await desk.event(receiver.url, account))
+    async with desk.world.database.transaction() as connection:
+        stored = await signing_secrets.get_or_create(connection, account, b"never used")
+    Verifier([desk.world.sealer.open(stored.current)])(seen[0])
+    Verifier([desk.world.sealer.open(stored.current)])(seen[1])
+
+
+async def test_secrets_are_encrypted_at_rest(desk: Desk) -> None:
+    await desk.account()
+    [row] = await desk.world.database.query(text("SELECT current FROM signing_secrets"))
+    stored = bytes(row["current"])
+    assert desk.secrets[0].encode() not in stored
+    assert desk.secrets[0].removeprefix("whsec_").encode() not in stored
+    assert desk.world.sealer.open(stored) == desk.secrets[0]
+
+
+async def test_a_secret_that_cannot_be_opened_sends_nothing_unsigned(desk: Desk) -> None:
+    """The operator changed the service's key: the event waits, others go on."""
+    receiver = desk.receiver()
+    account = await desk.account()
+    await desk.execute("UPDATE signing_secrets SET current = 'other key'")
+    broken = await desk.event(receiver.url, account)
+    async with desk.sending():
+        sound = await desk.event(receiver.url)
+        await desk.attempted(sound)
+        row = await desk.row(broken)
+    assert (row["attempts"], row["status"]) == (0, "in_flight")
+    assert [delivered.webhook_id for delivered in receiver.received] == [sound]

@@ -1,0 +1,221 @@
+"""``vas webhooks listen`` and ``replay``, as an integrator and an operator use them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from serve_app.cli import app
+from serve_app.cli_webhooks import WEBHOOK_ERRORS
+from serve_app.webhooks.listening import Listener, listening_server
+from serve_app.webhooks.own_certificate import own_certificate
+from serve_app.webhooks.replaying import ReplayError, replay
+from serve_app.webhooks.signing import new_signing_secret, signed_headers
+from serve_app.webhooks.verifying import VerificationError, verify
+from storage import jobs
+from tests.conftest import PROJECT
+from tests.webhooks.conftest import Desk
+from tests.webhooks.receivers import in_turn, status
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+BODY = b'{"type": "job.completed"}'
+NOW = 1_800_000_000
+
+
+def sent(**changes: str) -> dict[str, str]:
+    """The headers of a good delivery, some of them changed."""
+    return signed_headers([SECRET], "a:job.completed", NOW, BODY) | changes
+
+
+def test_a_good_delivery_verifies_by_any_of_the_receivers_secrets() -> None:
+    verify([SECRET], sent(), BODY, NOW)
+    verify([new_signing_secret(), SECRET], sent(), BODY, NOW + 300)
+    both = signed_headers([new_signing_secret(), SECRET], "a", NOW, BODY)
+    verify([SECRET], both, BODY, NOW - 300)
+
+
+@pytest.mark.parametrize(
+    ("changes", "body", "now", "said"),
+    [
+        ({"webhook-id": ""}, BODY, NOW, "the header webhook-id is missing"),
+        ({"webhook-signature": ""}, BODY, NOW, "the header webhook-signature is missing"),
+        ({"webhook-timestamp": "soon"}, BODY, NOW, "'soon', no Unix time"),
+        ({}, BODY, NOW + 301, "signed 301 seconds old"),
+        ({}, BODY, NOW - 301, "301 seconds in the future"),
+        ({"webhook-id": "b"}, BODY, NOW, "none of its 1 signatures fits"),
+        ({"webhook-signature": "v1,x v2,ü"}, BODY, NOW, "none of its 2 signatures fits"),
+        ({}, BODY + b" ", NOW, "or the body changed on its way"),
+    ],
+    ids=["no id", "no signature", "no time", "old", "future", "other id", "nonsense", "body"],
+)
+def test_what_does_not_verify_is_explained(
+    changes: dict[str, str], body: bytes, now: float, said: str
+) -> None:
+    with pytest.raises(VerificationError, match=re.escape(said)):
+        verify([SECRET], sent(**changes), body, now)
+
+
+@contextlib.contextmanager
+def listening(folder: Path, listener: Listener) -> Iterator[tuple[str, Path]]:
+    """The URL of a running local receiver, and its authority."""
+    authority, tls = own_certificate(folder)
+    with listening_server(listener, "127.0.0.1", 0, tls) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield f"https://127.0.0.1:{server.server_address[1]}/", authority
+        server.shutdown()
+        thread.join(5)
+
+
+async def test_the_listener_verifies_and_prints_what_a_sender_sends_it(
+    desk: Desk, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    account = await desk.account()
+    listener = Listener(desk.secrets, said.append, [500, 204])
+    with listening(tmp_path / "own", listener) as (url, authority):
+        desk.change_settings(webhook_ca_file=authority)
+        event_id = await desk.event(url, account, b'{"type": "job.failed"}')
+        async with desk.sending() as sender:
+            assert (await desk.attempted(event_id))["last_error"] == "http_5xx: 500"
+            await desk.pass_pause(sender, event_id)
+            row = await desk.attempted(event_id, 2)
+    assert row["status"] == "delivered"
+    first, body, again, _body = said
+    assert re.fullmatch(rf"\d\d:\d\d:\d\d  {re.escape(event_id)}  verified  -> 500", first)
+    assert json.loads(body) == {"type": "job.failed"}
+    assert again.endswith("verified, again: deduplicate by webhook-id  -> 204")
+
+
+def test_a_wrong_signature_is_refused_with_a_line_that_helps(tmp_path: Path) -> None:
+    said: list[str] = []
+    listener = Listener([SECRET], said.append)
+    with listening(tmp_path, listener) as (url, authority):
+        headers = signed_headers([new_signing_secret()], "a", int(time.time()), BODY)
+        trust = ssl.create_default_context(cafile=authority)
+        answer = httpx.post(url, content=BODY, headers=headers, trust_env=False, verify=trust)
+    assert answer.status_code == 401
+    [line] = said
+    assert "NOT VERIFIED: none of its 1 signatures fits" in line
+    assert "GET /webhooks/secret" in line
+
+
+def test_the_listeners_certificate_is_kept_and_its_key_is_private(tmp_path: Path) -> None:
+    authority, _tls = own_certificate(tmp_path)
+    before = authority.read_bytes()
+    own_certificate(tmp_path)
+    assert authority.read_bytes() == before
+    assert (tmp_path / "server.pem").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_command_listens_answers_and_ends_on_ctrl_c(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "serve_app", "webhooks", "listen", "--plain", "--port", "0"]
+    command += ["--secret", SECRET, "--answer", "503", "--data", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        found = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+        assert found is not None
+        headers = signed_headers([SECRET], "a", int(time.time()), BODY)
+        answer = httpx.post(found[0], content=BODY, headers=headers, trust_env=False, timeout=20)
+        process.send_signal(signal.SIGINT)
+        printed = process.stdout.read()
+    assert (answer.status_code, process.wait(20)) == (503, 0)
+    assert "a  verified  -> 503" in printed
+    assert '"type": "job.completed"' in printed
+
+
+def test_a_secret_that_is_none_is_said_at_once() -> None:
+    ended = CliRunner().invoke(app, ["webhooks", "listen", "--secret", "whsec_?"])
+    assert isinstance(ended.exception, WEBHOOK_ERRORS)
+    assert str(ended.exception) == "The secret is not whsec_ and base64."
+
+
+async def replayed(desk: Desk, event_id: str) -> dict[str, Any]:
+    async with desk.world.database.transaction() as connection:
+        return await replay(connection, event_id.partition(":")[0])
+
+
+async def test_a_replay_is_a_new_series_of_attempts_under_the_old_id(desk: Desk) -> None:
+    receiver = desk.receiver(in_turn(status(404), status(500), status(204)))
+    event_id = await desk.event(receiver.url, body=b'{"n": 1.0}')
+    async with desk.sending() as sender:
+        assert (await desk.attempted(event_id))["status"] == "failed"
+        assert (await replayed(desk, event_id))["id"] == event_id
+        row = await desk.until(lambda row: row["status"] == "pending_retry", event_id)
+        assert row["attempts"] == 1
+        await desk.pass_pause(sender, event_id)
+        assert (await desk.attempted(event_id, 2))["status"] == "delivered"
+    assert [delivered.webhook_id for delivered in receiver.received] == [event_id] * 3
+    assert {delivered.body for delivered in receiver.received} == {b'{"n": 1.0}'}
+
+
+async def test_an_event_that_has_left_the_log_is_written_anew_from_its_job(desk: Desk) -> None:
+    receiver = desk.receiver()
+    event_id = await desk.event(receiver.url)
+    await desk.execute("DELETE FROM webhook_events")
+    async with desk.sending():
+        await replayed(desk, event_id)
+        assert (await desk.attempted(event_id))["status"] == "delivered"
+    [delivered] = receiver.received
+    body = json.loads(delivered.body)
+    assert delivered.webhook_id == event_id
+    assert (body["type"], body["data"]["state"]) == ("job.completed", "completed")
+    async with desk.world.database.statement() as connection:
+        job = await jobs.find_job(connection, uuid.UUID(body["data"]["jobId"]))
+    assert job is not None
+    assert job.completed_at is not None
+    assert body["timestamp"][:19] == job.completed_at.isoformat()[:19]
+
+
+async def test_what_its_endpoint_switched_off_is_not_sent_again(desk: Desk) -> None:
+    receiver = desk.receiver(status(410))
+    event_id = await desk.event(receiver.url)
+    async with desk.sending():
+        assert (await desk.attempted(event_id))["status"] == "disabled"
+        with pytest.raises(ReplayError, match="410 Gone"):
+            await replayed(desk, event_id)
+    assert len(receiver.received) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("UPDATE jobs SET callback_url = NULL", "has no callbackUrl"),
+        ("UPDATE jobs SET state = 'expired'", "is expired: no event"),
+        ("UPDATE jobs SET state = 'queued', completed_at = NULL", "is queued: no event"),
+    ],
+    ids=["no callback", "expired", "queued"],
+)
+async def test_a_job_without_an_event_is_said_to_have_none(
+    desk: Desk, change: str, said: str
+) -> None:
+    event_id = await desk.event("https://a.example.com/")
+    await desk.execute(change)
+    with pytest.raises(ReplayError, match=said):
+        await replayed(desk, event_id)
+
+
+@pytest.mark.parametrize("job_id", ["no-uuid", str(uuid.uuid4())])
+async def test_a_job_that_does_not_exist_is_said_not_to(desk: Desk, job_id: str) -> None:
+    with pytest.raises(ReplayError, match=job_id):
+        await replayed(desk, job_id)
