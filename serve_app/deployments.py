@@ -10,10 +10,12 @@ from fastapi import FastAPI
 from ray import serve
 from ray.serve import Application
 
-from models.deployments import ModelReplica
-from models.registry import Task
-from models.sources import DEPLOYMENT_NAMES, ServedModels
+from models.registry import REGISTRY, Task
+from models.sources import ServedModels
 from serve_app.app import build_api
+from serve_app.content_policy import load_content_policy
+from serve_app.model_choice import with_models_chosen
+from serve_app.model_deployments import model_application
 from serve_app.settings import Settings
 from serve_app.world import build_world
 
@@ -37,7 +39,8 @@ class RunnerReplica:
     async def __init__(self, settings: Settings, *_: Any) -> None:  # type: ignore[misc]
         from serve_app.runner.runner import Runner
 
-        self._runner = Runner(build_world(settings), ServedModels(APP_NAME, settings.model_profile))
+        models = ServedModels(APP_NAME, settings.model_profile, settings.models_dir)
+        self._runner = Runner(build_world(settings), models)
         self._running = asyncio.create_task(self._runner.run())
 
     def check_health(self) -> None:
@@ -55,23 +58,39 @@ class RunnerReplica:
         await self._runner.stop()
 
 
+class WebhookSender:
+    """Delivers events for as long as the replica lives; any number of replicas share them."""
+
+    async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
+        from serve_app.webhooks.sender import Sender
+
+        self._sender = Sender(build_world(settings))
+        self._running = asyncio.create_task(self._sender.run())
+
+    def check_health(self) -> None:
+        """Raises what ended the sender's loop, so that Serve replaces the replica."""
+        if self._running.done():
+            self._running.result()
+            raise RuntimeError("The sender's loop has ended.")
+
+    async def __del__(self) -> None:
+        """Serve calls this when the replica stops in order: finish, or hand back."""
+        await self._sender.stop()
+
+
 def build_app(settings: Settings) -> Application:
-    """The application graph. Nothing takes a whole CPU: Ray Data's tasks need them."""
-    transcriber = serve.deployment(
-        ModelReplica,
-        name=DEPLOYMENT_NAMES[Task.TRANSCRIBE],
-        num_replicas=settings.transcriber_replicas,
-        max_ongoing_requests=1,
-        max_queued_requests=1024,
-        ray_actor_options={"num_cpus": 0},
-    ).bind(settings.model_profile, Task.TRANSCRIBE, "transcribe")
-    describer = serve.deployment(
-        ModelReplica,
-        name=DEPLOYMENT_NAMES[Task.DESCRIBE],
-        max_ongoing_requests=1,
-        max_queued_requests=1024,
-        ray_actor_options={"num_cpus": 0},
-    ).bind(settings.model_profile, Task.DESCRIBE, "describe")
+    """The application graph. Nothing takes a whole CPU: Ray Data's tasks need them.
+
+    Raises ContentPolicyError where the settings' content policy cannot be applied, and
+    ModelProfileError where their models cannot serve.
+    """
+    settings = with_models_chosen(settings)
+    classifies = bool(load_content_policy(settings).label_limits)
+    models = [
+        model_application(settings, task)
+        for task, entry in REGISTRY[settings.model_profile].items()
+        if not entry.in_task and (classifies or task is not Task.CLASSIFY)
+    ]
     runner = serve.deployment(
         RunnerReplica,
         name="Runner",
@@ -79,7 +98,15 @@ def build_app(settings: Settings) -> Application:
         health_check_period_s=2,
         graceful_shutdown_timeout_s=15,
         ray_actor_options={"num_cpus": 0},
-    ).bind(settings, transcriber, describer)
+    ).bind(settings, *models)
+    sender = serve.deployment(
+        WebhookSender,
+        name="WebhookSender",
+        num_replicas=settings.webhook_senders,
+        health_check_period_s=2,
+        graceful_shutdown_timeout_s=15,
+        ray_actor_options={"num_cpus": 0},
+    ).bind(settings)
     return serve.deployment(
         Api,
         name="Api",
@@ -91,4 +118,4 @@ def build_app(settings: Settings) -> Application:
         # A line a request, formatted and written, is a good part of a small request's time.
         logging_config={"enable_access_log": False},
         ray_actor_options={"num_cpus": 0},
-    ).bind(settings, runner)
+    ).bind(settings, runner, sender)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, SceneStills
+from models.registry import REGISTRY, Task
 from models.sources import LocalModels
 from serve_app.local_service import prepared
+from serve_app.model_choice import chosen_models, visible_gpus
 from serve_app.settings import GIB, Settings
 from storage.database import Database
 
@@ -57,8 +60,8 @@ def _disk(settings: Settings) -> str:
 
 def _gpu(_: Settings) -> str:
     """No GPU is no failure: the embedded profile needs none."""
-    program = shutil.which("nvidia-smi")
-    return f"driver found ({program})" if program else "none; the embedded models run on the CPU"
+    count = visible_gpus()
+    return f"{count} found" if count else "none; the embedded models run on the CPU"
 
 
 def _codecs(_: Settings) -> str:
@@ -89,35 +92,67 @@ def _database(settings: Settings) -> str:
     return f"PostgreSQL {found}" + (" (embedded)" if own else "")
 
 
-def _transcriber(_: Settings) -> str:
+def _objects(settings: Settings) -> str:
+    """One object through the store that the settings name, as jobs use it."""
+    if settings.s3_bucket is None:
+        return "a folder in the data folder"
+    store, key = settings.object_store, f"doctor/{uuid.uuid4()}"
+    with store.append_partial(key, 0) as stream:
+        stream.write(b"examined")
+    store.finish_partial(key)
+    read = store.read_bytes(key)
+    store.delete_prefix("doctor")
+    if read != b"examined":
+        raise CheckFailedError("the bucket gave back something else than was written")
+    return f"bucket {settings.s3_bucket}: written, read, deleted"
+
+
+def _models(settings: Settings) -> str:
+    choice = chosen_models(settings)
+    return f"profile {choice.profile}: {choice.reason}"
+
+
+def _local(settings: Settings) -> LocalModels:
+    return LocalModels(chosen_models(settings).profile, settings.models_dir)
+
+
+def _transcriber(settings: Settings) -> str:
     silence = np.zeros(SAMPLE_RATE_HZ, dtype=np.float32)
-    [result] = LocalModels().transcriber().transcribe([AudioChunk(silence)])
+    [result] = _local(settings).transcriber().transcribe([AudioChunk(silence)])
     if result.words:
         raise CheckFailedError(f"heard {result.words[0].text!r} in silence")
     return "transcribes; hears nothing in silence"
 
 
-def _describer(_: Settings) -> str:
+def _describer(settings: Settings) -> str:
     grey = np.full((180, 320, 3), 128, dtype=np.uint8)
-    [result] = LocalModels().scene_describer().describe([SceneStills((grey,), 1.0)])
+    [result] = _local(settings).scene_describer().describe([SceneStills((grey,), 1.0)])
     return f"describes a grey picture: {result.description}"
 
 
-def _speech_detector(_: Settings) -> str:
+def _speech_detector(settings: Settings) -> str:
     silence = np.zeros(2 * SAMPLE_RATE_HZ, dtype=np.float32)
-    regions = LocalModels().speech_detector().detect(silence)
+    regions = _local(settings).speech_detector().detect(silence)
     if regions:
         raise CheckFailedError("found speech in silence")
     return "finds no speech in silence"
 
 
-def _speaker_embedder(_: Settings) -> str:
+def _speaker_embedder(settings: Settings) -> str:
     seconds = np.arange(2 * SAMPLE_RATE_HZ, dtype=np.float32) / SAMPLE_RATE_HZ
     tone = (0.3 * np.sin(2 * np.pi * 140 * seconds)).astype(np.float32)
-    vectors = LocalModels().speaker_embedder().embed([tone])
+    vectors = _local(settings).speaker_embedder().embed([tone])
     if not np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-3):
         raise CheckFailedError("vectors are not of unit length")
     return f"{vectors.shape[1]} dimensions"
+
+
+def _classifier(settings: Settings) -> str:
+    models = _local(settings)
+    if Task.CLASSIFY not in REGISTRY[models.profile]:
+        return f"none in profile {models.profile}"
+    [scores] = models.content_classifier().classify([np.full((180, 320, 3), 128, np.uint8)])
+    return f"scores {', '.join(sorted(scores))}"
 
 
 CHECKS: dict[str, Check] = {
@@ -126,8 +161,11 @@ CHECKS: dict[str, Check] = {
     "GPU": _gpu,
     "codecs": _codecs,
     "database": _database,
+    "objects": _objects,
+    "models": _models,
     "model: transcribe": _transcriber,
     "model: detect": _speech_detector,
     "model: embed": _speaker_embedder,
     "model: describe": _describer,
+    "model: classify": _classifier,
 }

@@ -1,12 +1,13 @@
 """Serve's HAProxy, made fit to stand at the edge.
 
-Ray writes HAProxy's configuration itself and has no setting for six things:
+Ray writes HAProxy's configuration itself and has no setting for seven things:
 metrics and statistics bound to loopback, the client's address passed on,
 errors of the proxy's own in our envelope, one request id an answer (Serve
 adds one of its own behind ours), an end to clients that never finish a
-request's head, and retries that spare what must not run twice. Ray lets the
-binary be chosen, so the binary that it starts is a few lines of shell which
-amend the configuration and then become HAProxy.
+request's head, retries that spare what must not run twice, and bodies that are
+read no faster than they are used. Ray lets the binary be chosen, so the binary
+that it starts is a few lines of shell which amend the configuration and then
+become HAProxy.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ if [ -w "$configuration" ]; then
         -e 's|^defaults.*|&\\n    option forwardfor\\n    timeout http-request 20s{errorfiles}|' \\
         -e '/^ *http-response set-header X-Request-Id /d' \\
         -e 's|^frontend http_frontend.*|&\\n    {one_request_id}\\n    {safe_retries}|' \\
+        -e 's|^frontend http_frontend.*|&\\n    {own_receive}|' \\
         "$configuration"
 fi
 exec {binary} "$@"
@@ -43,6 +45,14 @@ exec {binary} "$@"
 _ONE_REQUEST_ID = "http-response set-header X-Request-Id %[res.hdr(x-request-id,1)]"
 _SAFE_RETRIES = "http-request disable-l7-retry unless METH_GET"
 """A request that was sent and not answered may have been carried out: only reads run again."""
+
+_OWN_RECEIVE = "http-request set-header x-request-disconnect-disabled ?1"
+"""Let the application read the body itself.
+
+Otherwise Serve reads ahead of it, to notice clients that go away, into a queue
+without bounds: an upload that comes faster than the disk takes it would lie in
+memory. Our application notices by itself.
+"""
 
 
 def write_front(folder: Path, *, docs_url: str) -> Path:
@@ -56,7 +66,8 @@ def write_front(folder: Path, *, docs_url: str) -> Path:
     files = "".join(rf"\n    errorfile {status} {error}" for status in (502, 503, 504))
     filled = _SCRIPT.replace("{errorfiles}", files).replace("{binary}", binary)
     filled = filled.replace("{one_request_id}", _ONE_REQUEST_ID)
-    script.write_text(filled.replace("{safe_retries}", _SAFE_RETRIES))
+    filled = filled.replace("{safe_retries}", _SAFE_RETRIES)
+    script.write_text(filled.replace("{own_receive}", _OWN_RECEIVE))
     script.chmod(0o755)
     return script
 

@@ -22,7 +22,10 @@ from pathlib import Path
 import httpx
 import psutil
 
+from serve_app.credits.pricing import load_prices
 from serve_app.haproxy_front import write_front
+from serve_app.model_choice import chosen_models
+from serve_app.payments.providers import find_provider
 from serve_app.settings import Settings
 from storage.database import embedded_postgres, migrate
 
@@ -30,6 +33,8 @@ log = logging.getLogger("vas.service")
 
 READY_TIMEOUT_SECONDS = 120
 _RUN_RECORD = "run.json"
+_LONGEST_TEMPORARY_FOLDER = 97 - len("/vas-12345678/haproxy/" + 56 * "0" + "/admin.sock")
+"""Ray puts HAProxy's socket into a folder named with 56 digits."""
 
 
 class PortInUseError(Exception):
@@ -44,11 +49,13 @@ class ServiceStartError(Exception):
 def running_service(settings: Settings) -> Iterator[str]:
     """Run the service until the block ends; yields the base address clients use.
 
-    Raises PortInUseError or ServiceStartError. Everything that was started is
-    stopped again, whatever happens inside the block.
+    Raises PortInUseError, ServiceStartError, PriceFileError, ProviderNotInstalledError or
+    ModelProfileError.
+    Everything that was started is stopped again, whatever happens inside the block.
     """
     with contextlib.ExitStack() as stack:
         settings = stack.enter_context(prepared(settings))
+        _require_what_is_named(settings)
         run_dir = stack.enter_context(_run_folder())
         _clear_earlier_run(settings.data_dir)
         require_free_port(settings.host, settings.port)
@@ -59,6 +66,14 @@ def running_service(settings: Settings) -> Iterator[str]:
         _record_run(settings.data_dir, run_dir)
         yield f"{base}/v1/api"
     (settings.data_dir / _RUN_RECORD).unlink(missing_ok=True)
+
+
+def _require_what_is_named(settings: Settings) -> None:
+    """Refuse in a sentence, before anything starts, what would end replicas in a traceback."""
+    load_prices(settings.price_file)
+    find_provider(settings)
+    choice = chosen_models(settings)
+    log.info("models: %s (%s)", choice.profile, choice.reason)
 
 
 @contextlib.contextmanager
@@ -88,8 +103,10 @@ def _own_secret_key(data_dir: Path) -> str:
 
 @contextlib.contextmanager
 def _run_folder() -> Iterator[Path]:
-    """A short path: Unix sockets below it must fit into 107 bytes."""
-    folder = Path(tempfile.mkdtemp(prefix="vas-"))
+    """A short path: the longest Unix socket below it, HAProxy's, must fit into 97 bytes."""
+    usual = tempfile.gettempdir()
+    short = usual if len(usual) <= _LONGEST_TEMPORARY_FOLDER else "/tmp"  # noqa: S108
+    folder = Path(tempfile.mkdtemp(prefix="vas-", dir=short))
     try:
         yield folder
     finally:

@@ -17,23 +17,30 @@ Result = TypeVar("Result")
 
 def in_transaction(settings: Settings, work: Callable[[Connection], Awaitable[Result]]) -> Result:
     """Run ``work`` in one transaction on the service's database, started if need be."""
+    return in_service(settings, lambda connection, _: work(connection))
 
-    async def run(url: str) -> Result:
-        database = Database(url, pool_size=2)
+
+def in_service(
+    settings: Settings, work: Callable[[Connection, Settings], Awaitable[Result]]
+) -> Result:
+    """As ``in_transaction``; ``work`` is also given the settings completed, secret key and all."""
+
+    async def run(complete: Settings) -> Result:
+        database = Database(complete.database_url or "", pool_size=2)
         try:
             async with database.transaction() as connection:
-                return await work(connection)
+                return await work(connection, complete)
         finally:
             await database.close()
 
     with prepared(settings) as complete:
-        return asyncio.run(run(complete.database_url or ""))
+        return asyncio.run(run(complete))
 
 
 async def create_account(connection: Connection, name: str) -> dict[str, Any]:
     """Raises keys.AccountExistsError."""
     account = await keys.create_account(connection, name)
-    return _account(account)
+    return account_record(account)
 
 
 async def restrict(
@@ -46,7 +53,7 @@ async def restrict(
     """Suspend, throttle or resume an account. Raises keys.AccountNotFoundError."""
     account = await keys.get_account(connection, account_name)
     await keys.set_restrictions(connection, account.id, suspended=suspended, throttled=throttled)
-    return _account(await keys.get_account(connection, account_name))
+    return account_record(await keys.get_account(connection, account_name))
 
 
 async def create_key(connection: Connection, account_name: str) -> dict[str, Any]:
@@ -60,15 +67,6 @@ async def create_key(connection: Connection, account_name: str) -> dict[str, Any
         "displayKey": issued.display_key,
         "createdAt": timestamp(issued.created_at),
     }
-
-
-async def grant_credits(
-    connection: Connection, account_name: str, amount_cents: int, reason: str
-) -> dict[str, Any]:
-    """Raises keys.AccountNotFoundError."""
-    account = await keys.get_account(connection, account_name)
-    await ledger.grant(connection, account.id, amount_cents, reason)
-    return _account(await keys.get_account(connection, account_name))
 
 
 async def create_session(connection: Connection, account_name: str) -> dict[str, Any]:
@@ -96,7 +94,8 @@ async def ensure_demo_account(connection: Connection) -> dict[str, Any]:
 DEMO_CREDIT_CENTS = 10_000
 
 
-def _account(account: keys.Account) -> dict[str, Any]:
+def account_record(account: keys.Account) -> dict[str, Any]:
+    """An account as commands print it."""
     return {
         "id": str(account.id),
         "name": account.name,

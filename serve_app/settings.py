@@ -10,10 +10,11 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, IPvAnyNetwork, SecretStr
+from pydantic import Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from storage.objects import FolderStore
+from pipelines.sources.raw_families import RAW_FAMILY_NAMES, command_words
+from storage.objects import FolderStore, ObjectStore
 
 GIB = 1024**3
 
@@ -56,6 +57,26 @@ class Settings(BaseSettings):
     standard_max_bytes: int = Field(20 * GIB, ge=1, description="Upload limit, standard tier.")
     raw_max_bytes: int = Field(100 * GIB, ge=1, description="Upload limit, camera RAW tier.")
     upload_lifetime_seconds: int = Field(3600, ge=1, le=86_400, description="Of upload URLs.")
+    upload_idle_seconds: Seconds = Field(
+        60, description="An upload from which nothing arrives for so long is broken off."
+    )
+    # Clients of tus give up after 9 seconds by default.
+    upload_lease_seconds: float = Field(
+        6, ge=2, le=60, description="A resumable upload silent for so long may be taken over."
+    )
+
+    database_timeout_seconds: Seconds = Field(
+        10, description="A statement that takes longer, waits for locks included, is given up."
+    )
+    price_file: Path | None = Field(
+        None, description="Price table (TOML, as serve_app/credits/prices.toml) in place of ours."
+    )
+    payment_provider: Literal["stripe"] | None = Field(
+        None, description="Whose notifications of purchases are taken; needs the extra `payments`."
+    )
+    stripe_webhook_secret: SecretStr | None = Field(
+        None, description="whsec_…; else the one stored with `vas payments set-secret`."
+    )
 
     max_active_jobs: int = Field(50, ge=1, le=100_000, description="Unfinished jobs an account.")
     runner_concurrency: int = Field(2, ge=1, le=64, description="Jobs a runner drives at once.")
@@ -70,8 +91,34 @@ class Settings(BaseSettings):
         {},
         description="Camera RAW family (r3d, braw, arri) to a command with {input} and {output}.",
     )
+    raw_decoder_seconds: Seconds = Field(
+        21_600, description="A RAW decoder that takes longer is ended, and the job fails."
+    )
+    raw_decoder_memory_bytes: int = Field(
+        16 * GIB, ge=64 * 1024**2, description="Most that a RAW decoder and its children may take."
+    )
+    raw_decoded_max_bytes: int = Field(
+        200 * GIB, ge=1024**2, description="Most that a RAW decoder may write to disk."
+    )
     allowed_networks: tuple[IPvAnyNetwork, ...] = Field(
         (), description="Private networks that media URLs and callbacks may point to."
+    )
+
+    webhook_senders: int = Field(1, ge=1, le=64, description="Replicas of the webhook sender.")
+    webhook_concurrency: int = Field(
+        256, ge=4, le=4096, description="Deliveries that a sender has under way at once."
+    )
+    webhook_endpoint_concurrency: int = Field(
+        16, ge=1, le=1024, description="Of these for one endpoint (an account's host), all senders."
+    )
+    webhook_account_concurrency: int = Field(
+        64, ge=1, le=4096, description="Of these for one account, all senders together."
+    )
+    webhook_lease_seconds: float = Field(
+        30, ge=15, le=600, description="After so long a delivery of a lost sender is due again."
+    )
+    webhook_ca_file: Path | None = Field(
+        None, description="PEM of private authorities that callbacks' certificates may be from."
     )
 
     segment_seconds: float = Field(
@@ -80,13 +127,111 @@ class Settings(BaseSettings):
     transcript_shard_seconds: float = Field(
         20, ge=1, le=86_400, description="Length of a stretch of speech that one task transcribes."
     )
-    model_profile: Literal["embedded"] = Field("embedded", description="Which models serve.")
+    boundary_weights: Path | None = Field(
+        None,
+        description="Weights of TransNetV2 for PyTorch; with them it finds the cuts (needs torch).",
+    )
+    blocked_hashes_file: Path | None = Field(
+        None,
+        description="Perceptual hashes of pictures that are not permitted (`vas policy hash`).",
+    )
+    blocked_hash_distance: int = Field(
+        8, ge=0, le=24, description="Bits of 64 that a still may differ by and still be blocked."
+    )
+    blocked_labels: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
+        {}, description="Labels of the content classifier, and the score from which each blocks."
+    )
+    model_profile: Literal["auto", "embedded", "cpu", "gpu"] = Field(
+        "auto",
+        description="Which models serve; auto: the best whose weights are in VAS_MODELS_DIR.",
+    )
     transcriber_replicas: int = Field(2, ge=1, le=256, description="Most transcriber replicas.")
+    describer_replicas: int = Field(1, ge=1, le=256, description="Most scene describer replicas.")
+    model_min_replicas: int = Field(
+        1, ge=0, le=256, description="Replicas of each model that stay when idle; 0 frees its GPU."
+    )
+    model_upscale_seconds: Seconds = Field(
+        5, description="How long a model's queue must be long before it gets another replica."
+    )
+    model_downscale_seconds: Seconds = Field(
+        120, description="How long a model must be idle before it loses a replica."
+    )
+    models_dir: Path | None = Field(
+        None, description="Folder of weights (`vas models pull`); set, nothing is ever fetched."
+    )
     ray_cpus: int | None = Field(
         None, ge=1, le=1024, description="Logical CPUs of a local Ray; else what the machine has."
     )
 
+    s3_bucket: str | None = Field(
+        None,
+        min_length=3,
+        max_length=63,
+        description="S3 bucket for media and stills; without it they lie in the data folder.",
+    )
+    s3_prefix: str = Field(
+        "", max_length=512, description="Folder of the bucket that is ours, e.g. video/prod."
+    )
+    s3_endpoint_url: str | None = Field(
+        None, pattern="^https?://", description="Of an S3-compatible server; else Amazon's."
+    )
+    s3_public_endpoint_url: str | None = Field(
+        None,
+        pattern="^https?://",
+        description="Where clients reach that server, for upload URLs, if not at the same address.",
+    )
+    s3_region: str = Field("us-east-1", description="The bucket's region.")
+    s3_access_key_id: str | None = Field(
+        None, description="Key for the bucket; else boto3 looks where it always does."
+    )
+    s3_secret_access_key: SecretStr = Field(
+        SecretStr(""), description="The key's secret; both or neither."
+    )
+    source_retention_seconds: int = Field(
+        60,
+        ge=0,
+        le=365 * 86_400,
+        description="How long media, segments and unused stills stay after a job has ended.",
+    )
+
+    @field_validator("blocked_hashes_file", "boundary_weights")
+    @classmethod
+    def _name_from_anywhere(cls, path: Path | None) -> Path | None:
+        """Replicas work in folders of their own."""
+        return None if path is None else path.expanduser().resolve()
+
+    @field_validator("raw_decoders")
+    @classmethod
+    def _decoders_can_be_run(cls, decoders: dict[str, str]) -> dict[str, str]:
+        for family, command in decoders.items():
+            if family not in RAW_FAMILY_NAMES:
+                raise ValueError(f"{family!r} is none of {', '.join(RAW_FAMILY_NAMES)}")
+            command_words(command)
+        return decoders
+
+    @model_validator(mode="after")
+    def _require_whole_s3_key(self) -> Settings:
+        if (self.s3_access_key_id is None) != (not self.s3_secret_access_key.get_secret_value()):
+            raise ValueError("VAS_S3_ACCESS_KEY_ID and VAS_S3_SECRET_ACCESS_KEY belong together.")
+        return self
+
     @property
-    def object_store(self) -> FolderStore:
-        """Where media and shards lie."""
-        return FolderStore(self.data_dir / "objects")
+    def object_store(self) -> ObjectStore:
+        """Where media and shards lie: a bucket if one is named, else a folder."""
+        if self.s3_bucket is None:
+            return FolderStore(self.data_dir / "objects")
+        # boto3 takes a while to load, and only S3 needs it.
+        from storage.objects.s3 import S3Store
+        from storage.objects.s3_connection import S3Place
+
+        prefix = self.s3_prefix.strip("/")
+        place = S3Place(
+            bucket=self.s3_bucket,
+            prefix=f"{prefix}/" if prefix else "",
+            endpoint_url=self.s3_endpoint_url,
+            public_endpoint_url=self.s3_public_endpoint_url,
+            region=self.s3_region,
+            access_key_id=self.s3_access_key_id,
+            secret_access_key=self.s3_secret_access_key.get_secret_value() or None,
+        )
+        return S3Store(place)

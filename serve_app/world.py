@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipelines.policy.contracts import ContentPolicy
+from serve_app.content_policy import load_content_policy
+from serve_app.credits.pricing import PriceTable, load_prices
 from serve_app.http.signing import Signer
 from serve_app.sealing import Sealer
 from serve_app.settings import Settings
 from storage.database import Database
-from storage.objects import FolderStore
+from storage.objects import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +20,11 @@ class World:
 
     settings: Settings
     database: Database
-    objects: FolderStore
+    objects: ObjectStore
     signer: Signer
     sealer: Sealer
+    prices: PriceTable
+    content_policy: ContentPolicy
 
 
 def build_world(settings: Settings) -> World:
@@ -31,8 +36,14 @@ def build_world(settings: Settings) -> World:
         raise ValueError("VAS_SECRET_KEY must have at least 32 characters.")
     return World(
         settings=settings,
-        database=Database(settings.database_url, pool_size=settings.database_pool_size),
+        database=Database(
+            settings.database_url,
+            pool_size=settings.database_pool_size,
+            statement_timeout_seconds=settings.database_timeout_seconds,
+        ),
         objects=settings.object_store,
         signer=Signer(secret),
         sealer=Sealer(secret),
+        prices=load_prices(settings.price_file),
+        content_policy=load_content_policy(settings),
     )

@@ -20,9 +20,8 @@ from serve_app.discovery.components_forms import (
     text,
 )
 from serve_app.jobs.formats import RAW_FAMILIES
-from storage.types import EventType, KeyStatus, StageName, Tier
+from storage.types import DeliveryStatus, EventType, KeyStatus, StageName, Tier
 
-DELIVERY_STATUSES = ("in_flight", "pending_retry", "delivered", "failed", "disabled")
 TEST_EVENT = "webhook.test"
 
 
@@ -56,7 +55,7 @@ def _delivery() -> Schema:
             "jobId": identifier("The job."),
             "eventType": choice("The event.", EventType),
             "urlHost": nullable(text("Host of the endpoint.")),
-            "status": choice("How the delivery stands.", DELIVERY_STATUSES),
+            "status": choice("How the delivery stands.", DeliveryStatus),
             "attempts": integer("Attempts so far.", minimum=0),
             "lastStatus": nullable(integer("HTTP status of the last attempt.", minimum=0)),
             "lastError": nullable(text("Failure class and the first 4 KiB of the answer.")),

@@ -45,7 +45,10 @@ _NOTES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "keyterms": ("Words that the transcription should know.", {}),
     "fileName": ("Only the last path component is kept.", _FILE_NAME),
-    "fileSizeBytes": ("Lets an oversized file be refused before it is sent.", {}),
+    "fileSizeBytes": (
+        "Lets an oversized file be refused before it is sent; a file of another size is refused.",
+        {},
+    ),
     "audioFileName": ("A separate audio file, to be uploaded too.", _FILE_NAME),
     "audioSyncMode": (_SYNC, {}),
     "syncMode": (_SYNC, {}),

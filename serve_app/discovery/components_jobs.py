@@ -111,7 +111,9 @@ def _summary() -> Schema:
             "callbackUrl": nullable(address("Where its webhook goes.")),
             "originalFilename": text("The same as `fileName`, for older clients."),
             "status": reference("LegacyStatus"),
-            "estimatedCompletionTimeSeconds": nullable(number("For older clients.")),
+            "estimatedCompletionTimeSeconds": nullable(
+                number("Seconds until it is done, while its stages run and their pace is known.")
+            ),
         },
         {
             "error": {**reference("JobError"), "description": "Present when `state` is `failed`."},
@@ -145,7 +147,12 @@ def _job() -> Schema:
                 ),
                 "warnings": list_of(reference("JobWarning"), "What else is worth knowing."),
             },
-            {"processedData": reference("ProcessedData")},
+            {
+                "processedData": reference("ProcessedData"),
+                "clips": list_of(
+                    reference("ProgrammeClip"), "Of a continuous programme: its clips in order."
+                ),
+            },
         ),
     )
 
@@ -158,19 +165,28 @@ def _upload_headers(description: str) -> Schema:
     }
 
 
+_RESUMABLE = (
+    "The same file over tus 1.0.0, which goes on where a broken upload stopped: an upload that is "
+    "created already, for `HEAD`, `PATCH`, `DELETE` and `OPTIONS`, with the extensions checksum, "
+    "expiration and termination. Its length is deferred where `fileSizeBytes` was not given. "
+    "Signed, needs no key; pages of any origin may use it."
+)
+
+
 def _created_upload_job() -> Schema:
     upload_fields = record(
         "",
         {
             "uploadUrl": address("Where to `PUT` the media; signed, needs no key."),
+            "resumableUploadUrl": address(_RESUMABLE),
             "uploadMethod": {"const": "PUT", "description": "Always `PUT`."},
             "uploadHeaders": _upload_headers("Headers to send with the upload."),
             "expiresInSeconds": integer("Life of the upload URLs.", minimum=1),
             "maxUploadBytes": integer("The most that the file's tier takes.", minimum=1),
         },
         {
-            "resumableUploadUrl": address("Speaks tus 1.0.0."),
             "audioUploadUrl": address("For `audioFileName`."),
+            "audioResumableUploadUrl": address(f"For `audioFileName`. {_RESUMABLE}"),
             "audioUploadHeaders": _upload_headers("Headers for uploads of separate audio."),
             "audioTrackUploadUrls": list_of(
                 reference("AudioTrackUpload"), "For `audioTracks`, in their order."
@@ -186,24 +202,32 @@ def _audio_track_upload() -> Schema:
         {
             "trackIndex": integer("Position in `audioTracks`.", minimum=0),
             "url": address("Where to `PUT` the file; signed, needs no key."),
+            "resumableUrl": address(_RESUMABLE),
             "headers": _upload_headers("Headers to send with the upload."),
         },
-        {"resumableUrl": address("Speaks tus 1.0.0.")},
+    )
+
+
+def _programme_clip() -> Schema:
+    known_later = "Null until ingest has seen all clips."
+    return record(
+        "A clip of a continuous programme, on the common timeline.",
+        {
+            "index": integer("Position in `clips` of the request.", minimum=0),
+            "fileName": nullable(text("Its name.")),
+            "startTime": nullable(number(f"Seconds. {known_later}", minimum=0)),
+            "durationSeconds": nullable(number(known_later, minimum=0)),
+        },
     )
 
 
 def _batch_job() -> Schema:
-    clips = list_of(
-        record("", {"startTime": number("Seconds.", minimum=0)}),
-        "Of a continuous programme: where each clip starts.",
-    )
     fields = record(
         "",
         {
             "batchId": identifier("The batch."),
             "index": integer("Position of the clip in `clips`.", minimum=0),
         },
-        {"clips": clips},
     )
     return extended("A job of a batch.", "Job", fields)
 
@@ -232,6 +256,7 @@ def job_schemas() -> dict[str, Schema]:
         "CreatedUploadJob": _created_upload_job(),
         "AudioTrackUpload": _audio_track_upload(),
         "BatchJob": _batch_job(),
+        "ProgrammeClip": _programme_clip(),
         "BatchResult": record("The jobs of a batch.", batch),
     }
 

@@ -68,6 +68,7 @@ def _record(state: JobState, **changes: Any) -> JobRecord:
         "file_name": "interview.mp4",
         "callback_url": "https://hooks.example.com/video",
         "metadata": {"assetId": "A-1042"},
+        "source": {"kind": "url", "clips": [], "audio": []},
         "created_at": CREATED,
         "started_at": CREATED + timedelta(seconds=36) if completed else None,
         "completed_at": ENDED if state in TERMINAL_STATES else None,
@@ -173,9 +174,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 
 def _estimate() -> dict[str, Any]:
-    quote = pricing.quote(
-        3600, Tier.STANDARD, pricing.MODE_ANALYSES[ProcessingMode.ALL], audio_tracks=1
-    )
+    stages = pricing.MODE_ANALYSES[ProcessingMode.ALL]
+    quote = pricing.quote(pricing.default_prices(), 3600, Tier.STANDARD, stages)
     cents = sum(quote.values())
     return {
         "cents": cents,
@@ -261,7 +261,7 @@ def _account_responses() -> dict[str, Any]:
         "payAsYouGo": False,
         "monthUsageSeconds": 5400,
         "tier": "standard",
-        "volumeThresholdSeconds": pricing.VOLUME_THRESHOLD_SECONDS,
+        "volumeThresholdSeconds": pricing.default_prices().volume_threshold_seconds,
     }
     delivery = {
         "id": f"{JOB_ID}:job.completed",
@@ -280,7 +280,7 @@ def _account_responses() -> dict[str, Any]:
         "getQuota": {"api": quota},
         "listWebhookDeliveries": [delivery],
         "sendTestWebhook": {"delivered": True, "statusCode": 204, "latencyMs": 85},
-        "getPricing": price_table(),
+        "getPricing": price_table(pricing.default_prices()),
         "estimatePrice": _estimate(),
         "listFormats": _formats(),
         "listKeys": [_KEY],

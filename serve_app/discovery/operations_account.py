@@ -90,7 +90,8 @@ _ESTIMATE_PARAMETERS = (
         "audioTracks",
         "query",
         integer(minimum=1, maximum=MAX_ESTIMATE_TRACKS, default=1),
-        "Tracks to transcribe.",
+        "Tracks to transcribe: audio streams of the video, or separate audio files in their "
+        "place, and each channel of a file with `perChannelTranscription`.",
     ),
     Parameter(
         "priorUsageSeconds",

@@ -51,7 +51,8 @@ CREATIONS = (
         Auth.KEY,
         "Jobs",
         "Create a job and upload its media",
-        "The answer has signed URLs: `PUT` the media to `uploadUrl` within `expiresInSeconds`. "
+        "The answer has signed URLs: `PUT` the media to `uploadUrl` within `expiresInSeconds`, or "
+        "send it to `resumableUploadUrl` with any client of tus 1.0.0. "
         "The job is queued as soon as every declared file has arrived.",
         data(
             "CreatedUploadJob",

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from serve_app.credits import pricing
+from serve_app.credits.pricing import PriceTable
 from serve_app.errors import invalid
 from serve_app.http.authentication import KeylessRoute
 from serve_app.http.context import API_PREFIX, world_of
@@ -54,23 +55,23 @@ def _matches(conditions: Iterable[str], etag: str) -> bool:
 @router.get("/pricing", operation_id="getPricing")
 async def get_pricing(request: Request) -> Response:
     """Rates in cents per footage-hour."""
-    return success(request, price_table(), headers=CACHE_HEADERS)
+    return success(request, price_table(world_of(request).prices), headers=CACHE_HEADERS)
 
 
-def price_table() -> dict[str, Any]:
+def price_table(prices: PriceTable) -> dict[str, Any]:
     """The price table as published."""
     return {
         "currency": pricing.CURRENCY,
         "unit": pricing.UNIT,
         "rounding": pricing.ROUNDING,
-        "minBillableSeconds": pricing.MIN_BILLABLE_SECONDS,
-        "volumeThresholdSeconds": pricing.VOLUME_THRESHOLD_SECONDS,
+        "minBillableSeconds": prices.min_billable_seconds,
+        "volumeThresholdSeconds": prices.volume_threshold_seconds,
         "rates": {
             str(tier): {
                 str(stage): {"base": rate.base, "volume": rate.volume}
                 for stage, rate in rates.items()
             }
-            for tier, rates in pricing.PRICES.items()
+            for tier, rates in prices.rates.items()
         },
     }
 
@@ -85,8 +86,10 @@ async def estimate_price(request: Request) -> Response:
     mode = ProcessingMode(one_of(request, "mode", ProcessingMode) or ProcessingMode.ALL)
     tracks = read_integer(request, "audioTracks", low=1, high=MAX_ESTIMATE_TRACKS) or 1
     prior = read_integer(request, "priorUsageSeconds", low=0, high=MAX_PRIOR_USAGE_SECONDS) or 0
-    billable = pricing.billable_seconds(duration)
+    prices = world_of(request).prices
+    billable = pricing.billable_seconds(prices, duration)
     quote = pricing.quote(
+        prices,
         billable,
         tier,
         pricing.MODE_ANALYSES[mode],

@@ -18,11 +18,12 @@ async def read_json_object(request: Request, *, max_bytes: int) -> dict[str, Any
     media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if media_type != "application/json":
         raise invalid("The Content-Type must be application/json.")
-    raw = await _read_bounded(request, max_bytes)
+    raw = await read_bounded(request, max_bytes)
     return parse_json_object(raw)
 
 
-async def _read_bounded(request: Request, max_bytes: int) -> bytes:
+async def read_bounded(request: Request, max_bytes: int) -> bytes:
+    """The request's body as it came; raises ApiError INVALID_REQUEST beyond ``max_bytes``."""
     too_large = invalid(f"The body must not be larger than {max_bytes} bytes.")
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.http.methods import allow_header
 from storage.database import UNAVAILABLE
+from storage.objects import ObjectStoreUnavailableError
 
 log = logging.getLogger("vas.http")
 
@@ -140,10 +141,10 @@ def install_error_handlers(app: FastAPI) -> None:
         return failure(request, _http_failure(request, error))
 
     async def on_unavailable(request: Request, error: Exception) -> Response:
-        log.warning("request %s: no database: %s", request_id(request), error)
+        log.warning("request %s: database or store is away: %s", request_id(request), error)
         return failure(request, ApiError(ErrorCode.SERVICE_UNAVAILABLE))
 
-    for kind in UNAVAILABLE:
+    for kind in (*UNAVAILABLE, ObjectStoreUnavailableError):
         app.add_exception_handler(kind, on_unavailable)
 
 

@@ -13,6 +13,10 @@ class BadSignatureError(Exception):
     """The signature does not fit the URL, or its time is over."""
 
 
+class ExpiredSignatureError(BadSignatureError):
+    """The signature is ours; its time is over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Signer:
     """HMAC-SHA256 over purpose, path and expiry with the service's secret key."""
@@ -32,7 +36,7 @@ class Signer:
         if not hmac.compare_digest(expected.encode(), signature.encode()):
             raise BadSignatureError
         if time.time() > int(expires):
-            raise BadSignatureError
+            raise ExpiredSignatureError
 
     def _signature(self, purpose: str, path: str, expires_at: int) -> str:
         message = f"{purpose}\n{path}\n{expires_at}".encode()

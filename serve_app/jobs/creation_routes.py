@@ -21,7 +21,7 @@ from serve_app.jobs.schemas import (
     parse_body,
 )
 from serve_app.jobs.service import create_jobs
-from serve_app.uploads.urls import upload_fields
+from serve_app.uploads.urls import direct_urls, upload_fields
 from storage.database import Connection
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute)
@@ -43,16 +43,18 @@ async def create_job(request: Request) -> Response:
     body = parse_body(CreateJobBody, raw)
     plan = plan_upload(_planner(request), body)
     world = world_of(request)
+    direct = await direct_urls(world.objects, plan.uploads, world.settings)
 
     async def create(connection: Connection) -> Response:
         account_id = account_of(request)
-        [job] = await create_jobs(connection, account_id, [plan], world.settings)
+        [job] = await create_jobs(connection, account_id, [plan], world)
         data = render_job(job, base_url(request)) | upload_fields(
             job,
             plan.uploads,
             signer=world.signer,
             settings=world.settings,
             public=public_url(request),
+            direct=direct,
         )
         return _created(request, data)
 
@@ -66,8 +68,8 @@ async def create_job_from_url(request: Request) -> Response:
     plan = plan_from_url(_planner(request), parse_body(CreateJobFromUrlBody, raw))
 
     async def create(connection: Connection) -> Response:
-        settings = world_of(request).settings
-        [job] = await create_jobs(connection, account_of(request), [plan], settings)
+        world = world_of(request)
+        [job] = await create_jobs(connection, account_of(request), [plan], world)
         return _created(request, render_job(job, base_url(request)))
 
     return await create_once(request, "createJobFromUrl", raw, create)
@@ -81,8 +83,7 @@ async def create_batch(request: Request) -> Response:
     plans = plan_batch(_planner(request), body)
 
     async def create(connection: Connection) -> Response:
-        settings = world_of(request).settings
-        jobs = await create_jobs(connection, account_of(request), plans, settings)
+        jobs = await create_jobs(connection, account_of(request), plans, world_of(request))
         data = {
             "batchId": str(plans[0].job.batch_id),
             "mode": body.mode,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from datetime import UTC, datetime
 
-from serve_app.jobs.rendering import render_job, timestamp
+from serve_app.webhooks.events import event_body
 from storage import jobs, ledger, outbox
 from storage.database import Connection
 from storage.job_records import JobRecord
@@ -77,16 +76,11 @@ async def _write_event(connection: Connection, job_id: uuid.UUID, state: JobStat
     job = await jobs.find_job(connection, job_id)
     if event_type is None or job is None or job.callback_url is None:
         return
-    body = {
-        "type": str(event_type),
-        "timestamp": timestamp(datetime.now(UTC)),
-        "data": render_job(job, job.source["base_url"]),
-    }
     await outbox.add_event(
         connection,
         account_id=job.account_id,
         job_id=job.id,
         event_type=event_type,
         url=job.callback_url,
-        body=json.dumps(body, ensure_ascii=False).encode(),
+        body=event_body(job, event_type, datetime.now(UTC)),
     )

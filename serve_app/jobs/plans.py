@@ -33,6 +33,9 @@ from storage.types import JobState, ProcessingMode, Tier
 from storage.uploads import MEDIA_SLOT, Upload
 
 AUDIO_SLOT = "audio"
+JOBS_PREFIX = "jobs"
+"""The folder of the object store that holds a folder a job."""
+
 DEFAULT_FILE_NAME = "video"
 
 
@@ -61,7 +64,7 @@ def max_upload_bytes(settings: Settings, tier: Tier) -> int:
 
 def source_prefix(job_id: uuid.UUID) -> str:
     """Where the footage of a job lies in the object store."""
-    return f"jobs/{job_id}/source"
+    return f"{JOBS_PREFIX}/{job_id}/source"
 
 
 def plan_upload(planner: Planner, body: CreateJobBody) -> JobPlan:
@@ -132,6 +135,7 @@ def plan_batch(planner: Planner, body: CreateBatchBody) -> list[JobPlan]:
         for i, c in enumerate(body.clips)
     ]
     names = [clip.fileName or _name_in(clip.sourceUrl) for clip in body.clips]
+    clips = [clip | {"name": name} for clip, name in zip(clips, names, strict=True)]
     tiers = [
         _tier(planner, name, _name_param(index, body.clips[index]))
         for index, name in enumerate(names)
@@ -150,7 +154,8 @@ def plan_batch(planner: Planner, body: CreateBatchBody) -> list[JobPlan]:
                 tier=tier,
                 callback_url=callback,
                 metadata=metadata,
-                source=_source(planner, "url", body, clips=sources),
+                source=_source(planner, "url", body, clips=sources)
+                | {"continuous": body.mode == "continuous"},
                 batch_id=batch_id,
                 batch_index=index,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from serve_app.jobs.expectation import seconds_left
 from storage.job_records import JobRecord, StageRecord
 from storage.types import ENDED_STATUSES, JobState, StageName, StageStatus
 
@@ -29,11 +30,28 @@ def timestamp(moment: datetime | None) -> str | None:
 
 def render_job(job: JobRecord, base_url: str) -> dict[str, Any]:
     """The Job object without ``processedData``."""
-    return render_summary(job) | {
+    rendered = render_summary(job) | {
         "stages": {str(name): _stage(stage, with_error=True) for name, stage in _stages(job)},
         "links": links(job, base_url),
         "warnings": job.warnings,
     }
+    if job.source.get("continuous"):
+        rendered["clips"] = _clips(job)
+    return rendered
+
+
+def _clips(job: JobRecord) -> list[dict[str, Any]]:
+    """The clips of a programme; where each starts is known once ingest has seen all of them."""
+    spans = {span["index"]: span for span in job.clips or []}
+    return [
+        {
+            "index": index,
+            "fileName": clip.get("name"),
+            "startTime": spans[index]["start_ms"] / 1000 if spans else None,
+            "durationSeconds": spans[index]["duration_ms"] / 1000 if spans else None,
+        }
+        for index, clip in enumerate(job.source["clips"])
+    ]
 
 
 def render_summary(job: JobRecord) -> dict[str, Any]:
@@ -55,7 +73,7 @@ def render_summary(job: JobRecord) -> dict[str, Any]:
         "callbackUrl": job.callback_url,
         "originalFilename": job.file_name,
         "status": legacy_status(job),
-        "estimatedCompletionTimeSeconds": None,
+        "estimatedCompletionTimeSeconds": estimated_seconds(job),
     }
     if job.state is JobState.FAILED:
         rendered["error"] = {"code": job.error_code, "message": job.error_message}
@@ -79,7 +97,7 @@ def _stages(job: JobRecord) -> list[tuple[StageName, StageRecord]]:
 def _stage(stage: StageRecord, *, with_error: bool) -> dict[str, Any]:
     rendered: dict[str, Any] = {
         "status": str(stage.status),
-        "progress": round(stage.progress, 4),
+        "progress": round(stage.progress, 6),
     }
     if stage.skip_reason is not None:
         rendered["reason"] = str(stage.skip_reason)
@@ -94,6 +112,12 @@ def links(job: JobRecord, base_url: str) -> dict[str, str]:
     return {"self": job_url, "transcript": f"{job_url}/transcript", "scenes": f"{job_url}/scenes"}
 
 
+def estimated_seconds(job: JobRecord) -> float | None:
+    """Seconds until a job that is being processed is done; None where nobody can tell."""
+    left = seconds_left(job.stages) if job.state is JobState.PROCESSING else None
+    return None if left is None else round(left, 1)
+
+
 def progress(job: JobRecord) -> float:
     """0 to 1 over the stages that run; 1 once all of them have ended."""
     done = total = 0.0
@@ -105,7 +129,7 @@ def progress(job: JobRecord) -> float:
         done += _STAGE_SHARE[name] * (1.0 if ended else stage.progress)
     if total == 0:
         return 1.0
-    return round(done / total, 4)
+    return round(done / total, 6)
 
 
 def legacy_status(job: JobRecord) -> str:

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import uuid
+from collections.abc import Iterator
 
 from serve_app.credits import pricing
+from serve_app.credits.pricing import PriceTable
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.http.authentication import parse_job_id
 from serve_app.jobs.lifecycle import end_job
 from serve_app.jobs.plans import JobPlan
 from serve_app.settings import Settings
+from serve_app.world import World
 from storage import jobs, keys, ledger, uploads
-from storage.database import Connection
+from storage.database import Connection, DatabaseError
 from storage.job_records import JobRecord, NewJob
 from storage.types import TERMINAL_STATES, JobState, SkipReason
 
+log = logging.getLogger("vas.credits")
+
 
 async def create_jobs(
-    connection: Connection, account_id: uuid.UUID, plans: list[JobPlan], settings: Settings
+    connection: Connection, account_id: uuid.UUID, plans: list[JobPlan], world: World
 ) -> list[JobRecord]:
     """All of the planned jobs, their minimum charges held, or none of them.
 
-    Raises THROTTLED, TOO_MANY_ACTIVE_JOBS or INSUFFICIENT_CREDITS.
+    Raises THROTTLED, TOO_MANY_ACTIVE_JOBS, INSUFFICIENT_CREDITS, or SERVICE_UNAVAILABLE
+    where the balance cannot be verified.
     """
-    await _check_admission(connection, account_id, len(plans), settings)
+    await _check_admission(connection, account_id, len(plans), world.settings)
     created = []
     for plan in plans:
         await jobs.insert_job(connection, plan.job)
         for upload in plan.uploads:
             await uploads.insert_upload(connection, upload)
-        await _hold_minimum(connection, plan.job)
+        with _verifying_balance():
+            await _hold_minimum(connection, plan.job, world.prices)
         created.append(await get_job(connection, account_id, str(plan.job.id)))
     return created
 
@@ -38,8 +47,9 @@ async def _check_admission(
     connection: Connection, account_id: uuid.UUID, count: int, settings: Settings
 ) -> None:
     # The lock makes concurrent creations of one account count one after the other.
-    await ledger.lock_account(connection, account_id)
-    account = await keys.get_account(connection, str(account_id))
+    with _verifying_balance():
+        await ledger.lock_account(connection, account_id)
+        account = await keys.get_account(connection, str(account_id))
     if account.throttled_at is not None:
         raise ApiError(ErrorCode.THROTTLED)
     limit = account.max_active_jobs or settings.max_active_jobs
@@ -51,8 +61,20 @@ async def _check_admission(
         )
 
 
-async def _hold_minimum(connection: Connection, new: NewJob) -> None:
-    amount = pricing.minimum_hold(new.tier, new.processing_mode)
+@contextlib.contextmanager
+def _verifying_balance() -> Iterator[None]:
+    """No job is created on credits that could not be looked at, whatever the reason."""
+    try:
+        yield
+    except DatabaseError as error:
+        log.exception("the balance could not be verified")
+        raise ApiError(
+            ErrorCode.SERVICE_UNAVAILABLE, "The credit balance could not be verified."
+        ) from error
+
+
+async def _hold_minimum(connection: Connection, new: NewJob, prices: PriceTable) -> None:
+    amount = pricing.minimum_hold(prices, new.tier, new.processing_mode)
     try:
         await ledger.hold(connection, new.account_id, new.id, amount, "minimum charge")
     except ledger.InsufficientCreditsError as error:

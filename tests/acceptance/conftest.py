@@ -17,12 +17,14 @@ from typing import Any, TypeVar
 import psutil
 import psycopg
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app.client.api import ApiClient
 from serve_app.local_service import free_port
 from tests.api.conftest import transact
 from tests.conftest import PROJECT
+from tests.pipelines.fetch_servers import Authority
 
 Result = TypeVar("Result")
 DEMO = PROJECT / "tests" / "media" / "demo.mp4"
@@ -166,7 +168,16 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Whom the service trusts beside the public authorities: receivers of the tests' own."""
+    made = Authority.new(tmp_path_factory.mktemp("authority"))
+    pem = made.certificate.public_bytes(Encoding.PEM)
+    (made.folder / "authority.pem").write_bytes(pem)
+    return made
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Service]:
     """One service for all acceptance tests: starting Ray is paid once."""
     folder = tmp_path_factory.mktemp("service")
     with running(
@@ -174,6 +185,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         folder / "service.log",
         VAS_LEASE_SECONDS="4",
         VAS_SEGMENT_SECONDS="5",
+        VAS_ALLOWED_NETWORKS='["127.0.0.0/8"]',
+        VAS_WEBHOOK_CA_FILE=str(authority.folder / "authority.pem"),
     ) as started:
         yield started
         for client in started.clients:

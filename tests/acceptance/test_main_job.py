@@ -17,8 +17,8 @@ import httpx
 import pytest
 from PIL import Image
 
-from serve_app.client.api import ApiError
-from tests.acceptance.conftest import DEMO, Service, wait_until
+from serve_app.client.api import ApiClient, ApiError
+from tests.acceptance.conftest import DEMO, JOB_SECONDS, Service, wait_until
 from tests.conftest import PROJECT, SHARED_MEDIA
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(400)]
@@ -29,11 +29,29 @@ CUT_TOLERANCE_SECONDS = 0.081
 
 
 @pytest.fixture(scope="module")
-def demo_job(service: Service) -> str:
+def polled() -> list[dict[str, Any]]:
+    """What a client saw of ``demo_job`` while it waited."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def demo_job(service: Service, polled: list[dict[str, Any]]) -> str:
     """The demo video, analysed once, undisturbed."""
     job_id = service.submit(DEMO)
-    assert service.ended(job_id)["state"] == "completed"
+    with ApiClient(service.base_url, service.api_key) as client:
+        job = client.wait(job_id, on_progress=polled.append, timeout_seconds=JOB_SECONDS)
+    assert job["state"] == "completed"
     return job_id
+
+
+def test_progress_moves_and_never_goes_back(demo_job: str, polled: list[dict[str, Any]]) -> None:
+    fractions = [job["progress"] for job in polled]
+    assert fractions == sorted(fractions)
+    assert len(set(fractions)) > 3
+    assert fractions[-1] == 1.0
+    expected = [job["estimatedCompletionTimeSeconds"] for job in polled]
+    assert expected[-1] is None
+    assert all(seconds is None or seconds >= 0 for seconds in expected)
 
 
 def test_the_demo_video_gives_the_scenes_it_was_drawn_with(service: Service, demo_job: str) -> None:

@@ -1,0 +1,1 @@
+"""Material and scoring that the benchmarks of transcripts share."""

@@ -1,0 +1,127 @@
+"""Recordings of real speech with what is said in them, and by whom; read where they lie."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import av
+import numpy as np
+
+from models.contracts import SAMPLE_RATE_HZ, Samples
+from tests.conftest import SHARED_MEDIA
+
+Turn = tuple[float, float, str]
+"""Start and end in seconds, and who speaks."""
+
+_SPOKEN = {"mr": "mister", "wer": "w e r"}
+_CUE_TIMES = re.compile(r"-->")
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A file of English speech. ``text`` is what is said; a name ending in .txt or .vtt says where.
+
+    ``tuned_on``: thresholds of the embedded models were chosen with it in sight, so that its
+    figures are better than those of unseen speech.
+    """
+
+    path: str
+    text: str
+    tuned_on: bool = True
+    channel: int | None = None
+    """Of several channels, the one to listen to; None: all mixed."""
+
+    @property
+    def name(self) -> str:
+        channel = "" if self.channel is None else f" ch{self.channel}"
+        return Path(self.path).name + channel
+
+
+RECORDINGS = (
+    Recording("speech/jfk.wav", "speech/jfk.txt"),
+    Recording("speech/librivox-austen-0870.wav", "speech/librivox-austen-0870.txt"),
+    Recording("speech/librivox-austen-0880.wav", "speech/librivox-austen-0880.txt"),
+    Recording("speech/librivox-austen-0890.wav", "speech/librivox-austen-0890.txt"),
+    Recording("speech/azure-en.wav", "speech/azure-en.txt"),
+    Recording(
+        "speech/leopard-test.wav",
+        "Mr. Quilter is the apostle of the middle classes and we are glad to welcome his gospel.",
+    ),
+    Recording("speech/spk1_snt1.wav", "the child almost hurt the small dog"),
+    Recording("speech/spk1_snt2.wav", "drop the two when you add the figures"),
+    Recording("speech/spk1_snt5.wav", "Sunday is the best part of the week"),
+    Recording("speech/cards-001.wav", "ten of clubs"),
+    Recording("speech/cards-002.wav", "four queen of clubs"),
+    Recording("speech/cards-005.wav", "eight of spades four of clubs seven of hearts"),
+    Recording("speech/ps-goforward.wav", "go forward ten meters"),
+    Recording("speech/whatstheweatherlike.wav", "What's the weather like?"),
+    Recording("speech/sonnet-I-p001.mp3", "speech/sonnet-I.txt"),
+    Recording("cuts/friday.mp4", "cuts/friday.vtt", tuned_on=False),
+    Recording(
+        "speakers/stereo-two-channels.wav",
+        "He began a confused complaint against the wizard,"
+        " who had vanished behind the curtain on the left.",
+        tuned_on=False,
+        channel=0,
+    ),
+    Recording(
+        "speakers/stereo-two-channels.wav",
+        "The horizon seems extremely distant.",
+        tuned_on=False,
+        channel=1,
+    ),
+)
+
+CONVERSATIONS = {
+    "speakers/sample.wav": ("speakers/sample.rttm", "sample"),
+    "speakers/ami-dev00.wav": ("speakers/ami-dev.rttm", "dev00"),
+    "speakers/ami-dev01.wav": ("speakers/ami-dev.rttm", "dev01"),
+}
+"""Recording of several speakers: the file of its turns, and its name in there."""
+
+
+def spoken_words(text: str) -> list[str]:
+    """The words of a text as they are said: lower case, hyphens apart, no punctuation."""
+    plain = text.lower().replace("’", "'").replace("-", " ")
+    words = re.sub(r"[^a-z' ]", " ", plain.replace("\n", " ")).split()
+    return " ".join(_SPOKEN.get(word, word) for word in words).split()
+
+
+def truth_of(recording: Recording) -> list[str]:
+    """The words that are said in a recording."""
+    if not recording.text.endswith((".txt", ".vtt")):
+        return spoken_words(recording.text)
+    text = (SHARED_MEDIA / recording.text).read_text(encoding="utf-8")
+    if recording.text.endswith(".vtt"):
+        text = "\n".join(_cue_lines(text))
+    # The reader says the numeral that heads the sonnet.
+    return spoken_words(re.sub(r"\AI\n", "one\n", text))
+
+
+def _cue_lines(text: str) -> list[str]:
+    lines = text.splitlines()[1:]
+    return [line for line in lines if line.strip() and not _CUE_TIMES.search(line)]
+
+
+def turns_of(path: str) -> list[Turn]:
+    """Who speaks when in a recording of CONVERSATIONS, from its RTTM file."""
+    file, name = CONVERSATIONS[path]
+    rows = [line.split() for line in (SHARED_MEDIA / file).read_text().splitlines()]
+    return [
+        (float(row[3]), float(row[3]) + float(row[4]), row[7])
+        for row in rows
+        if row and row[1] == name
+    ]
+
+
+def load(path: Path, channel: int | None = None) -> Samples:
+    """The first audio stream as mono samples at SAMPLE_RATE_HZ."""
+    layout = "mono" if channel is None else "stereo"
+    resampler = av.AudioResampler(format="fltp", layout=layout, rate=SAMPLE_RATE_HZ)
+    with av.open(str(path)) as container:
+        frames = [out for frame in container.decode(audio=0) for out in resampler.resample(frame)]
+    frames += resampler.resample(None)
+    samples: Samples = np.concatenate([frame.to_ndarray()[channel or 0] for frame in frames])
+    return samples
