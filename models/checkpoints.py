@@ -11,6 +11,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
+
 _WEIGHTS = ("*.safetensors", "pytorch_model.bin")
 _COMPLETE = ".complete"
 
@@ -21,6 +23,10 @@ class MissingCheckpointError(RuntimeError):
 
 class GatedCheckpointError(RuntimeError):
     """A repository asks for its terms to be accepted."""
+
+
+class HubError(RuntimeError):
+    """The hub could not be reached, or has not got what was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +75,11 @@ def locate(checkpoint: Checkpoint, models_dir: Path | None) -> Location:
 def pull(checkpoint: Checkpoint, models_dir: Path, *, token: str | None = None) -> Path:
     """Fetch a checkpoint into the models folder, unless it is there; return its folder.
 
-    Raises GatedCheckpointError where the token does not open the repository;
-    network errors pass as they are. What was fetched before an error is used by
-    the next try.
+    Raises GatedCheckpointError where the token does not open the repository, and
+    HubError. What was fetched before an error is used by the next try.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
 
     folder = models_dir / checkpoint.folder_name
     if is_present(checkpoint, models_dir):
@@ -93,6 +98,8 @@ def pull(checkpoint: Checkpoint, models_dir: Path, *, token: str | None = None) 
             f"https://huggingface.co/{checkpoint.repository}, then set HF_TOKEN to a token of "
             "the same account and try again."
         ) from None
+    except (HfHubHTTPError, LocalEntryNotFoundError, httpx.TransportError) as error:
+        raise HubError(f"{checkpoint.repository} could not be fetched: {error}") from error
     adopt(checkpoint, models_dir)
     return folder
 

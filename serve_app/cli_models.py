@@ -9,12 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from models.checkpoints import GatedCheckpointError, MissingCheckpointError, is_present, pull
+from models.checkpoints import (
+    GatedCheckpointError,
+    HubError,
+    MissingCheckpointError,
+    is_present,
+    pull,
+)
 from models.registry import OPTIONAL_ROLES, REGISTRY, checkpoints_of
 from serve_app.cli_output import JsonOption, console, errors, settings_with, show, show_rows
 from serve_app.model_choice import ModelProfileError, chosen_models, missing_packages
 
-MODEL_ERRORS = (GatedCheckpointError, MissingCheckpointError, ModelProfileError)
+MODEL_ERRORS = (GatedCheckpointError, HubError, MissingCheckpointError, ModelProfileError)
 """What a user can mend; each says in a sentence what it is."""
 
 models_app = typer.Typer(no_args_is_help=True, help="Model weights.")

@@ -1,0 +1,222 @@
+"""`vas models`: what a profile needs, and fetching it from a hub that is sometimes shut."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from models.checkpoints import Checkpoint, MissingCheckpointError, adopt, is_present, locate
+from models.registry import (
+    OPTIONAL_ROLES,
+    REGISTRY,
+    Task,
+    checkpoints_of,
+    choose_profile,
+    missing_checkpoints,
+)
+from serve_app.model_choice import ModelProfileError, chosen_models, visible_gpus
+from serve_app.settings import Settings
+from tests.conftest import PROJECT
+from tests.models.hub import Hub
+
+TOKEN = "hf_a-token-of-the-tests"
+NEURAL = ("cpu", "gpu")
+
+
+def files_of(checkpoint: Checkpoint) -> dict[str, bytes]:
+    """What a repository may hold: files that loading needs, and one that it does not."""
+    weights = "model.safetensors" if "*.safetensors" in checkpoint.files else "pytorch_model.bin"
+    config = "config.json" if "*.json" in checkpoint.files else "config.yaml"
+    name = checkpoint.repository.encode()
+    return {config: b"{}", weights: b"weights of " + name, "training.log": b"not needed"}
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    wanted = checkpoints_of("cpu")
+    repositories = {(each.repository, each.revision): files_of(each) for each in wanted}
+    gated = frozenset(each.repository for each in wanted if each.gated)
+    with Hub(repositories, gated=gated, token=TOKEN) as running:
+        yield running
+
+
+def vas(
+    *arguments: str, hub: Hub | None = None, home: Path, token: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "VAS_"))}
+    environment["HF_HOME"] = str(home)
+    if hub is not None:
+        environment["HF_ENDPOINT"] = hub.url
+    if token is not None:
+        environment["HF_TOKEN"] = token
+    return subprocess.run(
+        [sys.executable, "-m", "serve_app", "models", *arguments],
+        env=environment,
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def fill(folder: Path, profile: str) -> None:
+    for checkpoint in checkpoints_of(profile):
+        place = folder / checkpoint.folder_name
+        place.mkdir(parents=True, exist_ok=True)
+        for name, content in files_of(checkpoint).items():
+            (place / name).write_bytes(content)
+        adopt(checkpoint, folder)
+
+
+def test_everything_a_profile_needs_is_fetched_once(hub: Hub, tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    pull = ("pull", "--profile", "cpu", "--to", str(folder))
+    first = vas(*pull, hub=hub, home=tmp_path / "hub", token=TOKEN)
+    assert first.returncode == 0, first.stderr
+    assert missing_checkpoints("cpu", folder) == []
+    for checkpoint in checkpoints_of("cpu"):
+        expected = {k: v for k, v in files_of(checkpoint).items() if k != "training.log"}
+        place = folder / checkpoint.folder_name
+        found = {p.name: p.read_bytes() for p in place.iterdir() if not p.name.startswith(".")}
+        assert found == expected
+    downloaded = len(hub.downloads)
+    again = vas(*pull, "--json", hub=hub, home=tmp_path / "hub", token=TOKEN)
+    assert len(json.loads(again.stdout)["models"]) == len(checkpoints_of("cpu"))
+    assert len(hub.downloads) == downloaded
+
+
+def test_a_gated_model_names_its_terms_and_the_others_are_fetched(hub: Hub, tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    refused = vas("pull", "--profile", "cpu", "--to", str(folder), hub=hub, home=tmp_path / "hub")
+    assert refused.returncode == 1
+    assert "https://huggingface.co/pyannote/segmentation-3.0" in refused.stderr
+    assert "HF_TOKEN" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    lacking = missing_checkpoints("cpu", folder)
+    assert [each.repository for each in lacking] == sorted(hub.gated)
+
+
+def test_a_hub_that_cannot_be_reached_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with Hub({}, gated=frozenset(), token=TOKEN) as empty:
+        pull = ("pull", "--profile", "cpu", "--to", str(tmp_path / "models"))
+        unknown = vas(*pull, hub=empty, home=tmp_path / "hub")
+    gone = vas(*pull, hub=empty, home=tmp_path / "hub")
+    for answer in (unknown, gone):
+        assert answer.returncode == 1
+        assert "openai/whisper-small could not be fetched" in " ".join(answer.stderr.split())
+        assert "Traceback" not in answer.stderr
+
+
+def test_the_list_says_what_is_here(tmp_path: Path) -> None:
+    fill(tmp_path, "cpu")
+    listed = vas("list", "--profile", "cpu", "--to", str(tmp_path), "--json", home=tmp_path)
+    rows = json.loads(listed.stdout)["models"]
+    assert {row["task"] for row in rows} == {task.value for task in REGISTRY["cpu"]}
+    assert {row["here"] for row in rows} == {"yes"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("pull", "--profile", "quantum", "--to", "x"), "none of embedded, cpu, gpu"),
+        (("pull", "--profile", "cpu"), "VAS_MODELS_DIR"),
+        (("list", "--profile", "quantum"), "none of embedded, cpu, gpu"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(
+    arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    answer = vas(*arguments, home=tmp_path)
+    assert answer.returncode == 1
+    assert message in " ".join(answer.stderr.split())
+    assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize("profile", NEURAL)
+def test_every_checkpoint_is_pinned_to_a_commit_and_states_its_licence(profile: str) -> None:
+    for checkpoint in checkpoints_of(profile):
+        assert len(checkpoint.revision) == 40
+        assert set(checkpoint.revision) <= set("0123456789abcdef")
+        assert checkpoint.licence
+        assert checkpoint.repository.count("/") == 1
+
+
+@pytest.mark.parametrize("profile", NEURAL)
+def test_a_neural_profile_serves_every_task(profile: str) -> None:
+    assert set(REGISTRY[profile]) == set(Task)
+    assert sum(entry.gpus for entry in REGISTRY[profile].values()) <= 1, "must fit on one GPU"
+
+
+@pytest.mark.parametrize(
+    ("filled", "gpus", "expected"),
+    [
+        ((), 1.0, "embedded"),
+        (("cpu",), 0.0, "cpu"),
+        (("cpu",), 1.0, "cpu"),
+        (("gpu",), 1.0, "gpu"),
+        (("gpu",), 0.0, "embedded"),
+        (("cpu", "gpu"), 1.0, "gpu"),
+        (("cpu", "gpu"), 0.0, "cpu"),
+    ],
+)
+def test_auto_takes_the_best_that_can_run_and_says_why(
+    filled: tuple[str, ...], gpus: float, expected: str, tmp_path: Path
+) -> None:
+    for profile in filled:
+        fill(tmp_path, profile)
+    choice = choose_profile("auto", gpus=gpus, models_dir=tmp_path)
+    assert choice.profile == expected
+    assert choice.reason
+
+
+def test_auto_without_a_models_folder_is_embedded() -> None:
+    choice = choose_profile("auto", gpus=8, models_dir=None)
+    assert (choice.profile, "VAS_MODELS_DIR" in choice.reason) == ("embedded", True)
+
+
+def test_a_named_profile_without_its_weights_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ModelProfileError, match=r"openai/whisper-small.*vas models pull"):
+        chosen_models(Settings(model_profile="cpu", models_dir=tmp_path))
+
+
+def test_weights_that_an_operator_may_leave_out_are_not_missed(tmp_path: Path) -> None:
+    fill(tmp_path, "cpu")
+    for task, entry in REGISTRY["cpu"].items():
+        for role in OPTIONAL_ROLES & set(entry.checkpoints):
+            complete = tmp_path / entry.checkpoints[role].folder_name / ".complete"
+            complete.unlink()
+            assert not is_present(entry.checkpoints[role], tmp_path), task
+    assert choose_profile("auto", gpus=0, models_dir=tmp_path).profile == "cpu"
+
+
+def test_a_half_fetched_checkpoint_is_not_loaded(tmp_path: Path) -> None:
+    checkpoint = checkpoints_of("cpu")[0]
+    (tmp_path / checkpoint.folder_name).mkdir()
+    (tmp_path / checkpoint.folder_name / "model.safetensors").write_bytes(b"half")
+    with pytest.raises(MissingCheckpointError, match="vas models pull"):
+        locate(checkpoint, tmp_path)
+
+
+def test_without_a_models_folder_the_pinned_revision_is_asked_of_the_hub() -> None:
+    checkpoint = checkpoints_of("cpu")[0]
+    where = locate(checkpoint, None)
+    assert (where.source, where.revision) == (checkpoint.repository, checkpoint.revision)
+
+
+def test_gpus_are_counted_by_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text(
+        "#!/bin/sh\necho 'GPU 0: One (UUID: GPU-1)'\necho 'GPU 1: Two (UUID: GPU-2)'\n"
+    )
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert visible_gpus() == 2
+    driver.unlink()
+    assert visible_gpus() == 0
