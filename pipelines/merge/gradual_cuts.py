@@ -26,6 +26,7 @@ from pipelines.merge.cut_measures import (
     contrast,
     likeness,
     mean_difference,
+    stepwise_change,
 )
 from pipelines.merge.frame_features import (
     CHROMA_HEIGHT,
@@ -39,6 +40,7 @@ from pipelines.merge.moments import grid, sides
 
 _HALVES_MS = (200, 360, 600, 900, 1300)
 _FAR_REACH = (3, 5)
+_STEP_REACH = (6, 10)
 _PLAIN_CONTRAST = 8.0
 """A picture below this has no structure that could be compared."""
 _NEARLY_ALL = 0.9
@@ -63,6 +65,9 @@ class GradualConfig:
     """How far the rise may be from an even one."""
     min_change: float = 0.3
     max_likeness: float = 0.6
+    min_steps_change: float = 0.2
+    """Of the quarters of a dissolve; measured as for wipes: sweeping cameras up to 0.1,
+    dissolves from 0.55."""
     min_length_ms: int = 120
     min_coarse: float = 0.6
     """Confidence of a fit to coarse pictures, which a title that fades in resembles too."""
@@ -171,7 +176,8 @@ def _fitted(
         return None
     difference = _difference(window, a, b, side)
     alike = 0.0 if side is not None else likeness(ends[0], ends[1])
-    if difference < config.min_change or alike > config.max_likeness:
+    unlike = difference >= config.min_change and alike <= config.max_likeness
+    if not unlike or (side is None and _sweeps(window.luma[a + begin : a + stop + 1], config)):
         return None
     middle = int(np.argmin(np.abs(share - 0.5)))
     return Gradual(
@@ -182,6 +188,11 @@ def _fitted(
         float(mean_difference(ends[:1], ends[1:])[0]),
         side,
     )
+
+
+def _sweeps(shown: Bytes, config: GradualConfig) -> bool:
+    """Whether the camera's motion explains all that comes into the pictures."""
+    return stepwise_change(shown, _STEP_REACH) < config.min_steps_change
 
 
 def _bend(share: Floats, times_ms: Indices) -> float:

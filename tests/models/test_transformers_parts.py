@@ -82,6 +82,7 @@ PIECES = {
     8: "42",
     9: " Za",
     10: "z",
+    11: "\x00\x06",
 }
 
 
@@ -96,9 +97,17 @@ def decode(tokens: list[int]) -> str:
         ([1, 2, 6, 4, 5], ["Hello-", "world"]),
         ([7, 8, 4, 5], ["42", "world"]),
         ([6, 1, 2], ["Hello"]),
+        ([1, 11, 2, 3, 11, 4, 5], ["Hello,", "world"]),
         ([], []),
     ],
-    ids=["pieces", "a lone dash", "a lone space", "a dash in front", "nothing"],
+    ids=[
+        "pieces",
+        "a lone dash",
+        "a lone space",
+        "a dash in front",
+        "control characters",
+        "nothing",
+    ],
 )
 def test_tokens_become_words(tokens: list[int], words: list[str]) -> None:
     found = words_of_tokens(tokens, [-0.5] * len(tokens), decode)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import cv2
 import numpy as np
 import pytest
 
 from pipelines.merge.cut_measures import light_residue
 from pipelines.merge.cuts import Cut, CutKind, detect_cuts
 from pipelines.merge.frame_features import FrameFeatures
+from tests.pipelines.media_builders import moving_shot
 from tests.unit.test_cuts import FRAME_MS, Levels, features, mixed, picture, shot
 
 rows, columns = np.mgrid[:36, :64]
@@ -87,6 +89,13 @@ def whipped(frames: int, start: int, length: int, seed: int) -> list[Levels]:
     return seen
 
 
+def swept(seed: int, across: float) -> list[Levels]:
+    """A camera that goes over a wide place all the time, ``across`` pixels of 320 a frame."""
+    shown = moving_shot(seed, 100, across=across)
+    small = (cv2.resize(frame, (64, 36), interpolation=cv2.INTER_AREA) for frame in shown)
+    return [cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY).astype(np.float64) for frame in small]
+
+
 @pytest.mark.parametrize(
     "frames",
     [
@@ -98,6 +107,11 @@ def whipped(frames: int, start: int, length: int, seed: int) -> list[Levels]:
         pytest.param(strobed(shot(6, 120), 8), id="slow strobe"),
         pytest.param(whipped(120, 50, 8, 7), id="whip pan of a third of a second"),
         pytest.param(whipped(120, 50, 14, 8), id="whip pan of half a second"),
+        *(
+            pytest.param(swept(seed, across), id=f"a pan of {across} pixels a frame, {seed}")
+            for seed in (5, 6, 7, 8)
+            for across in (3, 4, 6)
+        ),
     ],
 )
 def test_what_only_resembles_a_cut_gives_none(frames: list[Levels]) -> None:

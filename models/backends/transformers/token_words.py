@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -55,7 +56,7 @@ def words_of_tokens(
 
 
 def _append(words: list[SpokenWord], text: str, doubts: list[float], *, spaceless: bool) -> None:
-    bare = "".join(text.replace(_BROKEN, "").split())
+    bare = "".join(character for character in text if _is_written(character))
     if not bare:
         if text[:1].isspace():
             # A lone space: whatever comes next is a new word.
@@ -67,6 +68,13 @@ def _append(words: list[SpokenWord], text: str, doubts: list[float], *, spaceles
     else:
         words[-1].text += bare
         words[-1].log_probabilities.extend(doubts)
+
+
+def _is_written(character: str) -> bool:
+    """Neither space nor control character, which a byte-level vocabulary has all of."""
+    return not (
+        character.isspace() or character == _BROKEN or unicodedata.category(character) == "Cc"
+    )
 
 
 def _is_spoken(text: str) -> bool:

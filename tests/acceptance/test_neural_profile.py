@@ -1,0 +1,59 @@
+"""The neural models behind Serve: tiny random weights of the registry's classes, a whole job.
+
+What such weights say is noise, so what is looked at is what noise must not touch:
+the cuts, the order and bounds of words, the schema of descriptions, the policy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from models.contracts import ShotAngle, ShotType
+from models.sources import DEPLOYMENT_NAMES
+from tests.acceptance.conftest import DEMO, Service, running
+from tests.conftest import PROJECT
+from tests.models.tiny_folder import fill_models_folder
+
+pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
+
+TRUTH = json.loads((PROJECT / "tests" / "media" / "demo.truth.json").read_text())
+TWO_FRAMES_SECONDS = 0.081
+
+
+@pytest.fixture(scope="module")
+def neural(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("neural")
+    weights = fill_models_folder(folder / "models", "cpu")
+    with running(
+        folder / "data",
+        folder / "service.log",
+        # No model profile is named: the folder has what the profile needs, so it is chosen.
+        VAS_MODELS_DIR=str(weights),
+        # No score is above 1, so nothing is blocked, but every still is judged.
+        VAS_BLOCKED_LABELS='{"nsfw": 1.0}',
+        VAS_TRANSCRIBER_REPLICAS="1",
+    ) as started:
+        yield started
+
+
+def test_a_job_goes_through_the_neural_models(neural: Service) -> None:
+    titles = [" ".join(process.cmdline()) for process in neural.processes()]
+    for name in DEPLOYMENT_NAMES.values():
+        assert any(f"ServeReplica:vas:{name}" in title for title in titles), name
+    job_id = neural.submit(DEMO)
+    assert neural.ended(job_id, 400)["state"] == "completed"
+    results = neural.results(job_id)
+    cuts = [scene["startTime"] for scene in results["scenes"][1:]]
+    truth = [cut["time_ms"] / 1000 for cut in TRUTH["cuts"]]
+    assert cuts == pytest.approx(truth, abs=TWO_FRAMES_SECONDS)
+    for scene in results["scenes"]:
+        assert scene["description"].strip()
+        assert scene["shotType"] in set(ShotType)
+        assert scene["shotAngle"] in set(ShotAngle)
+    words = [word for segment in results["transcript"]["segments"] for word in segment["words"]]
+    edges = [edge for word in words for edge in (word["startTime"], word["endTime"])]
+    assert all(before <= after for before, after in pairwise(edges))
