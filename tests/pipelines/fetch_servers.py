@@ -208,6 +208,11 @@ class Trap:
             self.peers.append((str(peer[0]), int(peer[1])))
             with contextlib.suppress(OSError), connection:
                 answer(connection, 200, b"caught")
+                # Closing with a request unread would reset the connection under the answer.
+                connection.settimeout(2)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(4096):
+                    pass
 
 
 def has_ipv6_loopback() -> bool:
