@@ -59,29 +59,41 @@ def whisper_tokenizer() -> Any:
     return tokenizer
 
 
+TINY_WHISPER: dict[str, Any] = {
+    "num_mel_bins": 80,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "d_model": 16,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "max_target_positions": 64,
+    "init_std": 0.5,
+}
+
+
 def save_tiny_whisper(folder: Path, *, mel_bins: int = 80) -> Path:
     """A Whisper of two layers and 16 dimensions with the full vocabulary of special tokens."""
+    return save_whisper(folder, TINY_WHISPER | {"num_mel_bins": mel_bins})
+
+
+def save_whisper(
+    folder: Path, sizes: dict[str, Any], *, end_may_be_said: bool = True, **generation: Any
+) -> Path:
+    """A Whisper of the given sizes; ``generation`` adds to how it is to be decoded."""
     torch.manual_seed(SEED)
     tokenizer = whisper_tokenizer()
     identity = tokenizer.convert_tokens_to_ids
+    vocabulary = {"vocab_size": len(tokenizer)} | sizes
     config = WhisperConfig(
-        vocab_size=len(tokenizer),
-        num_mel_bins=mel_bins,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        d_model=16,
-        encoder_ffn_dim=32,
-        decoder_ffn_dim=32,
-        max_target_positions=64,
+        **vocabulary,
         decoder_start_token_id=identity("<|startoftranscript|>"),
         bos_token_id=identity("<|endoftext|>"),
         eos_token_id=identity("<|endoftext|>"),
         pad_token_id=identity("<|endoftext|>"),
         suppress_tokens=[],
         begin_suppress_tokens=[],
-        init_std=0.5,
     )
     model = WhisperForConditionalGeneration(config)
     model.generation_config = GenerationConfig(
@@ -94,18 +106,35 @@ def save_tiny_whisper(folder: Path, *, mel_bins: int = 80) -> Path:
         task_to_id={name: identity(f"<|{name}|>") for name in ("translate", "transcribe")},
         no_timestamps_token_id=identity("<|notimestamps|>"),
         # As the published checkpoints do: nothing but text and the end may be said.
-        suppress_tokens=list(range(257, len(tokenizer))),
+        suppress_tokens=list(range(257 if end_may_be_said else 256, config.vocab_size)),
         begin_suppress_tokens=[identity("<|endoftext|>")],
-        max_length=64,
+        max_length=config.max_target_positions,
+        **generation,
     )
     model.save_pretrained(folder)
-    extractor = WhisperFeatureExtractor(feature_size=mel_bins)
+    extractor = WhisperFeatureExtractor(feature_size=config.num_mel_bins)
     WhisperProcessor(extractor, tokenizer).save_pretrained(folder)
     return folder
 
 
+TINY_CTC: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "conv_dim": (16,) * 7,
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 2,
+}
+
+
 def save_tiny_ctc(folder: Path) -> Path:
     """A wav2vec 2.0 CTC model of one layer that knows the Latin letters."""
+    return save_ctc(folder, {})
+
+
+def save_ctc(folder: Path, sizes: dict[str, Any]) -> Path:
+    """A wav2vec 2.0 CTC model, tiny but for ``sizes``, that knows the Latin letters."""
     torch.manual_seed(SEED)
     folder.mkdir(parents=True, exist_ok=True)
     letters = ["<pad>", "<s>", "</s>", "<unk>", "|", *CTC_ALPHABET]
@@ -114,14 +143,8 @@ def save_tiny_ctc(folder: Path) -> Path:
     tokenizer = Wav2Vec2CTCTokenizer(str(vocabulary))
     config = Wav2Vec2Config(
         vocab_size=len(letters),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        conv_dim=(16,) * 7,
-        num_conv_pos_embeddings=16,
-        num_conv_pos_embedding_groups=2,
         pad_token_id=0,
+        **(TINY_CTC | sizes),
     )
     Wav2Vec2ForCTC(config).save_pretrained(folder)
     extractor = Wav2Vec2FeatureExtractor(return_attention_mask=False)
@@ -149,39 +172,49 @@ def _chat_tokenizer() -> Any:
     return tokenizer
 
 
+TINY_TEXT: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "max_position_embeddings": 8192,
+    "initializer_range": 0.5,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10_000.0,
+        "mrope_section": [2, 3, 3],
+        "mrope_interleaved": True,
+    },
+}
+TINY_SIGHT: dict[str, Any] = {
+    "depth": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_heads": 2,
+    "patch_size": 16,
+    "out_hidden_size": 32,
+    "num_position_embeddings": 64,
+    "deepstack_visual_indexes": [0, 1],
+}
+
+
 def save_tiny_vision_language(folder: Path) -> Path:
     """A Qwen3-VL of two layers and 32 dimensions; one token a byte."""
+    return save_vision_language(folder, TINY_TEXT, TINY_SIGHT, longest_edge=128)
+
+
+def save_vision_language(
+    folder: Path, text: dict[str, Any], sight: dict[str, Any], *, longest_edge: int
+) -> Path:
+    """A Qwen3-VL of the given sizes, whose pictures have up to ``longest_edge`` squared pixels."""
     torch.manual_seed(SEED)
     tokenizer = _chat_tokenizer()
     identity = tokenizer.convert_tokens_to_ids
     config = Qwen3VLConfig(
-        text_config={
-            "vocab_size": len(tokenizer),
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
-            "head_dim": 16,
-            "max_position_embeddings": 8192,
-            "initializer_range": 0.5,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 10_000.0,
-                "mrope_section": [2, 3, 3],
-                "mrope_interleaved": True,
-            },
-        },
-        vision_config={
-            "depth": 2,
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_heads": 2,
-            "patch_size": 16,
-            "out_hidden_size": 32,
-            "num_position_embeddings": 64,
-            "deepstack_visual_indexes": [0, 1],
-        },
+        text_config={"vocab_size": len(tokenizer)} | text,
+        vision_config=sight,
         image_token_id=identity("<|image_pad|>"),
         video_token_id=identity("<|video_pad|>"),
         vision_start_token_id=identity("<|vision_start|>"),
@@ -194,7 +227,7 @@ def save_tiny_vision_language(folder: Path) -> Path:
     )
     model.save_pretrained(folder)
     pictures = Qwen2VLImageProcessor(
-        patch_size=16, size={"shortest_edge": 32 * 32, "longest_edge": 128 * 128}
+        patch_size=16, size={"shortest_edge": 32 * 32, "longest_edge": longest_edge**2}
     )
     processor = Qwen3VLProcessor(
         pictures, tokenizer, Qwen3VLVideoProcessor(), chat_template=_CHAT_TEMPLATE

@@ -1,0 +1,234 @@
+"""Throughput of the neural models at their real sizes, beside the library's bare ``generate``.
+
+    python -m tests.benchmarks.gpu_models [--batches 4 8 16 32] [--rounds 3]   # needs a GPU
+    python -m tests.benchmarks.gpu_models --tiny --batches 2                   # a dry run anywhere
+
+Sizes are those of whisper-large-v3-turbo with wav2vec2-base-960h for the times of words, and of
+Qwen3-VL-4B; the weights are random, so every chunk decodes the same fixed number of tokens, and
+what is said is noise. Ours: ``WhisperTranscriber.transcribe`` with language, decoding, guards and
+alignment; ``VisionLanguageDescriber`` with its answers held to the schema. The ceiling: the
+library's own ``generate`` on prepared inputs, nothing before or after it. Chunks are 30 s, scenes
+three stills of 448x252. Ray is not needed. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from models.backends.transformers.alignment import CtcAligner
+from models.backends.transformers.describer import VisionLanguageDescriber
+from models.backends.transformers.hardware import Hardware, pick_hardware
+from models.backends.transformers.whisper import WhisperTranscriber
+from models.contracts import SAMPLE_RATE_HZ, AudioChunk, SceneStills
+from tests.models.tiny_models import (
+    TINY_SIGHT,
+    TINY_TEXT,
+    TINY_WHISPER,
+    save_ctc,
+    save_vision_language,
+    save_whisper,
+)
+
+CHUNK_SECONDS = 30
+STILLS_A_SCENE = 3
+TURBO: dict[str, Any] = {
+    "vocab_size": 51_866,
+    "num_mel_bins": 128,
+    "encoder_layers": 32,
+    "decoder_layers": 4,
+    "encoder_attention_heads": 20,
+    "decoder_attention_heads": 20,
+    "d_model": 1280,
+    "encoder_ffn_dim": 5120,
+    "decoder_ffn_dim": 5120,
+    "max_target_positions": 448,
+}
+WAV2VEC2_BASE: dict[str, Any] = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "conv_dim": (512,) * 7,
+    "num_conv_pos_embeddings": 128,
+    "num_conv_pos_embedding_groups": 16,
+}
+TEXT_4B: dict[str, Any] = {
+    "vocab_size": 151_936,
+    "hidden_size": 2560,
+    "intermediate_size": 9728,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 32_768,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 5_000_000.0,
+        "mrope_section": [24, 20, 20],
+        "mrope_interleaved": True,
+    },
+}
+SIGHT_4B: dict[str, Any] = {
+    "depth": 24,
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_heads": 16,
+    "patch_size": 16,
+    "out_hidden_size": 2560,
+    "num_position_embeddings": 2304,
+    "deepstack_visual_indexes": [5, 11, 17],
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batches", type=int, nargs="+", default=[4, 8, 16, 32])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=128, help="of a description")
+    parser.add_argument("--tiny", action="store_true", help="tiny models, to see that it runs")
+    options = parser.parse_args()
+    hardware = pick_hardware()
+    found: dict[str, Any] = {
+        "device": _device(hardware),
+        "dtype": str(hardware.dtype).removeprefix("torch."),
+        "tiny": options.tiny,
+        "transcribe": [],
+        "describe": [],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for name, measure in (("transcribe", transcription), ("describe", description)):
+            for batch in options.batches:
+                found[name].append(measure(Path(folder), hardware, batch, options))
+                print(name, found[name][-1], flush=True)
+    print(json.dumps(found))
+
+
+def _device(hardware: Hardware) -> str:
+    return torch.cuda.get_device_name() if hardware.device.type == "cuda" else "cpu"
+
+
+def seconds_of(work: Callable[[], object], rounds: int) -> float:
+    """Median of ``rounds`` after one that is not counted."""
+    taken = []
+    for _ in range(rounds + 1):
+        began = time.perf_counter()
+        work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken[1:])
+
+
+def transcription(
+    folder: Path, hardware: Hardware, batch: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Audio hours per hour at one batch size."""
+    speech, letters = folder / f"whisper-{options.tiny}", folder / f"ctc-{options.tiny}"
+    if not speech.exists():
+        sizes = TINY_WHISPER if options.tiny else TURBO
+        # Without repeats, so that the guard against loops lets the noise pass, as it would speech.
+        save_whisper(speech, sizes, end_may_be_said=False, no_repeat_ngram_size=2)
+        save_ctc(letters, {} if options.tiny else WAV2VEC2_BASE)
+    aligner = CtcAligner(str(letters), pick_hardware(hardware.device.type, "float32"))
+    transcriber = WhisperTranscriber(str(speech), aligner, hardware, max_batch=batch)
+    noise = np.random.default_rng(0).standard_normal((batch, CHUNK_SECONDS * SAMPLE_RATE_HZ))
+    samples = list((0.1 * noise).astype(np.float32))
+    chunks = [AudioChunk(each, "en") for each in samples]
+    ours = seconds_of(lambda: transcriber.transcribe(chunks), options.rounds)
+    bare = seconds_of(_bare_whisper(transcriber, samples, hardware), options.rounds)
+    audio = batch * CHUNK_SECONDS
+    return {
+        "batch": batch,
+        "audio_hours_per_hour": round(audio / ours, 1),
+        "bare_generate": round(audio / bare, 1),
+        "ratio": round(bare / ours, 3),
+    } | _memory()
+
+
+def _bare_whisper(
+    transcriber: WhisperTranscriber, samples: list[Any], hardware: Hardware
+) -> Callable[[], object]:
+    processor, model = transcriber._processor, transcriber._model
+    features = processor.feature_extractor(
+        samples, sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt"
+    ).input_features.to(hardware.device, hardware.dtype)
+    tokens = model.config.max_target_positions // 2
+
+    def generate() -> object:
+        with torch.inference_mode():
+            return model.generate(
+                features,
+                language="en",
+                task="transcribe",
+                return_timestamps=False,
+                max_length=None,
+                max_new_tokens=tokens,
+                do_sample=False,
+            )
+
+    return generate
+
+
+def description(
+    folder: Path, hardware: Hardware, batch: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Pictures and output tokens per second at one batch size."""
+    place = folder / f"describer-{options.tiny}"
+    if not place.exists():
+        text, sight = (TINY_TEXT, TINY_SIGHT) if options.tiny else (TEXT_4B, SIGHT_4B)
+        save_vision_language(place, text, sight, longest_edge=448)
+    describer = VisionLanguageDescriber(str(place), hardware, max_batch=batch)
+    pictures = np.random.default_rng(0).integers(
+        0, 255, (STILLS_A_SCENE, 252, 448, 3), dtype=np.uint8
+    )
+    scenes = [SceneStills(tuple(pictures), 3.0)] * batch
+    # One try of a fixed length: with random weights the schema's text goes on to its bounds.
+    ours = seconds_of(lambda: describer._ask(scenes, options.tokens), options.rounds)
+    bare = seconds_of(_bare_describer(describer, scenes, hardware, options.tokens), options.rounds)
+    return {
+        "batch": batch,
+        "pictures_per_second": round(batch * STILLS_A_SCENE / ours, 2),
+        "tokens_per_second": round(batch * options.tokens / ours, 1),
+        "bare_tokens_per_second": round(batch * options.tokens / bare, 1),
+        "ratio": round(bare / ours, 3),
+    } | _memory()
+
+
+def _bare_describer(
+    describer: VisionLanguageDescriber, scenes: list[SceneStills], hardware: Hardware, tokens: int
+) -> Callable[[], object]:
+    inputs = describer._processor(
+        text=[describer._prompt(scene) for scene in scenes],
+        images=[list(scene.stills) for scene in scenes],
+        padding=True,
+        return_tensors="pt",
+    ).to(hardware.device, hardware.dtype)
+
+    def generate() -> object:
+        with torch.inference_mode():
+            return describer._model.generate(
+                **inputs, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False
+            )
+
+    return generate
+
+
+def _memory() -> dict[str, float]:
+    if not torch.cuda.is_available():
+        return {}
+    return {"peak_gpu_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2)}
+
+
+if __name__ == "__main__":
+    main()

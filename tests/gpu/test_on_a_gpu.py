@@ -1,0 +1,47 @@
+"""The contracts of all tasks with the models of profile ``gpu`` on a real GPU.
+
+Skipped without one. Ray is not needed: ``python -m pytest --noconftest tests/gpu``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.backends.transformers.hardware import Batches, pick_hardware
+from models.sources import LocalModels
+from tests.models.test_task_contracts import *  # noqa: F403  (the same tests, other models)
+from tests.models.tiny_folder import fill_models_folder
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fill_models_folder(tmp_path_factory.mktemp("models"), "gpu")
+
+
+@pytest.fixture
+def models(folder: Path) -> LocalModels:
+    return LocalModels("gpu", folder)
+
+
+def test_half_precision_is_chosen() -> None:
+    assert pick_hardware().dtype in (torch.bfloat16, torch.float16)
+
+
+def test_memory_that_runs_out_halves_the_batch_and_goes_on() -> None:
+    """A real allocation that cannot succeed: half of all memory for each item."""
+    _, total = torch.cuda.mem_get_info()
+    batches = Batches(8)
+
+    def call(items: Sequence[int]) -> list[int]:
+        room = torch.empty(len(items) * total * 2 // 5, dtype=torch.uint8, device="cuda")
+        return [item + room.ndim for item in items]
+
+    assert batches.run(call, range(8)) == list(np.arange(8) + 1)
+    assert batches.limit <= 2
