@@ -21,12 +21,12 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:  # type: ignore[no-redef]
     return fill_models_folder(tmp_path_factory.mktemp("models"), "gpu")
 
 
 @pytest.fixture
-def models(folder: Path) -> LocalModels:
+def models(folder: Path) -> LocalModels:  # type: ignore[no-redef]
     return LocalModels("gpu", folder)
 
 
