@@ -20,13 +20,13 @@ from tests.models.tiny_folder import fill_models_folder
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:  # type: ignore[no-redef]
+@pytest.fixture(scope="module")  # type: ignore[no-redef]
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fill_models_folder(tmp_path_factory.mktemp("models"), "gpu")
 
 
-@pytest.fixture
-def models(folder: Path) -> LocalModels:  # type: ignore[no-redef]
+@pytest.fixture  # type: ignore[no-redef]
+def models(folder: Path) -> LocalModels:
     return LocalModels("gpu", folder)
 
 
