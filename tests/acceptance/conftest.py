@@ -42,6 +42,7 @@ class Service:
     data: Path
     port: int
     clients: list[ApiClient] = field(default_factory=list)
+    metrics_port: int = 0
 
     def client(self) -> ApiClient:
         client = ApiClient(self.base_url, self.api_key)
@@ -118,9 +119,10 @@ class Service:
 @contextlib.contextmanager
 def running(data: Path, log: Path, **environment: str) -> Iterator[Service]:
     """Start ``vas serve`` with ``environment``; stop it in order at the end."""
-    port = free_port()
+    port, metrics_port = free_port(), free_port()
     command = [sys.executable, "-m", "serve_app", "serve", "--json"]
     command += ["--port", str(port), "--data", str(data)]
+    command += ["--metrics-port", str(metrics_port)]
     with log.open("w") as stream:
         process = subprocess.Popen(
             command,
@@ -131,7 +133,9 @@ def running(data: Path, log: Path, **environment: str) -> Iterator[Service]:
             env={**os.environ, "PYTHONPATH": str(PROJECT), **environment},
         )
     try:
-        yield _started(process, data, port, log)
+        started = _started(process, data, port, log)
+        started.metrics_port = metrics_port
+        yield started
     finally:
         _stop(process)
 
