@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ray import serve
 
@@ -26,15 +26,36 @@ METHODS: dict[Task, Callable[[Any, Sequence[Any]], Sequence[Any]]] = {
 """Task -> how a model of it is called with several inputs."""
 
 
+class BatchObserver(Protocol):
+    """Is told of each batch; picklable, opened in the replica's process."""
+
+    def started(self) -> None:
+        """The replica's process runs."""
+        ...
+
+    def batch(self, size: int, seconds: float) -> None:
+        """The model has answered ``size`` inputs in ``seconds``."""
+        ...
+
+
 class ModelReplica:
     """A replica of one task: one input a call, gathered into batches of many jobs' inputs.
 
     The model works in a thread, so the replica's event loop stays free.
     """
 
-    def __init__(self, profile: str, task: Task, models_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        profile: str,
+        task: Task,
+        models_dir: Path | None = None,
+        observer: BatchObserver | None = None,
+    ) -> None:
         entry = REGISTRY[profile][task]
         self._task = task
+        self._observer = observer
+        if observer is not None:
+            observer.started()
         self._model = open_model(profile, task, models_dir)
         self._busy_seconds = 0.0
         self._answered_at = 0.0
@@ -60,7 +81,10 @@ class ModelReplica:
             results = await asyncio.to_thread(METHODS[self._task], self._model, items)
         finally:
             self._under_way -= 1
-            self._busy_seconds += time.perf_counter() - started
+            seconds = time.perf_counter() - started
+            self._busy_seconds += seconds
+        if self._observer is not None:
+            self._observer.batch(len(items), seconds)
         self._batch_sizes[len(items)] = self._batch_sizes.get(len(items), 0) + 1
         self._answered_at = time.monotonic()
         return list(results)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -141,10 +141,28 @@ def run_chain(
     PROCESSING_FAILED if rows went missing, and ObjectStoreUnavailableError if
     the store was away for a step: nobody's fault, worth another try later.
     """
+    return collected(
+        dataset.iter_rows(),
+        control,
+        rows_expected=rows_expected,
+        progress_from=progress_from,
+        progress_to=progress_to,
+    )
+
+
+def collected(
+    done: Iterable[Row],
+    control: Control,
+    *,
+    rows_expected: int,
+    progress_from: float = 0.0,
+    progress_to: float = 1.0,
+) -> list[Row]:
+    """The rows of ``done`` as they come, with progress. Raises as ``run_chain`` does."""
     control.check()
     rows: list[Row] = []
     with paced(control.progress, rows_expected, progress_from, progress_to) as progress:
-        for row in _rows(dataset):
+        for row in done:
             control.check()
             _raise_failure(row)
             rows.append(row)
@@ -153,10 +171,6 @@ def run_chain(
         message = f"{rows_expected} shards went in, {len(rows)} came out."
         raise StageError(StageCode.PROCESSING_FAILED, message)
     return rows
-
-
-def _rows(dataset: Dataset) -> Iterator[Row]:
-    yield from dataset.iter_rows()
 
 
 def _raise_failure(row: Row) -> None:

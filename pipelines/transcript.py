@@ -16,11 +16,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-import ray
-
 from models.sources import ModelSource
-from pipelines.chains import Control, Row, Workspace, guarded, run_chain
+from pipelines.chains import Control, Row, Workspace
 from pipelines.contracts import AudioTrack, StageCode, TranscriptResult
+from pipelines.mapping import Mapped, Mapper, map_on_ray
 from pipelines.merge.chunks import ChunkLimits
 from pipelines.merge.speakers import SpeakerRules, WindowLimits, assign_voices, name_speakers
 from pipelines.merge.words import (
@@ -77,16 +76,17 @@ def transcribe_track(
     control: Control,
     config: TranscriptConfig,
     media_duration_ms: int,
+    mapper: Mapper = map_on_ray,
 ) -> TranscriptResult:
     """The transcript of ``track`` on the timeline of a video of ``media_duration_ms``.
 
     Raises StageError (TRANSCRIPT_FAILED) if a shard fails twice, StageStoppedError if
     ``control`` or the workspace's stop marker says so.
     """
-    plan = _find_or_make_plan(track, workspace, models, control, config)
+    plan = _find_or_make_plan(track, workspace, models, control, config, mapper)
     rows = shard_rows(plan, config)
     missing = [row for row in rows if not _is_done(row, workspace)]
-    _transcribe_shards(missing, workspace, models, control, config)
+    _transcribe_shards(missing, workspace, models, control, config, mapper)
     result = reduce_shards(rows, track, workspace, config, media_duration_ms)
     control.progress(1.0)
     return replace(result, shards_computed=len(missing), shards_reused=len(rows) - len(missing))
@@ -98,16 +98,15 @@ def _find_or_make_plan(
     models: ModelSource,
     control: Control,
     config: TranscriptConfig,
+    mapper: Mapper,
 ) -> ShardPlan:
     """Chain 1: the whole track -> regions -> chunks -> shards of audio (1:1)."""
     row = track_row(track, workspace, config)
     if not workspace.store.exists(row["plan_key"]):
         step = make_speech_regions_step(workspace, models, config.chunks, config.sharding)
-        dataset = ray.data.from_items([row]).map(
-            guarded(step, name="Speech detection", code=StageCode.TRANSCRIPT_FAILED),
-            num_cpus=config.regions_cpus,
-        )
-        run_chain(dataset, control, rows_expected=1, progress_to=_REGIONS_SHARE)
+        code, cpus = StageCode.TRANSCRIPT_FAILED, config.regions_cpus
+        steps = [Mapped(step, "Speech detection", code, cpus)]
+        mapper([row], steps, control, progress_to=_REGIONS_SHARE)
     return ShardPlan.from_json(workspace.store.read_bytes(row["plan_key"]))
 
 
@@ -128,6 +127,7 @@ def _transcribe_shards(
     models: ModelSource,
     control: Control,
     config: TranscriptConfig,
+    mapper: Mapper,
 ) -> None:
     """Chain 2: shard -> words (1:1) -> voice vectors (1:1)."""
     if not rows:
@@ -136,13 +136,12 @@ def _transcribe_shards(
         workspace, models, language=config.language, keyterms=config.keyterms
     )
     embed = make_speaker_embeddings_step(workspace, models, config.windows)
-    code = StageCode.TRANSCRIPT_FAILED
-    dataset = (
-        ray.data.from_items(rows, override_num_blocks=len(rows))
-        .map(guarded(transcribe, name="Transcription", code=code), num_cpus=config.transcribe_cpus)
-        .map(guarded(embed, name="Voice embedding", code=code), num_cpus=config.transcribe_cpus)
-    )
-    run_chain(dataset, control, rows_expected=len(rows), progress_from=_REGIONS_SHARE)
+    code, cpus = StageCode.TRANSCRIPT_FAILED, config.transcribe_cpus
+    steps = [
+        Mapped(transcribe, "Transcription", code, cpus),
+        Mapped(embed, "Voice embedding", code, cpus),
+    ]
+    mapper(rows, steps, control, progress_from=_REGIONS_SHARE)
 
 
 def _plan_name(track: AudioTrack, workspace: Workspace, config: TranscriptConfig) -> str:

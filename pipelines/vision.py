@@ -19,8 +19,9 @@ import numpy as np
 
 from models.contracts import CameraMotion, ShotAngle, ShotType
 from models.sources import ModelSource
-from pipelines.chains import Control, Row, Step, Workspace, guarded, run_chain
+from pipelines.chains import Control, Row, Step, Workspace
 from pipelines.contracts import Scene, StageCode, StageError, VideoSource, VisionResult
+from pipelines.mapping import Mapped, Mapper, map_on_ray
 from pipelines.merge.cuts import Cut, CutConfig, CutDetector
 from pipelines.merge.frame_features import (
     FrameFeatures,
@@ -77,6 +78,7 @@ def analyse_vision(
     models: ModelSource,
     control: Control,
     config: VisionConfig,
+    mapper: Mapper = map_on_ray,
 ) -> VisionResult:
     """The scenes of ``video``; none where it has no cuts.
 
@@ -85,12 +87,12 @@ def analyse_vision(
     the policy does not permit it: then nothing seen of it is kept) and
     StageStoppedError.
     """
-    features = _features_chain(video, workspace, control, config)
+    features = _features_chain(video, workspace, control, config, mapper)
     cuts, times_ms = _find_cuts(features, video, workspace, control, config)
     plans, borders = _plans(cuts, times_ms, video.duration_ms)
     if config.policy.is_active:
-        _policy_chain(plans, times_ms, video, workspace, models, control, config.policy)
-    described = _describe_chain(plans, video, workspace, models, control, config)
+        _policy_chain(plans, times_ms, video, workspace, models, control, config.policy, mapper)
+    described = _describe_chain(plans, video, workspace, models, control, config, mapper)
     control.progress(1.0)
     reused_features = sum(bool(row["reused"]) for row in features)
     computed_scenes = sum(int(row["computed"]) for row in described)
@@ -102,7 +104,11 @@ def analyse_vision(
 
 
 def _features_chain(
-    video: VideoSource, workspace: Workspace, control: Control, config: VisionConfig
+    video: VideoSource,
+    workspace: Workspace,
+    control: Control,
+    config: VisionConfig,
+    mapper: Mapper,
 ) -> list[Row]:
     """1:1, a row a segment, in order of time."""
     rows = [
@@ -121,7 +127,7 @@ def _features_chain(
         with_pictures=config.boundary_weights is not None,
     )
     step = make_features_step(video, workspace, features)
-    done = _mapped(rows, step, "Reading the pictures", control, (0.0, _FEATURES_SHARE))
+    done = _mapped(rows, step, "Reading the pictures", control, (0.0, _FEATURES_SHARE), mapper)
     return sorted(done, key=lambda row: int(row["index"]))
 
 
@@ -145,6 +151,7 @@ def _policy_chain(
     models: ModelSource,
     control: Control,
     policy: ContentPolicy,
+    mapper: Mapper,
 ) -> None:
     """1:1, a row a segment; raises StageError where the policy is broken."""
     stills = [time_ms for plan in plans for time_ms in plan.still_times_ms]
@@ -155,7 +162,8 @@ def _policy_chain(
     rows = [{"index": index, "times_ms": json.dumps(own)} for index, own in by_segment.items()]
     step = make_policy_step(video, workspace, models, policy)
     try:
-        _mapped(rows, step, "Checking the pictures", control, (_FEATURES_SHARE, _POLICY_SHARE))
+        shares = (_FEATURES_SHARE, _POLICY_SHARE)
+        _mapped(rows, step, "Checking the pictures", control, shares, mapper)
     except StageError as error:
         if error.code is StageCode.CONTENT_BLOCKED:
             workspace.store.delete_prefix(workspace.key("vision"))
@@ -169,34 +177,28 @@ def _describe_chain(
     models: ModelSource,
     control: Control,
     config: VisionConfig,
+    mapper: Mapper,
 ) -> list[Row]:
     """1:1, a row a group of neighbouring scenes, in order of time."""
     groups = grouped(plans, video, config.max_scenes_a_task)
     rows = [{"index": index, "plans": plans_to(group)} for index, group in enumerate(groups)]
     step = make_describe_step(video, workspace, models, config.describe)
     start = _POLICY_SHARE if config.policy.is_active else _FEATURES_SHARE
-    done = _mapped(rows, step, "Describing the scenes", control, (start, 1.0))
+    done = _mapped(rows, step, "Describing the scenes", control, (start, 1.0), mapper)
     return sorted(done, key=lambda row: int(row["index"]))
 
 
 def _mapped(
-    rows: list[Row], step: Step, name: str, control: Control, progress: tuple[float, float]
+    rows: list[Row],
+    step: Step,
+    name: str,
+    control: Control,
+    progress: tuple[float, float],
+    mapper: Mapper,
 ) -> list[Row]:
-    """``step`` over ``rows`` as Ray Data tasks, a row each."""
-    if not rows:
-        return []
-    import ray.data
-
-    dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
-        guarded(step, name=name, code=StageCode.VISION_FAILED), num_cpus=1
-    )
-    return run_chain(
-        dataset,
-        control,
-        rows_expected=len(rows),
-        progress_from=progress[0],
-        progress_to=progress[1],
-    )
+    """``step`` over ``rows``."""
+    mapped = Mapped(step, name, StageCode.VISION_FAILED)
+    return mapper(rows, [mapped], control, progress_from=progress[0], progress_to=progress[1])
 
 
 def _find_cuts(

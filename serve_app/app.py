@@ -21,6 +21,8 @@ from serve_app.jobs.thumbnails import router as thumbnail_routes
 from serve_app.keys.portal import router as portal_routes
 from serve_app.keys.routes import open_router as sign_in_routes
 from serve_app.keys.routes import router as key_routes
+from serve_app.observing.readiness import ReadinessProbe
+from serve_app.observing.routes import router as observing_routes
 from serve_app.payments.providers import find_provider
 from serve_app.payments.routes import router as payment_routes
 from serve_app.uploads.routes import UploadGate
@@ -43,6 +45,7 @@ ROUTERS = (
     sign_in_routes,
     payment_routes,
     portal_routes,
+    observing_routes,
 )
 
 
@@ -67,8 +70,9 @@ def build_api(world: World) -> FastAPI:
     app.state.world = world
     # Loaded here, not by the first notification: the library takes a while.
     app.state.payment_provider = find_provider(world.settings)
-    app.state.upload_gate = UploadGate(world.settings.max_concurrent_uploads)
-    app.add_middleware(RequestIdMiddleware)
+    app.state.upload_gate = UploadGate(world.settings.max_concurrent_uploads, world.meters)
+    app.state.readiness = ReadinessProbe(world)
+    app.add_middleware(RequestIdMiddleware, meters=world.meters)
     install_error_handlers(app)
     install_methods(app, ROUTERS)
     for router in ROUTERS:

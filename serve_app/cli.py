@@ -16,6 +16,8 @@ import httpx
 import typer
 
 from serve_app import operator_commands
+from serve_app.cli_backfill import BACKFILL_ERRORS, backfill_app
+from serve_app.cli_cluster import CLUSTER_ERRORS, add_cluster_commands
 from serve_app.cli_models import MODEL_ERRORS, models_app
 from serve_app.cli_money import MONEY_ERRORS, add_money_commands
 from serve_app.cli_output import (
@@ -47,9 +49,11 @@ app.add_typer(accounts_app, name="accounts")
 app.add_typer(keys_app, name="keys")
 app.add_typer(sessions_app, name="sessions")
 add_money_commands(app, accounts_app)
+add_cluster_commands(app)
 app.add_typer(webhooks_app, name="webhooks")
 app.add_typer(policy_app, name="policy")
 app.add_typer(models_app, name="models")
+app.add_typer(backfill_app, name="backfill")
 
 
 class Mode(StrEnum):
@@ -87,6 +91,8 @@ USER_ERRORS = (
     *WEBHOOK_ERRORS,
     *POLICY_ERRORS,
     *MODEL_ERRORS,
+    *BACKFILL_ERRORS,
+    *CLUSTER_ERRORS,
     ContentPolicyError,
 )
 
@@ -149,11 +155,13 @@ def sessions_create(account: str, data: DataOption = None, as_json: JsonOption =
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Port of Prometheus metrics.")] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the service until it is interrupted."""
-    with _started(settings_with(data, host=host, port=port), quiet=as_json) as (base, key):
+    settings = settings_with(data, host=host, port=port, metrics_port=metrics_port)
+    with _started(settings, quiet=as_json) as (base, key):
         if as_json:
             show({"baseUrl": base, "apiKey": key}, as_json=True)
             sys.stdout.flush()

@@ -16,10 +16,15 @@ from serve_app.app import build_api
 from serve_app.content_policy import load_content_policy
 from serve_app.model_choice import with_models_chosen
 from serve_app.model_deployments import model_application
+from serve_app.observing.logs import configure_logging
+from serve_app.observing.ray_meters import RayMeters
 from serve_app.settings import Settings
 from serve_app.world import build_world
 
 APP_NAME = "vas"
+
+_PLACEMENT_SHARE = 0.001
+"""Of the resource that marks a node, so that one unit of it holds a thousand replicas."""
 
 
 @serve.ingress()
@@ -30,7 +35,8 @@ class Api:
         self._settings = settings
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return build_api(build_world(self._settings))
+        configure_logging(self._settings, "api")
+        return build_api(build_world(self._settings, RayMeters()))
 
 
 class RunnerReplica:
@@ -39,8 +45,9 @@ class RunnerReplica:
     async def __init__(self, settings: Settings, *_: Any) -> None:  # type: ignore[misc]
         from serve_app.runner.runner import Runner
 
+        configure_logging(settings, "runner")
         models = ServedModels(APP_NAME, settings.model_profile, settings.models_dir)
-        self._runner = Runner(build_world(settings), models)
+        self._runner = Runner(build_world(settings, RayMeters()), models)
         self._running = asyncio.create_task(self._runner.run())
 
     def check_health(self) -> None:
@@ -64,7 +71,8 @@ class WebhookSender:
     async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
         from serve_app.webhooks.sender import Sender
 
-        self._sender = Sender(build_world(settings))
+        configure_logging(settings, "sender")
+        self._sender = Sender(build_world(settings, RayMeters()))
         self._running = asyncio.create_task(self._sender.run())
 
     def check_health(self) -> None:
@@ -79,12 +87,19 @@ class WebhookSender:
 
 
 def build_app(settings: Settings) -> Application:
-    """The application graph. Nothing takes a whole CPU: Ray Data's tasks need them.
+    """The application graph. Nothing of it but models takes CPUs: Ray Data's tasks need them.
 
     Raises ContentPolicyError where the settings' content policy cannot be applied, and
     ModelProfileError where their models cannot serve.
     """
-    settings = with_models_chosen(settings)
+    return build_named_app(with_models_chosen(settings))
+
+
+def build_named_app(settings: Settings) -> Application:
+    """The application graph for settings that name their models, which may serve on other nodes.
+
+    Raises ContentPolicyError where the settings' content policy cannot be applied.
+    """
     classifies = bool(load_content_policy(settings).label_limits)
     models = [
         model_application(settings, task)
@@ -94,10 +109,11 @@ def build_app(settings: Settings) -> Application:
     runner = serve.deployment(
         RunnerReplica,
         name="Runner",
+        num_replicas=settings.runners,
         max_ongoing_requests=8,
         health_check_period_s=2,
         graceful_shutdown_timeout_s=15,
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options=_placement(settings),
     ).bind(settings, *models)
     sender = serve.deployment(
         WebhookSender,
@@ -105,7 +121,7 @@ def build_app(settings: Settings) -> Application:
         num_replicas=settings.webhook_senders,
         health_check_period_s=2,
         graceful_shutdown_timeout_s=15,
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options=_placement(settings),
     ).bind(settings)
     return serve.deployment(
         Api,
@@ -117,5 +133,12 @@ def build_app(settings: Settings) -> Application:
         graceful_shutdown_timeout_s=15,
         # A line a request, formatted and written, is a good part of a small request's time.
         logging_config={"enable_access_log": False},
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options=_placement(settings),
     ).bind(settings, runner, sender)
+
+
+def _placement(settings: Settings) -> dict[str, Any]:
+    """No CPU, which tasks need; on nodes of the named resource, which all others may then leave."""
+    if settings.service_resource is None:
+        return {"num_cpus": 0}
+    return {"num_cpus": 0, "resources": {settings.service_resource: _PLACEMENT_SHARE}}

@@ -14,6 +14,7 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,8 +24,9 @@ import httpx
 import psutil
 
 from serve_app.credits.pricing import load_prices
-from serve_app.haproxy_front import write_front
 from serve_app.model_choice import chosen_models
+from serve_app.node_environment import LONGEST_HAPROXY_FOLDER, node_environment, reachable
+from serve_app.observing.logs import logging_for
 from serve_app.payments.providers import find_provider
 from serve_app.settings import Settings
 from storage.database import embedded_postgres, migrate
@@ -33,8 +35,8 @@ log = logging.getLogger("vas.service")
 
 READY_TIMEOUT_SECONDS = 120
 _RUN_RECORD = "run.json"
-_LONGEST_TEMPORARY_FOLDER = 97 - len("/vas-12345678/haproxy/" + 56 * "0" + "/admin.sock")
-"""Ray puts HAProxy's socket into a folder named with 56 digits."""
+_RAY_STARTS = 3
+_LONGEST_TEMPORARY_FOLDER = LONGEST_HAPROXY_FOLDER - len("/vas-12345678/haproxy")
 
 
 class PortInUseError(Exception):
@@ -55,13 +57,16 @@ def running_service(settings: Settings) -> Iterator[str]:
     """
     with contextlib.ExitStack() as stack:
         settings = stack.enter_context(prepared(settings))
+        stack.enter_context(logging_for(settings, "service"))
         _require_what_is_named(settings)
         run_dir = stack.enter_context(_run_folder())
         _clear_earlier_run(settings.data_dir)
         require_free_port(settings.host, settings.port)
+        if settings.metrics_port is not None:
+            require_free_port("127.0.0.1", settings.metrics_port)
         stack.enter_context(_ray(settings, run_dir))
         stack.enter_context(_serve(settings, run_dir))
-        base = f"http://{_reachable(settings.host)}:{settings.port}"
+        base = f"http://{reachable(settings.host)}:{settings.port}"
         _wait_until_ready(base)
         _record_run(settings.data_dir, run_dir)
         yield f"{base}/v1/api"
@@ -82,6 +87,8 @@ def prepared(settings: Settings) -> Iterator[Settings]:
     data_dir = settings.data_dir.expanduser().resolve()
     data_dir.mkdir(parents=True, exist_ok=True)
     changes: dict[str, object] = {"data_dir": data_dir}
+    if settings.log_dir is None:
+        changes["log_dir"] = data_dir / "logs"
     if not settings.secret_key.get_secret_value():
         changes["secret_key"] = _own_secret_key(data_dir)
     with contextlib.ExitStack() as stack:
@@ -103,7 +110,7 @@ def _own_secret_key(data_dir: Path) -> str:
 
 @contextlib.contextmanager
 def _run_folder() -> Iterator[Path]:
-    """A short path: the longest Unix socket below it, HAProxy's, must fit into 97 bytes."""
+    """A short path: the longest Unix socket below it is HAProxy's."""
     usual = tempfile.gettempdir()
     short = usual if len(usual) <= _LONGEST_TEMPORARY_FOLDER else "/tmp"  # noqa: S108
     folder = Path(tempfile.mkdtemp(prefix="vas-", dir=short))
@@ -131,61 +138,63 @@ def free_port() -> int:
 
 
 def _environment(settings: Settings, run_dir: Path) -> dict[str, str]:
-    haproxy = run_dir / "haproxy"
-    haproxy.mkdir()
-    public = settings.public_url or f"http://{_reachable(settings.host)}:{settings.port}"
-    front = write_front(haproxy, docs_url=f"{public.rstrip('/')}/docs/errors")
-    return {
-        "RAY_SERVE_HAPROXY_BINARY_PATH": str(front),
-        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    return node_environment(settings, run_dir / "haproxy") | {
+        # Several services may share a machine.
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
-        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(haproxy / "haproxy.cfg"),
-        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(haproxy / "admin.sock"),
-        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(haproxy),
-        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(haproxy / "server-state"),
-        "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
-        # A replica that was lost with reads under way: another one answers them.
-        "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
-        "RAY_SERVE_HAPROXY_RETRIES": "10",
-        "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S": str(settings.answer_timeout_seconds),
-        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": str(settings.answer_timeout_seconds),
-        # Replicas run our code on their own event loop: nothing in the API process blocks.
-        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-        # Ray Data tasks call models from plain threads, which have no event loop.
-        "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "1",
-        # Model calls carry arrays of megabytes, which Ray's object store moves without copies.
-        "RAY_SERVE_USE_GRPC_BY_DEFAULT": "0",
         # A stopping service has no clients to drain: its owner asked for the stop.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0.5",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-        "RAY_AIR_NEW_OUTPUT": "0",
     }
 
 
 @contextlib.contextmanager
 def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
     os.environ.update(_environment(settings, run_dir))
+    if "ray" not in sys.modules:
+        # A node that nobody joins: its ports, that of the metrics too, stay on loopback. Ray
+        # decides when it is imported, by the variable that keeps laptops from being clusters.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     import ray
 
     # Remarks of the machinery on its start and stop are for its log files, not for the terminal.
     logging.getLogger("ray").setLevel(logging.ERROR)
 
-    ray.init(
-        num_cpus=settings.ray_cpus,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        _node_ip_address="127.0.0.1",
-        object_store_memory=512 * 1024**2,
-        _temp_dir=str(run_dir / "ray"),
-    )
+    _start_ray(settings, run_dir)
     try:
         yield
     finally:
         with _quiet():
             ray.shutdown()
+
+
+def _start_ray(settings: Settings, run_dir: Path) -> None:
+    """Raises ServiceStartError where Ray's processes did not come up in time, three times."""
+    import ray
+
+    for attempt in range(1, _RAY_STARTS + 1):
+        try:
+            ray.init(
+                num_cpus=settings.ray_cpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1",
+                object_store_memory=512 * 1024**2,
+                _metrics_export_port=settings.metrics_port,
+                _temp_dir=str(run_dir / "ray"),
+            )
+        except Exception as error:
+            # Ray gives its processes 30 s, which no setting changes and a busy machine may
+            # need, and says so with a plain Exception.
+            if "timed out during startup" not in str(error):
+                raise
+            log.warning("Ray did not start in time (%s of %s)", attempt, _RAY_STARTS)
+            with _quiet():
+                ray.shutdown()
+        else:
+            return
+    message = "Ray's processes do not start in time: the machine is too busy."
+    raise ServiceStartError(message)
 
 
 @contextlib.contextmanager
@@ -237,10 +246,6 @@ def _wait_until_ready(base: str) -> None:
                 last = f"status {answer.status_code}"
             time.sleep(0.1)
     raise ServiceStartError(f"{base} did not become ready: {last}.")
-
-
-def _reachable(host: str) -> str:
-    return "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104  (compared, not bound)
 
 
 def _proxies(run_dir: Path) -> list[psutil.Process]:

@@ -8,6 +8,7 @@ from ray.serve import Application
 from models.deployments import ModelReplica
 from models.registry import REGISTRY, Task
 from models.sources import DEPLOYMENT_NAMES
+from serve_app.observing.ray_meters import ModelObserver
 from serve_app.settings import Settings
 
 _QUEUED_BATCHES = 1024
@@ -19,9 +20,9 @@ def model_application(settings: Settings, task: Task) -> Application:
     entry = REGISTRY[settings.model_profile][task]
     # Two batches a replica: one being worked on, one gathering.
     at_once = 1 if entry.max_batch == 1 else 2 * entry.max_batch
-    options: dict[str, float] = {"num_cpus": 0}
-    if entry.gpus:
-        options["num_gpus"] = entry.gpus
+    options = {"num_cpus": 0.0, "num_gpus": entry.gpus}
+    if not entry.gpus:
+        options = {"num_cpus": settings.model_cpus}
     return serve.deployment(
         ModelReplica,
         name=DEPLOYMENT_NAMES[task],
@@ -39,7 +40,7 @@ def model_application(settings: Settings, task: Task) -> Application:
         health_check_timeout_s=120,
         graceful_shutdown_timeout_s=20,
         ray_actor_options=options,
-    ).bind(settings.model_profile, task, settings.models_dir)
+    ).bind(settings.model_profile, task, settings.models_dir, ModelObserver(settings, task))
 
 
 def most_replicas(settings: Settings, task: Task) -> int:

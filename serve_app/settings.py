@@ -40,6 +40,24 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=1, le=65_535, description="Port to listen on.")
 
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="The least that is logged."
+    )
+    log_format: Literal["json", "text"] = Field(
+        "json", description="One JSON object a record, or a line for people."
+    )
+    log_dir: Path | None = Field(
+        None,
+        description="Folder of service.log; else `logs` in the data folder under `vas serve`, "
+        "and the standard error of Ray's workers on a cluster.",
+    )
+    metrics_port: int | None = Field(
+        None,
+        ge=1,
+        le=65_535,
+        description="Port of the Prometheus metrics under `vas serve`; without it any free one.",
+    )
+
     trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
         (ip_network("127.0.0.0/8"), ip_network("::1/128")),
         description="Networks of proxies whose X-Forwarded-For is believed.",
@@ -79,6 +97,12 @@ class Settings(BaseSettings):
     )
 
     max_active_jobs: int = Field(50, ge=1, le=100_000, description="Unfinished jobs an account.")
+    runners: int = Field(1, ge=1, le=256, description="Replicas of the runner that drives jobs.")
+    service_resource: str | None = Field(
+        None,
+        pattern="^[A-Za-z][A-Za-z0-9_.-]*$",
+        description="Ray resource of nodes that run API, runners and senders; without it any may.",
+    )
     runner_concurrency: int = Field(2, ge=1, le=64, description="Jobs a runner drives at once.")
     lease_seconds: Seconds = Field(15, description="How long a runner may be silent.")
     heartbeat_seconds: Seconds = Field(1, description="How often a runner renews its leases.")
@@ -150,6 +174,13 @@ class Settings(BaseSettings):
     model_min_replicas: int = Field(
         1, ge=0, le=256, description="Replicas of each model that stay when idle; 0 frees its GPU."
     )
+    model_cpus: float = Field(
+        0,
+        ge=0,
+        le=256,
+        description="CPUs that a replica without a GPU takes: what Ray starts nodes for. "
+        "0: replicas share what there is, right on one machine.",
+    )
     model_upscale_seconds: Seconds = Field(
         5, description="How long a model's queue must be long before it gets another replica."
     )
@@ -194,7 +225,7 @@ class Settings(BaseSettings):
         description="How long media, segments and unused stills stay after a job has ended.",
     )
 
-    @field_validator("blocked_hashes_file", "boundary_weights")
+    @field_validator("blocked_hashes_file", "boundary_weights", "log_dir")
     @classmethod
     def _name_from_anywhere(cls, path: Path | None) -> Path | None:
         """Replicas work in folders of their own."""

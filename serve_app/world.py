@@ -1,13 +1,14 @@
-"""What the service's parts are handed: settings, database, stores, signer. Built once a process."""
+"""What the service's parts are handed: settings, database, stores, meters. Built once a process."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipelines.policy.contracts import ContentPolicy
 from serve_app.content_policy import load_content_policy
 from serve_app.credits.pricing import PriceTable, load_prices
 from serve_app.http.signing import Signer
+from serve_app.observing.metrics import SILENT, Meters
 from serve_app.sealing import Sealer
 from serve_app.settings import Settings
 from storage.database import Database
@@ -25,9 +26,10 @@ class World:
     sealer: Sealer
     prices: PriceTable
     content_policy: ContentPolicy
+    meters: Meters = field(default=SILENT)
 
 
-def build_world(settings: Settings) -> World:
+def build_world(settings: Settings, meters: Meters = SILENT) -> World:
     """Connect a process to what ``settings`` name; ValueError without database or secret key."""
     if settings.database_url is None:
         raise ValueError("VAS_DATABASE_URL is not set and no embedded server was started.")
@@ -46,4 +48,5 @@ def build_world(settings: Settings) -> World:
         sealer=Sealer(secret),
         prices=load_prices(settings.price_file),
         content_policy=load_content_policy(settings),
+        meters=meters,
     )

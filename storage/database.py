@@ -72,6 +72,8 @@ class Database:
             max_overflow=0,
             pool_timeout=10,
             pool_pre_ping=False,
+            # Parameters of a failed statement are clients' data; errors end up in the log.
+            hide_parameters=True,
             connect_args={"connect_timeout": 10, "prepare_threshold": 2} | self._options,
         )
         self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT")

@@ -55,6 +55,13 @@ async def rotate(connection: AsyncConnection, account_id: uuid.UUID, fresh: byte
     return await _read(connection, account_id)
 
 
+async def find_any_sealed(connection: AsyncConnection) -> bytes | None:
+    """Any account's sealed secret: whoever cannot open it has another key than its writer."""
+    query = select(signing_secrets.c.current).limit(1)
+    sealed: bytes | None = (await connection.execute(query)).scalar_one_or_none()
+    return sealed
+
+
 async def _read(connection: AsyncConnection, account_id: uuid.UUID) -> SealedSecret:
     table = signing_secrets.c
     still_signs = (table.rotated_at > func.now() - OVERLAP).label("still_signs")

@@ -86,6 +86,22 @@ class BlankRun:
     blank: Blank
 
 
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What may be cuts in a video. Limits of confidence are tried on it without looking again."""
+
+    cuts: tuple[Cut, ...]
+    wipes: tuple[Gradual, ...]
+    blanks: tuple[BlankRun, ...]
+    duration_ms: int
+
+    def select(self, config: CutConfig) -> tuple[Cut, ...]:
+        """The cuts, in order."""
+        wipes = [wipe for wipe in self.wipes if wipe.confidence >= config.min_wipe]
+        found = without_visits(list(self.cuts), best_graduals(wipes))
+        return select_cuts(found, list(self.blanks), self.duration_ms, config)
+
+
 class CutDetector:
     """Feed it the features of a video in order, then ask for its cuts."""
 
@@ -109,13 +125,16 @@ class CutDetector:
 
     def finish(self, duration_ms: int) -> tuple[Cut, ...]:
         """The cuts of the whole video, in order; the detector is used up."""
+        return self.candidates(duration_ms).select(self._config)
+
+    def candidates(self, duration_ms: int) -> Candidates:
+        """All that may be cuts, whatever the limits of confidence; the detector is used up."""
         while self._next < len(self._frames):
             self._decide(min(self._next + _BLOCK_FRAMES, len(self._frames)))
         self._close_blank(duration_ms)
         graduals = [_gradual_cut(gradual) for gradual in best_graduals(self._graduals)]
-        wipes = [wipe for wipe in self._wipes if wipe.confidence >= self._config.min_wipe]
-        found = without_visits(self._hard + graduals, best_graduals(wipes))
-        return select_cuts(found, self._blanks, duration_ms, self._config)
+        found = tuple(self._hard + graduals)
+        return Candidates(found, tuple(self._wipes), tuple(self._blanks), duration_ms)
 
     def _decide(self, end: int) -> None:
         """Find what happens at frames ``self._next`` to ``end`` and let go of older ones."""

@@ -3,7 +3,8 @@
 Agglomerative clustering (average linkage, cosine distance) of windows of speech,
 then each window to the nearest voice, with a penalty on changing voices. Where the
 evidence for several voices is weak the answer is one: a wrong turn disturbs a
-reader more than a missing one.
+reader more than a missing one. Whoever knows how many speak can say so; then it is
+that many, whatever the evidence, as long as there are windows that differ.
 """
 
 from __future__ import annotations
@@ -23,9 +24,14 @@ Curve = npt.NDArray[np.float64]
 Vectors = npt.NDArray[np.floating]
 """Unit vectors, shape (windows, dimensions)."""
 Labels = npt.NDArray[np.intp]
+Clusters = npt.NDArray[np.int32]
 
 TimeSpan = tuple[float, float]
 """Start and end in seconds of the track."""
+
+
+_SAME_VOICE = 1e-6
+"""Cosine distance below which two windows differ by rounding only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,8 @@ class SpeakerRules:
     """How voices are told apart. The distance suits the embedder: calibrate it with one."""
 
     enabled: bool = True
+    expected: int | None = None
+    """How many voices there are, where somebody knows; then thresholds do not decide."""
     distance: float = 0.12
     """Mean cosine distance from which two clusters are two voices. Measured with the
     embedded embedder: within one voice 0.055 (95th percentile 0.126), between voices 0.43
@@ -45,6 +53,7 @@ class SpeakerRules:
     switch_penalty: float = 0.02
     """Cosine distance that a change of voice between neighbouring windows must win."""
     max_voices: int = 8
+    """The most that are believed in without being expected."""
     max_exemplars: int = 1500
     """Windows that are clustered; the others join the nearest voice. Bounds memory
     (9 MB of distances) and time (under a second) for tracks of any length."""
@@ -124,13 +133,25 @@ def assign_voices(seconds: Curve, vectors: Vectors, rules: SpeakerRules) -> Labe
     """
     count = len(seconds)
     everyone = np.zeros(count, dtype=np.intp)
-    if not rules.enabled or count < 2:
+    if not rules.enabled or count < 2 or rules.expected == 1:
         return everyone
     centres = _voices(vectors, seconds, rules)
     if len(centres) < 2:
         return everyone
     distances = 1.0 - vectors.astype(np.float64) @ centres.T
-    return _in_order_of_appearance(_smooth_path(distances, rules.switch_penalty))
+    if rules.expected is None:
+        return _in_order_of_appearance(_smooth_path(distances, rules.switch_penalty))
+    return _in_order_of_appearance(_path_with_every_voice(distances, rules.switch_penalty))
+
+
+def _path_with_every_voice(distances: Curve, penalty: float) -> Labels:
+    """As smooth as it can be without losing a voice that is known to be there."""
+    path = _smooth_path(distances, penalty)
+    for eased in (penalty / 4, 0.0):
+        if len(np.unique(path)) == distances.shape[1]:
+            break
+        path = _smooth_path(distances, eased)
+    return path
 
 
 def _voices(vectors: Vectors, seconds: Curve, rules: SpeakerRules) -> Curve:
@@ -138,7 +159,11 @@ def _voices(vectors: Vectors, seconds: Curve, rules: SpeakerRules) -> Curve:
     chosen = _exemplars(len(vectors), rules.max_exemplars)
     sample, weights = vectors[chosen].astype(np.float64), seconds[chosen]
     between = pdist(sample, "cosine")
-    labels = fcluster(linkage(between, method="average"), rules.distance, criterion="distance")
+    tree = linkage(between, method="average")
+    if rules.expected is not None:
+        labels, kept = _expected_voices(tree, weights, rules.expected, rules.min_seconds)
+        return _centroids(sample, labels, weights, kept)
+    labels = fcluster(tree, rules.distance, criterion="distance")
     # Of the sample, not scaled up to the track: one odd window must not stand for a voice.
     heard = {label: weights[labels == label].sum() for label in np.unique(labels)}
     kept = sorted(heard, key=lambda label: -heard[label])[: rules.max_voices]
@@ -148,6 +173,29 @@ def _voices(vectors: Vectors, seconds: Curve, rules: SpeakerRules) -> Curve:
     return _centroids(sample, labels, weights, kept)
 
 
+def _expected_voices(
+    tree: Curve, weights: Curve, expected: int, min_seconds: float
+) -> tuple[Clusters, list[int]]:
+    """A cluster number a window, and the clusters that are voices: ``expected``, or all there are.
+
+    The coarsest cut that has so many clusters of some length: an odd window, a cough,
+    is far from everything and would otherwise take the place of somebody who talks.
+    """
+    distinct = 1 + int(np.count_nonzero(tree[:, 2] > _SAME_VOICE))
+    expected = min(expected, distinct)
+    # By rank, not by height: a cut between equal heights is a cut too.
+    ranked = tree.copy()
+    ranked[:, 2] = np.arange(1, len(tree) + 1)
+    for count in range(expected, distinct + 1):
+        labels = fcluster(ranked, count, criterion="maxclust")
+        heard = np.bincount(labels, weights=weights)
+        kept = np.flatnonzero((heard > 0) & (heard >= min_seconds))
+        if len(kept) == expected:
+            return labels, kept.tolist()
+    labels = fcluster(ranked, expected, criterion="maxclust")
+    return labels, np.unique(labels).tolist()
+
+
 def _exemplars(count: int, limit: int) -> npt.NDArray[np.intp]:
     """Indices of at most ``limit`` windows, evenly over the track."""
     return np.unique(np.linspace(0, count - 1, min(count, limit)).round().astype(np.intp))
@@ -155,7 +203,7 @@ def _exemplars(count: int, limit: int) -> npt.NDArray[np.intp]:
 
 def _centroids(
     vectors: Curve,
-    labels: npt.NDArray[np.int32],
+    labels: Clusters,
     weights: Curve,
     kept: Sequence[int],
 ) -> Curve:
@@ -167,7 +215,7 @@ def _centroids(
     return unit
 
 
-def _silhouette(between: Curve, labels: npt.NDArray[np.int32], kept: Sequence[int]) -> float:
+def _silhouette(between: Curve, labels: Clusters, kept: Sequence[int]) -> float:
     """Mean over the windows of the kept voices: 1 far apart, 0 no structure."""
     inside = np.flatnonzero(np.isin(labels, kept))
     members = (labels[inside, None] == np.array(kept)[None, :]).astype(np.float64)

@@ -44,6 +44,10 @@ _NOTES: dict[str, tuple[str, dict[str, Any]]] = {
         {"pattern": IDEMPOTENCY_KEY_PATTERN},
     ),
     "keyterms": ("Words that the transcription should know.", {}),
+    "speakersExpected": (
+        "How many people speak, where you know; of several audio tracks, on each of them.",
+        {},
+    ),
     "fileName": ("Only the last path component is kept.", _FILE_NAME),
     "fileSizeBytes": (
         "Lets an oversized file be refused before it is sent; a file of another size is refused.",

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.http.client_address import client_address
 from serve_app.http.rate_limits import Bucket, check_rate, rate_headers
+from serve_app.observing.log_context import note
 from serve_app.world import World
 from storage.access import (
     Caller,
@@ -105,6 +106,7 @@ async def _admit_key(request: Request, bucket: Bucket) -> None:
     if caller.suspended:
         raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
     request.state.account_id = caller.account_id
+    note(accountId=caller.account_id)
 
 
 async def _find_caller(request: Request, key: str, bucket: Bucket) -> Caller | None:
@@ -116,6 +118,8 @@ async def _find_caller(request: Request, key: str, bucket: Bucket) -> Caller | N
     if found is None:
         return None
     caller, request.state.job = found
+    if request.state.job is not None:
+        note(jobId=request.state.job.id)
     return caller
 
 
@@ -186,6 +190,7 @@ async def _admit_session(request: Request) -> None:
     if found.suspended:
         raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
     request.state.account_id = found.account_id
+    note(accountId=found.account_id)
 
 
 def add_answer_headers(request: Request, headers: dict[str, str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import time
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -16,6 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.http.methods import allow_header
+from serve_app.observing.log_context import enter_context, leave_context
+from serve_app.observing.metrics import SILENT, Meters
+from serve_app.observing.requests import record_request
 from storage.database import UNAVAILABLE
 from storage.objects import ObjectStoreUnavailableError
 
@@ -86,12 +90,15 @@ def json_path(location: tuple[int | str, ...]) -> str:
 class RequestIdMiddleware:
     """Gives every request an id of our own making and returns it in ``X-Request-Id``.
 
+    The log's records bear that id, and the request is metered once it is over.
+
     It also ends what no handler knows, and does so here because an exception that
     reached the server would make it close the connection after the answer.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, meters: Meters = SILENT) -> None:
         self.app = app
+        self._meters = meters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -99,12 +106,14 @@ class RequestIdMiddleware:
             return
         identifier = f"req_{secrets.token_hex(16)}"
         scope["vas_request_id"] = identifier
-        started = False
+        began = time.perf_counter()
+        context = enter_context({"requestId": identifier})
+        status = 0
 
         async def send_with_id(message: Message) -> None:
-            nonlocal started
-            started = True
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 # A replayed answer keeps the id that stands in its body.
                 MutableHeaders(scope=message).setdefault("X-Request-Id", identifier)
             await send(message)
@@ -113,10 +122,13 @@ class RequestIdMiddleware:
             await self.app(scope, receive, send_with_id)
         except Exception:
             log.exception("request %s failed", identifier)
-            if started:
+            if status:
                 raise
             answer = failure(Request(scope), ApiError(ErrorCode.INTERNAL_ERROR))
             await answer(scope, receive, send_with_id)
+        finally:
+            record_request(self._meters, scope, status, time.perf_counter() - began)
+            leave_context(context)
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -51,24 +51,24 @@ async def end_job(
     return True
 
 
-async def finish_if_ended(connection: Connection, job_id: uuid.UUID) -> None:
-    """End a processing job once none of its stages is open any more."""
+async def finish_if_ended(connection: Connection, job_id: uuid.UUID) -> JobState | None:
+    """End a processing job once none of its stages is open any more; its end, if this was it."""
     job = await jobs.find_job(connection, job_id)
     if job is None or any(stage.status not in ENDED_STATUSES for stage in job.stages.values()):
-        return
+        return None
     failed = [
         job.stages[name] for name in StageName if job.stages[name].status is StageStatus.FAILED
     ]
     if not failed:
-        await end_job(connection, job, JobState.COMPLETED)
-        return
-    await end_job(
+        return JobState.COMPLETED if await end_job(connection, job, JobState.COMPLETED) else None
+    moved = await end_job(
         connection,
         job,
         JobState.FAILED,
         error_code=failed[0].error_code,
         error_message=failed[0].error_message,
     )
+    return JobState.FAILED if moved else None
 
 
 async def _write_event(connection: Connection, job_id: uuid.UUID, state: JobState) -> None:

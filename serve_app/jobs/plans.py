@@ -210,6 +210,7 @@ def _source(
         "clips": clips or [],
         "audio": audio or [],
         "keyterms": body.keyterms or [],
+        "speakers_expected": body.speakersExpected,
     }
 
 

@@ -17,6 +17,7 @@ from serve_app.http.queries import one_of, read_integer, single
 from serve_app.jobs import results, service
 from serve_app.jobs.rendering import render_job, render_summary
 from serve_app.jobs.thumbnails import with_thumbnails
+from serve_app.observing.jobs import record_job_end
 from storage.job_lists import LEGACY_FILTERS, list_jobs
 from storage.job_records import JobRecord
 from storage.types import JobState
@@ -128,4 +129,5 @@ async def cancel_job_deprecated(request: Request, jobId: str) -> Response:  # no
 async def _cancel(request: Request, job_id: str) -> dict[str, Any]:
     async with world_of(request).database.transaction() as connection:
         job = await service.cancel_job(connection, account_of(request), job_id)
+    record_job_end(world_of(request).meters, job.state)
     return render_job(job, base_url(request))

@@ -29,6 +29,7 @@ MAX_CLIPS = 100
 MAX_OFFSET_MS = 86_400_000
 MAX_URL_CHARACTERS = 2048
 MAX_KEYTERMS = 100
+MAX_SPEAKERS = 20
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -73,6 +74,7 @@ class JobOptions(Body):
     idempotencyKey: str | None = None
     metadata: Metadata | None = None
     keyterms: Annotated[list[Keyterm], Field(max_length=MAX_KEYTERMS)] | None = None
+    speakersExpected: Annotated[int, Field(ge=1, le=MAX_SPEAKERS), WHOLE] | None = None
 
 
 class AudioTrackOptions(Body):

@@ -14,6 +14,8 @@ from models.sources import ModelSource
 from pipelines.chains import Workspace
 from pipelines.contracts import IngestResult, StageCode, StageError, StageStoppedError
 from pipelines.ingest import ingest_result_from_json
+from serve_app.observing.jobs import record_job_end, record_stage
+from serve_app.observing.log_context import log_context, note
 from serve_app.runner import publishing
 from serve_app.runner.publishing import Lease
 from serve_app.runner.stage_work import StageWork
@@ -22,7 +24,7 @@ from storage import jobs
 from storage.job_records import JobRecord
 from storage.jobs import LeaseLostError
 from storage.objects import ObjectStoreUnavailableError
-from storage.types import ENDED_STATUSES, StageName, StageStatus
+from storage.types import ENDED_STATUSES, JobState, StageName, StageStatus
 
 log = logging.getLogger("vas.runner")
 
@@ -41,7 +43,8 @@ STORE_PAUSES_SECONDS = (2, 5, 15, 30, 60)
 
 _LISTEN_SECONDS = 0.5
 
-Work = Callable[[StageWork], Awaitable[None]]
+Work = Callable[[StageWork], Awaitable[JobState | None]]
+"""Runs a stage to its published end; gives the job's, if this was it."""
 
 
 @dataclass(slots=True)
@@ -84,6 +87,10 @@ class JobDriver:
 
     async def run(self) -> None:
         """Run every stage that has not ended; return when the job ended or the lease is lost."""
+        with log_context(jobId=self.lease.job_id):
+            await self._run()
+
+    async def _run(self) -> None:
         heartbeat = asyncio.create_task(self._heartbeat())
         try:
             await self._run_stages()
@@ -130,6 +137,7 @@ class JobDriver:
 
     async def _run_stages(self) -> None:
         job = await self._read_job()
+        note(accountId=job.account_id)
         if job.stages[StageName.INGEST].status is not StageStatus.COMPLETED:
             await self._run_stage(StageName.INGEST, lambda work: work.run_ingest(job))
         await self._run_analyses()
@@ -170,32 +178,41 @@ class JobDriver:
         """Run a stage to its published end, good or bad."""
         async with self.world.database.transaction() as connection:
             await publishing.start_stage(connection, self.lease, stage)
+        began = time.monotonic()
         for attempt in range(1, STAGE_ATTEMPTS + 1):
             try:
-                await self._run_patiently(stage, run)
+                end = await self._run_patiently(stage, run)
             except (LeaseLostError, StageStoppedError):
                 raise
             except StageError as error:
-                await self._fail(stage, error)
+                await self._fail(stage, error, began)
             except Exception as error:
                 log.exception("job %s: %s broke", self.lease.job_id, stage)
                 if attempt < STAGE_ATTEMPTS:
                     continue
                 message = f"The {stage} stage broke ({type(error).__name__})."
-                await self._fail(stage, StageError(FAILURE_CODES[stage], message))
+                await self._fail(stage, StageError(FAILURE_CODES[stage], message), began)
+            else:
+                self._record(stage, StageStatus.COMPLETED, began, end)
             return
 
-    async def _run_patiently(self, stage: StageName, run: Work) -> None:
+    def _record(
+        self, stage: StageName, outcome: StageStatus, began: float, end: JobState | None
+    ) -> None:
+        seconds = time.monotonic() - began
+        log.info("job %s: %s %s in %.1f s", self.lease.job_id, stage, outcome, seconds)
+        record_stage(self.world.meters, stage, outcome, seconds)
+        record_job_end(self.world.meters, end)
+
+    async def _run_patiently(self, stage: StageName, run: Work) -> JobState | None:
         """Run a stage; wait for an object store that is away, and run it again."""
         for pause_seconds in STORE_PAUSES_SECONDS:
             try:
-                await run(self._work(stage))
+                return await run(self._work(stage))
             except ObjectStoreUnavailableError as error:
                 log.warning("job %s: %s waits: %s", self.lease.job_id, stage, error)
                 await self._wait(pause_seconds)
-            else:
-                return
-        await run(self._work(stage))
+        return await run(self._work(stage))
 
     async def _wait(self, seconds: float) -> None:
         """Sleep; raises StageStoppedError soon after a stop."""
@@ -216,7 +233,8 @@ class JobDriver:
             control=StageControl(self, stage, deadline),
         )
 
-    async def _fail(self, stage: StageName, error: StageError) -> None:
+    async def _fail(self, stage: StageName, error: StageError, began: float) -> None:
         log.info("job %s: %s failed: %s", self.lease.job_id, stage, error)
         async with self.world.database.transaction() as connection:
-            await publishing.fail_stage(connection, self.lease, stage, error)
+            end = await publishing.fail_stage(connection, self.lease, stage, error)
+        self._record(stage, StageStatus.FAILED, began, end)

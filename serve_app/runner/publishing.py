@@ -2,7 +2,8 @@
 
 Every function raises LeaseLostError, having written nothing, if the job is no
 longer the runner's. A stage that has ended stays as it ended: a runner that did
-not hear of its own commit may publish again, and nothing happens twice.
+not hear of its own commit may publish again, and nothing happens twice. What ends
+a stage returns the job's end, where it brought that about too.
 """
 
 from __future__ import annotations
@@ -98,11 +99,11 @@ async def publish_ingest(
     track_names: list[str],
     warnings: list[dict[str, str]],
     timings: dict[str, float],
-) -> None:
+) -> JobState | None:
     """Complete ingest; analyses that the media has nothing for are skipped."""
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
     if job.stages[StageName.INGEST].status in ENDED_STATUSES:
-        return
+        return None
     await jobs.set_ingest_result(
         connection, job.id, result=result, track_names=track_names, warnings=warnings
     )
@@ -112,7 +113,7 @@ async def publish_ingest(
     for stage, reason in analyses_to_run(job, media).items():
         if reason is not None:
             await jobs.set_stage(connection, job.id, stage, StageStatus.SKIPPED, skip_reason=reason)
-    await finish_if_ended(connection, job.id)
+    return await finish_if_ended(connection, job.id)
 
 
 async def publish_scenes(
@@ -120,13 +121,13 @@ async def publish_scenes(
     lease: Lease,
     scenes: list[dict[str, Any]],
     timings: dict[str, float],
-) -> None:
+) -> JobState | None:
     """Complete vision: result, charge and status together."""
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
     if job.stages[StageName.VISION].status in ENDED_STATUSES:
-        return
+        return None
     await results.store_scenes(connection, job.id, scenes)
-    await _complete(connection, job, StageName.VISION, timings)
+    return await _complete(connection, job, StageName.VISION, timings)
 
 
 async def publish_transcripts(
@@ -134,31 +135,31 @@ async def publish_transcripts(
     lease: Lease,
     tracks: list[TrackTranscript],
     timings: dict[str, float],
-) -> None:
+) -> JobState | None:
     """Complete the transcript stage: results of all tracks, charge and status together."""
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
     if job.stages[StageName.TRANSCRIPT].status in ENDED_STATUSES:
-        return
+        return None
     await results.store_transcripts(connection, job.id, tracks)
-    await _complete(connection, job, StageName.TRANSCRIPT, timings)
+    return await _complete(connection, job, StageName.TRANSCRIPT, timings)
 
 
 async def _complete(
     connection: Connection, job: JobRecord, stage: StageName, timings: dict[str, float]
-) -> None:
+) -> JobState | None:
     amount = (job.quote_cents or {}).get(str(stage), 0)
     await ledger.charge(connection, job.account_id, job.id, stage, amount)
     await jobs.set_stage(connection, job.id, stage, StageStatus.COMPLETED, timings=timings)
-    await finish_if_ended(connection, job.id)
+    return await finish_if_ended(connection, job.id)
 
 
 async def fail_stage(
     connection: Connection, lease: Lease, stage: StageName, error: StageError
-) -> None:
+) -> JobState | None:
     """Fail a stage. Without ingest nothing else can run, so that fails the job at once."""
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
     if job.stages[stage].status in ENDED_STATUSES:
-        return
+        return None
     await jobs.set_stage(
         connection,
         job.id,
@@ -168,12 +169,12 @@ async def fail_stage(
         error_message=error.message,
     )
     if stage is StageName.INGEST:
-        await end_job(
+        moved = await end_job(
             connection,
             job,
             JobState.FAILED,
             error_code=str(error.code),
             error_message=error.message,
         )
-        return
-    await finish_if_ended(connection, job.id)
+        return JobState.FAILED if moved else None
+    return await finish_if_ended(connection, job.id)

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from serve_app.jobs.lifecycle import end_job
 from serve_app.jobs.plans import JOBS_PREFIX
+from serve_app.observing.jobs import record_job_end
 from serve_app.runner.removal import remove_due
 from serve_app.uploads.sweeping import settle_lost_writers
 from serve_app.world import World
@@ -67,6 +68,7 @@ class Reaper:
             self._forget_at = time.monotonic() + _FORGET_SECONDS
 
     async def _requeue_lost(self) -> None:
+        ended = 0
         async with self._world.database.transaction() as connection:
             for job_id, runs_again in await jobs.requeue_lost(connection):
                 log.warning("job %s: its runner was lost", job_id)
@@ -75,27 +77,34 @@ class Reaper:
                 job = await jobs.find_job(connection, job_id)
                 if job is None:
                     continue
-                await end_job(
+                ended += await end_job(
                     connection,
                     job,
                     JobState.FAILED,
                     error_code="PROCESSING_FAILED",
                     error_message=f"The job was given up after {jobs.MAX_LEASES} lost runners.",
                 )
+        self._record_ends(JobState.FAILED, ended)
 
     async def _expire_uploads(self) -> None:
+        ended = 0
         async with self._world.database.transaction() as connection:
             for job_id in await uploads.jobs_past_upload(connection, grace=self._grace):
                 job = await jobs.find_job(connection, job_id)
                 if job is None:
                     continue
-                await end_job(
+                ended += await end_job(
                     connection,
                     job,
                     JobState.EXPIRED,
                     open_stages=SkipReason.JOB_EXPIRED,
                     stage_error_code="EXPIRED",
                 )
+        self._record_ends(JobState.EXPIRED, ended)
+
+    def _record_ends(self, state: JobState, count: int) -> None:
+        for _ in range(count):
+            record_job_end(self._world.meters, state)
 
     async def _forget_old(self) -> None:
         """Rows whose time is over: remembered answers, rate windows, sign-in links, sessions."""

@@ -11,6 +11,7 @@ from datetime import timedelta
 import psycopg
 
 from models.sources import ModelSource
+from serve_app.observing.census import Census
 from serve_app.runner.driver import JobDriver
 from serve_app.runner.publishing import Lease
 from serve_app.runner.reaper import Reaper
@@ -42,10 +43,12 @@ class Runner:
     async def run(self) -> None:
         """Lease and drive jobs until stopped."""
         reaper = Reaper(self._world)
+        census = Census(self._world.database, self._world.meters)
         helpers = [
             asyncio.create_task(self._forever(self._listen)),
             asyncio.create_task(self._forever(reaper.sweep_and_wait)),
             asyncio.create_task(self._forever(reaper.clean_and_wait)),
+            asyncio.create_task(self._forever(census.take_and_wait)),
         ]
         store = self._world.objects
         if isinstance(store, TakesDirectUploads):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
@@ -15,9 +16,11 @@ from pipelines.chains import Control, Workspace
 from pipelines.contracts import AudioTrack, IngestResult, StageCode, StageError
 from pipelines.footage import survey, take_in
 from pipelines.ingest import IngestConfig, ingest_result_to_json
+from pipelines.merge.speakers import SpeakerRules
 from pipelines.steps.speech_regions import Sharding
 from pipelines.transcript import TranscriptConfig, transcribe_track
 from pipelines.vision import VisionConfig, analyse_vision
+from serve_app.observing.jobs import record_footage
 from serve_app.runner import publishing
 from serve_app.runner.documents import scene_document, transcript_document
 from serve_app.runner.publishing import Lease
@@ -25,7 +28,7 @@ from serve_app.runner.sources import SourceBringer
 from serve_app.world import World
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
-from storage.types import StageName, StageStatus
+from storage.types import JobState, StageName, StageStatus
 from storage.uploads import Upload, list_uploads
 
 Result = TypeVar("Result")
@@ -69,8 +72,11 @@ class StageWork:
     control: Control
     timings: Timings = field(default_factory=Timings)
 
-    async def run_ingest(self, job: JobRecord) -> None:
-        """Bring the source here, price the job, cut the media; publish what was found."""
+    async def run_ingest(self, job: JobRecord) -> JobState | None:
+        """Bring the source here, price the job, cut the media; publish what was found.
+
+        Like the other stages, returns the job's end, if this was it.
+        """
         config = IngestConfig(
             segment_seconds=self.world.settings.segment_seconds or UNSHARDED_SECONDS
         )
@@ -104,7 +110,7 @@ class StageWork:
         self.timings.add("cpus", _cluster_cpus())
         self.timings.add("transcribers", self.world.settings.transcriber_replicas)
         async with self.world.database.transaction() as connection:
-            await publishing.publish_ingest(
+            return await publishing.publish_ingest(
                 connection,
                 self.lease,
                 media=media,
@@ -118,7 +124,7 @@ class StageWork:
         async with self.world.database.statement() as connection:
             return await list_uploads(connection, job.id)
 
-    async def run_vision(self, ingested: IngestResult) -> None:
+    async def run_vision(self, ingested: IngestResult) -> JobState | None:
         """Find and describe the scenes; publish them."""
         video = ingested.video
         if video is None:
@@ -139,9 +145,13 @@ class StageWork:
         self._count_shards(found.shards_computed, found.shards_reused)
         documents = [scene_document(scene) for scene in found.scenes]
         async with self.world.database.transaction() as connection:
-            await publishing.publish_scenes(connection, self.lease, documents, self.timings.values)
+            end = await publishing.publish_scenes(
+                connection, self.lease, documents, self.timings.values
+            )
+        record_footage(self.world.meters, StageName.VISION, ingested.media.duration_seconds)
+        return end
 
-    async def run_transcript(self, job: JobRecord, ingested: IngestResult) -> None:
+    async def run_transcript(self, job: JobRecord, ingested: IngestResult) -> JobState | None:
         """Transcribe every track; publish them unless all failed."""
         tracks: list[TrackTranscript] = []
         last_error = StageError(StageCode.TRANSCRIPT_FAILED, "The sound could not be read.")
@@ -157,9 +167,11 @@ class StageWork:
         if all(track.document is None for track in tracks):
             raise last_error
         async with self.world.database.transaction() as connection:
-            await publishing.publish_transcripts(
+            end = await publishing.publish_transcripts(
                 connection, self.lease, tracks, self.timings.values
             )
+        record_footage(self.world.meters, StageName.TRANSCRIPT, ingested.media.duration_seconds)
+        return end
 
     async def _transcribe(
         self, job: JobRecord, track: AudioTrack, ingested: IngestResult, control: Control
@@ -169,6 +181,8 @@ class StageWork:
             keyterms=tuple(job.source["keyterms"]),
             models=self.world.settings.model_profile,
             sharding=Sharding(shard_seconds=shard_seconds),
+            # Jobs that waited while the service was brought up to date have no such field.
+            speakers=SpeakerRules(expected=job.source.get("speakers_expected")),
         )
         result = await self._in_thread(
             lambda: transcribe_track(
@@ -195,7 +209,11 @@ class StageWork:
         self.timings.add("shards_reused", reused)
 
     async def _in_thread(self, call: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self.threads, call)
+        # A thread of the pool knows nothing of the task: log records need its context.
+        inside = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(
+            self.threads, lambda: inside.run(call)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fastapi import Request
 
 from serve_app.errors import ApiError, ErrorCode
+from serve_app.observing.metrics import SILENT, UPLOADS_UNDER_WAY, Meters
 
 
 class UploadGate:
@@ -18,8 +19,10 @@ class UploadGate:
     nobody else; ``threads`` has one for every place.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, meters: Meters = SILENT) -> None:
+        self._limit = limit
         self._free = limit
+        self._meters = meters
         self.threads = ThreadPoolExecutor(limit, thread_name_prefix="upload")
 
     @contextlib.contextmanager
@@ -27,11 +30,15 @@ class UploadGate:
         """Hold a place for the block; raises SERVICE_UNAVAILABLE if there is none."""
         if self._free <= 0:
             raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, "Too many uploads are running.")
-        self._free -= 1
+        self._take(1)
         try:
             yield
         finally:
-            self._free += 1
+            self._take(-1)
+
+    def _take(self, places: int) -> None:
+        self._free -= places
+        self._meters.record(UPLOADS_UNDER_WAY, self._limit - self._free, {})
 
 
 def upload_gate(request: Request) -> UploadGate:

@@ -19,6 +19,7 @@ from datetime import timedelta
 import psycopg
 
 from pipelines.sources.safe_http import system_addresses
+from serve_app.observing.metrics import WEBHOOK_ATTEMPTS
 from serve_app.webhooks.attempts import Attempts, Clock
 from serve_app.webhooks.connections import Connections
 from serve_app.webhooks.resolving import Lookup, SharedResolver
@@ -198,6 +199,7 @@ class Sender:
             del self._held[event.token]
             return
         self._strained.note(event.endpoint, outcome)
+        self._world.meters.record(WEBHOOK_ATTEMPTS, 1, {"outcome": str(record.status)})
         self._ended.put_nowait(record)
 
     async def _record_next(self) -> None:

@@ -115,6 +115,10 @@ class ObjectStore(Protocol):
         """Keys of the partials below the folder ``prefix``, sorted."""
         ...
 
+    def require_usable(self) -> None:
+        """Raises ObjectStoreUnavailableError where the store is not there or takes nothing."""
+        ...
+
     def free_bytes(self) -> int | None:
         """How much more fits; None where there is no telling."""
         ...

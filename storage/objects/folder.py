@@ -17,6 +17,7 @@ from storage.objects.contract import (
     TEMPORARY_PREFIX,
     Check,
     ObjectNotFoundError,
+    ObjectStoreUnavailableError,
     PartialBusyError,
     PartialOffsetError,
     check_key,
@@ -164,6 +165,15 @@ class FolderStore:
             if path.name.startswith(PARTIAL_PREFIX):
                 name = path.name.removeprefix(PARTIAL_PREFIX)
                 yield path.with_name(name).relative_to(self.root).as_posix()
+
+    def require_usable(self) -> None:
+        """The folder, made where it is missing, must take files."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ObjectStoreUnavailableError(f"object store: {type(error).__name__}") from error
+        if not os.access(self.root, os.R_OK | os.W_OK | os.X_OK):
+            raise ObjectStoreUnavailableError("object store: the folder cannot be written")
 
     def free_bytes(self) -> int | None:
         folder = next(path for path in (self.root, *self.root.parents) if path.is_dir())

@@ -251,6 +251,15 @@ class S3Store:
     def list_partials(self, prefix: str) -> Iterator[str]:
         return self._partials.list_keys(check_key(prefix))
 
+    def require_usable(self) -> None:
+        """The bucket must be there and answer to our key."""
+        place = self.place
+        try:
+            with named_errors(place.bucket):
+                self._client.head_bucket(Bucket=place.bucket)
+        except ObjectNotFoundError as error:
+            raise ObjectStoreUnavailableError("object store: there is no such bucket") from error
+
     def free_bytes(self) -> None:
         """A bucket has no end."""
         return

@@ -17,6 +17,7 @@ import uvicorn
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app.app import build_api
+from serve_app.observing.metrics import SILENT, Meters
 from serve_app.settings import Settings
 from serve_app.world import World, build_world
 from storage import keys, ledger
@@ -41,9 +42,9 @@ class Customer:
 class RunningApi:
     """The API served by uvicorn in a thread, and the means to look behind it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, meters: Meters = SILENT) -> None:
         self.settings = settings
-        self.world: World = build_world(settings)
+        self.world: World = build_world(settings, meters)
         config = uvicorn.Config(
             build_api(self.world), host="127.0.0.1", port=0, log_level="warning", lifespan="on"
         )

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from storage.jobs import find_job
 from tests.api.conftest import Customer, RunningApi
 from tests.api.uploading import files_of, object_of
 
@@ -194,6 +195,16 @@ BAD_BODIES: list[Any] = [
         {"fileName": "a.mp4", "metadata": {"k": "x" * 501}}, "metadata.k", id="long value"
     ),
     pytest.param({"fileName": "a.mp4", "metadata": {"k": "\0"}}, "metadata.k", id="NUL"),
+    *(
+        pytest.param({"fileName": "a.mp4", "speakersExpected": value}, "speakersExpected", id=why)
+        for value, why in (
+            (0, "no speaker"),
+            (21, "a crowd"),
+            (1.5, "half a speaker"),
+            ("2", "speakers as text"),
+            ([2], "speakers as a list"),
+        )
+    ),
 ]
 
 
@@ -227,6 +238,28 @@ def test_what_is_not_a_json_object_is_refused_in_the_envelope(
     answer = api.client.post("/jobs", content=content, headers=headers)
     assert answer.status_code == 400
     assert answer.json()["code"] == "INVALID_REQUEST"
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/from-url", "/jobs/batch"])
+@pytest.mark.parametrize(
+    ("given", "kept"), [({}, None), ({"speakersExpected": 3}, 3), ({"speakersExpected": 20.0}, 20)]
+)
+def test_every_creation_hands_the_number_of_speakers_on(
+    api: RunningApi, customer: Customer, path: str, given: dict[str, Any], kept: int | None
+) -> None:
+    url = "https://media.example.com/a.mp4"
+    bodies: dict[str, dict[str, Any]] = {
+        "/jobs": {"fileName": "a.mp4"},
+        "/jobs/from-url": {"url": url},
+        "/jobs/batch": {"mode": "independent", "clips": [{"sourceUrl": url}]},
+    }
+    answer = api.client.post(path, json=bodies[path] | given, headers=customer.headers)
+    assert answer.status_code == 201, answer.text
+    data = answer.json()["data"]
+    job_id = uuid.UUID((data["jobs"][0] if "jobs" in data else data)["jobId"])
+    job = api.transact(lambda c: find_job(c, job_id))
+    assert job is not None
+    assert job.source["speakers_expected"] == kept
 
 
 def test_too_large_a_file_is_refused_before_it_is_sent(api: RunningApi, customer: Customer) -> None:

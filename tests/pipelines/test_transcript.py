@@ -35,6 +35,7 @@ from pipelines.contracts import (
     TranscriptWord,
 )
 from pipelines.merge.chunks import ChunkLimits
+from pipelines.merge.speakers import SpeakerRules
 from pipelines.steps.speech_regions import Sharding
 from pipelines.steps.track_audio import read_blocks, write_flac
 from pipelines.transcript import TranscriptConfig, transcribe_track
@@ -248,6 +249,16 @@ def test_shards_are_not_reused_for_another_question_and_a_failing_model_fails_th
     with pytest.raises(StageError, match="Transcription failed: RuntimeError: out of memory") as it:
         transcript(store, track, config=config, models=BrokenModels(LocalModels()))
     assert it.value.code is StageCode.TRANSCRIPT_FAILED
+
+
+@pytest.mark.parametrize("expected", [1, 2, 3])
+def test_the_number_of_speakers_can_be_told_and_costs_no_model_again(
+    store: FolderStore, track: AudioTrack, result: TranscriptResult, expected: int
+) -> None:
+    config = replace(SHARDED, speakers=SpeakerRules(expected=expected))
+    again = transcript(store, track, config=config, models=BrokenModels(LocalModels()))
+    assert len(again.speakers) == expected
+    assert [word.text for word in words_of(again)] == [word.text for word in words_of(result)]
 
 
 @pytest.mark.parametrize(

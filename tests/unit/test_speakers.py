@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -83,6 +84,64 @@ def test_telling_speakers_apart_can_be_switched_off() -> None:
     turns = [0, 0, 1, 1]
     rules = SpeakerRules(enabled=False)
     assert assign_voices(two_seconds(turns), vectors_of(turns), rules).tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected", "heard"),
+    [
+        pytest.param([0, 0, 1, 1, 2, 2, 0, 1], 3, 3, id="as many as there are"),
+        pytest.param([0, 0, 1, 1, 2, 2, 0, 1], 2, 2, id="fewer than there seem to be"),
+        pytest.param([0, 0, 1, 1, 0, 1], 4, 4, id="more than there seem to be"),
+        pytest.param([0, 0, 1, 1], 1, 1, id="one alone"),
+        pytest.param([0, 1, 2], 3, 3, id="each says one thing"),
+        pytest.param([0, 1, 2], 20, 3, id="more than there are windows"),
+        pytest.param([0] * 12, 2, 2, id="two whom nothing but the request tells apart"),
+        pytest.param([*range(12)] * 2, 12, 12, id="more than are believed in unasked"),
+    ],
+)
+def test_as_many_voices_as_are_expected(turns: list[int], expected: int, heard: int) -> None:
+    vectors = vectors_of(turns, voices=12)
+    rules = replace(RULES, expected=expected)
+    assert len(set(assign_voices(two_seconds(turns), vectors, rules).tolist())) == heard
+
+
+def test_windows_that_do_not_differ_are_one_voice_whatever_is_expected() -> None:
+    vectors = vectors_of([0, 0, 1, 0, 1], spread=0.0)
+    labels = assign_voices(two_seconds([0] * 5), vectors, replace(RULES, expected=4))
+    assert labels.tolist() == [0, 0, 1, 0, 1]
+
+
+def test_an_odd_window_does_not_take_the_place_of_an_expected_voice() -> None:
+    """The cough in the middle is farther from both voices than they are from each other."""
+    turns = [0, 0, 0, 1, 1, 1, 0, 0, 1, 1]
+    near = np.array([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0]])
+    vectors = near[turns].astype(np.float32)
+    vectors[4] = [0.0, 0.0, 1.0]
+    random = np.random.default_rng(3)
+    vectors += 0.02 * random.normal(size=vectors.shape).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    labels = assign_voices(two_seconds(turns), vectors, replace(RULES, expected=2))
+    assert labels.tolist() == turns
+
+
+def test_expected_voices_are_smoothed_too() -> None:
+    turns = [0] * 20 + [1] * 20
+    vectors = vectors_of(turns, spread=0.0)
+    doubtful = vectors[2] + 1.02 * vectors[38]
+    vectors[10] = doubtful / np.linalg.norm(doubtful)
+    rules = replace(RULES, expected=2)
+    assert assign_voices(two_seconds(turns), vectors, rules).tolist() == turns
+
+
+@given(st.lists(st.integers(0, 5), min_size=2, max_size=30), st.integers(1, 20))
+def test_never_more_voices_than_expected_and_never_fewer_than_differ(
+    turns: list[int], expected: int
+) -> None:
+    labels = assign_voices(
+        two_seconds(turns), vectors_of(turns, spread=0.0), replace(RULES, expected=expected)
+    )
+    assert len(set(labels.tolist())) == min(expected, len(set(turns)))
+    assert labels[0] == 0
 
 
 def test_a_doubtful_window_stays_with_the_voice_around_it() -> None:

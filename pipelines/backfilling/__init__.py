@@ -1,0 +1,1 @@
+"""What ``pipelines.backfill`` is made of: thousands of items through the pipelines, no database."""

@@ -1,0 +1,196 @@
+"""The items of a manifest through Ray Data, an item a task, and their outcomes into parts.
+
+Tasks store outcomes; the driver alone commits them, some at a time, in order of completion.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pipelines.backfilling.item_work import ItemWork, outcome_of
+from pipelines.backfilling.outcome import Item
+from pipelines.backfilling.output import Output
+from pipelines.backfilling.progress import Tally
+from pipelines.chains import Row
+from pipelines.codec import to_json
+from storage.objects import ObjectStore
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+_TICK_SECONDS = 0.2
+
+
+class RunStoppedError(Exception):
+    """The run cannot go on; what is committed stays. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pacing:
+    """How many items at once, and when parts and lines of progress are written."""
+
+    at_once: int | None = None
+    """Most items under way; None for as many as the cluster's CPUs and GPUs carry."""
+    cpus_an_item: float = 1.0
+    gpus_an_item: float = 0.0
+    """With a GPU, workers stay from item to item, so that models are loaded once."""
+    part_items: int = 50
+    part_seconds: float = 30.0
+    """A part is committed with so many items, or so long after the first of them was ready."""
+    progress_seconds: float = 10.0
+
+
+@dataclass(slots=True)
+class _Committer:
+    """Gathers finished items and commits them to the output."""
+
+    output: Output
+    store: ObjectStore
+    tally: Tally
+    pacing: Pacing
+    folders: list[str] = field(default_factory=list)
+    first_seconds: float = 0.0
+
+    def take(self, row: Row, now_seconds: float) -> None:
+        if not self.folders:
+            self.first_seconds = now_seconds
+        self.folders.append(row["folder"])
+        self.tally.add(failed=row["failed"], footage_seconds=row["footage_seconds"])
+
+    def commit_if_due(self, now_seconds: float) -> None:
+        full = len(self.folders) >= self.pacing.part_items
+        waited = now_seconds - self.first_seconds >= self.pacing.part_seconds
+        if full or (self.folders and waited):
+            self.commit()
+
+    def commit(self) -> None:
+        if not self.folders:
+            return
+        self.output.commit([outcome_of(self.store, folder) for folder in self.folders])
+        for folder in self.folders:
+            self.store.delete_prefix(folder)
+        self.folders = []
+
+
+def run_items(
+    items: Sequence[Item],
+    work: ItemWork,
+    output: Output,
+    tally: Tally,
+    *,
+    pacing: Pacing,
+    say: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Work on all ``items`` and commit their outcomes; ``say`` hears of progress.
+
+    Raises RunStoppedError and OutputError; what is ready is committed first, also at
+    KeyboardInterrupt.
+    """
+    committer = _Committer(output, work.out.work_store(), tally, pacing)
+    rows = _in_background(_dataset(items, work, pacing))
+    said_seconds = clock()
+    try:
+        while (row := _next(rows)) is not _END:
+            now = clock()
+            if row is not None:
+                committer.take(_checked(row), now)
+            committer.commit_if_due(now)
+            if now - said_seconds >= pacing.progress_seconds:
+                said_seconds = now
+                say(tally.line(now))
+    finally:
+        committer.commit()
+    if tally.left:
+        raise RunStoppedError(f"{tally.left} items were not finished.")
+
+
+def _checked(row: Row | BaseException) -> Row:
+    if isinstance(row, BaseException):
+        raise RunStoppedError(f"Ray ended the run: {_first_line(row)}") from row
+    if row["failure"]:
+        raise RunStoppedError(f"The output is away: {row['failure']}")
+    return row
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _dataset(items: Sequence[Item], work: ItemWork, pacing: Pacing) -> Dataset:
+    """1:1, a task an item. Its row is the item as JSON, so that all rows are of one type."""
+    import ray.data
+    from ray.data import ActorPoolStrategy, TaskPoolStrategy
+
+    rows = [{"item": json.dumps(to_json(item))} for item in items]
+    dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
+    if pacing.gpus_an_item > 0:
+        most = pacing.at_once or _most_on_gpus(pacing)
+        return dataset.map(
+            _KeptWorker,
+            fn_constructor_args=(work,),
+            compute=ActorPoolStrategy(min_size=1, max_size=max(1, min(most, len(rows)))),
+            num_cpus=pacing.cpus_an_item,
+            num_gpus=pacing.gpus_an_item,
+        )
+    return dataset.map(
+        work,
+        compute=TaskPoolStrategy(size=pacing.at_once),
+        num_cpus=pacing.cpus_an_item,
+    )
+
+
+class _KeptWorker:
+    """An actor's work: its process stays, and with it the models."""
+
+    def __init__(self, work: ItemWork) -> None:
+        self._work = work
+
+    def __call__(self, row: Row) -> Row:
+        return self._work(row)
+
+
+def _most_on_gpus(pacing: Pacing) -> int:
+    import ray
+
+    gpus = ray.cluster_resources().get("GPU", 0.0)
+    return max(1, int(gpus / pacing.gpus_an_item))
+
+
+class _End:
+    """Nothing more comes."""
+
+
+_END = _End()
+_Rows = queue.SimpleQueue[Any]
+
+
+def _in_background(dataset: Dataset) -> _Rows:
+    """The rows as they come, from a thread: the one that commits must not wait for them."""
+    rows: _Rows = queue.SimpleQueue()
+    threading.Thread(target=partial(_feed, dataset, rows), name="items", daemon=True).start()
+    return rows
+
+
+def _feed(dataset: Dataset, rows: _Rows) -> None:
+    try:
+        for row in dataset.iter_rows():
+            rows.put(row)
+    except BaseException as error:
+        rows.put(error)
+    rows.put(_END)
+
+
+def _next(rows: _Rows) -> Any:
+    """A row, an exception, _END, or None after a moment in which nothing came."""
+    try:
+        return rows.get(timeout=_TICK_SECONDS)
+    except queue.Empty:
+        return None

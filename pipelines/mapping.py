@@ -1,0 +1,94 @@
+"""Where the rows of a chain are worked on: as Ray Data tasks, or one after the other right here.
+
+A job has the cluster to itself, a row a task. A backfill has thousands of items at once: there
+an item is a task, and its rows stay in it. Steps, rows and failures are the same either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pipelines.chains import Control, Row, Step, collected, guarded, run_chain
+from pipelines.contracts import StageCode
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A step of a chain, 1:1. ``name`` is what its failures are called."""
+
+    step: Step
+    name: str
+    code: StageCode
+    num_cpus: float = 1.0
+    """Logical CPUs of its task, where it is one."""
+
+
+class Mapper(Protocol):
+    """Runs rows through steps. Raises as ``pipelines.chains.run_chain`` does."""
+
+    def __call__(
+        self,
+        rows: Sequence[Row],
+        steps: Sequence[Mapped],
+        control: Control,
+        *,
+        progress_from: float = 0.0,
+        progress_to: float = 1.0,
+    ) -> list[Row]: ...
+
+
+def map_on_ray(
+    rows: Sequence[Row],
+    steps: Sequence[Mapped],
+    control: Control,
+    *,
+    progress_from: float = 0.0,
+    progress_to: float = 1.0,
+) -> list[Row]:
+    """A Ray Data chain, a task a row and step; rows in order of completion."""
+    if not rows:
+        return []
+    import ray.data
+
+    dataset = ray.data.from_items([*rows], override_num_blocks=len(rows))
+    for each in steps:
+        step = guarded(each.step, name=each.name, code=each.code)
+        dataset = dataset.map(step, num_cpus=each.num_cpus)
+    return run_chain(
+        dataset,
+        control,
+        rows_expected=len(rows),
+        progress_from=progress_from,
+        progress_to=progress_to,
+    )
+
+
+def map_here(
+    rows: Sequence[Row],
+    steps: Sequence[Mapped],
+    control: Control,
+    *,
+    progress_from: float = 0.0,
+    progress_to: float = 1.0,
+) -> list[Row]:
+    """In this process and thread, a row after the other, in order."""
+    return collected(
+        _one_by_one(rows, steps),
+        control,
+        rows_expected=len(rows),
+        progress_from=progress_from,
+        progress_to=progress_to,
+    )
+
+
+def _one_by_one(rows: Iterable[Row], steps: Sequence[Mapped]) -> Iterator[Row]:
+    guards = [guarded(each.step, name=each.name, code=each.code) for each in steps]
+    for row in rows:
+        current = row
+        for step in guards:
+            current = step(current)
+            if "failure" in current:
+                break
+        yield current

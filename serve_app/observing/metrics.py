@@ -1,0 +1,135 @@
+"""The metrics, as a table of data, and what records them. No Ray here: it is handed in.
+
+Names are those in the code; Ray puts ``ray_`` before them, and ``_total`` behind a
+counter's: see ``Metric.series``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class Kind(StrEnum):
+    """How values of a metric add up."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. ``labels`` take few values each: every combination is a series."""
+
+    name: str
+    kind: Kind
+    description: str
+    labels: tuple[str, ...] = ()
+    boundaries: tuple[float, ...] = ()
+    """Upper bounds of a histogram's buckets."""
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """The names under which Prometheus finds it."""
+        exported = f"ray_{self.name}"
+        endings = {
+            Kind.COUNTER: ("_total",),
+            Kind.GAUGE: ("",),
+            Kind.HISTOGRAM: ("_bucket", "_count", "_sum"),
+        }
+        return tuple(exported + ending for ending in endings[self.kind])
+
+
+class Meters(Protocol):
+    """Where values go. Cheap enough for every request; never raises for a known metric."""
+
+    def record(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
+        """Add to a counter (``value`` above 0), set a gauge, or observe for a histogram."""
+        ...
+
+
+class SilentMeters:
+    """Records nothing: for processes that nobody scrapes."""
+
+    def record(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
+        """Drop the value."""
+
+
+SILENT = SilentMeters()
+
+_ANSWER_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0, 120.0)
+_WORK_SECONDS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14_400, 43_200)
+_BATCH_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+
+HTTP_REQUESTS = Metric(
+    "vas_http_request_seconds",
+    Kind.HISTOGRAM,
+    "Time from a request's arrival to the end of its answer.",
+    ("operation", "status"),
+    _ANSWER_SECONDS,
+)
+UPLOADS_UNDER_WAY = Metric(
+    "vas_uploads_under_way", Kind.GAUGE, "Uploads that a replica is receiving."
+)
+JOBS = Metric("vas_jobs", Kind.GAUGE, "Unfinished jobs.", ("state",))
+JOBS_ENDED = Metric("vas_jobs_ended", Kind.COUNTER, "Jobs that ended.", ("state",))
+QUEUE_AGE = Metric(
+    "vas_queue_age_seconds", Kind.GAUGE, "How long the oldest queued job has waited."
+)
+STAGES = Metric(
+    "vas_stage_seconds",
+    Kind.HISTOGRAM,
+    "Wall time of a stage on its last runner.",
+    ("stage", "outcome"),
+    _WORK_SECONDS,
+)
+FOOTAGE = Metric(
+    "vas_footage_seconds", Kind.COUNTER, "Footage whose stage was completed.", ("stage",)
+)
+MODEL_BATCHES = Metric(
+    "vas_model_batch_size", Kind.HISTOGRAM, "Inputs of a model's batch.", ("task",), _BATCH_SIZES
+)
+MODEL_SECONDS = Metric(
+    "vas_model_batch_seconds",
+    Kind.HISTOGRAM,
+    "Time of a model for a batch.",
+    ("task",),
+    _BATCH_SECONDS,
+)
+WEBHOOK_ATTEMPTS = Metric(
+    "vas_webhook_attempts", Kind.COUNTER, "Webhook attempts, by what became of them.", ("outcome",)
+)
+WEBHOOKS_OPEN = Metric(
+    "vas_webhooks_open", Kind.GAUGE, "Webhook events neither delivered nor given up."
+)
+LEDGER_CENTS = Metric(
+    "vas_ledger_cents", Kind.GAUGE, "Sum of all ledger entries, by kind.", ("kind",)
+)
+LEDGER_ENTRIES = Metric(
+    "vas_ledger_entries", Kind.GAUGE, "Number of ledger entries, by kind.", ("kind",)
+)
+ACCOUNTS_CENTS = Metric(
+    "vas_accounts_cents", Kind.GAUGE, "Credits of all accounts: balance and held.", ("part",)
+)
+
+CATALOGUE = (
+    HTTP_REQUESTS,
+    UPLOADS_UNDER_WAY,
+    JOBS,
+    JOBS_ENDED,
+    QUEUE_AGE,
+    STAGES,
+    FOOTAGE,
+    MODEL_BATCHES,
+    MODEL_SECONDS,
+    WEBHOOK_ATTEMPTS,
+    WEBHOOKS_OPEN,
+    LEDGER_CENTS,
+    LEDGER_ENTRIES,
+    ACCOUNTS_CENTS,
+)
+"""All of them: what ``series`` these export is what dashboards may ask for."""

@@ -1,0 +1,220 @@
+"""``/healthz`` and ``/readyz``: what they say, to whom, and what they cost."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+
+from serve_app.observing.metrics import HTTP_REQUESTS, UPLOADS_UNDER_WAY
+from serve_app.observing.readiness import CHECKS, NotReadyError, ReadinessProbe
+from serve_app.sealing import Sealer
+from serve_app.settings import Settings
+from serve_app.world import World, build_world
+from storage import keys, signing_secrets
+from storage.database import Connection, embedded_postgres, migrate
+from storage.schema_version import newest_revision
+from tests.api.conftest import SECRET, RunningApi
+from tests.observing.meters import KeptMeters
+
+
+def get(api: RunningApi, path: str) -> httpx.Response:
+    return api.client.get(api.root + path)
+
+
+def test_a_live_process_says_so_to_everybody(api: RunningApi) -> None:
+    answer = get(api, "/healthz")
+    assert (answer.status_code, answer.json()) == (200, {"status": "alive"})
+    assert answer.headers["cache-control"] == "no-store"
+    assert "x-ratelimit-limit" not in answer.headers
+
+
+def test_a_ready_service_names_what_was_examined(api: RunningApi) -> None:
+    answer = get(api, "/readyz")
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "status": "ready",
+        "missing": [],
+        "checks": {"database": "ok", "migrations": "ok", "objectStore": "ok", "secret": "ok"},
+    }
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_operations_pages_take_no_other_method_and_are_not_part_of_the_api(
+    api: RunningApi, path: str
+) -> None:
+    answer = httpx.post(api.root + path, trust_env=False)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+    assert path not in api.client.get("/openapi.json").text
+    assert api.client.get(path).status_code == 404
+
+
+def test_a_load_balancer_may_ask_as_often_as_it_likes(api: RunningApi) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        answers = threads.map(lambda _: get(api, "/readyz").status_code, range(200))
+    assert set(answers) == {200}
+
+
+async def _seal_with(connection: Connection, secret: str) -> None:
+    account = await keys.create_account(connection, "somebody")
+    sealed = Sealer(secret.encode()).seal("whsec_x")
+    await signing_secrets.get_or_create(connection, account.id, sealed)
+
+
+def _replace_folder_by_a_file(settings: Settings) -> None:
+    shutil.rmtree(settings.data_dir / "objects", ignore_errors=True)
+    (settings.data_dir / "objects").write_text("in the way")
+
+
+def _at_another_revision(settings: Settings) -> None:
+    with psycopg.connect(settings.database_url or "", autocommit=True) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0001'")
+
+
+def _never_migrated(settings: Settings) -> None:
+    with psycopg.connect(settings.database_url or "", autocommit=True) as connection:
+        connection.execute("DROP TABLE alembic_version")
+
+
+def _sealed_by_somebody_else(settings: Settings) -> None:
+    async def seal() -> None:
+        world = build_world(settings)
+        async with world.database.transaction() as connection:
+            await _seal_with(connection, "another secret, also long enough for the signer")
+        await world.database.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(seal())).result()
+
+
+@pytest.mark.parametrize(
+    ("breaks", "part", "says"),
+    [
+        pytest.param(_replace_folder_by_a_file, "objectStore", "cannot be reached", id="objects"),
+        pytest.param(
+            _at_another_revision,
+            "migrations",
+            f"the schema is at 0001, the code needs {newest_revision()}",
+            id="an older schema",
+        ),
+        pytest.param(
+            _never_migrated,
+            "migrations",
+            f"the schema is at None, the code needs {newest_revision()}",
+            id="no schema",
+        ),
+        pytest.param(
+            _sealed_by_somebody_else,
+            "secret",
+            "VAS_SECRET_KEY is not the key of this database",
+            id="another secret",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(
+    database_url: str, tmp_path: Path, breaks: Callable[[Settings], None], part: str, says: str
+) -> None:
+    settings = Settings(data_dir=tmp_path, database_url=database_url, secret_key=SECRET)
+    breaks(settings)
+    with RunningApi(settings) as api:
+        answer = get(api, "/readyz")
+        assert get(api, "/healthz").status_code == 200
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "2"
+    body = answer.json()
+    assert (body["status"], body["missing"]) == ("not ready", [part])
+    assert body["checks"] == dict.fromkeys(CHECKS, "ok") | {part: says}
+
+
+@pytest.mark.timeout(120)
+def test_without_its_database_the_service_is_alive_and_not_ready_and_says_no_address(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "pg"
+    with embedded_postgres(folder) as url:
+        migrate(url)
+        settings = Settings(data_dir=tmp_path / "data", database_url=url, secret_key=SECRET)
+    with RunningApi(settings) as api:
+        answer = get(api, "/readyz")
+        assert get(api, "/healthz").status_code == 200
+    assert answer.status_code == 503
+    assert answer.json()["missing"] == ["database", "migrations", "secret"]
+    assert str(folder) not in answer.text
+
+
+@dataclass(slots=True)
+class Clock:
+    seconds: float = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@dataclass(slots=True)
+class Part:
+    """A part of the service that counts how often it is asked."""
+
+    asked: int = 0
+    answers: asyncio.Event = field(default_factory=asyncio.Event)
+    fails: Exception | None = None
+
+    async def check(self, _: World) -> None:
+        self.asked += 1
+        await self.answers.wait()
+        if self.fails is not None:
+            raise self.fails
+
+
+@pytest.fixture
+def world(api: RunningApi) -> World:
+    return api.world
+
+
+async def test_a_crowd_is_told_what_one_examination_found(world: World) -> None:
+    part, clock = Part(), Clock()
+    part.answers.set()
+    probe = ReadinessProbe(world, checks={"part": part.check}, clock=clock)
+    found = await asyncio.gather(*(probe.examine() for _ in range(50)))
+    assert {each.ready for each in found} == {True}
+    assert part.asked == 1
+    clock.seconds += 1
+    part.fails = NotReadyError("gone")
+    assert dict((await probe.examine()).missing) == {"part": "gone"}
+    assert part.asked == 2
+
+
+async def test_a_part_that_hangs_is_missing_and_is_not_asked_again_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve_app.observing.readiness.CHECK_SECONDS", 0.02)
+    part, clock = Part(), Clock()
+    probe = ReadinessProbe(world, checks={"part": part.check}, clock=clock)
+    for _ in range(5):
+        assert "does not answer" in (await probe.examine()).missing["part"]
+        clock.seconds += 1
+    assert part.asked == 1
+    part.answers.set()
+    assert (await probe.examine()).ready
+
+
+def test_requests_and_uploads_are_metered(api_settings: Settings) -> None:
+    meters = KeptMeters()
+    with RunningApi(api_settings, meters) as api:
+        customer = api.customer()
+        job = api.client.post("/jobs", json={"fileName": "a.mp4"}, headers=customer.headers)
+        upload = job.json()["data"]["uploadUrl"]
+        httpx.put(upload, content=b"x" * 1000, trust_env=False)
+        api.client.get("/jobs")
+        get(api, "/nowhere/at/all")
+    [seconds] = meters.of(HTTP_REQUESTS, operation="createJob", status="2xx")
+    assert 0 < seconds < 20
+    assert len(meters.of(HTTP_REQUESTS, operation="listJobs", status="4xx")) == 1
+    assert len(meters.of(HTTP_REQUESTS, operation="none", status="4xx")) == 1
+    assert meters.of(UPLOADS_UNDER_WAY) == [1, 0]

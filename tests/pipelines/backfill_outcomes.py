@@ -1,0 +1,115 @@
+"""Outcomes as items have them, made up; and places for outputs."""
+
+from __future__ import annotations
+
+from models.contracts import CameraMotion, ShotAngle, ShotType
+from pipelines.backfilling.outcome import (
+    Item,
+    ItemOutcome,
+    Mode,
+    Stage,
+    StageOutcome,
+    Status,
+    TrackOutcome,
+)
+from pipelines.contracts import (
+    PipelineWarning,
+    Scene,
+    Speaker,
+    TranscriptSegment,
+    TranscriptWord,
+)
+
+
+def an_item(item_id: str, row: int = 1, mode: Mode = Mode.ALL, metadata: str = "{}") -> Item:
+    return Item(
+        id=item_id,
+        row=row,
+        source=f"/media/{item_id}.mp4",
+        name=f"{item_id}.mp4",
+        mode=mode,
+        keyterms=("sea",),
+        metadata=metadata,
+    )
+
+
+def completed(item_id: str, *, metadata: str = "{}") -> ItemOutcome:
+    """Two scenes, and two tracks of which one could not be transcribed."""
+    return ItemOutcome(
+        item=an_item(item_id, metadata=metadata),
+        stages=tuple(StageOutcome(stage, Status.COMPLETED) for stage in _STAGES),
+        duration_ms=4000,
+        width=640,
+        height=360,
+        scenes=(_scene(item_id, 0), _scene(item_id, 1)),
+        tracks=(_track(), TrackOutcome(1, "boom", code="TRANSCRIPT_FAILED")),
+        warnings=(PipelineWarning("AUDIO_DAMAGED", "3 packets were damaged."),),
+        seconds=1.25,
+    )
+
+
+def sound_only(item_id: str) -> ItemOutcome:
+    """Without a picture; nothing is said in it."""
+    return ItemOutcome(
+        item=an_item(item_id),
+        stages=(
+            StageOutcome(Stage.INGEST, Status.COMPLETED),
+            StageOutcome(Stage.VISION, Status.SKIPPED, "audio_only_input"),
+            StageOutcome(Stage.TRANSCRIPT, Status.COMPLETED),
+        ),
+        duration_ms=1000,
+        tracks=(TrackOutcome(0, "Track 1"),),
+    )
+
+
+def failed(item_id: str) -> ItemOutcome:
+    """Half of it: scenes are there, the transcript is not."""
+    return ItemOutcome(
+        item=an_item(item_id),
+        stages=(
+            StageOutcome(Stage.INGEST, Status.COMPLETED),
+            StageOutcome(Stage.VISION, Status.COMPLETED),
+            StageOutcome(
+                Stage.TRANSCRIPT, Status.FAILED, None, "TRANSCRIPT_FAILED", "Nothing was heard."
+            ),
+        ),
+        duration_ms=2000,
+        scenes=(_scene(item_id, 0),),
+    )
+
+
+_STAGES = (Stage.INGEST, Stage.VISION, Stage.TRANSCRIPT)
+
+
+def _scene(item_id: str, index: int) -> Scene:
+    return Scene(
+        index=index,
+        start_ms=2000 * index,
+        end_ms=2000 * index + 2000,
+        description="A street.",
+        objects=("car", "person"),
+        color_palette=("#101010", "#ffffff"),
+        shot_type=ShotType.WIDE,
+        shot_angle=ShotAngle.EYE_LEVEL,
+        camera_motion=CameraMotion.STATIC,
+        confidence=0.9,
+        thumbnail_key=f"stills/{item_id}/{index:05d}.jpg",
+    )
+
+
+def _track() -> TrackOutcome:
+    words = (
+        TranscriptWord("good", 100, 300, 0.9, "speaker_0"),
+        TranscriptWord("morning", 320, 700, 0.8, "speaker_0"),
+    )
+    other = (TranscriptWord("hello", 900, 1200, 0.7, None),)
+    return TrackOutcome(
+        index=0,
+        name="camera",
+        language="en",
+        speakers=(Speaker("speaker_0", "Speaker 1", 0.58),),
+        segments=(
+            TranscriptSegment(0, 100, 700, "good morning", "speaker_0", 0.85, words),
+            TranscriptSegment(1, 900, 1200, "hello", None, 0.7, other),
+        ),
+    )

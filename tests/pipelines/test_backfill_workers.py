@@ -1,0 +1,79 @@
+"""Workers that die over an item: it fails by name, and the others are done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+
+from models.contracts import (
+    ContentClassifier,
+    SceneDescriber,
+    SpeakerEmbedder,
+    SpeechDetector,
+    Transcriber,
+)
+from models.sources import LocalModels
+from pipelines.backfilling.driving import Pacing, run_items
+from pipelines.backfilling.item_work import ItemWork
+from pipelines.backfilling.outcome import Item, Mode, Status
+from pipelines.backfilling.output import begin_output
+from pipelines.backfilling.places import S3Access, place_at
+from pipelines.backfilling.progress import Tally
+from tests.pipelines.backfill_material import rows_in, write_clips
+
+
+@dataclass(frozen=True)
+class DeadlyModels:
+    """The embedded models; whoever describes a scene with them dies of it."""
+
+    rest: LocalModels
+
+    def scene_describer(self) -> SceneDescriber:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return self.rest.scene_describer()
+
+    def transcriber(self) -> Transcriber:
+        return self.rest.transcriber()
+
+    def speech_detector(self) -> SpeechDetector:
+        return self.rest.speech_detector()
+
+    def speaker_embedder(self) -> SpeakerEmbedder:
+        return self.rest.speaker_embedder()
+
+    def content_classifier(self) -> ContentClassifier:
+        return self.rest.content_classifier()
+
+
+# Ray's workers cannot import this file by name.
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def test_an_item_that_ends_its_workers_fails_and_the_others_complete(
+    ray_session: None, tmp_path: Path
+) -> None:
+    clips = write_clips(tmp_path / "clips", 3)
+    modes = (Mode.TRANSCRIPT, Mode.VISION, Mode.TRANSCRIPT)
+    items = [
+        Item(id=str(row), row=row, source=str(path), name=path.name, mode=mode)
+        for row, (path, mode) in enumerate(zip(clips, modes, strict=True), start=1)
+    ]
+    place = place_at(str(tmp_path / "out"), S3Access())
+    output = begin_output(place, {"profile": "embedded"})
+    work = ItemWork(out=place, models=DeadlyModels(LocalModels()), profile="embedded", run="one")
+    tally = Tally(total=3, finished_before=0, started_seconds=0.0)
+    run_items(items, work, output, tally, pacing=Pacing(part_items=2), say=lambda line: None)
+    assert (tally.done, tally.failed, tally.left) == (3, 1, 0)
+    assert output.finished() == {
+        "1": Status.COMPLETED,
+        "2": Status.FAILED,
+        "3": Status.COMPLETED,
+    }
+    [error] = rows_in(tmp_path / "out", "errors")
+    assert (error["item_id"], error["code"]) == ("2", "PROCESSING_FAILED")
+    assert error["message"] == "The worker was lost 2 times over this item."
