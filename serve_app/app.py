@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -51,10 +52,13 @@ ROUTERS = (
 
 def build_api(world: World) -> FastAPI:
     """The API over ``world``; closes the world's database when it shuts down."""
+    gate = UploadGate(world.settings.max_concurrent_uploads, world.meters)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        reporting = asyncio.create_task(gate.report_for_ever())
         yield
+        reporting.cancel()
         await world.database.close()
 
     app = FastAPI(
@@ -70,7 +74,7 @@ def build_api(world: World) -> FastAPI:
     app.state.world = world
     # Loaded here, not by the first notification: the library takes a while.
     app.state.payment_provider = find_provider(world.settings)
-    app.state.upload_gate = UploadGate(world.settings.max_concurrent_uploads, world.meters)
+    app.state.upload_gate = gate
     app.state.readiness = ReadinessProbe(world)
     app.add_middleware(RequestIdMiddleware, meters=world.meters)
     install_error_handlers(app)

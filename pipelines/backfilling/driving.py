@@ -95,7 +95,7 @@ def run_items(
     KeyboardInterrupt.
     """
     committer = _Committer(output, work.out.work_store(), tally, pacing)
-    rows = _in_background(_dataset(items, work, pacing))
+    rows, feeder = _in_background(_dataset(items, work, pacing))
     said_seconds = clock()
     try:
         while (row := _next(rows)) is not _END:
@@ -106,6 +106,8 @@ def run_items(
             if now - said_seconds >= pacing.progress_seconds:
                 said_seconds = now
                 say(tally.line(now))
+        # Ray Data's own tidying up must be over before somebody shuts Ray down.
+        feeder.join()
     finally:
         committer.commit()
     if tally.left:
@@ -172,11 +174,12 @@ _END = _End()
 _Rows = queue.SimpleQueue[Any]
 
 
-def _in_background(dataset: Dataset) -> _Rows:
+def _in_background(dataset: Dataset) -> tuple[_Rows, threading.Thread]:
     """The rows as they come, from a thread: the one that commits must not wait for them."""
     rows: _Rows = queue.SimpleQueue()
-    threading.Thread(target=partial(_feed, dataset, rows), name="items", daemon=True).start()
-    return rows
+    feeder = threading.Thread(target=partial(_feed, dataset, rows), name="items", daemon=True)
+    feeder.start()
+    return rows, feeder
 
 
 def _feed(dataset: Dataset, rows: _Rows) -> None:

@@ -12,14 +12,13 @@ from serve_app.observing.metrics import (
     JOBS,
     LEDGER_CENTS,
     LEDGER_ENTRIES,
+    LEVEL_SECONDS,
     QUEUE_AGE,
     WEBHOOKS_OPEN,
     Meters,
 )
 from storage.census import Counts, LedgerTotals, count_ledger, count_now
 from storage.database import Database
-
-CENSUS_SECONDS = 5.0
 
 
 class Census:
@@ -33,7 +32,7 @@ class Census:
     async def take_and_wait(self) -> None:
         """One census and the pause after it."""
         await self.take()
-        await asyncio.sleep(CENSUS_SECONDS)
+        await asyncio.sleep(LEVEL_SECONDS)
 
     async def take(self) -> None:
         """Count and record."""

@@ -43,6 +43,10 @@ class Metric:
         return tuple(exported + ending for ending in endings[self.kind])
 
 
+LEVEL_SECONDS = 5.0
+"""Gauges are set that often: Ray hands each value on once, at most every ten seconds."""
+
+
 class Meters(Protocol):
     """Where values go. Cheap enough for every request; never raises for a known metric."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fastapi import Request
 
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.observing.metrics import SILENT, UPLOADS_UNDER_WAY, Meters
+from serve_app.observing.metrics import LEVEL_SECONDS, SILENT, UPLOADS_UNDER_WAY, Meters
 
 
 class UploadGate:
@@ -30,15 +31,20 @@ class UploadGate:
         """Hold a place for the block; raises SERVICE_UNAVAILABLE if there is none."""
         if self._free <= 0:
             raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, "Too many uploads are running.")
-        self._take(1)
+        self._free -= 1
         try:
             yield
         finally:
-            self._take(-1)
+            self._free += 1
 
-    def _take(self, places: int) -> None:
-        self._free -= places
-        self._meters.record(UPLOADS_UNDER_WAY, self._limit - self._free, {})
+    async def report_for_ever(self) -> None:
+        """Record how many uploads are under way, again and again, until cancelled.
+
+        Ray forgets a level that it has handed on: what is not recorded again is gone.
+        """
+        while True:
+            self._meters.record(UPLOADS_UNDER_WAY, self._limit - self._free, {})
+            await asyncio.sleep(LEVEL_SECONDS)
 
 
 def upload_gate(request: Request) -> UploadGate:

@@ -17,6 +17,7 @@ from serve_app.observing.metrics import HTTP_REQUESTS, UPLOADS_UNDER_WAY
 from serve_app.observing.readiness import CHECKS, NotReadyError, ReadinessProbe
 from serve_app.sealing import Sealer
 from serve_app.settings import Settings
+from serve_app.uploads.gate import UploadGate
 from serve_app.world import World, build_world
 from storage import keys, signing_secrets
 from storage.database import Connection, embedded_postgres, migrate
@@ -217,4 +218,18 @@ def test_requests_and_uploads_are_metered(api_settings: Settings) -> None:
     assert 0 < seconds < 20
     assert len(meters.of(HTTP_REQUESTS, operation="listJobs", status="4xx")) == 1
     assert len(meters.of(HTTP_REQUESTS, operation="none", status="4xx")) == 1
-    assert meters.of(UPLOADS_UNDER_WAY) == [1, 0]
+    assert set(meters.of(UPLOADS_UNDER_WAY)) == {0}
+
+
+async def test_uploads_under_way_are_told_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve_app.uploads.gate.LEVEL_SECONDS", 0.001)
+    meters = KeptMeters()
+    gate = UploadGate(3, meters)
+    reporting = asyncio.create_task(gate.report_for_ever())
+    with gate.enter(), gate.enter():
+        await asyncio.sleep(0.05)
+        assert len(meters.of(UPLOADS_UNDER_WAY)) > 1
+        assert set(meters.of(UPLOADS_UNDER_WAY)) == {2}
+    await asyncio.sleep(0.05)
+    reporting.cancel()
+    assert meters.of(UPLOADS_UNDER_WAY)[-1] == 0

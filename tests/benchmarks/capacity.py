@@ -3,7 +3,7 @@
     .venv/bin/python -m tests.benchmarks.capacity [--file VIDEO] [--repeats 4] [--jobs 2]
 
 The file, laid end to end ``repeats`` times by stream copy, goes through the whole service as jobs
-of one stage each, one after the other. Processor seconds are those of all processes of the
+of each mode, one after the other. Processor seconds are those of all processes of the
 service, PostgreSQL apart; what the idle service takes in the same time is subtracted and shown:
 it is the peer of every figure. The last line is JSON; docs/capacity.md computes with it.
 """
@@ -29,6 +29,7 @@ from serve_app.local_service import free_port, prepared, running_service
 from serve_app.operator_commands import ensure_demo_account, in_transaction
 from serve_app.settings import Settings
 
+Mode = Literal["vision", "transcript", "all"]
 DEMO = Path(__file__).resolve().parents[1] / "media" / "demo.mp4"
 IDLE_SECONDS = 20.0
 CLEANED_SECONDS = 20.0
@@ -44,7 +45,6 @@ class Reading:
     postgres_cpu_seconds: float
     transactions: int
     rows_written: int
-    wal_bytes: int
     table_bytes: int
 
     def since(self, earlier: Reading) -> dict[str, float]:
@@ -102,7 +102,7 @@ def measure(client: ApiClient, settings: Settings, clip: Path, jobs: int) -> dic
         with av.open(str(clip)) as media:
             seconds = (media.duration or 0) / av.time_base
             picture = f"{media.streams.video[0].width}x{media.streams.video[0].height}"
-        modes: tuple[Literal["vision", "transcript"], ...] = ("vision", "transcript")
+        modes: tuple[Mode, ...] = ("vision", "transcript", "all")
         return {
             "clip": {"seconds": round(seconds, 2), "bytes": clip.stat().st_size, "size": picture},
             "idle_per_second": {
@@ -120,18 +120,20 @@ def of_mode(
     settings: Settings,
     connection: psycopg.Connection[Any],
     clip: Path,
-    asked: tuple[Literal["vision", "transcript"], int, float],
+    asked: tuple[Mode, int, float],
     idle: dict[str, float],
 ) -> dict[str, Any]:
     """Per hour of footage and per job, less what idling took meanwhile."""
     mode, jobs, seconds = asked
     before = read(connection, settings)
-    job_ids = [run_job(client, clip, mode) for _ in range(jobs)]
+    job_ids, passing = [], 0.0
+    for _ in range(jobs):
+        job_ids.append(run_job(client, clip, mode))
+        passing += bytes_below(settings, job_ids[-1]) / jobs
     spent = read(connection, settings).since(before)
     wall = spent["seconds"]
     net = {name: spent[name] - idle[name] * wall / idle["seconds"] for name in spent}
     hours = jobs * seconds / 3600
-    passing = sum(bytes_below(settings, job_id) for job_id in job_ids) / jobs
     time.sleep(settings.source_retention_seconds + CLEANED_SECONDS)
     kept = sum(bytes_below(settings, job_id) for job_id in job_ids) / jobs
     return {
@@ -141,14 +143,13 @@ def of_mode(
         "postgres_cpu_seconds_a_footage_hour": round(net["postgres_cpu_seconds"] / hours, 1),
         "transactions_a_job": round(net["transactions"] / jobs, 1),
         "rows_written_a_job": round(net["rows_written"] / jobs, 1),
-        "wal_bytes_a_job": round(net["wal_bytes"] / jobs),
         "table_bytes_a_footage_hour": round(spent["table_bytes"] / hours),
         "object_bytes_in_passing_a_footage_hour": round(passing * 3600 / seconds),
         "object_bytes_kept_a_footage_hour": round(kept * 3600 / seconds),
     }
 
 
-def run_job(client: ApiClient, clip: Path, mode: Literal["all", "vision", "transcript"]) -> str:
+def run_job(client: ApiClient, clip: Path, mode: Mode) -> str:
     """One job to its end; the client asks for it every half second."""
     job = client.create_job(clip.name, clip.stat().st_size, mode)
     client.upload(clip, job["uploadUrl"], job["uploadHeaders"])
@@ -168,7 +169,6 @@ def read(connection: psycopg.Connection[Any], settings: Settings) -> Reading:
     row = connection.execute(
         """
         SELECT xact_commit, tup_inserted + tup_updated + tup_deleted,
-               (SELECT wal_bytes FROM pg_stat_wal)::bigint,
                (SELECT sum(pg_total_relation_size(relid)) FROM pg_stat_user_tables)::bigint
           FROM pg_stat_database WHERE datname = current_database()
         """

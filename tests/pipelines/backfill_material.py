@@ -82,4 +82,4 @@ def everything_in(out: Path) -> dict[str, Any]:
 
 def part_names(out: Path, table: str = "items") -> list[str]:
     """The parts that are there."""
-    return sorted(path.name for path in (out / table).glob("part=*") if any(path.iterdir()))
+    return sorted(path.parent.name for path in (out / table).glob("part=*/data.parquet"))

@@ -203,10 +203,11 @@ def test_a_run_with_nothing_left_adds_nothing_and_errors_are_tried_again_when_as
     (footage.manifest.parent / "clips" / "nowhere.mkv").write_bytes(
         (footage.manifest.parent / "clips" / "clip-0003.mkv").read_bytes()
     )
-    assert footage.run(undisturbed).returncode == backfill.WITH_ERRORS
+    idle = footage.run(undisturbed)
+    assert idle.returncode == backfill.WITH_ERRORS, idle.stdout + idle.stderr
     assert everything_in(undisturbed) == before
     again = footage.run(undisturbed, "--retry-errors")
-    assert again.returncode == backfill.WITH_ERRORS, again.stdout
+    assert again.returncode == backfill.WITH_ERRORS, again.stdout + again.stderr
     assert "2 failed items are tried again." in again.stdout
     items = {row["item_id"]: row["status"] for row in rows_in(undisturbed, "items")}
     assert (items["missing"], items["text"]) == ("completed", "failed")
