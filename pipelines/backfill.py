@@ -330,4 +330,9 @@ def _raw_decoder(text: str) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of Ray's outlive it, and now and then abort the interpreter while it tidies up: the
+    # exit status would be lost. All that must last has been written.
+    os._exit(status)

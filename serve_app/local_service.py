@@ -34,6 +34,9 @@ from storage.database import embedded_postgres, migrate
 log = logging.getLogger("vas.service")
 
 READY_TIMEOUT_SECONDS = 120
+QUIET_PORTS = range(20_000, 30_000)
+"""Ports that are handed out by none: Linux begins at 32768, Ray's workers have 10002 to 19999
+(``ray start --min-worker-port``) and Serve's replicas begin at 30000."""
 _RUN_RECORD = "run.json"
 _RAY_STARTS = 3
 _LONGEST_TEMPORARY_FOLDER = LONGEST_HAPROXY_FOLDER - len("/vas-12345678/haproxy")
@@ -131,10 +134,25 @@ def require_free_port(host: str, port: int) -> None:
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nothing listens on at the moment."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port on loopback that nothing listens on at the moment.
+
+    Taken from :data:`QUIET_PORTS`, as it is bound only after a service of many processes has come
+    up, any of whose connections may be given a port of the system's own choice meanwhile.
+
+    Raises:
+        ServiceStartError: none of a hundred tried was free.
+    """
+    for _ in range(100):
+        port = secrets.choice(QUIET_PORTS)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise ServiceStartError(
+        f"no free port on 127.0.0.1 between {QUIET_PORTS[0]} and {QUIET_PORTS[-1]}"
+    )
 
 
 def _environment(settings: Settings, run_dir: Path) -> dict[str, str]:

@@ -34,6 +34,7 @@ CLIPS = int(os.environ.get("VAS_BACKFILL_ITEMS", "12")) - 4
 """Beside them are a twin, one to listen to only, one that is missing, one that is no media."""
 BAD_ROWS = 2
 PART_ITEMS = max(2, CLIPS // 20)
+FEW_PARTS = 1 if CLIPS < 20 else 5
 RUN_SECONDS = 60 + 5 * CLIPS
 
 
@@ -87,11 +88,16 @@ def footage(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Foot
 
 
 @dataclass(frozen=True, slots=True)
-class Killed:
-    """What a killed run left, before it was gone on with."""
+class Resumed:
+    """A run that was killed, the one that went on and was told to stop, and the one to the end."""
 
-    parts: dict[str, bytes]
-    finished: int
+    out: Path
+    killed: dict[str, bytes]
+    """What the killed run had committed: the files of ``items`` by part."""
+    stopped: dict[str, bytes]
+    """The same after the second run."""
+    stopped_status: int
+    last: subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(scope="module")
@@ -106,21 +112,33 @@ def undisturbed(footage: Footage, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture(scope="module")
-def resumed(
-    footage: Footage, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Killed, subprocess.CompletedProcess[str]]:
-    """The output of a run that was killed in the middle and of the one that went on."""
+def resumed(footage: Footage, tmp_path_factory: pytest.TempPathFactory) -> Resumed:
     out = tmp_path_factory.mktemp("resumed")
-    with _started(footage.command(out)) as process:
-        _wait_for_parts(out, 2, process)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    parts = {name: _part(out, name).read_bytes() for name in part_names(out)}
-    finished = sum(pq.read_metadata(_part(out, name)).num_rows for name in parts)
     started = time.monotonic()
-    again = footage.run(out)
-    print(f"killed at {finished}, the rest: {time.monotonic() - started:.1f} s")
-    return out, Killed(parts, finished), again
+    _run_until_parts(footage, out, FEW_PARTS, signal.SIGKILL)
+    killed = _committed(out)
+    status = _run_until_parts(footage, out, len(killed) + FEW_PARTS, signal.SIGTERM)
+    stopped = _committed(out)
+    last = footage.run(out)
+    counts = (_count(out, parts) for parts in (killed, stopped, _committed(out)))
+    print(f"killed, stopped, done at {[*counts]} items: {time.monotonic() - started:.1f} s")
+    return Resumed(out, killed, stopped, status, last)
+
+
+def _run_until_parts(footage: Footage, out: Path, parts: int, number: signal.Signals) -> int:
+    """Start the command, send it a signal once so many parts are committed; its status."""
+    with _started(footage.command(out)) as process:
+        _wait_for_parts(out, parts, process)
+        process.send_signal(number)
+        return process.wait(RUN_SECONDS)
+
+
+def _committed(out: Path) -> dict[str, bytes]:
+    return {name: _part(out, name).read_bytes() for name in part_names(out)}
+
+
+def _count(out: Path, parts: dict[str, bytes]) -> int:
+    return sum(int(pq.read_metadata(_part(out, name)).num_rows) for name in parts)
 
 
 @contextlib.contextmanager
@@ -145,24 +163,24 @@ def _part(out: Path, name: str) -> Path:
     return out / "items" / name / "data.parquet"
 
 
-Resumed = tuple[Path, Killed, "subprocess.CompletedProcess[str]"]
-
-
-@pytest.mark.timeout(3 * RUN_SECONDS)
+@pytest.mark.timeout(4 * RUN_SECONDS)
 def test_no_item_is_lost_or_doubled_by_a_kill(undisturbed: Path, resumed: Resumed) -> None:
-    out, killed, again = resumed
-    assert again.returncode == backfill.WITH_ERRORS, again.stdout + again.stderr
-    assert 0 < killed.finished < len(rows_in(undisturbed, "items"))
-    assert everything_in(out) == everything_in(undisturbed)
+    assert resumed.last.returncode == backfill.WITH_ERRORS, resumed.last.stderr
+    assert everything_in(resumed.out) == everything_in(undisturbed)
 
 
-@pytest.mark.timeout(3 * RUN_SECONDS)
+@pytest.mark.timeout(4 * RUN_SECONDS)
 def test_what_was_committed_is_not_done_again(footage: Footage, resumed: Resumed) -> None:
-    out, killed, again = resumed
-    assert f"{footage.items} items, {killed.finished} of them finished before" in again.stdout
-    for name, data in killed.parts.items():
-        assert _part(out, name).read_bytes() == data
+    out, kept = resumed.out, _committed(resumed.out)
+    finished = _count(out, resumed.stopped)
+    assert 0 < _count(out, resumed.killed) < finished < footage.items
+    assert f"{footage.items} items, {finished} of them finished before" in resumed.last.stdout
+    assert resumed.killed.items() <= resumed.stopped.items() <= kept.items()
     assert not (out / "_work").exists()
+
+
+def test_a_run_that_is_told_to_stop_says_that_it_is_not_finished(resumed: Resumed) -> None:
+    assert resumed.stopped_status == backfill.NOT_FINISHED
 
 
 def test_every_item_is_there_once_twins_included(footage: Footage, undisturbed: Path) -> None:

@@ -26,8 +26,7 @@ _MACHINE = re.compile(
 
 def executed(name: str) -> Any:
     """The notebook run anew, with the environment of this test."""
-    text = (NOTEBOOKS / f"{name}.ipynb").read_text()
-    notebook = nbformat.from_dict(json.loads(text))  # type: ignore[no-untyped-call]
+    notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", 4)  # type: ignore[no-untyped-call]
     client = NotebookClient(
         notebook,
         timeout=CELL_SECONDS,
