@@ -7,11 +7,13 @@ DATA ?= data
 OUT ?= out
 VIDEO ?= tests/media/demo.mp4
 PORT ?= 8000
+SECONDS ?= 3600
+SEED ?= 8
 
 export UV_LINK_MODE ?= hardlink
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test lint format setup setup-dev lock clean
+.PHONY: help run serve test chaos lint format setup setup-dev lock clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,6 +26,9 @@ serve: setup  ## Keep the service running on PORT (default 8000), data in DATA
 
 test: setup-dev  ## Run the whole test suite
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+chaos: setup-dev  ## Break a running service for SECONDS (default an hour) by SEED, and judge it
+	$(BIN)/python -m tests.acceptance.chaos --seconds $(SECONDS) --seed $(SEED)
 
 lint: setup-dev  ## Style, types and import directions
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.contracts import StageCode, StageError, StageStoppedError
 from pipelines.pacing import paced
-from storage.objects import ObjectStore, ObjectStoreUnavailableError
+from storage.objects import ObjectStore, ObjectStoreUnavailableError, is_outage
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -114,13 +114,11 @@ def guarded(step: Step, *, name: str, code: StageCode) -> Step:
                 return {
                     "failure": {"kind": "stage", "code": str(error.code), "message": error.message}
                 }
-            except ObjectStoreUnavailableError as error:
-                if attempt == _ATTEMPTS:
-                    return {"failure": {"kind": "store", "code": str(code), "message": str(error)}}
             except Exception as error:
                 if attempt == _ATTEMPTS:
+                    kind = "store" if is_outage(error) else "stage"
                     message = f"{name} failed: {type(error).__name__}: {error}"
-                    return {"failure": {"kind": "stage", "code": str(code), "message": message}}
+                    return {"failure": {"kind": kind, "code": str(code), "message": message}}
         raise AssertionError("unreachable")
 
     return run
@@ -139,7 +137,7 @@ def run_chain(
     Raises StageStoppedError if a step met the stop marker or ``control`` says
     so, StageError with the failed step's code, StageError with
     PROCESSING_FAILED if rows went missing, and ObjectStoreUnavailableError if
-    the store was away for a step: nobody's fault, worth another try later.
+    the store was away for a step, or a disk full: nobody's fault, worth another try later.
     """
     return collected(
         dataset.iter_rows(),

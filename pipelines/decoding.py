@@ -17,6 +17,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream as AvVideoStream
 
 from pipelines.contracts import Segment
+from pipelines.sources.media_files import OPEN_OPTIONS
 from pipelines.sources.timestamps import rounded_ms
 
 _SEEK_WORTHWHILE_MS = 10_000
@@ -50,6 +51,8 @@ class DecodeReport:
     damaged_packets: int = 0
     untimed_frames: int = 0
     first_time_ms: int | None = field(default=None)
+    key_times_ms: list[int] = field(default_factory=list)
+    """Of all packets that went by and say that they need no other."""
 
 
 def chosen_stream(container: InputContainer, stream_index: int) -> AvVideoStream:
@@ -99,16 +102,16 @@ def decode_segment(
 def _positioned(path: Path, start_ms: int, stream_index: int, origin_ms: int) -> InputContainer:
     """The file opened and standing at or before ``start_ms``."""
     target_ms = _seek_target_ms(path, start_ms, stream_index, origin_ms)
-    container: InputContainer = av.open(str(path))
+    container: InputContainer = av.open(str(path), options=OPEN_OPTIONS)
     if target_ms is not None:
-        _seek(container, chosen_stream(container, stream_index), target_ms + origin_ms)
+        seek(container, chosen_stream(container, stream_index), target_ms + origin_ms)
     return container
 
 
 def _seek_target_ms(path: Path, start_ms: int, stream_index: int, origin_ms: int) -> int | None:
     """Where to seek to, tried out by decoding a picture; None to read from the beginning."""
     for margin_ms in _SEEK_MARGINS_MS:
-        with av.open(str(path)) as container:
+        with av.open(str(path), options=OPEN_OPTIONS) as container:
             stream = chosen_stream(container, stream_index)
             if not _seek_pays(stream, start_ms, origin_ms):
                 return None
@@ -134,14 +137,15 @@ def _seek_reaches(
 ) -> bool:
     """Whether seeking to ``target_ms`` gives a first picture no later than ``start_ms``."""
     try:
-        _seek(container, stream, target_ms + origin_ms)
+        seek(container, stream, target_ms + origin_ms)
         first = next(_timed_frames(container, stream, origin_ms, DecodeReport()), None)
     except av.error.FFmpegError:
         return False
     return first is not None and first.time_ms <= start_ms
 
 
-def _seek(container: InputContainer, stream: AvVideoStream, file_ms: int) -> None:
+def seek(container: InputContainer, stream: AvVideoStream, file_ms: int) -> None:
+    """Go to the key frame at ``file_ms``, a time as in the file, or to the one before."""
     ticks = int(Fraction(file_ms, 1000) / (stream.time_base or Fraction(1, av.time_base)))
     container.seek(ticks, backward=True, any_frame=False, stream=stream)
 
@@ -149,7 +153,7 @@ def _seek(container: InputContainer, stream: AvVideoStream, file_ms: int) -> Non
 def _timed_frames(
     container: InputContainer, stream: AvVideoStream, origin_ms: int, report: DecodeReport
 ) -> Iterator[TimedFrame]:
-    for frame in _frames(container, stream, report):
+    for frame in _frames(container, stream, origin_ms, report):
         ticks = frame.pts if frame.pts is not None else frame.dts
         time_base = frame.time_base or stream.time_base
         if ticks is None or time_base is None:
@@ -162,7 +166,7 @@ def _timed_frames(
 
 
 def _frames(
-    container: InputContainer, stream: AvVideoStream, report: DecodeReport
+    container: InputContainer, stream: AvVideoStream, origin_ms: int, report: DecodeReport
 ) -> Iterator[av.VideoFrame]:
     """Every frame that can be decoded. A broken-off file ends where it can no longer be read."""
     packets = container.demux(stream)
@@ -174,6 +178,9 @@ def _frames(
             packet = None
         if packet is None:
             break
+        shown_ms = packet_time_ms(packet, origin_ms)
+        if packet.is_keyframe and shown_ms is not None:
+            report.key_times_ms.append(shown_ms)
         try:
             frames = stream.codec_context.decode(packet)
         except av.error.FFmpegError:
@@ -181,6 +188,13 @@ def _frames(
             continue
         yield from frames
     yield from _drained(stream, report)
+
+
+def packet_time_ms(packet: av.Packet, origin_ms: int) -> int | None:
+    """The time of the packet's picture; None where it has none."""
+    if packet.pts is None or packet.time_base is None:
+        return None
+    return rounded_ms(packet.pts, packet.time_base) - origin_ms
 
 
 def _drained(stream: AvVideoStream, report: DecodeReport) -> list[av.VideoFrame]:

@@ -14,7 +14,6 @@ import hashlib
 import json
 import math
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,6 +36,7 @@ from pipelines.sources.confinement import Allowance
 from pipelines.sources.probe import ProbeLimits, probe
 from pipelines.sources.sandbox import Task, TaskCrashedError, TaskRefusedError, run_confined
 from storage.objects import ObjectStore
+from storage.objects.local_files import temporary_folder
 
 Values = dict[str, Any]
 
@@ -218,11 +218,8 @@ def _carry_out(
     if not plan.cuts and not plan.audio:
         answer: Values = {"video": None, "tracks": []}
         return _result(plan, workspace, answer)
-    parent = config.temporary_folder
-    if parent is not None:
-        parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="ingest-", dir=parent) as name:
-        shelf = _Shelf(plan, workspace, control, Path(name))
+    with temporary_folder("ingest-", config.temporary_folder) as folder:
+        shelf = _Shelf(plan, workspace, control, folder)
         with workspace.store.local_copy(plan.source_key, check=control.check) as path:
             answer = _run_child(plan, path.resolve(), shelf, config)
         for track in answer["tracks"]:

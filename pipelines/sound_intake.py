@@ -147,7 +147,7 @@ class _Intake:
                 track,
                 workspace=self.workspace,
                 control=self.control,
-                temporary_folder=self.config.temporary_folder,
+                parent=self.config.temporary_folder,
             )
         if self.camera is None or track is None or found is None or found.confidence < CERTAIN:
             why = "the video has no sound" if self.camera is None else "they could not be matched"

@@ -88,8 +88,8 @@ def analyse_vision(
     StageStoppedError.
     """
     features = _features_chain(video, workspace, control, config, mapper)
-    cuts, times_ms = _find_cuts(features, video, workspace, control, config)
-    plans, borders = _plans(cuts, times_ms, video.duration_ms)
+    cuts, times_ms, keys_ms = _find_cuts(features, video, workspace, control, config)
+    plans, borders = _plans(cuts, times_ms, keys_ms, video.duration_ms)
     if config.policy.is_active:
         _policy_chain(plans, times_ms, video, workspace, models, control, config.policy, mapper)
     described = _describe_chain(plans, video, workspace, models, control, config, mapper)
@@ -207,21 +207,22 @@ def _find_cuts(
     workspace: Workspace,
     control: Control,
     config: VisionConfig,
-) -> tuple[tuple[Cut, ...], Times]:
-    """The cuts and all frame times; one segment's features in memory at a time."""
+) -> tuple[tuple[Cut, ...], Times, Times]:
+    """The cuts, all frame times and those of key frames; one segment's features in memory."""
     spans = [(part.start_ms, part.end_ms) for part in video.all_parts]
     detector = ProgrammeCuts(spans, config.cuts, _detector_maker(config))
     parts = {segment.index: segment.part for segment in video.segments}
-    times = []
+    times, keys = [], []
     for row, features in zip(rows, _stored_features(rows, workspace, config), strict=True):
         control.check()
         detector.feed(parts[int(row["index"])], features)
         times.append(features.times_ms)
+        keys.append(features.key_times_ms)
     all_times = np.concatenate(times) if times else np.empty(0, np.int64)
     if len(all_times) == 0:
         message = "No picture of the video could be decoded."
         raise StageError(StageCode.VISION_FAILED, message)
-    return detector.finish(), all_times
+    return detector.finish(), all_times, np.concatenate(keys)
 
 
 def _detector_maker(config: VisionConfig) -> Callable[[CutConfig | None], Detector]:
@@ -246,7 +247,7 @@ def _stored_features(
 
 
 def _plans(
-    cuts: Sequence[Cut], times_ms: Times, duration_ms: int
+    cuts: Sequence[Cut], times_ms: Times, key_times_ms: Times, duration_ms: int
 ) -> tuple[list[ScenePlan], list[SceneBorders]]:
     borders = scenes_between(cuts, duration_ms)
     plans = [
@@ -254,7 +255,7 @@ def _plans(
             index=index,
             start_ms=scene.start_ms,
             end_ms=scene.end_ms,
-            still_times_ms=still_times(times_ms, scene),
+            still_times_ms=still_times(times_ms, key_times_ms, scene),
             motion_pairs_ms=tuple(pair_times(times_ms, scene.clear_start_ms, scene.clear_end_ms)),
         )
         for index, scene in enumerate(borders)

@@ -23,6 +23,14 @@ from serve_app.world import build_world
 
 APP_NAME = "vas"
 
+_ONGOING_REQUESTS = 256
+_QUEUED_REQUESTS = 512
+MOST_REQUESTS = _ONGOING_REQUESTS + _QUEUED_REQUESTS
+"""What one replica of the API holds at a time; more get 503."""
+
+_BUSY_SECONDS = 5
+"""``Retry-After`` of a replica that has too much to do."""
+
 _PLACEMENT_SHARE = 0.001
 """Of the resource that marks a node, so that one unit of it holds a thousand replicas."""
 
@@ -127,7 +135,10 @@ def build_named_app(settings: Settings) -> Application:
         Api,
         name="Api",
         num_replicas=settings.api_replicas,
-        max_ongoing_requests=256,
+        max_ongoing_requests=_ONGOING_REQUESTS,
+        # Without a bound a replica whose database hangs would take requests until it bursts.
+        max_queued_requests=_QUEUED_REQUESTS,
+        backpressure_config={"status_code": 503, "retry_after_s": _BUSY_SECONDS},
         # A lost replica is noticed, and another started, while clients still wait.
         health_check_period_s=2,
         graceful_shutdown_timeout_s=15,

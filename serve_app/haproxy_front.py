@@ -1,13 +1,14 @@
 """Serve's HAProxy, made fit to stand at the edge.
 
-Ray writes HAProxy's configuration itself and has no setting for seven things:
+Ray writes HAProxy's configuration itself and has no setting for nine things:
 metrics and statistics bound to loopback, the client's address passed on,
-errors of the proxy's own in our envelope, one request id an answer (Serve
-adds one of its own behind ours), an end to clients that never finish a
-request's head, retries that spare what must not run twice, and bodies that are
-read no faster than they are used. Ray lets the binary be chosen, so the binary
-that it starts is a few lines of shell which amend the configuration and then
-become HAProxy.
+errors of the proxy's own in our envelope, and those of a replica that has too
+much to do, one request id an answer (Serve adds one of its own behind ours),
+an end to clients that never finish a request's head, retries that spare what
+must not run twice, no name of the server's software, and bodies that are read
+no faster than they are used. Ray lets the binary be chosen, so the binary that
+it starts is a few lines of shell which amend the configuration and then become
+HAProxy.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ if [ -w "$configuration" ]; then
         -e 's|^defaults.*|&\\n    option forwardfor\\n    timeout http-request 20s{errorfiles}|' \\
         -e '/^ *http-response set-header X-Request-Id /d' \\
         -e 's|^frontend http_frontend.*|&\\n    {one_request_id}\\n    {safe_retries}|' \\
-        -e 's|^frontend http_frontend.*|&\\n    {own_receive}|' \\
+        -e 's|^frontend http_frontend.*|&\\n    {own_receive}\\n    {no_banner}|' \\
+        -e 's|^frontend http_frontend.*|&\\n    {busy}|' \\
         "$configuration"
 fi
 exec {binary} "$@"
@@ -45,6 +47,15 @@ exec {binary} "$@"
 _ONE_REQUEST_ID = "http-response set-header X-Request-Id %[res.hdr(x-request-id,1)]"
 _SAFE_RETRIES = "http-request disable-l7-retry unless METH_GET"
 """A request that was sent and not answered may have been carried out: only reads run again."""
+
+_NO_BANNER = "http-response del-header Server"
+"""What serves the application is nobody's business."""
+
+_BUSY = (
+    "http-response return status 503 errorfile {error}"
+    " if { status 503 } !{ res.hdr(content-type) -m beg application/json }"
+)
+"""Serve refuses what is beyond a replica's queue in a line of text, ahead of the application."""
 
 _OWN_RECEIVE = "http-request set-header x-request-disconnect-disabled ?1"
 """Let the application read the body itself.
@@ -66,7 +77,8 @@ def write_front(folder: Path, *, docs_url: str) -> Path:
     files = "".join(rf"\n    errorfile {status} {error}" for status in (502, 503, 504))
     filled = _SCRIPT.replace("{errorfiles}", files).replace("{binary}", binary)
     filled = filled.replace("{one_request_id}", _ONE_REQUEST_ID)
-    filled = filled.replace("{safe_retries}", _SAFE_RETRIES)
+    filled = filled.replace("{safe_retries}", _SAFE_RETRIES).replace("{no_banner}", _NO_BANNER)
+    filled = filled.replace("{busy}", _BUSY.replace("{error}", str(error)))
     script.write_text(filled.replace("{own_receive}", _OWN_RECEIVE))
     script.chmod(0o755)
     return script
@@ -90,6 +102,7 @@ def _unavailable(docs_url: str) -> bytes:
         f"Content-Length: {len(body)}\r\n"
         f"Retry-After: {CATALOGUE[code].retry_after_seconds}\r\n"
         f"X-Request-Id: {identifier}\r\n"
-        "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+        "Connection: close\r\n\r\n"
     )
     return head.encode() + body

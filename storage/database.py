@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import time
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -42,6 +43,13 @@ DatabaseError = (SQLAlchemyError, psycopg.Error, PoolTimeout, OSError)
 Row = dict[str, Any]
 DirectConnection = DriverConnection[Row]
 _DIALECT: Dialect = sqlalchemy.make_url("postgresql+psycopg://").get_dialect()()
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+LOCK_SECONDS = 2
+"""So long a migration keeps others from a table at most while it waits for it itself."""
+
+_MIGRATION_ATTEMPTS = 30
 
 MIGRATION_LOCK = 0x7661735F6D696772
 """Advisory lock that one migrating process holds ("vas_migr")."""
@@ -173,12 +181,25 @@ def _forget_dead_users(path: Path) -> None:
         path.write_text(json.dumps([pid for pid in pids if psutil.pid_exists(pid)]))
 
 
-def migrate(url: str) -> None:
-    """Bring the schema to the newest version. Safe to call from several processes at once."""
+def migrate(url: str, *, scripts: Path = MIGRATIONS, revision: str = "head") -> None:
+    """Bring the schema to the newest version (or to ``revision``), while others work on it.
+
+    Safe to call from several processes at once. Raises OperationalError where a table is in
+    use all the time, or the server is away.
+    """
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(scripts))
     config.attributes["url"] = driver_url(url)
-    command.upgrade(config, "head")
+    for _ in range(_MIGRATION_ATTEMPTS - 1):
+        try:
+            command.upgrade(config, revision)
+        except OperationalError as error:
+            if not isinstance(error.orig, psycopg.errors.LockNotAvailable):
+                raise
+            time.sleep(LOCK_SECONDS)
+        else:
+            return
+    command.upgrade(config, revision)
 
 
 async def migrate_in_thread(url: str) -> None:

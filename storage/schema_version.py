@@ -1,4 +1,7 @@
-"""Which revision of the schema a database has, and which one the code was written for."""
+"""Which revision of the schema a database has, and which one the code was written for.
+
+Revisions are numbers of four digits: later ones compare greater.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ MAX_KEYTERMS = 100
 MAX_KEYTERM_CHARACTERS = 100
 MAX_SPEAKERS = 20
 
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+"""And halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
 _LANGUAGE = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _WEB = ("http", "https")
@@ -52,7 +53,7 @@ def item_of(row: Any, number: int, base: str, *, surplus: str) -> Item:
             continue
         try:
             values[column] = read(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ColumnError(column, f"{column}: {error}") from None
     if "source" not in values:
         raise ColumnError("source", "source: it is empty.")
@@ -73,7 +74,7 @@ def _line(value: Any, most: int) -> str:
 
 def _id(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
+        value = str(value)
     return _line(value, MAX_ID_CHARACTERS)
 
 
@@ -87,7 +88,18 @@ def _source(value: Any) -> str:
         raise ValueError(f"{kind}:// is neither a path nor s3:// nor http(s)://")
     elif kind in _WEB and not urlsplit(text).hostname:
         raise ValueError("the URL names no host")
+    elif kind == "file" and scheme:
+        _line(unquote(urlsplit(text).path), 4096)
+    elif kind == "file":
+        _require_home(text)
     return text
+
+
+def _require_home(text: str) -> None:
+    try:
+        Path(text).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{text!r} is in the home of nobody on this machine") from error
 
 
 def _require_s3_key(text: str) -> None:
@@ -154,7 +166,9 @@ def _metadata(value: Any) -> str:
         plain = entry is None or isinstance(entry, (str, int, float, bool))
         if not plain or (isinstance(entry, float) and not math.isfinite(entry)):
             raise ValueError(f"{key} must be a string, a number, a boolean or null")
-    return json.dumps(value, ensure_ascii=False)
+    written = json.dumps(value, ensure_ascii=False)
+    written.encode()
+    return written
 
 
 _COLUMNS: dict[str, Callable[[Any], Any]] = {
@@ -189,4 +203,4 @@ def _name_in(source: str) -> str:
     """What the source's path ends with, or a plain default."""
     path = unquote(urlsplit(source).path) if source.startswith(("http://", "https://")) else source
     last = _CONTROL_CHARACTERS.sub("", path.rstrip("/").rsplit("/", 1)[-1])
-    return last[-MAX_NAME_CHARACTERS:] or "video"
+    return "video" if last in {"", ".", ".."} else last[-MAX_NAME_CHARACTERS:]

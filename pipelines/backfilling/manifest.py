@@ -86,8 +86,8 @@ def _csv_rows(data: bytes) -> Iterator[Any]:
     except UnicodeDecodeError as error:
         raise ManifestError(f"The manifest is not UTF-8: {error}.") from None
     reader = csv.DictReader(io.StringIO(text, newline=""), restkey=_SURPLUS, strict=True)
-    _require_source(reader.fieldnames or ())
     try:
+        _require_source(reader.fieldnames or ())
         for row in reader:
             yield {name: value or None for name, value in row.items() if name is not None}
     except csv.Error as error:
@@ -103,7 +103,7 @@ def _json_rows(data: bytes) -> Iterator[Any]:
         if line.strip():
             try:
                 yield json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 yield line.decode(errors="replace")
 
 
@@ -116,7 +116,8 @@ def _parquet_rows(data: bytes) -> Iterator[Any]:
         _require_source(file.schema_arrow.names)
         for batch in file.iter_batches():
             yield from batch.to_pylist()
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
+        # OSError: what its Thrift, or a compression, cannot read.
         raise ManifestError(f"The manifest is not Parquet: {error}.") from None
 
 
@@ -142,7 +143,7 @@ def _checked(rows: Iterator[Any], base: str) -> Manifest:
                     row=number,
                     source=_text(known.get("source")),
                     column=error.column,
-                    message=error.message,
+                    message=_writable(error.message),
                 )
             )
     named, doubled = _with_own_ids(items)
@@ -150,7 +151,12 @@ def _checked(rows: Iterator[Any], base: str) -> Manifest:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    return _writable(value) if isinstance(value, str) else None
+
+
+def _writable(text: str) -> str:
+    """``text`` with halves of surrogate pairs spelt out: Parquet holds none."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _with_own_ids(items: Sequence[Item]) -> tuple[list[Item], list[RowError]]:

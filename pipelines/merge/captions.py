@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from pipelines.contracts import Speaker, TranscriptSegment
-from pipelines.merge.cues import Cue, build_cues
+from pipelines.merge.cues import Cue, build_cues, plain
 
 
 def to_srt(segments: Sequence[TranscriptSegment]) -> str:
@@ -46,8 +46,8 @@ def _srt_text(cue: Cue) -> str:
 
 def _vtt_text(cue: Cue, labels: dict[str, str]) -> str:
     text = _escaped("\n".join(cue.lines))
-    label = labels.get(cue.speaker or "")
-    return text if label is None else f"<v {_escaped(' '.join(label.split()))}>{text}"
+    label = plain(labels.get(cue.speaker or "", ""))
+    return f"<v {_escaped(label)}>{text}" if label else text
 
 
 def _escaped(text: str) -> str:
@@ -55,8 +55,8 @@ def _escaped(text: str) -> str:
 
 
 def _paragraph(label: str | None, turn: Iterable[TranscriptSegment]) -> str:
-    text = " ".join(segment.text for segment in turn)
-    return f"{text}\n" if label is None else f"{label}: {text}\n"
+    text = " ".join(plain(segment.text) for segment in turn)
+    return f"{plain(label)}: {text}\n" if label else f"{text}\n"
 
 
 def _srt_time(ms: int) -> str:

@@ -10,6 +10,7 @@ does not force another later.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -53,6 +54,9 @@ _FULLNESS_COST = 0.5
 _HURRY_COST = 2.0
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
 @dataclass(frozen=True, slots=True)
 class Cue:
     """One caption: one or two lines of text shown from ``start_ms`` to ``end_ms``."""
@@ -86,14 +90,20 @@ def build_cues(segments: Sequence[TranscriptSegment]) -> list[Cue]:
     return _lingering(cues)
 
 
+def plain(text: str) -> str:
+    """``text`` in one line: a line end inside a word would end its cue and begin another."""
+    return " ".join(_CONTROL.sub(" ", text).split())
+
+
 def _pieces(words: Iterable[TranscriptWord]) -> Iterator[_Piece]:
     """The words as pieces that fit a line; parts of a long word share its time evenly."""
     for word in words:
-        count = -(-len(word.text) // LINE_CHARACTERS)
+        text = plain(word.text)
+        count = -(-len(text) // LINE_CHARACTERS)
         length_ms = word.end_ms - word.start_ms
         for i in range(count):
             yield _Piece(
-                word.text[i * LINE_CHARACTERS : (i + 1) * LINE_CHARACTERS],
+                text[i * LINE_CHARACTERS : (i + 1) * LINE_CHARACTERS],
                 word.start_ms + length_ms * i // count,
                 word.start_ms + length_ms * (i + 1) // count,
                 ends_word=i == count - 1,

@@ -109,17 +109,21 @@ def change(
     return np.asarray((level + _CHROMA_WEIGHT * colour) / scale)
 
 
-def stepwise_change(luma: Bytes, reach: tuple[int, int]) -> float:
-    """What the quarters of a run of pictures bring that no motion explains, added up.
+def brings_new(luma: Bytes, reach: tuple[int, int], least: float) -> bool:
+    """Whether the quarters of a run of pictures bring ``least`` that no motion explains, in sum.
 
     On ``change``'s scale, without colours. Where a camera sweeps, all that a
     quarter brings was close by before it, and the sum stays near 0, however
     different the first and the last picture are.
     """
     marks = np.unique(np.linspace(0, len(luma) - 1, 5).round().astype(np.intp))
-    before, after = luma[marks[:-1]], luma[marks[1:]]
-    scale = (contrast(before) + contrast(after)) / 2 + _CONTRAST_FLOOR
-    return float((moved_difference(before, after, reach) / scale).sum())
+    brought = 0.0
+    for before, after in zip(luma[marks[:-1]], luma[marks[1:]], strict=True):
+        scale = contrast(np.stack([before, after])).mean() + _CONTRAST_FLOOR
+        brought += float(moved_difference(before[None], after[None], reach)[0] / scale)
+        if brought >= least:
+            return True
+    return False
 
 
 def change_beside_light(first: Bytes, second: Bytes, reach: tuple[int, int]) -> float:

@@ -10,14 +10,14 @@ import io
 import zipfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 LUMA_WIDTH, LUMA_HEIGHT = 64, 36
 CHROMA_WIDTH, CHROMA_HEIGHT = 16, 9
-_ARRAYS = ("times_ms", "luma", "chroma")
+_ARRAYS = ("times_ms", "luma", "chroma", "key_times_ms")
 
 Bytes = npt.NDArray[np.uint8]
 Times = npt.NDArray[np.int64]
@@ -34,18 +34,20 @@ class FrameFeatures:
     ``times_ms`` (n,) strictly rising; ``luma`` (n, 36, 64), full range, whole
     picture stretched to that shape; ``chroma`` (n, 2, 9, 16), Cb and Cr around 128.
     ``pictures`` (n, 27, 48, 3), RGB, are there where a learned detector is to see them.
+    ``key_times_ms`` (k,) are the times of those frames that decode without any other.
     """
 
     times_ms: Times
     luma: Bytes
     chroma: Bytes
     pictures: Bytes | None = None
+    key_times_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.times_ms)
 
     def part(self, start: int, end: int) -> FrameFeatures:
-        """Frames ``start`` to ``end``, as views."""
+        """Frames ``start`` to ``end``, as views; which are key frames is not kept."""
         pictures = None if self.pictures is None else self.pictures[start:end]
         return FrameFeatures(
             self.times_ms[start:end], self.luma[start:end], self.chroma[start:end], pictures
@@ -65,17 +67,22 @@ def in_time_order(
     luma: Sequence[Bytes],
     chroma: Sequence[Bytes],
     pictures: Sequence[Bytes] = (),
+    key_times_ms: Sequence[int] = (),
 ) -> FrameFeatures:
-    """Features of decoded frames sorted by time; of frames at one time the first is kept."""
+    """Features of decoded frames sorted by time; of frames at one time the first is kept.
+
+    Of ``key_times_ms`` those are kept at which there is a frame.
+    """
     if not times_ms:
         return no_frames()
     unique, first = np.unique(np.asarray(times_ms, np.int64), return_index=True)
     seen = np.stack(pictures)[first] if pictures else None
-    return FrameFeatures(unique, np.stack(luma)[first], np.stack(chroma)[first], seen)
+    keys = np.intersect1d(unique, np.asarray(key_times_ms, np.int64))
+    return FrameFeatures(unique, np.stack(luma)[first], np.stack(chroma)[first], seen, keys)
 
 
 def joined(parts: Sequence[FrameFeatures]) -> FrameFeatures:
-    """Parts of one video laid end to end, without their pictures."""
+    """Parts of one video laid end to end, without their pictures and key frames."""
     if not parts:
         return no_frames()
     return FrameFeatures(
@@ -101,7 +108,7 @@ def to_bytes(features: FrameFeatures) -> bytes:
 def from_bytes(data: bytes) -> FrameFeatures:
     """What ``to_bytes`` stored. Raises ValueError or KeyError on other bytes."""
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return FrameFeatures(*(arrays[name] for name in _ARRAYS))
+        return FrameFeatures(**{name: arrays[name] for name in _ARRAYS})
 
 
 def pictures_to_bytes(pictures: Bytes) -> bytes:

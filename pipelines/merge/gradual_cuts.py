@@ -10,7 +10,9 @@ model based digital video segmentation", 1995, on tiny pictures.)
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +23,12 @@ from pipelines.merge.cut_measures import (
     Indices,
     blank,
     brightness,
+    brings_new,
     change,
     change_beside_light,
     contrast,
     likeness,
     mean_difference,
-    stepwise_change,
 )
 from pipelines.merge.frame_features import (
     CHROMA_HEIGHT,
@@ -129,10 +131,11 @@ def _best_fit(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> G
     Things that move during a dissolve blur what fine pictures show of the
     mixture; in coarse ones, with their colours, they hardly matter.
     """
-    fine = _fitted(window, a, b, _fine(window.luma[a : b + 1]), config)
+    unlike = cache(partial(_unlike, window, a, b, config))
+    fine = _fitted(window, a, b, _fine(window.luma[a : b + 1]), unlike, config)
     if fine is not None and fine.confidence >= _CONVINCING:
         return fine
-    coarse = _fitted(window, a, b, _coarse(window.part(a, b + 1)), config)
+    coarse = _fitted(window, a, b, _coarse(window.part(a, b + 1)), unlike, config)
     if coarse is None or coarse.confidence < config.min_coarse:
         return fine
     return coarse if fine is None or coarse.confidence > fine.confidence else fine
@@ -152,11 +155,17 @@ def _coarse(frames: FrameFeatures) -> Floats:
 
 
 def _fitted(
-    window: FrameFeatures, a: int, b: int, levels: Floats, config: GradualConfig
+    window: FrameFeatures,
+    a: int,
+    b: int,
+    levels: Floats,
+    unlike: Callable[[], _Ends | None],
+    config: GradualConfig,
 ) -> Gradual | None:
     """The transition between frames ``a`` and ``b`` if the mixture model holds there.
 
-    ``levels`` are what is mixed, a row for each frame from ``a`` to ``b``.
+    ``levels`` are what is mixed, a row for each frame from ``a`` to ``b``;
+    ``unlike`` is asked about the two frames themselves once the mixture holds.
     """
     share, miss = _shares(levels)
     begin, stop = _extent(share)
@@ -170,43 +179,58 @@ def _fitted(
         return None
     if _bend(share[begin : stop + 1], times[begin : stop + 1]) > config.max_bend:
         return None
-    ends = window.luma[np.array([a, b])]
-    side = _blank_side(ends)
-    if side is None and contrast(ends).min() < _PLAIN_CONTRAST:
-        return None
-    difference = _difference(window, a, b, side)
-    alike = 0.0 if side is not None else likeness(ends[0], ends[1])
-    unlike = difference >= config.min_change and alike <= config.max_likeness
-    if not unlike or (side is None and _sweeps(window.luma[a + begin : a + stop + 1], config)):
+    ends = unlike()
+    shown = window.luma[a + begin : a + stop + 1]
+    if ends is None or (ends.side is None and _sweeps(shown, config)):
         return None
     middle = int(np.argmin(np.abs(share - 0.5)))
     return Gradual(
         int(times[begin]),
         int(times[middle]),
         int(times[stop]),
-        _confidence(difference, float(miss.mean()), backwards, alike),
-        float(mean_difference(ends[:1], ends[1:])[0]),
-        side,
+        _confidence(ends.difference, float(miss.mean()), backwards, ends.alike),
+        float(mean_difference(window.luma[a : a + 1], window.luma[b : b + 1])[0]),
+        ends.side,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """How the first and the last picture of a transition differ."""
+
+    side: Blank | None
+    difference: float
+    alike: float
+
+
+def _unlike(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> _Ends | None:
+    """The difference of frames ``a`` and ``b``, None where it is none of two scenes.
+
+    Between two pictures that show something, a change of light is no difference.
+    What is quickest to tell is asked first: most pairs fail early.
+    """
+    ends = window.luma[np.array([a, b])]
+    side = _blank_side(ends)
+    if side is None and contrast(ends).min() < _PLAIN_CONTRAST:
+        return None
+    alike = 0.0 if side is not None else likeness(ends[0], ends[1])
+    if alike > config.max_likeness:
+        return None
+    difference = float(change(window, np.array([a]), np.array([b]), _FAR_REACH)[0])
+    if side is None and difference >= config.min_change:
+        difference = min(difference, change_beside_light(ends[0], ends[1], _FAR_REACH))
+    return _Ends(side, difference, alike) if difference >= config.min_change else None
 
 
 def _sweeps(shown: Bytes, config: GradualConfig) -> bool:
     """Whether the camera's motion explains all that comes into the pictures."""
-    return stepwise_change(shown, _STEP_REACH) < config.min_steps_change
+    return not brings_new(shown, _STEP_REACH, config.min_steps_change)
 
 
 def _bend(share: Floats, times_ms: Indices) -> float:
     """Largest distance of the rise from a straight one."""
     even = np.interp(times_ms, [times_ms[0], times_ms[-1]], [share[0], share[-1]])
     return float(np.abs(share - even).max())
-
-
-def _difference(window: FrameFeatures, a: int, b: int, side: Blank | None) -> float:
-    """Change from A to B; between two pictures that show something, a change of light is none."""
-    difference = float(change(window, np.array([a]), np.array([b]), _FAR_REACH)[0])
-    if side is not None:
-        return difference
-    return min(difference, change_beside_light(window.luma[a], window.luma[b], _FAR_REACH))
 
 
 def _shares(frames: Floats) -> tuple[Floats, Floats]:

@@ -10,8 +10,11 @@ import numpy as np
 from pipelines.merge.cuts import Cut, nearest_frame
 from pipelines.merge.frame_features import Times
 
-STILL_POSITIONS = (0.2, 0.5, 0.8)
-"""Where in a scene's clear part its stills are taken."""
+STILL_POSITIONS = ((2_000, (0.5,)), (6_000, (0.3, 0.7)), (None, (0.2, 0.5, 0.8)))
+"""Where in a scene's clear part its stills are taken, by the length in ms that it is below."""
+_KEY_FRAME_WITHIN = 0.5
+"""So far from there, as a share of the length, a key frame is taken instead: others must be
+decoded from the key frame before them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +52,12 @@ def _clear(opening: Cut, ending: Cut) -> tuple[int, int]:
     return (start_ms, end_ms) if end_ms > start_ms else (opening.time_ms, ending.time_ms)
 
 
-def still_times(times_ms: Times, scene: SceneBorders) -> tuple[int, ...]:
+def still_times(times_ms: Times, key_times_ms: Times, scene: SceneBorders) -> tuple[int, ...]:
     """Times of the frames to take as stills: one to three, rising.
 
-    ``times_ms`` holds all frame times of the video. A scene without any frame
-    (the picture stood still past it) takes the last one before its end.
+    ``times_ms`` holds all frame times of the video, ``key_times_ms`` those of its
+    key frames. A scene without any frame (the picture stood still past it) takes
+    the last one before its end.
     """
     low = int(np.searchsorted(times_ms, scene.clear_start_ms))
     high = int(np.searchsorted(times_ms, scene.clear_end_ms))
@@ -61,5 +65,17 @@ def still_times(times_ms: Times, scene: SceneBorders) -> tuple[int, ...]:
     if len(inside) == 0:
         return (int(times_ms[max(0, low - 1)]),)
     length_ms = scene.clear_end_ms - scene.clear_start_ms
-    wanted = [scene.clear_start_ms + int(share * length_ms) for share in STILL_POSITIONS]
-    return tuple(sorted({int(inside[nearest_frame(inside, time_ms)]) for time_ms in wanted}))
+    keys = key_times_ms[np.searchsorted(key_times_ms, inside[0]) :]
+    keys = keys[: np.searchsorted(keys, inside[-1], side="right")]
+    shares = next(shares for below, shares in STILL_POSITIONS if below is None or length_ms < below)
+    wanted = [scene.clear_start_ms + int(share * length_ms) for share in shares]
+    reach_ms = int(_KEY_FRAME_WITHIN * length_ms)
+    return tuple(sorted({_still_near(time_ms, inside, keys, reach_ms) for time_ms in wanted}))
+
+
+def _still_near(wanted_ms: int, times_ms: Times, key_times_ms: Times, reach_ms: int) -> int:
+    if len(key_times_ms):
+        key_ms = int(key_times_ms[nearest_frame(key_times_ms, wanted_ms)])
+        if abs(key_ms - wanted_ms) <= reach_ms:
+            return key_ms
+    return int(times_ms[nearest_frame(times_ms, wanted_ms)])

@@ -18,11 +18,11 @@ import numpy.typing as npt
 from pipelines.merge.cut_measures import (
     Floats,
     Indices,
+    brings_new,
     cell_levels,
     change,
     contrast,
     likeness,
-    stepwise_change,
 )
 from pipelines.merge.frame_features import FrameFeatures
 from pipelines.merge.gradual_cuts import Gradual
@@ -180,7 +180,7 @@ def _fitted(
     changed = float(change(window, np.array([a]), np.array([b]), _REACH)[0])
     if alike > config.max_likeness or changed < config.min_change:
         return None
-    if stepwise_change(window.luma[a + begin : a + stop + 1], _REACH) < config.min_steps_change:
+    if not brings_new(window.luma[a + begin : a + stop + 1], _REACH, config.min_steps_change):
         return None
     middle = min(int(np.searchsorted(turning.reached, 0.5)), len(times) - 1)
     return Gradual(

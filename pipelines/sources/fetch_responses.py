@@ -9,7 +9,9 @@ from urllib.parse import unquote
 
 import httpx
 
-_CONTENT_RANGE = re.compile(r"bytes\s+(\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", re.IGNORECASE)
+_CONTENT_RANGE = re.compile(
+    r"bytes\s+(\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", re.ASCII | re.IGNORECASE
+)
 _STRONG_ETAG = re.compile(r'"[^"\s]*"')
 _MAX_NAME_CHARACTERS = 255
 
@@ -38,7 +40,7 @@ def content_range(headers: httpx.Headers) -> ContentRange | None:
 def declared_bytes(headers: httpx.Headers) -> int | None:
     """``Content-Length``; None where the length is not known beforehand."""
     text = headers.get("content-length", "")
-    return int(text) if re.fullmatch(r"\d{1,18}", text) else None
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 def is_encoded(headers: httpx.Headers) -> bool:
@@ -61,7 +63,7 @@ def validator(headers: httpx.Headers) -> str | None:
 def retry_after_seconds(headers: httpx.Headers) -> float:
     """``Retry-After`` in seconds; 0 where it is missing or a date."""
     text = headers.get("retry-after", "").strip()
-    return float(text) if re.fullmatch(r"\d{1,6}", text) else 0.0
+    return float(text) if re.fullmatch(r"[0-9]{1,6}", text) else 0.0
 
 
 def content_type(headers: httpx.Headers) -> str | None:
@@ -86,7 +88,11 @@ def _disposition_name(headers: httpx.Headers) -> str:
     """The ``filename`` or ``filename*`` parameter (RFC 6266), read as a MIME parameter is."""
     message = Message()
     message["Content-Disposition"] = headers.get("content-disposition", "")
-    return message.get_filename("")
+    try:
+        return message.get_filename("")
+    except (TypeError, ValueError, LookupError):
+        # Parameters in parts, some of them without a number, are more than email can sort.
+        return ""
 
 
 def _plain_name(name: str) -> str:

@@ -28,10 +28,11 @@ CONTAINERS = (
 sound. Playlists (hls, dash, concat, imf), devices, image sequences, scripts and
 synthetic sources (lavfi) are not among them: they read other files or none."""
 
-_OPTIONS = {
+OPEN_OPTIONS = {
     "protocol_whitelist": "file",
     "format_whitelist": ",".join(CONTAINERS),
 }
+"""Options of FFmpeg with which every file is opened, also one that was found to be media."""
 
 
 CARRIED_CODECS = frozenset(
@@ -71,7 +72,9 @@ def open_media(path: Path) -> InputContainer:
     Raises MediaRefusedError if it is no media file, or of a kind that is not read.
     """
     try:
-        container: InputContainer = av.open(str(path), options=_OPTIONS, metadata_errors="replace")
+        container: InputContainer = av.open(
+            str(path), options=OPEN_OPTIONS, metadata_errors="replace"
+        )
     except av.error.ArgumentError:
         raise MediaRefusedError("Files of this format are not accepted.") from None
     except av.error.MemoryError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import stat
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from pipelines.contracts import StageCode, StageError
 from pipelines.sources.programs import ProgramFailedError, Shares, run_program
 from pipelines.sources.raw_families import command_words, family_of
 from storage.objects import ObjectStore
+from storage.objects.local_files import temporary_folder
 
 log = logging.getLogger("vas.raw")
 
@@ -80,11 +80,7 @@ def _decode(
     if family not in config.decoders:
         message = f"The camera RAW format {family} is not enabled on this service."
         raise StageError(StageCode.VALIDATION_FAILED, message)
-    parent = config.temporary_folder
-    if parent is not None:
-        parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="raw-", dir=parent) as name:
-        folder = Path(name).resolve()
+    with temporary_folder("raw-", config.temporary_folder) as folder:
         source = folder / f"source.{_EXTENSIONS[family]}"
         source.symlink_to(path)
         words = command_words(config.decoders[family])

@@ -9,6 +9,7 @@ and one result or refusal at the end. Nothing it sends is evaluated.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import selectors
@@ -78,8 +79,8 @@ def run_confined(
 
     ``on_event`` takes the child's events; the child waits until it returns.
     ``check`` is called several times a second; whatever it or ``on_event``
-    raises ends the child at once. Raises TaskRefusedError, TaskTimeoutError and
-    TaskCrashedError.
+    raises ends the child at once. Raises TaskRefusedError, TaskTimeoutError,
+    TaskCrashedError, and OSError where the disk is full.
     """
     with _started(task.descriptors) as child:
         _send(child, _request(task))
@@ -145,6 +146,8 @@ def _answer(
                 return result
             case "refused":
                 raise TaskRefusedError(str(message["code"]), str(message["message"]))
+            case "full":
+                raise OSError(errno.ENOSPC, "There is no room for what is cut out of the file.")
             case _:
                 raise TaskCrashedError("The process that reads the file answered nonsense.")
     raise TaskCrashedError("The process that reads the file ended early.")

@@ -78,7 +78,8 @@ def _from_bext(data: bytes) -> Values:
 def _from_ixml(data: bytes) -> Values:
     try:
         root = ET.fromstring(data.strip(b"\0 \r\n\t"))  # noqa: S314 - confined, bounded
-    except ET.ParseError:
+    except (ET.ParseError, LookupError, ValueError):
+        # The latter two: it names an encoding that Python, or its XML parser, does not know.
         return {}
     labels: Values = {}
     rate = _text(root.findtext("SPEED/TIMECODE_RATE"))

@@ -83,7 +83,9 @@ def _outcome(task: Callable[[Message, Emit], Message], arguments: Message) -> Me
     except (MemoryError, av.error.MemoryError):
         return _refusal("VALIDATION_FAILED", "The file needs more memory to read than is allowed.")
     except OSError as error:
-        if error.errno not in (errno.EFBIG, errno.ENOSPC):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return {"kind": "full"}
+        if error.errno != errno.EFBIG:
             raise
         return _refusal("INGEST_FAILED", "There was no room for what was cut out of the file.")
     return {"kind": "done", "value": value}

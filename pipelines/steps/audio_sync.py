@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pipelines.contracts import AudioTrack
 from pipelines.steps.track_audio import read_blocks
 from pipelines.sync.align import Alignment, align
 from pipelines.sync.onsets import Pcm
+from storage.objects.local_files import temporary_folder
 
 _VERSION = 1
 """Raise it whenever the same sounds would be placed otherwise."""
@@ -38,7 +38,7 @@ def hear(
     *,
     workspace: Workspace,
     control: Control,
-    temporary_folder: Path | None = None,
+    parent: Path | None = None,
 ) -> Alignment | None:
     """Where ``target``'s first sample lies from ``reference``'s; None where nothing is alike.
 
@@ -49,7 +49,7 @@ def hear(
     found = _find(workspace, key)
     if found is None:
         control.check()
-        found = Heard(_aligned(reference, target, workspace, control, temporary_folder))
+        found = Heard(_aligned(reference, target, workspace, control, parent))
         workspace.store.write_bytes(key, json.dumps(to_json(found)).encode())
     return found.alignment
 
@@ -74,17 +74,14 @@ def _aligned(
     target: AudioTrack,
     workspace: Workspace,
     control: Control,
-    temporary_folder: Path | None,
+    parent: Path | None,
 ) -> Alignment | None:
-    if temporary_folder is not None:
-        temporary_folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="sync-", dir=temporary_folder) as name:
-        folder = Path(name)
-        with (
-            _samples(reference, workspace, control, folder / "reference") as one,
-            _samples(target, workspace, control, folder / "target") as other,
-        ):
-            return align(one, other, check=control.check)
+    with (
+        temporary_folder("sync-", parent) as folder,
+        _samples(reference, workspace, control, folder / "reference") as one,
+        _samples(target, workspace, control, folder / "target") as other,
+    ):
+        return align(one, other, check=control.check)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import decord
 import numpy as np
 
 from pipelines.decoding import chosen_stream
+from pipelines.sources.media_files import OPEN_OPTIONS
 from pipelines.sources.timestamps import rounded_ms
 from pipelines.steps.decord_child import DecordUnsuitableError
 
@@ -102,7 +103,7 @@ def _packet_times_ms(path: Path, stream_index: int, origin_ms: int) -> list[int]
     Raises DecordUnsuitableError for more than 8 bits a sample: decord's FFmpeg
     converts these to RGB otherwise than PyAV's.
     """
-    with av.open(str(path)) as container:
+    with av.open(str(path), options=OPEN_OPTIONS) as container:
         stream = chosen_stream(container, stream_index)
         if _DEEP_FORMAT.search(stream.codec_context.pix_fmt or ""):
             raise DecordUnsuitableError(stream.codec_context.pix_fmt)

@@ -29,7 +29,7 @@ from pipelines.merge.frame_features import (
 )
 from pipelines.steps.vision_names import derived_name
 
-FEATURES_VERSION = 2
+FEATURES_VERSION = 3
 """Raise it whenever the same frames would give other features."""
 
 _CHECK_EVERY_SECONDS = 1.0
@@ -125,7 +125,7 @@ def segment_features(
             _append(timed, times_ms, luma, chroma)
             if config.with_pictures:
                 pictures.append(boundary_picture(timed.frame))
-    return in_time_order(times_ms, luma, chroma, pictures)
+    return in_time_order(times_ms, luma, chroma, pictures, report.key_times_ms)
 
 
 def _append(timed: TimedFrame, times_ms: list[int], luma: list[Bytes], chroma: list[Bytes]) -> None:

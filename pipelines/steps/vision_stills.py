@@ -1,22 +1,27 @@
-"""Stills of a segment at exact frame times: by decord in batches, else by PyAV.
+"""Stills of a segment at exact frame times: many by decord in batches, few by PyAV.
 
-Both ways give the same picture: full size RGB as stored, made upright with
+All ways give the same picture: full size RGB as stored, made upright with
 square pixels by the same function afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import av
+import av.error
 import cv2
 import numpy as np
+from av.container import InputContainer
+from av.video.stream import VideoStream as AvVideoStream
 
 from models.contracts import Picture
 from pipelines.contracts import Segment, VideoStream
-from pipelines.decoding import decode_segment
+from pipelines.decoding import chosen_stream, decode_segment, packet_time_ms, seek
 from pipelines.merge.frame_features import LUMA_HEIGHT, LUMA_WIDTH, Bytes
 from pipelines.steps.decord_child import DecordUnsuitableError, pictures_by_decord
 from pipelines.steps.vision_tone import is_high_dynamic_range, standard_range
@@ -27,6 +32,12 @@ _DECORD_LACKS = frozenset({"av1", "vvc"})
 """Codecs that the FFmpeg inside decord 0.6 has no decoder for."""
 _DECORD_FILE_LIMIT_BYTES = 256 * 1024 * 1024
 """decord reads a whole file to index it, so longer ones are left to PyAV's seeking."""
+_MOST_PACKETS = 1_500
+"""From one key frame to the next; where there are more, or the container seeks too loosely, the
+stream is decoded as from the start."""
+_WORTH_A_CHILD = 32
+"""So many stills of a segment lie close together: decord reads them in one pass, while seeking
+decodes from the key frame again for each."""
 _SAME_PICTURE_LEVELS = 6.0
 _SAME_PICTURE_CORRELATION = 0.9
 
@@ -57,10 +68,12 @@ def fetch_stills(
     def finish(picture: Picture) -> Picture:
         return upright(picture, stream, config.long_side_px)
 
-    try:
-        stills = by_decord(path, stream, origin_ms, wanted, finish, check)
-    except DecordUnsuitableError:
-        stills = {}
+    stills: dict[int, Picture] = {}
+    if len(wanted) >= _WORTH_A_CHILD:
+        with contextlib.suppress(DecordUnsuitableError):
+            stills |= by_decord(path, stream, origin_ms, wanted, finish, check)
+    missing = [time_ms for time_ms in wanted if time_ms not in stills]
+    stills |= by_seeking(path, stream, origin_ms, missing, finish, check)
     missing = [time_ms for time_ms in wanted if time_ms not in stills]
     stills |= by_pyav(path, segment, stream, origin_ms, missing, finish, check)
     return dict(sorted(stills.items()))
@@ -68,6 +81,53 @@ def fetch_stills(
 
 def _as_it_is(picture: Picture) -> Picture:
     return picture
+
+
+def by_seeking(
+    path: Path,
+    stream: VideoStream,
+    origin_ms: int,
+    times_ms: Collection[int],
+    finish: Callable[[Picture], Picture] = _as_it_is,
+    check: Callable[[], None] = lambda: None,
+) -> dict[int, Picture]:
+    """Pictures as stored for those of ``times_ms`` that seeking leads to.
+
+    Of key frames one packet is decoded, of others all that they refer to. None of
+    interlaced streams: a packet may hold a single field.
+    """
+    found: dict[int, Picture] = {}
+    if stream.interlaced:
+        return found
+    with av.open(str(path)) as container:
+        source = chosen_stream(container, stream.index)
+        source.codec_context.thread_count = 1
+        for time_ms in sorted(times_ms):
+            check()
+            frame = _sought_frame(container, source, time_ms, origin_ms)
+            if frame is not None:
+                found[time_ms] = finish(rgb(frame))
+    return found
+
+
+def _sought_frame(
+    container: InputContainer, stream: AvVideoStream, time_ms: int, origin_ms: int
+) -> av.VideoFrame | None:
+    """The frame at ``time_ms``, or None where seeking and decoding don't lead to it."""
+    decoder = stream.codec_context
+    decoder.flush_buffers()
+    try:
+        seek(container, stream, time_ms + origin_ms)
+        for packet in islice(container.demux(stream), _MOST_PACKETS):
+            is_wanted = packet_time_ms(packet, origin_ms) == time_ms
+            decoder.skip_frame = "DEFAULT" if is_wanted else "NONREF"
+            frames = decoder.decode(packet)
+            if is_wanted:
+                frames += decoder.decode(None)
+                return next((frame for frame in frames if frame.pts == packet.pts), None)
+    except av.error.FFmpegError:
+        return None
+    return None
 
 
 def by_decord(

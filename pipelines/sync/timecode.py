@@ -15,6 +15,8 @@ from fractions import Fraction
 from pipelines.sync.labels import SoundLabels
 
 _TIMECODE = re.compile(r"^(\d{2}):(\d{2}):(\d{2})([:;.,])(\d{2,3})$")
+_RATE = re.compile(r"[0-9]{1,9}(?:/[0-9]{1,9}|\.[0-9]{1,9})?")
+"""Not all that Fraction reads: 1e999999999 would keep it busy for days."""
 _DROP_MARKS = ";,."
 _SECONDS_A_DAY = 86_400
 _NOMINAL_RATES = (24, 25, 30, 48, 50, 60, 100, 120)
@@ -48,9 +50,12 @@ def rate_near(frames_per_second: float, *, drop_frame: bool = False) -> Fraction
 
 def parse_rate(text: str | None) -> Fraction | None:
     """``30000/1001``, ``25`` or ``29.97`` as an exact rate; None for anything else."""
+    written = (text or "").strip()
+    if not _RATE.fullmatch(written):
+        return None
     try:
-        value = Fraction((text or "").strip())
-    except (ValueError, ZeroDivisionError):
+        value = Fraction(written)
+    except ZeroDivisionError:
         return None
     return rate_near(float(value)) if value > 0 else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable
 
 from serve_app.jobs.rendering import timestamp
@@ -24,6 +25,11 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "�
 
 https://owasp.org/www-community/attacks/CSV_Injection
 """
+
+
+_FORMULA_IN_NEXT_CELL = re.compile("([;\r\n][ \u00a0\ufeff]*)(?=[=+@＝＋－＠-])")
+"""Where the comma writes decimals, spreadsheets take a semicolon for the end of a cell; and the
+quotes are not where they then look for them, so that a line end is the end of a row."""
 
 
 def usage_csv(lines: Iterable[JobUsage]) -> str:
@@ -47,5 +53,6 @@ def usage_csv(lines: Iterable[JobUsage]) -> str:
 
 
 def harmless(cell: str) -> str:
-    """``cell``, with an apostrophe before it where a spreadsheet would run it."""
+    """``cell``, with an apostrophe before what a spreadsheet would run."""
+    cell = _FORMULA_IN_NEXT_CELL.sub(r"\1'", cell)
     return f"'{cell}" if cell.lstrip(" \u00a0\ufeff").startswith(_FORMULA_STARTS) else cell

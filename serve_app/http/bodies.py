@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from fastapi import Request
@@ -63,11 +64,13 @@ def _no_constant(name: str) -> None:
 
 
 def _check(value: Any, path: str, depth: int) -> None:
-    """Refuse what PostgreSQL cannot store: NUL and lone surrogates, and absurd nesting."""
+    """Refuse what PostgreSQL cannot store: NUL, lone surrogates, infinity; and absurd nesting."""
     if depth == 0:
         raise ApiError(ErrorCode.INVALID_REQUEST, "The body is nested too deeply.")
     if isinstance(value, str):
         _check_text(value, path)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise invalid("Numbers must not be larger than a double can be.", path or None)
     elif isinstance(value, list):
         for index, item in enumerate(value):
             _check(item, f"{path}[{index}]", depth - 1)

@@ -31,7 +31,7 @@ def encode_cursor(cursor: Cursor, *, secret: bytes, account_id: uuid.UUID) -> st
     micros = (cursor.created_at - _EPOCH) // timedelta(microseconds=1)
     payload = micros.to_bytes(8, signed=True) + cursor.job_id.bytes
     mac = _mac(payload, secret, account_id)
-    return base64.urlsafe_b64encode(payload + mac).decode().rstrip("=")
+    return _written(payload + mac)
 
 
 def decode_cursor(text: str, *, secret: bytes, account_id: uuid.UUID) -> Cursor:
@@ -40,11 +40,17 @@ def decode_cursor(text: str, *, secret: bytes, account_id: uuid.UUID) -> Cursor:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
     except ValueError as error:
         raise BadCursorError from error
+    if _written(raw) != text:
+        raise BadCursorError  # Base64 has several spellings of the same bytes; ours has one.
     payload, mac = raw[:_PAYLOAD_BYTES], raw[_PAYLOAD_BYTES:]
     if not hmac.compare_digest(mac, _mac(payload, secret, account_id)):
         raise BadCursorError
     micros = int.from_bytes(payload[:8], signed=True)
     return Cursor(_EPOCH + timedelta(microseconds=micros), uuid.UUID(bytes=payload[8:]))
+
+
+def _written(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 def _mac(payload: bytes, secret: bytes, account_id: uuid.UUID) -> bytes:

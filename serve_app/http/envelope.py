@@ -27,6 +27,16 @@ log = logging.getLogger("vas.http")
 
 DOCS_ERRORS_PATH = "/docs/errors"
 
+SAFE_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    # Answers are one account's own, and its key is in a header that caches do not know.
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+)
+"""Headers of every answer that does not say otherwise itself."""
+
 
 class ExactJSONResponse(JSONResponse):
     """UTF-8 JSON without spaces; NaN and infinity are refused, not written."""
@@ -116,6 +126,8 @@ class RequestIdMiddleware:
                 status = message["status"]
                 # A replayed answer keeps the id that stands in its body.
                 MutableHeaders(scope=message).setdefault("X-Request-Id", identifier)
+                said = {name.lower() for name, _ in message["headers"]}
+                message["headers"] += [pair for pair in SAFE_HEADERS if pair[0] not in said]
             await send(message)
 
         try:

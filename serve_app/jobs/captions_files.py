@@ -35,7 +35,8 @@ def file_response(job: JobRecord, track: TrackTranscript, extension: str) -> Res
 def _disposition(file_name: str, extension: str) -> str:
     stem = PurePosixPath(file_name).stem or "transcript"
     name = f"{stem}.{extension}"
-    plain = "".join(c if c.isascii() and c.isprintable() and c not in '"\\' else "_" for c in name)
+    # Some clients read %xx here as an escape (RFC 6266, appendix D).
+    plain = "".join(c if c.isascii() and c.isprintable() and c not in '"\\%' else "_" for c in name)
     header = f'attachment; filename="{plain}"'
     if plain != name:
         header += f"; filename*=UTF-8''{quote(name, safe='')}"

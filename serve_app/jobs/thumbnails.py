@@ -50,7 +50,8 @@ async def get_thumbnail(
     world = world_of(request)
     missing = ApiError(ErrorCode.NOT_FOUND, "There is no such picture.")
     try:
-        world.signer.check_path(_PURPOSE, request.url.path, expires=expires, signature=signature)
+        path = request.scope["path"]
+        world.signer.check_path(_PURPOSE, path, expires=expires, signature=signature)
     except BadSignatureError:
         raise missing from None
     async with world.database.statement() as connection:

@@ -12,6 +12,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -64,9 +65,17 @@ class TextFormatter(logging.Formatter):
         """Time, level, process, logger, message, ids."""
         ids = "".join(f" {name}={value}" for name, value in current_context().items())
         head = f"{_time(record)} {record.levelname} {self._process} {record.name}: "
-        line = head + without_secrets(record.getMessage()).replace("\n", "\\n") + ids
+        line = head + _one_line(without_secrets(record.getMessage())) + ids
         exception = _exception(self, record)
         return line if exception is None else f"{line}\n{exception}"
+
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def _one_line(text: str) -> str:
+    """``text`` with line ends and what terminals obey spelt out."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _time(record: logging.LogRecord) -> str:

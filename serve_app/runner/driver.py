@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import TypeVar
 
 from models.sources import ModelSource
 from pipelines.chains import Workspace
@@ -21,9 +22,10 @@ from serve_app.runner.publishing import Lease
 from serve_app.runner.stage_work import StageWork
 from serve_app.world import World
 from storage import jobs
+from storage.database import UNAVAILABLE
 from storage.job_records import JobRecord
 from storage.jobs import LeaseLostError
-from storage.objects import ObjectStoreUnavailableError
+from storage.objects import ObjectStoreUnavailableError, is_outage
 from storage.types import ENDED_STATUSES, JobState, StageName, StageStatus
 
 log = logging.getLogger("vas.runner")
@@ -38,10 +40,14 @@ FAILURE_CODES = {
 STAGE_ATTEMPTS = 2
 """A stage that breaks for a reason of the machine's, not the media's, is run once more."""
 
-STORE_PAUSES_SECONDS = (2, 5, 15, 30, 60)
-"""How long a stage waits, time after time, for an object store that is away, before it fails."""
+OUTAGE_PAUSES_SECONDS = (2, 5, 15, 30, 60)
+"""How long is waited, time after time, for a database or an object store that is away."""
+
+_LONGEST_OUTAGE = sum(OUTAGE_PAUSES_SECONDS)
 
 _LISTEN_SECONDS = 0.5
+
+Result = TypeVar("Result")
 
 Work = Callable[[StageWork], Awaitable[JobState | None]]
 """Runs a stage to its published end; gives the job's, if this was it."""
@@ -105,7 +111,7 @@ class JobDriver:
         self.stopped = True
         try:
             await asyncio.to_thread(self.workspace.request_stop)
-        except ObjectStoreUnavailableError as error:
+        except (ObjectStoreUnavailableError, OSError) as error:
             # Tasks cannot read or write then either; what they find is published by nobody.
             log.warning("job %s: tasks could not be told to stop: %s", self.lease.job_id, error)
 
@@ -121,8 +127,9 @@ class JobDriver:
                 await self.stop()
             except Exception:
                 log.exception("job %s: heartbeat failed", self.lease.job_id)
-                # Somebody else may hold the job by now: what we compute is not ours to publish.
-                if time.monotonic() - last_success > settings.lease_seconds:
+                # Somebody else may hold the job by now; nothing is published without the lease.
+                # Where the database is away for everybody, nobody does, and the work is not lost.
+                if time.monotonic() - last_success > settings.lease_seconds + _LONGEST_OUTAGE:
                     await self.stop()
 
     async def _extend_lease(self) -> None:
@@ -136,7 +143,7 @@ class JobDriver:
             )
 
     async def _run_stages(self) -> None:
-        job = await self._read_job()
+        job = await self._patiently("reading the job", self._read_job)
         note(accountId=job.account_id)
         if job.stages[StageName.INGEST].status is not StageStatus.COMPLETED:
             await self._run_stage(StageName.INGEST, lambda work: work.run_ingest(job))
@@ -144,7 +151,7 @@ class JobDriver:
 
     async def _run_analyses(self) -> None:
         """Vision and transcript side by side; one failing does not stop the other."""
-        job, ingested = await self._read_ingested()
+        job, ingested = await self._patiently("reading the job", self._read_ingested)
         if ingested is None:
             return
         analyses: dict[StageName, Work] = {
@@ -176,12 +183,11 @@ class JobDriver:
 
     async def _run_stage(self, stage: StageName, run: Work) -> None:
         """Run a stage to its published end, good or bad."""
-        async with self.world.database.transaction() as connection:
-            await publishing.start_stage(connection, self.lease, stage)
+        await self._patiently(stage, lambda: self._start(stage))
         began = time.monotonic()
         for attempt in range(1, STAGE_ATTEMPTS + 1):
             try:
-                end = await self._run_patiently(stage, run)
+                end = await self._patiently(stage, lambda: run(self._work(stage)))
             except (LeaseLostError, StageStoppedError):
                 raise
             except StageError as error:
@@ -204,15 +210,24 @@ class JobDriver:
         record_stage(self.world.meters, stage, outcome, seconds)
         record_job_end(self.world.meters, end)
 
-    async def _run_patiently(self, stage: StageName, run: Work) -> JobState | None:
-        """Run a stage; wait for an object store that is away, and run it again."""
-        for pause_seconds in STORE_PAUSES_SECONDS:
+    async def _start(self, stage: StageName) -> None:
+        async with self.world.database.transaction() as connection:
+            await publishing.start_stage(connection, self.lease, stage)
+
+    async def _patiently(self, what: str, act: Callable[[], Awaitable[Result]]) -> Result:
+        """Do ``act``; wait for a database or a store that is away, or full, and do it again.
+
+        All that jobs do may be done again: what is stored is reused, what was published stays.
+        """
+        for pause_seconds in OUTAGE_PAUSES_SECONDS:
             try:
-                return await run(self._work(stage))
-            except ObjectStoreUnavailableError as error:
-                log.warning("job %s: %s waits: %s", self.lease.job_id, stage, error)
+                return await act()
+            except Exception as error:
+                if not (isinstance(error, UNAVAILABLE) or is_outage(error)):
+                    raise
+                log.warning("job %s: %s waits: %s", self.lease.job_id, what, error)
                 await self._wait(pause_seconds)
-        return await run(self._work(stage))
+        return await act()
 
     async def _wait(self, seconds: float) -> None:
         """Sleep; raises StageStoppedError soon after a stop."""
@@ -235,6 +250,9 @@ class JobDriver:
 
     async def _fail(self, stage: StageName, error: StageError, began: float) -> None:
         log.info("job %s: %s failed: %s", self.lease.job_id, stage, error)
-        async with self.world.database.transaction() as connection:
-            end = await publishing.fail_stage(connection, self.lease, stage, error)
+        end = await self._patiently(stage, lambda: self._publish_failure(stage, error))
         self._record(stage, StageStatus.FAILED, began, end)
+
+    async def _publish_failure(self, stage: StageName, error: StageError) -> JobState | None:
+        async with self.world.database.transaction() as connection:
+            return await publishing.fail_stage(connection, self.lease, stage, error)

@@ -14,6 +14,7 @@ from serve_app.runner.removal import remove_due
 from serve_app.uploads.sweeping import settle_lost_writers
 from serve_app.world import World
 from storage import access, idempotency, jobs, keys, uploads
+from storage.database import UNAVAILABLE
 from storage.objects import TakesDirectUploads
 from storage.types import JobState, SkipReason
 
@@ -33,6 +34,7 @@ class Reaper:
         self._world = world
         self._forget_at = 0.0
         self._leftovers_at = 0.0
+        self._leases_count_from = 0.0
         self._direct = isinstance(world.objects, TakesDirectUploads)
         self._grace = _UNSEEN if self._direct else timedelta(0)
 
@@ -61,7 +63,12 @@ class Reaper:
 
     async def sweep_database(self) -> None:
         """Do everything that is due now and that the database alone is needed for."""
-        await self._requeue_lost()
+        try:
+            await self._requeue_lost()
+        except UNAVAILABLE:
+            # No runner could renew its lease either: they get the time to do so.
+            self._leases_count_from = time.monotonic() + self._world.settings.lease_seconds
+            raise
         await self._expire_uploads()
         if time.monotonic() >= self._forget_at:
             await self._forget_old()
@@ -69,6 +76,8 @@ class Reaper:
 
     async def _requeue_lost(self) -> None:
         ended = 0
+        if time.monotonic() < self._leases_count_from:
+            return
         async with self._world.database.transaction() as connection:
             for job_id, runs_again in await jobs.requeue_lost(connection):
                 log.warning("job %s: its runner was lost", job_id)

@@ -18,6 +18,7 @@ from serve_app.runner.reaper import Reaper
 from serve_app.uploads.arrivals import ArrivalWatch
 from serve_app.world import World
 from storage import jobs
+from storage.database import DatabaseError
 from storage.objects import TakesDirectUploads
 from storage.types import JobState
 
@@ -71,7 +72,7 @@ class Runner:
         if running:
             await asyncio.wait(running, timeout=10)
         for driver in running.values():
-            await self._hand_back(driver.lease)
+            await self._try_to_hand_back(driver.lease)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
@@ -130,6 +131,13 @@ class Runner:
             await connection.execute(f"LISTEN {jobs.QUEUE_CHANNEL}")
             async for _ in connection.notifies():
                 self._wake.set()
+
+    async def _try_to_hand_back(self, lease: Lease) -> None:
+        try:
+            await self._hand_back(lease)
+        except DatabaseError:
+            # The lease runs out by itself, and the job is taken up again a little later.
+            log.exception("job %s: could not be handed back", lease.job_id)
 
     async def _hand_back(self, lease: Lease) -> None:
         async with self._world.database.transaction() as connection:

@@ -44,7 +44,8 @@ class Slot:
 
 def check_signature(request: Request, expires: str, signature: str) -> None:
     """Raises UNAUTHORIZED; ExpiredSignatureError for an address whose time is over."""
-    path, signer = request.url.path, world_of(request).signer
+    # The path that was routed by, not one put together from it and the Host header.
+    path, signer = request.scope["path"], world_of(request).signer
     try:
         signer.check_path(UPLOAD_PURPOSE, path, expires=expires, signature=signature)
     except ExpiredSignatureError:

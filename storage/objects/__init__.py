@@ -12,6 +12,7 @@ from storage.objects.contract import (
     PartialOffsetError,
     TakesDirectUploads,
     check_key,
+    is_outage,
 )
 from storage.objects.folder import FolderStore
 
@@ -26,4 +27,5 @@ __all__ = [
     "PartialOffsetError",
     "TakesDirectUploads",
     "check_key",
+    "is_outage",
 ]

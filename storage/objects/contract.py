@@ -9,6 +9,7 @@ sees until ``finish_partial`` makes it the object under the same key.
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,16 @@ def check_key(key: str) -> str:
 
 class ObjectStoreUnavailableError(Exception):
     """The store cannot be reached, refuses, or fails; it may be back soon."""
+
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether it would have gone well on another day: the store is away, or a disk is full."""
+    if isinstance(error, OSError):
+        return error.errno in _DISK_FULL
+    return isinstance(error, ObjectStoreUnavailableError)
 
 
 Check = Callable[[], None]

@@ -66,6 +66,15 @@ class Head:
     def deploy(self, **changes: Any) -> Service:
         """``serve deploy`` of the project's file with other arguments; waits for its answer."""
         port = free_port()
+        self.serve_deploy(port, changes)
+        root = f"http://127.0.0.1:{port}"
+        wait_for(lambda: _answers(root), DEPLOY_SECONDS, "the service answers", self.node)
+        settings = Settings(database_url=self.database_url, data_dir=self.folder / "operator")
+        key = in_transaction(settings, ensure_demo_account)["key"]
+        return Service(self.node.process, f"{root}/v1/api", key, self.node.data, port)
+
+    def serve_deploy(self, port: int, changes: dict[str, Any]) -> None:
+        """``serve deploy``; a service that runs on the port is replaced replica by replica."""
         target = self.folder / "serve_config.yaml"
         target.write_text(_config(port, changes))
         command = [str(PROGRAMS / "serve"), "deploy", "--address", self.dashboard_url, str(target)]
@@ -78,25 +87,22 @@ class Head:
             check=False,
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
-        root = f"http://127.0.0.1:{port}"
-        wait_for(lambda: _answers(root), DEPLOY_SECONDS, "the service answers", self.node)
-        settings = Settings(database_url=self.database_url, data_dir=self.folder / "operator")
-        key = in_transaction(settings, ensure_demo_account)["key"]
-        return Service(self.node.process, f"{root}/v1/api", key, self.node.data, port)
 
 
 @contextlib.contextmanager
-def head_node(*arguments: str, ray_port: int, **environment: str) -> Iterator[Head]:
+def head_node(
+    *arguments: str, ray_port: int, store_endpoint: str | None = None, **environment: str
+) -> Iterator[Head]:
     """A head that takes nodes, with ``arguments`` of ``ray start``; all of it ends with the block.
 
-    ``environment`` is for every node.
+    ``environment`` is for every node; ``store_endpoint`` for a server of objects that runs already.
     """
     with contextlib.ExitStack() as stack:
         # Sockets of Ray and HAProxy lie below it, and their paths must be short.
         folder = Path(tempfile.mkdtemp(prefix="vas-", dir="/tmp"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         database_url = stack.enter_context(tcp_postgres(folder / "postgres"))
-        store = fresh_store(stack.enter_context(s3_process()))
+        store = fresh_store(store_endpoint or stack.enter_context(s3_process()))
         common = _environment_of_nodes(database_url, store) | environment
         dashboard_port = free_port()
         ports = {"port": ray_port, "dashboard-port": dashboard_port}

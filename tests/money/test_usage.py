@@ -52,6 +52,9 @@ CELLS = [
     pytest.param(" =1", "' =1", id="a space before it"),
     pytest.param("＝1", "'＝1", id="a full-width sign"),
     pytest.param("a=1", "a=1", id="a sign inside"),
+    pytest.param('a";=1', "a\";'=1", id="a formula behind another separator"),
+    pytest.param("a; -1; +b", "a; '-1; '+b", id="several of them"),
+    pytest.param("a;b", "a;b", id="a separator alone"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Stills: the right frame, upright, the same by decord and by PyAV."""
+"""Stills: the right frame, upright; the same by decord, by seeking, by decoding all."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from pipelines.steps.vision_stills import (
     StillsConfig,
     by_decord,
     by_pyav,
+    by_seeking,
     fetch_stills,
     rgb,
     upright,
@@ -74,6 +75,45 @@ def test_decord_and_pyav_give_the_same_pictures(
         assert np.abs(other[time_ms].astype(int) - drawn).mean() < 12
 
 
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        ("h264.mp4", "libx264"),
+        ("h264.mkv", "libx264"),
+        ("h265.mp4", "libx265"),
+        ("mpeg4.avi", "mpeg4"),
+        ("vp9.webm", "libvpx-vp9"),
+    ],
+)
+def test_seeking_gives_the_very_pictures_of_decoding_all(
+    tmp_path: Path, name: str, codec: str
+) -> None:
+    path = write_video(tmp_path / name, moving_shot(3, 60, across=4), codec=codec)
+    video = video_source(folder_workspace(tmp_path / "store"), path)
+    features = segment_features(
+        video, video.segments[0], folder_workspace(tmp_path / "store"), FeaturesConfig()
+    )
+    times = [int(features.times_ms[index]) for index in (0, 7, 30, 31, 58)]
+    sought = by_seeking(path, video.stream, video.origin_ms, times)
+    decoded = by_pyav(path, video.segments[0], video.stream, video.origin_ms, times)
+    assert len(sought) >= 3, "most can be sought; fetch_stills decodes the others from the start"
+    for time_ms, picture in sought.items():
+        assert np.array_equal(picture, decoded[time_ms])
+
+
+def test_the_stored_features_name_the_key_frames(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "clip.mp4", moving_shot(3, 60, across=4))
+    video = video_source(folder_workspace(tmp_path / "store"), path)
+    workspace = folder_workspace(tmp_path / "store")
+    features = segment_features(video, video.segments[0], workspace, FeaturesConfig())
+    with av.open(str(path)) as container:
+        keys = [
+            frame.pts * frame.time_base for frame in container.decode(video=0) if frame.key_frame
+        ]
+    assert features.key_times_ms.tolist() == [round(time * 1000) for time in keys]
+    assert 0 in features.key_times_ms
+
+
 def test_what_decord_cannot_decode_comes_from_pyav(tmp_path: Path) -> None:
     path = write_video(tmp_path / "clip.mp4", moving_shot(3, 25, across=4))
     video = video_source(folder_workspace(tmp_path / "store"), path)
@@ -107,7 +147,7 @@ def test_a_crash_of_decord_ends_a_child_only_and_the_stills_come_from_pyav(
 ) -> None:
     path = write_video(tmp_path / "clip.mp4", moving_shot(3, 50, across=4))
     video = video_source(folder_workspace(tmp_path / "store"), path)
-    wanted = wanted_of(video, tmp_path / "store", [400, 1000])
+    wanted = wanted_of(video, tmp_path / "store", range(0, 2000, 40))
     crashed: list[int] = []
 
     def crash() -> None:
@@ -120,7 +160,7 @@ def test_a_crash_of_decord_ends_a_child_only_and_the_stills_come_from_pyav(
     stills = fetch_stills(*arguments, check=crash)
     assert crashed
     usual = fetch_stills(*arguments)
-    assert sorted(stills) == sorted(usual) == [400, 1000]
+    assert sorted(stills) == sorted(usual) == sorted(wanted)
     for time_ms, still in stills.items():
         assert np.abs(still.astype(int) - usual[time_ms]).mean() < 1
 
@@ -130,17 +170,19 @@ class StopError(Exception):
 
 
 def test_reading_stills_stops_when_told(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "clip.mp4", moving_shot(3, 25, across=4))
+    path = write_video(tmp_path / "clip.mp4", moving_shot(3, 50, across=4))
     video = video_source(folder_workspace(tmp_path / "store"), path)
     wanted = wanted_of(video, tmp_path / "store", [400])
+    many = wanted_of(video, tmp_path / "store", range(0, 2000, 40))
 
     def stop() -> None:
         raise StopError
 
-    with pytest.raises(StopError):
-        fetch_stills(
-            path, video.segments[0], video.stream, video.origin_ms, wanted, StillsConfig(), stop
-        )
+    for times in (wanted, many):
+        with pytest.raises(StopError):
+            fetch_stills(
+                path, video.segments[0], video.stream, video.origin_ms, times, StillsConfig(), stop
+            )
     assert readers() == []
 
 

@@ -48,14 +48,15 @@ def s3_process(**environment: str) -> Iterator[str]:
     )
     try:
         endpoint = f"http://127.0.0.1:{port}"
-        _wait_for(endpoint)
+        wait_for_server(endpoint)
         yield endpoint
     finally:
         process.terminate()
         process.wait(20)
 
 
-def _wait_for(endpoint: str) -> None:
+def wait_for_server(endpoint: str) -> None:
+    """Return once the server answers anything at all."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(httpx.HTTPError):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipelines.merge.cuts import CutKind, detect_cuts
 from pipelines.merge.frame_features import FrameFeatures, from_bytes, in_time_order, to_bytes
-from pipelines.merge.scene_plans import scenes_between, still_times
+from pipelines.merge.scene_plans import SceneBorders, scenes_between, still_times
 
 FRAME_MS = 40
 Levels = npt.NDArray[np.float64]
@@ -238,14 +238,34 @@ def test_scenes_are_contiguous_and_cover_the_whole_video() -> None:
     assert all(one.end_ms == two.start_ms for one, two in pairwise(scenes))
 
 
+@pytest.mark.parametrize(
+    ("length_ms", "keys_ms", "stills_ms"),
+    [
+        pytest.param(1_000, [], (480,), id="one of a short scene"),
+        pytest.param(3_000, [], (880, 2_080), id="two of a longer one, the frames nearest"),
+        pytest.param(10_000, [], (2_000, 5_000, 8_000), id="three of a long one"),
+        pytest.param(3_000, [0, 2_000], (0, 2_000), id="key frames close by are taken instead"),
+        pytest.param(10_000, [1_000], (1_000, 8_000), id="one serves for several, far ones do not"),
+        pytest.param(1_000, [400, 1_000], (400,), id="the next scene's are not"),
+    ],
+)
+def test_stills_are_spread_and_rather_key_frames(
+    length_ms: int, keys_ms: list[int], stills_ms: tuple[int, ...]
+) -> None:
+    times = np.arange(0, 20_000, FRAME_MS)
+    scene = SceneBorders(0, length_ms, 1.0, 0, length_ms)
+    assert still_times(times, np.array(keys_ms, np.int64), scene) == stills_ms
+
+
 def test_without_cuts_there_are_no_scenes() -> None:
     assert scenes_between((), 5000) == []
 
 
-def test_stills_are_frames_of_the_scene_away_from_transitions() -> None:
+@pytest.mark.parametrize("key_every", [1, 7, 50, 10_000])
+def test_stills_are_frames_of_the_scene_away_from_transitions(key_every: int) -> None:
     times = np.arange(0, len(PROGRAMME) * FRAME_MS, FRAME_MS)
     for scene in scenes_between(WHOLE_CUTS, len(PROGRAMME) * FRAME_MS):
-        stills = still_times(times, scene)
+        stills = still_times(times, times[::key_every], scene)
         assert 1 <= len(stills) <= 3
         assert all(scene.clear_start_ms <= time < scene.clear_end_ms for time in stills)
         assert set(stills) <= set(times.tolist())

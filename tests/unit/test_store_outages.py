@@ -1,31 +1,35 @@
-"""A stage that meets an object store that is away waits for it, and hears a stop meanwhile."""
+"""A stage that meets an outage waits for its end, and hears a stop meanwhile."""
 
 from __future__ import annotations
 
+import errno
+import subprocess
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from models.sources import LocalModels
 from pipelines.chains import _raise_failure, guarded
 from pipelines.contracts import StageCode, StageStoppedError
+from pipelines.sources.sandbox import _answer
 from serve_app.runner import driver as driving
-from serve_app.runner.driver import STORE_PAUSES_SECONDS, JobDriver
+from serve_app.runner.driver import OUTAGE_PAUSES_SECONDS, JobDriver
 from serve_app.runner.publishing import Lease
-from serve_app.runner.stage_work import StageWork
 from serve_app.settings import Settings
 from serve_app.world import build_world
-from storage.objects import ObjectStoreUnavailableError
+from storage.objects import ObjectStoreUnavailableError, is_outage
 from storage.types import StageName
 
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobDriver:
     """A driver that waits no time between its attempts; its database is never asked."""
-    monkeypatch.setattr(driving, "STORE_PAUSES_SECONDS", (0,) * len(STORE_PAUSES_SECONDS))
+    monkeypatch.setattr(driving, "OUTAGE_PAUSES_SECONDS", (0,) * len(OUTAGE_PAUSES_SECONDS))
     settings = Settings(
         data_dir=tmp_path, database_url="postgresql://nowhere/none", secret_key="x" * 32
     )
@@ -33,48 +37,73 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobDriver:
     return JobDriver(build_world(settings), LocalModels(), lease, ThreadPoolExecutor(1))
 
 
+AWAY = ObjectStoreUnavailableError("object store: EndpointConnectionError")
+FULL = OSError(errno.ENOSPC, "No space left on device")
+NO_DATABASE = OperationalError("SELECT 1", {}, psycopg.OperationalError("server closed"))
+
+
 class Outage:
-    """Work that fails for want of the store so many times."""
+    """Work that fails for want of something so many times."""
 
-    def __init__(self, times: int) -> None:
+    def __init__(self, times: int, error: Exception = AWAY) -> None:
         self.left = times
+        self._error = error
 
-    async def __call__(self, _: StageWork) -> None:
+    async def __call__(self) -> None:
         if self.left:
             self.left -= 1
-            raise ObjectStoreUnavailableError("object store: EndpointConnectionError")
+            raise self._error
 
 
-async def test_an_outage_that_ends_is_waited_for(driver: JobDriver) -> None:
-    outage = Outage(len(STORE_PAUSES_SECONDS))
-    await driver._run_patiently(StageName.INGEST, outage)
+@pytest.mark.parametrize("error", [AWAY, FULL, NO_DATABASE], ids=["store", "disk", "database"])
+async def test_an_outage_that_ends_is_waited_for(driver: JobDriver, error: Exception) -> None:
+    outage = Outage(len(OUTAGE_PAUSES_SECONDS), error)
+    await driver._patiently(StageName.INGEST, outage)
     assert outage.left == 0
 
 
 async def test_an_outage_that_does_not_end_fails_the_stage(driver: JobDriver) -> None:
-    outage = Outage(len(STORE_PAUSES_SECONDS) + 2)
+    outage = Outage(len(OUTAGE_PAUSES_SECONDS) + 2)
     with pytest.raises(ObjectStoreUnavailableError):
-        await driver._run_patiently(StageName.INGEST, outage)
+        await driver._patiently(StageName.INGEST, outage)
     assert outage.left == 1
 
 
 async def test_a_stop_is_heard_while_a_stage_waits(
     driver: JobDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driving, "STORE_PAUSES_SECONDS", (3600,))
+    monkeypatch.setattr(driving, "OUTAGE_PAUSES_SECONDS", (3600,))
     driver.stopped = True
     with pytest.raises(StageStoppedError):
-        await driver._run_patiently(StageName.INGEST, Outage(9))
+        await driver._patiently(StageName.INGEST, Outage(9))
 
 
-def test_a_step_that_found_no_store_fails_for_that_reason_not_for_its_own() -> None:
+async def test_what_is_the_works_own_fault_is_not_waited_for(driver: JobDriver) -> None:
+    broken = Outage(1, OSError(errno.EACCES, "Permission denied"))
+    with pytest.raises(PermissionError):
+        await driver._patiently(StageName.INGEST, broken)
+
+
+@pytest.mark.parametrize("error", [AWAY, FULL], ids=["store", "disk"])
+def test_a_step_that_met_an_outage_fails_for_that_reason_not_for_its_own(
+    error: Exception,
+) -> None:
     tries: list[int] = []
 
     def step(row: dict[str, Any]) -> dict[str, Any]:
         tries.append(1)
-        raise ObjectStoreUnavailableError("object store: SlowDown")
+        raise error
 
     row = guarded(step, name="segment 3", code=StageCode.VISION_FAILED)({})
     assert len(tries) == 2
-    with pytest.raises(ObjectStoreUnavailableError, match="SlowDown"):
+    with pytest.raises(ObjectStoreUnavailableError, match="segment 3"):
         _raise_failure(row)
+
+
+def test_a_sandboxed_task_that_found_the_disk_full_says_so() -> None:
+    child = subprocess.Popen(
+        ["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with child, pytest.raises(OSError, match="no room") as caught:
+        _answer(child, iter([b'{"kind": "full"}']), lambda _: None)
+    assert is_outage(caught.value)

@@ -118,7 +118,9 @@ def test_midnight_with_a_timecode_rate_beside_it_is_a_moment() -> None:
 @pytest.mark.parametrize(
     ("text", "rate"),
     [("30000/1001", Fraction(30000, 1001)), ("25", Fraction(25)), ("29.97", Fraction(30000, 1001)),
-     ("x", None), ("1/0", None), ("-25", None), (None, None)],
+     ("x", None), ("1/0", None), ("-25", None), (None, None),
+     # Nothing that would keep a processor busy, or be larger than a double.
+     ("1e999999999", None), ("1e400", None), ("25e0", None), ("9" * 100, None), ("2_5", None)],
 )  # fmt: skip
 def test_rates_as_recorders_write_them(text: str | None, rate: Fraction | None) -> None:
     assert parse_rate(text) == rate

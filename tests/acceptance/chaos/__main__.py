@@ -1,0 +1,5 @@
+"""``python -m tests.acceptance.chaos``."""
+
+from tests.acceptance.chaos.run import main
+
+main()

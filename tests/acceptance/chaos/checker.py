@@ -1,0 +1,335 @@
+"""The judge of a chaos run: reads the public API, the customers' endpoints and the ledger.
+
+It knows what the clients were promised (the journal) and nothing of how the service works.
+Each check gives a sentence a violation.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from pipelines.chains import is_stop_marker
+from serve_app.client.api import TERMINAL_STATES
+from storage.types import TERMINAL_EVENTS, JobState
+from tests.acceptance.chaos.caller import Caller
+from tests.acceptance.chaos.faults import TAKES_LEASES, Struck
+from tests.acceptance.chaos.journal import Accepted, Journal
+from tests.acceptance.chaos.stage import CREDITS_CENTS, Stage
+from tests.storage.s3_server import everything_in
+
+MOST_LEASES = 3
+"""So many lost runners fail a job: the one way in which chaos may end it."""
+SETTLE_SECONDS = 200.0
+"""For webhooks that wait for another attempt, and for objects that come late."""
+
+SWEPT = re.compile(r"vas-objects-\d+")
+"""The folder whose users remove what others left."""
+STILLS = "/vision/thumbnails/"
+
+Results = dict[str, dict[str, Any]]
+"""Clips to the scenes and the transcript of an undisturbed run."""
+
+
+@dataclass(slots=True)
+class Checker:
+    """What is known after the run."""
+
+    stage: Stage
+    journal: Journal
+    results: Results
+    struck: list[Struck]
+    callers: dict[str, Caller]
+    """Account to a caller with its key."""
+    waits_for_all: bool = True
+    """Whether what goes by itself after minutes must be gone too: objects that tell tasks to stop,
+    and temporary files of killed processes, which the next user of the folder removes."""
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    given_up: list[str] = field(default_factory=list)
+
+    def violations(self) -> list[str]:
+        """All there are; reads the final state of every job first."""
+        found = list(self.journal.violations)
+        self.jobs = {job_id: self._final(job) for job_id, job in self.journal.jobs.items()}
+        for check in CHECKS:
+            found += check(self)
+        return found
+
+    def _final(self, job: Accepted) -> dict[str, Any]:
+        found: dict[str, Any] = self.callers[job.account].data(
+            "GET", f"/jobs/{job.job_id}?include=none"
+        )
+        return found
+
+    def ledger(self, statement: str) -> list[tuple[Any, ...]]:
+        """Ask the books, which it may only read."""
+        names = [customer.account for customer in self.stage.customers]
+        with psycopg.connect(self.stage.database.url, autocommit=True) as connection:
+            connection.execute("SET default_transaction_read_only = on")
+            return connection.execute(statement, {"accounts": names}).fetchall()
+
+    def lost_runners(self, job: Accepted) -> int:
+        """Faults during the job's life after which it may have lost its runner."""
+        return sum(
+            fault.kind in TAKES_LEASES
+            and fault.to_seconds >= job.at_seconds
+            and fault.from_seconds <= (job.ended_seconds or fault.from_seconds)
+            for fault in self.struck
+        )
+
+
+def every_job_ends(checker: Checker) -> Iterator[str]:
+    for job_id, final in checker.jobs.items():
+        if final["state"] not in TERMINAL_STATES:
+            yield f"job {job_id} is {final['state']} for ever"
+
+
+def an_end_is_final(checker: Checker) -> Iterator[str]:
+    for job in checker.journal.jobs.values():
+        final = checker.jobs[job.job_id]
+        if job.ended is not None and job.ended["state"] != final["state"]:
+            yield f"job {job.job_id} was {job.ended['state']} and is {final['state']}"
+
+
+def jobs_end_as_undisturbed(checker: Checker) -> Iterator[str]:
+    """Completed, or cancelled by their customer; or given up after three lost runners."""
+    for job in checker.journal.jobs.values():
+        final = checker.jobs[job.job_id]
+        state = final["state"]
+        if state == "completed" and not job.cancelled:
+            continue
+        if state == "cancelled" and job.cancel_asked:
+            continue
+        code = (final.get("error") or {}).get("code")
+        if code == "PROCESSING_FAILED" and checker.lost_runners(job) >= MOST_LEASES:
+            checker.given_up.append(job.job_id)
+            continue
+        errors = {
+            name: stage.get("error") for name, stage in final["stages"].items() if "error" in stage
+        }
+        yield f"job {job.job_id} ({job.way}, {job.clip}) is {state}: {code} {errors}"
+
+
+def results_are_those_of_an_undisturbed_run(checker: Checker) -> Iterator[str]:
+    for job in checker.journal.jobs.values():
+        if checker.jobs[job.job_id]["state"] != "completed":
+            continue
+        found = read_results(checker.callers[job.account], job.job_id, job.mode)
+        for part, value in found.items():
+            if value != checker.results[job.clip][part]:
+                yield f"job {job.job_id} ({job.clip}): other {part} than undisturbed"
+
+
+def read_results(caller: Caller, job_id: str, mode: str) -> dict[str, Any]:
+    """What a completed job shows, without what differs from job to job."""
+    found: dict[str, Any] = {}
+    if mode != "transcript":
+        scenes = caller.data("GET", f"/jobs/{job_id}/scenes")["scenes"]
+        found["scenes"] = [scene | {"thumbnailUrl": None} for scene in scenes]
+    if mode != "vision":
+        found["transcript"] = caller.data("GET", f"/jobs/{job_id}/transcript") | {"jobId": None}
+    return found
+
+
+def jobs_exist_once(checker: Checker) -> Iterator[str]:
+    """No creation that was repeated made a second job, and none was forgotten."""
+    for customer in checker.stage.customers:
+        listed = Counter(_listed(checker.callers[customer.account]))
+        accepted = {
+            job.job_id for job in checker.journal.jobs.values() if job.account == customer.account
+        }
+        yield from (f"job {job_id} is listed {n} times" for job_id, n in listed.items() if n > 1)
+        yield from (f"job {job_id} was never given out" for job_id in listed.keys() - accepted)
+        yield from (f"job {job_id} is not listed" for job_id in accepted - listed.keys())
+
+
+def _listed(caller: Caller) -> Iterator[str]:
+    cursor = ""
+    while True:
+        page = caller.final("GET", f"{caller.base_url}/jobs?limit=100{cursor}").json()
+        yield from (job["jobId"] for job in page["data"])
+        if not page["hasMore"]:
+            return
+        cursor = f"&cursor={page['nextCursor']}"
+
+
+def every_end_is_told(checker: Checker) -> Iterator[str]:
+    """At least once, under one id, always the same body; every delivery verified."""
+    due = {
+        f"{job_id}:{TERMINAL_EVENTS[JobState(final['state'])]}": final
+        for job_id, final in checker.jobs.items()
+        if final["state"] in TERMINAL_STATES
+    }
+    wait_until_settled(lambda: due.keys() <= _told(checker).keys())
+    told = _told(checker)
+    yield from (f"event {event} never came" for event in due.keys() - told.keys())
+    yield from (f"event {event} came though it is none" for event in told.keys() - due.keys())
+    for event, bodies in told.items():
+        if len(bodies) > 1:
+            yield f"event {event} came with {len(bodies)} different bodies"
+        said = json.loads(next(iter(bodies)))["data"]
+        if event in due and said["state"] != due[event]["state"]:
+            yield f"event {event} says {said['state']}"
+    refused, checker.stage.receiver.refused = checker.stage.receiver.refused, []
+    yield from (f"a delivery did not verify: {error}" for error in refused)
+
+
+def _told(checker: Checker) -> dict[str, set[bytes]]:
+    told: dict[str, set[bytes]] = defaultdict(set)
+    for delivered in list(checker.stage.receiver.received):
+        told[delivered.webhook_id].add(delivered.body)
+    return told
+
+
+def balances_are_exact(checker: Checker) -> Iterator[str]:
+    for customer in checker.stage.customers:
+        api = checker.callers[customer.account].data("GET", "/quota")["api"]
+        charged = sum(
+            checker.jobs[job.job_id]["chargedCents"]
+            for job in checker.journal.jobs.values()
+            if job.account == customer.account
+        )
+        if api["heldCents"] != 0:
+            yield f"{customer.account}: {api['heldCents']} cents are held by nothing"
+        if api["balanceCents"] != CREDITS_CENTS - charged:
+            yield f"{customer.account}: {api['balanceCents']} left after charges of {charged}"
+    yield from (f"the books of {name} do not add up: {rest}" for name, *rest in _books(checker))
+
+
+def _books(checker: Checker) -> list[tuple[Any, ...]]:
+    """Accounts whose totals are not the sums of their entries."""
+    return checker.ledger(
+        """
+        SELECT a.name, a.balance_cents, a.held_cents,
+               sum(e.balance_delta_cents), sum(e.hold_delta_cents)
+          FROM accounts a JOIN ledger_entries e ON e.account_id = a.id
+         WHERE a.name = ANY(%(accounts)s)
+         GROUP BY a.id
+        HAVING sum(e.balance_delta_cents) <> a.balance_cents OR sum(e.hold_delta_cents) <> 0
+               OR a.held_cents <> 0
+        """
+    )
+
+
+def stages_are_charged_once(checker: Checker) -> Iterator[str]:
+    """Each completed analysis its price, exactly once; no other at all."""
+    wrong = checker.ledger(
+        """
+        SELECT j.id, s.stage, s.status, count(e.id),
+               coalesce(-sum(e.balance_delta_cents), 0), (j.quote_cents ->> s.stage)::bigint
+          FROM accounts a JOIN jobs j ON j.account_id = a.id JOIN stages s ON s.job_id = j.id
+          LEFT JOIN ledger_entries e
+                 ON e.job_id = j.id AND e.stage = s.stage AND e.kind = 'charge'
+         WHERE a.name = ANY(%(accounts)s) AND s.stage <> 'ingest'
+         GROUP BY j.id, s.stage, s.status, j.quote_cents
+        HAVING count(e.id) <> (s.status = 'completed')::int
+            OR s.status = 'completed'
+               AND -sum(e.balance_delta_cents) <> (j.quote_cents ->> s.stage)::bigint
+        """
+    )
+    return (f"stage charged wrongly: {row}" for row in wrong)
+
+
+def nothing_is_leased(checker: Checker) -> Iterator[str]:
+    """No job, no upload and no event belongs to somebody who is not there any more."""
+    statement = """
+        SELECT 'job', id::text FROM jobs WHERE lease_token IS NOT NULL OR held_cents <> 0
+        UNION ALL SELECT 'upload', job_id::text FROM uploads WHERE writer_token IS NOT NULL
+        UNION ALL SELECT 'event', id FROM webhook_events WHERE lease_token IS NOT NULL
+    """
+    wait_until_settled(lambda: not checker.ledger(statement))
+    return (f"still leased or held: {row}" for row in checker.ledger(statement))
+
+
+def nothing_lies_about(checker: Checker) -> Iterator[str]:
+    """A still for each scene stays in the bucket, nothing else; temporary folders are bare."""
+    wait_until_settled(lambda: not _objects(checker) and not _temporary_files(checker))
+    yield from (f"object {key} is left over" for key in _objects(checker))
+    yield from (f"temporary file {path} is left over" for path in _temporary_files(checker))
+    stills = Counter(key.split("/jobs/")[1][:36] for key in _in_bucket(checker) if STILLS in key)
+    for job in checker.journal.jobs.values():
+        due = _scenes_shown(checker, job)
+        if stills[job.job_id] != due:
+            yield f"job {job.job_id}: {stills[job.job_id]} stills of {due} scenes"
+
+
+def _objects(checker: Checker) -> list[str]:
+    return [
+        key
+        for key in _in_bucket(checker)
+        if STILLS not in key and (checker.waits_for_all or not is_stop_marker(key))
+    ]
+
+
+def _in_bucket(checker: Checker) -> list[str]:
+    return everything_in(checker.stage.head.store)
+
+
+def _scenes_shown(checker: Checker, job: Accepted) -> int:
+    if checker.jobs[job.job_id]["stages"]["vision"]["status"] != "completed":
+        return 0
+    shown = checker.callers[job.account].data("GET", f"/jobs/{job.job_id}/scenes")
+    return len(shown["scenes"])
+
+
+def _temporary_files(checker: Checker) -> list[str]:
+    folders = checker.stage.temporary_folders()
+    return [
+        str(path.relative_to(folder.parent.parent))
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.is_file()
+        and (checker.waits_for_all or not SWEPT.match(path.parts[len(folder.parts)]))
+    ]
+
+
+def no_process_is_left_over(checker: Checker) -> Iterator[str]:
+    """One proxy a head; of each deployment what was asked for; nothing works on media any more."""
+    wait_until_settled(lambda: not _surplus(checker.stage))
+    return iter(_surplus(checker.stage))
+
+
+MOST_PROCESSES = {"ServeController": 1, "ServeReplica:vas:Api": 2, "ServeReplica:vas:Runner": 2}
+NONE_WHEN_IDLE = ("pipelines.sources.worker", "decord_child", "program_child", "ray::Map(")
+
+
+def _surplus(stage: Stage) -> list[str]:
+    surplus = [
+        f"{len(found)} processes {title}"
+        for title, most in MOST_PROCESSES.items()
+        if len(found := stage.titled(title)) > most
+    ]
+    surplus += [f"{process} still works" for process in stage.titled(*NONE_WHEN_IDLE)]
+    proxies = [process for process in stage.processes() if process.name() == "haproxy"]
+    if len(proxies) > 1:
+        surplus.append(f"{len(proxies)} proxies: {proxies}")
+    return surplus
+
+
+def wait_until_settled(condition: Callable[[], object]) -> None:
+    """Return when it holds, or when it had time enough to."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while time.monotonic() < deadline and not condition():
+        time.sleep(1)
+
+
+CHECKS: tuple[Callable[[Checker], Iterable[str]], ...] = (
+    every_job_ends,
+    an_end_is_final,
+    jobs_end_as_undisturbed,
+    results_are_those_of_an_undisturbed_run,
+    jobs_exist_once,
+    every_end_is_told,
+    balances_are_exact,
+    stages_are_charged_once,
+    nothing_is_leased,
+    nothing_lies_about,
+    no_process_is_left_over,
+)

@@ -1,0 +1,60 @@
+"""Short pieces of the demo video, different from each other: speech and cuts in a few seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import av
+
+from tests.acceptance.conftest import DEMO
+
+WINDOWS_SECONDS = {
+    "opening": (0.0, 6.0),
+    "presenter": (2.88, 9.6),
+    "landscape": (8.88, 15.0),
+    "city": (17.04, 24.0),
+    "closing": (22.16, 29.0),
+}
+"""Each begins at a keyframe, so that the packets can be copied."""
+PROGRAMMES = (("opening", "city"), ("presenter", "closing"))
+"""Clips that batches lay end to end."""
+BETWEEN = "+"
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A file to send, by upload or by its name on the file server."""
+
+    name: str
+    path: Path
+
+    @cached_property
+    def data(self) -> bytes:
+        return self.path.read_bytes()
+
+
+def make_clips(folder: Path) -> dict[str, Clip]:
+    """Cut all of them into ``folder``, by name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return {
+        name: Clip(name, _copied(folder / f"{name}.mp4", *window))
+        for name, window in WINDOWS_SECONDS.items()
+    }
+
+
+def _copied(target: Path, start: float, end: float) -> Path:
+    with av.open(str(DEMO)) as reader, av.open(str(target), "w") as writer:
+        streams = {
+            stream.index: writer.add_stream_from_template(stream) for stream in reader.streams
+        }
+        for packet in reader.demux():
+            if packet.pts is None or packet.dts is None or packet.time_base is None:
+                continue
+            shift = round(start / packet.time_base)
+            if start <= packet.pts * packet.time_base < end:
+                packet.pts, packet.dts = packet.pts - shift, packet.dts - shift
+                packet.stream = streams[packet.stream.index]
+                writer.mux(packet)
+    return target

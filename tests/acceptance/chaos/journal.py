@@ -1,0 +1,66 @@
+"""What the clients of a chaos run were told: written while it runs, judged afterwards."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Accepted:
+    """A job that the API has accepted."""
+
+    job_id: str
+    account: str
+    way: str
+    """How it came in, as the load's table names it."""
+    clip: str
+    """Whose results it must give: a clip, or several laid end to end, joined by ``+``."""
+    mode: str
+    at_seconds: float
+    """Since the journal's beginning, as all times here."""
+    cancel_asked: bool = False
+    cancelled: bool = False
+    """Whether a cancellation was confirmed."""
+    ended: dict[str, Any] | None = None
+    """The job as the client first saw it ended."""
+    ended_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Journal:
+    """Safe to write from any thread."""
+
+    started: float = field(default_factory=time.monotonic)
+    jobs: dict[str, Accepted] = field(default_factory=dict)
+    answers: Counter[str] = field(default_factory=Counter)
+    """Status and, for errors, code of every answer, to how often it came."""
+    broken: Counter[str] = field(default_factory=Counter)
+    """Connections that failed, by the name of the failure."""
+    violations: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def seconds(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self.started
+
+    def accept(self, job: Accepted) -> None:
+        with self._lock:
+            if job.job_id in self.jobs:
+                self.violations.append(f"job {job.job_id} was given out twice")
+            self.jobs[job.job_id] = job
+
+    def answered(self, what: str) -> None:
+        with self._lock:
+            self.answers[what] += 1
+
+    def broke(self, failure: str) -> None:
+        with self._lock:
+            self.broken[failure] += 1
+
+    def violated(self, sentence: str) -> None:
+        with self._lock:
+            self.violations.append(f"{self.seconds():.0f} s: {sentence}")

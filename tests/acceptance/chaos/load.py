@@ -1,0 +1,213 @@
+"""Clients under way all the time: each brings footage in, watches it, takes its results."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from serve_app.client.api import TERMINAL_STATES
+from tests.acceptance.chaos.caller import Caller, UncoveredError
+from tests.acceptance.chaos.clips import BETWEEN, PROGRAMMES, Clip
+from tests.acceptance.chaos.journal import Accepted, Journal
+from tests.acceptance.chaos.stage import Customer, Stage
+
+MODES = ("all", "all", "all", "vision", "transcript")
+POLL_SECONDS = 2.0
+TUS = {"Tus-Resumable": "1.0.0"}
+TUS_PIECES = 3
+CANCEL_WITHIN_SECONDS = 12.0
+READS = (
+    "/quota",
+    "/jobs?limit=20",
+    "/jobs?state=completed&limit=5",
+    "/webhooks/deliveries",
+    "/formats",
+    "/pricing/estimate?durationSeconds=60",
+)
+
+
+@dataclass(slots=True)
+class Client:
+    """One customer's program: one thing after the other until it is told to stop."""
+
+    stage: Stage
+    customer: Customer
+    clips: dict[str, Clip]
+    journal: Journal
+    chance: random.Random
+    stopping: threading.Event
+    caller: Caller = field(init=False)
+
+    def __post_init__(self) -> None:
+        headers = {"Authorization": f"Bearer {self.customer.key}"}
+        base = self.stage.service.base_url
+        self.caller = Caller(base, headers, self.journal, self.chance)
+
+    def run(self) -> None:
+        """Until stopped; what it has begun it brings to an end."""
+        ways = list(WAYS)
+        weights = [WAYS[way][1] for way in ways]
+        while not self.stopping.is_set():
+            [way] = self.chance.choices(ways, weights)
+            try:
+                for job in WAYS[way][0](self, way):
+                    self.follow(job)
+                self.read()
+            except UncoveredError:
+                continue  # written in the journal, where the checker finds it
+            except Exception as error:
+                self.journal.violated(f"{way}: {type(error).__name__}: {error}")
+
+    def upload(self, way: str) -> list[Accepted]:
+        """Create, and PUT to the address that the answer names."""
+        clip, created, job = self._created(way)
+        self.caller.store(created["uploadUrl"], clip.data, created["uploadHeaders"])
+        return [job]
+
+    def resumable(self, way: str) -> list[Accepted]:
+        """Create, and send the file in pieces by tus; asks where it stands after every failure."""
+        clip, created, job = self._created(way)
+        url, size = created["resumableUploadUrl"], len(clip.data)
+        offset, attempt = 0, 0
+        while offset < size:
+            attempt += 1
+            if attempt > 100:
+                self.journal.violated(f"job {job.job_id}: its upload never ends")
+                raise UncoveredError(job.job_id)
+            end = min(size, offset + size // TUS_PIECES + 1)
+            answer = self.caller.once(
+                "PATCH",
+                url,
+                attempt,
+                content=clip.data[offset:end],
+                headers=TUS
+                | {
+                    "Upload-Offset": str(offset),
+                    "Content-Type": "application/offset+octet-stream",
+                },
+            )
+            if answer is not None and answer.status_code == 204:
+                offset = int(answer.headers["upload-offset"])
+                continue
+            if answer is not None and answer.status_code not in {409, 423}:
+                self.journal.violated(f"PATCH: {answer.status_code} {answer.text[:200]}")
+                raise UncoveredError(job.job_id)
+            standing = self.caller.final("HEAD", url, headers=TUS)
+            offset = int(standing.headers["upload-offset"])
+        return [job]
+
+    def _created(self, way: str) -> tuple[Clip, Any, Accepted]:
+        clip = self.chance.choice(list(self.clips.values()))
+        body = self._body() | {"fileName": clip.path.name, "fileSizeBytes": len(clip.data)}
+        created = self._create("/jobs", body)
+        return clip, created, self._accept(created, way, clip.name, body["processingMode"])
+
+    def from_url(self, way: str) -> list[Accepted]:
+        """Let the service fetch it."""
+        clip = self.chance.choice(list(self.clips.values()))
+        body = self._body() | {"url": self._url(clip)}
+        created = self._create("/jobs/from-url", body)
+        return [self._accept(created, way, clip.name, body["processingMode"])]
+
+    def batch(self, way: str) -> list[Accepted]:
+        """Two or three clips, a job each."""
+        chosen = self.chance.sample(list(self.clips.values()), self.chance.choice([2, 3]))
+        body = self._body() | {
+            "mode": "independent",
+            "clips": [{"sourceUrl": self._url(clip)} for clip in chosen],
+        }
+        created = self._create("/jobs/batch", body)
+        return [
+            self._accept(job, way, chosen[job["index"]].name, body["processingMode"])
+            for job in created["jobs"]
+        ]
+
+    def programme(self, way: str) -> list[Accepted]:
+        """Two clips laid end to end: one job."""
+        names = self.chance.choice(PROGRAMMES)
+        body = self._body() | {
+            "mode": "continuous",
+            "clips": [{"sourceUrl": self._url(self.clips[name])} for name in names],
+        }
+        [job] = self._create("/jobs/batch", body)["jobs"]
+        return [self._accept(job, way, BETWEEN.join(names), body["processingMode"])]
+
+    def cancel(self, way: str) -> list[Accepted]:
+        """A job that its customer gives up after a while."""
+        [job] = self.from_url(way)
+        self.stopping.wait(self.chance.uniform(0, CANCEL_WITHIN_SECONDS))
+        job.cancel_asked = True
+        answer = self.caller.data("POST", f"/jobs/{job.job_id}/cancel", 409)
+        job.cancelled = answer["state"] == "cancelled"
+        return [job]
+
+    def follow(self, job: Accepted) -> None:
+        """Poll until the job has ended, and read its results."""
+        while True:
+            found = self.caller.data("GET", f"/jobs/{job.job_id}?include=none")
+            if found["state"] in TERMINAL_STATES:
+                break
+            time.sleep(POLL_SECONDS)
+        job.ended, job.ended_seconds = found, self.journal.seconds()
+        if found["state"] == "completed":
+            self.caller.data("GET", f"/jobs/{job.job_id}")
+            if job.mode != "vision":
+                url = f"{self.stage.service.base_url}/jobs/{job.job_id}/transcript?format=srt"
+                self.caller.final("GET", url)
+
+    def read(self) -> None:
+        """What dashboards and curious people ask."""
+        for path in self.chance.sample(READS, 2):
+            self.caller.final("GET", f"{self.stage.service.base_url}{path}")
+
+    def _body(self) -> dict[str, Any]:
+        return {
+            "processingMode": self.chance.choice(MODES),
+            "callbackUrl": self.stage.receiver.url,
+            "metadata": {"asset": str(uuid.UUID(int=self.chance.getrandbits(128)))},
+        }
+
+    def _create(self, path: str, body: dict[str, Any]) -> Any:
+        key = str(uuid.uuid4())
+        return self.caller.data("POST", path, json=body, headers={"Idempotency-Key": key})
+
+    def _url(self, clip: Clip) -> str:
+        return self.stage.files.url(f"/{clip.path.name}")
+
+    def _accept(self, created: Any, way: str, clip: str, mode: str) -> Accepted:
+        at = self.journal.seconds()
+        job = Accepted(created["jobId"], self.customer.account, way, clip, mode, at)
+        self.journal.accept(job)
+        return job
+
+
+WAYS: dict[str, tuple[Callable[[Client, str], list[Accepted]], float]] = {
+    "upload": (Client.upload, 3),
+    "resumable": (Client.resumable, 3),
+    "url": (Client.from_url, 2),
+    "batch": (Client.batch, 2),
+    "programme": (Client.programme, 1),
+    "cancel": (Client.cancel, 2),
+}
+"""How jobs come in, and how often by comparison."""
+
+
+def start_clients(
+    stage: Stage, clips: dict[str, Clip], journal: Journal, *, count: int, seed: int
+) -> tuple[list[threading.Thread], threading.Event]:
+    """``count`` clients, each in a thread with its own chance; set the event to end them."""
+    stopping = threading.Event()
+    threads = []
+    for number in range(count):
+        customer = stage.customers[number % len(stage.customers)]
+        chance = random.Random(f"{seed} {number}")
+        client = Client(stage, customer, clips, journal, chance, stopping)
+        threads.append(threading.Thread(target=client.run, name=f"client-{number}", daemon=True))
+    for thread in threads:
+        thread.start()
+    return threads, stopping

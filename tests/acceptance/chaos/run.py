@@ -1,0 +1,177 @@
+"""Chaos: a service under load while everything around and inside it is broken.
+
+    python -m tests.acceptance.chaos [--seconds 3600] [--seed N] [--clients 6] [--kinds a,b]
+
+The last line is JSON: jobs, faults by kind, violations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.acceptance.chaos.caller import PATIENCE_SECONDS, Caller
+from tests.acceptance.chaos.checker import Checker, Results, read_results
+from tests.acceptance.chaos.clips import BETWEEN, PROGRAMMES, Clip, make_clips
+from tests.acceptance.chaos.faults import FAULTS, Agent
+from tests.acceptance.chaos.journal import Journal
+from tests.acceptance.chaos.load import start_clients
+from tests.acceptance.chaos.stage import Stage, chaos_stage
+
+LONG_SECONDS = 600
+ABANDONED_SECONDS = 61.0
+"""So old must a temporary file be that nobody uses before somebody else removes it."""
+END_SECONDS = 2 * PATIENCE_SECONDS
+"""From the last fault until every client has seen its jobs end."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run consists of."""
+
+    seconds: float = 3600
+    seed: int = 8
+    clients: int = 6
+    kinds: tuple[str, ...] = tuple(FAULTS)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether there is time to wait for all that goes away by itself."""
+        return self.seconds >= LONG_SECONDS
+
+
+def chaos(plan: Plan, folder: Path) -> dict[str, Any]:
+    """One whole run; what it found, as it is printed."""
+    clips = make_clips(folder / "clips")
+    with chaos_stage(folder, folder / "clips", random.Random(f"{plan.seed} receiver")) as stage:
+        results = undisturbed(stage, clips)
+        print(f"undisturbed results of {len(results)} clips and programmes are known", flush=True)
+        stage.receiver.received.clear()
+        journal = Journal()
+        agent = Agent(stage, plan.seed, plan.kinds, journal.seconds)
+        under_way(plan, stage, clips, journal, agent)
+        print(f"{journal.seconds():6.0f} s  all clients have ended", flush=True)
+        if plan.is_long:
+            journal.violations += changed(stage, clips, results)
+        checker = Checker(
+            stage,
+            journal,
+            results,
+            agent.struck,
+            callers(stage, journal),
+            waits_for_all=plan.is_long,
+        )
+        violations = agent.failures + checker.violations()
+    return summary(plan, journal, agent, checker) | {
+        "violations": len(violations),
+        "violated": violations[:50],
+    }
+
+
+def under_way(
+    plan: Plan, stage: Stage, clips: dict[str, Clip], journal: Journal, agent: Agent
+) -> None:
+    """Load and faults for as long as planned, then load alone until it has ended."""
+    threads, stopping = start_clients(stage, clips, journal, count=plan.clients, seed=plan.seed)
+    breaking = threading.Thread(target=agent.run, name="faults", daemon=True)
+    breaking.start()
+    stopping.wait(plan.seconds)
+    agent.stopping.set()
+    breaking.join(PATIENCE_SECONDS)
+    stopping.set()
+    for thread in threads:
+        thread.join(max(0.0, plan.seconds + END_SECONDS - journal.seconds()))
+        if thread.is_alive():
+            journal.violated(f"{thread.name} waits for ever")
+
+
+def undisturbed(stage: Stage, clips: dict[str, Clip]) -> Results:
+    """Results of every clip and programme, before anything is broken."""
+    customer = stage.reference
+    chance, quiet = random.Random(0), Journal()
+    caller = Caller(
+        stage.service.base_url, {"Authorization": f"Bearer {customer.key}"}, quiet, chance
+    )
+    sets = [(name,) for name in clips] + list(PROGRAMMES)
+    created = {}
+    for names in sets:
+        urls = [{"sourceUrl": stage.files.url(f"/{clips[name].path.name}")} for name in names]
+        body = {"mode": "continuous" if len(names) > 1 else "independent", "clips": urls}
+        answer = caller.data("POST", "/jobs/batch", json=body)
+        created[BETWEEN.join(names)] = answer["jobs"][0]["jobId"]
+    return {names: _result(caller, job_id) for names, job_id in created.items()}
+
+
+def changed(stage: Stage, clips: dict[str, Clip], before: Results) -> list[str]:
+    """Afterwards the service must do as before. What killed processes left goes on the way."""
+    threading.Event().wait(ABANDONED_SECONDS)
+    after = undisturbed(stage, clips)
+    return [
+        f"{name}: other results after than before" for name in before if after[name] != before[name]
+    ]
+
+
+def _result(caller: Caller, job_id: str) -> dict[str, Any]:
+    ended = _ended(caller, job_id)
+    if ended["state"] != "completed":
+        raise RuntimeError(f"an undisturbed job failed: {ended}")
+    return read_results(caller, job_id, "all")
+
+
+def _ended(caller: Caller, job_id: str) -> dict[str, Any]:
+    pause = threading.Event()
+    while True:
+        job: dict[str, Any] = caller.data("GET", f"/jobs/{job_id}?include=none")
+        if job["completedAt"] is not None:
+            return job
+        pause.wait(0.5)
+
+
+def callers(stage: Stage, journal: Journal) -> dict[str, Caller]:
+    """Account to connections with its key."""
+    base, chance = stage.service.base_url, random.Random(0)
+    return {
+        customer.account: Caller(base, {"Authorization": f"Bearer {customer.key}"}, journal, chance)
+        for customer in stage.customers
+    }
+
+
+def summary(plan: Plan, journal: Journal, agent: Agent, checker: Checker) -> dict[str, Any]:
+    """The figures."""
+    jobs = list(journal.jobs.values())
+    return {
+        "seconds": plan.seconds,
+        "seed": plan.seed,
+        "jobs": len(jobs),
+        "ways": dict(Counter(job.way for job in jobs)),
+        "ends": dict(Counter(job["state"] for job in checker.jobs.values())),
+        "given_up_after_three_lost_runners": len(checker.given_up),
+        "events": len({got.webhook_id for got in checker.stage.receiver.received}),
+        "deliveries": len(checker.stage.receiver.received),
+        "faults": len(agent.struck),
+        "faults_by_kind": agent.counts(),
+        "answers": dict(journal.answers),
+        "broken_connections": dict(journal.broken),
+    }
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=Plan.seconds)
+    parser.add_argument("--seed", type=int, default=Plan.seed)
+    parser.add_argument("--clients", type=int, default=Plan.clients)
+    parser.add_argument("--kinds", default=",".join(FAULTS), help="of faults, by commas")
+    options = parser.parse_args()
+    plan = Plan(options.seconds, options.seed, options.clients, tuple(options.kinds.split(",")))
+    with tempfile.TemporaryDirectory(prefix="vas-chaos-") as folder:
+        found = chaos(plan, Path(folder))
+    print(json.dumps(found))
+    raise SystemExit(bool(found["violations"]))

@@ -1,0 +1,205 @@
+"""What a chaos run plays on: two Ray nodes, PostgreSQL, a bucket, customers, their endpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psutil
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from serve_app.local_service import free_port
+from storage import keys, ledger
+from storage.database import Connection
+from tests.acceptance.chaos.database_server import DatabaseServer
+from tests.acceptance.chaos.object_store import StoreServer, store_server
+from tests.acceptance.cluster_service import Head, head_node, wait_for
+from tests.acceptance.conftest import Service
+from tests.acceptance.ray_nodes import START_SECONDS, RayNode, ray_node
+from tests.api.conftest import transact
+from tests.pipelines.fetch_servers import Asked, Authority, ScriptedServer, answer
+from tests.webhooks.receivers import Delivered, Receiver, Verifier, status
+
+WORKER = "127.0.0.3"
+CUSTOMERS = 3
+CREDITS_CENTS = 10_000_000
+FAILING_SHARE = 0.1
+"""Of the deliveries that customers' endpoints answer badly, so that they come again."""
+MARK = "VAS_CHAOS_MARK"
+
+DEPLOYED = {
+    "api_replicas": 2,
+    "runners": 2,
+    "runner_concurrency": 2,
+    "webhook_senders": 1,
+    "transcriber_replicas": 2,
+}
+"""Arguments of ``serve deploy``: two of what jobs cannot do without."""
+
+
+@dataclass(frozen=True, slots=True)
+class Customer:
+    """An account, as its owner has it."""
+
+    account: str
+    key: str
+    secret: str
+    """What its webhooks are signed with."""
+
+
+@dataclass(slots=True)
+class Worker:
+    """The second node, which may be lost and come back, each time as a new machine."""
+
+    head: Head
+    stack: contextlib.ExitStack
+    nodes: list[RayNode] = field(default_factory=list)
+
+    @property
+    def node(self) -> RayNode:
+        return self.nodes[-1]
+
+    def start(self) -> None:
+        """Join the cluster; returns once the head knows the node."""
+        folder = self.head.folder / f"worker-{len(self.nodes)}"
+        address = f"--address={self.head.address}"
+        arguments = (WORKER, self.head.environment, "--num-cpus=1", address)
+        node = self.stack.enter_context(ray_node(folder, *arguments))
+        self.nodes.append(node)
+        wait_for(lambda: WORKER in self.head.living(), START_SECONDS, "the second node", node)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The running service with everything around it."""
+
+    head: Head
+    worker: Worker
+    service: Service
+    database: DatabaseServer
+    store: StoreServer
+    receiver: Receiver
+    files: ScriptedServer
+    customers: tuple[Customer, ...]
+    reference: Customer
+    """Whose jobs nothing disturbs; the others' results must be theirs."""
+    mark: str
+
+    def processes(self) -> list[psutil.Process]:
+        """All living processes of both nodes, whoever their parents are by now."""
+        found = []
+        for process in psutil.process_iter(["status"]):
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get(MARK) == self.mark:
+                    found.append(process)
+        return found
+
+    def titled(self, *titles: str) -> list[psutil.Process]:
+        """Processes whose title has one of ``titles``."""
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                line = " ".join(process.cmdline())
+                if any(title in line for title in titles):
+                    found.append(process)
+        return found
+
+    def temporary_folders(self) -> list[Path]:
+        """Where the nodes' processes keep what is for a moment; a lost node's are lost too."""
+        return [node.folder / "tmp" for node in (self.head.node, self.worker.node)]
+
+
+@contextlib.contextmanager
+def chaos_stage(folder: Path, clips: Path, chance: random.Random) -> Iterator[Stage]:
+    """Start everything; files in ``clips`` are what URLs lead to."""
+    mark = secrets.token_hex(8)
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(store_server(folder / "store"))
+        authority = _authority(folder / "authority")
+        head = stack.enter_context(
+            head_node(
+                "--num-cpus=1",
+                ray_port=free_port(),
+                store_endpoint=store.endpoint,
+                VAS_ALLOWED_NETWORKS='["127.0.0.0/8"]',
+                VAS_WEBHOOK_CA_FILE=str(folder / "authority" / "authority.pem"),
+                VAS_LEASE_SECONDS="10",
+                VAS_SOURCE_RETENTION_SECONDS="5",
+                **{MARK: mark},
+            )
+        )
+        worker = Worker(head, stack)
+        worker.start()
+        service = head.deploy(**DEPLOYED)
+        customers = tuple(_customer(service, head.database_url) for _ in range(CUSTOMERS))
+        receiver = _receiver(authority, customers, chance)
+        yield Stage(
+            head,
+            worker,
+            service,
+            DatabaseServer(head.folder / "postgres", head.database_url),
+            store,
+            stack.enter_context(receiver.running()),
+            stack.enter_context(ScriptedServer(_serving(clips)).running()),
+            customers,
+            _customer(service, head.database_url),
+            mark,
+        )
+
+
+def _authority(folder: Path) -> Authority:
+    folder.mkdir(parents=True)
+    made = Authority.new(folder)
+    pem = made.certificate.public_bytes(Encoding.PEM)
+    (folder / "authority.pem").write_bytes(pem)
+    return made
+
+
+def _customer(service: Service, database_url: str) -> Customer:
+    name = f"customer-{secrets.token_hex(4)}"
+
+    async def create(connection: Connection) -> tuple[str, str]:
+        account = await keys.create_account(connection, name)
+        await ledger.grant(connection, account.id, CREDITS_CENTS, "credits")
+        token = await keys.create_sign_in_link(connection, account.id)
+        return (await keys.create_key(connection, account.id)).secret, token
+
+    key, token = transact(database_url, create)
+    with httpx.Client(base_url=service.base_url, trust_env=False, timeout=30) as client:
+        session = client.post("/sessions", json={"token": token}).json()["data"]["session"]
+        shown = client.get("/webhooks/secret", headers={"Authorization": f"Bearer {session}"})
+    return Customer(name, key, shown.json()["data"]["secret"])
+
+
+def _receiver(
+    authority: Authority, customers: tuple[Customer, ...], chance: random.Random
+) -> Receiver:
+    tls = authority.server_context("127.0.0.1")
+    verifier = Verifier([customer.secret for customer in customers])
+
+    def script(delivered: Delivered, connection: socket.socket) -> None:
+        if chance.random() < FAILING_SHARE:
+            status(chance.choice([500, 503, 429]))(delivered, connection)
+        else:
+            time.sleep(chance.uniform(0, 0.2))
+            status(204)(delivered, connection)
+
+    return Receiver(script, tls, verifier)
+
+
+def _serving(folder: Path) -> Callable[[Asked, socket.socket], None]:
+    def serve(asked: Asked, connection: socket.socket) -> None:
+        path = folder / asked.target.rsplit("/", 1)[-1]
+        if path.is_file():
+            answer(connection, 200, path.read_bytes(), content_type="video/mp4")
+        else:
+            answer(connection, 404)
+
+    return serve

@@ -1,0 +1,25 @@
+"""A short chaos run with a fixed seed. VAS_CHAOS_SECONDS and VAS_CHAOS_SEED for another one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.chaos.run import Plan, chaos
+
+SECONDS = float(os.environ.get("VAS_CHAOS_SECONDS", "150"))
+SEED = int(os.environ.get("VAS_CHAOS_SEED", "8"))
+
+pytestmark = [pytest.mark.service, pytest.mark.timeout(SECONDS + 900)]
+
+
+def test_whatever_breaks_nothing_is_lost_and_nothing_happens_twice(tmp_path: Path) -> None:
+    found = chaos(Plan(seconds=SECONDS, seed=SEED), tmp_path)
+    print(found)
+    assert found["violated"] == []
+    assert found["jobs"] > 0
+    assert found["ends"].get("completed", 0) > 0
+    missed = [kind for kind, times in found["faults_by_kind"].items() if times == 0]
+    assert not missed, "the run was too short to break everything once"

@@ -1,0 +1,46 @@
+"""One running API as delivered, and two customers with everything that an account can have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from serve_app.settings import Settings
+from tests.contract.calling import ContractApi
+from tests.contract.conftest import fresh_settings
+from tests.contract.runner_side import RunnerSide
+from tests.security.households import Household
+
+
+@pytest.fixture(scope="session")
+def secured_settings(
+    postgres_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Settings]:
+    with fresh_settings(postgres_url, tmp_path_factory.mktemp("secured")) as settings:
+        yield settings.model_copy(update={"allowed_networks": (), "upload_lifetime_seconds": 600})
+
+
+@pytest.fixture(scope="session")
+def api(secured_settings: Settings) -> Iterator[ContractApi]:
+    """The running API; no private network is allowed."""
+    with ContractApi(secured_settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def runner(api: ContractApi) -> RunnerSide:
+    """What runners and the reaper would do."""
+    return RunnerSide(api)
+
+
+@pytest.fixture(scope="module")
+def own(api: ContractApi, runner: RunnerSide) -> Household:
+    """The account that asks."""
+    return Household.furnish(api, runner, "own")
+
+
+@pytest.fixture(scope="module")
+def foreign(api: ContractApi, runner: RunnerSide) -> Household:
+    """The account that it must learn nothing of."""
+    return Household.furnish(api, runner, "foreign")

@@ -1,0 +1,218 @@
+"""Headers of every kind of answer: what browsers and caches may do with it, and who sent it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from serve_app.haproxy_front import write_front
+from tests.api.uploading import TUS
+from tests.contract.calling import ContractApi
+from tests.security.households import Household
+
+Answer = Callable[[Household], httpx.Response]
+PUBLIC = "public, max-age=300"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of answer: how to get one, its type, and how long who may keep it."""
+
+    get: Answer
+    status: int
+    media_type: str | None
+    cache: str = "no-store"
+    any_origin: bool = False
+
+
+def _keyed(path: str, **options: str) -> Answer:
+    def get(house: Household) -> httpx.Response:
+        return house.caller.get(path.format(job=house.finished["jobId"]), **options)
+
+    return get
+
+
+def _outside(path: str, method: str = "GET", **headers: str) -> Answer:
+    def get(house: Household) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        url = path if path.startswith("http") else house.caller.api.root + path
+        return httpx.request(method, url, headers=named, trust_env=False)
+
+    return get
+
+
+def _broken(house: Household) -> httpx.Response:
+    """An internal error: a job whose row was damaged."""
+    made = house.caller.create()
+    house.caller.api.sql(
+        "UPDATE jobs SET source = '[]' WHERE id = :id", id=uuid.UUID(made["jobId"])
+    )
+    return house.caller.get(f"/jobs/{made['jobId']}")
+
+
+JSON = "application/json"
+KINDS: Mapping[str, Kind] = {
+    "job": Kind(_keyed("/jobs/{job}"), 200, JSON),
+    "list": Kind(_keyed("/jobs"), 200, JSON),
+    "quota": Kind(_keyed("/quota"), 200, JSON),
+    "scenes": Kind(_keyed("/jobs/{job}/scenes"), 200, JSON),
+    "transcript": Kind(_keyed("/jobs/{job}/transcript"), 200, JSON),
+    "srt": Kind(_keyed("/jobs/{job}/transcript", format="srt", track="0"), 200,
+                "application/x-subrip"),
+    "vtt": Kind(_keyed("/jobs/{job}/transcript", format="vtt", track="0"), 200, "text/vtt"),
+    "txt": Kind(_keyed("/jobs/{job}/transcript", format="txt", track="0"), 200, "text/plain"),
+    "deliveries": Kind(_keyed("/webhooks/deliveries"), 200, JSON),
+    "creation": Kind(lambda h: h.caller.post("/jobs", {"fileName": "a.mp4"}), 201, JSON),
+    "keys": Kind(lambda h: h.caller.api.client.get("/keys", headers=h.session), 200, JSON),
+    "signing secret": Kind(
+        lambda h: h.caller.api.client.get("/webhooks/secret", headers=h.session), 200, JSON
+    ),
+    "new key": Kind(
+        lambda h: h.caller.api.client.post(f"/keys/{h.key_id}/rotate", headers=h.session), 200, JSON
+    ),
+    "400": Kind(lambda h: h.caller.post("/jobs", {}), 400, JSON),
+    "401": Kind(_outside("/v1/api/jobs"), 401, JSON),
+    "404 of the API": Kind(_keyed("/jobs/nothing"), 404, JSON),
+    "404": Kind(_outside("/nothing/<script>"), 404, JSON),
+    "405": Kind(_outside("/v1/api/jobs", "PATCH"), 405, JSON),
+    "500": Kind(_broken, 500, JSON),
+    "sign-in refused": Kind(_outside("/v1/api/sessions", "POST"), 400, JSON),
+    "interface document": Kind(_outside("/v1/api/openapi.json"), 200, JSON, PUBLIC),
+    "interface document, unchanged": Kind(
+        _outside("/v1/api/openapi.json", If_None_Match="*"), 304, None, PUBLIC
+    ),
+    "prices": Kind(_outside("/v1/api/pricing"), 200, JSON, PUBLIC),
+    "health": Kind(_outside("/healthz"), 200, JSON),
+    "old health": Kind(_outside("/health"), 200, JSON),
+    "readiness": Kind(_outside("/readyz"), 200, JSON),
+    "docs": Kind(_outside("/docs"), 200, "text/html", PUBLIC),
+    "error reference": Kind(_outside("/docs/errors"), 200, "text/html", PUBLIC),
+    "script": Kind(_outside("/docs/assets/docs.js"), 200, "text/javascript", PUBLIC),
+    "style": Kind(_outside("/portal/assets/portal.css"), 200, "text/css", PUBLIC),
+    "billing": Kind(lambda h: httpx.get(h.portal_url, trust_env=False), 200, "text/html"),
+    "billing refused": Kind(_outside("/portal/x?expires=1&signature=x"), 403, "text/html"),
+    "still refused": Kind(_outside("/v1/api/jobs/x/thumbnails/0.jpg"), 404, JSON),
+    "upload refused": Kind(
+        _outside("/v1/api/uploads/x/media", "PUT"), 401, JSON, any_origin=True
+    ),
+    "upload preflight": Kind(
+        _outside("/v1/api/uploads/x/media", "OPTIONS"), 204, None, any_origin=True
+    ),
+    "tus": Kind(
+        lambda h: httpx.head(h.uploading["resumableUploadUrl"], headers=TUS, trust_env=False),
+        200, None, any_origin=True,
+    ),
+}  # fmt: skip
+"""Every kind of answer that the service gives."""
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_answer_says_what_may_be_done_with_it(own: Household, name: str) -> None:
+    kind = KINDS[name]
+    answer = kind.get(own)
+    headers = answer.headers
+    assert answer.status_code == kind.status, answer.text
+    assert headers.get("content-type", "").split(";")[0] == (kind.media_type or "")
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == kind.cache
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["referrer-policy"] == "no-referrer"
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'")
+    assert "frame-ancestors 'none'" in policy
+    assert not re.search(r"unsafe|\*|https?:", policy)
+    assert all(len(headers.get_list(each)) == 1 for each in SAID_ONCE)
+
+
+SAID_ONCE = ("x-content-type-options", "cache-control", "content-security-policy", "x-request-id",
+             "x-frame-options", "referrer-policy")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_other_web_pages_may_read_only_uploads_and_no_answer_is_for_cookies(
+    own: Household, name: str
+) -> None:
+    headers = KINDS[name].get(own).headers
+    expected = "*" if KINDS[name].any_origin else None
+    assert headers.get("access-control-allow-origin") == expected
+    assert "access-control-allow-credentials" not in headers
+    assert "set-cookie" not in headers
+
+
+@pytest.mark.parametrize("path", ["/v1/api/jobs", "/v1/api/keys", "/v1/api/sessions", "/portal/x"])
+def test_a_browser_that_asks_first_is_not_let_in(own: Household, path: str) -> None:
+    asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
+    answer = httpx.options(own.caller.api.root + path, headers=asked, trust_env=False)
+    assert answer.status_code in {404, 405}
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_a_still_is_a_picture_that_only_its_viewer_keeps(own: Household) -> None:
+    api, url = own.caller.api, own.still_urls[0]
+    key = f"jobs/{own.finished['jobId']}/work/vision/0.jpg"
+    api.world.objects.write_bytes(key, b"\xff\xd8\xff<script>alert(1)</script>")
+    answer = httpx.get(url, trust_env=False)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "image/jpeg"
+    assert answer.headers["cache-control"].startswith("private")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_nothing_names_the_software_behind(own: Household, name: str) -> None:
+    """uvicorn's own name is taken out by the proxy in front: see the next test."""
+    answer = KINDS[name].get(own)
+    told = {n: v for n, v in answer.headers.items() if n != "server"}
+    assert not {"x-powered-by", "via", "x-runtime", "x-aspnet-version"} & set(told)
+    assert not re.search(r"python|uvicorn|starlette|fastapi|ray/|postgres", repr(told), re.I)
+
+
+HAPROXY = """global
+    maxconn 10
+defaults
+    mode http
+    timeout connect 1s
+    timeout client 1s
+    timeout server 1s
+frontend http_frontend
+    bind *:{port}
+    default_backend none
+backend none
+    http-request return status 503
+"""
+
+
+def test_the_proxy_takes_the_servers_name_out_and_listens_on_loopback(tmp_path: Path) -> None:
+    """HAProxy itself reads the configuration that the start script leaves behind."""
+    configuration = tmp_path / "haproxy.cfg"
+    configuration.write_text(HAPROXY.replace("{port}", "18080"))
+    script = write_front(tmp_path, docs_url="https://video.example.com/docs/errors")
+    done = subprocess.run(
+        [str(script), "-c", "-f", str(configuration)],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    amended = configuration.read_text()
+    assert "http-response del-header Server" in amended
+    assert "bind 127.0.0.1:18080" in amended
+    assert b"X-Content-Type-Options: nosniff" in (tmp_path / "unavailable.http").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:1", "a@evil.example", 'x"><script>', "[::1]", "x%0d%0aEvil: 1"],
+)
+def test_a_forged_host_reaches_no_cacheable_answer(api: ContractApi, host: str) -> None:
+    for path in ("/v1/api/openapi.json", "/v1/api/formats", "/docs", "/docs/errors"):
+        answer = httpx.get(api.root + path, headers={"Host": host}, trust_env=False)
+        assert "public" in answer.headers["cache-control"]
+        assert host not in answer.text
+        assert host not in repr(answer.headers)

@@ -1,0 +1,348 @@
+"""Two accounts on one service: what is another's looks like what is not there, everywhere.
+
+Walks every operation of the interface document and every route of the application: one that
+stands in no table here fails the first tests.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from serve_app.app import ROUTERS
+from serve_app.discovery.operations import OPERATIONS
+from tests.contract.calling import Caller, ContractApi, shown
+from tests.security.households import BATCH_CLIPS, Household
+
+BY_NAME = {operation.operation_id: operation for operation in OPERATIONS}
+VARYING_HEADERS = {"date", "x-request-id", "x-ratelimit-remaining", "x-ratelimit-reset"}
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An operation on one thing: how its path names a thing of a household."""
+
+    named: Callable[[Household], dict[str, str]]
+    queries: tuple[str, ...] = ("",)
+
+
+def _finished(house: Household) -> dict[str, str]:
+    return {"jobId": house.finished["jobId"]}
+
+
+def _uploading(house: Household) -> dict[str, str]:
+    return {"jobId": house.uploading["jobId"]}
+
+
+def _of_the_batch(house: Household) -> dict[str, str]:
+    return {"jobId": house.batch["jobs"][0]["jobId"]}
+
+
+def _track(house: Household) -> dict[str, str]:
+    return _finished(house) | {"trackIndex": "1"}
+
+
+ITEMS: Mapping[str, tuple[Item, ...]] = {
+    "getJob": (
+        Item(_finished, ("", "?include=none", "?include=scenes,transcript")),
+        Item(_uploading),
+        Item(_of_the_batch),
+    ),
+    "cancelJob": (Item(_finished), Item(_uploading), Item(_of_the_batch)),
+    "cancelJobDeprecated": (Item(_finished), Item(_uploading)),
+    "getScenes": (Item(_finished), Item(_uploading)),
+    "getTranscript": (
+        Item(_finished, ("", "?track=0", "?track=9", "?format=srt", "?format=vtt&track=1")),
+        Item(_uploading),
+    ),
+    "listAudioTracks": (Item(_finished), Item(_uploading)),
+    "getAudioTrack": (Item(_track),),
+    "rotateKey": (Item(lambda house: {"id": house.key_id}),),
+}
+"""Operations on a thing that the path names."""
+
+LISTS = {
+    "listJobs": ("", "?limit=100", "?state=completed", "?status=AWAITING_UPLOAD"),
+    "getQuota": ("",),
+    "listWebhookDeliveries": ("", "?jobId={foreign}"),
+    "listKeys": ("",),
+    "getKeysPortal": ("",),
+    "getWebhookSecret": ("",),
+}
+"""Operations that show what the caller's account has."""
+
+MAKERS: Mapping[str, dict[str, Any]] = {
+    "createJob": {"fileName": "own.mp4"},
+    "createJobFromUrl": {"url": "https://own.example.com/a.mp4"},
+    "createBatch": {
+        "mode": "independent",
+        "clips": [{"sourceUrl": "https://own.example.com/a.mp4"}],
+    },
+}
+"""Operations that make something for the caller's account."""
+
+TOLD_BY_THEMSELVES = {
+    "sendTestWebhook": "signed with the caller's secret: tests/contract/test_webhooks.py",
+    "rotateWebhookSecret": "test_rotating_the_secret_leaves_the_others_alone",
+}
+OPEN = {
+    "getOpenApi": "/openapi.json",
+    "getPricing": "/pricing",
+    "estimatePrice": "/pricing/estimate?durationSeconds=60",
+    "listFormats": "/formats",
+}
+"""Operations that are the same for everybody."""
+
+ROUTES_OUTSIDE = {
+    "/v1/api/jobs/{job_id}/thumbnails/{index}.jpg": "test_stills_open_for_their_address_only",
+    "/v1/api/uploads/{job_id}/{slot}": "test_signed_addresses",
+    "/v1/api/uploads/{job_id}/{slot}/resumable": "test_signed_addresses",
+    "/v1/api/sessions": "test_a_sign_in_link_opens_its_own_account",
+    "/payments/{provider}/events": "signed by the provider: tests/money/test_payments.py",
+    "/portal/{account_id}": "test_a_portal_link_opens_its_own_account",
+    "/portal/assets/portal.css": "the same for everybody",
+    "/docs": "the same for everybody",
+    "/docs/errors": "the same for everybody",
+    "/docs/assets/{name}": "the same for everybody",
+    "/healthz": "the same for everybody",
+    "/readyz": "the same for everybody",
+}
+"""Routes that are no operations, and where their isolation is looked at."""
+
+
+def test_every_operation_stands_in_one_table() -> None:
+    tables = (ITEMS, LISTS, MAKERS, TOLD_BY_THEMSELVES, OPEN)
+    told = [name for table in tables for name in table]
+    assert sorted(told) == sorted(BY_NAME)
+
+
+def test_every_other_route_stands_in_the_table_of_routes() -> None:
+    paths = {
+        route.path  # type: ignore[attr-defined]
+        for router in ROUTERS
+        for route in router.routes
+        if getattr(route, "operation_id", None) is None
+    }
+    assert paths == set(ROUTES_OUTSIDE)
+
+
+def test_the_document_has_the_same_operations(api: ContractApi) -> None:
+    document = api.discover("/openapi.json").json()
+    published = {
+        operation["operationId"]
+        for path in document["paths"].values()
+        for operation in path.values()
+    }
+    assert published == set(BY_NAME)
+
+
+def ask(house: Household, name: str, query: str = "", **named: str) -> httpx.Response:
+    """A request to an operation with the household's own credential."""
+    operation = BY_NAME[name]
+    return house.caller.api.client.request(
+        operation.method,
+        operation.path.format(**named) + query,
+        headers=house.credentials[operation.auth],
+        json=MAKERS.get(name),
+    )
+
+
+def likeness(answer: httpx.Response) -> tuple[int, Any, dict[str, str]]:
+    """All of an answer but what changes from request to request."""
+    headers = {n: v for n, v in answer.headers.items() if n not in VARYING_HEADERS}
+    body = answer.json()
+    body.pop("requestId")
+    return answer.status_code, body, headers
+
+
+ITEM_CASES = [
+    pytest.param(name, item, query, id=f"{name}{query} {number}")
+    for name, items in ITEMS.items()
+    for number, item in enumerate(items)
+    for query in item.queries
+]
+
+
+@pytest.mark.parametrize(("name", "item", "query"), ITEM_CASES)
+def test_what_is_anothers_looks_like_what_is_missing(
+    own: Household, foreign: Household, name: str, item: Item, query: str
+) -> None:
+    """The same status, body and headers; the deprecated path's successor names what was asked."""
+    named = item.named(foreign)
+    first = next(iter(named))
+    missing = [named | {first: value} for value in (str(uuid.uuid4()), "0" * 32, "no-uuid")]
+    found = [ask(own, name, query, **each) for each in (named, *missing)]
+    seen = []
+    for asked, answer in zip((named, *missing), found, strict=True):
+        status, body, headers = likeness(answer)
+        headers["link"] = headers.get("link", "").replace(asked[first], "…")
+        seen.append((status, body, headers))
+    assert seen[0][0] == 404
+    assert seen[0][1]["code"] == "NOT_FOUND"
+    assert all(each == seen[0] for each in seen)
+
+
+def test_nothing_that_was_tried_changed_anything(own: Household, foreign: Household) -> None:
+    for name, items in ITEMS.items():
+        for item in items:
+            ask(own, name, **item.named(foreign))
+    kept = {job["jobId"]: job["state"] for job in shown_jobs(foreign.caller)}
+    assert kept[foreign.finished["jobId"]] == "completed"
+    assert kept[foreign.uploading["jobId"]] == "awaiting_upload"
+    assert [kept[job["jobId"]] for job in foreign.batch["jobs"]] == ["queued"] * BATCH_CLIPS
+    listed = shown(foreign.caller.api.client.get("/keys", headers=foreign.session))
+    assert {key["id"]: key["status"] for key in listed}[foreign.key_id] == "active"
+
+
+def shown_jobs(caller: Caller) -> list[dict[str, Any]]:
+    jobs: list[dict[str, Any]] = caller.get("/jobs", limit=100).json()["data"]
+    return jobs
+
+
+LIST_CASES = [(name, query) for name, queries in LISTS.items() for query in queries]
+
+
+@pytest.mark.parametrize(("name", "query"), LIST_CASES)
+def test_lists_show_what_is_ones_own_and_nothing_of_anothers(
+    own: Household, foreign: Household, name: str, query: str
+) -> None:
+    answer = ask(own, name, query.format(foreign=foreign.finished["jobId"]))
+    assert answer.status_code == 200, answer.text
+    told = answer.text + repr(answer.headers)
+    assert [mark for mark in foreign.marks if mark in told] == []
+    if name in ("listJobs", "listKeys", "getKeysPortal") and "AWAITING" not in query:
+        assert any(mark in told for mark in own.marks)
+    if "jobId" in query:
+        assert shown(answer) == []
+
+
+def test_a_page_of_anothers_list_cannot_be_asked_for(own: Household, foreign: Household) -> None:
+    cursor = foreign.caller.get("/jobs", limit=1).json()["nextCursor"]
+    assert cursor is not None
+    answer = own.caller.get("/jobs", cursor=cursor)
+    assert (answer.status_code, answer.json()["param"]) == (400, "cursor")
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_an_idempotency_key_means_nothing_to_another_account(
+    own: Household, foreign: Household, name: str
+) -> None:
+    operation, key = BY_NAME[name], str(uuid.uuid4())
+    answers = []
+    for house in (foreign, own, foreign):
+        headers = house.credentials["key"] | {"Idempotency-Key": key}
+        answers.append(
+            house.caller.api.client.post(operation.path, json=MAKERS[name], headers=headers)
+        )
+    assert [answer.status_code for answer in answers] == [201] * 3
+    assert [answer.headers.get("idempotent-replayed") for answer in answers] == [None, None, "true"]
+    ids = [_ids_of(shown(answer)) for answer in answers]
+    assert ids[0] == ids[2]
+    assert not ids[0] & ids[1]
+    mine = {job["jobId"] for job in shown_jobs(own.caller)}
+    assert ids[1] <= mine
+    assert not ids[0] & mine
+
+
+def _ids_of(made: dict[str, Any]) -> set[str]:
+    return {job["jobId"] for job in made.get("jobs", [made])}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_what_is_made_belongs_to_the_caller_whatever_the_body_claims(
+    own: Household, foreign: Household, name: str
+) -> None:
+    claims = {
+        "accountId": str(foreign.caller.customer.account_id),
+        "account_id": str(foreign.caller.customer.account_id),
+        "jobId": foreign.uploading["jobId"],
+        "batchId": foreign.batch["batchId"],
+        "id": foreign.uploading["jobId"],
+    }
+    made = shown(own.caller.post(BY_NAME[name].path, MAKERS[name] | claims))
+    assert not _ids_of(made) & foreign.marks
+    assert made.get("batchId") != foreign.batch["batchId"]
+    assert _ids_of(made) <= {job["jobId"] for job in shown_jobs(own.caller)}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_what_is_open_is_the_same_for_everybody(
+    own: Household, foreign: Household, name: str
+) -> None:
+    api = own.caller.api
+    anonymous = api.discover(OPEN[name])
+    for house in (own, foreign):
+        keyed = house.caller.get(OPEN[name])
+        told = [answer.json() for answer in (anonymous, keyed)]
+        assert told[0].get("data", told[0]) == told[1].get("data", told[1])
+        assert [mark for mark in house.marks if mark in keyed.text] == []
+
+
+def test_a_credential_in_the_wrong_place_does_not_lend_the_others_account(
+    own: Household, foreign: Household
+) -> None:
+    """Two keys are no credential; a session beside a key opens neither's."""
+    api, theirs = own.caller.api, foreign.caller.customer.key
+    mixed = [
+        own.credentials["key"] | {"Authorization": f"Bearer {theirs}"},
+        own.credentials["key"] | foreign.session,
+        own.session | {"X-API-Key": theirs},
+    ]
+    for headers in mixed[:2]:
+        assert api.client.get("/quota", headers=headers).status_code == 401
+    listed = api.client.get("/keys", headers=mixed[2])
+    assert listed.status_code == 200
+    assert foreign.key_id not in listed.text
+
+
+def test_rotating_the_secret_leaves_the_others_alone(own: Household, foreign: Household) -> None:
+    api = own.caller.api
+    rotated = shown(api.client.post("/webhooks/secret/rotate", headers=own.session))["secret"]
+    theirs = shown(api.client.get("/webhooks/secret", headers=foreign.session))["secret"]
+    assert theirs == foreign.signing_secret
+    assert rotated not in (own.signing_secret, foreign.signing_secret)
+
+
+def test_stills_open_for_their_address_only(own: Household, foreign: Household) -> None:
+    """One's own signature on another's still, and the other way round."""
+    for path_of, query_of in ((own, foreign), (foreign, own)):
+        path = path_of.still_urls[0].partition("?")[0]
+        query = query_of.still_urls[0].partition("?")[2]
+        mixed = httpx.get(f"{path}?{query}", trust_env=False)
+        missing = httpx.get(
+            path.replace(path_of.finished["jobId"], str(uuid.uuid4())), trust_env=False
+        )
+        assert likeness(mixed) == likeness(missing)
+        assert mixed.status_code == 404
+    swapped = foreign.still_urls[0].replace("/0.jpg", "/1.jpg")
+    assert httpx.get(swapped, trust_env=False).status_code == 404
+
+
+def test_a_portal_link_opens_its_own_account(own: Household, foreign: Household) -> None:
+    path, _, query = foreign.portal_url.partition("?")
+    mine = own.portal_url.partition("?")
+    page = httpx.get(foreign.portal_url, trust_env=False)
+    assert "foreign-receipt" in page.text
+    assert not [mark for mark in own.marks if mark in page.text]
+    closed = [
+        httpx.get(url, trust_env=False)
+        for url in (
+            f"{path}?{mine[2]}",
+            f"{mine[0]}?{query}",
+            f"{path.rsplit('/', 1)[0]}/x?{query}",
+        )
+    ]
+    assert {answer.status_code for answer in closed} == {403}
+    assert len({answer.content for answer in closed}) == 1
+
+
+def test_a_sign_in_link_opens_its_own_account(own: Household, foreign: Household) -> None:
+    session = foreign.caller.sign_in()
+    listed = own.caller.api.client.get("/keys", headers=session)
+    assert foreign.key_id in listed.text
+    assert own.key_id not in listed.text

@@ -1,0 +1,151 @@
+"""PostgreSQL goes away under a runner at work, and comes back: the job does not pay for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from models.sources import LocalModels
+from serve_app.runner import driver as driving
+from serve_app.runner import publishing
+from serve_app.runner.driver import JobDriver
+from serve_app.runner.publishing import Lease
+from serve_app.runner.reaper import Reaper
+from serve_app.runner.stage_work import StageWork
+from serve_app.settings import Settings
+from serve_app.world import World, build_world
+from storage import jobs, keys, ledger
+from storage.database import UNAVAILABLE, migrate
+from storage.job_records import JobRecord, NewJob
+from storage.types import JobState, ProcessingMode, StageName, StageStatus
+from tests.acceptance.chaos.database_server import DatabaseServer
+from tests.contract.runner_side import FOOTAGE
+from tests.storage.tcp_postgres import tcp_postgres
+
+LEASE_SECONDS = 2.0
+DOWN_SECONDS = 3.0
+"""Longer than a lease, so that only patience helps."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseServer]:
+    """A server of this module's own, to be killed."""
+    folder = tmp_path_factory.mktemp("away") / "pg"
+    with tcp_postgres(folder) as url:
+        migrate(url)
+        yield DatabaseServer(folder, url)
+
+
+@pytest.fixture
+async def world(server: DatabaseServer, tmp_path: Path) -> AsyncIterator[World]:
+    settings = Settings(
+        data_dir=tmp_path,
+        database_url=server.url,
+        secret_key="x" * 32,
+        lease_seconds=LEASE_SECONDS,
+        heartbeat_seconds=0.2,
+    )
+    built = build_world(settings)
+    yield built
+    await built.database.close()
+
+
+async def leased(world: World) -> Lease:
+    """A job of a new account in the hands of a runner."""
+    async with world.database.transaction() as connection:
+        account = await keys.create_account(connection, uuid.uuid4().hex)
+        await ledger.grant(connection, account.id, 1000, "test")
+        source = {"kind": "url", "base_url": "http://test"}
+        job = NewJob(account.id, JobState.QUEUED, ProcessingMode.ALL, "clip.mp4", source)
+        await jobs.insert_job(connection, job)
+        taken = await jobs.lease_next(connection, lease=timedelta(seconds=LEASE_SECONDS))
+    assert taken is not None
+    return Lease(*taken)
+
+
+async def found(world: World, lease: Lease) -> JobRecord:
+    async with world.database.transaction() as connection:
+        job = await jobs.find_job(connection, lease.job_id)
+    assert job is not None
+    return job
+
+
+async def ask_until_it_answers(world: World) -> None:
+    for _ in range(200):
+        with contextlib.suppress(*UNAVAILABLE):
+            async with world.database.transaction() as connection:
+                await connection.exec_driver_sql("SELECT 1")
+            return
+        await asyncio.sleep(0.1)
+
+
+async def test_a_stage_whose_database_goes_away_is_published_when_it_is_back(
+    world: World, server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driving, "OUTAGE_PAUSES_SECONDS", (0.3,) * 60)
+    lease = await leased(world)
+    with ThreadPoolExecutor(1) as threads:
+        driver = JobDriver(world, LocalModels(), lease, threads)
+        crash = threading.Thread(target=server.crash, args=(DOWN_SECONDS,))
+
+        async def ingest(_: StageWork) -> JobState | None:
+            if crash.ident is None:
+                crash.start()
+                await asyncio.sleep(0.5)
+            async with world.database.transaction() as connection:
+                await publishing.raise_hold(connection, lease, FOOTAGE, world.prices)
+                return await publishing.publish_ingest(
+                    connection,
+                    lease,
+                    media=FOOTAGE,
+                    result={},
+                    track_names=[],
+                    warnings=[],
+                    timings={},
+                )
+
+        heartbeat = asyncio.create_task(driver._heartbeat())
+        await driver._run_stage(StageName.INGEST, ingest)
+        heartbeat.cancel()
+        await asyncio.to_thread(crash.join)
+    job = await found(world, lease)
+    assert job.stages[StageName.INGEST].status is StageStatus.COMPLETED
+    assert job.state is JobState.PROCESSING
+
+
+async def test_leases_that_could_not_be_renewed_get_the_time_to_be(
+    world: World, server: DatabaseServer
+) -> None:
+    lease, reaper = await leased(world), Reaper(world)
+    await reaper.sweep_database()
+    crash = threading.Thread(target=server.crash, args=(DOWN_SECONDS,))
+    crash.start()
+    while crash.is_alive():
+        with contextlib.suppress(*UNAVAILABLE):
+            await reaper.sweep_database()
+        await asyncio.sleep(0.1)
+    await ask_until_it_answers(world)
+    await reaper.sweep_database()
+    job = await found(world, lease)
+    assert (job.state, job.lease_token) == (JobState.PROCESSING, lease.token)
+
+
+async def test_a_runner_that_does_not_come_back_with_the_database_is_lost_all_the_same(
+    world: World, server: DatabaseServer
+) -> None:
+    lease, reaper = await leased(world), Reaper(world)
+    await reaper.sweep_database()
+    await asyncio.to_thread(server.restart)
+    with contextlib.suppress(*UNAVAILABLE):
+        await reaper.sweep_database()
+    await asyncio.sleep(2 * LEASE_SECONDS)
+    await reaper.sweep_database()
+    assert (await found(world, lease)).state is JobState.QUEUED
