@@ -68,7 +68,7 @@ class Worker:
 
     def start(self) -> None:
         """Join the cluster; returns once the head knows the node."""
-        folder = self.head.folder / f"worker-{len(self.nodes)}"
+        folder = self.head.folder / f"w{len(self.nodes)}"
         address = f"--address={self.head.address}"
         arguments = (WORKER, self.head.environment, "--num-cpus=1", address)
         node = self.stack.enter_context(ray_node(folder, *arguments))
