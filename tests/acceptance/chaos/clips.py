@@ -18,6 +18,8 @@ WINDOWS_SECONDS = {
     "closing": (22.16, 29.0),
 }
 """Each begins at a keyframe, so that the packets can be copied."""
+NEAR_SECONDS = 0.005
+"""Times of packets are fractions that 8.88, say, is not."""
 PROGRAMMES = (("opening", "city"), ("presenter", "closing"))
 """Clips that batches lay end to end."""
 BETWEEN = "+"
@@ -53,7 +55,7 @@ def _copied(target: Path, start: float, end: float) -> Path:
             if packet.pts is None or packet.dts is None or packet.time_base is None:
                 continue
             shift = round(start / packet.time_base)
-            if start <= packet.pts * packet.time_base < end:
+            if -NEAR_SECONDS <= float(packet.pts * packet.time_base) - start < end - start:
                 packet.pts, packet.dts = packet.pts - shift, packet.dts - shift
                 packet.stream = streams[packet.stream.index]
                 writer.mux(packet)
