@@ -1,4 +1,4 @@
-"""A short chaos run with a fixed seed. VAS_CHAOS_SECONDS and VAS_CHAOS_SEED for another one."""
+"""A chaos run with a fixed seed: VAS_CHAOS_SECONDS long, VAS_CHAOS_SEED for another one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import pytest
 
 from tests.acceptance.chaos.run import Plan, chaos
 
-SECONDS = float(os.environ.get("VAS_CHAOS_SECONDS", "150"))
+SECONDS = float(os.environ.get("VAS_CHAOS_SECONDS", "0"))
 SEED = int(os.environ.get("VAS_CHAOS_SEED", "8"))
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(SECONDS + 900)]
+pytestmark = [
+    pytest.mark.service,
+    pytest.mark.timeout(SECONDS + 900),
+    pytest.mark.skipif(SECONDS == 0, reason="VAS_CHAOS_SECONDS=300 runs it"),
+]
 
 
 def test_whatever_breaks_nothing_is_lost_and_nothing_happens_twice(tmp_path: Path) -> None:
