@@ -193,6 +193,9 @@ class JobDriver:
             except StageError as error:
                 await self._fail(stage, error, began)
             except Exception as error:
+                if self.stopped:
+                    # What a stopped stage ran on is being taken away: that says nothing of it.
+                    raise StageStoppedError(str(self.lease.job_id)) from error
                 log.exception("job %s: %s broke", self.lease.job_id, stage)
                 if attempt < STAGE_ATTEMPTS:
                     continue

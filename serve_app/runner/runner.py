@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,8 @@ from storage.types import JobState
 
 log = logging.getLogger("vas.runner")
 
+_LEASING_SECONDS = 10
+"""How long a stop waits for a lease that is just being taken."""
 _THREADS_PER_JOB = 3
 """Vision and transcript side by side, and one to spare for probing."""
 
@@ -39,6 +42,7 @@ class Runner:
         self._threads = ThreadPoolExecutor(concurrency * _THREADS_PER_JOB, "pipeline")
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._leasing = asyncio.Lock()
         self._driving: dict[asyncio.Task[None], JobDriver] = {}
 
     async def run(self) -> None:
@@ -66,6 +70,9 @@ class Runner:
         """Hand running jobs back to the queue and return when nothing of theirs runs here."""
         self._stopping.set()
         self._wake.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LEASING_SECONDS), self._leasing:
+                pass
         running = dict(self._driving)
         for driver in running.values():
             await driver.stop()
@@ -87,16 +94,19 @@ class Runner:
     async def _take_next(self) -> None:
         await self._slots.acquire()
         lease = None
-        try:
-            self._wake.clear()
-            lease = await self._lease()
-        finally:
-            if lease is None:
-                self._slots.release()
+        async with self._leasing:
+            try:
+                self._wake.clear()
+                # A job that is handed back at a stop frees its slot: nothing new is taken then.
+                if not self._stopping.is_set():
+                    lease = await self._lease()
+            finally:
+                if lease is None:
+                    self._slots.release()
+            if lease is not None:
+                self._drive(lease)
         if lease is None:
             await self._wait_for_work()
-        else:
-            self._drive(lease)
 
     async def _lease(self) -> Lease | None:
         duration = timedelta(seconds=self._world.settings.lease_seconds)
