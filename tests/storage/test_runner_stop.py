@@ -24,11 +24,13 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @asynccontextmanager
-async def endless_file() -> AsyncIterator[str]:
-    """The address of a file that comes byte by byte and never ends."""
+async def endless_file() -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """The address of a file that comes byte by byte and never ends, and when it was asked for."""
+    asked = asyncio.Event()
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
+        asked.set()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: video/mp4\r\n\r\n")
         try:
             while True:
@@ -41,7 +43,7 @@ async def endless_file() -> AsyncIterator[str]:
     server = await asyncio.start_server(drip, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     try:
-        yield f"http://127.0.0.1:{port}/clip.mp4"
+        yield f"http://127.0.0.1:{port}/clip.mp4", asked
     finally:
         server.close()
 
@@ -81,12 +83,11 @@ async def test_a_stop_frees_no_slot_for_another_job(database_url: str, tmp_path:
     )
     world = build_world(settings)
     try:
-        async with endless_file() as url:
+        async with endless_file() as (url, asked):
             ids = await queued(world, url)
             runner = Runner(world, LocalModels())
             running = asyncio.create_task(runner.run())
-            while not any(job.state is JobState.PROCESSING for job in await found(world, ids)):
-                await asyncio.sleep(0.05)
+            await asked.wait()
             await asyncio.sleep(4 * DRIP_SECONDS)
             await runner.stop()
             await asyncio.wait_for(running, 30)
