@@ -5,11 +5,13 @@ Tasks store outcomes; the driver alone commits them, some at a time, in order of
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -73,10 +75,36 @@ class _Committer:
     def commit(self) -> None:
         if not self.folders:
             return
-        self.output.commit([outcome_of(self.store, folder) for folder in self.folders])
-        for folder in self.folders:
+        with uninterrupted():
+            self.output.commit([outcome_of(self.store, folder) for folder in self.folders])
+            folders, self.folders = self.folders, []
+        for folder in folders:
             self.store.delete_prefix(folder)
-        self.folders = []
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Lets the block end before SIGINT or SIGTERM is heard, then raises KeyboardInterrupt.
+
+    An interruption between writing a part and noting that it is written would
+    have the part written once more. Only the main thread hears signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        came.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    if came:
+        raise KeyboardInterrupt
 
 
 def run_items(
