@@ -13,9 +13,14 @@ from pipelines.backfilling.driving import uninterrupted
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_inside_is_heard_at_the_end(number: signal.Signals) -> None:
     before, done = signal.getsignal(number), []
-    with pytest.raises(KeyboardInterrupt), uninterrupted():
-        signal.raise_signal(number)
-        done.append("the rest of the block")
+
+    def commit() -> None:
+        with uninterrupted():
+            signal.raise_signal(number)
+            done.append("the rest of the block")
+
+    with pytest.raises(KeyboardInterrupt):
+        commit()
     assert done == ["the rest of the block"]
     assert signal.getsignal(number) is before
 
@@ -28,9 +33,14 @@ def test_without_a_signal_nothing_is_raised() -> None:
 
 def test_an_error_inside_goes_first_and_the_handlers_are_put_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(ValueError, match="broken"), uninterrupted():
-        signal.raise_signal(signal.SIGTERM)
-        raise ValueError("broken")
+
+    def commit() -> None:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGTERM)
+            raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        commit()
     assert signal.getsignal(signal.SIGTERM) is before
 
 
