@@ -22,9 +22,10 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -125,8 +126,8 @@ def _run(manifest: Manifest, work: ItemWork, output: Output, pacing: Pacing) -> 
         return
     started = time.monotonic()
     tally = Tally(total=len(manifest.items), finished_before=before, started_seconds=started)
-    with _interruptible():
-        run_items(waiting, work, output, tally, pacing=pacing, say=_say)
+    with _told_to_stop() as stopping:
+        run_items(waiting, work, output, tally, pacing=pacing, say=_say, stopping=stopping)
     now = time.monotonic()
     _say(f"{tally.line(now)}; {spell_seconds(now - started)} in all.")
 
@@ -160,15 +161,15 @@ def _ray(address: str | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM is Ctrl-C: what is ready is committed before the process ends."""
+def _told_to_stop() -> Iterator[Callable[[], bool]]:
+    """Whether SIGTERM has come: what is ready is committed before the process ends.
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    The handler raises nothing: whatever library code it met might swallow that.
+    """
+    came = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: came.set())
     try:
-        yield
+        yield came.is_set
     finally:
         signal.signal(signal.SIGTERM, before)
 

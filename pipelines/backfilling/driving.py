@@ -116,17 +116,20 @@ def run_items(
     pacing: Pacing,
     say: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
+    stopping: Callable[[], bool] = lambda: False,
 ) -> None:
     """Work on all ``items`` and commit their outcomes; ``say`` hears of progress.
 
-    Raises RunStoppedError and OutputError; what is ready is committed first, also at
-    KeyboardInterrupt.
+    Raises RunStoppedError and OutputError, and KeyboardInterrupt soon after ``stopping``
+    says so; what is ready is committed first.
     """
     committer = _Committer(output, work.out.work_store(), tally, pacing)
     rows, feeder = _in_background(_dataset(items, work, pacing))
     said_seconds = clock()
     try:
         while (row := _next(rows)) is not _END:
+            if stopping():
+                raise KeyboardInterrupt
             now = clock()
             if row is not None:
                 committer.take(_checked(row), now)

@@ -325,7 +325,7 @@ def test_a_cancelled_decoder_ends_with_all_it_started(lines: str, bench: Bench) 
     started = bench.temporary
 
     def is_running() -> bool:
-        return any(started.glob("*/ready"))
+        return any(started.glob("**/ready"))
 
     config = bench.config(f"{lines}\nopen(target[:-11] + 'ready', 'w')\ntime.sleep(600)")
     before = threading.active_count()
