@@ -13,8 +13,13 @@ import numpy as np
 
 from models.contracts import Picture
 from pipelines.policy.hashes import listed_hashes
+from pipelines.sources.media_files import CONTAINERS, OPEN_OPTIONS
 
 _SHORT_SIDE_PX = 360
+_PICTURE_FILES = (
+    "bmp_pipe", "gif", "image2", "jpeg_pipe", "png_pipe", "tiff_pipe", "webp_pipe",
+)  # fmt: skip
+_OPEN_OPTIONS = OPEN_OPTIONS | {"format_whitelist": ",".join((*CONTAINERS, *_PICTURE_FILES))}
 _TURNS = {90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_CLOCKWISE}
 
 
@@ -48,7 +53,7 @@ def listed_stills(path: Path, every_seconds: float) -> Iterator[ListedStill]:
 def _pictures(path: Path, every_seconds: float) -> Iterator[tuple[int, Picture]]:
     due = float("-inf")
     try:
-        with av.open(str(path)) as container:
+        with av.open(str(path), options=_OPEN_OPTIONS) as container:
             if not container.streams.video:
                 return
             for frame in container.decode(container.streams.video[0]):

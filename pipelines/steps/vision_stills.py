@@ -23,6 +23,7 @@ from models.contracts import Picture
 from pipelines.contracts import Segment, VideoStream
 from pipelines.decoding import chosen_stream, decode_segment, packet_time_ms, seek
 from pipelines.merge.frame_features import LUMA_HEIGHT, LUMA_WIDTH, Bytes
+from pipelines.sources.media_files import OPEN_OPTIONS
 from pipelines.steps.decord_child import DecordUnsuitableError, pictures_by_decord
 from pipelines.steps.vision_tone import is_high_dynamic_range, standard_range
 
@@ -99,7 +100,7 @@ def by_seeking(
     found: dict[int, Picture] = {}
     if stream.interlaced:
         return found
-    with av.open(str(path)) as container:
+    with av.open(str(path), options=OPEN_OPTIONS) as container:
         source = chosen_stream(container, stream.index)
         source.codec_context.thread_count = 1
         for time_ms in sorted(times_ms):

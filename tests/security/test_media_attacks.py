@@ -6,6 +6,7 @@ cuts, the readers of pictures, and the format gate alone, as where the kernel co
 
 from __future__ import annotations
 
+import ast
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,12 +16,14 @@ import av.error
 import numpy as np
 import pytest
 
-from pipelines.contracts import Segment, StageCode, StageError
+from pipelines.contracts import Segment, StageCode, StageError, VideoStream
 from pipelines.decoding import NoVideoStreamError, decode_segment
 from pipelines.sources.media_files import MediaRefusedError, open_media
 from pipelines.sources.probe import probe
 from pipelines.sources.wav_chunks import wav_labels
 from pipelines.steps.decord_child import DecordUnsuitableError, pictures_by_decord
+from pipelines.steps.vision_stills import by_seeking
+from tests.conftest import PROJECT
 from tests.pipelines.ingest_material import Ingested, ingested
 from tests.security.hostile_media import ATTACKS, TOKEN, Trap, cases, lay
 
@@ -150,10 +153,15 @@ def test_probing_by_name_is_not_fooled_either(
 
 
 SEGMENT = Segment(0, "source", 0, 1_000)
+STREAM = VideoStream(0, "h264", 64, 36, 0, 1.0, 25.0, 25)
 
 
 def by_features(path: Path) -> object:
     return list(decode_segment(path, SEGMENT, stream_index=0, origin_ms=0))
+
+
+def by_seek(path: Path) -> object:
+    return by_seeking(path, STREAM, 0, [0])
 
 
 def by_decord(path: Path) -> object:
@@ -165,7 +173,7 @@ def by_decord(path: Path) -> object:
     return taken
 
 
-@pytest.mark.parametrize("read", [by_features, by_decord])
+@pytest.mark.parametrize("read", [by_features, by_seek, by_decord])
 @pytest.mark.parametrize(
     ("kind", "name"),
     [("ffconcat-relative", "film.mp4"), ("hls-file", "film.m3u8"), ("hls-web", "film.m3u8")],
@@ -185,3 +193,16 @@ def test_a_picture_reader_without_pictures_says_so(trap: Trap, tmp_path: Path) -
     with pytest.raises(NoVideoStreamError):
         by_features(path)
     assert not visited(trap)
+
+
+def test_whatever_reads_media_names_what_may_be_opened() -> None:
+    """So that a new reader cannot leave the gate open: FFmpeg's own defaults follow playlists."""
+    bare = [
+        f"{path.relative_to(PROJECT)}:{call.lineno}"
+        for path in sorted((PROJECT / "pipelines").rglob("*.py"))
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func) == "av.open"
+        and not {"options", "format"} & {keyword.arg for keyword in call.keywords}
+    ]
+    assert bare == []
