@@ -126,7 +126,7 @@ def _run(manifest: Manifest, work: ItemWork, output: Output, pacing: Pacing) -> 
         return
     started = time.monotonic()
     tally = Tally(total=len(manifest.items), finished_before=before, started_seconds=started)
-    with _told_to_stop() as stopping:
+    with told_to_stop() as stopping:
         run_items(waiting, work, output, tally, pacing=pacing, say=_say, stopping=stopping)
     now = time.monotonic()
     _say(f"{tally.line(now)}; {spell_seconds(now - started)} in all.")
@@ -161,17 +161,20 @@ def _ray(address: str | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether SIGTERM has come: what is ready is committed before the process ends.
+def told_to_stop() -> Iterator[Callable[[], bool]]:
+    """Whether SIGINT or SIGTERM has come: what is ready is committed before the process ends.
 
-    The handler raises nothing: whatever library code it met might swallow that.
+    The handler raises nothing: in the middle of a commit that would have the part written
+    once more, and other libraries' code might swallow it.
     """
     came = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: came.set())
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: came.set()) for number in numbers}
     try:
         yield came.is_set
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _profile(options: argparse.Namespace) -> str:

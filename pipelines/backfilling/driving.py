@@ -5,13 +5,11 @@ Tasks store outcomes; the driver alone commits them, some at a time, in order of
 
 from __future__ import annotations
 
-import contextlib
 import json
 import queue
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -75,36 +73,10 @@ class _Committer:
     def commit(self) -> None:
         if not self.folders:
             return
-        with uninterrupted():
-            self.output.commit([outcome_of(self.store, folder) for folder in self.folders])
-            folders, self.folders = self.folders, []
-        for folder in folders:
+        self.output.commit([outcome_of(self.store, folder) for folder in self.folders])
+        for folder in self.folders:
             self.store.delete_prefix(folder)
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Lets the block end before SIGINT or SIGTERM is heard, then raises KeyboardInterrupt.
-
-    An interruption between writing a part and noting that it is written would
-    have the part written once more. Only the main thread hears signals.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-
-    def note(number: int, _: object) -> None:
-        came.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-    if came:
-        raise KeyboardInterrupt
+        self.folders = []
 
 
 def run_items(
@@ -120,8 +92,8 @@ def run_items(
 ) -> None:
     """Work on all ``items`` and commit their outcomes; ``say`` hears of progress.
 
-    Raises RunStoppedError and OutputError, and KeyboardInterrupt soon after ``stopping``
-    says so; what is ready is committed first.
+    Raises OutputError, and RunStoppedError also soon after ``stopping`` says so; what is
+    ready is committed first.
     """
     committer = _Committer(output, work.out.work_store(), tally, pacing)
     rows, feeder = _in_background(_dataset(items, work, pacing))
@@ -129,7 +101,7 @@ def run_items(
     try:
         while (row := _next(rows)) is not _END:
             if stopping():
-                raise KeyboardInterrupt
+                raise RunStoppedError("Interrupted.")
             now = clock()
             if row is not None:
                 committer.take(_checked(row), now)

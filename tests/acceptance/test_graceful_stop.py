@@ -11,9 +11,9 @@ import pytest
 
 from tests.acceptance.conftest import DEMO, Service, running, wait_until
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.service, pytest.mark.timeout(500)]
 
-STOP_SECONDS = 120
+STOP_SECONDS = 60
 TUS = {"Tus-Resumable": "1.0.0"}
 PATCH = TUS | {"Content-Type": "application/offset+octet-stream"}
 
@@ -26,11 +26,11 @@ def test_a_stopped_service_hands_over_its_jobs_and_uploads(tmp_path: Path) -> No
         expected = first.results(undisturbed)
         waiting, upload = half_an_upload(first)
         busy = [first.submit(DEMO) for _ in range(3)]
-        wait_until(lambda: processing(first) == 2, 180, "two jobs run and one waits")
+        wait_until(lambda: processing(first) == 2, 60, "two jobs run and one waits")
         family = first.processes()
         first.process.send_signal(signal.SIGTERM)
         assert first.process.wait(STOP_SECONDS) == 0
-        gone = psutil.wait_procs(family, 60)
+        gone = psutil.wait_procs(family, 15)
         assert gone[1] == [], "processes are left over"
     with running(data, tmp_path / "second.log", VAS_SEGMENT_SECONDS="5") as second:
         service = Service(second.process, second.base_url, first.api_key, data, second.port)

@@ -1,53 +1,28 @@
-"""A signal in the middle of a commit is heard after it: no part is written twice."""
+"""A signal to a backfill is noted and raises nothing: a commit goes to its end."""
 
 from __future__ import annotations
 
 import signal
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pipelines.backfilling.driving import uninterrupted
+from pipelines.backfill import told_to_stop
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_inside_is_heard_at_the_end(number: signal.Signals) -> None:
-    before, done = signal.getsignal(number), []
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_noted_and_interrupts_nothing(number: signal.Signals) -> None:
+    with told_to_stop() as stopping:
+        assert not stopping()
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+        assert stopping()
 
-    def commit() -> None:
-        with uninterrupted():
-            signal.raise_signal(number)
-            done.append("the rest of the block")
 
-    with pytest.raises(KeyboardInterrupt):
-        commit()
-    assert done == ["the rest of the block"]
+@pytest.mark.parametrize("number", SIGNALS)
+def test_afterwards_signals_are_as_before(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with told_to_stop():
+        assert signal.getsignal(number) is not before
     assert signal.getsignal(number) is before
-
-
-def test_without_a_signal_nothing_is_raised() -> None:
-    with uninterrupted():
-        done = True
-    assert done
-
-
-def test_an_error_inside_goes_first_and_the_handlers_are_put_back() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-
-    def commit() -> None:
-        with uninterrupted():
-            signal.raise_signal(signal.SIGTERM)
-            raise ValueError("broken")
-
-    with pytest.raises(ValueError, match="broken"):
-        commit()
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_in_another_thread_it_changes_nothing() -> None:
-    def run() -> bool:
-        with uninterrupted():
-            return True
-
-    with ThreadPoolExecutor(1) as threads:
-        assert threads.submit(run).result()
