@@ -43,6 +43,13 @@ Values = dict[str, Any]
 _VERSION = 2
 """Of what ingest writes; another number makes stored results of the one before invisible."""
 
+SHORTEST_SEGMENT_SECONDS = 10.0
+"""For ``IngestConfig.shortest_segment_seconds``."""
+_FEWEST_SEGMENTS = 8
+"""A video is cut into so many where its segments may be shorter than usual, so that several
+processors have work to the end. The cluster's size does not count: it may change meanwhile, and
+segments that are stored are to be found again."""
+
 _CUT_FROM_LENGTHS = 1.5
 """Video shorter than this many segments stays in one piece."""
 
@@ -59,6 +66,8 @@ class IngestConfig:
     """How sources are cut, and what they may ask for."""
 
     segment_seconds: float = 60.0
+    shortest_segment_seconds: float | None = None
+    """Segments of short videos may be shorter than ``segment_seconds``, down to this."""
     limits: ProbeLimits = field(default_factory=ProbeLimits)
     temporary_folder: Path | None = None
     """Where segments lie for the moment until they are stored; None for the system's."""
@@ -165,15 +174,15 @@ class _Plan:
         wants_video: bool,
         picks: tuple[TrackPick, ...],
     ) -> _Plan:
-        segment_ms = round(config.segment_seconds * 1000)
-        facts = (_VERSION, source_key, media.size_bytes, segment_ms)
+        length_ms = segment_ms(config, media.video)
+        facts = (_VERSION, source_key, media.size_bytes, length_ms)
         digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
         return cls(
             source_key=source_key,
             media=media,
             video=media.video if wants_video else None,
             audio=picks,
-            segment_ms=segment_ms,
+            segment_ms=length_ms,
             folder=f"ingest/{digest}",
         )
 
@@ -192,6 +201,15 @@ class _Plan:
         if self.video is None or self.video.keyframe_count < 2:
             return False
         return self.video.end_ms >= _CUT_FROM_LENGTHS * self.segment_ms
+
+
+def segment_ms(config: IngestConfig, video: VideoStream | None) -> int:
+    """How long the segments of ``video`` are to be."""
+    longest = round(config.segment_seconds * 1000)
+    if config.shortest_segment_seconds is None or video is None:
+        return longest
+    shortest = round(config.shortest_segment_seconds * 1000)
+    return min(longest, max(shortest, video.end_ms // _FEWEST_SEGMENTS))
 
 
 def _find_result(workspace: Workspace, plan: _Plan) -> IngestResult | None:

@@ -1,7 +1,7 @@
 """Vision: a video's segments in, its scenes out.
 
 features  (map, 1:1 a segment)  decode once, store tiny pictures of every frame
-cuts      (reduce, pure)        over all segments end to end, as if never cut up
+cuts      (map, then reduce)    over all segments end to end, as if never cut up
 policy    (map, 1:1 a segment)  stills against what is not permitted, where a policy is set
 scenes    (map, 1:1 a group)    stills, palette, thumbnail, camera motion, description
 """
@@ -9,29 +9,19 @@ scenes    (map, 1:1 a group)    stills, palette, thumbnail, camera motion, descr
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
-
-import numpy as np
 
 from models.contracts import CameraMotion, ShotAngle, ShotType
 from models.sources import ModelSource
 from pipelines.chains import Control, Row, Step, Workspace
 from pipelines.contracts import Scene, StageCode, StageError, VideoSource, VisionResult
 from pipelines.mapping import Mapped, Mapper, map_on_ray
-from pipelines.merge.cuts import Cut, CutConfig, CutDetector
-from pipelines.merge.frame_features import (
-    FrameFeatures,
-    Times,
-    from_bytes,
-    pictures_from_bytes,
-)
-from pipelines.merge.learned_cuts import LearnedCutDetector
+from pipelines.merge.cuts import Cut, CutConfig
+from pipelines.merge.frame_features import Times
 from pipelines.merge.motion import pair_times
-from pipelines.merge.programme_cuts import Detector, ProgrammeCuts
 from pipelines.merge.scene_plans import SceneBorders, scenes_between, still_times
 from pipelines.policy.contracts import ContentPolicy
 from pipelines.steps.vision_describe import (
@@ -42,15 +32,12 @@ from pipelines.steps.vision_describe import (
     read_findings,
     segment_at,
 )
-from pipelines.steps.vision_features import (
-    FeaturesConfig,
-    make_features_step,
-    pictures_key,
-)
+from pipelines.steps.vision_features import FeaturesConfig, make_features_step
 from pipelines.steps.vision_policy import checked_times, make_policy_step
+from pipelines.vision_cuts import find_cuts
 
-_FEATURES_SHARE = 0.7
-"""Of the stage's time, taken by the first chain on common footage; for progress only."""
+_FEATURES_SHARE, _CUTS_SHARE = 0.55, 0.7
+"""Progress at which these chains end: shares of the stage's time on common footage."""
 _POLICY_SHARE = 0.75
 """Progress at which the policy's chain ends, where there is one."""
 
@@ -88,8 +75,21 @@ def analyse_vision(
     StageStoppedError.
     """
     features = _features_chain(video, workspace, control, config, mapper)
-    cuts, times_ms, keys_ms = _find_cuts(features, video, workspace, control, config)
-    plans, borders = _plans(cuts, times_ms, keys_ms, video.duration_ms)
+    looked = find_cuts(
+        features,
+        video,
+        workspace,
+        control,
+        config=config.cuts,
+        learned_weights=config.boundary_weights,
+        mapper=mapper,
+        progress=(_FEATURES_SHARE, _CUTS_SHARE),
+    )
+    times_ms = looked.times_ms
+    if len(times_ms) == 0:
+        message = "No picture of the video could be decoded."
+        raise StageError(StageCode.VISION_FAILED, message)
+    plans, borders = _plans(looked.cuts, times_ms, looked.key_times_ms, video.duration_ms)
     if config.policy.is_active:
         _policy_chain(plans, times_ms, video, workspace, models, control, config.policy, mapper)
     described = _describe_chain(plans, video, workspace, models, control, config, mapper)
@@ -162,7 +162,7 @@ def _policy_chain(
     rows = [{"index": index, "times_ms": json.dumps(own)} for index, own in by_segment.items()]
     step = make_policy_step(video, workspace, models, policy)
     try:
-        shares = (_FEATURES_SHARE, _POLICY_SHARE)
+        shares = (_CUTS_SHARE, _POLICY_SHARE)
         _mapped(rows, step, "Checking the pictures", control, shares, mapper)
     except StageError as error:
         if error.code is StageCode.CONTENT_BLOCKED:
@@ -183,7 +183,7 @@ def _describe_chain(
     groups = grouped(plans, video, config.max_scenes_a_task)
     rows = [{"index": index, "plans": plans_to(group)} for index, group in enumerate(groups)]
     step = make_describe_step(video, workspace, models, config.describe)
-    start = _POLICY_SHARE if config.policy.is_active else _FEATURES_SHARE
+    start = _POLICY_SHARE if config.policy.is_active else _CUTS_SHARE
     done = _mapped(rows, step, "Describing the scenes", control, (start, 1.0), mapper)
     return sorted(done, key=lambda row: int(row["index"]))
 
@@ -199,51 +199,6 @@ def _mapped(
     """``step`` over ``rows``."""
     mapped = Mapped(step, name, StageCode.VISION_FAILED)
     return mapper(rows, [mapped], control, progress_from=progress[0], progress_to=progress[1])
-
-
-def _find_cuts(
-    rows: Sequence[Row],
-    video: VideoSource,
-    workspace: Workspace,
-    control: Control,
-    config: VisionConfig,
-) -> tuple[tuple[Cut, ...], Times, Times]:
-    """The cuts, all frame times and those of key frames; one segment's features in memory."""
-    spans = [(part.start_ms, part.end_ms) for part in video.all_parts]
-    detector = ProgrammeCuts(spans, config.cuts, _detector_maker(config))
-    parts = {segment.index: segment.part for segment in video.segments}
-    times, keys = [], []
-    for row, features in zip(rows, _stored_features(rows, workspace, config), strict=True):
-        control.check()
-        detector.feed(parts[int(row["index"])], features)
-        times.append(features.times_ms)
-        keys.append(features.key_times_ms)
-    all_times = np.concatenate(times) if times else np.empty(0, np.int64)
-    if len(all_times) == 0:
-        message = "No picture of the video could be decoded."
-        raise StageError(StageCode.VISION_FAILED, message)
-    return detector.finish(), all_times, np.concatenate(keys)
-
-
-def _detector_maker(config: VisionConfig) -> Callable[[CutConfig | None], Detector]:
-    """The cut detector's class, or a learned one with its model loaded once."""
-    if config.boundary_weights is None:
-        return CutDetector
-    from models.backends.transnet.boundaries import TransNetBoundaries
-
-    return partial(LearnedCutDetector, TransNetBoundaries(config.boundary_weights))
-
-
-def _stored_features(
-    rows: Sequence[Row], workspace: Workspace, config: VisionConfig
-) -> Iterator[FrameFeatures]:
-    for row in rows:
-        key = row["features_key"]
-        features = from_bytes(workspace.store.read_bytes(key))
-        if config.boundary_weights is not None:
-            packed = workspace.store.read_bytes(pictures_key(key))
-            features = replace(features, pictures=pictures_from_bytes(packed))
-        yield features
 
 
 def _plans(

@@ -146,7 +146,11 @@ class Settings(BaseSettings):
     )
 
     segment_seconds: float = Field(
-        60, ge=0, le=3600, description="Length of a video segment; 0 analyses in one piece."
+        60,
+        ge=0,
+        le=3600,
+        description="Length of a video segment; of videos shorter than eight of them an eighth, "
+        "10 s at least. 0 analyses in one piece.",
     )
     transcript_shard_seconds: float = Field(
         20, ge=1, le=86_400, description="Length of a stretch of speech that one task transcribes."

@@ -1,29 +1,31 @@
 """Where a video's scenes begin: cuts, fades and dissolves from the features of its frames.
 
-The detector takes the features in any pieces and works through them in blocks
-of a fixed number of frames counted from the first one, each with the same
-surroundings, so its result depends on the frames alone. Memory is bounded by
-one block and its surroundings, whatever the video's length.
+``cut_search`` says what may be one; here is chosen among that. The detector takes the
+features in any pieces; its memory is bounded by one block and its surroundings, whatever
+the video's length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
-from pipelines.merge.cut_measures import Blank, blank, brightness, contrast
+from pipelines.merge.cut_measures import Blank
+from pipelines.merge.cut_search import (
+    BLOCK_FRAMES,
+    SURROUNDING_FRAMES,
+    BlankRun,
+    Found,
+    SearchConfig,
+    search,
+    together,
+)
 from pipelines.merge.frame_features import FrameFeatures, Times, joined, no_frames
-from pipelines.merge.gradual_cuts import Gradual, GradualConfig, best_graduals, find_gradual
-from pipelines.merge.hard_cuts import HardConfig, find_hard
-from pipelines.merge.wipes import WipeConfig, find_wipes
+from pipelines.merge.gradual_cuts import Gradual, best_graduals
 
-_BLOCK_FRAMES = 256
-_SURROUNDING_FRAMES = 480
-"""Looked at on both sides of a block: at up to 120 frames a second the 4 s of half a wipe and
-what comes after it, at up to 360 the longest half of another gradual transition."""
 _SURE = 0.95
 """Confidence of a cut that nothing in front of the camera can explain away."""
 
@@ -61,12 +63,9 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class CutConfig:
+class CutConfig(SearchConfig):
     """What counts as a cut."""
 
-    hard: HardConfig = field(default_factory=HardConfig)
-    gradual: GradualConfig = field(default_factory=GradualConfig)
-    wipe: WipeConfig = field(default_factory=WipeConfig)
     min_confidence: float = 0.5
     min_wipe: float = 0.65
     """Confidence of a wipe: these are rare, and much that moves resembles them a little."""
@@ -78,15 +77,6 @@ class CutConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class BlankRun:
-    """A run of black or white frames, from its first frame to the one after it."""
-
-    start_ms: int
-    end_ms: int
-    blank: Blank
-
-
-@dataclass(frozen=True, slots=True)
 class Candidates:
     """What may be cuts in a video. Limits of confidence are tried on it without looking again."""
 
@@ -94,6 +84,13 @@ class Candidates:
     wipes: tuple[Gradual, ...]
     blanks: tuple[BlankRun, ...]
     duration_ms: int
+
+    @classmethod
+    def among(cls, found: Found, duration_ms: int) -> Candidates:
+        """Each of what was found in all blocks of a video."""
+        hard = (Cut(at, CutKind.HARD, confidence, at, at) for at, confidence in found.hard)
+        graduals = (_gradual_cut(gradual) for gradual in best_graduals([*found.graduals]))
+        return cls((*hard, *graduals), found.wipes, found.blanks, duration_ms)
 
     def select(self, config: CutConfig) -> tuple[Cut, ...]:
         """The cuts, in order."""
@@ -109,19 +106,17 @@ class CutDetector:
         self._config = config or CutConfig()
         self._frames = no_frames()
         self._next = 0
-        self._hard: list[Cut] = []
-        self._graduals: list[Gradual] = []
-        self._wipes: list[Gradual] = []
-        self._blanks: list[BlankRun] = []
-        self._blank_open: tuple[int, Blank] | None = None
+        self._found: list[Found] = []
 
     def feed(self, features: FrameFeatures) -> None:
         """Take the next frames; their times must follow those taken before."""
         if len(features) == 0:
             return
         self._frames = joined([self._frames, features])
-        while len(self._frames) >= self._next + _BLOCK_FRAMES + _SURROUNDING_FRAMES:
-            self._decide(self._next + _BLOCK_FRAMES)
+        end = self._next + BLOCK_FRAMES
+        while len(self._frames) > end + SURROUNDING_FRAMES:
+            self._decide(end, int(self._frames.times_ms[-1]))
+            end = self._next + BLOCK_FRAMES
 
     def finish(self, duration_ms: int) -> tuple[Cut, ...]:
         """The cuts of the whole video, in order; the detector is used up."""
@@ -129,42 +124,16 @@ class CutDetector:
 
     def candidates(self, duration_ms: int) -> Candidates:
         """All that may be cuts, whatever the limits of confidence; the detector is used up."""
-        while self._next < len(self._frames):
-            self._decide(min(self._next + _BLOCK_FRAMES, len(self._frames)))
-        self._close_blank(duration_ms)
-        graduals = [_gradual_cut(gradual) for gradual in best_graduals(self._graduals)]
-        found = tuple(self._hard + graduals)
-        return Candidates(found, tuple(self._wipes), tuple(self._blanks), duration_ms)
+        self._decide(len(self._frames), duration_ms)
+        return Candidates.among(together(self._found), duration_ms)
 
-    def _decide(self, end: int) -> None:
+    def _decide(self, end: int, after_ms: int) -> None:
         """Find what happens at frames ``self._next`` to ``end`` and let go of older ones."""
-        start = self._next
-        first = max(0, start - _SURROUNDING_FRAMES)
-        window = self._frames.part(first, min(len(self._frames), end + _SURROUNDING_FRAMES))
-        inside = (start - first, end - first)
-        self._note_blanks(window.part(*inside))
-        for time_ms, confidence in find_hard(window, *inside, self._config.hard):
-            self._hard.append(Cut(time_ms, CutKind.HARD, confidence, time_ms, time_ms))
-        self._graduals += find_gradual(window, *inside, self._config.gradual)
-        self._wipes += find_wipes(window, *inside, self._config.wipe)
-        keep_from = max(0, end - _SURROUNDING_FRAMES)
+        self._found.append(search(self._frames, self._next, end, self._config, after_ms))
+        keep_from = max(0, end - SURROUNDING_FRAMES)
         kept = self._frames.part(keep_from, len(self._frames))
         self._frames = FrameFeatures(kept.times_ms, kept.luma, kept.chroma)
         self._next = end - keep_from
-
-    def _note_blanks(self, frames: FrameFeatures) -> None:
-        levels, spreads = brightness(frames.luma), contrast(frames.luma)
-        for time_ms, level, spread in zip(frames.times_ms, levels, spreads, strict=True):
-            seen = blank(float(level), float(spread))
-            if self._blank_open is not None and self._blank_open[1] is not seen:
-                self._close_blank(int(time_ms))
-            if seen is not None and self._blank_open is None:
-                self._blank_open = (int(time_ms), seen)
-
-    def _close_blank(self, end_ms: int) -> None:
-        if self._blank_open is not None:
-            self._blanks.append(BlankRun(self._blank_open[0], end_ms, self._blank_open[1]))
-            self._blank_open = None
 
 
 def _gradual_cut(gradual: Gradual) -> Cut:

@@ -111,6 +111,15 @@ def from_bytes(data: bytes) -> FrameFeatures:
         return FrameFeatures(**{name: arrays[name] for name in _ARRAYS})
 
 
+def times_from_bytes(data: bytes) -> tuple[Times, Times]:
+    """``times_ms`` and ``key_times_ms`` of what ``to_bytes`` stored, without unpacking the rest.
+
+    Raises ValueError or KeyError on other bytes.
+    """
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        return arrays["times_ms"], arrays["key_times_ms"]
+
+
 def pictures_to_bytes(pictures: Bytes) -> bytes:
     """Frames' pictures (n, 27, 48, 3), packed."""
     buffer = io.BytesIO()

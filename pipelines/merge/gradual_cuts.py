@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -33,12 +34,12 @@ from pipelines.merge.cut_measures import (
 from pipelines.merge.frame_features import (
     CHROMA_HEIGHT,
     CHROMA_WIDTH,
-    LUMA_HEIGHT,
-    LUMA_WIDTH,
     Bytes,
     FrameFeatures,
 )
 from pipelines.merge.moments import grid, sides
+
+Levels = npt.NDArray[np.float32]
 
 _HALVES_MS = (200, 360, 600, 900, 1300)
 _FAR_REACH = (3, 5)
@@ -101,12 +102,12 @@ def find_gradual(
     centres = grid(window, start, end)
     if len(centres) == 0:
         return []
-    found = []
+    found, mixed = [], _Mixed.of(window)
     for half_ms in _HALVES_MS:
         first, last = sides(window, centres, half_ms)
         likely = _likely(window, first, centres, last, config)
         for a, b in zip(first[likely], last[likely], strict=True):
-            gradual = _best_fit(window, int(a), int(b), config)
+            gradual = _best_fit(window, mixed, int(a), int(b), config)
             if gradual is not None:
                 found.append(gradual)
     return found
@@ -125,40 +126,52 @@ def _likely(
     return np.asarray(clear & enough & (miss <= config.max_middle_miss * difference))
 
 
-def _best_fit(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> Gradual | None:
+@dataclass(frozen=True, slots=True)
+class _Mixed:
+    """What is mixed in a dissolve, a row a frame: ``fine`` (n, 2304), ``coarse`` (n, 432)."""
+
+    fine: Levels
+    coarse: Levels
+
+    @classmethod
+    def of(cls, frames: FrameFeatures) -> _Mixed:
+        return cls(frames.luma.reshape(len(frames), -1).astype(np.float32), _coarse(frames))
+
+
+def _best_fit(
+    window: FrameFeatures, mixed: _Mixed, a: int, b: int, config: GradualConfig
+) -> Gradual | None:
     """The transition between two frames, as fine pictures show it or else coarse ones.
 
     Things that move during a dissolve blur what fine pictures show of the
     mixture; in coarse ones, with their colours, they hardly matter.
     """
     unlike = cache(partial(_unlike, window, a, b, config))
-    fine = _fitted(window, a, b, _fine(window.luma[a : b + 1]), unlike, config)
+    fine = _fitted(window, a, b, mixed.fine[a : b + 1], unlike, config)
     if fine is not None and fine.confidence >= _CONVINCING:
         return fine
-    coarse = _fitted(window, a, b, _coarse(window.part(a, b + 1)), unlike, config)
+    coarse = _fitted(window, a, b, mixed.coarse[a : b + 1], unlike, config)
     if coarse is None or coarse.confidence < config.min_coarse:
         return fine
     return coarse if fine is None or coarse.confidence > fine.confidence else fine
 
 
-def _fine(luma: Bytes) -> Floats:
-    return luma.reshape(len(luma), -1).astype(np.float64)
-
-
-def _coarse(frames: FrameFeatures) -> Floats:
+def _coarse(frames: FrameFeatures) -> Levels:
     """Luma on the grid of the chroma, and the chroma itself, (n, 432)."""
-    down, across = LUMA_HEIGHT // CHROMA_HEIGHT, LUMA_WIDTH // CHROMA_WIDTH
-    parts = frames.luma.reshape(len(frames), CHROMA_HEIGHT, down, CHROMA_WIDTH, across)
-    luma = parts.mean(axis=(2, 4), dtype=np.float64).reshape(len(frames), -1)
-    colour = frames.chroma.reshape(len(frames), -1).astype(np.float64)
-    return np.hstack([luma, _COLOUR_WEIGHT * colour])
+    grid_size = (CHROMA_WIDTH, CHROMA_HEIGHT)
+    luma = [
+        cv2.resize(picture.astype(np.float32), grid_size, interpolation=cv2.INTER_AREA).ravel()
+        for picture in frames.luma
+    ]
+    colour = _COLOUR_WEIGHT * frames.chroma.reshape(len(frames), -1).astype(np.float32)
+    return np.hstack([np.array(luma, np.float32), colour])
 
 
 def _fitted(
     window: FrameFeatures,
     a: int,
     b: int,
-    levels: Floats,
+    levels: Levels,
     unlike: Callable[[], _Ends | None],
     config: GradualConfig,
 ) -> Gradual | None:
@@ -233,14 +246,14 @@ def _bend(share: Floats, times_ms: Indices) -> float:
     return float(np.abs(share - even).max())
 
 
-def _shares(frames: Floats) -> tuple[Floats, Floats]:
+def _shares(frames: Levels) -> tuple[Floats, Floats]:
     """Share of B in each frame by least squares, and what it leaves unexplained."""
-    direction = frames[-1] - frames[0]
-    energy = max(float(direction @ direction), _LEAST_ENERGY)
     offsets = frames - frames[0]
-    share = offsets @ direction / energy
-    rest = offsets - share[:, None] * direction
-    miss = np.sqrt((rest * rest).sum(axis=1) / energy)
+    direction = offsets[-1]
+    energy = max(float(direction @ direction), _LEAST_ENERGY)
+    share = (offsets @ direction).astype(np.float64) / energy
+    offsets -= share[:, None].astype(np.float32) * direction
+    miss = np.sqrt(np.einsum("ij,ij->i", offsets, offsets).astype(np.float64) / energy)
     return share, miss
 
 

@@ -93,23 +93,26 @@ def _texture(picture: Bytes) -> Floats:
     return np.asarray(gradient / (gradient + 24.0), np.float64)
 
 
+_DOWN, _ACROSS = np.mgrid[:LUMA_HEIGHT, :LUMA_WIDTH].astype(np.float64)
+_Y, _X = (_DOWN - (LUMA_HEIGHT - 1) / 2).ravel(), (_ACROSS - (LUMA_WIDTH - 1) / 2).ravel()
+"""Places of the pixels, from the picture's middle."""
+
+
 def _fitted(flow: Flow, texture: Floats) -> tuple[float, float, float]:
     """Weighted least squares of shift and growth, reweighted against outliers."""
-    y, x = np.mgrid[:LUMA_HEIGHT, :LUMA_WIDTH].astype(np.float64)
-    x, y = x - (LUMA_WIDTH - 1) / 2, y - (LUMA_HEIGHT - 1) / 2
-    across, down, growth = float(np.median(flow[..., 0])), float(np.median(flow[..., 1])), 0.0
+    u, v = flow[..., 0].ravel().astype(np.float64), flow[..., 1].ravel().astype(np.float64)
+    sure = texture.ravel()
+    summed = np.stack([np.ones_like(u), _X, _Y, u, v, _X * _X + _Y * _Y, _X * u + _Y * v])
+    across, down, growth = float(np.median(u)), float(np.median(v)), 0.0
     for _ in range(_FIT_ROUNDS):
-        miss = np.hypot(flow[..., 0] - across - growth * x, flow[..., 1] - down - growth * y)
-        weight = texture / (1 + (miss / _FIT_SCALE) ** 2)
-        total = float(weight.sum()) + 1e-9
-        mean_x, mean_y = float((weight * x).sum()) / total, float((weight * y).sum()) / total
-        mean_u = float((weight * flow[..., 0]).sum()) / total
-        mean_v = float((weight * flow[..., 1]).sum()) / total
-        spread = weight * ((x - mean_x) ** 2 + (y - mean_y) ** 2)
-        moved = weight * (
-            (x - mean_x) * (flow[..., 0] - mean_u) + (y - mean_y) * (flow[..., 1] - mean_v)
-        )
-        growth = float(moved.sum()) / (float(spread.sum()) + 1e-9)
+        aside, off = u - across - growth * _X, v - down - growth * _Y
+        weight = sure / (1 + (aside * aside + off * off) / _FIT_SCALE**2)
+        total, *sums = (summed @ weight).tolist()
+        total += 1e-9
+        mean_x, mean_y, mean_u, mean_v = (one / total for one in sums[:4])
+        spread = sums[4] - total * (mean_x * mean_x + mean_y * mean_y)
+        moved = sums[5] - total * (mean_x * mean_u + mean_y * mean_v)
+        growth = moved / (spread + 1e-9)
         across, down = mean_u - growth * mean_x, mean_v - growth * mean_y
     return across, down, growth
 

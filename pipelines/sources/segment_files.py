@@ -14,6 +14,7 @@ import av.error
 from av.packet import Packet
 from av.video.stream import VideoStream
 
+from pipelines.sources.h264_units import is_clean_key
 from pipelines.sources.media_files import codec_name, open_media, packets_of
 from pipelines.sources.timestamps import rounded_ms
 from pipelines.steps.cut_segments import (
@@ -33,44 +34,10 @@ _DECODING_LEAD_MS = 1_000
 which muxers refuse, and the room lets them be spread. Matroska does not store them."""
 
 _PEEKED_PACKETS = 128
-_H264_IDR = 5
-_H264_PICTURE_DATA = range(1, 6)
 
 
 class CannotCarryError(Exception):
     """Matroska cannot hold this video so that the same frames come out at the same times."""
-
-
-def is_clean_key(codec: str, data: bytes, extradata: bytes | None) -> bool:
-    """Whether decoding may start at this key frame by its own word.
-
-    H.264 also marks recovery points, which are not complete pictures yet; only an
-    IDR picture (ITU-T H.264, table 7-1) is. Key frames of other codecs are complete.
-    """
-    if codec != "h264":
-        return True
-    kinds = (kind for kind in _h264_unit_kinds(data, extradata) if kind in _H264_PICTURE_DATA)
-    return next(kinds, None) == _H264_IDR
-
-
-def _h264_unit_kinds(data: bytes, extradata: bytes | None) -> list[int]:
-    """``nal_unit_type`` of each unit, from length-prefixed (avcC) or Annex B data."""
-    if extradata and len(extradata) > 4 and extradata[0] == 1:
-        return _prefixed_unit_kinds(data, (extradata[4] & 3) + 1)
-    kinds, position = [], data.find(b"\0\0\1")
-    while 0 <= position < len(data) - 3:
-        kinds.append(data[position + 3] & 0x1F)
-        position = data.find(b"\0\0\1", position + 3)
-    return kinds
-
-
-def _prefixed_unit_kinds(data: bytes, length_bytes: int) -> list[int]:
-    kinds, position = [], 0
-    while position + length_bytes < len(data):
-        length = int.from_bytes(data[position : position + length_bytes], "big")
-        kinds.append(data[position + length_bytes] & 0x1F)
-        position += length_bytes + length
-    return kinds
 
 
 @dataclass(slots=True)

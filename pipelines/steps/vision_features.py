@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import av
 import cv2
@@ -15,7 +16,7 @@ from av.video.reformatter import ColorRange
 from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH
 from pipelines.chains import Row, Step, Workspace
 from pipelines.contracts import Segment, VideoSource
-from pipelines.decoding import DecodeReport, TimedFrame, decode_segment
+from pipelines.decoding import DecodeReport, TimedFrame, decode_moments, decode_segment
 from pipelines.merge.frame_features import (
     CHROMA_HEIGHT,
     CHROMA_WIDTH,
@@ -23,16 +24,27 @@ from pipelines.merge.frame_features import (
     LUMA_WIDTH,
     Bytes,
     FrameFeatures,
+    Times,
     in_time_order,
+    joined,
     pictures_to_bytes,
     to_bytes,
 )
+from pipelines.steps.vision_gaps import (
+    LONGEST_GAP_MS,
+    mixed,
+    ordered,
+    told_apart,
+)
 from pipelines.steps.vision_names import derived_name
 
-FEATURES_VERSION = 3
+FEATURES_VERSION = 4
 """Raise it whenever the same frames would give other features."""
 
 _CHECK_EVERY_SECONDS = 1.0
+
+_SPARING = frozenset({"h264"})
+"""Codecs whose packets say whether other pictures refer to theirs (``is_unreferenced``)."""
 
 _LINES_A_CELL = 4
 """Lines read for each line of a picture of twice the features' height."""
@@ -105,34 +117,97 @@ def segment_features(
     video: VideoSource, segment: Segment, workspace: Workspace, config: FeaturesConfig
 ) -> FrameFeatures:
     """Decode ``segment`` and measure its frames; hears a requested stop within about a second."""
-    report, part = DecodeReport(), video.part_of(segment)
+    part = video.part_of(segment)
+    stream = part.stream
     check = _once_a_second(workspace.check)
-    times_ms: list[int] = []
-    luma: list[Bytes] = []
-    chroma: list[Bytes] = []
-    pictures: list[Bytes] = []
+    sparing = not (config.with_pictures or stream.interlaced) and stream.codec in _SPARING
     with workspace.store.local_copy(segment.key) as path:
-        for timed in decode_segment(
-            path,
-            segment,
-            stream_index=part.stream.index,
-            origin_ms=part.origin_ms,
-            threads=max(1, config.decode_threads),
+        looked = _Looking(path, segment, stream.index, part.origin_ms, config, check)
+        return looked.sparing() if sparing else looked.at_all_frames()
+
+
+@dataclass(frozen=True, slots=True)
+class _Looking:
+    """A segment's file, to be decoded."""
+
+    path: Path
+    segment: Segment
+    stream_index: int
+    origin_ms: int
+    config: FeaturesConfig
+    check: Callable[[], None]
+
+    def at_all_frames(self) -> FrameFeatures:
+        """Every frame decoded."""
+        report = DecodeReport()
+        frames = self._measured(self._decoded(report, sparse=False), self.config.with_pictures)
+        return in_time_order(*frames, report.key_times_ms)
+
+    def sparing(self) -> FrameFeatures:
+        """Frames that nothing refers to decoded only where they may tell something."""
+        report = DecodeReport()
+        frames = self._measured(self._decoded(report, sparse=True), False)
+        decoded = in_time_order(*frames, report.key_times_ms)
+        span = (self.segment.start_ms, self.segment.end_ms)
+        left_out = np.unique(np.asarray(report.left_out_ms, np.int64))
+        inside = left_out[(left_out >= span[0]) & (left_out < span[1])]
+        keys = np.unique(np.asarray(report.key_times_ms, np.int64))
+        to_mix, to_decode = told_apart(decoded, inside, keys, report.damaged_gops_ms)
+        brought = self._brought(to_decode, keys)
+        return ordered(joined([decoded, mixed(decoded, to_mix), brought]), decoded, *span)
+
+    def _brought(self, times_ms: Times, key_times_ms: Times) -> FrameFeatures:
+        """Frames at ``times_ms``; where seeking does not lead to one, from decoding all of them.
+
+        Without those that cannot be decoded.
+        """
+        sought = decode_moments(
+            self.path,
+            times_ms.tolist(),
+            key_times_ms.tolist(),
+            stream_index=self.stream_index,
+            origin_ms=self.origin_ms,
             loop_filter=False,
+        )
+        found = in_time_order(*self._measured(sought, False))
+        missing = set(times_ms.tolist()) - set(found.times_ms.tolist())
+        if not missing:
+            return found
+        every = self._decoded(DecodeReport(), sparse=False)
+        rest = (timed for timed in every if timed.time_ms in missing)
+        return joined([found, in_time_order(*self._measured(rest, False))])
+
+    def _decoded(self, report: DecodeReport, *, sparse: bool) -> Iterator[TimedFrame]:
+        margin_ms = LONGEST_GAP_MS if sparse else 0
+        start_ms, end_ms = self.segment.start_ms - margin_ms, self.segment.end_ms + margin_ms
+        return decode_segment(
+            self.path,
+            replace(self.segment, start_ms=start_ms, end_ms=end_ms),
+            stream_index=self.stream_index,
+            origin_ms=self.origin_ms,
+            threads=max(1, self.config.decode_threads),
+            loop_filter=False,
+            sparse=sparse,
             report=report,
-        ):
-            check()
-            _append(timed, times_ms, luma, chroma)
-            if config.with_pictures:
+        )
+
+    def _measured(
+        self, frames: Iterator[TimedFrame], with_pictures: bool
+    ) -> tuple[list[int], list[Bytes], list[Bytes], list[Bytes]]:
+        """Times, luma, chroma and pictures of frames."""
+        times_ms: list[int] = []
+        luma: list[Bytes] = []
+        chroma: list[Bytes] = []
+        pictures: list[Bytes] = []
+        for timed in frames:
+            self.check()
+            grey, colour = frame_features(timed.frame)
+            times_ms.append(timed.time_ms)
+            luma.append(grey)
+            chroma.append(colour)
+            if with_pictures:
                 pictures.append(boundary_picture(timed.frame))
-    return in_time_order(times_ms, luma, chroma, pictures, report.key_times_ms)
-
-
-def _append(timed: TimedFrame, times_ms: list[int], luma: list[Bytes], chroma: list[Bytes]) -> None:
-    grey, colour = frame_features(timed.frame)
-    times_ms.append(timed.time_ms)
-    luma.append(grey)
-    chroma.append(colour)
+        return times_ms, luma, chroma, pictures
 
 
 def boundary_picture(frame: av.VideoFrame) -> Bytes:

@@ -15,7 +15,7 @@ from models.sources import ModelSource
 from pipelines.chains import Control, Workspace
 from pipelines.contracts import AudioTrack, IngestResult, StageCode, StageError
 from pipelines.footage import survey, take_in
-from pipelines.ingest import IngestConfig, ingest_result_to_json
+from pipelines.ingest import SHORTEST_SEGMENT_SECONDS, IngestConfig, ingest_result_to_json
 from pipelines.merge.speakers import SpeakerRules
 from pipelines.steps.speech_regions import Sharding
 from pipelines.transcript import TranscriptConfig, transcribe_track
@@ -77,8 +77,10 @@ class StageWork:
 
         Like the other stages, returns the job's end, if this was it.
         """
+        wanted_seconds = self.world.settings.segment_seconds
         config = IngestConfig(
-            segment_seconds=self.world.settings.segment_seconds or UNSHARDED_SECONDS
+            segment_seconds=wanted_seconds or UNSHARDED_SECONDS,
+            shortest_segment_seconds=SHORTEST_SEGMENT_SECONDS if wanted_seconds else None,
         )
         sources, uploads = SourceBringer(self.world, job, self.control), await self._uploads(job)
         with self.timings.measure("fetch"):

@@ -201,7 +201,7 @@ def _vision_seconds(path: Path, segment_seconds: float) -> float:
     """Wall time of the vision stage over the file's segments, cut before the clock."""
     from models.sources import LocalModels
     from pipelines.chains import FreeRun, Workspace
-    from pipelines.ingest import IngestConfig, ingest
+    from pipelines.ingest import SHORTEST_SEGMENT_SECONDS, IngestConfig, ingest
     from pipelines.vision import VisionConfig, analyse_vision
     from storage.objects import FolderStore
 
@@ -216,7 +216,10 @@ def _vision_seconds(path: Path, segment_seconds: float) -> float:
             "source",
             workspace=workspace,
             control=FreeRun(),
-            config=IngestConfig(segment_seconds=segment_seconds),
+            config=IngestConfig(
+                segment_seconds=segment_seconds,
+                shortest_segment_seconds=SHORTEST_SEGMENT_SECONDS,
+            ),
             wants_audio=False,
         )
         if ingested.video is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -133,11 +133,12 @@ def write_video(
     codec: str = "libx264",
     pixel_format: str = "yuv420p",
     keyframe_every: int = 25,
+    options: Mapping[str, str] | None = None,
 ) -> Path:
     """The pictures as a video; ``times_ms`` gives a variable frame rate."""
-    options = {"preset": "ultrafast", "crf": "20"} if codec == "libx264" else {}
+    quick = {"preset": "ultrafast", "crf": "20"} if codec == "libx264" else {}
     with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=rate, options=options)
+        stream = container.add_stream(codec, rate=rate, options=dict(options or quick))
         stream.pix_fmt = pixel_format
         stream.gop_size = keyframe_every
         stream.codec_context.time_base = Fraction(1, 1000)

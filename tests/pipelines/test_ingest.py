@@ -20,7 +20,7 @@ import pytest
 
 from pipelines.chains import FreeRun, Workspace
 from pipelines.contracts import StageCode, StageError, StageStoppedError
-from pipelines.ingest import IngestConfig, ingest, probe_source
+from pipelines.ingest import IngestConfig, ingest, probe_source, segment_ms
 from pipelines.sources.probe import ProbeLimits
 from storage.objects import FolderStore
 from tests.pipelines.ingest_material import Clip, Sound, clicks, write_clip, write_sound
@@ -159,6 +159,28 @@ def test_other_segment_lengths_lie_beside_each_other(place: Place) -> None:
     assert len(one.video.segments) == 3
     assert [segment.key for segment in whole.video.segments] == ["source"]
     assert place.ingest() == one
+
+
+@pytest.mark.parametrize(
+    ("video_seconds", "segment_seconds"),
+    [(12, 10), (60, 10), (80, 10), (300, 37.5), (480, 60), (36_000, 60)],
+)
+def test_short_videos_are_cut_into_shorter_segments(
+    place: Place, video_seconds: int, segment_seconds: float
+) -> None:
+    video = place.ingest().media.video
+    assert video is not None
+    longer = replace(video, end_ms=video_seconds * 1_000)
+    config = IngestConfig(shortest_segment_seconds=10.0)
+    assert segment_ms(config, longer) == segment_seconds * 1_000
+    assert segment_ms(IngestConfig(), longer) == 60_000
+
+
+def test_a_short_video_is_shared_out(place: Place) -> None:
+    config = replace(place.config, segment_seconds=60.0, shortest_segment_seconds=1.0)
+    shared = place.ingest(config=config)
+    assert shared.video is not None
+    assert len(shared.video.segments) == 3
 
 
 def test_audio_only_media_have_no_video(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.sources.segment_files import is_clean_key
+from pipelines.sources.h264_units import is_clean_key
 from pipelines.steps.cut_segments import Cut, SegmentCutter, Timed, TimesNotInOrderError
 
 FRAME_MS = 40

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from pipelines.merge.cuts import CutKind, detect_cuts
+from pipelines.merge.cuts import Cut, CutKind, detect_cuts
 from pipelines.merge.frame_features import (
     CHROMA_HEIGHT,
     CHROMA_WIDTH,
@@ -14,7 +12,7 @@ from pipelines.merge.frame_features import (
     LUMA_WIDTH,
     FrameFeatures,
 )
-from pipelines.merge.programme_cuts import ProgrammeCuts
+from pipelines.merge.programme_cuts import programme_cuts
 
 
 def frames(*seeds: int, each_ms: int = 3_000, step_ms: int = 40) -> FrameFeatures:
@@ -32,43 +30,33 @@ def frames(*seeds: int, each_ms: int = 3_000, step_ms: int = 40) -> FrameFeature
     return FrameFeatures(times, np.concatenate(luma), np.concatenate(chroma))
 
 
-def moved(features: FrameFeatures, by_ms: int) -> FrameFeatures:
-    return replace(features, times_ms=features.times_ms + by_ms)
+def own_cuts(*seeds: int) -> tuple[Cut, ...]:
+    return detect_cuts([frames(*seeds)], 3_000 * len(seeds))
 
 
 def test_a_single_part_has_the_cuts_it_always_had() -> None:
-    video = frames(1, 2, 3)
-    whole = ProgrammeCuts([(0, 9_000)])
-    whole.feed(0, video)
-    assert whole.finish() == detect_cuts([video], 9_000)
+    cuts = own_cuts(1, 2, 3)
+    assert [cut.time_ms for cut in cuts] == [3_000, 6_000]
+    assert programme_cuts([0], [cuts]) == cuts
 
 
 def test_parts_keep_their_cuts_and_meet_at_one() -> None:
-    parts = ProgrammeCuts([(0, 6_000), (6_000, 15_000)])
-    parts.feed(0, frames(1, 2))
-    parts.feed(1, moved(frames(3, 4, 5), 6_000))
-    cuts = parts.finish()
+    cuts = programme_cuts([0, 6_000], [own_cuts(1, 2), own_cuts(3, 4, 5)])
     assert [cut.time_ms for cut in cuts] == [3_000, 6_000, 9_000, 12_000]
     assert cuts[1].kind is CutKind.HARD
     assert cuts[1].confidence == 1.0
 
 
 def test_parts_that_look_the_same_still_meet_at_a_cut() -> None:
-    parts = ProgrammeCuts([(0, 3_000), (3_000, 6_000)])
-    parts.feed(0, frames(1))
-    parts.feed(1, moved(frames(1), 3_000))
-    assert [cut.time_ms for cut in parts.finish()] == [3_000]
+    cuts = programme_cuts([0, 3_000], [own_cuts(1), own_cuts(1)])
+    assert [cut.time_ms for cut in cuts] == [3_000]
 
 
 def test_a_part_without_any_frame_begins_at_its_cut_all_the_same() -> None:
-    parts = ProgrammeCuts([(0, 3_000), (3_000, 4_000), (4_000, 10_000)])
-    parts.feed(0, frames(1))
-    parts.feed(2, moved(frames(2, 3), 4_000))
-    assert [cut.time_ms for cut in parts.finish()] == [3_000, 4_000, 7_000]
+    cuts = programme_cuts([0, 3_000, 4_000], [own_cuts(1), (), own_cuts(2, 3)])
+    assert [cut.time_ms for cut in cuts] == [3_000, 4_000, 7_000]
 
 
 def test_a_part_may_begin_after_a_stretch_without_picture() -> None:
-    parts = ProgrammeCuts([(0, 3_000), (5_000, 8_000)])
-    parts.feed(0, frames(1))
-    parts.feed(1, moved(frames(2), 5_000))
-    assert [cut.time_ms for cut in parts.finish()] == [5_000]
+    cuts = programme_cuts([0, 5_000], [own_cuts(1), own_cuts(2)])
+    assert [cut.time_ms for cut in cuts] == [5_000]
