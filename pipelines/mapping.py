@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pipelines.chains import Control, Row, Step, collected, guarded, run_chain
 from pipelines.contracts import StageCode
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +53,7 @@ def map_on_ray(
     """A Ray Data chain, a task a row and step; rows in order of completion."""
     if not rows:
         return []
-    import ray.data
-
-    dataset = ray.data.from_items([*rows], override_num_blocks=len(rows))
+    dataset = rows_dataset(rows)
     for each in steps:
         step = guarded(each.step, name=each.name, code=each.code)
         dataset = dataset.map(step, num_cpus=each.num_cpus)
@@ -63,6 +64,18 @@ def map_on_ray(
         progress_from=progress_from,
         progress_to=progress_to,
     )
+
+
+def rows_dataset(rows: Sequence[Row]) -> Dataset:
+    """A block a row, for tasks that take long and return little.
+
+    Ray Data would set half of the processors aside for what comes after a step, and
+    on two processors run one task after the other. Here nothing comes after it.
+    """
+    import ray.data
+
+    ray.data.DataContext.get_current().op_resource_reservation_enabled = False
+    return ray.data.from_items([*rows], override_num_blocks=len(rows))
 
 
 def map_here(

@@ -51,7 +51,7 @@ class VisionConfig:
     features: FeaturesConfig = field(default_factory=FeaturesConfig)
     cuts: CutConfig = field(default_factory=CutConfig)
     describe: DescribeConfig = field(default_factory=DescribeConfig)
-    max_scenes_a_task: int = 8
+    max_scenes_a_task: int = 4
     """Bounds a task's memory: up to three stills a scene are held at once."""
     policy: ContentPolicy = field(default_factory=ContentPolicy)
     boundary_weights: Path | None = None

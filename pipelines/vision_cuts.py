@@ -28,8 +28,8 @@ from pipelines.merge.programme_cuts import programme_cuts
 from pipelines.steps.vision_cuts import FeaturesPart, found_in, make_search_step, search_rows
 from pipelines.steps.vision_features import pictures_key
 
-_BLOCKS_A_TASK = 4
-"""About a second's work; reading the features around them takes a tenth of it."""
+_BLOCKS_A_TASK = 3
+"""Less than a second's work; reading the features around them takes a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True)

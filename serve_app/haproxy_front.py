@@ -1,14 +1,14 @@
 """Serve's HAProxy, made fit to stand at the edge.
 
-Ray writes HAProxy's configuration itself and has no setting for nine things:
+Ray writes HAProxy's configuration itself and has no setting for ten things:
 metrics and statistics bound to loopback, the client's address passed on,
-errors of the proxy's own in our envelope, and those of a replica that has too
-much to do, one request id an answer (Serve adds one of its own behind ours),
-an end to clients that never finish a request's head, retries that spare what
-must not run twice, no name of the server's software, and bodies that are read
-no faster than they are used. Ray lets the binary be chosen, so the binary that
-it starts is a few lines of shell which amend the configuration and then become
-HAProxy.
+errors of the proxy's own in our envelope, those of a replica that has too
+much to do, and those while it knows of no application, one request id an
+answer (Serve adds one of its own behind ours), an end to clients that never
+finish a request's head, retries that spare what must not run twice, no name
+of the server's software, and bodies that are read no faster than they are
+used. Ray lets the binary be chosen, so the binary that it starts is a few
+lines of shell which amend the configuration and then become HAProxy.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ if [ -w "$configuration" ]; then
         -e 's|^frontend http_frontend.*|&\\n    {one_request_id}\\n    {safe_retries}|' \\
         -e 's|^frontend http_frontend.*|&\\n    {own_receive}\\n    {no_banner}|' \\
         -e 's|^frontend http_frontend.*|&\\n    {busy}|' \\
+        -e 's|^\\( *\\)http-request return status 404 .*|\\1{no_application}|' \\
         "$configuration"
 fi
 exec {binary} "$@"
@@ -56,6 +57,10 @@ _BUSY = (
     " if { status 503 } !{ res.hdr(content-type) -m beg application/json }"
 )
 """Serve refuses what is beyond a replica's queue in a line of text, ahead of the application."""
+
+_NO_APPLICATION = "http-request return status 503 errorfile {error}"
+"""Serve says 404 of every path while it has none: after the loss of its controller, for a while,
+though replicas are there. Clients take 404 for final; ours is the only application, at the root."""
 
 _OWN_RECEIVE = "http-request set-header x-request-disconnect-disabled ?1"
 """Let the application read the body itself.
@@ -78,7 +83,8 @@ def write_front(folder: Path, *, docs_url: str) -> Path:
     filled = _SCRIPT.replace("{errorfiles}", files).replace("{binary}", binary)
     filled = filled.replace("{one_request_id}", _ONE_REQUEST_ID)
     filled = filled.replace("{safe_retries}", _SAFE_RETRIES).replace("{no_banner}", _NO_BANNER)
-    filled = filled.replace("{busy}", _BUSY.replace("{error}", str(error)))
+    filled = filled.replace("{busy}", _BUSY).replace("{no_application}", _NO_APPLICATION)
+    filled = filled.replace("{error}", str(error))
     script.write_text(filled.replace("{own_receive}", _OWN_RECEIVE))
     script.chmod(0o755)
     return script

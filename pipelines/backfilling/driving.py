@@ -20,6 +20,7 @@ from pipelines.backfilling.output import Output
 from pipelines.backfilling.progress import Tally
 from pipelines.chains import Row
 from pipelines.codec import to_json
+from pipelines.mapping import rows_dataset
 from storage.objects import ObjectStore
 
 if TYPE_CHECKING:
@@ -131,11 +132,10 @@ def _first_line(error: BaseException) -> str:
 
 def _dataset(items: Sequence[Item], work: ItemWork, pacing: Pacing) -> Dataset:
     """1:1, a task an item. Its row is the item as JSON, so that all rows are of one type."""
-    import ray.data
     from ray.data import ActorPoolStrategy, TaskPoolStrategy
 
     rows = [{"item": json.dumps(to_json(item))} for item in items]
-    dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
+    dataset = rows_dataset(rows)
     if pacing.gpus_an_item > 0:
         most = pacing.at_once or _most_on_gpus(pacing)
         return dataset.map(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import httpx
 import pytest
 
 from serve_app.haproxy_front import write_front
+from serve_app.local_service import free_port
 from tests.api.uploading import TUS
 from tests.contract.calling import ContractApi
 from tests.security.households import Household
@@ -186,8 +188,10 @@ frontend http_frontend
     bind *:{port}
     default_backend none
 backend none
-    http-request return status 503
+    http-request return status 404 content-type text/plain lf-string "Path \'%[path]\' not found. \
+Ping http://.../-/routes for available routes."
 """
+"""As Serve writes it while it knows of no application."""
 
 
 def test_the_proxy_takes_the_servers_name_out_and_listens_on_loopback(tmp_path: Path) -> None:
@@ -204,6 +208,38 @@ def test_the_proxy_takes_the_servers_name_out_and_listens_on_loopback(tmp_path: 
     assert "http-response del-header Server" in amended
     assert "bind 127.0.0.1:18080" in amended
     assert b"X-Content-Type-Options: nosniff" in (tmp_path / "unavailable.http").read_bytes()
+
+
+def test_the_proxy_asks_for_patience_while_it_knows_of_no_application(tmp_path: Path) -> None:
+    """After the loss of its controller Serve's proxy has no routes for a while, and says 404."""
+    configuration, port = tmp_path / "haproxy.cfg", free_port()
+    configuration.write_text(HAPROXY.replace("{port}", str(port)))
+    script = write_front(tmp_path, docs_url="https://video.example.com/docs/errors")
+    process = subprocess.Popen([str(script), "-db", "-f", str(configuration)])
+    try:
+        answer = when_up(f"http://127.0.0.1:{port}/v1/api/jobs/1")
+    finally:
+        process.terminate()
+        process.wait(10)
+    assert answer.status_code == 503
+    assert answer.json()["code"] == "SERVICE_UNAVAILABLE"
+    assert int(answer.headers["retry-after"]) > 0
+
+
+def when_up(url: str) -> httpx.Response:
+    for _ in range(100):
+        try:
+            return httpx.get(url, trust_env=False)
+        except httpx.ConnectError:
+            time.sleep(0.1)
+    raise AssertionError("the proxy does not listen")
+
+
+def test_serve_still_writes_what_the_front_amends() -> None:
+    from ray.serve._private import haproxy_templates
+
+    text = Path(haproxy_templates.__file__).read_text()
+    assert "    http-request return status 404 content-type text/plain" in text
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tests.acceptance.chaos.stage import Customer, Stage
 
 MODES = ("all", "all", "all", "vision", "transcript")
 POLL_SECONDS = 2.0
+AFTER_FAILURE_SECONDS = 1.0
 TUS = {"Tus-Resumable": "1.0.0"}
 TUS_PIECES = 3
 CANCEL_WITHIN_SECONDS = 12.0
@@ -58,8 +59,8 @@ class Client:
                 for job in WAYS[way][0](self, way):
                     self.follow(job)
                 self.read()
-            except UncoveredError:
-                continue  # written in the journal, where the checker finds it
+            except UncoveredError:  # written in the journal, where the checker finds it
+                self.stopping.wait(AFTER_FAILURE_SECONDS)
             except Exception as error:
                 self.journal.violated(f"{way}: {type(error).__name__}: {error}")
 

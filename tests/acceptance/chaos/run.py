@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import tempfile
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ from tests.acceptance.chaos.journal import Journal
 from tests.acceptance.chaos.load import start_clients
 from tests.acceptance.chaos.stage import Stage, chaos_stage
 
+_NAMES = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}|[0-9]+")
+"""What differs between sentences that say the same."""
 LONG_SECONDS = 600
 ABANDONED_SECONDS = 61.0
 """So old must a temporary file be that nobody uses before somebody else removes it."""
@@ -71,8 +75,15 @@ def chaos(plan: Plan, folder: Path) -> dict[str, Any]:
         violations = agent.failures + checker.violations()
     return summary(plan, journal, agent, checker) | {
         "violations": len(violations),
-        "violated": violations[:50],
+        "violated": shapes(violations)[:50],
     }
+
+
+def shapes(sentences: Sequence[str]) -> list[str]:
+    """One sentence of each shape, the most frequent first, with how many there are."""
+    counts = Counter(_NAMES.sub("*", sentence) for sentence in sentences)
+    first = {_NAMES.sub("*", sentence): sentence for sentence in reversed(sentences)}
+    return [f"{count} like: {first[shape]}" for shape, count in counts.most_common()]
 
 
 def under_way(
