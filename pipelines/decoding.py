@@ -170,6 +170,8 @@ class _Sparing:
         if packet.is_keyframe:
             self._key_ms = shown_ms
             self._clean = is_clean_key(self._codec, bytes(packet), self._extradata)
+        if self._wanted and self._key_ms is None:
+            return True
         if self._wanted:
             needed = shown_ms in self._wanted
         else:

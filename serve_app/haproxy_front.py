@@ -1,14 +1,15 @@
 """Serve's HAProxy, made fit to stand at the edge.
 
-Ray writes HAProxy's configuration itself and has no setting for ten things:
+Ray writes HAProxy's configuration itself and has no setting for eleven things:
 metrics and statistics bound to loopback, the client's address passed on,
 errors of the proxy's own in our envelope, those of a replica that has too
-much to do, and those while it knows of no application, one request id an
-answer (Serve adds one of its own behind ours), an end to clients that never
-finish a request's head, retries that spare what must not run twice, no name
-of the server's software, and bodies that are read no faster than they are
-used. Ray lets the binary be chosen, so the binary that it starts is a few
-lines of shell which amend the configuration and then become HAProxy.
+much to do, and those while it knows of no application, the way to replicas
+kept while their controller is lost, one request id an answer (Serve adds one
+of its own behind ours), an end to clients that never finish a request's head,
+retries that spare what must not run twice, no name of the server's software,
+and bodies that are read no faster than they are used. Ray lets the binary be
+chosen, so the binary that it starts is a few lines of shell which amend the
+configuration and then become HAProxy.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ if [ -w "$configuration" ]; then
         -e 's|^frontend http_frontend.*|&\\n    {busy}|' \\
         -e 's|^\\( *\\)http-request return status 404 .*|\\1{no_application}|' \\
         "$configuration"
+    # A controller that was lost and is back knows of no replica at first; the ones there go on.
+    if grep -q '^ *use_backend ' "$configuration"; then
+        cp "$configuration" "$configuration.known"
+    elif [ -f "$configuration.known" ]; then
+        cp "$configuration.known" "$configuration"
+    fi
 fi
 exec {binary} "$@"
 """
@@ -59,8 +66,8 @@ _BUSY = (
 """Serve refuses what is beyond a replica's queue in a line of text, ahead of the application."""
 
 _NO_APPLICATION = "http-request return status 503 errorfile {error}"
-"""Serve says 404 of every path while it has none: after the loss of its controller, for a while,
-though replicas are there. Clients take 404 for final; ours is the only application, at the root."""
+"""Serve says 404 of every path while it has none. Clients take 404 for final; ours is the only
+application, at the root."""
 
 _OWN_RECEIVE = "http-request set-header x-request-disconnect-disabled ?1"
 """Let the application read the body itself.

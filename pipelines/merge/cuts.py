@@ -67,7 +67,7 @@ class CutConfig(SearchConfig):
     """What counts as a cut."""
 
     min_confidence: float = 0.5
-    min_wipe: float = 0.65
+    min_wipe: float = 0.7
     """Confidence of a wipe: these are rare, and much that moves resembles them a little."""
     min_scene_ms: int = 500
     min_edge_scene_ms: int = 200

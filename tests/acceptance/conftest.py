@@ -81,12 +81,15 @@ class Service:
 
     def replica(self, deployment: str) -> psutil.Process:
         """The process of a deployment's replica."""
-        title = f"ServeReplica:vas:{deployment}"
+        return self.titled(f"ServeReplica:vas:{deployment}")
+
+    def titled(self, title: str) -> psutil.Process:
+        """A process of the service by a part of its title."""
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
                 if title in " ".join(process.cmdline()):
                     return process
-        raise AssertionError(f"no process of {deployment}")
+        raise AssertionError(f"no process of {title}")
 
     def resident_bytes(self) -> int:
         """Memory of all processes together, shared pages counted once (PSS)."""

@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import threading
+import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -25,6 +27,8 @@ from tests.contract.document_cases import BOUNDS, SCHEMA, Visitors, call_operati
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
+SETTLING_SECONDS = 20.0
+"""In which a new controller finds the replicas, and tells the proxy of them."""
 EXAMPLES = int(os.environ.get("VAS_SCHEMATHESIS_EXAMPLES", "1"))
 
 
@@ -96,6 +100,30 @@ def test_reads_under_way_survive_the_loss_of_a_replica(edge: Service) -> None:
     assert len(statuses) == 8 * 40
     assert set(statuses) <= {200, 503}
     wait_until(lambda: edge.replica("Api").pid != victim.pid, 60, "a new replica runs")
+
+
+def test_the_loss_of_the_controller_is_no_loss_of_the_service(edge: Service) -> None:
+    """A new one knows of no replica at first, and so did the proxy, which then said 404."""
+    victim, seen = edge.titled("ServeController"), []
+
+    with httpx.Client(trust_env=False, timeout=60) as client:
+
+        def replaced() -> bool:
+            seen.append(client.get(f"{edge.root}/health").status_code)
+            with contextlib.suppress(AssertionError):
+                return edge.titled("ServeController").pid != victim.pid
+            return False
+
+        victim.kill()
+        victim.wait(10)
+        wait_until(replaced, 60, "a new controller runs")
+        settled = time.monotonic() + SETTLING_SECONDS
+        while time.monotonic() < settled:
+            time.sleep(0.1)
+            replaced()
+    print(Counter(seen))
+    assert set(seen) <= {200, 503}
+    assert seen[-1] == 200
 
 
 def test_while_no_replica_can_answer_the_proxy_says_so_in_the_envelope(edge: Service) -> None:

@@ -226,6 +226,23 @@ def test_the_proxy_asks_for_patience_while_it_knows_of_no_application(tmp_path: 
     assert int(answer.headers["retry-after"]) > 0
 
 
+def test_the_proxy_keeps_the_way_to_replicas_while_their_controller_is_lost(
+    tmp_path: Path,
+) -> None:
+    configuration = tmp_path / "haproxy.cfg"
+    script = write_front(tmp_path, docs_url="https://video.example.com/docs/errors")
+    without = HAPROXY.replace("{port}", "18080")
+    backend = "backend api\n    server one 127.0.0.1:18081 check\n"
+    known = without.replace("    default_backend", "    use_backend api\n    default_backend")
+    reached = []
+    for text in (without, known + backend, without):
+        configuration.write_text(text)
+        command = [str(script), "-c", "-f", str(configuration)]
+        subprocess.run(command, capture_output=True, timeout=30, check=True)
+        reached.append("server one" in configuration.read_text())
+    assert reached == [False, True, True]
+
+
 def when_up(url: str) -> httpx.Response:
     for _ in range(100):
         try:
