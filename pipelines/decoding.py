@@ -91,8 +91,8 @@ def decode_segment(
     tiny pictures do not show and which takes a fifth of the time; ``sparse`` leaves
     out frames that no other refers to, where ``decode_moments`` can bring them later.
     Damaged packets are skipped and counted in ``report``, frames without any timestamp
-    too. Raises
-    NoVideoStreamError, and av's own errors where the file cannot be opened at all.
+    too. Raises NoVideoStreamError, and av's own errors where the file cannot be opened
+    at all.
     """
     report = report if report is not None else DecodeReport()
     with _positioned(path, segment.start_ms, stream_index, origin_ms) as container:

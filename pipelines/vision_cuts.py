@@ -56,7 +56,7 @@ def find_cuts(
 
     Raises StageError and StageStoppedError.
     """
-    times, keys = [], []
+    times, keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     stored: list[list[FeaturesPart]] = [[] for _ in video.all_parts]
     part_of = {segment.index: segment.part for segment in video.segments}
     for row in rows:

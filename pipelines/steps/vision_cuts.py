@@ -86,9 +86,14 @@ def make_search_step(workspace: Workspace, config: SearchConfig) -> Step:
         frames = joined(parts)
         frames = replace(frames, times_ms=frames.times_ms - row["start_ms"])
         found = search(frames, row["start"], row["end"], config, row["duration_ms"])
-        return {"part": row["part"], "first": row["first"], "found": _FOUND.dump_json(found)}
+        return {"part": row["part"], "first": row["first"], "found": packed(found)}
 
     return run
+
+
+def packed(found: Found) -> bytes:
+    """``found`` as it travels in a row."""
+    return _FOUND.dump_json(found)
 
 
 def found_in(row: Row) -> Found:

@@ -13,9 +13,11 @@ import numpy as np
 
 from pipelines.merge.cut_measures import change
 from pipelines.merge.frame_features import Bytes, FrameFeatures, Times
+from pipelines.merge.hard_cuts import HardConfig
 
-_CALM = 0.2
-"""On the scale of ``change``. A step of less than 0.28 is never taken for a hard cut."""
+_CALM = HardConfig().min_step
+"""On the scale of ``change``, over a reach at least as far: in still footage a step of as
+little as 0.16 is taken for a hard cut."""
 _REACH = (3, 5)
 LONGEST_GAP_MS = 250
 """Where frames are further apart, the picture stood still or frames are missing. Frames are

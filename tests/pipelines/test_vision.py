@@ -247,6 +247,14 @@ def test_a_stop_from_the_control_ends_the_stage(
         )
 
 
+def test_a_video_without_any_segment_fails_by_name(programme: Path, tmp_path: Path) -> None:
+    workspace = folder_workspace(tmp_path)
+    video = replace(video_source(workspace, programme), segments=())
+    with pytest.raises(StageError) as caught:
+        analysed(workspace, video)
+    assert caught.value.code is StageCode.VISION_FAILED
+
+
 def test_a_task_hears_the_stop_marker_and_stores_nothing(programme: Path, tmp_path: Path) -> None:
     workspace = folder_workspace(tmp_path)
     video = video_source(workspace, programme)

@@ -12,6 +12,7 @@ import pytest
 from pipelines.chains import Workspace
 from pipelines.contracts import VideoSource
 from pipelines.decoding import DecodeReport, decode_segment
+from pipelines.merge.cut_measures import change
 from pipelines.merge.cuts import detect_cuts
 from pipelines.merge.frame_features import FrameFeatures, joined
 from pipelines.steps import vision_features
@@ -160,6 +161,20 @@ def test_only_between_two_frames_that_hardly_differ_is_mixed() -> None:
     assert to_mix.tolist() == [40]
     assert to_decode.tolist() == [-40, 120, 500, 940, 1_020]
     assert told_apart(decoded, left_out, keys, {0})[1].tolist() == left_out.tolist()
+
+
+def test_the_faintest_cut_is_not_mixed_away() -> None:
+    """In still footage in fog a step below 0.2 is a hard cut; what lies in it is decoded."""
+    random = np.random.default_rng(5)
+    first, second = (100 + random.normal(0, 2.2, (2, 36, 64))).round().astype(np.uint8)
+    luma = np.stack([first] * 40 + [second] * 40)
+    still = FrameFeatures(np.arange(80) * 40, luma, np.full((80, 2, 9, 16), 128, np.uint8))
+    assert change(still, np.array([39]), np.array([40]), (3, 5))[0] < 0.2
+    assert [cut.time_ms for cut in detect_cuts([still], 3_200)] == [1_600]
+    seen = np.delete(np.arange(80), [39, 41])
+    decoded = FrameFeatures(still.times_ms[seen], luma[seen], still.chroma[seen])
+    to_mix, to_decode = told_apart(decoded, np.array([1_560, 1_640]), np.array([0]), ())
+    assert (to_mix.tolist(), to_decode.tolist()) == ([1_640], [1_560])
 
 
 def test_a_mixture_is_as_far_on_as_its_time() -> None:

@@ -14,7 +14,13 @@ from pipelines.merge.cut_measures import Blank
 from pipelines.merge.cut_search import BlankRun, Found, together
 from pipelines.merge.cuts import Candidates, CutConfig, detect_cuts
 from pipelines.merge.frame_features import FrameFeatures, to_bytes
-from pipelines.steps.vision_cuts import FeaturesPart, found_in, make_search_step, search_rows
+from pipelines.steps.vision_cuts import (
+    FeaturesPart,
+    found_in,
+    make_search_step,
+    packed,
+    search_rows,
+)
 from storage.objects import FolderStore
 from tests.unit.test_cuts import FRAME_MS, PROGRAMME, WHOLE_CUTS, features
 
@@ -65,10 +71,8 @@ def test_no_frames_make_no_rows() -> None:
 
 @given(confidence=st.floats(0, 1), at=st.integers(0, 2**53))
 def test_a_row_carries_what_was_found_to_the_last_bit(confidence: float, at: int) -> None:
-    from pipelines.steps.vision_cuts import _FOUND
-
     found = Found(hard=((at, confidence),), blanks=(BlankRun(at, at + 1, Blank.WHITE),))
-    assert found_in({"found": _FOUND.dump_json(found)}) == found
+    assert found_in({"found": packed(found)}) == found
 
 
 def test_blank_runs_that_touch_are_one() -> None:
