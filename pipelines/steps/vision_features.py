@@ -38,7 +38,7 @@ from pipelines.steps.vision_gaps import (
 )
 from pipelines.steps.vision_names import derived_name
 
-FEATURES_VERSION = 5
+FEATURES_VERSION = 6
 """Raise it whenever the same frames would give other features."""
 
 _CHECK_EVERY_SECONDS = 1.0

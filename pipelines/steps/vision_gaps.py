@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import numpy as np
+import numpy.typing as npt
 
-from pipelines.merge.cut_measures import change
+from pipelines.merge.cut_measures import Indices, change
 from pipelines.merge.frame_features import Bytes, FrameFeatures, Times
 from pipelines.merge.hard_cuts import HardConfig
 
 _CALM = HardConfig().min_step
-"""On the scale of ``change``, over a reach at least as far: in still footage a step of as
-little as 0.16 is taken for a hard cut."""
+"""On the scale of ``change``, over a reach at least as far: less is a candidate nowhere."""
+RESTLESS, MOVING = 0.2, 0.06
+"""Where frames around differ by ``MOVING`` on average (frames of twos and threes: single ones
+by 0.02), a step below ``RESTLESS`` is not enough for a hard cut: see ``hard_cuts.confidence``."""
+_AROUND = 5
 _REACH = (3, 5)
 LONGEST_GAP_MS = 250
 """Where frames are further apart, the picture stood still or frames are missing. Frames are
@@ -46,9 +50,25 @@ def told_apart(
     close = times[after] - times[before] <= LONGEST_GAP_MS
     close &= (gop >= 0) & ~np.isin(gop, damaged) & ~np.isin(times[after], key_times_ms)
     calm = np.zeros(len(left_out_ms), bool)
-    where = np.flatnonzero(known)[close]
-    calm[where] = change(decoded, before[close], after[close], _REACH) < _CALM
+    gops = np.searchsorted(key_times_ms, times, side="right")
+    calm[np.flatnonzero(known)[close]] = _tells_nothing(decoded, before[close], gops)
     return left_out_ms[calm], left_out_ms[~calm]
+
+
+def _tells_nothing(decoded: FrameFeatures, before: Indices, gops: Indices) -> npt.NDArray[np.bool_]:
+    """Whether no cut lies between frames ``before`` and the next ones, which are of one GOP.
+
+    ``gops``: to which each frame belongs. Frames of other GOPs are not asked: where the
+    video is cut into segments, these are not there.
+    """
+    differ = change(decoded, before, before + 1, _REACH)
+    nothing = differ < _CALM
+    for index in np.flatnonzero((differ >= _CALM) & (differ < RESTLESS)):
+        own = before[index]
+        near = np.arange(max(0, own - _AROUND), min(len(decoded) - 1, own + _AROUND + 1))
+        near = near[(near != own) & (gops[near] == gops[own]) & (gops[near + 1] == gops[own])]
+        nothing[index] = bool(len(near)) and change(decoded, near, near + 1, _REACH).mean() > MOVING
+    return nothing
 
 
 def mixed(decoded: FrameFeatures, times_ms: Times) -> FrameFeatures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -13,11 +14,12 @@ from pipelines.chains import Workspace
 from pipelines.contracts import VideoSource
 from pipelines.decoding import DecodeReport, decode_segment
 from pipelines.merge.cut_measures import change
-from pipelines.merge.cuts import detect_cuts
+from pipelines.merge.cuts import CutConfig, detect_cuts
 from pipelines.merge.frame_features import FrameFeatures, joined
+from pipelines.merge.hard_cuts import HardEvidence, confidence
 from pipelines.steps import vision_features
 from pipelines.steps.vision_features import FeaturesConfig, segment_features
-from pipelines.steps.vision_gaps import mixed, told_apart
+from pipelines.steps.vision_gaps import MOVING, RESTLESS, mixed, told_apart
 from tests.pipelines.ingest_material import Clip, Ingested, ingested, write_clip
 from tests.pipelines.media_builders import (
     Picture,
@@ -175,6 +177,42 @@ def test_the_faintest_cut_is_not_mixed_away() -> None:
     decoded = FrameFeatures(still.times_ms[seen], luma[seen], still.chroma[seen])
     to_mix, to_decode = told_apart(decoded, np.array([1_560, 1_640]), np.array([0]), ())
     assert (to_mix.tolist(), to_decode.tolist()) == ([1_640], [1_560])
+
+
+@pytest.mark.parametrize(("motion", "decoded_after_all"), [(0, True), (1, False)])
+def test_a_small_step_is_mixed_only_where_all_around_moves(
+    motion: int, decoded_after_all: bool
+) -> None:
+    """A step below 0.2: the same between still frames, and between frames that move as much."""
+    random = np.random.default_rng(5)
+    wide = (100 + random.normal(0, 2.2, (36, 64 + 80 * 8))).round().astype(np.uint8)
+    starts = np.arange(80) * 8 * motion + np.where(np.arange(80) >= 40, 8 * (1 - motion), 0)
+    luma = np.stack([wide[:, start : start + 64] for start in starts])
+    shown = FrameFeatures(np.arange(80) * 40, luma, np.full((80, 2, 9, 16), 128, np.uint8))
+    step = change(shown, np.array([38]), np.array([40]), (3, 5))[0]
+    assert 0.12 <= step < 0.2
+    assert len(detect_cuts([shown], 3_200)) == (0 if motion else 1)
+    seen = np.delete(np.arange(80), [39])
+    left_out = FrameFeatures(shown.times_ms[seen], luma[seen], shown.chroma[seen])
+    _, to_decode = told_apart(left_out, np.array([1_560]), np.array([0]), ())
+    assert (to_decode.tolist() == [1_560]) == decoded_after_all
+
+
+def test_what_is_mixed_in_moving_footage_is_no_hard_cut() -> None:
+    """The best evidence that a step so small can have where frames around move so much."""
+    around = MOVING / 3
+    evidence = HardEvidence(
+        step=RESTLESS,
+        around=around,
+        lasting=RESTLESS,
+        beside=around,
+        within=2 * around,
+        alike=0,
+        residue=1,
+        gone=1,
+    )
+    assert confidence(evidence) < CutConfig().min_confidence
+    assert confidence(replace(evidence, around=0, beside=0, within=0)) > CutConfig().min_confidence
 
 
 def test_a_mixture_is_as_far_on_as_its_time() -> None:
