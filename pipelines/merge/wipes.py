@@ -24,7 +24,7 @@ from pipelines.merge.cut_measures import (
     contrast,
     likeness,
 )
-from pipelines.merge.frame_features import FrameFeatures
+from pipelines.merge.frame_features import Bytes, FrameFeatures
 from pipelines.merge.gradual_cuts import Gradual
 from pipelines.merge.moments import grid, sides
 
@@ -32,6 +32,7 @@ _HALVES_MS = (240, 400, 600, 840)
 _PLAIN_CONTRAST = 8.0
 _REACH = (6, 10)
 """Rows and columns that motion may cover during a wipe."""
+_RIM_ROWS, _RIM_COLUMNS = 2, 3
 _STILL_A = 0.03
 """Share of the places that may have turned by then."""
 _CLEAR_MS = 120
@@ -63,6 +64,10 @@ class WipeConfig:
     """Of the wipe's quarters: each brings what no motion explains. Measured on the tuning
     seeds of ``tests/benchmarks/scenes.py``: sweeping cameras up to 0.1, wipes from 0.39."""
     max_likeness: float = 0.34
+    min_rim: float = 0.35
+    """Of the mean difference of A and B, at the picture's rim: around a slate or a card that is
+    held before the camera the old picture stays. Measured on the tuning seeds of
+    ``tests/benchmarks/scenes.py``: slates from 0.11, wipes from 0.59."""
     return_ms: int = 3_000
     """Something that comes before the camera and leaves again does so within this time."""
     max_return: float = 0.42
@@ -176,6 +181,8 @@ def _fitted(
     times, ends = window.times_ms[a : b + 1], window.luma[np.array([a, b])]
     if times[stop] - times[begin] < config.min_length_ms or contrast(ends).max() < _PLAIN_CONTRAST:
         return None
+    if _at_rim(ends) < config.min_rim:
+        return None
     alike = likeness(ends[0], ends[1])
     changed = float(change(window, np.array([a]), np.array([b]), _REACH)[0])
     if alike > config.max_likeness or changed < config.min_change:
@@ -191,6 +198,14 @@ def _fitted(
         turning.difference,
         None,
     )
+
+
+def _at_rim(ends: Bytes) -> float:
+    """Mean difference of two pictures at their rim, as a share of that of the whole."""
+    apart = np.abs(ends[1].astype(np.int16) - ends[0])
+    rim = np.ones(apart.shape, bool)
+    rim[_RIM_ROWS:-_RIM_ROWS, _RIM_COLUMNS:-_RIM_COLUMNS] = False
+    return float(apart[rim].mean() / max(1.0, apart.mean()))
 
 
 def _turning(cells: npt.NDArray[np.float32], config: WipeConfig) -> _Turning | None:

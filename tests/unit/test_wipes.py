@@ -63,6 +63,19 @@ def covered(frames: list[Levels], start: int, move: int, hold: int, share: float
     return shown
 
 
+def held(frames: list[Levels], start: int, move: int) -> list[Levels]:
+    """A board comes up before the camera and stays; around it the shot goes on."""
+    board = np.random.default_rng(9).integers(0, 255, (30, 54)).astype(np.float64)
+    shown = []
+    for index, frame in enumerate(frames):
+        inside = max(0.0, min(1.0, (index - start) / move))
+        top = round(36 - 33 * inside)
+        before = frame.copy()
+        before[top : top + 30, 5:59] = board[: 36 - top]
+        shown.append(before)
+    return shown
+
+
 def lit(frames: list[Levels], start: int, gain: float) -> list[Levels]:
     return frames[:start] + [np.clip(frame * gain, 0, 255) for frame in frames[start:]]
 
@@ -101,6 +114,7 @@ def swept(seed: int, across: float) -> list[Levels]:
     [
         pytest.param(covered(shot(1, 150), 40, 8, 25, 0.85), id="a slate comes and leaves"),
         pytest.param(covered(shot(2, 150), 40, 8, 12, 1.0), id="something fills the picture"),
+        pytest.param(held(shot(1, 150), 60, 8), id="a slate comes and stays"),
         pytest.param(lit(shot(3, 120), 60, 1.8), id="a light is switched on"),
         pytest.param(lit(shot(4, 120), 60, 0.5), id="a light is switched off"),
         pytest.param(strobed(shot(5, 120), 4), id="strobe"),

@@ -13,6 +13,7 @@ import random
 import re
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -94,13 +95,23 @@ def under_way(
     breaking = threading.Thread(target=agent.run, name="faults", daemon=True)
     breaking.start()
     stopping.wait(plan.seconds)
+    wait_for_every_kind(agent, plan.seconds / 2)
     agent.stopping.set()
     breaking.join(PATIENCE_SECONDS)
+    ended = journal.seconds()
     stopping.set()
     for thread in threads:
-        thread.join(max(0.0, plan.seconds + END_SECONDS - journal.seconds()))
+        thread.join(max(0.0, ended + END_SECONDS - journal.seconds()))
         if thread.is_alive():
             journal.violated(f"{thread.name} waits for ever")
+
+
+def wait_for_every_kind(agent: Agent, seconds: float) -> None:
+    """Return when each kind of fault has struck, or after ``seconds``: on a slow machine a short
+    run would leave some out."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not all(agent.counts().values()):
+        time.sleep(1)
 
 
 def undisturbed(stage: Stage, clips: dict[str, Clip]) -> Results:

@@ -14,7 +14,7 @@ SEED = int(os.environ.get("VAS_CHAOS_SEED", "8"))
 
 pytestmark = [
     pytest.mark.service,
-    pytest.mark.timeout(SECONDS + 900),
+    pytest.mark.timeout(1.5 * SECONDS + 900),
     pytest.mark.skipif(SECONDS == 0, reason="VAS_CHAOS_SECONDS=300 runs it"),
 ]
 
