@@ -7,6 +7,7 @@ specification 2.10.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Iterator
@@ -46,6 +47,7 @@ def _chunks(file: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
     """Name and content of each chunk that is looked at, in the file's order."""
     if file.read(4) not in _FORMS or len(file.read(4)) < 4 or file.read(4) != b"WAVE":
         return
+    file_bytes = os.fstat(file.fileno()).st_size
     data_bytes: int | None = None
     for _ in range(_MOST_CHUNKS):
         header = file.read(8)
@@ -60,7 +62,10 @@ def _chunks(file: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
             if name == b"ds64" and len(content) >= 16:
                 data_bytes = struct.unpack_from("<Q", content, 8)[0]
             yield name, content
-        file.seek(start + size + size % 2)
+        after = start + size + size % 2
+        if after >= file_bytes:  # the size may be any of 64 bits: more than files can have
+            return
+        file.seek(after)
 
 
 def _from_bext(data: bytes) -> Values:
