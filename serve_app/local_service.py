@@ -218,11 +218,17 @@ def _start_ray(settings: Settings, run_dir: Path) -> None:
 @contextlib.contextmanager
 def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
     from ray import serve
+    from ray.exceptions import RayActorError
 
     from serve_app.deployments import APP_NAME, build_app
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    serve.start(http_options={"host": settings.host, "port": settings.port})
+    try:
+        serve.start(http_options={"host": settings.host, "port": settings.port})
+    except (RayActorError, TimeoutError) as error:
+        log.warning("Serve's proxy did not start in time", exc_info=error)
+        message = "Ray Serve's proxy does not start in time: the machine is too busy."
+        raise ServiceStartError(message) from error
     try:
         serve.run(build_app(settings), name=APP_NAME, route_prefix="/")
         yield

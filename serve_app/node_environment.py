@@ -25,6 +25,9 @@ LONGEST_HAPROXY_FOLDER = _LONGEST_SOCKET_PATH - len(_SOCKET_BELOW)
 SERVE_ENVIRONMENT = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
+    # Serve kills a proxy that needs longer to start: 5 s, if it is not told otherwise, are too few
+    # on a busy machine. Less than the 60 s for which ``serve.start`` waits.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "40",
     # A replica that was lost with reads under way: another one answers them.
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
     "RAY_SERVE_HAPROXY_RETRIES": "10",

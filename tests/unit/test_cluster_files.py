@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,16 +19,19 @@ from ray.autoscaler._private.resource_demand_scheduler import (
     get_nodes_for,
 )
 from ray.autoscaler._private.util import prepare_config, validate_config
+from ray.exceptions import RayActorError
 from ray.serve import Application
 from ray.serve._private.build_app import build_app as ray_build_app
 from ray.serve.schema import ServeDeploySchema
 
 from models.registry import REGISTRY
-from serve_app import cluster
+from serve_app import cluster, local_service
 from serve_app.cli import app as commands
 from serve_app.cluster import ClusterSettingsError, cluster_settings, require_cluster_settings
 from serve_app.deployments import APP_NAME, build_named_app
+from serve_app.local_service import ServiceStartError
 from serve_app.node_environment import (
+    SERVE_ENVIRONMENT,
     HaproxyFolderError,
     export_lines,
     node_environment,
@@ -186,6 +191,34 @@ def test_haproxy_is_switched_on_with_a_front_that_can_be_run() -> None:
         ended = subprocess.run([front, "-v"], capture_output=True, text=True, check=False)
     assert ended.stdout.startswith("HAProxy version")
     assert environment["RAY_SERVE_ENABLE_HA_PROXY"] == "1"
+
+
+def test_serve_gives_a_starting_proxy_the_time_that_a_busy_machine_needs() -> None:
+    constants = "from ray.serve._private.constants import "
+    constants += "HTTP_PROXY_TIMEOUT as whole, PROXY_READY_CHECK_TIMEOUT_S as start"
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{constants}; print(start, whole)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | SERVE_ENVIRONMENT,
+    )
+    start, whole = map(float, ended.stdout.split()[-2:])
+    assert 30 <= start < whole
+
+
+def test_a_proxy_that_does_not_start_is_said_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(**_options: object) -> None:
+        raise RayActorError
+
+    monkeypatch.setattr("ray.serve.start", killed)
+    with (
+        pytest.raises(ServiceStartError, match="does not start in time"),
+        local_service._serve(Settings(), tmp_path),
+    ):
+        pass
 
 
 def test_a_folder_too_deep_for_its_sockets_is_refused(tmp_path: Path) -> None:
