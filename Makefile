@@ -9,6 +9,7 @@ VIDEO ?= tests/media/demo.mp4
 PORT ?= 8000
 SECONDS ?= 3600
 SEED ?= 8
+WORKERS ?= 2
 
 export UV_LINK_MODE ?= hardlink
 
@@ -24,8 +25,8 @@ run: setup  ## Analyse VIDEO (default: the demo) through the public API; results
 serve: setup  ## Keep the service running on PORT (default 8000), data in DATA
 	$(BIN)/vas serve --port $(PORT) --data "$(DATA)"
 
-test: setup-dev  ## Run the whole test suite
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: setup-dev  ## Run the whole test suite, WORKERS files at a time
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 chaos: setup-dev  ## Break a running service for SECONDS (default an hour) by SEED, and judge it
 	$(BIN)/python -m tests.acceptance.chaos --seconds $(SECONDS) --seed $(SEED)

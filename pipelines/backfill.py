@@ -48,6 +48,7 @@ from pipelines.backfilling.places import (
 )
 from pipelines.backfilling.progress import Tally, spell_seconds
 from pipelines.ingest import IngestConfig
+from pipelines.lasting_datasets import let_go_of_datasets
 from pipelines.policy.blocklist import BlocklistError, read_blocklist
 from pipelines.policy.contracts import ContentPolicy
 from pipelines.sources.addresses import AddressPolicy
@@ -151,6 +152,7 @@ def _ray(address: str | None) -> Iterator[None]:
         logging.getLogger(name).setLevel(logging.ERROR)
     local: dict[str, Any] = {} if address else {"include_dashboard": False}
     ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **local)
+    let_go_of_datasets()
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pipelines.chains import Control, Row, Step, collected, guarded, run_chain
 from pipelines.contracts import StageCode
+from pipelines.lasting_datasets import let_go_of_datasets
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -74,6 +75,7 @@ def rows_dataset(rows: Sequence[Row]) -> Dataset:
     """
     import ray.data
 
+    let_go_of_datasets()
     ray.data.DataContext.get_current().op_resource_reservation_enabled = False
     return ray.data.from_items([*rows], override_num_blocks=len(rows))
 
