@@ -51,6 +51,7 @@ from pipelines.ingest import IngestConfig
 from pipelines.lasting_datasets import let_go_of_datasets
 from pipelines.policy.blocklist import BlocklistError, read_blocklist
 from pipelines.policy.contracts import ContentPolicy
+from pipelines.ray_start import RayStartError, start_ray
 from pipelines.sources.addresses import AddressPolicy
 from pipelines.sources.fetch import FetchLimits
 from pipelines.sources.raw import RawConfig
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CANNOT_BEGIN as error:
         _say(str(error))
         return NOT_BEGUN
-    except (RunStoppedError, ObjectStoreUnavailableError) as error:
+    except (RunStoppedError, ObjectStoreUnavailableError, RayStartError) as error:
         _say(f"{error} The same command goes on from here.")
         return NOT_FINISHED
     except KeyboardInterrupt:
@@ -151,7 +152,7 @@ def _ray(address: str | None) -> Iterator[None]:
     for name in ("ray", "ray.data"):
         logging.getLogger(name).setLevel(logging.ERROR)
     local: dict[str, Any] = {} if address else {"include_dashboard": False}
-    ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **local)
+    start_ray(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **local)
     let_go_of_datasets()
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False

@@ -15,6 +15,7 @@ from typing import Annotated
 import httpx
 import typer
 
+from pipelines.ray_start import RayStartError
 from serve_app import operator_commands
 from serve_app.cli_backfill import BACKFILL_ERRORS, backfill_app
 from serve_app.cli_cluster import CLUSTER_ERRORS, add_cluster_commands
@@ -85,6 +86,7 @@ USER_ERRORS = (
     *NAMED_ERRORS,
     ApiError,
     PortInUseError,
+    RayStartError,
     ServiceStartError,
     httpx.TransportError,
     *MONEY_ERRORS,

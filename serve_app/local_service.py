@@ -23,6 +23,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from pipelines.ray_start import start_ray
 from serve_app.credits.pricing import load_prices
 from serve_app.model_choice import chosen_models
 from serve_app.node_environment import LONGEST_HAPROXY_FOLDER, node_environment, reachable
@@ -38,7 +39,6 @@ QUIET_PORTS = range(20_000, 30_000)
 """Ports that are handed out by none: Linux begins at 32768, Ray's workers have 10002 to 19999
 (``ray start --min-worker-port``) and Serve's replicas begin at 30000."""
 _RUN_RECORD = "run.json"
-_RAY_STARTS = 3
 _LONGEST_TEMPORARY_FOLDER = LONGEST_HAPROXY_FOLDER - len("/vas-12345678/haproxy")
 
 
@@ -54,8 +54,8 @@ class ServiceStartError(Exception):
 def running_service(settings: Settings) -> Iterator[str]:
     """Run the service until the block ends; yields the base address clients use.
 
-    Raises PortInUseError, ServiceStartError, PriceFileError, ProviderNotInstalledError or
-    ModelProfileError.
+    Raises PortInUseError, ServiceStartError, RayStartError, PriceFileError,
+    ProviderNotInstalledError or ModelProfileError.
     Everything that was started is stopped again, whatever happens inside the block.
     """
     with contextlib.ExitStack() as stack:
@@ -177,42 +177,21 @@ def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
     # Remarks of the machinery on its start and stop are for its log files, not for the terminal.
     logging.getLogger("ray").setLevel(logging.ERROR)
 
-    _start_ray(settings, run_dir)
+    start_ray(
+        num_cpus=settings.ray_cpus,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        _node_ip_address="127.0.0.1",
+        object_store_memory=512 * 1024**2,
+        _metrics_export_port=settings.metrics_port,
+        _temp_dir=str(run_dir / "ray"),
+    )
     try:
         yield
     finally:
         with _quiet():
             ray.shutdown()
-
-
-def _start_ray(settings: Settings, run_dir: Path) -> None:
-    """Raises ServiceStartError where Ray's processes did not come up in time, three times."""
-    import ray
-
-    for attempt in range(1, _RAY_STARTS + 1):
-        try:
-            ray.init(
-                num_cpus=settings.ray_cpus,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _node_ip_address="127.0.0.1",
-                object_store_memory=512 * 1024**2,
-                _metrics_export_port=settings.metrics_port,
-                _temp_dir=str(run_dir / "ray"),
-            )
-        except Exception as error:
-            # Ray gives its processes 30 s, which no setting changes and a busy machine may
-            # need, and says so with a plain Exception.
-            if "timed out during startup" not in str(error):
-                raise
-            log.warning("Ray did not start in time (%s of %s)", attempt, _RAY_STARTS)
-            with _quiet():
-                ray.shutdown()
-        else:
-            return
-    message = "Ray's processes do not start in time: the machine is too busy."
-    raise ServiceStartError(message)
 
 
 @contextlib.contextmanager

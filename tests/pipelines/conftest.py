@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from pipelines.ray_start import start_ray
+
 
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
@@ -13,7 +15,7 @@ def ray_session() -> Iterator[None]:
     import ray
 
     started_here = not ray.is_initialized()
-    ray.init(
+    start_ray(
         num_cpus=2,
         include_dashboard=False,
         configure_logging=True,

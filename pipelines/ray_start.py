@@ -1,0 +1,35 @@
+"""Ray's processes, started with the patience that a busy machine needs."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+_STARTS = 3
+
+log = logging.getLogger(__name__)
+
+
+class RayStartError(Exception):
+    """Ray's processes did not come up in time."""
+
+
+def start_ray(**options: Any) -> None:
+    """``ray.init`` with ``options``, tried three times.
+
+    Ray gives its processes 30 s, which no setting changes, and says so with a plain Exception.
+    Raises RayStartError where they were never enough, and whatever else ``ray.init`` raises.
+    """
+    import ray
+
+    for attempt in range(1, _STARTS + 1):
+        try:
+            ray.init(**options)
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+            log.warning("Ray did not start in time (%s of %s)", attempt, _STARTS)
+            ray.shutdown()
+        else:
+            return
+    raise RayStartError("Ray's processes do not start in time: the machine is too busy.")
