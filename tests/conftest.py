@@ -15,8 +15,16 @@ PROJECT = Path(__file__).resolve().parent.parent
 SHARED_MEDIA = PROJECT.parent / "shared" / "media"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that use the collection of real media skip, with the reason, where it is absent."""
+    """Tests that use the collection of real media skip, with the reason, where it is absent.
+
+    Where files run beside each other, all that start the whole service form one group: two
+    services at once would keep each other from being in time.
+    """
+    for item in items:
+        group = "service" if "service" in item.keywords else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
     if SHARED_MEDIA.is_dir():
         return
     skip = pytest.mark.skip(reason="the collection of real media is not beside the project")
