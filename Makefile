@@ -26,7 +26,7 @@ serve: setup  ## Keep the service running on PORT (default 8000), data in DATA
 	$(BIN)/vas serve --port $(PORT) --data "$(DATA)"
 
 test: setup-dev  ## Run the whole test suite, WORKERS files at a time
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 chaos: setup-dev  ## Break a running service for SECONDS (default an hour) by SEED, and judge it
 	$(BIN)/python -m tests.acceptance.chaos --seconds $(SECONDS) --seed $(SEED)

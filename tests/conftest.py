@@ -5,32 +5,44 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from storage.database import Database, embedded_postgres, migrate
 
 PROJECT = Path(__file__).resolve().parent.parent
 SHARED_MEDIA = PROJECT.parent / "shared" / "media"
+WHOLE_SERVICE = "tests/acceptance/"
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that use the collection of real media skip, with the reason, where it is absent.
-
-    Where files run beside each other, all that start the whole service form one group: two
-    services at once would keep each other from being in time.
-    """
-    for item in items:
-        group = "service" if "service" in item.keywords else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+    """Tests that use the collection of real media skip, with the reason, where it is absent."""
     if SHARED_MEDIA.is_dir():
         return
     skip = pytest.mark.skip(reason="the collection of real media is not beside the project")
     for item in items:
         if "shared_media" in item.keywords:
             item.add_marker(skip)
+
+
+class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    """A file of tests to a worker; all that start the whole service to one.
+
+    Two services at once would keep each other from being in time.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return WHOLE_SERVICE if path.startswith(WHOLE_SERVICE) else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Where tests run beside each other."""
+    return _ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
