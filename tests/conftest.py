@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -26,6 +27,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "shared_media" in item.keywords:
             item.add_marker(skip)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """What failed is said when it fails: the whole suite takes its time to come to its summary."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(
+            f"\nFAILED {report.nodeid} ({report.when})\n{report.longreprtext[-1500:]}", flush=True
+        )
 
 
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
