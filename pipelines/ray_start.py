@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 _STARTS = 3
@@ -29,7 +33,22 @@ def start_ray(**options: Any) -> None:
             if "timed out during startup" not in str(error):
                 raise
             log.warning("Ray did not start in time (%s of %s)", attempt, _STARTS)
-            ray.shutdown()
+            with quiet():
+                ray.shutdown()
         else:
             return
     raise RayStartError("Ray's processes do not start in time: the machine is too busy.")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Ray's remarks on actors that it has just been told to end off the terminal.
+
+    They are printed, not logged, so no log level reaches them. Exceptions pass.
+    """
+    with (
+        Path(os.devnull).open("w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        yield

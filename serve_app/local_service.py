@@ -23,7 +23,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from pipelines.ray_start import start_ray
+from pipelines.ray_start import quiet, start_ray
 from serve_app.credits.pricing import load_prices
 from serve_app.model_choice import chosen_models
 from serve_app.node_environment import LONGEST_HAPROXY_FOLDER, node_environment, reachable
@@ -190,7 +190,7 @@ def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with _quiet():
+        with quiet():
             ray.shutdown()
 
 
@@ -213,24 +213,10 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
         yield
     finally:
         proxies = _proxies(run_dir)
-        with _quiet():
+        with quiet():
             serve.shutdown()
         for process in proxies:
             _end(process)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Ray's remarks on actors that it has just been told to end off the terminal.
-
-    They are printed, not logged, so no log level reaches them. Exceptions pass.
-    """
-    with (
-        Path(os.devnull).open("w") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-        contextlib.redirect_stderr(nowhere),
-    ):
-        yield
 
 
 def _wait_until_ready(base: str) -> None:

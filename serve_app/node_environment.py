@@ -37,7 +37,7 @@ SERVE_ENVIRONMENT = {
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "1",
     # Model calls carry arrays of megabytes, which Ray's object store moves without copies.
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "0",
-    # Ray keeps what it knows of the last 100,000 tasks; some thirty of them are a job.
+    # Ray would keep what it knows of the last 100,000 tasks.
     "RAY_task_events_max_num_task_in_gcs": "2000",
     # Each process has some 30 threads; without a limit glibc keeps freed memory for each of them.
     "MALLOC_ARENA_MAX": "2",
