@@ -29,7 +29,7 @@ from tests.pipelines.fetch_servers import Authority
 Result = TypeVar("Result")
 DEMO = PROJECT / "tests" / "media" / "demo.mp4"
 START_SECONDS = 150
-JOB_SECONDS = 150
+JOB_SECONDS = 300
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ import pytest
 from serve_app.deployments import MOST_REQUESTS
 from tests.acceptance.conftest import Service
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
 MORE = 200
 HELD_SECONDS = 3.0

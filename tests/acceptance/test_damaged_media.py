@@ -77,7 +77,7 @@ RAW = {
 
 pytestmark = [
     pytest.mark.service,
-    pytest.mark.timeout(3_400 if EVERYTHING else 500),
+    pytest.mark.timeout(3_400 if EVERYTHING else 900),
 ]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance.conftest import DEMO, Service, running, wait_until
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
 STOP_SECONDS = 60
 TUS = {"Tus-Resumable": "1.0.0"}

@@ -21,7 +21,7 @@ from serve_app.client.api import ApiClient, ApiError
 from tests.acceptance.conftest import DEMO, JOB_SECONDS, Service, wait_until
 from tests.conftest import PROJECT, SHARED_MEDIA
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
 TRUTH = json.loads((PROJECT / "tests" / "media" / "demo.truth.json").read_text())
 CUT_TOLERANCE_SECONDS = 0.081

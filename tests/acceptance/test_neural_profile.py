@@ -18,7 +18,7 @@ from tests.acceptance.conftest import DEMO, Service, running
 from tests.conftest import PROJECT
 from tests.models.tiny_folder import fill_models_folder
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
 TRUTH = json.loads((PROJECT / "tests" / "media" / "demo.truth.json").read_text())
 TWO_FRAMES_SECONDS = 0.081

@@ -30,7 +30,7 @@ from serve_app.observing.metrics import (
 )
 from tests.acceptance.conftest import DEMO, Service, wait_until
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
 SCRAPED_SECONDS = 60
 """Ray hands values on every ten seconds, on a busy machine later."""

@@ -18,7 +18,7 @@ from tests.acceptance.conftest import DEMO, Service, running
 from tests.api.test_concurrent_clients import wait_for_a_fresh_minute
 from tests.benchmarks.service_jobs import first_seconds
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
 CLIENTS = 20
 

@@ -21,7 +21,7 @@ from tests.media.two_recorders import close_microphone, recorded
 from tests.pipelines.media_builders import still_shot
 from tests.pipelines.sound_material import Pcm, shot, write_footage, write_wav
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
 TRUTH = json.loads((PROJECT / "tests" / "media" / "demo.truth.json").read_text())
 BOOM_STARTS_SECONDS = 4.0

@@ -14,7 +14,7 @@ import pytest
 from tests.acceptance.conftest import Service, running, wait_until
 from tests.conftest import PROJECT
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
 
 def haproxies(data: Path) -> list[psutil.Process]:

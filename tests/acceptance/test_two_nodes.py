@@ -13,7 +13,7 @@ from tests.acceptance.conftest import DEMO, Service, wait_until
 from tests.acceptance.ray_nodes import START_SECONDS, RayNode, ray_node
 from tests.storage.s3_server import everything_in
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
 WORKER = "127.0.0.3"
 SHARD = "Map("

@@ -15,7 +15,7 @@ from tests.acceptance.conftest import DEMO, Service, wait_until
 from tests.pipelines.fetch_servers import Authority
 from tests.webhooks.receivers import Receiver, Verifier, status
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
 ANALYSIS_SECONDS = 150
 DELIVERY_SECONDS = 90

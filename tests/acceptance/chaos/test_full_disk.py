@@ -14,7 +14,7 @@ import pytest
 from tests.acceptance.chaos.clips import make_clips
 from tests.acceptance.conftest import DEMO, Service, running, wait_until
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
 DISK_BYTES = 160 * 1024**2
 
