@@ -6,7 +6,7 @@ import asyncio
 import functools
 import ssl
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
@@ -29,14 +29,7 @@ from serve_app.settings import Settings
 ACKNOWLEDGE_SECONDS = 10.0
 CAPTURED_BYTES = 4096
 USER_AGENT = f"VideoAnalysisService-Webhooks/{__version__}"
-LIMITS = TransportLimits(
-    connect_seconds=ACKNOWLEDGE_SECONDS,
-    read_seconds=ACKNOWLEDGE_SECONDS,
-    write_seconds=ACKNOWLEDGE_SECONDS,
-    header_seconds=ACKNOWLEDGE_SECONDS,
-    total_seconds=ACKNOWLEDGE_SECONDS,
-    max_connections=10_000,  # the sender's own limits are what counts
-)
+LIMITS = TransportLimits(max_connections=10_000)  # the sender's own limits are what counts
 
 # The most telling class first: some of these are kinds of a later one.
 _FAILURES: tuple[tuple[type[Exception], str], ...] = (
@@ -79,9 +72,18 @@ class Way:
     deadline_seconds: float = ACKNOWLEDGE_SECONDS
 
     def transport(self, limits: TransportLimits = LIMITS) -> AsyncSafeTransport:
-        """Connections of this way, to be closed by the caller."""
+        """Connections of this way, to be closed by the caller. No step of theirs may take longer
+        than a whole delivery."""
+        bounded = replace(
+            limits,
+            connect_seconds=self.deadline_seconds,
+            read_seconds=self.deadline_seconds,
+            write_seconds=self.deadline_seconds,
+            header_seconds=self.deadline_seconds,
+            total_seconds=self.deadline_seconds,
+        )
         return AsyncSafeTransport(
-            policy=self.policy, limits=limits, ssl_context=self.trust, resolver=self.resolver
+            policy=self.policy, limits=bounded, ssl_context=self.trust, resolver=self.resolver
         )
 
 
