@@ -72,18 +72,24 @@ class Way:
     deadline_seconds: float = ACKNOWLEDGE_SECONDS
 
     def transport(self, limits: TransportLimits = LIMITS) -> AsyncSafeTransport:
-        """Connections of this way, to be closed by the caller. No step of theirs may take longer
-        than a whole delivery."""
-        bounded = replace(
-            limits,
-            connect_seconds=self.deadline_seconds,
-            read_seconds=self.deadline_seconds,
-            write_seconds=self.deadline_seconds,
-            header_seconds=self.deadline_seconds,
-            total_seconds=self.deadline_seconds,
-        )
+        """Connections of this way, to be closed by the caller."""
         return AsyncSafeTransport(
-            policy=self.policy, limits=bounded, ssl_context=self.trust, resolver=self.resolver
+            policy=self.policy,
+            limits=self.bounded(limits),
+            ssl_context=self.trust,
+            resolver=self.resolver,
+        )
+
+    def bounded(self, limits: TransportLimits) -> TransportLimits:
+        """``limits`` with the deadline of a whole delivery for each of its steps."""
+        seconds = self.deadline_seconds
+        return replace(
+            limits,
+            connect_seconds=seconds,
+            read_seconds=seconds,
+            write_seconds=seconds,
+            header_seconds=seconds,
+            total_seconds=seconds,
         )
 
 

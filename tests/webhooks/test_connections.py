@@ -90,3 +90,13 @@ async def test_each_request_on_a_kept_connection_has_its_whole_time(desk: Desk) 
             outcome = await send_event(receiver.url, {}, b"{}", way=way, transport=transport)
             assert outcome.delivered
     assert receiver.connections == 1
+
+
+@pytest.mark.parametrize("seconds", [0.5, 90.0])
+def test_each_step_has_the_time_of_the_whole_delivery(desk: Desk, seconds: float) -> None:
+    """Ten seconds whatever the deadline: a slow test's silent endpoint was tried twice."""
+    way = replace(delivery_way(desk.world.settings), deadline_seconds=seconds)
+    limits = way.bounded(LIMITS)
+    steps = (limits.connect_seconds, limits.read_seconds, limits.write_seconds)
+    assert {*steps, limits.header_seconds, limits.total_seconds} == {seconds}
+    assert limits.max_connections == LIMITS.max_connections
