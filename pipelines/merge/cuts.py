@@ -7,6 +7,7 @@ the video's length.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -25,6 +26,7 @@ from pipelines.merge.cut_search import (
 )
 from pipelines.merge.frame_features import FrameFeatures, Times, joined, no_frames
 from pipelines.merge.gradual_cuts import Gradual, best_graduals
+from pipelines.merge.timeline import Timeline
 
 _SURE = 0.95
 """Confidence of a cut that nothing in front of the camera can explain away."""
@@ -163,22 +165,33 @@ def without_visits(cuts: list[Cut], wipes: list[Gradual]) -> list[Cut]:
         for cut in cuts
         if cut.confidence >= (_SURE if cut.kind is CutKind.HARD else _SURE_GRADUAL)
     ]
-    visits = [
-        (start_ms, end_ms)
-        for wipe in wipes
-        for start_ms, end_ms in wipe.visits_ms
-        if not any(start_ms < cut.time_ms <= end_ms for cut in sure)
-    ]
+    sure_times = Timeline(sure, lambda cut: (cut.time_ms, cut.time_ms))
+    visits = Timeline(
+        [
+            (start_ms, end_ms)
+            for wipe in wipes
+            for start_ms, end_ms in wipe.visits_ms
+            if not _some(sure_times.touching(start_ms + 1, end_ms))
+        ],
+        lambda visit: visit,
+    )
+    surest = set(sure)
     kept = [
         cut
         for cut in cuts
-        if cut in sure or not any(start < cut.time_ms < end for start, end in visits)
+        if cut in surest
+        or not any(
+            start < cut.time_ms < end for start, end in visits.touching(cut.time_ms, cut.time_ms)
+        )
     ]
     edits = [
         wipe
         for wipe in wipes
-        if not any(wipe.start_ms < cut.time_ms < wipe.end_ms for cut in sure)
-        and not any(start <= wipe.start_ms and wipe.end_ms <= end for start, end in visits)
+        if not _some(sure_times.touching(wipe.start_ms + 1, wipe.end_ms - 1))
+        and not any(
+            start <= wipe.start_ms and wipe.end_ms <= end
+            for start, end in visits.touching(wipe.start_ms, wipe.end_ms)
+        )
     ]
     return kept + [replace(_gradual_cut(wipe), kind=CutKind.WIPE) for wipe in edits]
 
@@ -207,22 +220,38 @@ def select_cuts(
 
 def _outside_graduals(cuts: list[Cut]) -> list[Cut]:
     """Without steps inside a gradual transition: it was fitted as having no sudden one."""
-    graduals = [cut for cut in cuts if cut.kind is not CutKind.HARD]
+    graduals = Timeline([cut for cut in cuts if cut.kind is not CutKind.HARD], _span)
     return [
         cut
         for cut in cuts
         if cut.kind is not CutKind.HARD
-        or not any(gradual.start_ms < cut.time_ms < gradual.end_ms for gradual in graduals)
+        or not any(
+            gradual.start_ms < cut.time_ms < gradual.end_ms
+            for gradual in graduals.touching(cut.time_ms, cut.time_ms)
+        )
     ]
 
 
 def _strongest_apart(cuts: list[Cut], gap_ms: int) -> list[Cut]:
     """The most confident cuts that neither overlap nor come within ``gap_ms``, in order."""
-    kept: list[Cut] = []
-    for cut in sorted(cuts, key=lambda cut: (-cut.confidence, cut.time_ms)):
-        if all(_clear(cut, other, gap_ms) for other in kept):
-            kept.append(cut)
+    surest_first = sorted(cuts, key=lambda cut: (-cut.confidence, cut.time_ms))
+    timeline = Timeline(range(len(cuts)), lambda index: _span(surest_first[index]))
+    is_kept = [False] * len(cuts)
+    for index, cut in enumerate(surest_first):
+        near = timeline.touching(cut.start_ms - gap_ms, cut.end_ms + gap_ms)
+        is_kept[index] = all(
+            _clear(cut, surest_first[other], gap_ms) for other in near if is_kept[other]
+        )
+    kept = [cut for cut, stands in zip(surest_first, is_kept, strict=True) if stands]
     return sorted(kept, key=lambda cut: cut.time_ms)
+
+
+def _span(cut: Cut) -> tuple[int, int]:
+    return cut.start_ms, cut.end_ms
+
+
+def _some(items: Iterable[object]) -> bool:
+    return any(True for _ in items)
 
 
 def _clear(cut: Cut, other: Cut, gap_ms: int) -> bool:
@@ -236,7 +265,7 @@ def _bridge_blanks(
     """Each short black or white stretch, and the cuts into and out of it, made one cut.
 
     At the very start or end of the video there is only one scene beside it, so
-    no cut is left there.
+    no cut is left there. ``cuts`` are in order and do not overlap.
     """
     slack_ms = config.min_scene_ms // 4
     rest, bridges = list(cuts), []
@@ -246,29 +275,35 @@ def _bridge_blanks(
         into, out = _into(rest, run, slack_ms), _out_of(rest, run, slack_ms)
         at_edge = run.start_ms <= config.min_edge_scene_ms or run.end_ms >= duration_ms
         if at_edge:
-            rest = [cut for cut in rest if cut not in (into, out)]
+            _remove(rest, into, out)
         elif into is not None and out is not None:
-            rest = [cut for cut in rest if cut not in (into, out)]
+            _remove(rest, into, out)
             bridges.append(_merged(into, out, _FADES[run.blank]))
     return sorted(rest + bridges, key=lambda cut: cut.time_ms)
 
 
 def _into(cuts: list[Cut], run: BlankRun, slack_ms: int) -> Cut | None:
     """The cut that leads into a blank stretch."""
-    middle_ms = (run.start_ms + run.end_ms) // 2
-    near = [
-        cut for cut in cuts if cut.time_ms < middle_ms and cut.end_ms >= run.start_ms - slack_ms
-    ]
-    return near[0] if near else None
+    first = bisect_left(cuts, run.start_ms - slack_ms, key=lambda cut: cut.end_ms)
+    near = cuts[first : first + 1]
+    return near[0] if near and near[0].time_ms < _middle_ms(run) else None
 
 
 def _out_of(cuts: list[Cut], run: BlankRun, slack_ms: int) -> Cut | None:
     """The cut that leads out of a blank stretch."""
-    middle_ms = (run.start_ms + run.end_ms) // 2
-    near = [
-        cut for cut in cuts if cut.time_ms >= middle_ms and cut.start_ms <= run.end_ms + slack_ms
-    ]
-    return near[-1] if near else None
+    after = bisect_right(cuts, run.end_ms + slack_ms, key=lambda cut: cut.start_ms)
+    near = cuts[max(0, after - 1) : after]
+    return near[0] if near and near[0].time_ms >= _middle_ms(run) else None
+
+
+def _middle_ms(run: BlankRun) -> int:
+    return (run.start_ms + run.end_ms) // 2
+
+
+def _remove(cuts: list[Cut], *unwanted: Cut | None) -> None:
+    """``unwanted`` from ``cuts``, which are in order and at different times."""
+    for cut in {cut for cut in unwanted if cut is not None}:
+        del cuts[bisect_left(cuts, cut.time_ms, key=lambda other: other.time_ms)]
 
 
 def _merged(into: Cut, out: Cut, kind: CutKind) -> Cut:

@@ -38,6 +38,7 @@ from pipelines.merge.frame_features import (
     FrameFeatures,
 )
 from pipelines.merge.moments import grid, sides
+from pipelines.merge.timeline import Timeline
 
 Levels = npt.NDArray[np.float32]
 
@@ -279,14 +280,26 @@ def _blank_side(ends: Bytes) -> Blank | None:
 def best_graduals(found: list[Gradual]) -> list[Gradual]:
     """One for each transition: the surest of those that saw nearly all of it."""
     rest = sorted(found, key=lambda gradual: (-gradual.strength, gradual.start_ms))
+    timeline = Timeline(range(len(rest)), lambda index: (rest[index].start_ms, rest[index].end_ms))
+    left = [True] * len(rest)
+
+    def taken(one: Gradual) -> list[Gradual]:
+        """What is left that overlaps ``one``, surest first, and from now on is not left."""
+        near = timeline.touching(one.start_ms, one.end_ms)
+        indices = sorted(index for index in near if left[index] and _overlap(one, rest[index]))
+        for index in indices:
+            left[index] = False
+        return [rest[index] for index in indices]
+
     chosen = []
-    while rest:
-        full = rest[0]
-        same = [other for other in rest if _overlap(full, other)]
+    for index, full in enumerate(rest):
+        if not left[index]:
+            continue
+        same = taken(full)
         nearly = [other for other in same if other.strength >= _NEARLY_ALL * full.strength]
         best = max(nearly, key=lambda other: (other.confidence, -other.middle_ms))
         chosen.append(best)
-        rest = [other for other in rest if other not in same and not _overlap(best, other)]
+        taken(best)
     return sorted(chosen, key=lambda gradual: gradual.middle_ms)
 
 
