@@ -55,18 +55,23 @@ def is_stop_marker(key: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ControlShare:
-    """A Control for one of several equal pieces of work: its progress is a part of theirs."""
+class ControlSpan:
+    """A Control for a part of the work: it moves the whole's progress from ``start`` to ``end``."""
 
     control: Control
-    position: int
-    pieces: int
+    start: float
+    end: float
+
+    @classmethod
+    def of_piece(cls, control: Control, position: int, pieces: int) -> ControlSpan:
+        """For one of several equal pieces."""
+        return cls(control, position / pieces, (position + 1) / pieces)
 
     def check(self) -> None:
         self.control.check()
 
     def progress(self, fraction: float) -> None:
-        self.control.progress((self.position + fraction) / self.pieces)
+        self.control.progress(self.start + fraction * (self.end - self.start))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pipelines.chains import Control, Workspace
+from pipelines.chains import Control, ControlSpan, Workspace
 from pipelines.contracts import IngestResult, MediaInfo
 from pipelines.ingest import IngestConfig, ingest, probe_source
 from pipelines.programme import Clip, ClipFile, programme_media, survey_clips, take_in_clips
@@ -53,12 +53,22 @@ def survey(
         clips = survey_clips(footage.clips, workspace=workspace, config=config, control=control)
         return Survey(footage, programme_media(clips), clips=clips)
     [clip] = footage.clips
-    media = probe_source(clip.key, store=workspace.store, config=config, control=control)
+    files = 1 + len(footage.sounds)
+    media = probe_source(
+        clip.key,
+        store=workspace.store,
+        config=config,
+        control=ControlSpan.of_piece(control, 0, files),
+    )
     picture = Picture(clip.key, media)
     if not footage.sounds:
         return Survey(footage, media, picture)
     sounds = survey_sounds(
-        footage.sounds, picture, workspace=workspace, config=config, control=control
+        footage.sounds,
+        picture,
+        workspace=workspace,
+        config=config,
+        control=ControlSpan(control, 1 / files, 1.0),
     )
     return Survey(footage, with_sounds(media, sounds), picture, sounds)
 

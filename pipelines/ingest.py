@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.chains import Control, Workspace
+from pipelines.chains import Control, ControlSpan, Workspace
 from pipelines.codec import CodecError, from_json, to_json
 from pipelines.contracts import (
     AudioTrack,
@@ -57,6 +57,10 @@ _AUDIO_BYTES_PER_SECOND = 40_000
 """Above the 32 000 that 16 kHz 16-bit mono takes uncompressed."""
 
 _SPARE_BYTES = 64 << 20
+PROBE_SHARE = 0.1
+"""Of the progress of probing and cutting: six hours of 360p were read in a tenth of the time that
+both took."""
+
 _SECONDS_PER_MEDIA_SECOND = 0.05
 """Time allowed for decoding a track's sound, beside that for reading the file."""
 
@@ -103,12 +107,15 @@ def probe_source(
     config: IngestConfig,
     control: Control | None = None,
 ) -> MediaInfo:
-    """What the source holds. Raises StageError (VALIDATION_FAILED, INGEST_FAILED)."""
+    """What the source holds. Raises StageError (VALIDATION_FAILED, INGEST_FAILED).
+
+    ``control`` hears how much of it is read.
+    """
     check = None if control is None else control.check
     with store.local_copy(source_key, check=check) as path:
-        if check is None:
+        if control is None:
             return probe(path, config.limits)
-        return probe(path, config.limits, check=check)
+        return probe(path, config.limits, check=control.check, on_progress=control.progress)
 
 
 def ingest(
@@ -131,7 +138,9 @@ def ingest(
     """
     control.check()
     if media is None:
-        media = probe_source(source_key, store=workspace.store, config=config, control=control)
+        reading = ControlSpan(control, 0.0, PROBE_SHARE)
+        media = probe_source(source_key, store=workspace.store, config=config, control=reading)
+        control = ControlSpan(control, PROBE_SHARE, 1.0)
     chosen = tuple(picks_of_streams(media) if picks is None else picks)
     plan = _Plan.of(source_key, media, config, wants_video, chosen if wants_audio else ())
     found = _find_result(workspace, plan)

@@ -19,7 +19,7 @@ from itertools import zip_longest
 import numpy as np
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from pipelines.chains import Control, ControlShare, Workspace
+from pipelines.chains import Control, ControlSpan, Workspace
 from pipelines.contracts import (
     AudioStream,
     AudioTrack,
@@ -80,8 +80,9 @@ def survey_clips(
     start_ms, limit_ms = 0, config.limits.max_duration_seconds * 1000
     for index, file in enumerate(files):
         control.check()
+        share = ControlSpan.of_piece(control, index, len(files))
         with naming_clip(index, file.name):
-            media = probe_source(file.key, store=workspace.store, config=config, control=control)
+            media = probe_source(file.key, store=workspace.store, config=config, control=share)
         clips.append(Clip(file, media, ClipSpan(index, file.name, start_ms, _length_ms(media))))
         start_ms += _length_ms(media)
         if start_ms > limit_ms:
@@ -139,7 +140,7 @@ def take_in_clips(
             result = ingest(
                 clip.file.key,
                 workspace=workspace,
-                control=ControlShare(control, position, len(clips)),
+                control=ControlSpan.of_piece(control, position, len(clips)),
                 config=config,
                 media=clip.media,
                 wants_video=wants_video,

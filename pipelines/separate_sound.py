@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipelines.chains import Control, Workspace
+from pipelines.chains import Control, ControlSpan, Workspace
 from pipelines.codec import from_json
 from pipelines.contracts import AudioStream, MediaInfo, StageCode, StageError
 from pipelines.ingest import IngestConfig, TrackPick, probe_source
@@ -87,7 +87,10 @@ def survey_sounds(
     """What the files hold. Raises StageError EXTERNAL_AUDIO_FAILED if none can be used."""
     look = _Look(workspace, config, control, picture)
     start = look.start_of_picture(files)
-    sounds = tuple(look.at(file, start) for file in files)
+    sounds = tuple(
+        replace(look, control=ControlSpan.of_piece(control, index, len(files))).at(file, start)
+        for index, file in enumerate(files)
+    )
     problems = [sound.problem for sound in sounds if sound.problem is not None]
     if len(problems) == len(sounds):
         raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, problems[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from pipelines.chains import Control, ControlShare, Workspace
+from pipelines.chains import Control, ControlSpan, Workspace
 from pipelines.contracts import (
     AudioTrack,
     FailedTrack,
@@ -45,7 +45,7 @@ def take_in_sounds(
     cut = ingest(
         picture.key,
         workspace=workspace,
-        control=ControlShare(control, 0, len(sounds) + 1),
+        control=ControlSpan.of_piece(control, 0, len(sounds) + 1),
         config=config,
         media=picture.media,
         wants_video=wants_video,
@@ -53,7 +53,7 @@ def take_in_sounds(
     )
     intake = _Intake(workspace, control, config, _liveliest(cut.tracks, workspace))
     for position, sound in enumerate(sounds, start=1):
-        intake.control = ControlShare(control, position, len(sounds) + 1)
+        intake.control = ControlSpan.of_piece(control, position, len(sounds) + 1)
         intake.add(sound, picture.media.duration_seconds)
     return replace(
         cut,

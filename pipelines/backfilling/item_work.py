@@ -28,7 +28,7 @@ from pipelines.backfilling.outcome import (
     TrackOutcome,
 )
 from pipelines.backfilling.places import Place
-from pipelines.chains import ControlShare, FreeRun, Row, Workspace
+from pipelines.chains import ControlSpan, FreeRun, Row, Workspace
 from pipelines.codec import from_json, to_json
 from pipelines.contracts import AudioTrack, IngestResult, Scene, StageCode, StageError
 from pipelines.footage import Footage, survey, take_in
@@ -226,7 +226,7 @@ class _Analysis:
         tracks: list[TrackOutcome] = []
         last = StageError(StageCode.TRANSCRIPT_FAILED, "The sound could not be read.")
         for position, track in enumerate(ingested.tracks):
-            share = ControlShare(self.control, position, len(ingested.tracks))
+            share = ControlSpan.of_piece(self.control, position, len(ingested.tracks))
             call = partial(self._track, ingested, track, share)
             try:
                 tracks.append(_attempted(Stage.TRANSCRIPT, call))
@@ -237,9 +237,7 @@ class _Analysis:
             return _failed(Stage.TRANSCRIPT, last), ()
         return StageOutcome(Stage.TRANSCRIPT, Status.COMPLETED), tuple(tracks)
 
-    def _track(
-        self, ingested: IngestResult, track: AudioTrack, share: ControlShare
-    ) -> TrackOutcome:
+    def _track(self, ingested: IngestResult, track: AudioTrack, share: ControlSpan) -> TrackOutcome:
         config = TranscriptConfig(
             language=self.item.language,
             keyterms=self.item.keyterms,

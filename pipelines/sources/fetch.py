@@ -48,7 +48,7 @@ from pipelines.sources.share_links import Provider, direct_download_url
 from storage.objects import ObjectStore
 
 _ASK_SECONDS = 0.5
-"""How often the control is asked whether to stop."""
+"""How often the control is asked whether to stop, and hears of progress."""
 
 _LONGEST_PAUSE_SECONDS = 60.0
 _RENEWING_BYTES = 1 << 20
@@ -118,7 +118,7 @@ def fetch(
     ``provider`` (``gdrive``, ``dropbox``) says that the URL is a share link.
     Raises StageError: VALIDATION_FAILED where the file is larger than allowed,
     FETCH_FAILED for all else; and what ``control`` raises, within two seconds.
-    Nothing is stored then.
+    Nothing is stored then. ``control`` hears the progress where the source says the size.
     """
     first = _first_url(url, provider=provider, token=token, policy=policy)
     vigil = _Vigil(control, limits.total_seconds)
@@ -145,6 +145,7 @@ class _Vigil:
         self._control = control
         self._ends = time.monotonic() + total_seconds
         self._next_question = 0.0
+        self._next_telling = 0.0
 
     def __call__(self) -> None:
         now = time.monotonic()
@@ -153,6 +154,13 @@ class _Vigil:
         if now >= self._next_question:
             self._control.check()
             self._next_question = time.monotonic() + _ASK_SECONDS
+
+    def tell(self, fraction: float) -> None:
+        """How much of the file is there, told now and then."""
+        now = time.monotonic()
+        if now >= self._next_telling:
+            self._control.progress(min(1.0, fraction))
+            self._next_telling = now + _ASK_SECONDS
 
     def pause(self, seconds: float) -> None:
         """Wait, listening."""
@@ -302,6 +310,8 @@ class _Download:
             sink.write(chunk)
             self.received += len(chunk)
             pace.count(len(chunk))
+            if self.total:
+                self.vigil.tell(self.received / self.total)
         if self.total is not None and self.received > self.total:
             self._start_over("The source sends more than it declared.")
         if self.total is not None and self.received < self.total:

@@ -6,6 +6,7 @@ only enough is decoded to know that each stream can be, and when it starts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -41,6 +42,7 @@ _DECODE_ATTEMPTS = 400
 _TRANSFER_PQ = 16
 _TRANSFER_HLG = 18
 _TEXT_LENGTH = 200
+_PACKETS_PER_REPORT = 2_000
 _NOTHING_USABLE = "The file has neither pictures nor sound that can be decoded."
 
 _UNNAMED_RAW = (
@@ -130,9 +132,10 @@ class Tally:
         return ticks * self.time_base
 
 
-def measure(path: Path, limits: Values) -> Values:
+def measure(path: Path, limits: Values, emit: Callable[[Values], None]) -> Values:
     """Everything that MediaInfo says, as plain values; ``limits`` are those of ProbeLimits.
 
+    Emits ``{"fraction": …}``, how much of the file is read.
     Raises MediaRefusedError where nothing is usable or a limit is exceeded.
     """
     family = family_of(path)
@@ -143,7 +146,7 @@ def measure(path: Path, limits: Values) -> Values:
         tallies, warnings = _candidates(container)
         _check_pictures(tallies, limits)
         reading = Reading()
-        _read_through(container, tallies, limits, reading)
+        _read_through(container, tallies, limits, reading, _Meter(path.stat().st_size, emit))
         video, audio = _usable(tallies, warnings)
         if video is None and not audio:
             raise _nothing_usable(path)
@@ -238,8 +241,28 @@ def _claims_fit_file(path: Path) -> bool:
         return file.read(4) in (b"RIFF", b"RF64")
 
 
+@dataclass(slots=True)
+class _Meter:
+    """Tells now and then how much of the file has been read, by where its packets lie."""
+
+    size_bytes: int
+    emit: Callable[[Values], None]
+    packets: int = 0
+    furthest: int = 0
+
+    def count(self, packet: Packet[Any]) -> None:
+        self.packets += 1
+        self.furthest = max(self.furthest, packet.pos or 0)
+        if self.packets % _PACKETS_PER_REPORT == 0:
+            self.emit({"fraction": min(1.0, self.furthest / max(1, self.size_bytes))})
+
+
 def _read_through(
-    container: InputContainer, tallies: list[Tally], limits: Values, reading: Reading
+    container: InputContainer,
+    tallies: list[Tally],
+    limits: Values,
+    reading: Reading,
+    meter: _Meter,
 ) -> None:
     by_index = {tally.stream.index: tally for tally in tallies}
     longest = limits["max_duration_seconds"]
@@ -250,6 +273,7 @@ def _read_through(
         index = packet.stream.index
         tally = by_index[index]
         tally.add(packet)
+        meter.count(packet)
         if tally.last is not None and tally.last - (tally.first or 0) > most[index]:
             raise MediaRefusedError(f"The file is longer than {longest} seconds, the limit.")
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from pipelines.codec import from_json
 from pipelines.contracts import MediaInfo, StageCode, StageError
@@ -41,10 +42,15 @@ class ProbeLimits:
 
 
 def probe(
-    path: Path, limits: ProbeLimits | None = None, *, check: Callable[[], None] = lambda: None
+    path: Path,
+    limits: ProbeLimits | None = None,
+    *,
+    check: Callable[[], None] = lambda: None,
+    on_progress: Callable[[float], None] = lambda _: None,
 ) -> MediaInfo:
     """Measure the file at ``path`` in a confined child process.
 
+    ``on_progress`` hears how much of it is read, 0 to 1.
     Raises StageError: VALIDATION_FAILED where the file cannot be analysed or
     exceeds a limit, INGEST_FAILED where reading it failed. Whatever ``check``
     raises passes through and ends the child.
@@ -59,8 +65,12 @@ def probe(
         wall_seconds=seconds,
         readable=(path,),
     )
+
+    def told(event: dict[str, Any]) -> None:
+        on_progress(float(event["fraction"]))
+
     try:
-        return from_json(MediaInfo, run_confined(task, check=check))
+        return from_json(MediaInfo, run_confined(task, on_event=told, check=check))
     except TaskRefusedError as error:
         raise StageError(StageCode(error.code), error.message) from None
     except TaskCrashedError as error:

@@ -26,8 +26,8 @@ Message = dict[str, Any]
 Emit = Callable[[Message], None]
 
 
-def _probe(arguments: Message, _: Emit) -> Message:
-    return measure(Path(arguments["path"]), arguments["limits"])
+def _probe(arguments: Message, emit: Emit) -> Message:
+    return measure(Path(arguments["path"]), arguments["limits"], emit)
 
 
 def _cut(arguments: Message, emit: Emit) -> Message:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.chains import Control
+from pipelines.chains import Control, ControlSpan
 from pipelines.contracts import StageCode, StageError
 from pipelines.footage import Footage
 from pipelines.programme import ClipFile, naming_clip
@@ -46,9 +46,9 @@ class SourceBringer:
         if source["kind"] == "url":
             clips = self._clips(source["clips"], programme)
         brought = tuple(clips)
-        # Nobody listens where only scenes are wanted.
-        audio = [] if self.job.processing_mode is ProcessingMode.VISION else source["audio"]
-        sounds = tuple(self._sound(index, item, keys) for index, item in enumerate(audio))
+        sounds = tuple(
+            self._sound(index, item, keys) for index, item in enumerate(_audio_wanted(self.job))
+        )
         return Footage(brought, sounds, programme)
 
     def decoded(self, footage: Footage) -> Footage:
@@ -74,9 +74,9 @@ class SourceBringer:
             name = clip.get("name") or self.job.file_name
             if programme:
                 with naming_clip(index, name):
-                    self._fetch(clip, key)
+                    self._fetch(clip, key, index)
             else:
-                self._fetch(clip, key)
+                self._fetch(clip, key, index)
             yield ClipFile(key, name)
 
     def _sound(self, index: int, item: Values, uploaded: dict[str, str]) -> SeparateFile:
@@ -87,7 +87,7 @@ class SourceBringer:
         else:
             key = f"{source_prefix(self.job.id)}/audio-{index:02d}"
             try:
-                self._fetch(item, key)
+                self._fetch(item, key, len(_clips_to_fetch(self.job)) + index)
             except StageError as error:
                 problem = error.message
         channels = item.get("channels")
@@ -102,11 +102,12 @@ class SourceBringer:
             problem=problem,
         )
 
-    def _fetch(self, item: Values, key: str) -> None:
-        """Download a file, unless it is there already."""
+    def _fetch(self, item: Values, key: str, position: int) -> None:
+        """Download a file, unless it is there already; ``position`` among all that are wanted."""
         self.control.check()
         if self.world.objects.exists(key):
             return
+        wanted = len(_clips_to_fetch(self.job)) + len(_audio_wanted(self.job))
         sealed = item["sealed_token"]
         token = None if sealed is None else self.world.sealer.open(base64.b64decode(sealed))
         fetch(
@@ -117,8 +118,25 @@ class SourceBringer:
             policy=address_policy(self.world.settings),
             token=token,
             provider=item["provider"],
-            control=self.control,
+            control=ControlSpan.of_piece(self.control, position, wanted),
         )
+
+
+def files_to_fetch(job: JobRecord) -> int:
+    """How many of the job's files come from an address."""
+    sounds = sum("slot" not in item for item in _audio_wanted(job))
+    return len(_clips_to_fetch(job)) + sounds
+
+
+def _clips_to_fetch(job: JobRecord) -> Sequence[Values]:
+    clips: Sequence[Values] = job.source["clips"] if job.source["kind"] == "url" else []
+    return clips
+
+
+def _audio_wanted(job: JobRecord) -> Sequence[Values]:
+    """Separate audio files; nobody listens where only scenes are wanted."""
+    wanted: Sequence[Values] = job.source["audio"]
+    return [] if job.processing_mode is ProcessingMode.VISION else wanted
 
 
 def is_programme(job: JobRecord) -> bool:

@@ -12,10 +12,15 @@ from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 from models.sources import ModelSource
-from pipelines.chains import Control, Workspace
+from pipelines.chains import Control, ControlSpan, Workspace
 from pipelines.contracts import AudioTrack, IngestResult, StageCode, StageError
 from pipelines.footage import survey, take_in
-from pipelines.ingest import SHORTEST_SEGMENT_SECONDS, IngestConfig, ingest_result_to_json
+from pipelines.ingest import (
+    PROBE_SHARE,
+    SHORTEST_SEGMENT_SECONDS,
+    IngestConfig,
+    ingest_result_to_json,
+)
 from pipelines.merge.speakers import SpeakerRules
 from pipelines.steps.speech_regions import Sharding
 from pipelines.transcript import TranscriptConfig, transcribe_track
@@ -24,7 +29,7 @@ from serve_app.observing.jobs import record_footage
 from serve_app.runner import publishing
 from serve_app.runner.documents import scene_document, transcript_document
 from serve_app.runner.publishing import Lease
-from serve_app.runner.sources import SourceBringer
+from serve_app.runner.sources import SourceBringer, files_to_fetch
 from serve_app.world import World
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
@@ -35,6 +40,10 @@ Result = TypeVar("Result")
 
 UNSHARDED_SECONDS = 86_400.0
 """A segment as long as the longest media that is taken: one piece."""
+
+
+_FETCH_SHARE = 0.5
+"""Of the intake's progress, where files are fetched; nobody knows before how fast they come."""
 
 
 @dataclass(slots=True)
@@ -82,17 +91,20 @@ class StageWork:
             segment_seconds=wanted_seconds or UNSHARDED_SECONDS,
             shortest_segment_seconds=SHORTEST_SEGMENT_SECONDS if wanted_seconds else None,
         )
-        sources, uploads = SourceBringer(self.world, job, self.control), await self._uploads(job)
+        spans = intake_spans(self.control, fetches=files_to_fetch(job))
+        sources, uploads = SourceBringer(self.world, job, spans.fetch), await self._uploads(job)
         with self.timings.measure("fetch"):
             brought = await self._in_thread(lambda: sources.bring(uploads))
+        spans.fetch.progress(1.0)
         with self.timings.measure("decode"):
             footage = await self._in_thread(lambda: sources.decoded(brought))
         with self.timings.measure("probe"):
             found = await self._in_thread(
                 lambda: survey(
-                    footage, workspace=self.workspace, config=config, control=self.control
+                    footage, workspace=self.workspace, config=config, control=spans.probe
                 )
             )
+        spans.probe.progress(1.0)
         media = found.media
         async with self.world.database.transaction() as connection:
             await publishing.raise_hold(connection, self.lease, media, self.world.prices)
@@ -102,7 +114,7 @@ class StageWork:
                 lambda: take_in(
                     found,
                     workspace=self.workspace,
-                    control=self.control,
+                    control=spans.cut,
                     config=config,
                     wants_video=StageName.VISION in wanted,
                     wants_audio=StageName.TRANSCRIPT in wanted,
@@ -158,7 +170,7 @@ class StageWork:
         tracks: list[TrackTranscript] = []
         last_error = StageError(StageCode.TRANSCRIPT_FAILED, "The sound could not be read.")
         for position, track in enumerate(ingested.tracks):
-            share = TrackShare(self.control, position, len(ingested.tracks))
+            share = ControlSpan.of_piece(self.control, position, len(ingested.tracks))
             try:
                 with self.timings.measure("analyse"):
                     tracks.append(await self._transcribe(job, track, ingested, share))
@@ -219,18 +231,23 @@ class StageWork:
 
 
 @dataclass(frozen=True, slots=True)
-class TrackShare:
-    """The part of the transcript stage's progress that one of its tracks makes up."""
+class IntakeSpans:
+    """The parts of the intake's progress."""
 
-    control: Control
-    position: int
-    tracks: int
+    fetch: ControlSpan
+    probe: ControlSpan
+    cut: ControlSpan
 
-    def check(self) -> None:
-        self.control.check()
 
-    def progress(self, fraction: float) -> None:
-        self.control.progress((self.position + fraction) / self.tracks)
+def intake_spans(control: Control, *, fetches: int) -> IntakeSpans:
+    """By how much there is to do; without anything to fetch, the file is there at once."""
+    fetched = _FETCH_SHARE if fetches else 0.0
+    probed = fetched + (1 - fetched) * PROBE_SHARE
+    return IntakeSpans(
+        ControlSpan(control, 0.0, fetched),
+        ControlSpan(control, fetched, probed),
+        ControlSpan(control, probed, 1.0),
+    )
 
 
 def _cluster_cpus() -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.chains import FreeRun
 from storage.objects import FolderStore
 from tests.pipelines.fetch_servers import (
     Asked,
@@ -69,6 +70,20 @@ def test_a_file_of_unknown_length_arrives(store: FolderStore, serve: Serve) -> N
 
     assert get(store, serve(chunked).url()).size_bytes == len(BODY)
     assert store.read_bytes(KEY) == BODY
+
+
+def test_progress_is_the_share_that_has_arrived(store: FolderStore, serve: Serve) -> None:
+    def in_two_halves(_asked: Asked, to: socket.socket) -> None:
+        send_head(to, content_length=len(BODY))
+        to.sendall(BODY[: len(BODY) // 2])
+        time.sleep(0.55)
+        to.sendall(BODY[len(BODY) // 2 :])
+
+    control = FreeRun()
+    get(store, serve(in_two_halves).url(), replace(QUICK, idle_seconds=2), control=control)
+    assert len(control.fractions) == 2, "told twice a second, not with every block"
+    first, second = control.fractions
+    assert 0 < first <= 0.5 < second <= 1
 
 
 @pytest.mark.parametrize(

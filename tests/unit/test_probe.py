@@ -50,6 +50,17 @@ def test_numbers_of_a_plain_clip_come_from_its_packets(tmp_path: Path) -> None:
     assert not video.hdr
 
 
+def test_reading_a_long_file_tells_how_far_it_is(tmp_path: Path) -> None:
+    path = write_clip(tmp_path, replace(CLIP, frames=6_500))
+    told: list[float] = []
+
+    assert probe(path, on_progress=told.append) == probe(path)
+
+    assert len(told) == 3
+    assert told == sorted(told)
+    assert told == pytest.approx([2 / 6.5, 4 / 6.5, 6 / 6.5], abs=0.1)
+
+
 def test_the_name_says_nothing_about_the_content(tmp_path: Path) -> None:
     path = write_clip(tmp_path, CLIP)
     odd = tmp_path / "-i concat:%04d.txt"

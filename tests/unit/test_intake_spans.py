@@ -1,0 +1,35 @@
+"""The intake's progress: fetching, probing and cutting are each a part of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipelines.chains import ControlSpan, FreeRun
+from serve_app.runner.stage_work import intake_spans
+
+
+def ends(fetches: int) -> list[tuple[float, float]]:
+    spans = intake_spans(FreeRun(), fetches=fetches)
+    return [(span.start, span.end) for span in (spans.fetch, spans.probe, spans.cut)]
+
+
+@pytest.mark.parametrize("fetches", [0, 1, 3])
+def test_the_parts_follow_on_each_other_and_end_at_one(fetches: int) -> None:
+    fetch, probe, cut = ends(fetches)
+    assert fetch[0] == 0
+    assert fetch[1] == probe[0] < probe[1] == cut[0] < cut[1] == 1
+
+
+def test_what_was_uploaded_takes_no_part_for_fetching() -> None:
+    assert ends(0)[0] == (0, 0)
+    assert ends(1)[0][1] > 0
+
+
+def test_a_span_moves_the_whole_from_its_start_to_its_end() -> None:
+    whole = FreeRun()
+    span = ControlSpan(whole, 0.2, 0.6)
+    for index in range(2):
+        piece = ControlSpan.of_piece(span, index, 2)
+        for fraction in (0.0, 0.5, 1.0):
+            piece.progress(fraction)
+    assert whole.fractions == pytest.approx([0.2, 0.3, 0.4, 0.4, 0.5, 0.6])
