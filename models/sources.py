@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,12 @@ from models.registry import REGISTRY, Task, open_model
 
 CALL_TIMEOUT_SECONDS = 600
 """A model call that takes longer than this has failed."""
+
+LOST_REPLICA_PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0)
+"""Before each further call where a replica is lost in the middle of one: with its node, or because
+an update or a shrinking deployment ended it. Bounded, as an input might be what kills them."""
+
+log = logging.getLogger("vas.models")
 
 DEPLOYMENT_NAMES = {
     Task.TRANSCRIBE: "Transcriber",
@@ -153,7 +161,22 @@ class _ServedClassifier:
 def _call_each(app_name: str, task: Task, inputs: Sequence[Any]) -> list[Any]:
     handle = _handle(app_name, DEPLOYMENT_NAMES[task])
     responses = [handle.remote(item) for item in inputs]
-    return [response.result(timeout_s=CALL_TIMEOUT_SECONDS) for response in responses]
+    pairs = zip(inputs, responses, strict=True)
+    return [_result(handle, item, response) for item, response in pairs]
+
+
+def _result(handle: Any, item: Any, response: Any) -> Any:
+    """What the model makes of ``item``; asked again where the replica that had it was lost."""
+    from ray.exceptions import RayActorError
+
+    for pause_seconds in LOST_REPLICA_PAUSES_SECONDS:
+        try:
+            return response.result(timeout_s=CALL_TIMEOUT_SECONDS)
+        except RayActorError as error:
+            log.warning("a model's replica was lost, it is asked again: %s", error)
+            time.sleep(pause_seconds)
+            response = handle.remote(item)
+    return response.result(timeout_s=CALL_TIMEOUT_SECONDS)
 
 
 @functools.lru_cache(maxsize=16)
