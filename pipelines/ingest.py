@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.chains import Control, ControlSpan, Workspace
+from pipelines.chains import Control, ControlSpan, FreeRun, Workspace
 from pipelines.codec import CodecError, from_json, to_json
 from pipelines.contracts import (
     AudioTrack,
@@ -111,10 +111,8 @@ def probe_source(
 
     ``control`` hears how much of it is read.
     """
-    check = None if control is None else control.check
-    with store.local_copy(source_key, check=check) as path:
-        if control is None:
-            return probe(path, config.limits)
+    control = control or FreeRun()
+    with store.local_copy(source_key, check=control.check) as path:
         return probe(path, config.limits, check=control.check, on_progress=control.progress)
 
 

@@ -26,7 +26,7 @@ from pipelines.merge.cut_search import (
 )
 from pipelines.merge.frame_features import FrameFeatures, Times, joined, no_frames
 from pipelines.merge.gradual_cuts import Gradual, best_graduals
-from pipelines.merge.timeline import Timeline
+from pipelines.merge.neighbours import Neighbours
 
 _SURE = 0.95
 """Confidence of a cut that nothing in front of the camera can explain away."""
@@ -165,8 +165,8 @@ def without_visits(cuts: list[Cut], wipes: list[Gradual]) -> list[Cut]:
         for cut in cuts
         if cut.confidence >= (_SURE if cut.kind is CutKind.HARD else _SURE_GRADUAL)
     ]
-    sure_times = Timeline(sure, lambda cut: (cut.time_ms, cut.time_ms))
-    visits = Timeline(
+    sure_times = Neighbours(sure, lambda cut: (cut.time_ms, cut.time_ms))
+    visits = Neighbours(
         [
             (start_ms, end_ms)
             for wipe in wipes
@@ -220,7 +220,7 @@ def select_cuts(
 
 def _outside_graduals(cuts: list[Cut]) -> list[Cut]:
     """Without steps inside a gradual transition: it was fitted as having no sudden one."""
-    graduals = Timeline([cut for cut in cuts if cut.kind is not CutKind.HARD], _span)
+    graduals = Neighbours([cut for cut in cuts if cut.kind is not CutKind.HARD], _span)
     return [
         cut
         for cut in cuts
@@ -235,10 +235,10 @@ def _outside_graduals(cuts: list[Cut]) -> list[Cut]:
 def _strongest_apart(cuts: list[Cut], gap_ms: int) -> list[Cut]:
     """The most confident cuts that neither overlap nor come within ``gap_ms``, in order."""
     surest_first = sorted(cuts, key=lambda cut: (-cut.confidence, cut.time_ms))
-    timeline = Timeline(range(len(cuts)), lambda index: _span(surest_first[index]))
+    by_time = Neighbours(range(len(cuts)), lambda index: _span(surest_first[index]))
     is_kept = [False] * len(cuts)
     for index, cut in enumerate(surest_first):
-        near = timeline.touching(cut.start_ms - gap_ms, cut.end_ms + gap_ms)
+        near = by_time.touching(cut.start_ms - gap_ms, cut.end_ms + gap_ms)
         is_kept[index] = all(
             _clear(cut, surest_first[other], gap_ms) for other in near if is_kept[other]
         )

@@ -38,7 +38,7 @@ from pipelines.merge.frame_features import (
     FrameFeatures,
 )
 from pipelines.merge.moments import grid, sides
-from pipelines.merge.timeline import Timeline
+from pipelines.merge.neighbours import Neighbours
 
 Levels = npt.NDArray[np.float32]
 
@@ -280,12 +280,12 @@ def _blank_side(ends: Bytes) -> Blank | None:
 def best_graduals(found: list[Gradual]) -> list[Gradual]:
     """One for each transition: the surest of those that saw nearly all of it."""
     rest = sorted(found, key=lambda gradual: (-gradual.strength, gradual.start_ms))
-    timeline = Timeline(range(len(rest)), lambda index: (rest[index].start_ms, rest[index].end_ms))
+    by_time = Neighbours(range(len(rest)), lambda index: (rest[index].start_ms, rest[index].end_ms))
     left = [True] * len(rest)
 
     def taken(one: Gradual) -> list[Gradual]:
         """What is left that overlaps ``one``, surest first, and from now on is not left."""
-        near = timeline.touching(one.start_ms, one.end_ms)
+        near = by_time.touching(one.start_ms, one.end_ms)
         indices = sorted(index for index in near if left[index] and _overlap(one, rest[index]))
         for index in indices:
             left[index] = False

@@ -22,6 +22,7 @@ from av.video.stream import VideoStream
 
 from pipelines.sources.declared_size import declared_bytes
 from pipelines.sources.media_files import (
+    PACKETS_PER_REPORT,
     MediaRefusedError,
     MediaUnreadableError,
     Reading,
@@ -42,7 +43,6 @@ _DECODE_ATTEMPTS = 400
 _TRANSFER_PQ = 16
 _TRANSFER_HLG = 18
 _TEXT_LENGTH = 200
-_PACKETS_PER_REPORT = 2_000
 _NOTHING_USABLE = "The file has neither pictures nor sound that can be decoded."
 
 _UNNAMED_RAW = (
@@ -253,7 +253,7 @@ class _Meter:
     def count(self, packet: Packet[Any]) -> None:
         self.packets += 1
         self.furthest = max(self.furthest, packet.pos or 0)
-        if self.packets % _PACKETS_PER_REPORT == 0:
+        if self.packets % PACKETS_PER_REPORT == 0:
             self.emit({"fraction": min(1.0, self.furthest / max(1, self.size_bytes))})
 
 

@@ -44,6 +44,9 @@ CARRIED_CODECS = frozenset(
 """Codecs with a Matroska mapping of their own, which keeps presentation times. Others go in
 by their AVI name, with decoding times only."""
 
+PACKETS_PER_REPORT = 2_000
+"""How often whoever reads a file through tells how far it is."""
+
 _LEAPING = frozenset({"mpegts", "mpeg"})
 """Demuxers whose clocks may be set anew in the middle of a file."""
 

@@ -16,6 +16,7 @@ from av.packet import Packet
 
 from pipelines.sources.media_files import (
     CARRIED_CODECS,
+    PACKETS_PER_REPORT,
     codec_name,
     open_media,
     packets_of,
@@ -25,8 +26,6 @@ from pipelines.steps.extract_audio import SoundReader, TrackExtractor
 
 Values = dict[str, Any]
 Emit = Callable[[Values], None]
-
-_PACKETS_PER_REPORT = 2_000
 
 
 def cut_media(path: Path, folder: Path, order: Values, emit: Emit) -> Values:
@@ -91,7 +90,7 @@ def _run(
         takers[cut.stream.index] = cut.add
     streams = [container.streams[index] for index in sorted(takers)]
     for count, packet in enumerate(packets_of(container, streams), start=1):
-        if count % _PACKETS_PER_REPORT == 0 and packet.pts is not None and duration_seconds > 0:
+        if count % PACKETS_PER_REPORT == 0 and packet.pts is not None and duration_seconds > 0:
             fraction = float(packet.pts * packet.time_base) / duration_seconds
             emit({"fraction": min(1.0, max(0.0, fraction))})
         takers[packet.stream.index](packet)

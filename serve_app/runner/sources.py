@@ -122,10 +122,10 @@ class SourceBringer:
         )
 
 
-def files_to_fetch(job: JobRecord) -> int:
-    """How many of the job's files come from an address."""
-    sounds = sum("slot" not in item for item in _audio_wanted(job))
-    return len(_clips_to_fetch(job)) + sounds
+def has_files_to_fetch(job: JobRecord) -> bool:
+    """Whether any of the job's files comes from an address."""
+    sounds = any("slot" not in item for item in _audio_wanted(job))
+    return sounds or bool(_clips_to_fetch(job))
 
 
 def _clips_to_fetch(job: JobRecord) -> Sequence[Values]:

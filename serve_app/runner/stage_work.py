@@ -29,7 +29,7 @@ from serve_app.observing.jobs import record_footage
 from serve_app.runner import publishing
 from serve_app.runner.documents import scene_document, transcript_document
 from serve_app.runner.publishing import Lease
-from serve_app.runner.sources import SourceBringer, files_to_fetch
+from serve_app.runner.sources import SourceBringer, has_files_to_fetch
 from serve_app.world import World
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
@@ -91,7 +91,7 @@ class StageWork:
             segment_seconds=wanted_seconds or UNSHARDED_SECONDS,
             shortest_segment_seconds=SHORTEST_SEGMENT_SECONDS if wanted_seconds else None,
         )
-        spans = intake_spans(self.control, fetches=files_to_fetch(job))
+        spans = intake_spans(self.control, fetches=has_files_to_fetch(job))
         sources, uploads = SourceBringer(self.world, job, spans.fetch), await self._uploads(job)
         with self.timings.measure("fetch"):
             brought = await self._in_thread(lambda: sources.bring(uploads))
@@ -239,7 +239,7 @@ class IntakeSpans:
     cut: ControlSpan
 
 
-def intake_spans(control: Control, *, fetches: int) -> IntakeSpans:
+def intake_spans(control: Control, *, fetches: bool) -> IntakeSpans:
     """By how much there is to do; without anything to fetch, the file is there at once."""
     fetched = _FETCH_SHARE if fetches else 0.0
     probed = fetched + (1 - fetched) * PROBE_SHARE

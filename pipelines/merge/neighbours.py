@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 
-class Timeline(Generic[Item]):
+class Neighbours(Generic[Item]):
     """``items`` by time; ``span`` gives each one's first and last moment, in ms.
 
     Asking takes logarithmic time and what lies within the longest item's length, so it is
