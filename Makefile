@@ -62,11 +62,11 @@ $(BIN)/uv:
 
 # The development environment holds all of the core, so it counts as the core too.
 $(VENV)/.core: requirements/core.txt pyproject.toml | $(BIN)/uv
-	@test -e $(VENV)/.dev || $(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/core.txt
+	@test -e $(VENV)/.dev || $(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements/core.txt
 	@test -e $(VENV)/.dev || $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/uv
-	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.txt
+	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $@ $(VENV)/.core
