@@ -31,6 +31,9 @@ MOST_REQUESTS = _ONGOING_REQUESTS + _QUEUED_REQUESTS
 _BUSY_SECONDS = 5
 """``Retry-After`` of a replica that has too much to do."""
 
+STOP_SECONDS = 25
+"""What a runner and a webhook sender have to hand back what they hold; then Serve ends them."""
+
 _PLACEMENT_SHARE = 0.001
 """Of the resource that marks a node, so that one unit of it holds a thousand replicas."""
 
@@ -120,7 +123,7 @@ def build_named_app(settings: Settings) -> Application:
         num_replicas=settings.runners,
         max_ongoing_requests=8,
         health_check_period_s=2,
-        graceful_shutdown_timeout_s=15,
+        graceful_shutdown_timeout_s=STOP_SECONDS,
         ray_actor_options=_placement(settings),
     ).bind(settings, *models)
     sender = serve.deployment(
@@ -128,7 +131,7 @@ def build_named_app(settings: Settings) -> Application:
         name="WebhookSender",
         num_replicas=settings.webhook_senders,
         health_check_period_s=2,
-        graceful_shutdown_timeout_s=15,
+        graceful_shutdown_timeout_s=STOP_SECONDS,
         ray_actor_options=_placement(settings),
     ).bind(settings)
     return serve.deployment(

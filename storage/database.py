@@ -46,10 +46,15 @@ _DIALECT: Dialect = sqlalchemy.make_url("postgresql+psycopg://").get_dialect()()
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
-LOCK_SECONDS = 2
-"""So long a migration keeps others from a table at most while it waits for it itself."""
+LOCK_SECONDS = 0.05
+"""So long a migration waits for a table, and keeps from it all who come after.
 
-_MIGRATION_ATTEMPTS = 30
+Less than the second after which PostgreSQL looks for deadlocks: the migration, which holds other
+tables meanwhile, gives up first, and no request is ended for it.
+"""
+
+_LOCK_PAUSE_SECONDS = 0.25
+_LOCK_PATIENCE_SECONDS = 120
 
 MIGRATION_LOCK = 0x7661735F6D696772
 """Advisory lock that one migrating process holds ("vas_migr")."""
@@ -190,16 +195,17 @@ def migrate(url: str, *, scripts: Path = MIGRATIONS, revision: str = "head") -> 
     config = Config()
     config.set_main_option("script_location", str(scripts))
     config.attributes["url"] = driver_url(url)
-    for _ in range(_MIGRATION_ATTEMPTS - 1):
+    deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
+    while True:
         try:
             command.upgrade(config, revision)
         except OperationalError as error:
-            if not isinstance(error.orig, psycopg.errors.LockNotAvailable):
+            locked = isinstance(error.orig, psycopg.errors.LockNotAvailable)
+            if not locked or time.monotonic() > deadline:
                 raise
-            time.sleep(LOCK_SECONDS)
+            time.sleep(_LOCK_PAUSE_SECONDS)
         else:
             return
-    command.upgrade(config, revision)
 
 
 async def migrate_in_thread(url: str) -> None:

@@ -25,8 +25,10 @@ from storage.types import JobState
 
 log = logging.getLogger("vas.runner")
 
-_LEASING_SECONDS = 10
+LEASING_SECONDS = 5
 """How long a stop waits for a lease that is just being taken."""
+ENDING_SECONDS = 5
+"""How long a stop waits for running jobs to end; they are handed back whether they did or not."""
 _THREADS_PER_JOB = 3
 """Vision and transcript side by side, and one to spare for probing."""
 
@@ -67,20 +69,26 @@ class Runner:
             await asyncio.gather(*helpers, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Hand running jobs back to the queue and return when nothing of theirs runs here."""
+        """Hand running jobs back to the queue, within LEASING_SECONDS and ENDING_SECONDS.
+
+        A job that has not ended by then is handed back all the same: without its lease
+        it can publish nothing, while one that keeps it has lost one of its three lives.
+        """
         self._stopping.set()
         self._wake.set()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LEASING_SECONDS), self._leasing:
+            async with asyncio.timeout(LEASING_SECONDS), self._leasing:
                 pass
         running = dict(self._driving)
-        for driver in running.values():
-            await driver.stop()
-        if running:
-            await asyncio.wait(running, timeout=10)
-        for driver in running.values():
-            await self._try_to_hand_back(driver.lease)
+        await asyncio.gather(*(self._end(task, driver) for task, driver in running.items()))
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _end(self, task: asyncio.Task[None], driver: JobDriver) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ENDING_SECONDS):
+                await driver.stop()
+                await asyncio.wait([task])
+        await self._try_to_hand_back(driver.lease)
 
     async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
         """Repeat ``step``; a failure (say, of the database) is logged and tried again."""

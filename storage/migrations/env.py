@@ -1,14 +1,15 @@
 """Alembic's entry point: runs the migrations of a given URL under an advisory lock.
 
-A service may be at work on the database. So a table that is in use is waited for but shortly:
-everybody else who wants it would wait behind the migration. A database that a newer version has
-migrated already is left as it is, for it has all that this version needs.
+A service may be at work on the database. So all of the service's tables are taken before any of
+them is changed, each being waited for but shortly: everybody else who wants it would wait behind
+the migration, or, holding one that the migration wants, for ever. A database that a newer version
+has migrated already is left as it is, for it has all that this version needs.
 """
 
 from __future__ import annotations
 
 from alembic import context
-from sqlalchemy import create_engine, pool, text
+from sqlalchemy import Connection, create_engine, inspect, pool, text
 
 import storage.money_tables  # noqa: F401  (its tables belong to the metadata)
 from storage.database import LOCK_SECONDS, MIGRATION_LOCK
@@ -20,17 +21,22 @@ def run() -> None:
     engine = create_engine(url, poolclass=pool.NullPool)
     with engine.begin() as connection:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-        connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'"))
         context.configure(connection=connection, target_metadata=metadata)
-        if not _is_newer():
+        found = context.get_context().get_current_revision() or ""
+        if found < str(context.get_head_revision()):
+            _take_all_tables(connection)
             with context.begin_transaction():
                 context.run_migrations()
     engine.dispose()
 
 
-def _is_newer() -> bool:
-    found = context.get_context().get_current_revision()
-    return found is not None and found > str(context.get_head_revision())
+def _take_all_tables(connection: Connection) -> None:
+    """Lock what there is of ours; raises OperationalError, LockNotAvailable, after LOCK_SECONDS."""
+    connection.execute(text(f"SET LOCAL lock_timeout = {round(LOCK_SECONDS * 1000)}"))
+    there = set(inspect(connection).get_table_names())
+    ours = [table.name for table in metadata.sorted_tables if table.name in there]
+    if ours:
+        connection.execute(text(f"LOCK TABLE {', '.join(ours)}"))
 
 
 run()

@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 from models.sources import LocalModels
+from serve_app.deployments import STOP_SECONDS
+from serve_app.runner import runner as running_jobs
+from serve_app.runner.driver import JobDriver
 from serve_app.runner.runner import Runner
 from serve_app.settings import Settings
+from serve_app.webhooks import sender
 from serve_app.world import World, build_world
 from storage import jobs, keys, ledger
 from storage.job_records import JobRecord, NewJob
@@ -73,7 +77,8 @@ async def found(world: World, ids: list[uuid.UUID]) -> list[JobRecord]:
         return [job for each in ids if (job := await jobs.find_job(connection, each)) is not None]
 
 
-async def test_a_stop_frees_no_slot_for_another_job(database_url: str, tmp_path: Path) -> None:
+@pytest.fixture
+async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
     settings = Settings(
         data_dir=tmp_path,
         database_url=database_url,
@@ -81,19 +86,57 @@ async def test_a_stop_frees_no_slot_for_another_job(database_url: str, tmp_path:
         runner_concurrency=1,
         allowed_networks=("127.0.0.0/8",),
     )
-    world = build_world(settings)
-    try:
-        async with endless_file() as (url, asked):
-            ids = await queued(world, url)
-            runner = Runner(world, LocalModels())
-            running = asyncio.create_task(runner.run())
-            await asked.wait()
-            await asyncio.sleep(4 * DRIP_SECONDS)
-            await runner.stop()
-            await asyncio.wait_for(running, 30)
-            left = await found(world, ids)
-    finally:
-        await world.database.close()
-    assert [job.state for job in left] == [JobState.QUEUED] * (1 + WAITING)
+    built = build_world(settings)
+    yield built
+    await built.database.close()
+
+
+async def stopped_amid_a_fetch(world: World) -> list[JobRecord]:
+    """What is left of the jobs after a runner was stopped in the middle of the first."""
+    async with endless_file() as (url, asked):
+        ids = await queued(world, url)
+        runner = Runner(world, LocalModels())
+        running = asyncio.create_task(runner.run())
+        await asked.wait()
+        await asyncio.sleep(4 * DRIP_SECONDS)
+        await runner.stop()
+        left = await found(world, ids)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    return left
+
+
+def none_is_lost(left: list[JobRecord]) -> bool:
+    """All wait as if nothing had been, with all of their lives."""
+    assert {job.lease_count for job in left} == {0}
     statuses = {stage.status for job in left for stage in job.stages.values()}
-    assert statuses == {StageStatus.PENDING}
+    states = [job.state for job in left]
+    return states == [JobState.QUEUED] * (1 + WAITING) and statuses == {StageStatus.PENDING}
+
+
+async def test_a_stop_frees_no_slot_for_another_job(world: World) -> None:
+    assert none_is_lost(await stopped_amid_a_fetch(world))
+
+
+async def test_a_job_that_does_not_end_in_time_is_handed_back_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[JobDriver] = []
+
+    async def not_heard(driver: JobDriver) -> None:
+        told.append(driver)
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(JobDriver, "stop", not_heard)
+    monkeypatch.setattr(running_jobs, "ENDING_SECONDS", 0.2)
+    left = await stopped_amid_a_fetch(world)
+    [driver] = told
+    driver.stopped = True  # now it hears
+    assert none_is_lost(left)
+
+
+def test_what_a_stop_waits_for_is_less_than_serve_gives_it() -> None:
+    """Else Serve ends the replica, and with it go what it holds and a life of each job."""
+    to_answer = 5
+    assert running_jobs.LEASING_SECONDS + running_jobs.ENDING_SECONDS + to_answer < STOP_SECONDS
+    assert sender.FINISH_SECONDS + sender.LAST_WORDS_SECONDS + to_answer < STOP_SECONDS
