@@ -25,9 +25,9 @@ class Task(StrEnum):
 class RegistryEntry:
     """One way to do a task.
 
-    ``in_task`` backends are plain signal processing without weights: they run
-    where the audio is instead of in a Serve replica, which would cost a copy
-    of the track and a process for nothing.
+    ``in_task`` backends have no weights to load: they run where the pictures or
+    the audio are instead of in a Serve replica, which would cost a copy of them
+    and a process for nothing.
     """
 
     factory: str
@@ -151,7 +151,9 @@ REGISTRY: dict[str, dict[Task, RegistryEntry]] = {
         Task.EMBED: RegistryEntry(
             "models.backends.embedded.speaker_embedder:EmbeddedSpeakerEmbedder", in_task=True
         ),
-        Task.DESCRIBE: RegistryEntry("models.backends.embedded.describer:EmbeddedSceneDescriber"),
+        Task.DESCRIBE: RegistryEntry(
+            "models.backends.embedded.describer:EmbeddedSceneDescriber", in_task=True
+        ),
     },
     "cpu": _neural("cpu"),
     "gpu": _neural("cuda"),

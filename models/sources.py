@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,8 @@ LOST_REPLICA_PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0)
 an update or a shrinking deployment ended it. Bounded, as an input might be what kills them."""
 
 log = logging.getLogger("vas.models")
+
+Model = TypeVar("Model")
 
 DEPLOYMENT_NAMES = {
     Task.TRANSCRIBE: "Transcriber",
@@ -95,26 +97,25 @@ class ServedModels:
     models_dir: Path | None = None
 
     def transcriber(self) -> Transcriber:
-        return _ServedTranscriber(self.app_name)
+        return self._placed(Task.TRANSCRIBE, _ServedTranscriber(self.app_name))
 
     def speech_detector(self) -> SpeechDetector:
-        if REGISTRY[self.profile][Task.DETECT].in_task:
-            return cast("SpeechDetector", self._in_task(Task.DETECT))
-        return _ServedDetector(self.app_name)
+        return self._placed(Task.DETECT, _ServedDetector(self.app_name))
 
     def speaker_embedder(self) -> SpeakerEmbedder:
-        if REGISTRY[self.profile][Task.EMBED].in_task:
-            return cast("SpeakerEmbedder", self._in_task(Task.EMBED))
-        return _ServedEmbedder(self.app_name)
+        return self._placed(Task.EMBED, _ServedEmbedder(self.app_name))
 
     def scene_describer(self) -> SceneDescriber:
-        return _ServedDescriber(self.app_name)
+        return self._placed(Task.DESCRIBE, _ServedDescriber(self.app_name))
 
     def content_classifier(self) -> ContentClassifier:
-        return _ServedClassifier(self.app_name)
+        return self._placed(Task.CLASSIFY, _ServedClassifier(self.app_name))
 
-    def _in_task(self, task: Task) -> object:
-        return _open_once(self.profile, task, self.models_dir)
+    def _placed(self, task: Task, served: Model) -> Model:
+        """The model in this process where that is its place, else the way to its replicas."""
+        if not REGISTRY[self.profile][task].in_task:
+            return served
+        return cast("Model", _open_once(self.profile, task, self.models_dir))
 
 
 @dataclass(frozen=True, slots=True)

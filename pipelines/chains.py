@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.contracts import StageCode, StageError, StageStoppedError
+from pipelines.freed_memory import release_free_memory
 from pipelines.pacing import paced
 from storage.objects import ObjectStore, ObjectStoreUnavailableError, is_outage
 
@@ -106,10 +107,17 @@ def guarded(step: Step, *, name: str, code: StageCode) -> Step:
     """1:1. ``step`` with its failures turned into rows: ``{"failure": {...}}``.
 
     An exception inside a Ray Data chain would take the other rows with it and
-    arrive as text; as a row it keeps its code, and names the shard.
+    arrive as text; as a row it keeps its code, and names the shard. What the step
+    freed is given back after each row: the workers of a service live for weeks.
     """
 
     def run(row: Row) -> Row:
+        try:
+            return attempts(row)
+        finally:
+            release_free_memory()
+
+    def attempts(row: Row) -> Row:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return step(row)

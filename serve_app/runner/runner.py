@@ -12,6 +12,7 @@ from datetime import timedelta
 import psycopg
 
 from models.sources import ModelSource
+from pipelines.freed_memory import release_free_memory
 from serve_app.observing.census import Census
 from serve_app.runner.driver import JobDriver
 from serve_app.runner.publishing import Lease
@@ -134,6 +135,7 @@ class Runner:
         if not task.cancelled() and task.exception() is not None:
             # The lease runs out and the job is taken up again; nothing was published.
             log.error("job %s: driver broke", driver.lease.job_id, exc_info=task.exception())
+        release_free_memory()
 
     async def _wait_for_work(self) -> None:
         try:

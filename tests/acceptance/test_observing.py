@@ -79,7 +79,7 @@ def test_load_balancers_need_no_key(service: Service) -> None:
         (STAGES.series[1], ('stage="transcript"', 'outcome="completed"'), 1),
         (FOOTAGE.series[0], ('stage="vision"',), 29),
         (FOOTAGE.series[0], ('stage="transcript"',), 29),
-        (MODEL_BATCHES.series[1], ('task="describe"',), 1),
+        (MODEL_BATCHES.series[1], ('task="transcribe"',), 1),
         (MODEL_BATCHES.series[2], ('task="transcribe"',), 1),
         (MODEL_SECONDS.series[2], ('task="transcribe"',), 0.1),
         (HTTP_REQUESTS.series[1], ('operation="createJob"', 'status="2xx"'), 1),

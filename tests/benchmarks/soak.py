@@ -40,7 +40,6 @@ ROLES = (
     ("runner", "ServeReplica:vas:Runner"),
     ("sender", "ServeReplica:vas:WebhookSender"),
     ("transcriber", "ServeReplica:vas:Transcriber"),
-    ("describer", "ServeReplica:vas:SceneDescriber"),
     ("serve controller", "ServeController"),
     ("serve proxy", "ProxyActor"),
     ("serve proxy", "HAProxyManager"),

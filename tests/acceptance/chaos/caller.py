@@ -73,7 +73,7 @@ class Caller:
             self._back_off(attempt)
             return None
         code = _code(answer)
-        self.journal.answered(f"{answer.status_code} {code}".strip())
+        self.journal.answered(_name(method, answer, code))
         if answer.status_code == 500:
             self._back_off(attempt)
         elif answer.status_code in {429, 503} or code in PASSING_CODES:
@@ -116,7 +116,16 @@ class Caller:
 
 
 def _code(answer: httpx.Response) -> str:
-    if answer.is_success or "json" not in answer.headers.get("content-type", ""):
+    """Of the catalogue; a failed HEAD says that it is JSON, and has no body."""
+    json_body = "json" in answer.headers.get("content-type", "") and answer.content
+    if answer.is_success or not json_body:
         return ""
     body = answer.json()
     return str(body.get("code", "")) if isinstance(body, dict) else ""
+
+
+def _name(method: str, answer: httpx.Response, code: str) -> str:
+    """What the journal counts answers by; what failed without a code is told in full."""
+    if code or answer.status_code < 400:
+        return f"{answer.status_code} {code}".strip()
+    return f"{answer.status_code} {method} {answer.text[:200]}".strip()
