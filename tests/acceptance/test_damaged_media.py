@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -221,9 +222,10 @@ def replicas(service: Service) -> set[tuple[str, int]]:
     """Deployments' replicas with their processes."""
     found = set()
     for process in service.processes():
-        line = " ".join(process.cmdline())
-        if line.startswith("ray::ServeReplica:vas:"):
-            found.add((line.split()[0], process.pid))
+        # Ray puts what a replica is called for at the moment behind its name.
+        name = re.match(r"ray::ServeReplica:vas:\w+", " ".join(process.cmdline()))
+        if name:
+            found.add((name.group(), process.pid))
     return found
 
 

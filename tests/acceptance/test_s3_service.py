@@ -14,7 +14,7 @@ from storage.objects.s3 import S3Store
 from tests.acceptance.conftest import DEMO, Service, running, wait_until
 from tests.storage.s3_server import everything_in, fresh_store, s3_process
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
 LIMIT_BYTES = 16 * 1024**2
 
