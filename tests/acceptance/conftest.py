@@ -23,11 +23,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from serve_app.client.api import ApiClient
 from serve_app.local_service import free_port
 from tests.api.conftest import transact
+from tests.benchmarks.service_jobs import first_seconds
 from tests.conftest import PROJECT
 from tests.pipelines.fetch_servers import Authority
 
 Result = TypeVar("Result")
 DEMO = PROJECT / "tests" / "media" / "demo.mp4"
+EXCERPT_SECONDS = 12.0
 START_SECONDS = 150
 JOB_SECONDS = 300
 
@@ -172,6 +174,13 @@ def _stop(process: subprocess.Popen[str]) -> None:
     finally:
         if process.stdout is not None:
             process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def excerpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's first EXCERPT_SECONDS, for tests of what happens around a job."""
+    target = tmp_path_factory.mktemp("excerpt") / "excerpt.mp4"
+    return first_seconds(DEMO, target, EXCERPT_SECONDS)
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ from tests.contract.document_cases import BOUNDS, SCHEMA, Visitors, call_operati
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
-SETTLING_SECONDS = 20.0
+SETTLING_SECONDS = 12.0
 """In which a new controller finds the replicas, and tells the proxy of them."""
 EXAMPLES = int(os.environ.get("VAS_SCHEMATHESIS_EXAMPLES", "1"))
 

@@ -9,7 +9,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.acceptance.conftest import DEMO, Service, running, wait_until
+from tests.acceptance.conftest import Service, running, wait_until
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
@@ -18,14 +18,14 @@ TUS = {"Tus-Resumable": "1.0.0"}
 PATCH = TUS | {"Content-Type": "application/offset+octet-stream"}
 
 
-def test_a_stopped_service_hands_over_its_jobs_and_uploads(tmp_path: Path) -> None:
+def test_a_stopped_service_hands_over_its_jobs_and_uploads(tmp_path: Path, excerpt: Path) -> None:
     data = tmp_path / "data"
     with running(data, tmp_path / "first.log", VAS_SEGMENT_SECONDS="5") as first:
-        undisturbed = first.submit(DEMO)
+        undisturbed = first.submit(excerpt)
         assert first.ended(undisturbed)["state"] == "completed"
         expected = first.results(undisturbed)
-        waiting, upload = half_an_upload(first)
-        busy = [first.submit(DEMO) for _ in range(3)]
+        waiting, upload = half_an_upload(first, excerpt)
+        busy = [first.submit(excerpt) for _ in range(3)]
         wait_until(lambda: processing(first) == 2, 60, "two jobs run and one waits")
         family = first.processes()
         first.process.send_signal(signal.SIGTERM)
@@ -36,7 +36,7 @@ def test_a_stopped_service_hands_over_its_jobs_and_uploads(tmp_path: Path) -> No
         service = Service(second.process, second.base_url, first.api_key, data, second.port)
         # Handed back, not lost: a stop in order is none of the three lives of a job.
         assert leases(service, busy) <= {0, 1}
-        rest_of_an_upload(service, upload)
+        rest_of_an_upload(service, upload, excerpt)
         for job_id in (*busy, waiting):
             assert service.ended(job_id)["state"] == "completed"
             assert service.results(job_id) == expected
@@ -45,25 +45,25 @@ def test_a_stopped_service_hands_over_its_jobs_and_uploads(tmp_path: Path) -> No
         assert list((data / "objects").rglob(".tmp-*")) == []
 
 
-def half_an_upload(service: Service) -> tuple[str, str]:
+def half_an_upload(service: Service, clip: Path) -> tuple[str, str]:
     """A job with half of its media; the job's id and the path of its resumable upload."""
     with service.client() as client:
-        job = client.create_job(DEMO.name, DEMO.stat().st_size)
+        job = client.create_job(clip.name, clip.stat().st_size)
     url = job["resumableUploadUrl"]
-    content = DEMO.read_bytes()[: DEMO.stat().st_size // 2]
+    content = clip.read_bytes()[: clip.stat().st_size // 2]
     headers = PATCH | {"Upload-Offset": "0"}
     answer = httpx.patch(url, content=content, headers=headers, trust_env=False, timeout=60)
     assert answer.status_code == 204, answer.text
     return job["jobId"], url.removeprefix(service.root)
 
 
-def rest_of_an_upload(service: Service, path: str) -> None:
+def rest_of_an_upload(service: Service, path: str, clip: Path) -> None:
     url = service.root + path
     standing = httpx.head(url, headers=TUS, trust_env=False, timeout=60)
     offset = int(standing.headers["upload-offset"])
-    assert offset == DEMO.stat().st_size // 2
+    assert offset == clip.stat().st_size // 2
     headers = PATCH | {"Upload-Offset": str(offset)}
-    content = DEMO.read_bytes()[offset:]
+    content = clip.read_bytes()[offset:]
     answer = httpx.patch(url, content=content, headers=headers, trust_env=False, timeout=60)
     assert answer.status_code == 204, answer.text
 

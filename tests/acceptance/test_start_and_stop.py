@@ -16,6 +16,9 @@ from tests.conftest import PROJECT
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
+LEASE = {"VAS_LEASE_SECONDS": "6"}
+"""So long the job of a killed service waits until it is taken up again."""
+
 
 def haproxies(data: Path) -> list[psutil.Process]:
     """HAProxy processes below this service, or left by it."""
@@ -45,13 +48,13 @@ def test_after_a_hard_kill_the_next_start_clears_the_way_and_keeps_the_data(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "data"
-    with running(data, tmp_path / "first.log") as first:
+    with running(data, tmp_path / "first.log", **LEASE) as first:
         orphans = haproxies(data)
         assert orphans
         job_id = first.submit(PROJECT / "tests" / "media" / "speech" / "one_voice.flac")
         first.process.kill()
         first.process.wait(10)
-    with running(data, tmp_path / "second.log") as second:
+    with running(data, tmp_path / "second.log", **LEASE) as second:
         assert not any(process.is_running() for process in orphans)
         answer = httpx.get(
             f"{second.base_url}/jobs/{job_id}",

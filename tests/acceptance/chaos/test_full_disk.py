@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.acceptance.chaos.clips import make_clips
-from tests.acceptance.conftest import DEMO, Service, running, wait_until
+from tests.acceptance.conftest import Service, running, wait_until
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
@@ -54,15 +54,17 @@ def put(job: dict[str, str], data: bytes) -> httpx.Response:
     return httpx.put(job["uploadUrl"], content=data, headers=headers, trust_env=False, timeout=60)
 
 
-def test_a_full_disk_costs_time_and_nothing_else(small_disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_costs_time_and_nothing_else(
+    small_disk: Path, tmp_path: Path, excerpt: Path
+) -> None:
     clip = make_clips(tmp_path / "clips")["opening"]
     log = tmp_path / "service.log"
     with running(tmp_path / "data", log, VAS_SEGMENT_SECONDS="3") as service:
-        undisturbed = {path: service.submit(path) for path in (DEMO, clip.path)}
+        undisturbed = {path: service.submit(path) for path in (excerpt, clip.path)}
         expected = {path: completed(service, job_id) for path, job_id in undisturbed.items()}
         with service.client() as client:
             late = client.create_job(clip.path.name, len(clip.data))
-        disturbed = service.submit(DEMO)
+        disturbed = service.submit(excerpt)
         wait_until(lambda: state(service, disturbed) == "processing", 60, "it runs")
         with full(small_disk):
             refused = put(late, clip.data)
@@ -70,7 +72,7 @@ def test_a_full_disk_costs_time_and_nothing_else(small_disk: Path, tmp_path: Pat
         assert refused.status_code == 503
         assert refused.headers["retry-after"].isdigit()
         assert put(late, clip.data).status_code == 200
-        assert completed(service, disturbed) == expected[DEMO]
+        assert completed(service, disturbed) == expected[excerpt]
         assert completed(service, late["jobId"]) == expected[clip.path]
 
 
