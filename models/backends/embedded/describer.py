@@ -87,7 +87,7 @@ class EmbeddedSceneDescriber:
     """SceneDescriber by classical picture measurements. Deterministic; holds no GPU.
 
     One call works on one core: OpenCV's own threads are turned off, because
-    several replicas share the machine.
+    a task has no more, and several share the machine.
     """
 
     def __init__(self) -> None:
