@@ -3,9 +3,9 @@
     .venv/bin/python -m tests.benchmarks.service_jobs [--jobs 10]
 
 Overhead of a warm service: time from the request that creates a job of a ten-second clip to the
-moment that a client, polling every 50 ms, sees it completed, less the time that the busiest model
-worked on it (models of one job work side by side). The peer of the memory figure is the same
-service idle. The last line is JSON.
+moment that a client, polling every 50 ms, sees it completed, less the time that the transcriber
+worked on it (scenes are described beside it, in the tasks). The peer of the memory figure is the
+same service idle. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ def overhead(client: ApiClient, clip: Path, settings: Settings, runs: int) -> di
 
 
 def model_seconds() -> dict[str, float]:
-    """Seconds that each served model has worked so far."""
+    """Seconds that each served model has worked so far: the embedded profile serves one."""
     from ray import serve
 
-    names = [DEPLOYMENT_NAMES[task] for task in (Task.TRANSCRIBE, Task.DESCRIBE)]
+    names = [DEPLOYMENT_NAMES[task] for task in (Task.TRANSCRIBE,)]
     handles = {name: serve.get_deployment_handle(name, app_name=APP_NAME) for name in names}
     return {name: handle.busy_seconds.remote().result() for name, handle in handles.items()}
 
