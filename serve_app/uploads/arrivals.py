@@ -35,7 +35,7 @@ _AGAIN = timedelta(seconds=2)
 class ArrivalWatch:
     """Asks the store for the files that jobs wait for. Several may run: rows are claimed.
 
-    A file is moved before its job is queued: its address stays valid for the
+    A file is copied before its job is queued: its address stays valid for the
     client, who could otherwise change it under the running job.
     """
 
@@ -103,10 +103,16 @@ class ArrivalWatch:
             return await hold_awaited(connection, item, lease=lease)
 
     async def _take_over(self, item: AwaitedUpload, arrival: Arrival) -> None:
+        """Copied, recorded, and only then removed where it was.
+
+        Whatever ends this in between, the file lies where it is looked for until its job
+        knows of it; one that is left there afterwards goes with the job's other objects.
+        """
         source, target = direct_key(item.job_id, item.slot), arrived_key(item.job_id, item.slot)
-        if await self._in_thread(lambda: self._store.take_over(source, arrival, target)):
+        if await self._in_thread(lambda: self._store.copy_arrival(source, arrival, target)):
             size_bytes = arrival.size_bytes
             await record_complete(self._world, item.job_id, item.slot, size_bytes, target)
+            await self._in_thread(lambda: self._world.objects.delete(source))
 
     async def _refuse(self, item: AwaitedUpload, arrival: Arrival) -> None:
         """Let the job run into its end at once: ingest refuses the size that is recorded here.

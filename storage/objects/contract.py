@@ -157,8 +157,8 @@ class TakesDirectUploads(Protocol):
         """What lies there now; None if nothing does (completely: no half of one is shown)."""
         ...
 
-    def take_over(self, key: str, arrival: Arrival, target_key: str) -> bool:
-        """Move it to where its address does not reach; False if it is not that version any more."""
+    def copy_arrival(self, key: str, arrival: Arrival, target_key: str) -> bool:
+        """Copy it to where its address does not reach; False if it is not that version any more."""
         ...
 
     def presigned_put_url(self, key: str, *, expires_seconds: int) -> str:

@@ -93,8 +93,8 @@ class S3Store:
             return None
         return Arrival(int(found["ContentLength"]), str(found["ETag"]))
 
-    def take_over(self, key: str, arrival: Arrival, target_key: str) -> bool:
-        """Copied inside the store, in parts where it is large, and removed where it was."""
+    def copy_arrival(self, key: str, arrival: Arrival, target_key: str) -> bool:
+        """Copied inside the store, in parts where it is large."""
         try:
             with named_errors(key):
                 self._client.copy(
@@ -106,7 +106,6 @@ class S3Store:
                 )
         except (ConflictError, ObjectNotFoundError):
             return False
-        self.delete(key)
         return True
 
     def exists(self, key: str) -> bool:

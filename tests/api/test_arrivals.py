@@ -11,12 +11,14 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from pipelines.contracts import StageError
 from serve_app.runner.reaper import Reaper
 from serve_app.runner.sources import require_allowed_sizes
 from serve_app.settings import GIB, Settings
+from serve_app.uploads import arrivals
 from serve_app.uploads.arrivals import ArrivalWatch
 from serve_app.uploads.urls import UPLOAD_PURPOSE, arrived_key, direct_key, upload_path
 from serve_app.world import World, build_world
@@ -145,6 +147,28 @@ def test_a_file_cannot_be_changed_any_more_once_its_job_is_queued(
     row = upload_of(api, job)
     assert row.received_bytes == 7
     assert bucket(api).read_bytes(row.object_key) == b"footage"
+
+
+def test_a_file_whose_arrival_could_not_be_recorded_is_found_again(
+    api: RunningApi, customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database goes away, or the runner with it, between the copy and the record."""
+    job = create(api, customer)
+    put(job["uploadUrl"], b"footage")
+
+    async def gone(*_: object) -> None:
+        raise psycopg.OperationalError("the server is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(arrivals, "record_complete", gone)
+        look(api)
+    assert state_of(api, customer, job["jobId"]) == "awaiting_upload"
+    make_due(api)
+    look(api)
+    assert state_of(api, customer, job["jobId"]) == "queued"
+    assert bucket(api).read_bytes(upload_of(api, job).object_key) == b"footage"
+    [key] = objects_of(api, job)
+    assert key.endswith("/arrived/media")
 
 
 def test_a_job_with_two_files_waits_for_both(api: RunningApi, customer: Customer) -> None:

@@ -90,16 +90,19 @@ def test_an_amazon_bucket_is_addressed_by_its_own_host_name() -> None:
     assert urlsplit(url).netloc == "footage.s3.eu-west-1.amazonaws.com"
 
 
-def test_a_file_that_arrived_is_moved_out_of_reach(store: S3Store) -> None:
+def test_a_file_that_arrived_is_copied_out_of_reach_unless_it_was_changed(store: S3Store) -> None:
     assert store.find_arrival("in/a") is None
     store.write_bytes("in/a", b"footage")
     arrival = store.find_arrival("in/a")
     assert arrival is not None
     assert arrival.size_bytes == 7
-    assert store.take_over("in/a", arrival, "source/a")
+    assert store.copy_arrival("in/a", arrival, "source/a")
     assert store.read_bytes("source/a") == b"footage"
-    assert not store.exists("in/a")
-    assert not store.take_over("in/a", arrival, "source/a")
+    store.write_bytes("in/a", b"another")
+    assert not store.copy_arrival("in/a", arrival, "source/a")
+    store.delete("in/a")
+    assert not store.copy_arrival("in/a", arrival, "source/a")
+    assert store.read_bytes("source/a") == b"footage"
 
 
 def test_the_store_says_that_it_takes_direct_uploads(store: S3Store, tmp_path: Path) -> None:
