@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -17,6 +19,8 @@ from serve_app.haproxy_front import write_front
 from serve_app.local_service import free_port
 from tests.api.uploading import TUS
 from tests.contract.calling import ContractApi
+from tests.pipelines.fetch_servers import Asked, ScriptedServer
+from tests.pipelines.fetch_servers import answer as respond
 from tests.security.households import Household
 
 Answer = Callable[[Household], httpx.Response]
@@ -224,6 +228,37 @@ def test_the_proxy_asks_for_patience_while_it_knows_of_no_application(tmp_path: 
     assert answer.status_code == 503
     assert answer.json()["code"] == "SERVICE_UNAVAILABLE"
     assert int(answer.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize("status", [500, 503])
+@pytest.mark.parametrize("ours", [True, False], ids=["in the envelope", "a line of text"])
+def test_what_serve_says_in_a_line_of_text_comes_in_the_envelope(
+    tmp_path: Path, status: int, ours: bool
+) -> None:
+    """The application's own errors pass as they are."""
+    kind, body = ("application/json", b'{"code": "OURS"}') if ours else ("text/plain", b"Internal")
+
+    def serve(_: Asked, connection: socket.socket) -> None:
+        respond(connection, status, body, content_type=kind, connection="close")
+
+    configuration, port = tmp_path / "haproxy.cfg", free_port()
+    script = write_front(tmp_path, docs_url="https://video.example.com/docs/errors")
+    with ScriptedServer(serve).running() as server:
+        address = urlsplit(server.url("/")).netloc
+        backend = f"backend api\n    server one {address}\n"
+        known = HAPROXY.replace("{port}", str(port)) + backend
+        configuration.write_text(known.replace("    default_backend none", "    use_backend api"))
+        process = subprocess.Popen([str(script), "-db", "-f", str(configuration)])
+        try:
+            got = when_up(f"http://127.0.0.1:{port}/v1/api/jobs/1")
+        finally:
+            process.terminate()
+            process.wait(10)
+    if ours:
+        assert (got.status_code, got.json()) == (status, {"code": "OURS"})
+    else:
+        assert (got.status_code, got.json()["code"]) == (503, "SERVICE_UNAVAILABLE")
+        assert int(got.headers["retry-after"]) > 0
 
 
 def test_the_proxy_keeps_the_way_to_replicas_while_their_controller_is_lost(
