@@ -39,6 +39,9 @@ QUIET_PORTS = range(20_000, 30_000)
 """Ports that are handed out by none: Linux begins at 32768, Ray's workers have 10002 to 19999
 (``ray start --min-worker-port``) and Serve's replicas begin at 30000."""
 _RUN_RECORD = "run.json"
+_HAPROXY_CONFIGURATION = "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"
+"""In the environment of all that Ray starts for a service: the run's own folder."""
+_ORPHANS_SECONDS = 10
 _LONGEST_TEMPORARY_FOLDER = LONGEST_HAPROXY_FOLDER - len("/vas-12345678/haproxy")
 
 
@@ -203,13 +206,10 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     try:
-        serve.start(http_options={"host": settings.host, "port": settings.port})
-    except (RayActorError, TimeoutError) as error:
-        log.warning("Serve's proxy did not start in time", exc_info=error)
-        message = "Ray Serve's proxy does not start in time: the machine is too busy."
-        raise ServiceStartError(message) from error
-    try:
-        serve.run(build_app(settings), name=APP_NAME, route_prefix="/")
+        with _proxy_in_time((RayActorError, TimeoutError)):
+            serve.start(http_options={"host": settings.host, "port": settings.port})
+        with _proxy_in_time(TimeoutError):
+            serve.run(build_app(settings), name=APP_NAME, route_prefix="/")
         yield
     finally:
         proxies = _proxies(run_dir)
@@ -217,6 +217,17 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
             serve.shutdown()
         for process in proxies:
             _end(process)
+
+
+@contextlib.contextmanager
+def _proxy_in_time(failures: type[Exception] | tuple[type[Exception], ...]) -> Iterator[None]:
+    """Say in a sentence what Serve raises, as one of ``failures``, where its proxy is not ready."""
+    try:
+        yield
+    except failures as error:
+        log.warning("Serve's proxy did not start in time", exc_info=error)
+        message = "Ray Serve's proxy does not start in time: the machine is too busy."
+        raise ServiceStartError(message) from error
 
 
 def _wait_until_ready(base: str) -> None:
@@ -249,27 +260,59 @@ def _proxies(run_dir: Path) -> list[psutil.Process]:
 
 
 def _record_run(data_dir: Path, run_dir: Path) -> None:
-    """Remember what a hard kill of this process would leave: a folder, proxies on the port."""
-    proxies = [[process.pid, process.create_time()] for process in _proxies(run_dir)]
-    record = {"run_dir": str(run_dir), "proxies": proxies}
+    """Remember what a hard kill of this process would leave: a folder, and who works in it."""
+    own = psutil.Process()
+    record = {"run_dir": str(run_dir), "service": [own.pid, own.create_time()]}
     (data_dir / _RUN_RECORD).write_text(json.dumps(record))
 
 
 def _clear_earlier_run(data_dir: Path) -> None:
-    """Remove what an earlier, killed service of this data folder left behind."""
+    """Remove what an earlier, killed service of this data folder left behind.
+
+    Its proxy outlives it for good, its replicas for seconds, in which the one that looks after the
+    proxy may start it again: on our port, beside ours. Raises ServiceStartError while it runs.
+    """
     path = data_dir / _RUN_RECORD
     if not path.exists():
         return
     record = json.loads(path.read_text())
-    for pid, created in record["proxies"]:
+    pid, created = record.get("service", (0, 0.0))
+    if pid != os.getpid() and _runs(pid, created):
+        raise ServiceStartError(f"{data_dir} is in use by a running service, process {pid}.")
+    run_dir = Path(record["run_dir"])
+    orphans = _processes_of(run_dir)
+    for process in orphans:
+        log.warning("ending the orphaned process %s", process.pid)
         with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(pid)
-            # The same id at another start time is somebody else's process.
-            if process.create_time() == created and process.name() == "haproxy":
-                log.warning("ending the orphaned proxy %s", pid)
-                _end(process)
-    shutil.rmtree(record["run_dir"], ignore_errors=True)
+            process.kill()
+    psutil.wait_procs(orphans, _ORPHANS_SECONDS)
+    shutil.rmtree(run_dir, ignore_errors=True)
     path.unlink()
+
+
+def _runs(pid: int, created: float) -> bool:
+    """Whether it is this process still: the same id at another start time is somebody else's."""
+    try:
+        process = psutil.Process(pid)
+        return process.create_time() == created and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _processes_of(run_dir: Path) -> list[psutil.Process]:
+    """Processes that Ray started for the run in ``run_dir``, the proxies among them.
+
+    Known by the configuration that their environment names, or, where a process has written its
+    title over that, by the files that it writes to.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            places = [process.environ().get(_HAPROXY_CONFIGURATION, "")]
+            places += [file.path for file in process.open_files() if file.mode != "r"]
+            if any(Path(place).is_relative_to(run_dir) for place in places):
+                found.append(process)
+    return found
 
 
 def _end(process: psutil.Process) -> None:

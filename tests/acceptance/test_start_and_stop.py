@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import httpx
 import psutil
 import pytest
 
+from serve_app import local_service
+from serve_app.local_service import ServiceStartError
 from tests.acceptance.conftest import Service, running, wait_until
 from tests.conftest import PROJECT
 
@@ -22,12 +25,8 @@ LEASE = {"VAS_LEASE_SECONDS": "6"}
 
 def haproxies(data: Path) -> list[psutil.Process]:
     """HAProxy processes below this service, or left by it."""
-    record = (data / "run.json").read_text()
-    return [
-        process
-        for process in psutil.process_iter(["name", "pid"])
-        if process.info["name"] == "haproxy" and f"[{process.pid}, " in record
-    ]
+    record = json.loads((data / "run.json").read_text())
+    return local_service._proxies(Path(record["run_dir"]))
 
 
 def test_a_port_in_use_is_said_in_a_sentence(tmp_path: Path) -> None:
@@ -44,18 +43,32 @@ def test_a_port_in_use_is_said_in_a_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
+def test_a_folder_that_a_running_service_has_is_not_cleared_under_it(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        created = psutil.Process(other.pid).create_time()
+        record = {"run_dir": str(tmp_path / "run"), "service": [other.pid, created]}
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run.json").write_text(json.dumps(record))
+        with pytest.raises(ServiceStartError, match=f"in use by .* process {other.pid}"):
+            local_service._clear_earlier_run(tmp_path)
+        assert (tmp_path / "run").exists()
+        other.kill()
+    local_service._clear_earlier_run(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_after_a_hard_kill_the_next_start_clears_the_way_and_keeps_the_data(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "data"
     with running(data, tmp_path / "first.log", **LEASE) as first:
-        orphans = haproxies(data)
-        assert orphans
+        assert haproxies(data)
+        orphans = first.processes() + haproxies(data)
         job_id = first.submit(PROJECT / "tests" / "media" / "speech" / "one_voice.flac")
         first.process.kill()
         first.process.wait(10)
     with running(data, tmp_path / "second.log", **LEASE) as second:
-        assert not any(process.is_running() for process in orphans)
+        assert [process for process in orphans if process.is_running()] == []
         answer = httpx.get(
             f"{second.base_url}/jobs/{job_id}",
             headers={"X-API-Key": first.api_key},

@@ -221,6 +221,14 @@ def test_a_proxy_that_does_not_start_is_said_in_a_sentence(
         pass
 
 
+def test_a_proxy_that_does_not_come_to_serve_is_said_in_a_sentence() -> None:
+    with (
+        pytest.raises(ServiceStartError, match="does not start in time"),
+        local_service._proxy_in_time(TimeoutError),
+    ):
+        raise TimeoutError("Proxies not available after 60s.")
+
+
 def test_a_folder_too_deep_for_its_sockets_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HaproxyFolderError, match="name a shorter folder"):
         node_environment(Settings(), tmp_path / ("x" * 40))
