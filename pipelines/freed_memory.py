@@ -11,7 +11,7 @@ def release_free_memory() -> None:
     """Give what the C library keeps of freed memory back to the system, where it can (glibc).
 
     It keeps pages that are free among others that are not, more of them the longer
-    a process works on pieces of changing size. Takes milliseconds, and blocks no other thread.
+    a process works on pieces of changing size. Other Python threads go on meanwhile.
     """
     trim = _malloc_trim()
     if trim is not None:

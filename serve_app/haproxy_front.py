@@ -63,8 +63,8 @@ _BUSY = (
     "http-response return status 503 errorfile {error}"
     " if { status 500 503 } !{ res.hdr(content-type) -m beg application/json }"
 )
-"""Serve answers in a line of text, ahead of the application, what is beyond a replica's queue (503)
-and what meets a replica that is going away (500): the application's own errors are JSON."""
+"""Serve refuses what is beyond a replica's queue in a line of text, ahead of the application, and
+seldom says 500 in one (seen while everything was broken): the application's own errors are JSON."""
 
 _NO_APPLICATION = "http-request return status 503 errorfile {error}"
 """Serve says 404 of every path while it has none. Clients take 404 for final; ours is the only

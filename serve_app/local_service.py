@@ -206,7 +206,7 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     try:
-        with _proxy_in_time((RayActorError, TimeoutError)):
+        with _proxy_in_time(RayActorError, TimeoutError):
             serve.start(http_options={"host": settings.host, "port": settings.port})
         with _proxy_in_time(TimeoutError):
             serve.run(build_app(settings), name=APP_NAME, route_prefix="/")
@@ -220,7 +220,7 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _proxy_in_time(failures: type[Exception] | tuple[type[Exception], ...]) -> Iterator[None]:
+def _proxy_in_time(*failures: type[Exception]) -> Iterator[None]:
     """Say in a sentence what Serve raises, as one of ``failures``, where its proxy is not ready."""
     try:
         yield
@@ -276,7 +276,7 @@ def _clear_earlier_run(data_dir: Path) -> None:
     if not path.exists():
         return
     record = json.loads(path.read_text())
-    pid, created = record.get("service", (0, 0.0))
+    pid, created = record.get("service", (0, 0.0))  # records of before knew it not
     if pid != os.getpid() and _runs(pid, created):
         raise ServiceStartError(f"{data_dir} is in use by a running service, process {pid}.")
     run_dir = Path(record["run_dir"])

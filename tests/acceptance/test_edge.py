@@ -27,7 +27,7 @@ from tests.contract.document_cases import BOUNDS, SCHEMA, Visitors, call_operati
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
-SETTLING_SECONDS = 12.0
+SETTLING_SECONDS = 20.0
 """In which a new controller finds the replicas, and tells the proxy of them."""
 EXAMPLES = int(os.environ.get("VAS_SCHEMATHESIS_EXAMPLES", "1"))
 
@@ -121,9 +121,9 @@ def test_the_loss_of_the_controller_is_no_loss_of_the_service(edge: Service) -> 
         while time.monotonic() < settled:
             time.sleep(0.1)
             replaced()
-        wait_until(lambda: replaced() and seen[-1] == 200, 20, "it answers again")
     print(Counter(seen))
     assert set(seen) <= {200, 503}
+    assert seen[-1] == 200
 
 
 def test_while_no_replica_can_answer_the_proxy_says_so_in_the_envelope(edge: Service) -> None:

@@ -13,7 +13,7 @@ from tests.acceptance.conftest import Service, running, wait_until
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
-STOP_SECONDS = 180
+STOP_SECONDS = 60
 TUS = {"Tus-Resumable": "1.0.0"}
 PATCH = TUS | {"Content-Type": "application/offset+octet-stream"}
 
@@ -30,7 +30,7 @@ def test_a_stopped_service_hands_over_its_jobs_and_uploads(tmp_path: Path, excer
         family = first.processes()
         first.process.send_signal(signal.SIGTERM)
         assert first.process.wait(STOP_SECONDS) == 0
-        gone = psutil.wait_procs(family, 45)
+        gone = psutil.wait_procs(family, 15)
         assert gone[1] == [], "processes are left over"
     with running(data, tmp_path / "second.log", VAS_SEGMENT_SECONDS="5") as second:
         service = Service(second.process, second.base_url, first.api_key, data, second.port)

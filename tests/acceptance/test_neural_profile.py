@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from models.contracts import ShotAngle, ShotType
 from models.sources import DEPLOYMENT_NAMES
-from tests.acceptance.conftest import EXCERPT_SECONDS, Service, running
+from tests.acceptance.conftest import DEMO, Service, running
 from tests.conftest import PROJECT
 from tests.models.tiny_folder import fill_models_folder
 
@@ -41,16 +40,15 @@ def neural(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield started
 
 
-def test_a_job_goes_through_the_neural_models(neural: Service, excerpt: Path) -> None:
+def test_a_job_goes_through_the_neural_models(neural: Service) -> None:
     titles = [" ".join(process.cmdline()) for process in neural.processes()]
     for name in DEPLOYMENT_NAMES.values():
         assert any(f"ServeReplica:vas:{name}" in title for title in titles), name
-    job_id = neural.submit(excerpt)
+    job_id = neural.submit(DEMO)
     assert neural.ended(job_id, 400)["state"] == "completed"
     results = neural.results(job_id)
     cuts = [scene["startTime"] for scene in results["scenes"][1:]]
     truth = [cut["time_ms"] / 1000 for cut in TRUTH["cuts"]]
-    truth = [seconds for seconds in truth if seconds < EXCERPT_SECONDS]
     assert cuts == pytest.approx(truth, abs=TWO_FRAMES_SECONDS)
     for scene in results["scenes"]:
         assert scene["description"].strip()

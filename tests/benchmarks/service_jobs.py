@@ -80,12 +80,10 @@ def overhead(client: ApiClient, clip: Path, settings: Settings, runs: int) -> di
         job_id = submit(client, clip)
         job = wait(client, job_id)
         total = time.perf_counter() - started
-        worked = {name: model_seconds()[name] - seconds for name, seconds in before.items()}
+        worked = model_seconds() - before
         assert job["state"] == "completed", job
         if number >= 2:
-            samples.append(
-                {"total": total, "model": max(worked.values()), **stages(settings, job_id)}
-            )
+            samples.append({"total": total, "model": worked, **stages(settings, job_id)})
     medians = {
         name: round(statistics.median(sample[name] for sample in samples), 3) for name in samples[0]
     }
@@ -98,13 +96,13 @@ def overhead(client: ApiClient, clip: Path, settings: Settings, runs: int) -> di
     }
 
 
-def model_seconds() -> dict[str, float]:
-    """Seconds that each served model has worked so far: the embedded profile serves one."""
+def model_seconds() -> float:
+    """Seconds that the one model that the embedded profile serves has worked so far."""
     from ray import serve
 
-    names = [DEPLOYMENT_NAMES[task] for task in (Task.TRANSCRIBE,)]
-    handles = {name: serve.get_deployment_handle(name, app_name=APP_NAME) for name in names}
-    return {name: handle.busy_seconds.remote().result() for name, handle in handles.items()}
+    name = DEPLOYMENT_NAMES[Task.TRANSCRIBE]
+    handle = serve.get_deployment_handle(name, app_name=APP_NAME)
+    return float(handle.busy_seconds.remote().result())
 
 
 def stages(settings: Settings, job_id: str) -> dict[str, float]:

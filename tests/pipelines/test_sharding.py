@@ -63,6 +63,7 @@ def analyse(folder: Path, segment_seconds: float) -> dict[str, Any]:
     }
 
 
+@pytest.mark.timeout(600)  # the whole pipeline, three times
 @pytest.mark.usefixtures("ray_session")
 def test_sharding_changes_neither_scenes_nor_thumbnails_nor_words(tmp_path: Path) -> None:
     results = {

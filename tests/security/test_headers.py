@@ -219,12 +219,7 @@ def test_the_proxy_asks_for_patience_while_it_knows_of_no_application(tmp_path: 
     configuration, port = tmp_path / "haproxy.cfg", free_port()
     configuration.write_text(HAPROXY.replace("{port}", str(port)))
     script = write_front(tmp_path, docs_url="https://video.example.com/docs/errors")
-    process = subprocess.Popen([str(script), "-db", "-f", str(configuration)])
-    try:
-        answer = when_up(f"http://127.0.0.1:{port}/v1/api/jobs/1")
-    finally:
-        process.terminate()
-        process.wait(10)
+    answer = answer_of(script, configuration, port)
     assert answer.status_code == 503
     assert answer.json()["code"] == "SERVICE_UNAVAILABLE"
     assert int(answer.headers["retry-after"]) > 0
@@ -248,12 +243,7 @@ def test_what_serve_says_in_a_line_of_text_comes_in_the_envelope(
         backend = f"backend api\n    server one {address}\n"
         known = HAPROXY.replace("{port}", str(port)) + backend
         configuration.write_text(known.replace("    default_backend none", "    use_backend api"))
-        process = subprocess.Popen([str(script), "-db", "-f", str(configuration)])
-        try:
-            got = when_up(f"http://127.0.0.1:{port}/v1/api/jobs/1")
-        finally:
-            process.terminate()
-            process.wait(10)
+        got = answer_of(script, configuration, port)
     if ours:
         assert (got.status_code, got.json()) == (status, {"code": "OURS"})
     else:
@@ -276,6 +266,16 @@ def test_the_proxy_keeps_the_way_to_replicas_while_their_controller_is_lost(
         subprocess.run(command, capture_output=True, timeout=30, check=True)
         reached.append("server one" in configuration.read_text())
     assert reached == [False, True, True]
+
+
+def answer_of(script: Path, configuration: Path, port: int) -> httpx.Response:
+    """What a client gets from the proxy while it runs on ``configuration``."""
+    process = subprocess.Popen([str(script), "-db", "-f", str(configuration)])
+    try:
+        return when_up(f"http://127.0.0.1:{port}/v1/api/jobs/1")
+    finally:
+        process.terminate()
+        process.wait(10)
 
 
 def when_up(url: str) -> httpx.Response:
