@@ -12,6 +12,7 @@ from ray import serve
 
 from models.probes import PROBES
 from models.registry import REGISTRY, Task, open_model
+from models.sources import CALL_TIMEOUT_SECONDS
 
 _PROBE_SECONDS = 30.0
 """An idle replica proves that often that its model still answers."""
@@ -59,7 +60,7 @@ class ModelReplica:
         self._model = open_model(profile, task, models_dir)
         self._busy_seconds = 0.0
         self._answered_at = 0.0
-        self._under_way = 0
+        self._begun: dict[object, float] = {}
         self._batch_sizes: dict[int, int] = {}
         self._gather.set_max_batch_size(entry.max_batch)
         self._gather.set_batch_wait_timeout_s(entry.batch_wait_seconds)
@@ -76,11 +77,12 @@ class ModelReplica:
 
     async def _work(self, items: list[Any]) -> list[Any]:
         started = time.perf_counter()
-        self._under_way += 1
+        call = object()
+        self._begun[call] = time.monotonic()
         try:
             results = await asyncio.to_thread(METHODS[self._task], self._model, items)
         finally:
-            self._under_way -= 1
+            del self._begun[call]
             seconds = time.perf_counter() - started
             self._busy_seconds += seconds
         if self._observer is not None:
@@ -92,9 +94,13 @@ class ModelReplica:
     async def check_health(self) -> None:
         """A real inference where none has succeeded lately; its error makes Serve replace us.
 
-        A call under way says more than a probe behind it, and callers bound it.
+        A call under way says more than a probe behind it. One that nobody waits for any more
+        hangs, and its place is taken until the process ends. Raises RuntimeError then.
         """
-        if self._under_way or time.monotonic() - self._answered_at < _PROBE_SECONDS:
+        now = time.monotonic()
+        if any(now - begun > CALL_TIMEOUT_SECONDS for begun in self._begun.values()):
+            raise RuntimeError("A call of the model does not come to an end.")
+        if self._begun or time.monotonic() - self._answered_at < _PROBE_SECONDS:
             return
         await asyncio.to_thread(METHODS[self._task], self._model, [PROBES[self._task]()])
         self._answered_at = time.monotonic()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pipelines.awaited_rows import rows_as_they_come
 from pipelines.contracts import StageCode, StageError, StageStoppedError
 from pipelines.freed_memory import release_free_memory
 from pipelines.pacing import paced
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 Step = Callable[[Row], Row]
 
+_LISTEN_SECONDS = 0.5
 _ATTEMPTS = 2
 """How often a step is tried on one row in one worker before its failure is final."""
 
@@ -147,18 +150,28 @@ def run_chain(
 ) -> list[Row]:
     """Run ``dataset`` and return its rows in order of completion.
 
-    Raises StageStoppedError if a step met the stop marker or ``control`` says
+    ``control`` is asked while no row comes, too: tasks that cannot begin, or never end, are then
+    cancelled. Raises StageStoppedError if a step met the stop marker or ``control`` says
     so, StageError with the failed step's code, StageError with
     PROCESSING_FAILED if rows went missing, and ObjectStoreUnavailableError if
     the store was away for a step, or a disk full: nobody's fault, worth another try later.
     """
-    return collected(
-        dataset.iter_rows(),
-        control,
-        rows_expected=rows_expected,
-        progress_from=progress_from,
-        progress_to=progress_to,
-    )
+    with contextlib.closing(rows_as_they_come(dataset, _LISTEN_SECONDS)) as rows:
+        return collected(
+            _heeding(rows, control),
+            control,
+            rows_expected=rows_expected,
+            progress_from=progress_from,
+            progress_to=progress_to,
+        )
+
+
+def _heeding(rows: Iterator[Row | None], control: Control) -> Iterator[Row]:
+    for row in rows:
+        if row is None:
+            control.check()
+        else:
+            yield row
 
 
 def collected(

@@ -1,6 +1,10 @@
-"""What Ray Data keeps for ever of each dataset, kept no longer: a service makes datasets for ever.
+"""What Ray Data does for ever with each dataset, done no longer: a service makes datasets for ever.
 
-Ray 2.60 keeps of a dataset, until the process or the cluster ends:
+Ray 2.60 tries a task again, without end, whose worker or node is lost: what kills its worker each
+time would never end. Here it is tried four times. (``Dataset.map`` takes a limit as one of the
+``ray_remote_args`` that Ray 2.64 is to have no more.)
+
+It keeps of a dataset, until the process or the cluster ends:
 
 - time series of more than 80 metrics for each operator, in the actor that collects them and in the
   agent of the node (ray-project/ray, issue 65029): most of 2.6 MB a job over a soak of 500. What
@@ -25,6 +29,7 @@ _REPORTS = (
     "update_execution_metrics",
     "update_iteration_metrics",
 )
+_RETRIES = 3
 _COORDINATOR = "AutoscalingCoordinator"
 """Name and namespace of the actor that shares the cluster out among datasets."""
 
@@ -41,7 +46,7 @@ def let_go_of_datasets() -> None:
 
     for name in _REPORTS:
         _replace(stats._StatsManager, name, lambda _: staticmethod(_nothing))  # noqa: SLF001
-    _replace(operator, "cached_remote_fn", _without_labels)
+    _replace(operator, "cached_remote_fn", _with_an_end)
     _replace(coordinator, "get_or_create_autoscaling_coordinator", _looked_for)
 
 
@@ -53,9 +58,9 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Instead of a report."""
 
 
-def _without_labels(remote_function: Any) -> Any:
+def _with_an_end(remote_function: Any) -> Any:
     def shared(function: Any, *, _labels: Any = None, **options: Any) -> Any:
-        return remote_function(function, **options)
+        return remote_function(function, **{"max_retries": _RETRIES} | options)
 
     return shared
 

@@ -70,13 +70,13 @@ def running_service(settings: Settings) -> Iterator[str]:
         require_free_port(settings.host, settings.port)
         if settings.metrics_port is not None:
             require_free_port("127.0.0.1", settings.metrics_port)
+        _record_run(settings.data_dir, run_dir)
+        stack.callback((settings.data_dir / _RUN_RECORD).unlink, missing_ok=True)
         stack.enter_context(_ray(settings, run_dir))
         stack.enter_context(_serve(settings, run_dir))
         base = f"http://{reachable(settings.host)}:{settings.port}"
         _wait_until_ready(base)
-        _record_run(settings.data_dir, run_dir)
         yield f"{base}/v1/api"
-    (settings.data_dir / _RUN_RECORD).unlink(missing_ok=True)
 
 
 def _require_what_is_named(settings: Settings) -> None:
@@ -107,11 +107,20 @@ def prepared(settings: Settings) -> Iterator[Settings]:
 
 def _own_secret_key(data_dir: Path) -> str:
     path = data_dir / "secret.key"
-    with contextlib.suppress(FileExistsError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(secrets.token_urlsafe(48))
+    if not path.exists() or not path.read_text():
+        _write_whole(path, secrets.token_urlsafe(48))
     return path.read_text()
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """All of it or nothing, readable by us alone, whatever the machine does meanwhile."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    part.replace(path)
 
 
 @contextlib.contextmanager
@@ -263,7 +272,7 @@ def _record_run(data_dir: Path, run_dir: Path) -> None:
     """Remember what a hard kill of this process would leave: a folder, and who works in it."""
     own = psutil.Process()
     record = {"run_dir": str(run_dir), "service": [own.pid, own.create_time()]}
-    (data_dir / _RUN_RECORD).write_text(json.dumps(record))
+    _write_whole(data_dir / _RUN_RECORD, json.dumps(record))
 
 
 def _clear_earlier_run(data_dir: Path) -> None:
@@ -275,7 +284,13 @@ def _clear_earlier_run(data_dir: Path) -> None:
     path = data_dir / _RUN_RECORD
     if not path.exists():
         return
-    record = json.loads(path.read_text())
+    try:
+        record = json.loads(path.read_text())
+    except ValueError:
+        # Written by a version that wrote it in place, as the machine went down: it says nothing.
+        log.warning("%s is unreadable and left out of account", path)
+        path.unlink()
+        return
     pid, created = record.get("service", (0, 0.0))  # records of before knew it not
     if pid != os.getpid() and _runs(pid, created):
         raise ServiceStartError(f"{data_dir} is in use by a running service, process {pid}.")

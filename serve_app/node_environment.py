@@ -39,6 +39,8 @@ SERVE_ENVIRONMENT = {
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "0",
     # Ray would keep what it knows of the last 100,000 tasks.
     "RAY_task_events_max_num_task_in_gcs": "2000",
+    # Ray would try a task for ever that is killed for the memory it takes; it waits 1, 2, 4, ... s.
+    "RAY_task_oom_retries": "6",
     # Each process has some 30 threads; without a limit glibc keeps freed memory for each of them.
     "MALLOC_ARENA_MAX": "2",
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from storage.tables import jobs, uploads
 from storage.types import JobState, Tier
+from storage.uploads import MOST_LATE
 
 SHORTEST_PAUSE_SECONDS = 1
 LONGEST_PAUSE_SECONDS = 10
@@ -61,6 +62,30 @@ async def claim_awaited(connection: AsyncConnection, *, limit: int) -> list[Awai
     )
     rows = (await connection.execute(statement)).mappings()
     return [AwaitedUpload(**(dict(row) | {"tier": Tier(row["tier"])})) for row in rows]
+
+
+async def awaited_past_upload(
+    connection: AsyncConnection, *, grace: timedelta, limit: int
+) -> list[tuple[uuid.UUID, str, bool]]:
+    """Job and slot of up to ``limit`` files that never came and whose time was over ``grace``
+    ago, those longest over first; with each whether it is over for longer than MOST_LATE."""
+    query = (
+        select(
+            uploads.c.job_id,
+            uploads.c.slot,
+            (jobs.c.upload_expires_at < func.now() - MOST_LATE).label("too_late"),
+        )
+        .join(jobs, jobs.c.id == uploads.c.job_id)
+        .where(
+            jobs.c.state == JobState.AWAITING_UPLOAD,
+            uploads.c.completed_at.is_(None),
+            jobs.c.upload_expires_at < func.now() - grace,
+        )
+        .order_by(jobs.c.upload_expires_at)
+        .limit(limit)
+    )
+    rows = await connection.execute(query)
+    return [(row.job_id, row.slot, row.too_late) for row in rows]
 
 
 async def hold_awaited(

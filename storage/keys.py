@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import RowMapping, Text, cast, delete, func, insert, select, update
+from sqlalchemy import RowMapping, Text, cast, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -62,6 +62,7 @@ class IssuedKey:
     display_key: str
     created_at: datetime
     expires_at: datetime | None
+    benefit_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,11 @@ async def get_account(connection: AsyncConnection, name_or_id: str) -> Account:
 
 
 async def create_key(
-    connection: AsyncConnection, account_id: uuid.UUID, *, expires_at: datetime | None = None
+    connection: AsyncConnection,
+    account_id: uuid.UUID,
+    *,
+    expires_at: datetime | None = None,
+    benefit_id: str | None = None,
 ) -> IssuedKey:
     """A new active key for the account."""
     secret = new_secret(KEY_PREFIX)
@@ -132,11 +137,13 @@ async def create_key(
             last_four=secret[-4:],
             status=KeyStatus.ACTIVE,
             expires_at=expires_at,
+            benefit_id=benefit_id,
         )
         .returning(api_keys.c.created_at)
     )
     created_at = (await connection.execute(statement)).scalar_one()
-    return IssuedKey(key_id, secret, display_key(secret[-4:]), created_at, expires_at)
+    shown = display_key(secret[-4:])
+    return IssuedKey(key_id, secret, shown, created_at, expires_at, benefit_id)
 
 
 def display_key(last_four: str) -> str:
@@ -191,21 +198,24 @@ def _key_record(row: RowMapping) -> KeyRecord:
 async def rotate_key(
     connection: AsyncConnection, account_id: uuid.UUID, key_id: uuid.UUID
 ) -> IssuedKey | None:
-    """Replace an active key of the account by a new one; None if there is no such key."""
+    """Replace a key of the account that still opens it by a new one; None if there is none."""
     statement = (
         update(api_keys)
         .where(
             api_keys.c.id == key_id,
             api_keys.c.account_id == account_id,
             api_keys.c.status == KeyStatus.ACTIVE,
+            or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > func.now()),
         )
         .values(status=KeyStatus.ROTATED)
-        .returning(api_keys.c.expires_at)
+        .returning(api_keys.c.expires_at, api_keys.c.benefit_id)
     )
     row = (await connection.execute(statement)).first()
     if row is None:
         return None
-    return await create_key(connection, account_id, expires_at=row.expires_at)
+    return await create_key(
+        connection, account_id, expires_at=row.expires_at, benefit_id=row.benefit_id
+    )
 
 
 async def exchange_sign_in_link(connection: AsyncConnection, token: str) -> str | None:

@@ -8,16 +8,20 @@ bytes come, so that a dead process holds nothing for long.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, exists, func, insert, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from storage.tables import jobs, uploads
 from storage.types import JobState
 
 MEDIA_SLOT = "media"
+
+_AT_ONCE = 100
+"""Bounds the transaction: it holds their accounts until it ends."""
 
 MOST_LATE = timedelta(hours=6)
 """An upload that began in time may go on for so long: the largest file at 40 Mbit/s."""
@@ -251,9 +255,12 @@ async def forget_writer(
 
 
 async def jobs_past_upload(
-    connection: AsyncConnection, *, grace: timedelta = timedelta(0)
+    connection: AsyncConnection,
+    *,
+    grace: timedelta = timedelta(0),
+    among: Collection[uuid.UUID] | None = None,
 ) -> list[uuid.UUID]:
-    """Jobs whose upload time has been over for ``grace`` and whose files never came, locked.
+    """Up to 100 jobs, locked, whose upload time has been over for ``grace`` without their files.
 
     A file that is still coming in holds its job open, up to MOST_LATE.
     """
@@ -267,7 +274,10 @@ async def jobs_past_upload(
             jobs.c.state == JobState.AWAITING_UPLOAD,
             jobs.c.upload_expires_at < func.now() - grace,
             or_(~in_flight, jobs.c.upload_expires_at < func.now() - MOST_LATE),
+            true() if among is None else jobs.c.id.in_(among),
         )
+        .order_by(jobs.c.upload_expires_at)
+        .limit(_AT_ONCE)
         .with_for_update(of=jobs, skip_locked=True)
     )
     return list((await connection.execute(query)).scalars())

@@ -5,15 +5,14 @@ Tasks store outcomes; the driver alone commits them, some at a time, in order of
 
 from __future__ import annotations
 
+import contextlib
 import json
-import queue
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pipelines.awaited_rows import rows_as_they_come
 from pipelines.backfilling.item_work import ItemWork, outcome_of
 from pipelines.backfilling.outcome import Item
 from pipelines.backfilling.output import Output
@@ -97,33 +96,41 @@ def run_items(
     ready is committed first.
     """
     committer = _Committer(output, work.out.work_store(), tally, pacing)
-    rows, feeder = _in_background(_dataset(items, work, pacing))
     said_seconds = clock()
-    try:
-        while (row := _next(rows)) is not _END:
-            if stopping():
-                raise RunStoppedError("Interrupted.")
-            now = clock()
-            if row is not None:
-                committer.take(_checked(row), now)
-            committer.commit_if_due(now)
-            if now - said_seconds >= pacing.progress_seconds:
-                said_seconds = now
-                say(tally.line(now))
-        # Ray Data's own tidying up must be over before somebody shuts Ray down.
-        feeder.join()
-    finally:
-        committer.commit()
+    with contextlib.closing(_finished(_dataset(items, work, pacing))) as rows:
+        try:
+            for row in rows:
+                if stopping():
+                    raise RunStoppedError("Interrupted.")
+                now = clock()
+                if row is not None:
+                    committer.take(row, now)
+                committer.commit_if_due(now)
+                if now - said_seconds >= pacing.progress_seconds:
+                    said_seconds = now
+                    say(tally.line(now))
+        finally:
+            committer.commit()
     if tally.left:
         raise RunStoppedError(f"{tally.left} items were not finished.")
 
 
-def _checked(row: Row | BaseException) -> Row:
-    if isinstance(row, BaseException):
-        raise RunStoppedError(f"Ray ended the run: {_first_line(row)}") from row
-    if row["failure"]:
+def _finished(dataset: Dataset) -> Generator[Row | None, None, None]:
+    """The rows as they come, None after each moment without one. Raises RunStoppedError."""
+    with contextlib.closing(rows_as_they_come(dataset, _TICK_SECONDS)) as rows:
+        try:
+            for row in rows:
+                _require_success(row)
+                yield row
+        except RunStoppedError:
+            raise
+        except Exception as error:
+            raise RunStoppedError(f"Ray ended the run: {_first_line(error)}") from error
+
+
+def _require_success(row: Row | None) -> None:
+    if row is not None and row["failure"]:
         raise RunStoppedError(f"The output is away: {row['failure']}")
-    return row
 
 
 def _first_line(error: BaseException) -> str:
@@ -167,36 +174,3 @@ def _most_on_gpus(pacing: Pacing) -> int:
 
     gpus = ray.cluster_resources().get("GPU", 0.0)
     return max(1, int(gpus / pacing.gpus_an_item))
-
-
-class _End:
-    """Nothing more comes."""
-
-
-_END = _End()
-_Rows = queue.SimpleQueue[Any]
-
-
-def _in_background(dataset: Dataset) -> tuple[_Rows, threading.Thread]:
-    """The rows as they come, from a thread: the one that commits must not wait for them."""
-    rows: _Rows = queue.SimpleQueue()
-    feeder = threading.Thread(target=partial(_feed, dataset, rows), name="items", daemon=True)
-    feeder.start()
-    return rows, feeder
-
-
-def _feed(dataset: Dataset, rows: _Rows) -> None:
-    try:
-        for row in dataset.iter_rows():
-            rows.put(row)
-    except BaseException as error:
-        rows.put(error)
-    rows.put(_END)
-
-
-def _next(rows: _Rows) -> Any:
-    """A row, an exception, _END, or None after a moment in which nothing came."""
-    try:
-        return rows.get(timeout=_TICK_SECONDS)
-    except queue.Empty:
-        return None

@@ -36,6 +36,7 @@ from pipelines.sources.address_ranges import (
 DEFAULT_PORTS = {"http": 80, "https": 443}
 MAX_URL_LENGTH = 8192
 """Characters. Signed storage links with session tokens reach about 2,500."""
+MAX_CALLBACK_URL_LENGTH = 2048
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<rest>[^#]*)")
 """RFC 3986, appendix B, for URLs with an authority; the fragment is left out."""
@@ -181,6 +182,8 @@ def check_callback_url(
     A policy with ``allow_http_callbacks`` lifts the rules on scheme and port.
     Raises as ``check_url_text`` does.
     """
+    if len(url) > MAX_CALLBACK_URL_LENGTH:
+        raise InvalidUrlError(f"it has more than {MAX_CALLBACK_URL_LENGTH} characters")
     schemes = ("http", "https") if policy.allow_http_callbacks else ("https",)
     parsed = check_url_text(url, schemes=schemes, policy=policy)
     if standard_port_only and not policy.allow_http_callbacks and parsed.port != 443:

@@ -33,7 +33,10 @@ _OFFSET = (
     "Milliseconds; positive: the audio starts that much after the picture. "
     "Required where the sync mode is `offset`."
 )
-_SYNC = "How the audio is aligned: by itself (`auto`), by timecode, or by the given offset."
+_SYNC = (
+    "How the audio is aligned: by itself (`auto`), by timecode, or by the given offset, which is "
+    "what happens where an offset is given and no mode."
+)
 _TOKEN = "Sent as `Authorization: Bearer` to this URL's own origin only."  # noqa: S105
 
 _NOTES: dict[str, tuple[str, dict[str, Any]]] = {

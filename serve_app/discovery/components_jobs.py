@@ -217,6 +217,7 @@ def _programme_clip() -> Schema:
             "fileName": nullable(text("Its name.")),
             "startTime": nullable(number(f"Seconds. {known_later}", minimum=0)),
             "durationSeconds": nullable(number(known_later, minimum=0)),
+            "metadata": {**reference("Metadata"), "description": "The clip's own, as given."},
         },
     )
 

@@ -25,6 +25,8 @@ BLOCKED = _words(
     "exe dll msi com bat cmd ps1 vbs js mjs jar sh bash py pl rb php apk app dmg deb rpm scr lnk"
     " iso bin so dylib"
 )
+_OF_ADDRESSES = frozenset(_words("com php pl py rb"))
+"""At the end of an address they belong to a host or to a program of the server, not to the file."""
 UNKNOWN_EXTENSIONS = "accepted"
 
 
@@ -32,6 +34,12 @@ def extension(file_name: str) -> str:
     """The lower-case extension without its dot; empty if there is none."""
     stem, dot, suffix = file_name.rpartition(".")
     return suffix.lower() if dot and stem else ""
+
+
+def in_address(file_name: str) -> str:
+    """The name at the end of an address, without an extension that says nothing of the file."""
+    suffix = extension(file_name)
+    return file_name[: -len(suffix) - 1] if suffix in _OF_ADDRESSES else file_name
 
 
 def raw_family(file_name: str) -> str | None:

@@ -11,9 +11,10 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic_core import PydanticCustomError
 
-from serve_app.errors import ApiError, ErrorCode
+from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.http.urls import require_callback_url, require_media_url
-from serve_app.jobs.formats import tier_of
+from serve_app.jobs.formats import in_address, tier_of
+from serve_app.jobs.metadata import check_metadata
 from serve_app.jobs.schemas import (
     AudioTrackOptions,
     Clip,
@@ -102,9 +103,10 @@ def plan_from_url(planner: Planner, body: CreateJobFromUrlBody) -> JobPlan:
     callback = _callback(planner, body)
     clip = _clip(planner, body.url, body.downloadToken, body.provider, "url")
     name = body.fileName or _name_in(body.url)
-    tier = _tier(planner, name, "url" if body.fileName is None else "fileName")
+    tier = _tier_of_fetched(planner, body.url, body.fileName, "url", "fileName")
     audio: list[dict[str, Any]] = []
     if body.audioUrl is not None:
+        _tier_of_fetched(planner, body.audioUrl, None, "audioUrl")
         audio.append(
             _single_audio(body)
             | _clip(planner, body.audioUrl, body.audioDownloadToken, None, "audioUrl")
@@ -137,8 +139,8 @@ def plan_batch(planner: Planner, body: CreateBatchBody) -> list[JobPlan]:
     names = [clip.fileName or _name_in(clip.sourceUrl) for clip in body.clips]
     clips = [clip | {"name": name} for clip, name in zip(clips, names, strict=True)]
     tiers = [
-        _tier(planner, name, _name_param(index, body.clips[index]))
-        for index, name in enumerate(names)
+        _tier_of_fetched(planner, c.sourceUrl, c.fileName, *_clip_params(i))
+        for i, c in enumerate(body.clips)
     ]
     mode = ProcessingMode(body.processingMode)
 
@@ -164,15 +166,26 @@ def plan_batch(planner: Planner, body: CreateBatchBody) -> list[JobPlan]:
     shared = body.metadata or {}
     if body.mode == "continuous":
         tier = Tier.RAW if Tier.RAW in tiers else Tier.STANDARD
+        own = [given.metadata or {} for given in body.clips]
+        clips = [clip | {"metadata": each} for clip, each in zip(clips, own, strict=True)]
         return [job(0, clips, tier, shared)]
     return [
-        job(index, [clip], tiers[index], shared | (body.clips[index].metadata or {}))
+        job(index, [clip], tiers[index], _merged(shared, body.clips[index], index))
         for index, clip in enumerate(clips)
     ]
 
 
-def _name_param(index: int, clip: Clip) -> str:
-    return f"clips[{index}].{'sourceUrl' if clip.fileName is None else 'fileName'}"
+def _merged(shared: dict[str, Any], clip: Clip, index: int) -> dict[str, Any]:
+    """The batch's metadata with the clip's over it; within the limits of a job's, like both."""
+    try:
+        return check_metadata(shared | (clip.metadata or {}))
+    except PydanticCustomError as error:
+        param = f"clips[{index}].metadata"
+        raise invalid(f"{param}: with the batch's, it {error.message()}.", param) from error
+
+
+def _clip_params(index: int) -> tuple[str, str]:
+    return f"clips[{index}].sourceUrl", f"clips[{index}].fileName"
 
 
 def _callback(planner: Planner, body: JobOptions) -> str | None:
@@ -183,6 +196,15 @@ def _callback(planner: Planner, body: JobOptions) -> str | None:
 
 def _tier(planner: Planner, file_name: str, param: str) -> Tier:
     return tier_of(file_name, enabled_raw=planner.settings.raw_decoders, param=param)
+
+
+def _tier_of_fetched(
+    planner: Planner, url: str, file_name: str | None, url_param: str, name_param: str = ""
+) -> Tier:
+    """By the name that the client gives, else by the one in the address."""
+    if file_name is not None:
+        return _tier(planner, file_name, name_param)
+    return _tier(planner, in_address(_name_in(url)), url_param)
 
 
 def _check_size(planner: Planner, body: CreateJobBody, tier: Tier) -> None:
@@ -245,6 +267,7 @@ def _uploaded_track(track: UploadedTrack) -> dict[str, Any]:
 
 def _fetched_track(planner: Planner, track: FetchedTrack, param: str) -> dict[str, Any]:
     clip = _clip(planner, track.url, track.downloadToken, None, param)
+    _tier_of_fetched(planner, track.url, None, param)
     return _track_options(track) | clip | {"name": _name_in(track.url)}
 
 

@@ -49,6 +49,7 @@ def _clips(job: JobRecord) -> list[dict[str, Any]]:
             "fileName": clip.get("name"),
             "startTime": spans[index]["start_ms"] / 1000 if spans else None,
             "durationSeconds": spans[index]["duration_ms"] / 1000 if spans else None,
+            "metadata": clip.get("metadata", {}),
         }
         for index, clip in enumerate(job.source["clips"])
     ]

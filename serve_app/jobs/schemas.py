@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from pipelines.sources.addresses import MAX_CALLBACK_URL_LENGTH, MAX_URL_LENGTH
 from serve_app.errors import invalid
 from serve_app.http.envelope import json_path
 from serve_app.jobs.metadata import Metadata
@@ -27,7 +28,6 @@ from serve_app.jobs.metadata import Metadata
 MAX_AUDIO_TRACKS = 16
 MAX_CLIPS = 100
 MAX_OFFSET_MS = 86_400_000
-MAX_URL_CHARACTERS = 2048
 MAX_KEYTERMS = 100
 MAX_SPEAKERS = 20
 
@@ -52,7 +52,12 @@ def whole_number(value: Any) -> Any:
 WHOLE = BeforeValidator(whole_number)
 """Last in an annotation, so that the bounds before it stand in the JSON schema."""
 FileName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(plain_file_name)]
-Url = Annotated[str, Field(min_length=1, max_length=MAX_URL_CHARACTERS)]
+MediaUrl = Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": MAX_URL_LENGTH})]
+"""What is wrong with it, its length too, is said with INVALID_URL."""
+CallbackUrl = Annotated[
+    str, Field(json_schema_extra={"minLength": 1, "maxLength": MAX_CALLBACK_URL_LENGTH})
+]
+"""What is wrong with it, its length too, is said with INVALID_CALLBACK_URL."""
 Token = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
 OffsetMs = Annotated[int, Field(ge=-MAX_OFFSET_MS, le=MAX_OFFSET_MS), WHOLE]
 SyncMode = Literal["auto", "timecode", "offset"]
@@ -70,7 +75,7 @@ class JobOptions(Body):
     """What every creation takes."""
 
     processingMode: Literal["all", "transcript", "vision"] = "all"
-    callbackUrl: Url | None = None
+    callbackUrl: CallbackUrl | None = None
     idempotencyKey: str | None = None
     metadata: Metadata | None = None
     keyterms: Annotated[list[Keyterm], Field(max_length=MAX_KEYTERMS)] | None = None
@@ -93,6 +98,8 @@ class AudioTrackOptions(Body):
 
     @model_validator(mode="after")
     def _offset_is_given_where_it_is_needed(self) -> Self:
+        if self.offsetMs is not None and "syncMode" not in self.model_fields_set:
+            self.syncMode = "offset"
         if self.syncMode == "offset" and self.offsetMs is None:
             raise _blaming("offsetMs", "is required when syncMode is offset")
         return self
@@ -107,7 +114,7 @@ class UploadedTrack(AudioTrackOptions):
 class FetchedTrack(AudioTrackOptions):
     """A separate audio file that is fetched."""
 
-    url: Url
+    url: MediaUrl
     downloadToken: Token | None = None
 
 
@@ -119,6 +126,8 @@ class SeparateAudio(JobOptions):
 
     @model_validator(mode="after")
     def _audio_offset_is_given_where_it_is_needed(self) -> Self:
+        if self.audioOffsetMs is not None and "audioSyncMode" not in self.model_fields_set:
+            self.audioSyncMode = "offset"
         if self.audioSyncMode == "offset" and self.audioOffsetMs is None:
             raise _blaming("audioOffsetMs", "is required when audioSyncMode is offset")
         return self
@@ -128,7 +137,7 @@ class CreateJobBody(SeparateAudio):
     """Body of ``POST /jobs``."""
 
     fileName: FileName
-    fileSizeBytes: Annotated[int, Field(ge=0, le=2**53), WHOLE] | None = None
+    fileSizeBytes: Annotated[int, Field(ge=0), WHOLE] | None = None
     audioFileName: FileName | None = None
     audioTracks: (
         Annotated[list[UploadedTrack], Field(min_length=1, max_length=MAX_AUDIO_TRACKS)] | None
@@ -144,11 +153,11 @@ class CreateJobBody(SeparateAudio):
 class CreateJobFromUrlBody(SeparateAudio):
     """Body of ``POST /jobs/from-url``."""
 
-    url: Url
+    url: MediaUrl
     fileName: FileName | None = None
     downloadToken: Token | None = None
     provider: Provider | None = None
-    audioUrl: Url | None = None
+    audioUrl: MediaUrl | None = None
     audioDownloadToken: Token | None = None
     audioTracks: (
         Annotated[list[FetchedTrack], Field(min_length=1, max_length=MAX_AUDIO_TRACKS)] | None
@@ -164,7 +173,7 @@ class CreateJobFromUrlBody(SeparateAudio):
 class Clip(Body):
     """One clip of a batch."""
 
-    sourceUrl: Url
+    sourceUrl: MediaUrl
     fileName: FileName | None = None
     downloadToken: Token | None = None
     provider: Provider | None = None

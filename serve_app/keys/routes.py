@@ -74,7 +74,7 @@ async def rotate_key(request: Request, id: str) -> Response:  # noqa: A002
         last_four=issued.secret[-4:],
         status=KeyStatus.ACTIVE,
         expires_at=issued.expires_at,
-        benefit_id=None,
+        benefit_id=issued.benefit_id,
         created_at=issued.created_at,
     )
     return success(request, _key_object(record) | {"key": issued.secret}, headers=NO_STORE)

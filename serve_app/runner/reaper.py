@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from datetime import timedelta
 
 from serve_app.jobs.lifecycle import end_job
@@ -12,10 +13,12 @@ from serve_app.jobs.plans import JOBS_PREFIX
 from serve_app.observing.jobs import record_job_end
 from serve_app.runner.removal import remove_due
 from serve_app.uploads.sweeping import settle_lost_writers
+from serve_app.uploads.urls import direct_key
 from serve_app.world import World
 from storage import access, idempotency, jobs, keys, uploads
+from storage.arrivals import awaited_past_upload
 from storage.database import UNAVAILABLE
-from storage.objects import TakesDirectUploads
+from storage.objects import ObjectStoreUnavailableError, TakesDirectUploads
 from storage.types import JobState, SkipReason
 
 log = logging.getLogger("vas.reaper")
@@ -23,8 +26,14 @@ log = logging.getLogger("vas.reaper")
 _SWEEP_SECONDS = 2.0
 _FORGET_SECONDS = 60.0
 _LEFTOVERS_SECONDS = 3600.0
+_LOOKS_A_SWEEP = 100
 _UNSEEN = timedelta(seconds=30)
 """A file that a client put into the store in time may be noticed so much later."""
+
+
+def _clock() -> float:
+    """Seconds that go on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Reaper:
@@ -35,6 +44,7 @@ class Reaper:
         self._forget_at = 0.0
         self._leftovers_at = 0.0
         self._leases_count_from = 0.0
+        self._swept_at = _clock()
         self._direct = isinstance(world.objects, TakesDirectUploads)
         self._grace = _UNSEEN if self._direct else timedelta(0)
 
@@ -63,16 +73,23 @@ class Reaper:
 
     async def sweep_database(self) -> None:
         """Do everything that is due now and that the database alone is needed for."""
+        if _clock() - self._swept_at > self._world.settings.lease_seconds / 2:
+            # The machine slept, or the sweeps before failed: runners get the time to report first.
+            self._wait_for_runners()
         try:
             await self._requeue_lost()
         except UNAVAILABLE:
             # No runner could renew its lease either: they get the time to do so.
-            self._leases_count_from = time.monotonic() + self._world.settings.lease_seconds
+            self._wait_for_runners()
             raise
         await self._expire_uploads()
         if time.monotonic() >= self._forget_at:
             await self._forget_old()
             self._forget_at = time.monotonic() + _FORGET_SECONDS
+        self._swept_at = _clock()
+
+    def _wait_for_runners(self) -> None:
+        self._leases_count_from = time.monotonic() + self._world.settings.lease_seconds
 
     async def _requeue_lost(self) -> None:
         ended = 0
@@ -97,8 +114,15 @@ class Reaper:
 
     async def _expire_uploads(self) -> None:
         ended = 0
+        try:
+            among = await self._never_arrived()
+        except ObjectStoreUnavailableError as error:
+            log.warning("no upload expires while the store cannot say what is there: %s", error)
+            return
         async with self._world.database.transaction() as connection:
-            for job_id in await uploads.jobs_past_upload(connection, grace=self._grace):
+            for job_id in await uploads.jobs_past_upload(
+                connection, grace=self._grace, among=among
+            ):
                 job = await jobs.find_job(connection, job_id)
                 if job is None:
                     continue
@@ -110,6 +134,25 @@ class Reaper:
                     stage_error_code="EXPIRED",
                 )
         self._record_ends(JobState.EXPIRED, ended)
+
+    async def _never_arrived(self) -> set[uuid.UUID] | None:
+        """Jobs whose time is over and that have no unseen file in the bucket; None without one.
+
+        What lies there came in time, as its address is no longer good: who looks for such files
+        may have been away, or copies a large one. Raises ObjectStoreUnavailableError.
+        """
+        store = self._world.objects
+        if not isinstance(store, TakesDirectUploads):
+            return None
+        async with self._world.database.statement() as connection:
+            missing = await awaited_past_upload(connection, grace=self._grace, limit=_LOOKS_A_SWEEP)
+        arrived = {
+            job_id
+            for job_id, slot, too_late in missing
+            if not too_late
+            and await asyncio.to_thread(store.find_arrival, direct_key(job_id, slot)) is not None
+        }
+        return {job_id for job_id, _, _ in missing} - arrived
 
     def _record_ends(self, state: JobState, count: int) -> None:
         for _ in range(count):

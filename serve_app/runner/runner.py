@@ -20,7 +20,7 @@ from serve_app.runner.reaper import Reaper
 from serve_app.uploads.arrivals import ArrivalWatch
 from serve_app.world import World
 from storage import jobs
-from storage.database import DatabaseError
+from storage.database import DatabaseError, bounded_silence
 from storage.objects import TakesDirectUploads
 from storage.types import JobState
 
@@ -146,7 +146,9 @@ class Runner:
     async def _listen(self) -> None:
         """Wake on NOTIFY; polling covers for it whenever this connection is down."""
         url = self._world.settings.database_url or ""
-        connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
+        connection = await psycopg.AsyncConnection.connect(
+            url, autocommit=True, **bounded_silence(url)
+        )
         async with connection:
             await connection.execute(f"LISTEN {jobs.QUEUE_CHANNEL}")
             async for _ in connection.notifies():

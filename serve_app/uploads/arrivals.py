@@ -108,7 +108,8 @@ class ArrivalWatch:
         Whatever ends this in between, the file lies where it is looked for until its job
         knows of it; one that is left there afterwards goes with the job's other objects.
         """
-        source, target = direct_key(item.job_id, item.slot), arrived_key(item.job_id, item.slot)
+        source = direct_key(item.job_id, item.slot)
+        target = arrived_key(item.job_id, item.slot, arrival.version)
         if await self._in_thread(lambda: self._store.copy_arrival(source, arrival, target)):
             size_bytes = arrival.size_bytes
             await record_complete(self._world, item.job_id, item.slot, size_bytes, target)

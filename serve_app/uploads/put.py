@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
+import re
 import uuid
 from datetime import timedelta
 
@@ -35,6 +37,13 @@ from serve_app.uploads.watch import Watch
 from serve_app.uploads.writing import PieceWriter
 from serve_app.world import World
 from storage import uploads
+from storage.database import UNAVAILABLE
+
+log = logging.getLogger("vas.uploads")
+
+_RECORD_PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0)
+
+_RANGE = re.compile(r"bytes 0-(?P<last>\d{1,18})/(?P<whole>\d{1,18})", re.IGNORECASE)
 
 
 async def put_upload(
@@ -50,11 +59,22 @@ async def put_upload(
             raise unauthorized() from None
         found = await open_slot(world, job_id, slot)
         require_awaiting(found.job)
+        _require_all_of_it(request.headers.get("content-range"))
         await _refuse_hopeless(world, found, content_length(request))
         with gate.enter():
             received = await _take(request, world, gate, found)
     data = {"jobId": str(found.job.id), "receivedBytes": received}
     return success(request, data, headers=ANY_ORIGIN)
+
+
+def _require_all_of_it(content_range: str | None) -> None:
+    """A part of a file must not pass for the file (RFC 9110, section 14.5)."""
+    if content_range is None:
+        return
+    found = _RANGE.fullmatch(content_range.strip())
+    if found is None or int(found["last"]) + 1 != int(found["whole"]):
+        message = "A PUT takes the whole file; parts go to resumableUploadUrl."
+        raise ApiError(ErrorCode.INVALID_REQUEST, message)
 
 
 async def _refuse_hopeless(world: World, slot: Slot, declared: int | None) -> None:
@@ -84,13 +104,26 @@ async def _take(request: Request, world: World, gate: UploadGate, slot: Slot) ->
     try:
         received = await _store(request, world, gate, slot, key)
         _require_promised_size(slot, received)
-        await record_complete(world, slot.job.id, slot.upload.slot, received, key)
+        await _record(world, slot, received, key)
     except ApiError:
         await asyncio.to_thread(world.objects.delete, key)
         raise
     except ClientDisconnect:
         raise ApiError(ErrorCode.INVALID_REQUEST, "The upload broke off.") from None
     return received
+
+
+async def _record(world: World, slot: Slot, received: int, key: str) -> None:
+    """Record the file; a database that is away for a moment must not cost all that was sent."""
+    for pause_seconds in _RECORD_PAUSES_SECONDS:
+        try:
+            await record_complete(world, slot.job.id, slot.upload.slot, received, key)
+        except UNAVAILABLE as error:
+            log.warning("job %s: its file is there, recording waits: %s", slot.job.id, error)
+            await asyncio.sleep(pause_seconds)
+        else:
+            return
+    await record_complete(world, slot.job.id, slot.upload.slot, received, key)
 
 
 async def _store(request: Request, world: World, gate: UploadGate, slot: Slot, key: str) -> int:
@@ -102,7 +135,7 @@ async def _store(request: Request, world: World, gate: UploadGate, slot: Slot, k
         limit = min(limit, slot.upload.declared_bytes)
     rules = Rules(limit, functools.partial(_over, slot, limit))
     writer = await PieceWriter.open(world.objects.writer(key), gate.threads)
-    watch = Watch(keep, world.settings)
+    watch = Watch(keep, world.settings, exclusive=False)
     return await receive(request, writer, rules, watch)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import uuid
 from typing import Any
 
@@ -39,9 +40,10 @@ def direct_key(job_id: uuid.UUID, slot: str) -> str:
     return f"{source_prefix(job_id)}/direct/{slot}"
 
 
-def arrived_key(job_id: uuid.UUID, slot: str) -> str:
-    """Where such a file is moved to."""
-    return f"{source_prefix(job_id)}/arrived/{slot}"
+def arrived_key(job_id: uuid.UUID, slot: str, version: str) -> str:
+    """Where such a file is moved to; each version of it elsewhere."""
+    mark = hashlib.sha256(version.encode()).hexdigest()[:16]
+    return f"{source_prefix(job_id)}/arrived/{slot}-{mark}"
 
 
 async def direct_urls(

@@ -29,8 +29,10 @@ class Watch:
     write now. ``on_beat`` is called after each beat that found all well.
     """
 
-    def __init__(self, keep: Keep, settings: Settings) -> None:
+    def __init__(self, keep: Keep, settings: Settings, *, exclusive: bool = True) -> None:
+        """``exclusive``: others may write to the same place once the lease is over."""
         self._keep = keep
+        self._exclusive = exclusive
         self._idle_seconds = settings.upload_idle_seconds
         self._trusted_seconds = settings.upload_lease_seconds * _TRUSTED_SHARE
         self._kept_at = self._arrived_at = time.monotonic()
@@ -46,7 +48,11 @@ class Watch:
     async def check(self) -> None:
         """Call before writing; raises ApiError where the upload may not go on."""
         if time.monotonic() - self._kept_at > self._trusted_seconds:
-            await self._beat()
+            try:
+                await self._beat()
+            except UNAVAILABLE:
+                if self._exclusive:
+                    raise
         if self.reason is not None:
             raise self.reason
 

@@ -20,7 +20,7 @@ from serve_app.http.envelope import success
 from serve_app.http.queries import single
 from serve_app.http.urls import require_callback_url
 from serve_app.jobs.rendering import timestamp
-from serve_app.jobs.schemas import Url, parse_body
+from serve_app.jobs.schemas import CallbackUrl, parse_body
 from serve_app.webhooks.sending import Outcome, delivery_way, send_event
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from storage import signing_secrets
@@ -63,7 +63,7 @@ class TestWebhookBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
-    url: Url
+    url: CallbackUrl
 
 
 @router.post("/webhooks/test", operation_id="sendTestWebhook")

@@ -25,6 +25,7 @@ from serve_app.webhooks.connections import Connections
 from serve_app.webhooks.resolving import Lookup, SharedResolver
 from serve_app.webhooks.sending import ACKNOWLEDGE_SECONDS, Outcome, delivery_way
 from serve_app.world import World
+from storage.database import bounded_silence
 from storage.deliveries import (
     LeasedEvent,
     Record,
@@ -240,7 +241,9 @@ class Sender:
     async def _listen(self) -> None:
         """Wake on NOTIFY; polling covers for it whenever this connection is down."""
         url = self._world.settings.database_url or ""
-        connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
+        connection = await psycopg.AsyncConnection.connect(
+            url, autocommit=True, **bounded_silence(url)
+        )
         async with connection:
             await connection.execute(f"LISTEN {EVENTS_CHANNEL}")
             self.wake()

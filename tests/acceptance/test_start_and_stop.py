@@ -57,6 +57,36 @@ def test_a_folder_that_a_running_service_has_is_not_cleared_under_it(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("text", ["", "{"], ids=["empty", "broken off"])
+def test_a_record_that_a_power_cut_left_behind_does_not_keep_the_service_down(
+    tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "run.json").write_text(text)
+    (tmp_path / "secret.key").write_text("")
+    local_service._clear_earlier_run(tmp_path)
+    assert not (tmp_path / "run.json").exists()
+    key = local_service._own_secret_key(tmp_path)
+    assert len(key) >= 32
+    assert local_service._own_secret_key(tmp_path) == key
+    assert (tmp_path / "secret.key").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["secret.key"]
+
+
+def test_a_start_that_was_killed_leaves_word_of_what_it_had_begun(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    command = [sys.executable, "-m", "serve_app", "serve", "--data", str(data), "--port", "0"]
+    command[-1] = str(local_service.free_port())
+    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.DEVNULL) as starting:
+        record = data / "run.json"
+        wait_until(record.exists, 120, "no record")
+        run_dir = Path(json.loads(record.read_text())["run_dir"])
+        wait_until(lambda: bool(local_service._processes_of(run_dir)), 60, "no process")
+        starting.kill()
+    local_service._clear_earlier_run(data)
+    assert local_service._processes_of(run_dir) == []
+    assert not run_dir.exists()
+
+
 def test_after_a_hard_kill_the_next_start_clears_the_way_and_keeps_the_data(
     tmp_path: Path,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,9 +21,10 @@ from serve_app.runner.sources import require_allowed_sizes
 from serve_app.settings import GIB, Settings
 from serve_app.uploads import arrivals
 from serve_app.uploads.arrivals import ArrivalWatch
-from serve_app.uploads.urls import UPLOAD_PURPOSE, arrived_key, direct_key, upload_path
+from serve_app.uploads.urls import UPLOAD_PURPOSE, direct_key, upload_path
 from serve_app.world import World, build_world
 from storage.arrivals import LONGEST_PAUSE_SECONDS, claim_awaited
+from storage.objects import ObjectStoreUnavailableError
 from storage.objects.s3 import S3Store
 from tests.api.conftest import Customer, RunningApi
 from tests.api.test_dashboard import run_sql
@@ -86,9 +88,9 @@ def make_due(api: RunningApi) -> None:
     run_sql(api, "UPDATE uploads SET look_after = NULL")
 
 
-def sweep(api: RunningApi) -> None:
+def sweep(api: RunningApi, **changes: Any) -> None:
     async def run() -> None:
-        world = build_world(api.settings)
+        world = build_world(api.settings.model_copy(update=changes))
         await Reaper(world).sweep()
         await world.database.close()
 
@@ -132,7 +134,8 @@ def test_a_file_that_was_put_queues_its_job_without_another_word(
     look(api)
     assert state_of(api, customer, job["jobId"]) == "queued"
     row = upload_of(api, job)
-    assert (row.received_bytes, row.object_key) == (7, arrived_key(row.job_id, "media"))
+    assert row.received_bytes == 7
+    assert row.object_key.startswith(f"jobs/{row.job_id}/source/arrived/media-")
     assert bucket(api).read_bytes(row.object_key) == b"footage"
 
 
@@ -168,7 +171,7 @@ def test_a_file_whose_arrival_could_not_be_recorded_is_found_again(
     assert state_of(api, customer, job["jobId"]) == "queued"
     assert bucket(api).read_bytes(upload_of(api, job).object_key) == b"footage"
     [key] = objects_of(api, job)
-    assert key.endswith("/arrived/media")
+    assert "/arrived/media-" in key
 
 
 def test_a_job_with_two_files_waits_for_both(api: RunningApi, customer: Customer) -> None:
@@ -192,7 +195,7 @@ def test_watches_that_look_at_once_deal_with_a_file_once(
     assert {state_of(api, customer, job["jobId"]) for job in jobs} == {"queued"}
     for job in jobs:
         [key] = objects_of(api, job)
-        assert key.endswith("/arrived/media")
+        assert "/arrived/media-" in key
 
 
 def test_a_put_to_the_service_still_counts(api: RunningApi, customer: Customer) -> None:
@@ -263,6 +266,31 @@ def test_a_file_that_came_in_time_may_be_noticed_a_little_later(
     sweep(api)
     states = [state_of(api, customer, job["jobId"]) for job in jobs]
     assert states == ["awaiting_upload", "expired"]
+
+
+def test_a_file_that_lies_in_the_bucket_keeps_its_job_from_expiring(
+    api: RunningApi, customer: Customer
+) -> None:
+    """Nobody looked for it: the service was away, or is still copying it."""
+    arrived, empty, ancient = (create(api, customer) for _ in range(3))
+    for job in (arrived, ancient):
+        put(job["uploadUrl"], b"footage")
+    for job, hours in ((arrived, 1), (empty, 1), (ancient, 7)):
+        run_sql(
+            api,
+            f"UPDATE jobs SET upload_expires_at = now() - interval '{hours} hours'"  # noqa: S608
+            " WHERE id = :id",
+            id=uuid.UUID(job["jobId"]),
+        )
+    with contextlib.suppress(ObjectStoreUnavailableError):
+        sweep(api, s3_endpoint_url="http://127.0.0.1:9")
+    assert state_of(api, customer, empty["jobId"]) == "awaiting_upload"
+    sweep(api)
+    states = [state_of(api, customer, job["jobId"]) for job in (arrived, empty, ancient)]
+    assert states == ["awaiting_upload", "expired", "expired"]
+    make_due(api)
+    look(api)
+    assert state_of(api, customer, arrived["jobId"]) == "queued"
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,28 @@ def test_rotation_shows_the_new_key_once_and_ends_the_old_one(
     expect_error(again, 404, "NOT_FOUND")
 
 
+def test_a_new_key_lasts_as_long_as_the_old_one_and_one_that_is_over_gives_none(
+    api: RunningApi, customer: Customer
+) -> None:
+    session = sign_in(api, customer)
+    run_sql(
+        api,
+        "UPDATE api_keys SET expires_at = now() + interval '1 hour', benefit_id = 'bought'"
+        " WHERE account_id = :id",
+        id=customer.account_id,
+    )
+    [old] = api.client.get("/keys", headers=session).json()["data"]
+    fresh = api.client.post(f"/keys/{old['id']}/rotate", headers=session).json()["data"]
+    assert (fresh["expiresAt"], fresh["benefitId"]) == (old["expiresAt"], "bought")
+    run_sql(
+        api,
+        "UPDATE api_keys SET expires_at = now() - interval '1 second' WHERE account_id = :id",
+        id=customer.account_id,
+    )
+    answer = api.client.post(f"/keys/{fresh['id']}/rotate", headers=session)
+    expect_error(answer, 404, "NOT_FOUND")
+
+
 def test_keys_of_other_accounts_cannot_be_rotated(api: RunningApi, customer: Customer) -> None:
     other = api.customer()
     [key] = api.client.get("/keys", headers=sign_in(api, other)).json()["data"]

@@ -104,6 +104,23 @@ def test_the_promised_size_holds_for_a_body_in_chunks_too(
     assert state_of(api, customer, job["jobId"]) == "awaiting_upload"
 
 
+@pytest.mark.parametrize("part", ["bytes 0-4/10", "bytes 5-9/10", "bytes */10", "bytes 0-4/*"])
+def test_a_part_of_a_file_does_not_pass_for_the_file(
+    api: RunningApi, customer: Customer, part: str
+) -> None:
+    job = create(api, customer)
+    answer = httpx.put(
+        job["uploadUrl"], content=b"x" * 5, headers={"Content-Range": part}, trust_env=False
+    )
+    expect_error(answer, 400, "INVALID_REQUEST")
+    assert files_of(api, job) == []
+    assert state_of(api, customer, job["jobId"]) == "awaiting_upload"
+    whole = {"Content-Range": "bytes 0-4/5"}
+    answer = httpx.put(job["uploadUrl"], content=b"x" * 5, headers=whole, trust_env=False)
+    assert answer.status_code == 200
+    assert state_of(api, customer, job["jobId"]) == "queued"
+
+
 @pytest.mark.parametrize("expect", [True, False], ids=["asks first", "does not ask"])
 def test_a_client_that_asks_first_hears_of_a_refusal_before_it_sends(
     api: RunningApi, customer: Customer, expect: bool

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -25,9 +26,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -45,7 +45,8 @@ from storage.objects import FolderStore
 from tests.conftest import PROJECT
 
 DEMO = PROJECT / "tests" / "media" / "demo.mp4"
-SAMPLE_SECONDS = 0.5
+SAMPLE_SECONDS, MEMORY_SECONDS = 0.5, 5.0
+"""Processor times are looked at often, memory seldom: that is dear with many processes."""
 COMPARISONS: dict[str, list[dict[str, Any]]] = {
     "none": [{"cores": 2, "loop": False}],
     "cores": [{"cores": 1, "loop": False}, {"cores": 2, "loop": False}],
@@ -134,12 +135,14 @@ class Watch:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Look twice a second during the block."""
+        """Look twice a second during the block, at memory every five seconds."""
         ended = threading.Event()
 
         def look() -> None:
-            while not ended.wait(SAMPLE_SECONDS):
-                self.look()
+            for position in itertools.count(1):
+                if ended.wait(SAMPLE_SECONDS):
+                    return
+                self.look(at_memory=position % round(MEMORY_SECONDS / SAMPLE_SECONDS) == 0)
 
         thread = threading.Thread(target=look)
         thread.start()
@@ -149,17 +152,19 @@ class Watch:
             ended.set()
             thread.join()
 
-    def look(self) -> None:
+    def look(self, *, at_memory: bool) -> None:
         """Take the present state of all processes."""
         total = 0
         with contextlib.suppress(psutil.Error):
             for process in [self.root, *self.root.children(recursive=True)]:
                 with contextlib.suppress(psutil.Error):
-                    size = process.memory_full_info().pss
                     times = process.cpu_times()
-                    total += size
-                    self.peak_bytes[process.pid] = max(size, self.peak_bytes.get(process.pid, 0))
                     self.cpu_seconds[process.pid] = times.user + times.system
+                    if at_memory:
+                        size = process.memory_full_info().pss
+                        total += size
+                        known = self.peak_bytes.get(process.pid, 0)
+                        self.peak_bytes[process.pid] = max(size, known)
         self.most_bytes = max(self.most_bytes, total)
 
     def peaks_mib(self, driver: int) -> dict[str, int]:
@@ -251,10 +256,11 @@ class Recorder:
                 moves.append((now, fraction))
         times = [now for now, _ in moves] + [whole]
         errors = [abs(now / f - whole) / whole for now, f in self.seen if f and now > whole / 10]
+        standstills = [later - earlier for earlier, later in itertools.pairwise(times)]
         fractions = [fraction for _, fraction in self.seen]
         return {
             "seconds": round(whole, 2),
-            "longest_standstill_seconds": round(max(b - a for a, b in pairwise(times)), 2),
+            "longest_standstill_seconds": round(max(standstills), 2),
             "went_back": fractions != sorted(fractions),
             "worst_expectation_error": round(max(errors, default=0.0), 3),
         }
@@ -301,7 +307,7 @@ class PlainRows:
         """The rows, each with ``step`` done to it."""
         return PlainRows(self._rows, (*self._steps, step))
 
-    def iter_rows(self) -> Iterator[Row]:
+    def iter_rows(self) -> Generator[Row, None, None]:
         """Do it."""
         for row in self._rows:
             done = row
@@ -313,7 +319,10 @@ class PlainRows:
 @contextlib.contextmanager
 def plain_loop() -> Iterator[Callable[[], float]]:
     """No Ray: every chain is a loop in this process."""
-    with mock.patch("ray.data.from_items", lambda rows, **_: PlainRows(rows)):
+    with (
+        mock.patch("ray.data.from_items", lambda rows, **_: PlainRows(rows)),
+        mock.patch("pipelines.chains.rows_as_they_come", lambda rows, _: rows.iter_rows()),
+    ):
         yield _own_processor_seconds
 
 

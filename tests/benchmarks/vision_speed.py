@@ -11,7 +11,8 @@ Over the same files, on the same cores (the processes are bound to them), in one
 - PySceneDetect: its default detector over the file, reading with its default backend.
 
 Each side runs ``--rounds`` times, taking turns, and its median counts: the machine may be shared.
-Memory is the largest sum of proportional set sizes (PSS) of a side's processes, sampled. The
+Memory is the largest sum of proportional set sizes (PSS) of a side's processes, sampled in one more
+run that is not timed: to sample it costs more, the more processes a side has. The
 footage is real shots and drawn ones with a cut every few seconds, encoded once, and lengthened by
 remuxing for ``--minutes``. ffmpeg is for measuring only. The last line is JSON.
 """
@@ -127,9 +128,9 @@ def measured(path: Path, size: str, cores: int, rounds: int) -> dict[str, Any]:
     memory = dict.fromkeys(SIDES, 0)
     for _ in range(rounds):
         for side in SIDES:
-            taken, peak = run_side(side, path, cores)
-            seconds[side].append(taken)
-            memory[side] = max(memory[side], peak)
+            seconds[side].append(run_side(side, path, cores)[0])
+    for side in SIDES:
+        memory[side] = run_side(side, path, cores, sampled=True)[1]
     rates = {side: frames / statistics.median(times) for side, times in seconds.items()}
     row = {
         "file": path.name,
@@ -146,8 +147,8 @@ def measured(path: Path, size: str, cores: int, rounds: int) -> dict[str, Any]:
     return row
 
 
-def run_side(side: str, path: Path, cores: int) -> tuple[float, int]:
-    """(seconds that the side reports, most memory of its processes in bytes)."""
+def run_side(side: str, path: Path, cores: int, *, sampled: bool = False) -> tuple[float, int]:
+    """(seconds that the side reports, most memory of its processes in bytes where ``sampled``)."""
     bound = ",".join(str(cpu) for cpu in sorted(os.sched_getaffinity(0))[:cores])
     command = ["taskset", "-c", bound, sys.executable, "-m", "tests.benchmarks.vision_speed"]
     process = subprocess.Popen(
@@ -157,10 +158,12 @@ def run_side(side: str, path: Path, cores: int) -> tuple[float, int]:
     )
     peak, ended = [0], threading.Event()
     watcher = threading.Thread(target=_watch, args=(process.pid, ended, peak))
-    watcher.start()
+    if sampled:
+        watcher.start()
     output, _ = process.communicate()
     ended.set()
-    watcher.join()
+    if sampled:
+        watcher.join()
     if process.returncode != 0:
         raise RuntimeError(f"{side} failed on {path.name}")
     return float(output.strip().splitlines()[-1]), peak[0]

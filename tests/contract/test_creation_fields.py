@@ -113,6 +113,8 @@ CALLBACK_URL = Field(
     good=(({"callbackUrl": CALLBACK}, shows(callbackUrl=CALLBACK)),),
     bad=(
         ({"callbackUrl": "http://customer.example.com/"}, "INVALID_CALLBACK_URL", "callbackUrl"),
+        ({"callbackUrl": ""}, "INVALID_CALLBACK_URL", "callbackUrl"),
+        ({"callbackUrl": CALLBACK + "a" * 2048}, "INVALID_CALLBACK_URL", "callbackUrl"),
         ({"callbackUrl": 5}, "INVALID_REQUEST", "callbackUrl"),
     ),
 )
@@ -141,7 +143,14 @@ def sync_mode(audio: Body) -> Field:
 def offset(audio: Body) -> Field:
     by_offset = audio | {"audioSyncMode": "offset"}
     return Field(
-        good=((by_offset | {"audioOffsetMs": -250}, plans("audio", 0, "offset_ms", equals=-250)),),
+        good=(
+            (by_offset | {"audioOffsetMs": -250}, plans("audio", 0, "offset_ms", equals=-250)),
+            (audio | {"audioOffsetMs": 0}, plans("audio", 0, "sync_mode", equals="offset")),
+            (
+                audio | {"audioSyncMode": "auto", "audioOffsetMs": 9},
+                plans("audio", 0, "sync_mode", equals="auto"),
+            ),
+        ),
         bad=invalid(
             "audioOffsetMs",
             by_offset,
@@ -162,6 +171,8 @@ CREATE_JOB: dict[str, Field] = {
         bad=(
             *invalid("fileSizeBytes", {"fileSizeBytes": "5"}, {"fileSizeBytes": -1}),
             ({"fileSizeBytes": 20 * 1024**3 + 1}, "FILE_TOO_LARGE", "fileSizeBytes"),
+            ({"fileSizeBytes": 10**30}, "FILE_TOO_LARGE", "fileSizeBytes"),
+            ({"fileSizeBytes": 1e20}, "FILE_TOO_LARGE", "fileSizeBytes"),
         ),
     ),
     "processingMode": MODE,
@@ -180,6 +191,10 @@ CREATE_JOB: dict[str, Field] = {
                 {"audioTracks": [{"fileName": "a.wav"}, {"fileName": "b.wav", "offsetMs": 40}]},
                 plans("audio", 1, "offset_ms", equals=40),
             ),
+            (
+                {"audioTracks": [{"fileName": "a.wav"}, {"fileName": "b.wav", "offsetMs": 40}]},
+                plans("audio", 1, "sync_mode", equals="offset"),
+            ),
         ),
         bad=(
             *invalid("audioTracks", {"audioTracks": []}, {"audioTracks": "a.wav"}),
@@ -192,12 +207,21 @@ CREATE_JOB: dict[str, Field] = {
     ),
 }
 FETCHED_AUDIO = {"audioUrl": SOUND}
+SIGNED = f"{URL}?X-Amz-Security-Token={'a' * 5000}"
+BY_PROGRAM = "https://media.example.com/download.php?id=7"
 FROM_URL: dict[str, Field] = {
     "url": Field(
-        good=(({"url": URL}, plans("clips", 0, "url", equals=URL)),),
+        good=(
+            ({"url": URL}, plans("clips", 0, "url", equals=URL)),
+            ({"url": SIGNED}, plans("clips", 0, "url", equals=SIGNED)),
+            ({"url": BY_PROGRAM}, shows(fileName="download.php")),
+        ),
         bad=(
             *invalid("url", {"url": None}, {"url": 5}),
             ({"url": "ftp://media.example.com/a.mp4"}, "INVALID_URL", "url"),
+            ({"url": ""}, "INVALID_URL", "url"),
+            ({"url": URL + "?" + "a" * 8192}, "INVALID_URL", "url"),
+            ({"url": "https://media.example.com/a.exe"}, "UNSUPPORTED_FORMAT", "url"),
             ({"url": "http://10.0.0.1/a.mp4"}, "URL_NOT_ALLOWED", "url"),
         ),
     ),
@@ -227,6 +251,7 @@ FROM_URL: dict[str, Field] = {
         good=((FETCHED_AUDIO, plans("audio", 0, "url", equals=SOUND)),),
         bad=(
             ({"audioUrl": "boom.wav"}, "INVALID_URL", "audioUrl"),
+            ({"audioUrl": "https://media.example.com/a.exe"}, "UNSUPPORTED_FORMAT", "audioUrl"),
             ({"audioUrl": "http://10.0.0.1/boom.wav"}, "URL_NOT_ALLOWED", "audioUrl"),
         ),
     ),
@@ -247,6 +272,11 @@ FROM_URL: dict[str, Field] = {
             *invalid("audioTracks[0].url", {"audioTracks": [{"fileName": "a.wav"}]}),
             *invalid("audioTracks[0].offsetMs", {"audioTracks": [{"url": SOUND, "offsetMs": 0.5}]}),
             ({"audioTracks": [{"url": SOUND}, {"url": "/b"}]}, "INVALID_URL", "audioTracks[1].url"),
+            (
+                {"audioTracks": [{"url": SOUND}, {"url": "https://media.example.com/b.exe"}]},
+                "UNSUPPORTED_FORMAT",
+                "audioTracks[1].url",
+            ),
         ),
     ),
 }
@@ -337,7 +367,14 @@ CLIP: dict[str, Field] = {
     ),
     "metadata": Field(
         good=((clip(metadata={"take": 2}), of_the_second(shows(metadata={"take": 2}))),),
-        bad=invalid("clips[1].metadata.take", clip(metadata={"take": []})),
+        bad=(
+            *invalid("clips[1].metadata.take", clip(metadata={"take": []})),
+            *invalid(
+                "clips[1].metadata",
+                clip(metadata={f"a{n}": n for n in range(30)})
+                | {"metadata": {f"b{n}": n for n in range(30)}},
+            ),
+        ),
     ),
 }
 STATUSES = {"FILE_TOO_LARGE": 413, "UNSUPPORTED_FORMAT": 415}

@@ -192,3 +192,11 @@ def test_a_batch_counts_once_as_a_request_and_each_clip_as_a_job(caller: Caller)
     refusal(again, 429, "TOO_MANY_ACTIVE_JOBS", retry_after="30", maxActiveJobs=50, activeJobs=30)
     continuous = shown(caller.post("/jobs/batch", {"mode": "continuous", "clips": clips}))
     assert len(continuous["jobs"]) == 1
+
+
+def test_the_clips_of_a_programme_keep_what_their_client_says_of_them(caller: Caller) -> None:
+    clips = [{"sourceUrl": URL, "metadata": {"take": 1}}, {"sourceUrl": URL}]
+    body = {"mode": "continuous", "clips": clips, "metadata": {"reel": "A"}}
+    [job] = shown(caller.post("/jobs/batch", body))["jobs"]
+    assert job["metadata"] == {"reel": "A"}
+    assert [clip["metadata"] for clip in job["clips"]] == [{"take": 1}, {}]

@@ -12,10 +12,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from models.sources import LocalModels
 from serve_app.runner import driver as driving
 from serve_app.runner import publishing
+from serve_app.runner import reaper as reaping
 from serve_app.runner.driver import JobDriver
 from serve_app.runner.publishing import Lease
 from serve_app.runner.reaper import Reaper
@@ -33,6 +35,8 @@ from tests.storage.tcp_postgres import tcp_postgres
 LEASE_SECONDS = 2.0
 DOWN_SECONDS = 3.0
 """Longer than a lease, so that only patience helps."""
+LONG_DOWN_SECONDS, SOON_SECONDS = 8.0, 4.0
+"""psycopg's pool would try after 1, 3, 7 and 15 s."""
 
 
 @pytest.fixture(scope="module")
@@ -144,8 +148,50 @@ async def test_a_runner_that_does_not_come_back_with_the_database_is_lost_all_th
     lease, reaper = await leased(world), Reaper(world)
     await reaper.sweep_database()
     await asyncio.to_thread(server.restart)
-    with contextlib.suppress(*UNAVAILABLE):
-        await reaper.sweep_database()
-    await asyncio.sleep(2 * LEASE_SECONDS)
+    for _ in range(round(2 * LEASE_SECONDS / 0.2)):
+        with contextlib.suppress(*UNAVAILABLE):
+            await reaper.sweep_database()
+        await asyncio.sleep(0.2)
     await reaper.sweep_database()
     assert (await found(world, lease)).state is JobState.QUEUED
+
+
+async def test_after_the_machine_slept_runners_report_before_anybody_counts_them_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, reaper = await leased(world), Reaper(world)
+    await reaper.sweep_database()
+    asleep = 60.0
+    async with world.database.transaction() as connection:
+        # The database's clock went on as well: by it the lease is long over.
+        await connection.execute(
+            text("UPDATE jobs SET lease_expires_at = now() - interval '1 minute' WHERE id = :id"),
+            {"id": lease.job_id},
+        )
+    real = reaping._clock
+    monkeypatch.setattr(reaping, "_clock", lambda: real() + asleep)
+    await reaper.sweep_database()
+    job = await found(world, lease)
+    assert (job.state, job.lease_token) == (JobState.PROCESSING, lease.token)
+    for _ in range(round(2 * LEASE_SECONDS / 0.2)):
+        await reaper.sweep_database()
+        await asyncio.sleep(0.2)
+    assert (await found(world, lease)).state is JobState.QUEUED
+
+
+async def test_queries_are_answered_soon_after_an_outage_however_long_it_was(
+    world: World, server: DatabaseServer
+) -> None:
+    """A pool that tries ever more seldom would let them wait for as long again."""
+    query = text("SELECT 1 AS one")
+    assert await world.database.query(query) == [{"one": 1}]
+    outage = threading.Thread(target=server.crash, args=(LONG_DOWN_SECONDS,))
+    outage.start()
+    while outage.is_alive():
+        with contextlib.suppress(TimeoutError, *UNAVAILABLE):
+            await asyncio.wait_for(world.database.query(query), 0.5)
+    async with asyncio.timeout(SOON_SECONDS):
+        while True:
+            with contextlib.suppress(*UNAVAILABLE):
+                assert await world.database.query(query) == [{"one": 1}]
+                return

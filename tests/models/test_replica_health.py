@@ -1,0 +1,58 @@
+"""When a replica of a model says that it should be replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models import deployments
+from models.contracts import Samples
+from models.deployments import ModelReplica
+from models.registry import Task
+
+
+class Embedder:
+    """Answers once it is let go."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+        self.asked = 0
+
+    def embed(self, utterances: Sequence[Samples]) -> Any:
+        self.asked += 1
+        assert self.free.wait(60)
+        return np.zeros((len(utterances), 2), np.float32)
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Embedder:
+    embedder = Embedder()
+    embedder.free.set()
+    monkeypatch.setattr(deployments, "open_model", lambda *_: embedder)
+    monkeypatch.setattr(deployments, "_PROBE_SECONDS", 0.0)
+    return embedder
+
+
+async def test_a_call_that_hangs_has_the_replica_replaced(
+    model: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deployments, "CALL_TIMEOUT_SECONDS", 0.3)
+    replica = ModelReplica("embedded", Task.EMBED)
+    await replica.check_health()
+    asked = model.asked
+    model.free.clear()
+    call = asyncio.create_task(replica._work([np.zeros(16_000, np.float32)]))
+    await asyncio.sleep(0.1)
+    await replica.check_health()
+    assert model.asked == asked + 1, "no probe waits behind the call"
+    await asyncio.sleep(0.4)
+    with pytest.raises(RuntimeError, match="does not come to an end"):
+        await replica.check_health()
+    model.free.set()
+    await call
+    await replica.check_health()
