@@ -69,6 +69,8 @@ def rows_as_they_come(dataset: Dataset, tick_seconds: float) -> Generator[_Row |
             yield row
     finally:
         _end(feeder, executors)
+        # Else the dataset would hold itself until somebody collects garbage.
+        vars(dataset).pop("_create_executor")
 
 
 def _end(feeder: threading.Thread, executors: list[Any]) -> None:

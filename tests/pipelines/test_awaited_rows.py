@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.awaited_rows import rows_as_they_come
 from pipelines.chains import Row
 from pipelines.contracts import StageCode, StageError, StageStoppedError
-from pipelines.mapping import Mapped, map_on_ray
+from pipelines.mapping import Mapped, map_on_ray, rows_dataset
 
 pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.timeout(180)]
 
@@ -89,3 +90,10 @@ def test_another_chain_runs_after_one_that_was_given_up(tmp_path: Path) -> None:
     rows: list[Row] = [{"n": n} for n in range(4)]
     done = map_on_ray(rows, [doubled], Patience(120, AssertionError("it never ended")))
     assert sorted(row["n"] for row in done) == [0, 2, 4, 6]
+
+
+def test_what_runs_a_dataset_is_not_kept_by_it() -> None:
+    dataset = rows_dataset([{"n": 1}, {"n": 2}]).map(lambda row: row)
+    rows = [row for row in rows_as_they_come(dataset, 0.2) if row is not None]
+    assert sorted(row["n"] for row in rows) == [1, 2]
+    assert "_create_executor" not in vars(dataset)
