@@ -30,7 +30,7 @@ _END = _End()
 def rows_as_they_come(dataset: Dataset, tick_seconds: float) -> Generator[_Row | None, None, None]:
     """Each row in order of completion; None after every ``tick_seconds`` in which none came.
 
-    Raises what Ray raises. Closed before the end, it has the tasks that run or wait cancelled.
+    Raises what Ray raises. Closed before the end, it ends the tasks that run or wait.
     Either way Ray Data has tidied up when it is over, and Ray may be shut down.
     """
     rows: queue.SimpleQueue[_Row | _End | BaseException] = queue.SimpleQueue()
@@ -80,4 +80,20 @@ def _end(feeder: threading.Thread, executors: list[Any]) -> None:
         if not feeder.is_alive():
             return
         for executor in executors:
+            _end_tasks(executor)
             executor.shutdown(force=False)
+
+
+def _end_tasks(executor: Any) -> None:
+    """End the processes of the tasks that run: an exception, Ray's milder way, may be swallowed.
+
+    Ray Data's own ``shutdown(force=True)`` does the same, but waits for it without end.
+    """
+    import ray
+
+    for operator in list(executor._topology or ()):  # noqa: SLF001
+        for task in operator.get_active_tasks():
+            try:
+                ray.cancel(task.get_waitable(), force=True)
+            except ValueError:  # an actor's task: Ray Data ends the actor
+                continue

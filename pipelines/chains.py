@@ -21,6 +21,7 @@ Row = dict[str, Any]
 Step = Callable[[Row], Row]
 
 _LISTEN_SECONDS = 0.5
+_STOPPING_SECONDS = 3.0
 _ATTEMPTS = 2
 """How often a step is tried on one row in one worker before its failure is final."""
 
@@ -151,19 +152,31 @@ def run_chain(
     """Run ``dataset`` and return its rows in order of completion.
 
     ``control`` is asked while no row comes, too: tasks that cannot begin, or never end, are then
-    cancelled. Raises StageStoppedError if a step met the stop marker or ``control`` says
+    ended. Raises StageStoppedError if a step met the stop marker or ``control`` says
     so, StageError with the failed step's code, StageError with
     PROCESSING_FAILED if rows went missing, and ObjectStoreUnavailableError if
     the store was away for a step, or a disk full: nobody's fault, worth another try later.
     """
     with contextlib.closing(rows_as_they_come(dataset, _LISTEN_SECONDS)) as rows:
-        return collected(
-            _heeding(rows, control),
-            control,
-            rows_expected=rows_expected,
-            progress_from=progress_from,
-            progress_to=progress_to,
-        )
+        try:
+            return collected(
+                _heeding(rows, control),
+                control,
+                rows_expected=rows_expected,
+                progress_from=progress_from,
+                progress_to=progress_to,
+            )
+        except StageStoppedError:
+            _let_end(rows)
+            raise
+
+
+def _let_end(rows: Iterator[Row | None]) -> None:
+    """Tasks that hear of a stop end in order; what does not is ended when ``rows`` are closed."""
+    deadline = time.monotonic() + _STOPPING_SECONDS
+    for _ in rows:
+        if time.monotonic() > deadline:
+            return
 
 
 def _heeding(rows: Iterator[Row | None], control: Control) -> Iterator[Row]:
