@@ -107,20 +107,26 @@ def prepared(settings: Settings) -> Iterator[Settings]:
 
 def _own_secret_key(data_dir: Path) -> str:
     path = data_dir / "secret.key"
-    if not path.exists() or not path.read_text():
-        _write_whole(path, secrets.token_urlsafe(48))
+    if path.exists() and not path.read_text():
+        path.unlink()  # of a version that wrote it in place, as the machine went down
+    if not path.exists():
+        part = _written(path, secrets.token_urlsafe(48))
+        # Of processes that start at once the first one's key is everybody's.
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(part)
+        part.unlink()
     return path.read_text()
 
 
-def _write_whole(path: Path, text: str) -> None:
-    """All of it or nothing, readable by us alone, whatever the machine does meanwhile."""
+def _written(path: Path, text: str) -> Path:
+    """All of ``text`` in a file beside ``path``, on the disk, readable by us alone."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
-    part.replace(path)
+    return part
 
 
 @contextlib.contextmanager
@@ -272,7 +278,8 @@ def _record_run(data_dir: Path, run_dir: Path) -> None:
     """Remember what a hard kill of this process would leave: a folder, and who works in it."""
     own = psutil.Process()
     record = {"run_dir": str(run_dir), "service": [own.pid, own.create_time()]}
-    _write_whole(data_dir / _RUN_RECORD, json.dumps(record))
+    path = data_dir / _RUN_RECORD
+    _written(path, json.dumps(record)).replace(path)
 
 
 def _clear_earlier_run(data_dir: Path) -> None:

@@ -104,7 +104,7 @@ def run_items(
                     raise RunStoppedError("Interrupted.")
                 now = clock()
                 if row is not None:
-                    committer.take(row, now)
+                    committer.take(_successful(row), now)
                 committer.commit_if_due(now)
                 if now - said_seconds >= pacing.progress_seconds:
                     said_seconds = now
@@ -119,18 +119,15 @@ def _finished(dataset: Dataset) -> Generator[Row | None, None, None]:
     """The rows as they come, None after each moment without one. Raises RunStoppedError."""
     with contextlib.closing(rows_as_they_come(dataset, _TICK_SECONDS)) as rows:
         try:
-            for row in rows:
-                _require_success(row)
-                yield row
-        except RunStoppedError:
-            raise
+            yield from rows
         except Exception as error:
             raise RunStoppedError(f"Ray ended the run: {_first_line(error)}") from error
 
 
-def _require_success(row: Row | None) -> None:
-    if row is not None and row["failure"]:
+def _successful(row: Row) -> Row:
+    if row["failure"]:
         raise RunStoppedError(f"The output is away: {row['failure']}")
+    return row
 
 
 def _first_line(error: BaseException) -> str:

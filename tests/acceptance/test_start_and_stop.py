@@ -72,6 +72,19 @@ def test_a_record_that_a_power_cut_left_behind_does_not_keep_the_service_down(
     assert [path.name for path in tmp_path.iterdir()] == ["secret.key"]
 
 
+def test_processes_that_start_at_once_have_one_key(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from serve_app.local_service import _own_secret_key;"
+        "print(_own_secret_key(Path(sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    starting = [
+        subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    keys = {process.communicate(timeout=120)[0] for process in starting}
+    assert keys == {(tmp_path / "secret.key").read_text() + "\n"}
+
+
 def test_a_start_that_was_killed_leaves_word_of_what_it_had_begun(tmp_path: Path) -> None:
     data = tmp_path / "data"
     command = [sys.executable, "-m", "serve_app", "serve", "--data", str(data), "--port", "0"]
