@@ -148,9 +148,11 @@ def run_chain(
     rows_expected: int,
     progress_from: float = 0.0,
     progress_to: float = 1.0,
+    at_once: int = 1,
 ) -> list[Row]:
     """Run ``dataset`` and return its rows in order of completion.
 
+    About ``at_once`` rows are under way at a time: between their ends, progress follows from it.
     ``control`` is asked while no row comes, too: tasks that cannot begin, or never end, are then
     ended. Raises StageStoppedError if a step met the stop marker or ``control`` says
     so, StageError with the failed step's code, StageError with
@@ -165,6 +167,7 @@ def run_chain(
                 rows_expected=rows_expected,
                 progress_from=progress_from,
                 progress_to=progress_to,
+                at_once=at_once,
             )
         except StageStoppedError:
             _let_end(rows)
@@ -194,11 +197,13 @@ def collected(
     rows_expected: int,
     progress_from: float = 0.0,
     progress_to: float = 1.0,
+    at_once: int = 1,
 ) -> list[Row]:
     """The rows of ``done`` as they come, with progress. Raises as ``run_chain`` does."""
     control.check()
     rows: list[Row] = []
-    with paced(control.progress, rows_expected, progress_from, progress_to) as progress:
+    span = (progress_from, progress_to)
+    with paced(control.progress, rows_expected, *span, at_once=at_once) as progress:
         for row in done:
             control.check()
             _raise_failure(row)

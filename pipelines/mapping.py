@@ -27,6 +27,8 @@ class Mapped:
     code: StageCode
     num_cpus: float = 1.0
     """Logical CPUs of its task, where it is one."""
+    at_once: int | None = None
+    """Most of its tasks at a time; None for as many as there are CPUs for."""
 
 
 class Mapper(Protocol):
@@ -54,17 +56,29 @@ def map_on_ray(
     """A Ray Data chain, a task a row and step; rows in order of completion."""
     if not rows:
         return []
+    from ray.data import TaskPoolStrategy
+
     dataset = rows_dataset(rows)
     for each in steps:
         step = guarded(each.step, name=each.name, code=each.code)
-        dataset = dataset.map(step, num_cpus=each.num_cpus)
+        compute = TaskPoolStrategy(size=each.at_once)
+        dataset = dataset.map(step, compute=compute, num_cpus=each.num_cpus)
     return run_chain(
         dataset,
         control,
         rows_expected=len(rows),
         progress_from=progress_from,
         progress_to=progress_to,
+        at_once=_at_once(steps),
     )
+
+
+def _at_once(steps: Sequence[Mapped]) -> int:
+    """About how many rows will be under way at a time, if nothing else is."""
+    import ray
+
+    cpus = float(ray.cluster_resources().get("CPU", 1.0))
+    return max(1, min(each.at_once or int(cpus / each.num_cpus) for each in steps))
 
 
 def rows_dataset(rows: Sequence[Row]) -> Dataset:

@@ -17,17 +17,20 @@ Report = Callable[[float], None]
 
 _FIRST_ROW_SECONDS = 10.0
 """What a row is taken to need before any has ended."""
-_MOST_AHEAD_ROWS = 2.0
-"""Rows that may be credited before they end: about as many as end at once on two cores."""
 _TICK_SECONDS = 1.0
 
 
 @dataclass(slots=True)
 class Pace:
-    """How far ``total`` rows are, 0 to 1, by what ended and by the time since. Never falls."""
+    """How far ``total`` rows are, 0 to 1, by what ended and by the time since. Never falls.
+
+    ``at_once`` rows are under way: when one ends, the others are taken to be halfway, and all
+    of them may be credited before they end.
+    """
 
     total: int
     started_seconds: float
+    at_once: int = 1
     done: int = 0
     _last_seconds: float = 0.0
     _highest: float = 0.0
@@ -42,10 +45,12 @@ class Pace:
         if self.done >= self.total:
             return 1.0
         elapsed = now_seconds - self.started_seconds
-        row_seconds = self._last_seconds / self.done if self.done else _FIRST_ROW_SECONDS
-        waited = (elapsed - self._last_seconds) / max(row_seconds, 1e-3)
+        halfway = min(self.at_once - 1, self.total - self.done) / 2 if self.done else 0.0
+        worked = self.done + halfway
+        row_seconds = self._last_seconds / worked if self.done else _FIRST_ROW_SECONDS
+        waited = halfway + (elapsed - self._last_seconds) / max(row_seconds, 1e-3)
         # Straight at first, then ever slower towards the bound: it moves however long a row takes.
-        bound = 0.98 * min(_MOST_AHEAD_ROWS, self.total - self.done)
+        bound = 0.98 * min(self.at_once + 1, self.total - self.done)
         ahead = bound * (1 - math.exp(-max(0.0, waited) / bound))
         self._highest = max(self._highest, (self.done + ahead) / self.total)
         return self._highest
@@ -78,9 +83,11 @@ class PacedProgress:
 
 
 @contextmanager
-def paced(report: Report, total: int, low: float, high: float) -> Iterator[PacedProgress]:
+def paced(
+    report: Report, total: int, low: float, high: float, *, at_once: int = 1
+) -> Iterator[PacedProgress]:
     """Progress from ``low`` to ``high`` over ``total`` rows, reported every second meanwhile."""
-    progress = PacedProgress(report, Pace(total, time.monotonic()), low, high)
+    progress = PacedProgress(report, Pace(total, time.monotonic(), at_once), low, high)
     ended = threading.Event()
 
     def tick() -> None:

@@ -66,6 +66,9 @@ class TranscriptConfig:
     """Logical CPUs of the task that cuts the track."""
     transcribe_cpus: float = 0.25
     """Of a task that transcribes: it mostly waits for a model in another process."""
+    transcribe_at_once: int | None = None
+    """Most tasks that transcribe at a time. More than the models can take only wait, and hold
+    processors that pictures could be read on meanwhile."""
 
 
 def transcribe_track(
@@ -137,9 +140,10 @@ def _transcribe_shards(
     )
     embed = make_speaker_embeddings_step(workspace, models, config.windows)
     code, cpus = StageCode.TRANSCRIPT_FAILED, config.transcribe_cpus
+    at_once = config.transcribe_at_once
     steps = [
-        Mapped(transcribe, "Transcription", code, cpus),
-        Mapped(embed, "Voice embedding", code, cpus),
+        Mapped(transcribe, "Transcription", code, cpus, at_once),
+        Mapped(embed, "Voice embedding", code, cpus, at_once),
     ]
     mapper(rows, steps, control, progress_from=_REGIONS_SHARE)
 

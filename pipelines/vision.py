@@ -18,6 +18,7 @@ from models.contracts import CameraMotion, ShotAngle, ShotType
 from models.sources import ModelSource
 from pipelines.chains import Control, Row, Step, Workspace
 from pipelines.contracts import Scene, StageCode, StageError, VideoSource, VisionResult
+from pipelines.expected_work import vision_work
 from pipelines.mapping import Mapped, Mapper, map_on_ray
 from pipelines.merge.cuts import Cut, CutConfig
 from pipelines.merge.frame_features import Times
@@ -36,12 +37,6 @@ from pipelines.steps.vision_features import FeaturesConfig, make_features_step
 from pipelines.steps.vision_policy import checked_times, make_policy_step
 from pipelines.vision_cuts import find_cuts
 
-_FRAME_SECONDS, _PIXEL_SECONDS = 0.0002, 1.4e-9
-_CUTS_FRAME_SECONDS = 0.0005
-_DESCRIBED_SECOND_SECONDS = 0.05
-"""What decoding and measuring a frame takes, beside its pixels; looking for cuts at it; and
-describing the scenes of a second of footage. Of one core, measured on 640 x 360 and 1080p; only
-what they are to each other counts."""
 _POLICY_SHARE = 1 / 6
 """Of what is left after the cuts, the policy's chain, where there is one."""
 
@@ -122,20 +117,12 @@ class ChainEnds:
 
 
 def chain_ends(video: VideoSource, *, with_policy: bool) -> ChainEnds:
-    """By what each chain is expected to take: small pictures are decoded in no time, and described
-    almost as slowly as large ones."""
-    reading = cutting = describing = 0.0
-    for part in video.all_parts:
-        seconds = (part.end_ms - part.start_ms) / 1000
-        frames = seconds * part.stream.frame_rate
-        pixels = part.stream.width * part.stream.height
-        reading += frames * (_FRAME_SECONDS + pixels * _PIXEL_SECONDS)
-        cutting += frames * _CUTS_FRAME_SECONDS
-        describing += seconds * _DESCRIBED_SECOND_SECONDS
-    whole = max(reading + cutting + describing, 1e-9)
-    cuts = (reading + cutting) / whole
+    """By what each chain is expected to take."""
+    work = vision_work(video)
+    whole = max(work.whole, 1e-9)
+    cuts = (work.reading + work.cutting) / whole
     policy = cuts + (1 - cuts) * _POLICY_SHARE if with_policy else cuts
-    return ChainEnds(reading / whole, cuts, policy)
+    return ChainEnds(work.reading / whole, cuts, policy)
 
 
 def _features_chain(

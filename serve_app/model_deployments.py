@@ -18,8 +18,7 @@ _QUEUED_BATCHES = 1024
 def model_application(settings: Settings, task: Task) -> Application:
     """One task as a deployment that grows with its queue and shrinks when idle."""
     entry = REGISTRY[settings.model_profile][task]
-    # Two batches a replica: one being worked on, one gathering.
-    at_once = 1 if entry.max_batch == 1 else 2 * entry.max_batch
+    at_once = inputs_at_once(settings, task)
     options = {"num_cpus": 0.0, "num_gpus": entry.gpus}
     if not entry.gpus:
         options = {"num_cpus": settings.model_cpus}
@@ -41,6 +40,17 @@ def model_application(settings: Settings, task: Task) -> Application:
         graceful_shutdown_timeout_s=20,
         ray_actor_options=options,
     ).bind(settings.model_profile, task, settings.models_dir, ModelObserver(settings, task))
+
+
+def inputs_at_once(settings: Settings, task: Task) -> int:
+    """How many inputs a replica takes: two batches, one being worked on, one gathering."""
+    most = REGISTRY[settings.model_profile][task].max_batch
+    return 1 if most == 1 else 2 * most
+
+
+def callers_at_once(settings: Settings, task: Task) -> int:
+    """With so many callers no replica of a task ever waits for an input: one more each."""
+    return most_replicas(settings, task) * (inputs_at_once(settings, task) + 1)
 
 
 def most_replicas(settings: Settings, task: Task) -> int:

@@ -11,49 +11,92 @@ from storage.types import ENDED_STATUSES, StageName, StageStatus
 ANALYSES = (StageName.VISION, StageName.TRANSCRIPT)
 _LEAST_PROGRESS = 0.03
 """Before that a stage's pace says nothing: models are loading, the first shards are running."""
+_START_SECONDS = 2.0
+"""Of a stage's time, in which workers start and nothing moves yet."""
+_TRUSTED_PROGRESS = 0.15
+"""Where a stage's own pace counts as much as what was expected of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Running:
-    """An analysis under way: its progress, and the work it needs in seconds beside the other."""
+class Shared:
+    """What the analyses of a job share, and what they were expected to take: ingest's word."""
 
-    progress: float
-    pace: float
-    """Progress a second while the other analysis runs beside it."""
+    gain: float
+    """How much faster an analysis gets once it no longer shares the processors."""
+    expected_seconds: Mapping[StageName, float]
+    """Of an analysis by itself; without those that nobody can tell of."""
 
-    @property
-    def seconds_left(self) -> float:
-        return (1 - self.progress) / self.pace
+
+def timings_of(
+    cpus: float, transcribers: float, expected_seconds: Mapping[StageName, float]
+) -> dict[str, float]:
+    """What ingest stores with its own timings for ``seconds_left``."""
+    expected = {f"{stage}_expected": seconds for stage, seconds in expected_seconds.items()}
+    return {"cpus": cpus, "transcribers": transcribers} | expected
+
+
+def _shared(timings: Mapping[str, float]) -> Shared:
+    expected = {stage: timings.get(f"{stage}_expected") for stage in ANALYSES}
+    return Shared(
+        gain_alone(timings.get("cpus", 1.0), timings.get("transcribers", 1.0)),
+        {stage: seconds for stage, seconds in expected.items() if seconds is not None},
+    )
 
 
 def seconds_left(stages: Mapping[StageName, StageRecord]) -> float | None:
     """Seconds until the last analysis ends; None where too little is known yet."""
     if stages[StageName.INGEST].status is not StageStatus.COMPLETED:
         return None
-    open_stages = [name for name in ANALYSES if stages[name].status not in ENDED_STATUSES]
-    if any(stages[name].progress < _LEAST_PROGRESS for name in open_stages):
-        return None
-    gain = _gain_alone(stages[StageName.INGEST].timings)
-    left = sorted(_running(name, stages, gain).seconds_left for name in open_stages)
+    shared = _shared(stages[StageName.INGEST].timings)
+    left = []
+    for name in ANALYSES:
+        if stages[name].status in ENDED_STATUSES:
+            continue
+        seconds = _seconds_beside(name, stages, shared)
+        if seconds is None:
+            return None
+        left.append(seconds)
     if not left:
         return 0.0
+    left.sort()
     # The slower one has the processors to itself once the other has ended.
-    return left[0] + (left[1] - left[0]) / gain if len(left) > 1 else left[0] / gain
+    alone = left[0] if len(left) == 1 else left[1] - left[0]
+    return (left[0] if len(left) > 1 else 0.0) + alone / shared.gain
 
 
-def _gain_alone(timings: Mapping[str, float]) -> float:
+def gain_alone(cpus: float, transcribers: float) -> float:
     """How much faster an analysis gets once it no longer shares the processors.
 
     Pictures are read on all of them, transcribers take one each: on two processors with
     two transcribers each analysis gets half of what it gets alone, on many hardly less.
     """
-    cpus = max(1.0, timings.get("cpus", 1.0))
-    return 1.0 + min(1.0, timings.get("transcribers", 1.0) / cpus)
+    return 1.0 + min(1.0, transcribers / max(1.0, cpus))
 
 
-def _running(name: StageName, stages: Mapping[StageName, StageRecord], gain: float) -> _Running:
+def _seconds_beside(
+    name: StageName, stages: Mapping[StageName, StageRecord], shared: Shared
+) -> float | None:
+    """What a running analysis has left if the other ran beside it all the time.
+
+    At first what was expected counts, then ever more its own pace; None where there is neither.
+    """
+    progress = stages[name].progress
+    by_pace = _by_pace(name, stages, shared.gain) if progress >= _LEAST_PROGRESS else None
+    expected = shared.expected_seconds.get(name)
+    if expected is None:
+        return by_pace
+    by_expectation = expected * shared.gain * (1 - progress)
+    if by_pace is None:
+        return by_expectation
+    trust = progress**2 / (progress**2 + _TRUSTED_PROGRESS**2)
+    return trust * by_pace + (1 - trust) * by_expectation
+
+
+def _by_pace(name: StageName, stages: Mapping[StageName, StageRecord], gain: float) -> float:
+    """What is left if it goes on as so far."""
     stage = stages[name]
     [other] = [stages[each] for each in ANALYSES if each is not name]
-    shared = min(stage.seconds, other.seconds)
-    effort = shared + gain * (stage.seconds - shared)
-    return _Running(stage.progress, stage.progress / max(effort, 1e-3))
+    moving = max(stage.seconds - _START_SECONDS, stage.seconds / 2)
+    shared_seconds = min(moving, other.seconds)
+    effort = shared_seconds + gain * (moving - shared_seconds)
+    return (1 - stage.progress) * effort / stage.progress

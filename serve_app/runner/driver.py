@@ -15,11 +15,13 @@ from models.sources import ModelSource
 from pipelines.chains import Workspace
 from pipelines.contracts import IngestResult, StageCode, StageError, StageStoppedError
 from pipelines.ingest import ingest_result_from_json
+from serve_app.jobs.expectation import ANALYSES
 from serve_app.observing.jobs import record_job_end, record_stage
 from serve_app.observing.log_context import log_context, note
 from serve_app.runner import publishing
+from serve_app.runner.experience import Experience
 from serve_app.runner.publishing import Lease
-from serve_app.runner.stage_work import StageWork
+from serve_app.runner.stage_work import StageWork, machine_of
 from serve_app.world import World
 from storage import jobs
 from storage.database import UNAVAILABLE
@@ -79,7 +81,10 @@ class JobDriver:
     models: ModelSource
     lease: Lease
     threads: Executor
+    experience: Experience
     progress: dict[StageName, float] = field(default_factory=dict)
+    took: dict[StageName, float] = field(default_factory=dict)
+    """Seconds of the stages that were completed."""
     stopped: bool = False
 
     @property
@@ -145,15 +150,27 @@ class JobDriver:
     async def _run_stages(self) -> None:
         job = await self._patiently("reading the job", self._read_job)
         note(accountId=job.account_id)
-        if job.stages[StageName.INGEST].status is not StageStatus.COMPLETED:
+        is_new = job.stages[StageName.INGEST].status is not StageStatus.COMPLETED
+        if is_new:
             await self._run_stage(StageName.INGEST, lambda work: work.run_ingest(job))
-        await self._run_analyses()
+        ingested = await self._run_analyses()
+        if is_new and ingested is not None:
+            # Of a job taken up again, much was there already.
+            self._learn(ingested)
 
-    async def _run_analyses(self) -> None:
-        """Vision and transcript side by side; one failing does not stop the other."""
+    def _learn(self, ingested: IngestResult) -> None:
+        machine = machine_of(self.world.settings)
+        took = {stage: self.took[stage] for stage in ANALYSES if stage in self.took}
+        self.experience.learn(machine.alone_seconds(ingested), took, machine)
+
+    async def _run_analyses(self) -> IngestResult | None:
+        """Vision and transcript side by side; one failing does not stop the other.
+
+        Gives what ingest found; None where it failed.
+        """
         job, ingested = await self._patiently("reading the job", self._read_ingested)
         if ingested is None:
-            return
+            return None
         analyses: dict[StageName, Work] = {
             StageName.VISION: lambda work: work.run_vision(ingested),
             StageName.TRANSCRIPT: lambda work: work.run_transcript(job, ingested),
@@ -167,6 +184,7 @@ class JobDriver:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+        return ingested
 
     async def _read_job(self) -> JobRecord:
         async with self.world.database.transaction() as connection:
@@ -202,6 +220,7 @@ class JobDriver:
                 message = f"The {stage} stage broke ({type(error).__name__})."
                 await self._fail(stage, StageError(FAILURE_CODES[stage], message), began)
             else:
+                self.took[stage] = time.monotonic() - began
                 self._record(stage, StageStatus.COMPLETED, began, end)
             return
 
@@ -248,6 +267,7 @@ class JobDriver:
             lease=self.lease,
             workspace=self.workspace,
             threads=self.threads,
+            experience=self.experience,
             control=StageControl(self, stage, deadline),
         )
 

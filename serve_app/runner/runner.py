@@ -15,6 +15,7 @@ from models.sources import ModelSource
 from pipelines.freed_memory import release_free_memory
 from serve_app.observing.census import Census
 from serve_app.runner.driver import JobDriver
+from serve_app.runner.experience import Experience
 from serve_app.runner.publishing import Lease
 from serve_app.runner.reaper import Reaper
 from serve_app.uploads.arrivals import ArrivalWatch
@@ -43,6 +44,7 @@ class Runner:
         concurrency = world.settings.runner_concurrency
         self._slots = asyncio.Semaphore(concurrency)
         self._threads = ThreadPoolExecutor(concurrency * _THREADS_PER_JOB, "pipeline")
+        self._experience = Experience(world.settings.model_profile)
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._leasing = asyncio.Lock()
@@ -124,7 +126,7 @@ class Runner:
         return None if leased is None else Lease(*leased)
 
     def _drive(self, lease: Lease) -> None:
-        driver = JobDriver(self._world, self._models, lease, self._threads)
+        driver = JobDriver(self._world, self._models, lease, self._threads, self._experience)
         task = asyncio.create_task(driver.run())
         self._driving[task] = driver
         task.add_done_callback(self._ended)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
+from models.registry import Task
 from models.sources import ModelSource
 from pipelines.chains import Control, ControlSpan, Workspace
 from pipelines.contracts import AudioTrack, IngestResult, StageCode, StageError
@@ -25,11 +26,15 @@ from pipelines.merge.speakers import SpeakerRules
 from pipelines.steps.speech_regions import Sharding
 from pipelines.transcript import TranscriptConfig, transcribe_track
 from pipelines.vision import VisionConfig, analyse_vision
+from serve_app.jobs.expectation import timings_of
+from serve_app.model_deployments import callers_at_once
 from serve_app.observing.jobs import record_footage
 from serve_app.runner import publishing
 from serve_app.runner.documents import scene_document, transcript_document
+from serve_app.runner.experience import Experience, Machine
 from serve_app.runner.publishing import Lease
 from serve_app.runner.sources import SourceBringer, has_files_to_fetch
+from serve_app.settings import Settings
 from serve_app.world import World
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
@@ -79,6 +84,7 @@ class StageWork:
     workspace: Workspace
     threads: Executor
     control: Control
+    experience: Experience
     timings: Timings = field(default_factory=Timings)
 
     async def run_ingest(self, job: JobRecord) -> JobState | None:
@@ -121,8 +127,8 @@ class StageWork:
                 )
             )
         # What the analyses will share: the expected end follows from it.
-        self.timings.add("cpus", _cluster_cpus())
-        self.timings.add("transcribers", self.world.settings.transcriber_replicas)
+        for name, value in self._shared(result).items():
+            self.timings.add(name, value)
         async with self.world.database.transaction() as connection:
             return await publishing.publish_ingest(
                 connection,
@@ -133,6 +139,11 @@ class StageWork:
                 warnings=[asdict(warning) for warning in result.warnings],
                 timings=self.timings.values,
             )
+
+    def _shared(self, result: IngestResult) -> dict[str, float]:
+        machine = machine_of(self.world.settings)
+        expected = self.experience.expected_seconds(machine.alone_seconds(result))
+        return timings_of(machine.cpus, machine.transcribers, expected)
 
     async def _uploads(self, job: JobRecord) -> list[Upload]:
         async with self.world.database.statement() as connection:
@@ -194,6 +205,7 @@ class StageWork:
         config = TranscriptConfig(
             keyterms=tuple(job.source["keyterms"]),
             models=self.world.settings.model_profile,
+            transcribe_at_once=callers_at_once(self.world.settings, Task.TRANSCRIBE),
             sharding=Sharding(shard_seconds=shard_seconds),
             # Jobs that waited while the service was brought up to date have no such field.
             speakers=SpeakerRules(expected=job.source.get("speakers_expected")),
@@ -250,10 +262,12 @@ def intake_spans(control: Control, *, fetches: bool) -> IntakeSpans:
     )
 
 
-def _cluster_cpus() -> float:
+def machine_of(settings: Settings) -> Machine:
+    """What analyses share by now: clusters grow."""
     import ray
 
-    return float(ray.cluster_resources().get("CPU", 1.0)) if ray.is_initialized() else 1.0
+    cpus = ray.cluster_resources().get("CPU", 1.0) if ray.is_initialized() else 1.0
+    return Machine(float(cpus), settings.transcriber_replicas)
 
 
 def track_names(result: IngestResult) -> list[str]:

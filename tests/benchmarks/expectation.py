@@ -1,12 +1,14 @@
 """The end that a job tells while it runs, beside the one it came to.
 
     .venv/bin/python -m tests.benchmarks.expectation [--minutes 10] [--modes all vision] [--jobs 2]
+        [--trace FILE]
 
 The demo video over and over, one job after the other in one warm service, asked every second. The
 peer is the plain rule of three of the job's own ``progress``. An error is the difference of the
 told and the real seconds that are left, as a share of the whole time; after the first tenth of the
-time the worst and the median of a job are reported, and when nothing was told. The last line is
-JSON.
+time the worst and the median of a job are reported, when the worst was told, the share of answers
+that were wrong by more than a quarter, and how long nothing was told. ``--trace`` keeps every
+answer. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from tests.benchmarks.scale import looped
 
 POLL_SECONDS = 1.0
 SKIPPED_SHARE = 0.1
+BAR = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class Told:
     seconds: float
     progress: float
     left_seconds: float | None
+    stages: dict[str, float]
+    """Progress of each stage."""
 
 
 def main() -> None:
@@ -44,6 +49,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--modes", nargs="*", default=["all", "vision"])
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--trace", type=Path, help="keeps every answer there, a line each")
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(prefix="vas-told-") as name:
@@ -54,7 +60,10 @@ def main() -> None:
                 for number in range(options.jobs):
                     with ApiClient(service.base_url, service.api_key) as client:
                         told, whole = watched(client, footage, mode)
-                    rows.append({"mode": mode, "job": number + 1} | judged(told, whole))
+                    which = {"mode": mode, "job": number + 1}
+                    if options.trace:
+                        keep(options.trace, which | {"whole_seconds": whole}, told)
+                    rows.append(which | judged(told, whole))
                     print(json.dumps(rows[-1]), flush=True)
     print(json.dumps({"minutes": options.minutes, "jobs": rows}))
 
@@ -72,7 +81,9 @@ def watched(client: ApiClient, footage: Path, mode: str) -> tuple[list[Told], fl
             if shown["state"] != "completed":
                 raise RuntimeError(str(shown))
             return told, now
-        told.append(Told(now, shown["progress"], shown["estimatedCompletionTimeSeconds"]))
+        stages = {name: stage["progress"] for name, stage in shown["stages"].items()}
+        left = shown["estimatedCompletionTimeSeconds"]
+        told.append(Told(now, shown["progress"], left, stages))
         time.sleep(POLL_SECONDS)
 
 
@@ -80,9 +91,14 @@ def judged(told: Sequence[Told], whole: float) -> dict[str, Any]:
     """Errors after the first tenth, ours and the rule of three's, and pauses of the progress."""
     later = [each for each in told if each.seconds > SKIPPED_SHARE * whole]
     said = [each for each in later if each.left_seconds is not None]
-    ours = [abs((each.left_seconds or 0.0) - (whole - each.seconds)) / whole for each in said]
+    ours = [
+        (each.seconds, abs((each.left_seconds or 0.0) - (whole - each.seconds)) / whole)
+        for each in said
+    ]
     plain = [
-        abs(each.seconds / each.progress - whole) / whole for each in later if each.progress > 0
+        (each.seconds, abs(each.seconds / each.progress - whole) / whole)
+        for each in later
+        if each.progress > 0
     ]
     return {
         "seconds": round(whole, 1),
@@ -98,10 +114,24 @@ def told_from(told: Sequence[Told]) -> float:
     return next((each.seconds for each in told if each.left_seconds is not None), float("nan"))
 
 
-def errors(found: Sequence[float]) -> dict[str, float]:
+def errors(found: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """Of (when it was told, error)."""
     if not found:
         return {}
-    return {"worst": round(max(found), 3), "median": round(statistics.median(found), 3)}
+    when, worst = max(found, key=lambda each: each[1])
+    values = [error for _, error in found]
+    return {
+        "worst": round(worst, 3),
+        "worst_told_at": round(when, 1),
+        "beyond_bar": round(sum(error > BAR for error in values) / len(values), 3),
+        "median": round(statistics.median(values), 3),
+    }
+
+
+def keep(path: Path, which: dict[str, Any], told: Sequence[Told]) -> None:
+    """Every answer of a job, appended to ``path``."""
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(which | asdict(each)) + "\n" for each in told)
 
 
 def longest_pause(told: Sequence[Told]) -> float:

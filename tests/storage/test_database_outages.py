@@ -19,6 +19,7 @@ from serve_app.runner import driver as driving
 from serve_app.runner import publishing
 from serve_app.runner import reaper as reaping
 from serve_app.runner.driver import JobDriver
+from serve_app.runner.experience import Experience
 from serve_app.runner.publishing import Lease
 from serve_app.runner.reaper import Reaper
 from serve_app.runner.stage_work import StageWork
@@ -97,7 +98,7 @@ async def test_a_stage_whose_database_goes_away_is_published_when_it_is_back(
     monkeypatch.setattr(driving, "OUTAGE_PAUSES_SECONDS", (0.3,) * 60)
     lease = await leased(world)
     with ThreadPoolExecutor(1) as threads:
-        driver = JobDriver(world, LocalModels(), lease, threads)
+        driver = JobDriver(world, LocalModels(), lease, threads, Experience("embedded"))
         crash = threading.Thread(target=server.crash, args=(DOWN_SECONDS,))
 
         async def ingest(_: StageWork) -> JobState | None:

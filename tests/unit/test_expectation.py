@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from serve_app.jobs.expectation import seconds_left
+from serve_app.jobs.expectation import ANALYSES, seconds_left, timings_of
 from storage.job_records import StageRecord
 from storage.types import SkipReason, StageName, StageStatus
 
@@ -112,10 +112,50 @@ def test_where_too_little_is_known_nothing_is_told(
     assert seconds_left(stages) is None
 
 
-def test_a_skipped_analysis_is_not_waited_for() -> None:
-    stages = {
-        StageName.INGEST: stage(StageStatus.COMPLETED, 1.0, 1.0),
-        StageName.VISION: stage(StageStatus.RUNNING, 0.25, 10.0),
+def only_vision(progress: float, seconds: float, timings: dict[str, float] | None = None) -> Stages:
+    """A video without sound."""
+    return {
+        StageName.INGEST: replace(stage(StageStatus.COMPLETED, 1.0, 1.0), timings=timings or {}),
+        StageName.VISION: stage(StageStatus.RUNNING, progress, seconds),
         StageName.TRANSCRIPT: stage(StageStatus.SKIPPED, 0.0, 0.0),
     }
-    assert seconds_left(stages) == pytest.approx(30.0)
+
+
+def test_a_skipped_analysis_is_not_waited_for_nor_the_start_of_workers_counted_as_pace() -> None:
+    assert seconds_left(only_vision(0.25, 12.0)) == pytest.approx(30.0)
+
+
+EXPECTED = timings_of(2.0, 2.0, {StageName.VISION: 30.0})
+
+
+def test_what_was_expected_is_told_while_nothing_has_moved() -> None:
+    assert seconds_left(only_vision(0.0, 0.0, EXPECTED)) == pytest.approx(30.0)
+    # Four seconds went by until a worker was there: by its pace it would take two more minutes.
+    told = seconds_left(only_vision(0.02, 4.5, EXPECTED))
+    assert told == pytest.approx(30.0, rel=0.1)
+
+
+@pytest.mark.parametrize("seconds", [15.0, 60.0], ids=["twice as fast", "half as fast"])
+def test_where_it_is_not_as_expected_its_own_pace_counts_ever_more(seconds: float) -> None:
+    errors = [
+        abs((seconds_left(only_vision(done, 2 + done * seconds, EXPECTED)) or 0) / left - 1)
+        for done in (0.05, 0.15, 0.3, 0.6, 0.9)
+        if (left := seconds * (1 - done))
+    ]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[2] < 0.25
+    assert errors[-1] < 0.05
+
+
+def test_of_two_analyses_the_expected_end_counts_what_they_share() -> None:
+    stages = only_vision(0.0, 0.0, timings_of(2.0, 2.0, dict.fromkeys(ANALYSES, 60.0)))
+    stages[StageName.TRANSCRIPT] = stage(StageStatus.RUNNING, 0.0, 0.0)
+    assert seconds_left(stages) == pytest.approx(120.0)
+    stages[StageName.VISION] = stage(StageStatus.COMPLETED, 1.0, 0.0)
+    assert seconds_left(stages) == pytest.approx(60.0)
+
+
+def test_of_what_nobody_can_tell_the_end_is_told_once_it_moves() -> None:
+    stages = only_vision(0.0, 0.0, EXPECTED)
+    stages[StageName.TRANSCRIPT] = stage(StageStatus.RUNNING, 0.0, 1.0)
+    assert seconds_left(stages) is None

@@ -19,6 +19,7 @@ from pipelines.contracts import StageCode, StageStoppedError
 from pipelines.sources.sandbox import _answer
 from serve_app.runner import driver as driving
 from serve_app.runner.driver import OUTAGE_PAUSES_SECONDS, JobDriver
+from serve_app.runner.experience import Experience
 from serve_app.runner.publishing import Lease
 from serve_app.settings import Settings
 from serve_app.world import build_world
@@ -34,7 +35,9 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobDriver:
         data_dir=tmp_path, database_url="postgresql://nowhere/none", secret_key="x" * 32
     )
     lease = Lease(uuid.uuid4(), uuid.uuid4())
-    return JobDriver(build_world(settings), LocalModels(), lease, ThreadPoolExecutor(1))
+    return JobDriver(
+        build_world(settings), LocalModels(), lease, ThreadPoolExecutor(1), Experience("embedded")
+    )
 
 
 AWAY = ObjectStoreUnavailableError("object store: EndpointConnectionError")

@@ -1,0 +1,69 @@
+"""What a runner expects of a job, and how it learns from the ones before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipelines.contracts import AudioTrack, IngestResult
+from serve_app.runner.experience import Experience, Machine
+from storage.types import StageName
+from tests.unit.test_vision_shares import SMALL
+
+VISION, TRANSCRIPT = StageName.VISION, StageName.TRANSCRIPT
+TWO = Machine(cpus=2.0, transcribers=2.0)
+ALONE = {VISION: 20.0, TRANSCRIPT: 100.0}
+
+
+def test_the_work_is_shared_among_processors_and_transcribers(ingested: IngestResult) -> None:
+    one, two = Machine(1.0, 1.0).alone_seconds(ingested), TWO.alone_seconds(ingested)
+    many = Machine(16.0, 2.0).alone_seconds(ingested)
+    assert one[VISION] == pytest.approx(2 * two[VISION]) == pytest.approx(16 * many[VISION])
+    assert one[TRANSCRIPT] == pytest.approx(2 * two[TRANSCRIPT])
+    assert many[TRANSCRIPT] == pytest.approx(two[TRANSCRIPT])
+
+
+def test_only_what_there_is_is_expected(ingested: IngestResult) -> None:
+    assert set(TWO.alone_seconds(replace(ingested, video=None))) == {TRANSCRIPT}
+    assert set(TWO.alone_seconds(replace(ingested, tracks=()))) == {VISION}
+
+
+def test_embedded_models_are_known_from_the_start_neural_ones_from_their_first_job() -> None:
+    assert Experience("embedded").expected_seconds(ALONE) == {VISION: 21.0, TRANSCRIPT: 101.0}
+    neural = Experience("gpu")
+    assert neural.expected_seconds(ALONE) == {}
+    neural.learn(ALONE, {VISION: 61.0}, TWO)
+    assert neural.expected_seconds(ALONE) == {VISION: pytest.approx(61.0)}
+
+
+def test_what_analyses_take_side_by_side_is_told_from_what_each_takes_alone() -> None:
+    known = Experience("embedded")
+    # Both at once go half as fast: of 80 s that they share each would have needed 40 by itself.
+    known.learn(ALONE, {VISION: 80.0, TRANSCRIPT: 140.0}, TWO)
+    assert known.expected_seconds(ALONE) == {
+        VISION: pytest.approx(40.0),
+        TRANSCRIPT: pytest.approx(100.0),
+    }
+
+
+def test_jobs_that_go_on_differently_are_followed() -> None:
+    known = Experience("embedded")
+    for _ in range(6):
+        known.learn(ALONE, {VISION: 21.0}, TWO)
+    for took, least, most in ((41.0, 30.0, 32.0), (41.0, 35.0, 37.0), (41.0, 38.0, 40.0)):
+        known.learn(ALONE, {VISION: took}, TWO)
+        assert least < known.expected_seconds(ALONE)[VISION] < most
+
+
+def test_a_short_job_says_nothing_of_the_pace() -> None:
+    known = Experience("embedded")
+    known.learn({VISION: 0.4}, {VISION: 3.0}, TWO)
+    assert known.expected_seconds(ALONE) == Experience("embedded").expected_seconds(ALONE)
+
+
+@pytest.fixture
+def ingested() -> IngestResult:
+    track = AudioTrack(0, "sound", "sound.flac", 60.0)
+    # What the media holds besides is nobody's business here.
+    return IngestResult(media=None, video=SMALL, tracks=(track,))  # type: ignore[arg-type]
