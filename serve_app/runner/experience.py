@@ -41,17 +41,19 @@ class Machine:
 class Experience:
     """How many times as long as that they take here; learned by a runner while it lives.
 
+    Apart for analyses by themselves and side by side: how two share the processors is known only
+    roughly (``gain_alone``).
     What nothing is known of is not guessed: neural models are slower or faster than the embedded
     ones by a factor that only their first job tells.
     """
 
     profile: str
-    _factors: dict[StageName, float] = field(default_factory=dict)
+    _factors: dict[bool, dict[StageName, float]] = field(default_factory=dict)
 
     def expected_seconds(self, alone: Mapping[StageName, float]) -> dict[StageName, float]:
         """Seconds that analyses will take by themselves; without those that nobody can tell of."""
         start = {} if self.profile != "embedded" else dict.fromkeys(alone, 1.0)
-        factors = start | self._factors
+        factors = start | self._known(len(alone) > 1)
         return {
             stage: _START_SECONDS + factors[stage] * seconds
             for stage, seconds in alone.items()
@@ -64,7 +66,13 @@ class Experience:
         took: Mapping[StageName, float],
         machine: Machine,
     ) -> None:
-        """Of a job whose analyses ``took`` so many seconds side by side, from their beginning."""
+        """Of a job whose analyses ``took`` so many seconds side by side, from their beginning.
+
+        Nothing where one of them failed: the other had the processors to itself.
+        """
+        if took.keys() != alone.keys():
+            return
+        factors = self._known(len(took) > 1)
         shared = min(took.values()) if len(took) > 1 else 0.0
         gain = gain_alone(machine.cpus, machine.transcribers)
         for stage, seconds in took.items():
@@ -72,5 +80,8 @@ class Experience:
                 continue
             by_itself = shared / gain + seconds - shared
             factor = max(0.0, by_itself - _START_SECONDS) / alone[stage]
-            known = self._factors.get(stage, factor)
-            self._factors[stage] = known + _NEWEST_SHARE * (factor - known)
+            known = factors.get(stage, factor)
+            factors[stage] = known + _NEWEST_SHARE * (factor - known)
+
+    def _known(self, side_by_side: bool) -> dict[StageName, float]:
+        return self._factors.setdefault(side_by_side, {})

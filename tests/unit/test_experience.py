@@ -14,6 +14,7 @@ from tests.unit.test_vision_shares import SMALL
 VISION, TRANSCRIPT = StageName.VISION, StageName.TRANSCRIPT
 TWO = Machine(cpus=2.0, transcribers=2.0)
 ALONE = {VISION: 20.0, TRANSCRIPT: 100.0}
+ONLY_VISION = {VISION: 20.0}
 
 
 def test_the_work_is_shared_among_processors_and_transcribers(ingested: IngestResult) -> None:
@@ -33,8 +34,9 @@ def test_embedded_models_are_known_from_the_start_neural_ones_from_their_first_j
     assert Experience("embedded").expected_seconds(ALONE) == {VISION: 21.0, TRANSCRIPT: 101.0}
     neural = Experience("gpu")
     assert neural.expected_seconds(ALONE) == {}
-    neural.learn(ALONE, {VISION: 61.0}, TWO)
-    assert neural.expected_seconds(ALONE) == {VISION: pytest.approx(61.0)}
+    neural.learn(ONLY_VISION, {VISION: 61.0}, TWO)
+    assert neural.expected_seconds(ONLY_VISION) == {VISION: pytest.approx(61.0)}
+    assert neural.expected_seconds(ALONE) == {}, "how they share the processors is not known yet"
 
 
 def test_what_analyses_take_side_by_side_is_told_from_what_each_takes_alone() -> None:
@@ -50,16 +52,23 @@ def test_what_analyses_take_side_by_side_is_told_from_what_each_takes_alone() ->
 def test_jobs_that_go_on_differently_are_followed() -> None:
     known = Experience("embedded")
     for _ in range(6):
-        known.learn(ALONE, {VISION: 21.0}, TWO)
+        known.learn(ONLY_VISION, {VISION: 21.0}, TWO)
     for took, least, most in ((41.0, 30.0, 32.0), (41.0, 35.0, 37.0), (41.0, 38.0, 40.0)):
-        known.learn(ALONE, {VISION: took}, TWO)
-        assert least < known.expected_seconds(ALONE)[VISION] < most
+        known.learn(ONLY_VISION, {VISION: took}, TWO)
+        assert least < known.expected_seconds(ONLY_VISION)[VISION] < most
+    assert known.expected_seconds(ALONE)[VISION] == 21.0, "of it beside another nothing was seen"
+
+
+def test_a_job_of_which_a_part_failed_says_nothing_of_the_pace() -> None:
+    known = Experience("embedded")
+    known.learn(ALONE, {TRANSCRIPT: 300.0}, TWO)
+    assert known.expected_seconds(ALONE) == Experience("embedded").expected_seconds(ALONE)
 
 
 def test_a_short_job_says_nothing_of_the_pace() -> None:
     known = Experience("embedded")
     known.learn({VISION: 0.4}, {VISION: 3.0}, TWO)
-    assert known.expected_seconds(ALONE) == Experience("embedded").expected_seconds(ALONE)
+    assert known.expected_seconds(ONLY_VISION) == {VISION: 21.0}
 
 
 @pytest.fixture
