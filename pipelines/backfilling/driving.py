@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pipelines.awaited_rows import rows_as_they_come
-from pipelines.backfilling.item_work import ItemWork, outcome_of
+from pipelines.backfilling.item_work import ItemWork, keep_outcome_only, outcome_of
 from pipelines.backfilling.outcome import Item
 from pipelines.backfilling.output import Output
 from pipelines.backfilling.progress import Tally
@@ -61,6 +61,7 @@ class _Committer:
     def take(self, row: Row, now_seconds: float) -> None:
         if not self.folders:
             self.first_seconds = now_seconds
+        keep_outcome_only(self.store, row["folder"])
         self.folders.append(row["folder"])
         self.tally.add(failed=row["failed"], footage_seconds=row["footage_seconds"])
 

@@ -89,14 +89,17 @@ class ItemWork:
         }
 
     def carry_out(self, item: Item) -> ItemOutcome:
-        """The item's outcome, worked out and stored unless it is stored already."""
+        """The item's outcome, worked out and stored unless it is stored already.
+
+        What it was made from stays until the driver has heard (``keep_outcome_only``): tasks of a
+        run whose driver was killed go on for a moment, and the next run may be at the same item.
+        """
         store = self.out.work_store()
         outcome_key = f"{item.folder}/{OUTCOME_NAME}"
         if store.exists(outcome_key):
             return outcome_of(store, item.folder)
         outcome = self._outcome(item, Workspace(store, item.folder))
         store.write_bytes(outcome_key, json.dumps(to_json(outcome)).encode())
-        store.delete_keys(key for key in [*store.list_keys(item.folder)] if key != outcome_key)
         return outcome
 
     def _outcome(self, item: Item, workspace: Workspace) -> ItemOutcome:
@@ -114,6 +117,12 @@ class ItemWork:
         lost = sum(1 for _ in workspace.store.list_keys(folder))
         workspace.store.write_bytes(f"{folder}/{uuid.uuid4().hex}", b"")
         return lost
+
+
+def keep_outcome_only(store: ObjectStore, folder: str) -> None:
+    """Delete what an outcome was made from; to be called once no task of this run needs it."""
+    outcome_key = f"{folder}/{OUTCOME_NAME}"
+    store.delete_keys(key for key in [*store.list_keys(folder)] if key != outcome_key)
 
 
 def outcome_of(store: ObjectStore, folder: str) -> ItemOutcome:

@@ -23,7 +23,7 @@ from models.contracts import (
 )
 from models.sources import LocalModels
 from pipelines.backfilling.bringing import SourceRules
-from pipelines.backfilling.item_work import ItemWork
+from pipelines.backfilling.item_work import ItemWork, keep_outcome_only
 from pipelines.backfilling.manifest import read_manifest
 from pipelines.backfilling.outcome import Item, ItemOutcome, Mode, Stage, Status
 from pipelines.backfilling.places import BucketPlace, S3Access, place_at
@@ -180,8 +180,37 @@ def test_an_outcome_that_is_stored_is_not_worked_out_again(clip: Path, tmp_path:
     first = work.carry_out(item_at(str(clip), Mode.TRANSCRIPT))
     again = replace(work, models=BrokenModels(LocalModels()))
     assert again.carry_out(item_at(str(clip), Mode.TRANSCRIPT)) == first
-    left = [*work.out.work_store().list_keys(first.item.folder)]
+    store = work.out.work_store()
+    keep_outcome_only(store, first.item.folder)
+    left = [*store.list_keys(first.item.folder)]
     assert [name.rsplit("/", 1)[-1] for name in left] == ["outcome.json"]
+
+
+def test_a_task_that_outlives_its_killed_driver_takes_nothing_from_the_next_run(
+    clip: Path, expected: ItemOutcome, tmp_path: Path
+) -> None:
+    """It ends its item while a task of the next run is in the middle of the same one."""
+    item = item_at(str(clip))
+    orphan = work_in(str(tmp_path))
+    ended: list[ItemOutcome] = []
+
+    @dataclass(frozen=True)
+    class Overtaken(BrokenModels):
+        """Models that the orphan's end comes before."""
+
+        def transcriber(self) -> Transcriber:
+            return self.rest.transcriber()
+
+        def scene_describer(self) -> SceneDescriber:
+            if not ended:
+                ended.append(orphan.carry_out(item))
+            return self.rest.scene_describer()
+
+    work = replace(orphan, models=Overtaken(LocalModels()), run="the next one")
+    outcome = work.carry_out(item)
+    assert len(ended) == 1
+    assert not outcome.failures
+    assert (outcome.scenes, outcome.tracks) == (expected.scenes, expected.tracks)
 
 
 def test_an_item_whose_worker_was_lost_twice_in_this_run_fails(clip: Path, tmp_path: Path) -> None:
