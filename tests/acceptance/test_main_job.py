@@ -52,6 +52,13 @@ def test_progress_moves_and_never_goes_back(demo_job: str, polled: list[dict[str
     expected = [job["estimatedCompletionTimeSeconds"] for job in polled]
     assert expected[-1] is None
     assert all(seconds is None or seconds >= 0 for seconds in expected)
+    analysed = [
+        job["estimatedCompletionTimeSeconds"]
+        for job in polled
+        if job["state"] == "processing" and job["stages"]["ingest"]["status"] == "completed"
+    ]
+    assert analysed
+    assert None not in analysed, "the footage is known, so is what it takes"
 
 
 def test_the_demo_video_gives_the_scenes_it_was_drawn_with(service: Service, demo_job: str) -> None:
