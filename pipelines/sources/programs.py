@@ -23,6 +23,7 @@ import psutil
 
 import pipelines
 from pipelines.sources.confinement import Allowance, ProgramPlaces
+from pipelines.sources.killed import await_own_end
 
 _BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv[1]);"
@@ -181,6 +182,7 @@ class _Watch:
                 if time.monotonic() >= due:
                     self._look()
                     due = time.monotonic() + _POLL_SECONDS
+        await_own_end(self.child.returncode, self.check)
         if self.child.returncode != 0:
             raise self._failed(f"ended with status {self.child.returncode}")
 

@@ -24,6 +24,7 @@ from typing import IO, Any, cast
 
 import pipelines
 from pipelines.sources.confinement import Allowance
+from pipelines.sources.killed import await_own_end
 
 Message = dict[str, Any]
 
@@ -178,7 +179,8 @@ def _lines(
         yield from complete
         if len(pending) > _LONGEST_LINE_BYTES:
             raise TaskCrashedError("The process that reads the file answered nonsense.")
-    _raise_exit(child.wait(), errors.decode(errors="replace"))
+    await_own_end(child.wait(), check)
+    _raise_exit(child.returncode, errors.decode(errors="replace"))
 
 
 class _Checks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,26 @@ def everything_in(out: Path) -> dict[str, Any]:
     stills = sorted(path for path in (out / "stills").rglob("*.jpg"))
     named = {path.relative_to(out).as_posix(): path.read_bytes() for path in stills}
     return tables | {"stills": named}
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """What only one of two outputs holds, in words: a row, or a still by its name."""
+    ours, theirs = everything_in(one), everything_in(other)
+    stills = (ours.pop("stills"), theirs.pop("stills"))
+    names = sorted(stills[0].keys() | stills[1].keys())
+    unlike = [f"still {name}" for name in names if stills[0].get(name) != stills[1].get(name)]
+    return unlike + [
+        f"{table}, {whose.name} only: {row}"
+        for table in TABLES
+        for whose, rows, others in ((one, ours, theirs), (other, theirs, ours))
+        for row in _more_of(rows[table], others[table])
+    ]
+
+
+def _more_of(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -> list[str]:
+    counted = Counter(map(repr, rows))
+    counted.subtract(map(repr, others))
+    return sorted(counted.elements())
 
 
 def part_names(out: Path, table: str = "items") -> list[str]:
