@@ -6,6 +6,7 @@ says, so a frame has the same time in the source and in a segment cut from it.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -121,7 +122,7 @@ def decode_moments(
     ``key_times_ms``, rising, are those of the key frames. Frames that seeking does not
     lead to are missing. Raises as ``decode_segment`` does.
     """
-    with av.open(str(path), options=OPEN_OPTIONS) as container:
+    with _opened(path) as container:
         stream = chosen_stream(container, stream_index)
         _set_up(stream, 1, loop_filter)
         for _, moments in groupby(sorted(times_ms), lambda at: bisect_right(key_times_ms, at)):
@@ -182,25 +183,30 @@ class _Sparing:
 
 
 def _positioned(path: Path, start_ms: int, stream_index: int, origin_ms: int) -> InputContainer:
-    """The file opened and standing at or before ``start_ms``."""
-    target_ms = _seek_target_ms(path, start_ms, stream_index, origin_ms)
-    container: InputContainer = av.open(str(path), options=OPEN_OPTIONS)
-    if target_ms is not None:
-        seek(container, chosen_stream(container, stream_index), target_ms + origin_ms)
+    """The file opened and standing at or before ``start_ms``.
+
+    Where to seek to is tried out by decoding a picture.
+    """
+    for margin_ms in _SEEK_MARGINS_MS:
+        target_ms = start_ms - margin_ms
+        with contextlib.ExitStack() as opened:
+            container = opened.enter_context(_opened(path))
+            stream = chosen_stream(container, stream_index)
+            if not _seek_pays(stream, start_ms, origin_ms):
+                opened.pop_all()
+                return container
+            if _seek_reaches(container, stream, target_ms, start_ms, origin_ms):
+                break
+    else:
+        return _opened(path)
+    container = _opened(path)
+    seek(container, chosen_stream(container, stream_index), target_ms + origin_ms)
     return container
 
 
-def _seek_target_ms(path: Path, start_ms: int, stream_index: int, origin_ms: int) -> int | None:
-    """Where to seek to, tried out by decoding a picture; None to read from the beginning."""
-    for margin_ms in _SEEK_MARGINS_MS:
-        with av.open(str(path), options=OPEN_OPTIONS) as container:
-            stream = chosen_stream(container, stream_index)
-            if not _seek_pays(stream, start_ms, origin_ms):
-                return None
-            target_ms = start_ms - margin_ms
-            if _seek_reaches(container, stream, target_ms, start_ms, origin_ms):
-                return target_ms
-    return None
+def _opened(path: Path) -> InputContainer:
+    container: InputContainer = av.open(str(path), options=OPEN_OPTIONS)
+    return container
 
 
 def _seek_pays(stream: AvVideoStream, start_ms: int, origin_ms: int) -> bool:

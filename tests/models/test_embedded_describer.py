@@ -233,6 +233,10 @@ def test_text_lines_lie_where_the_text_is() -> None:
     [
         ("formats/sample.mp4", (0.2, 0.5, 0.9), ("face",), ShotType.CLOSE_UP),
         ("cuts/flower.mp4", (1, 2, 4), (), ShotType.UNKNOWN),
+        pytest.param(
+            "cuts/flower.mp4", (4.0, 4.7), (), ShotType.UNKNOWN, id="petals like a profile"
+        ),
+        pytest.param("cuts/friday.mp4", (2.9, 3.6), ("face",), ShotType.MEDIUM, id="a profile"),
         ("cuts/car-detection.mp4", (2, 10, 20), (), ShotType.UNKNOWN),
         ("cuts/bottle-detection.mp4", (2, 15, 30), (), ShotType.UNKNOWN),
         ("cuts/counter.mp4", (0.2, 0.4, 0.6), ("text",), ShotType.UNKNOWN),

@@ -61,10 +61,11 @@ class Box:
 def grey(picture: Picture, width: int) -> Grey:
     """The picture's luma, shrunk (never enlarged) to at most ``width`` columns."""
     rows, columns = picture.shape[:2]
+    luma = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
     if columns > width:
         size = (width, max(1, round(rows * width / columns)))
-        picture = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
-    return np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), np.uint8)
+        luma = cv2.resize(luma, size, interpolation=cv2.INTER_AREA)
+    return np.asarray(luma, np.uint8)
 
 
 def measure(picture: Picture) -> PictureFacts:
@@ -177,13 +178,14 @@ def _letters_in(mask: Grey) -> bool:
     count, labels, stats, _ = cv2.connectedComponentsWithStats(mask, connectivity=8)
     thickness = cv2.distanceTransform(mask, cv2.DIST_L2, 3)
     strokes, fills, covered = [], [], 0
+    low, high = (factor * rows for factor in _LETTER_WIDTHS)
     for label in range(1, count):
-        _, _, width, height, area = stats[label]
-        low, high = (factor * rows for factor in _LETTER_WIDTHS)
+        left, top, width, height, area = stats[label].tolist()
         if height >= 0.4 * rows and low <= width <= high:
-            strokes.append(float(thickness[labels == label].max()))
+            place = (slice(top, top + height), slice(left, left + width))
+            strokes.append(float(thickness[place][labels[place] == label].max()))
             fills.append(area / (width * height))
-            covered += int(width)
+            covered += width
     if len(strokes) < _FEWEST_LETTERS or covered < 0.35 * columns:
         return False
     if float(np.mean(fills)) > _LETTER_FILL:
