@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pipelines.merge.cut_measures import Blank, blank, brightness, contrast
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.merge.cut_measures import Blank, blank, brightness, cell_levels, contrast
 from pipelines.merge.frame_features import FrameFeatures
-from pipelines.merge.gradual_cuts import Gradual, GradualConfig, find_gradual
+from pipelines.merge.gradual_cuts import Gradual, GradualConfig, Mixed, find_gradual
 from pipelines.merge.hard_cuts import HardConfig, find_hard
 from pipelines.merge.wipes import WipeConfig, find_wipes
 
@@ -57,11 +60,27 @@ def search(
     ``frames`` reach ``SURROUNDING_FRAMES`` further on both sides, or to an end of the
     video; ``after_ms`` is when the last of them ends.
     """
+    seen = _Seen(frames, Mixed.of(frames), cell_levels(frames.luma))
     found = [
-        _of_block(frames, first, min(first + BLOCK_FRAMES, end), config, after_ms)
+        _of_block(seen, first, min(first + BLOCK_FRAMES, end), config, after_ms)
         for first in range(start, end, BLOCK_FRAMES)
     ]
     return together(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Frames, and what is made of each by itself: blocks' surroundings overlap."""
+
+    frames: FrameFeatures
+    mixed: Mixed
+    cells: npt.NDArray[np.float32]
+
+    def part(self, start: int, end: int) -> _Seen:
+        """Frames ``start`` to ``end``, as views."""
+        return _Seen(
+            self.frames.part(start, end), self.mixed.part(start, end), self.cells[start:end]
+        )
 
 
 def together(found: Iterable[Found]) -> Found:
@@ -75,17 +94,16 @@ def together(found: Iterable[Found]) -> Found:
     )
 
 
-def _of_block(
-    frames: FrameFeatures, start: int, end: int, config: SearchConfig, after_ms: int
-) -> Found:
+def _of_block(seen: _Seen, start: int, end: int, config: SearchConfig, after_ms: int) -> Found:
+    frames = seen.frames
     low = max(0, start - SURROUNDING_FRAMES)
-    window = frames.part(low, min(len(frames), end + SURROUNDING_FRAMES))
-    inside = (start - low, end - low)
+    near = seen.part(low, min(len(frames), end + SURROUNDING_FRAMES))
+    window, inside = near.frames, (start - low, end - low)
     ends_ms = int(frames.times_ms[end]) if end < len(frames) else after_ms
     return Found(
         tuple(find_hard(window, *inside, config.hard)),
-        tuple(find_gradual(window, *inside, config.gradual)),
-        tuple(find_wipes(window, *inside, config.wipe)),
+        tuple(find_gradual(window, near.mixed, *inside, config.gradual)),
+        tuple(find_wipes(window, near.cells, *inside, config.wipe)),
         _blank_runs(window.part(*inside), ends_ms),
     )
 

@@ -94,21 +94,23 @@ class Gradual:
 
 
 def find_gradual(
-    window: FrameFeatures, start: int, end: int, config: GradualConfig
+    window: FrameFeatures, mixed: Mixed, start: int, end: int, config: GradualConfig
 ) -> list[Gradual]:
     """Transitions with their middle near one of the frames ``start`` to ``end``.
 
-    One transition is usually found from several frames: see ``best_graduals``.
+    ``mixed`` is the window's. One transition is usually found from several frames: see
+    ``best_graduals``; whether a camera sweeps through it is worked out once.
     """
     centres = grid(window, start, end)
     if len(centres) == 0:
         return []
-    found, mixed = [], _Mixed.of(window)
+    sweeps = cache(partial(_sweeps, window, config))
+    found = []
     for half_ms in _HALVES_MS:
         first, last = sides(window, centres, half_ms)
         likely = _likely(window, first, centres, last, config)
         for a, b in zip(first[likely], last[likely], strict=True):
-            gradual = _best_fit(window, mixed, int(a), int(b), config)
+            gradual = _best_fit(window, mixed, int(a), int(b), sweeps, config)
             if gradual is not None:
                 found.append(gradual)
     return found
@@ -128,19 +130,28 @@ def _likely(
 
 
 @dataclass(frozen=True, slots=True)
-class _Mixed:
+class Mixed:
     """What is mixed in a dissolve, a row a frame: ``fine`` (n, 2304), ``coarse`` (n, 432)."""
 
     fine: Levels
     coarse: Levels
 
     @classmethod
-    def of(cls, frames: FrameFeatures) -> _Mixed:
+    def of(cls, frames: FrameFeatures) -> Mixed:
         return cls(frames.luma.reshape(len(frames), -1).astype(np.float32), _coarse(frames))
+
+    def part(self, start: int, end: int) -> Mixed:
+        """Of frames ``start`` to ``end``, as views."""
+        return Mixed(self.fine[start:end], self.coarse[start:end])
 
 
 def _best_fit(
-    window: FrameFeatures, mixed: _Mixed, a: int, b: int, config: GradualConfig
+    window: FrameFeatures,
+    mixed: Mixed,
+    a: int,
+    b: int,
+    sweeps: Callable[[int, int], bool],
+    config: GradualConfig,
 ) -> Gradual | None:
     """The transition between two frames, as fine pictures show it or else coarse ones.
 
@@ -148,10 +159,10 @@ def _best_fit(
     mixture; in coarse ones, with their colours, they hardly matter.
     """
     unlike = cache(partial(_unlike, window, a, b, config))
-    fine = _fitted(window, a, b, mixed.fine[a : b + 1], unlike, config)
+    fine = _fitted(window, a, b, mixed.fine[a : b + 1], unlike, sweeps, config)
     if fine is not None and fine.confidence >= _CONVINCING:
         return fine
-    coarse = _fitted(window, a, b, mixed.coarse[a : b + 1], unlike, config)
+    coarse = _fitted(window, a, b, mixed.coarse[a : b + 1], unlike, sweeps, config)
     if coarse is None or coarse.confidence < config.min_coarse:
         return fine
     return coarse if fine is None or coarse.confidence > fine.confidence else fine
@@ -174,12 +185,13 @@ def _fitted(
     b: int,
     levels: Levels,
     unlike: Callable[[], _Ends | None],
+    sweeps: Callable[[int, int], bool],
     config: GradualConfig,
 ) -> Gradual | None:
     """The transition between frames ``a`` and ``b`` if the mixture model holds there.
 
-    ``levels`` are what is mixed, a row for each frame from ``a`` to ``b``;
-    ``unlike`` is asked about the two frames themselves once the mixture holds.
+    ``levels`` are what is mixed, a row for each frame from ``a`` to ``b``; ``unlike`` is asked
+    about the two frames themselves and ``sweeps`` about those between once the mixture holds.
     """
     share, miss = _shares(levels)
     begin, stop = _extent(share)
@@ -194,8 +206,7 @@ def _fitted(
     if _bend(share[begin : stop + 1], times[begin : stop + 1]) > config.max_bend:
         return None
     ends = unlike()
-    shown = window.luma[a + begin : a + stop + 1]
-    if ends is None or (ends.side is None and _sweeps(shown, config)):
+    if ends is None or (ends.side is None and sweeps(a + begin, a + stop)):
         return None
     middle = int(np.argmin(np.abs(share - 0.5)))
     return Gradual(
@@ -236,9 +247,9 @@ def _unlike(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> _En
     return _Ends(side, difference, alike) if difference >= config.min_change else None
 
 
-def _sweeps(shown: Bytes, config: GradualConfig) -> bool:
-    """Whether the camera's motion explains all that comes into the pictures."""
-    return not brings_new(shown, _STEP_REACH, config.min_steps_change)
+def _sweeps(window: FrameFeatures, config: GradualConfig, first: int, last: int) -> bool:
+    """Whether the camera's motion explains all that comes into frames ``first`` to ``last``."""
+    return not brings_new(window.luma[first : last + 1], _STEP_REACH, config.min_steps_change)
 
 
 def _bend(share: Floats, times_ms: Indices) -> float:

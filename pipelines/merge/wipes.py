@@ -19,7 +19,6 @@ from pipelines.merge.cut_measures import (
     Floats,
     Indices,
     brings_new,
-    cell_levels,
     change,
     contrast,
     likeness,
@@ -74,15 +73,21 @@ class WipeConfig:
     """Share of the difference between A and B that a frame may be from A to show A again."""
 
 
-def find_wipes(window: FrameFeatures, start: int, end: int, config: WipeConfig) -> list[Gradual]:
+def find_wipes(
+    window: FrameFeatures,
+    cells: npt.NDArray[np.float32],
+    start: int,
+    end: int,
+    config: WipeConfig,
+) -> list[Gradual]:
     """Wipes with their middle near one of the frames ``start`` to ``end``.
 
-    One wipe is usually found from several frames: see ``gradual_cuts.best_graduals``.
+    ``cells`` are the window's ``cell_levels``. One wipe is usually found from several frames:
+    see ``gradual_cuts.best_graduals``.
     """
     centres = grid(window, start, end)
     if len(centres) == 0:
         return []
-    cells = cell_levels(window.luma)
     found = []
     for half_ms in _HALVES_MS:
         first, last = sides(window, centres, half_ms)

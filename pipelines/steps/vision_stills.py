@@ -39,6 +39,7 @@ stream is decoded as from the start."""
 _WORTH_A_CHILD = 32
 """So many stills of a segment lie close together: decord reads them in one pass, while seeking
 decodes from the key frame again for each."""
+_PLANES_OF_BYTES = frozenset({"yuv420p", "yuv422p", "yuv444p", "yuvj420p", "yuvj422p", "yuvj444p"})
 _SAME_PICTURE_LEVELS = 6.0
 _SAME_PICTURE_CORRELATION = 0.9
 
@@ -69,14 +70,18 @@ def fetch_stills(
     def finish(picture: Picture) -> Picture:
         return upright(picture, stream, config.long_side_px)
 
+    def shown(frame: av.VideoFrame) -> Picture:
+        large = not stream.interlaced and max(frame.width, frame.height) >= 2 * config.long_side_px
+        return finish(rgb(halved(frame) if large else frame))
+
     stills: dict[int, Picture] = {}
     if len(wanted) >= _WORTH_A_CHILD:
         with contextlib.suppress(DecordUnsuitableError):
             stills |= by_decord(path, stream, origin_ms, wanted, finish, check)
     missing = [time_ms for time_ms in wanted if time_ms not in stills]
-    stills |= by_seeking(path, stream, origin_ms, missing, finish, check)
+    stills |= by_seeking(path, stream, origin_ms, missing, shown, check)
     missing = [time_ms for time_ms in wanted if time_ms not in stills]
-    stills |= by_pyav(path, segment, stream, origin_ms, missing, finish, check)
+    stills |= by_pyav(path, segment, stream, origin_ms, missing, shown, check)
     return dict(sorted(stills.items()))
 
 
@@ -89,14 +94,16 @@ def by_seeking(
     stream: VideoStream,
     origin_ms: int,
     times_ms: Collection[int],
-    finish: Callable[[Picture], Picture] = _as_it_is,
+    shown: Callable[[av.VideoFrame], Picture] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
     """Pictures as stored for those of ``times_ms`` that seeking leads to.
 
     Of key frames one packet is decoded, of others all that they refer to. None of
-    interlaced streams: a packet may hold a single field.
+    interlaced streams: a packet may hold a single field. ``shown`` makes pictures of frames,
+    ``rgb`` where it is not given.
     """
+    shown = shown or rgb
     found: dict[int, Picture] = {}
     if stream.interlaced:
         return found
@@ -107,7 +114,7 @@ def by_seeking(
             check()
             frame = _sought_frame(container, source, time_ms, origin_ms)
             if frame is not None:
-                found[time_ms] = finish(rgb(frame))
+                found[time_ms] = shown(frame)
     return found
 
 
@@ -198,10 +205,14 @@ def by_pyav(
     stream: VideoStream,
     origin_ms: int,
     times_ms: Sequence[int],
-    finish: Callable[[Picture], Picture] = _as_it_is,
+    shown: Callable[[av.VideoFrame], Picture] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
-    """Pictures as stored at ``times_ms``, each by seeking to it; HDR brought to SDR."""
+    """Pictures as stored at ``times_ms``, each by seeking to it; HDR brought to SDR.
+
+    ``shown`` as in ``by_seeking``.
+    """
+    shown = shown or rgb
     found: dict[int, Picture] = {}
     for time_ms in times_ms:
         check()
@@ -209,8 +220,29 @@ def by_pyav(
         frames = decode_segment(path, moment, stream_index=stream.index, origin_ms=origin_ms)
         timed = next(iter(frames), None)
         if timed is not None:
-            found[time_ms] = finish(rgb(timed.frame))
+            found[time_ms] = shown(timed.frame)
     return found
+
+
+def halved(frame: av.VideoFrame) -> av.VideoFrame:
+    """The frame at half its width and height: RGB of the full size takes longer than all else.
+
+    As it is where its planes are not of bytes, or cannot be halved.
+    """
+    if frame.format.name not in _PLANES_OF_BYTES or frame.width % 4 or frame.height % 4:
+        return frame
+    small = av.VideoFrame(frame.width // 2, frame.height // 2, frame.format.name)
+    for plane, target in zip(frame.planes, small.planes, strict=True):
+        samples = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
+        lines = np.frombuffer(target, np.uint8).reshape(-1, target.line_size)
+        lines[: target.height, : target.width] = cv2.resize(
+            samples[: plane.height, : plane.width],
+            (target.width, target.height),
+            interpolation=cv2.INTER_AREA,
+        )
+    small.colorspace, small.color_range = frame.colorspace, frame.color_range
+    small.color_trc, small.color_primaries = frame.color_trc, frame.color_primaries
+    return small
 
 
 def rgb(frame: av.VideoFrame) -> Picture:

@@ -1,6 +1,6 @@
 """Frames a second of the whole vision stage against plain decoding and PySceneDetect.
 
-    .venv/bin/python -m tests.benchmarks.vision_speed [--sizes 1080p 4k] [--cores 1 2]
+    .venv/bin/python -m tests.benchmarks.vision_speed [--sizes 1080p 4k] [--cores 1 2] [--files F …]
 
 Over the same files, on the same cores (the processes are bound to them), in one call:
 
@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60, help="length of the encoded footage")
     parser.add_argument("--minutes", type=float, nargs="*", default=[], help="longer ones, remuxed")
     parser.add_argument("--sizes", nargs="*", choices=list(SIZES), default=["1080p"])
+    parser.add_argument("--files", type=Path, nargs="*", default=[], help="these, too, as they are")
     parser.add_argument("--cores", type=int, nargs="*", default=[2])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="keeps the footage from run to run")
@@ -74,6 +75,11 @@ def main() -> None:
                 for file in files
                 for cores in options.cores
             ]
+        rows += [
+            measured(file, "as it is", cores, options.rounds)
+            for file in options.files
+            for cores in options.cores
+        ]
     print(json.dumps({"cpu_count": os.cpu_count(), "rows": rows}))
 
 

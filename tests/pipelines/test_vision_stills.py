@@ -23,6 +23,7 @@ from pipelines.steps.vision_stills import (
     by_pyav,
     by_seeking,
     fetch_stills,
+    halved,
     rgb,
     upright,
 )
@@ -267,3 +268,24 @@ def test_hdr_footage_becomes_a_picture_of_ordinary_contrast(name: str) -> None:
     assert picture.dtype == np.uint8
     assert picture.std() > 20
     assert (picture == 255).mean() < 0.2
+
+
+@pytest.mark.parametrize("layout", ["yuv420p", "yuvj420p", "yuv422p", "yuv444p"])
+def test_a_halved_frame_shows_what_the_whole_one_shrunk_shows(layout: str) -> None:
+    """Colours too: the range and the matrix go with it."""
+    down, across = np.mgrid[:384, :640]
+    shades = [across * 255 // 639, down * 255 // 383, (across + down) * 255 // 1022]
+    whole = av.VideoFrame.from_ndarray(np.stack(shades, axis=2).astype(np.uint8), format="rgb24")
+    frame = whole.reformat(format=layout)
+    half = halved(frame)
+    assert (half.width, half.height, half.format.name) == (320, 192, layout)
+    assert (half.colorspace, half.color_range) == (frame.colorspace, frame.color_range)
+    expected = cv2.resize(rgb(frame), (320, 192), interpolation=cv2.INTER_AREA)
+    assert np.abs(rgb(half).astype(int) - expected).mean() < 1.0
+
+
+def test_frames_that_cannot_be_halved_stay_as_they_are() -> None:
+    odd = av.VideoFrame(162, 90, "yuv420p")
+    deep = av.VideoFrame(160, 96, "yuv420p10le")
+    assert halved(odd) is odd
+    assert halved(deep) is deep
