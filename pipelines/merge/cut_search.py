@@ -60,6 +60,8 @@ def search(
     ``frames`` reach ``SURROUNDING_FRAMES`` further on both sides, or to an end of the
     video; ``after_ms`` is when the last of them ends.
     """
+    if end <= start:
+        return Found()
     seen = _Seen(frames, Mixed.of(frames), cell_levels(frames.luma))
     found = [
         _of_block(seen, first, min(first + BLOCK_FRAMES, end), config, after_ms)
