@@ -42,9 +42,6 @@ _POLICY_SHARE = 1 / 6
 
 _MOST_DECODE_THREADS = 4
 
-_ENDING_ROWS = 8
-"""Of a chain are begun in order of the work they are; of short footage, all of it."""
-
 
 @dataclass(frozen=True, slots=True)
 class VisionConfig:
@@ -153,7 +150,6 @@ def _features_chain(
         with_pictures=config.boundary_weights is not None,
     )
     step = make_features_step(video, workspace, features)
-    rows = ending_evenly(rows, [segment.end_ms - segment.start_ms for segment in video.segments])
     done = _mapped(rows, step, "Reading the pictures", control, (0.0, progress_to), mapper)
     return sorted(done, key=lambda row: int(row["index"]))
 
@@ -211,20 +207,10 @@ def _describe_chain(
     """1:1, a row a group of neighbouring scenes, in order of time."""
     groups = grouped(plans, video, config.max_scenes_a_task)
     rows = [{"index": index, "plans": plans_to(group)} for index, group in enumerate(groups)]
-    rows = ending_evenly(
-        rows, [sum(len(plan.still_times_ms) for plan in group) for group in groups]
-    )
     step = make_describe_step(video, workspace, models, config.describe)
     shares = (progress_from, 1.0)
     done = _mapped(rows, step, "Describing the scenes", control, shares, mapper)
     return sorted(done, key=lambda row: int(row["index"]))
-
-
-def ending_evenly(rows: Sequence[Row], work: Sequence[int]) -> list[Row]:
-    """``rows``, the last few of them by ``work``, most first: none is left to run alone."""
-    first = max(0, len(rows) - _ENDING_ROWS)
-    ending = sorted(range(first, len(rows)), key=lambda index: work[index], reverse=True)
-    return [*rows[:first], *(rows[index] for index in ending)]
 
 
 def _mapped(

@@ -28,7 +28,7 @@ from pipelines.steps.vision_features import (
     make_features_step,
     segment_features,
 )
-from pipelines.vision import VisionConfig, analyse_vision, ending_evenly, grouped
+from pipelines.vision import VisionConfig, analyse_vision, grouped
 from tests.pipelines.media_builders import (
     EmbeddedModels,
     dissolve,
@@ -286,12 +286,6 @@ def test_scenes_are_grouped_by_segment_in_bounded_groups(unsharded: Unsharded) -
     groups = grouped(plans, video, at_most=4)
     assert [len(group) for group in groups] == [4, 4, 2, 4, 4, 2]
     assert [plan for group in groups for plan in group] == plans
-
-
-def test_the_last_rows_of_a_chain_begin_with_the_most_work() -> None:
-    rows = [{"index": index} for index in range(10)]
-    ordered = ending_evenly(rows, [0, 0, 1, 5, 2, 9, 3, 9, 4, 0])
-    assert [row["index"] for row in ordered] == [0, 1, 5, 7, 3, 8, 6, 4, 2, 9]
 
 
 @pytest.mark.shared_media
