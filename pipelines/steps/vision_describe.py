@@ -21,7 +21,7 @@ from pipelines.steps.vision_features import FEATURES_VERSION, features_key
 from pipelines.steps.vision_names import derived_name
 from pipelines.steps.vision_stills import StillsConfig, fetch_stills
 
-DESCRIBE_VERSION = 4
+DESCRIBE_VERSION = 3
 """Raise it whenever the same scene would be stored differently."""
 
 

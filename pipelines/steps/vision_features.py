@@ -50,7 +50,7 @@ _SPARING = frozenset({"h264"})
 _LINES_A_CELL = 4
 """Lines read for each line of a picture of twice the features' height."""
 
-EIGHT_BIT = frozenset(
+_EIGHT_BIT = frozenset(
     {"yuv420p", "yuv422p", "yuv444p", "yuvj420p", "yuvj422p", "yuvj444p", "yuv440p", "yuv411p"}
 )
 _TEN_BIT = frozenset({"yuv420p10le", "yuv422p10le", "yuv444p10le"})
@@ -221,7 +221,7 @@ def frame_features(frame: av.VideoFrame) -> tuple[Bytes, Bytes]:
     """Luma (36, 64) and chroma (2, 9, 16) of one frame, both in full range."""
     frame = _planar(frame)
     ten_bit = frame.format.name in _TEN_BIT
-    planes = [plane_samples(frame, index, ten_bit) for index in range(3)]
+    planes = [_plane(frame, index, ten_bit) for index in range(3)]
     luma = _shrunk(planes[0], LUMA_WIDTH, LUMA_HEIGHT, ten_bit)
     chroma = [_shrunk(plane, CHROMA_WIDTH, CHROMA_HEIGHT, ten_bit) for plane in planes[1:]]
     colour = np.stack(chroma)
@@ -232,7 +232,7 @@ def frame_features(frame: av.VideoFrame) -> tuple[Bytes, Bytes]:
 
 def _planar(frame: av.VideoFrame) -> av.VideoFrame:
     """The frame as decoded where its planes can be read as they are, else converted."""
-    if frame.format.name in EIGHT_BIT or frame.format.name in _TEN_BIT:
+    if frame.format.name in _EIGHT_BIT or frame.format.name in _TEN_BIT:
         return frame
     return frame.reformat(format="yuv444p")
 
@@ -241,7 +241,7 @@ def _is_full_range(frame: av.VideoFrame) -> bool:
     return bool(frame.format.name.startswith("yuvj") or frame.color_range == ColorRange.JPEG)
 
 
-def plane_samples(frame: av.VideoFrame, index: int, ten_bit: bool = False) -> Plane:
+def _plane(frame: av.VideoFrame, index: int, ten_bit: bool) -> Plane:
     """A view of the plane's samples, without the padding at the ends of its lines."""
     plane = frame.planes[index]
     if ten_bit:

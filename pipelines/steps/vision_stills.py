@@ -25,7 +25,6 @@ from pipelines.decoding import chosen_stream, decode_segment, packet_time_ms, se
 from pipelines.merge.frame_features import LUMA_HEIGHT, LUMA_WIDTH, Bytes
 from pipelines.sources.media_files import OPEN_OPTIONS
 from pipelines.steps.decord_child import DecordUnsuitableError, pictures_by_decord
-from pipelines.steps.vision_features import EIGHT_BIT, plane_samples
 from pipelines.steps.vision_tone import is_high_dynamic_range, standard_range
 
 __all__ = ["DecordUnsuitableError", "StillsConfig", "fetch_stills"]
@@ -40,8 +39,6 @@ stream is decoded as from the start."""
 _WORTH_A_CHILD = 32
 """So many stills of a segment lie close together: decord reads them in one pass, while seeking
 decodes from the key frame again for each."""
-_HALVED_EVENLY = 8
-"""Pixels: of multiples of these, planes of every chroma layout have halves."""
 _SAME_PICTURE_LEVELS = 6.0
 _SAME_PICTURE_CORRELATION = 0.9
 
@@ -72,17 +69,14 @@ def fetch_stills(
     def finish(picture: Picture) -> Picture:
         return upright(picture, stream, config.long_side_px)
 
-    def shown(frame: av.VideoFrame) -> Picture:
-        return finish(rgb(spared(frame, stream, config.long_side_px)))
-
     stills: dict[int, Picture] = {}
     if len(wanted) >= _WORTH_A_CHILD:
         with contextlib.suppress(DecordUnsuitableError):
             stills |= by_decord(path, stream, origin_ms, wanted, finish, check)
     missing = [time_ms for time_ms in wanted if time_ms not in stills]
-    stills |= by_seeking(path, stream, origin_ms, missing, shown, check)
+    stills |= by_seeking(path, stream, origin_ms, missing, finish, check)
     missing = [time_ms for time_ms in wanted if time_ms not in stills]
-    stills |= by_pyav(path, segment, stream, origin_ms, missing, shown, check)
+    stills |= by_pyav(path, segment, stream, origin_ms, missing, finish, check)
     return dict(sorted(stills.items()))
 
 
@@ -90,45 +84,18 @@ def _as_it_is(picture: Picture) -> Picture:
     return picture
 
 
-def rgb(frame: av.VideoFrame) -> Picture:
-    """A frame in RGB as stored; an HDR one tone mapped, and shrunk if it is large."""
-    if is_high_dynamic_range(frame):
-        return standard_range(frame)
-    return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
-
-
-def spared(frame: av.VideoFrame, stream: VideoStream, long_side_px: int) -> av.VideoFrame:
-    """The frame at half its size where its still needs no more: RGB of all of it takes longer.
-
-    As it is where fields would be mixed, where its planes are not of bytes, or have no halves.
-    """
-    width, height = _stored_size(stream, long_side_px)
-    too_small = frame.width < 2 * width or frame.height < 2 * height
-    uneven = frame.width % _HALVED_EVENLY or frame.height % _HALVED_EVENLY
-    if stream.interlaced or too_small or uneven or frame.format.name not in EIGHT_BIT:
-        return frame
-    small = av.VideoFrame(frame.width // 2, frame.height // 2, frame.format.name)
-    for index in range(3):
-        half = plane_samples(small, index)
-        size = (half.shape[1], half.shape[0])
-        half[:] = cv2.resize(plane_samples(frame, index), size, interpolation=cv2.INTER_AREA)
-    small.colorspace, small.color_range = frame.colorspace, frame.color_range
-    small.color_trc, small.color_primaries = frame.color_trc, frame.color_primaries
-    return small
-
-
 def by_seeking(
     path: Path,
     stream: VideoStream,
     origin_ms: int,
     times_ms: Collection[int],
-    shown: Callable[[av.VideoFrame], Picture] = rgb,
+    finish: Callable[[Picture], Picture] = _as_it_is,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
-    """Pictures for those of ``times_ms`` that seeking leads to.
+    """Pictures as stored for those of ``times_ms`` that seeking leads to.
 
     Of key frames one packet is decoded, of others all that they refer to. None of
-    interlaced streams: a packet may hold a single field. ``shown`` makes pictures of frames.
+    interlaced streams: a packet may hold a single field.
     """
     found: dict[int, Picture] = {}
     if stream.interlaced:
@@ -140,7 +107,7 @@ def by_seeking(
             check()
             frame = _sought_frame(container, source, time_ms, origin_ms)
             if frame is not None:
-                found[time_ms] = shown(frame)
+                found[time_ms] = finish(rgb(frame))
     return found
 
 
@@ -231,10 +198,10 @@ def by_pyav(
     stream: VideoStream,
     origin_ms: int,
     times_ms: Sequence[int],
-    shown: Callable[[av.VideoFrame], Picture] = rgb,
+    finish: Callable[[Picture], Picture] = _as_it_is,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
-    """Pictures at ``times_ms``, each by seeking to it, as ``shown`` makes them of frames."""
+    """Pictures as stored at ``times_ms``, each by seeking to it; HDR brought to SDR."""
     found: dict[int, Picture] = {}
     for time_ms in times_ms:
         check()
@@ -242,8 +209,15 @@ def by_pyav(
         frames = decode_segment(path, moment, stream_index=stream.index, origin_ms=origin_ms)
         timed = next(iter(frames), None)
         if timed is not None:
-            found[time_ms] = shown(timed.frame)
+            found[time_ms] = finish(rgb(timed.frame))
     return found
+
+
+def rgb(frame: av.VideoFrame) -> Picture:
+    """A frame in RGB as stored; an HDR one tone mapped, and shrunk if it is large."""
+    if is_high_dynamic_range(frame):
+        return standard_range(frame)
+    return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
 
 
 def upright(picture: Picture, stream: VideoStream, long_side_px: int) -> Picture:
@@ -253,17 +227,13 @@ def upright(picture: Picture, stream: VideoStream, long_side_px: int) -> Picture
     """
     if stream.interlaced and picture.shape[0] > 1:
         picture = picture[::2]
-    size = _stored_size(stream, long_side_px)
+    factor = min(1.0, long_side_px / max(stream.width, stream.height))
+    size = (max(1, round(stream.width * factor)), max(1, round(stream.height * factor)))
+    if stream.rotation_degrees % 180:
+        size = (size[1], size[0])
     if size != (picture.shape[1], picture.shape[0]):
         picture = cv2.resize(picture, size, interpolation=_interpolation(picture, size))
     return np.ascontiguousarray(np.rot90(picture, -(stream.rotation_degrees // 90)))
-
-
-def _stored_size(stream: VideoStream, long_side_px: int) -> tuple[int, int]:
-    """Width and height of a still with square pixels before it is turned upright."""
-    factor = min(1.0, long_side_px / max(stream.width, stream.height))
-    size = (max(1, round(stream.width * factor)), max(1, round(stream.height * factor)))
-    return (size[1], size[0]) if stream.rotation_degrees % 180 else size
 
 
 def _interpolation(picture: Picture, size: tuple[int, int]) -> int:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from models.contracts import Picture
-from pipelines.contracts import VideoSource, VideoStream
+from pipelines.contracts import VideoSource
 from pipelines.steps.vision_features import FeaturesConfig, segment_features
 from pipelines.steps.vision_stills import (
     DecordUnsuitableError,
@@ -24,7 +24,6 @@ from pipelines.steps.vision_stills import (
     by_seeking,
     fetch_stills,
     rgb,
-    spared,
     upright,
 )
 from pipelines.steps.vision_tone import hlg_to_nits, pq_to_nits, rolled_off
@@ -268,44 +267,3 @@ def test_hdr_footage_becomes_a_picture_of_ordinary_contrast(name: str) -> None:
     assert picture.dtype == np.uint8
     assert picture.std() > 20
     assert (picture == 255).mean() < 0.2
-
-
-def stream_of(width: int, height: int, *, turned: int = 0, interlaced: bool = False) -> VideoStream:
-    """As displayed."""
-    return VideoStream(0, "h264", width, height, turned, 1.0, 25.0, 25, interlaced=interlaced)
-
-
-@pytest.mark.parametrize("layout", ["yuv420p", "yuvj420p", "yuv422p", "yuv444p", "yuv411p"])
-def test_half_a_large_frame_shows_what_the_whole_one_shrunk_shows(layout: str) -> None:
-    """Colours too: the range and the matrix go with it."""
-    down, across = np.mgrid[:384, :640]
-    shades = [across * 255 // 639, down * 255 // 383, (across + down) * 255 // 1022]
-    whole = av.VideoFrame.from_ndarray(np.stack(shades, axis=2).astype(np.uint8), format="rgb24")
-    frame = whole.reformat(format=layout)
-    half = spared(frame, stream_of(640, 384), 320)
-    assert (half.width, half.height, half.format.name) == (320, 192, layout)
-    assert (half.colorspace, half.color_range) == (frame.colorspace, frame.color_range)
-    expected = cv2.resize(rgb(frame), (320, 192), interpolation=cv2.INTER_AREA)
-    assert np.abs(rgb(half).astype(int) - expected).mean() < 1.0
-
-
-@pytest.mark.parametrize(
-    ("size", "layout", "stream"),
-    [
-        pytest.param((640, 384), "yuv420p", stream_of(640, 384, interlaced=True), id="fields"),
-        pytest.param((644, 384), "yuv420p", stream_of(644, 384), id="no half of the chroma"),
-        pytest.param((640, 384), "yuv420p10le", stream_of(640, 384), id="ten bits"),
-        pytest.param((632, 384), "yuv420p", stream_of(632, 384), id="less than twice the still"),
-        pytest.param((640, 384), "yuv420p", stream_of(320, 384), id="narrow pixels"),
-    ],
-)
-def test_no_frame_is_halved_that_would_lose_by_it(
-    size: tuple[int, int], layout: str, stream: VideoStream
-) -> None:
-    frame = av.VideoFrame(*size, layout)
-    assert spared(frame, stream, 320) is frame
-
-
-def test_a_large_frame_that_is_to_be_turned_is_halved_too() -> None:
-    frame = av.VideoFrame(640, 384, "yuv420p")
-    assert spared(frame, stream_of(384, 640, turned=90), 320).width == 320
