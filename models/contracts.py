@@ -66,6 +66,43 @@ class CameraMotion(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle in shares of the picture's width and height, from its top left corner."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+
+    def overlap(self, other: Box) -> float:
+        """Intersection over union, 0 to 1."""
+        across = min(self.left + self.width, other.left + other.width) - max(self.left, other.left)
+        down = min(self.top + self.height, other.top + other.height) - max(self.top, other.top)
+        if across <= 0 or down <= 0:
+            return 0.0
+        shared = across * down
+        return shared / (self.width * self.height + other.width * other.height - shared)
+
+
+@dataclass(frozen=True, slots=True)
+class TextLine:
+    """A line of writing in a picture; confidence 0 to 1."""
+
+    text: str
+    confidence: float
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
+class DetectedObject:
+    """A thing in a picture; ``label`` is a lower-case noun, confidence 0 to 1."""
+
+    label: str
+    confidence: float
+    box: Box
+
+
+@dataclass(frozen=True, slots=True)
 class AudioChunk:
     """A stretch of speech to transcribe: mono samples at SAMPLE_RATE_HZ, at most about 30 s."""
 
@@ -102,6 +139,8 @@ class SceneStills:
     stills: tuple[Picture, ...]
     duration_seconds: float
     camera_motion: CameraMotion = CameraMotion.UNKNOWN
+    text: tuple[TextLine, ...] = ()
+    """Writing on the screen that was read, top to bottom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +184,22 @@ class SceneDescriber(Protocol):
 
     def describe(self, scenes: Sequence[SceneStills]) -> list[SceneDescription]:
         """One description a scene, in order."""
+        ...
+
+
+class TextReader(Protocol):
+    """Task ``read``: writing on the screen."""
+
+    def read(self, stills: Sequence[Picture]) -> list[tuple[TextLine, ...]]:
+        """The lines of each still, in order, top to bottom; none that is doubtful."""
+        ...
+
+
+class ObjectDetector(Protocol):
+    """Task ``find``: things of known classes."""
+
+    def find(self, stills: Sequence[Picture]) -> list[tuple[DetectedObject, ...]]:
+        """What each still shows, in order, the most certain first."""
         ...
 
 

@@ -23,6 +23,8 @@ METHODS: dict[Task, Callable[[Any, Sequence[Any]], Sequence[Any]]] = {
     Task.EMBED: lambda model, utterances: list(model.embed(utterances)),
     Task.DESCRIBE: lambda model, scenes: model.describe(scenes),
     Task.CLASSIFY: lambda model, stills: model.classify(stills),
+    Task.READ: lambda model, stills: model.read(stills),
+    Task.FIND: lambda model, stills: model.find(stills),
 }
 """Task -> how a model of it is called with several inputs."""
 

@@ -28,5 +28,7 @@ PROBES: dict[Task, Callable[[], Any]] = {
     Task.EMBED: lambda: _hiss(1.0),
     Task.DESCRIBE: lambda: SceneStills((_grey(),), 1.0),
     Task.CLASSIFY: _grey,
+    Task.READ: _grey,
+    Task.FIND: _grey,
 }
 """Task -> one input of its model."""

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from models.checkpoints import Checkpoint, is_present
+from models.weights import (
+    MTCNN,
+    OPEN_NSFW,
+    PP_OCR,
+    RESEMBLYZER,
+    SILERO_VAD,
+    WHISPER_BASE,
+    PackagedWeights,
+)
 
 
 class Task(StrEnum):
@@ -19,25 +30,28 @@ class Task(StrEnum):
     EMBED = "embed"
     DESCRIBE = "describe"
     CLASSIFY = "classify"
+    READ = "read"
+    FIND = "find"
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryEntry:
     """One way to do a task.
 
-    ``in_task`` backends have no weights to load: they run where the pictures or
-    the audio are instead of in a Serve replica, which would cost a copy of them
-    and a process for nothing.
+    ``in_task`` backends have little or nothing to load: they run where the pictures or the audio
+    are instead of in a Serve replica, which would cost a copy of them and a process for nothing.
     """
 
     factory: str
-    """``package.module:callable``; called without arguments, or, where there are checkpoints,
-    with this entry and the models folder."""
+    """``package.module:callable``; called without arguments, or, where there are checkpoints or
+    packaged weights, with this entry and the models folder."""
     in_task: bool = False
     calls_at_once: int = 1
     """How many calls a replica works on at the same time."""
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
-    """Role -> weights."""
+    """Role -> weights from a hub."""
+    weights: dict[str, PackagedWeights] = field(default_factory=dict)
+    """Role -> weights that an installed package carries."""
     device: str = "cpu"
     dtype: str = "auto"
     gpus: float = 0.0
@@ -137,28 +151,63 @@ def _neural(device: str) -> dict[Task, RegistryEntry]:
             max_batch=32 if on_gpu else 8,
             batch_wait_seconds=0.05 if on_gpu else 0.0,
         ),
+        Task.READ: _TEXT_READER,
     }
 
 
+_PACKAGED = "models.backends.packaged."
+
+_TEXT_READER = RegistryEntry(
+    f"{_PACKAGED}text_reader:open_text_reader",
+    in_task=True,
+    weights={"model": PP_OCR},
+    languages="Chinese, Japanese, English and 46 more in Latin script",
+)
+
+PACKAGED: dict[Task, RegistryEntry] = {
+    Task.TRANSCRIBE: RegistryEntry(
+        f"{_PACKAGED}transcriber:open_transcriber",
+        weights={"model": WHISPER_BASE},
+        max_batch=4,
+        languages="99 languages",
+    ),
+    Task.DETECT: RegistryEntry(
+        f"{_PACKAGED}speech_detector:open_speech_detector",
+        in_task=True,
+        weights={"model": SILERO_VAD},
+    ),
+    Task.EMBED: RegistryEntry(
+        f"{_PACKAGED}speaker_embedder:open_speaker_embedder",
+        in_task=True,
+        weights={"model": RESEMBLYZER},
+    ),
+    Task.DESCRIBE: RegistryEntry(
+        f"{_PACKAGED}describer:open_describer",
+        in_task=True,
+        weights={"faces": MTCNN},
+        languages="English",
+    ),
+    Task.CLASSIFY: RegistryEntry(
+        f"{_PACKAGED}classifier:open_classifier", in_task=True, weights={"model": OPEN_NSFW}
+    ),
+    Task.READ: _TEXT_READER,
+}
+"""What every installation can do: weights that installed packages carry, on any processor."""
+
 REGISTRY: dict[str, dict[Task, RegistryEntry]] = {
-    "embedded": {
-        Task.TRANSCRIBE: RegistryEntry(
-            "models.backends.embedded.transcriber:EmbeddedTranscriber", languages="English"
-        ),
-        Task.DETECT: RegistryEntry(
-            "models.backends.embedded.speech_detector:EmbeddedSpeechDetector", in_task=True
-        ),
-        Task.EMBED: RegistryEntry(
-            "models.backends.embedded.speaker_embedder:EmbeddedSpeakerEmbedder", in_task=True
-        ),
-        Task.DESCRIBE: RegistryEntry(
-            "models.backends.embedded.describer:EmbeddedSceneDescriber", in_task=True
-        ),
-    },
+    "packaged": PACKAGED,
     "cpu": _neural("cpu"),
     "gpu": _neural("cuda"),
 }
 """Profile -> task -> entry."""
+
+FORMER_PROFILE_NAMES = {"embedded": "packaged"}
+
+
+def profile_named(name: str) -> str:
+    """The present name of a profile that may be given by a former one."""
+    return FORMER_PROFILE_NAMES.get(name, name)
+
 
 OPTIONAL_ROLES = frozenset({"align"})
 """Weights that a task can do without, at a loss that it states."""
@@ -173,7 +222,7 @@ def open_model(profile: str, task: Task, models_dir: Path | None = None) -> Any:
     entry = REGISTRY[profile][task]
     module_name, _, name = entry.factory.partition(":")
     factory = getattr(importlib.import_module(module_name), name)
-    return factory(entry, models_dir) if entry.checkpoints else factory()
+    return factory(entry, models_dir) if entry.checkpoints or entry.weights else factory()
 
 
 def checkpoints_of(profile: str) -> list[Checkpoint]:
@@ -184,6 +233,27 @@ def checkpoints_of(profile: str) -> list[Checkpoint]:
         for checkpoint in entry.checkpoints.values()
     ]
     return list(dict.fromkeys(found))
+
+
+def weights_of(profile: str) -> list[PackagedWeights]:
+    """All packaged weights of a profile, each once, in the order of the tasks."""
+    found = [weights for entry in REGISTRY[profile].values() for weights in entry.weights.values()]
+    return list(dict.fromkeys(found))
+
+
+SPEECH_TASKS = (Task.TRANSCRIBE, Task.DETECT, Task.EMBED)
+VISION_TASKS = (Task.DESCRIBE, Task.READ, Task.FIND)
+
+
+def digest_of(profile: str, tasks: Iterable[Task]) -> str:
+    """Names what ``tasks`` are done with: results of one digest are not reused for another."""
+    parts = [profile]
+    for task in tasks:
+        entry = REGISTRY[profile].get(task)
+        if entry is not None:
+            parts += [entry.factory, *(item.digest for item in entry.weights.values())]
+            parts += [item.folder_name for item in entry.checkpoints.values()]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def missing_checkpoints(profile: str, models_dir: Path) -> list[Checkpoint]:
@@ -214,12 +284,13 @@ def choose_profile(wanted: str, *, gpus: float, models_dir: Path | None) -> Choi
 
     Raises KeyError for an unknown profile.
     """
+    wanted = profile_named(wanted)
     if wanted != "auto":
         if wanted not in REGISTRY:
             raise KeyError(wanted)
         return Choice(wanted, "as configured")
     if models_dir is None:
-        return Choice("embedded", "no models folder (VAS_MODELS_DIR) is configured")
+        return Choice("packaged", "no models folder (VAS_MODELS_DIR) is configured")
     candidates = ["gpu", "cpu"] if gpus > 0 else ["cpu"]
     lacking: list[str] = []
     for profile in candidates:
@@ -228,4 +299,4 @@ def choose_profile(wanted: str, *, gpus: float, models_dir: Path | None) -> Choi
             where = "a GPU and" if profile == "gpu" else "no GPU, but"
             return Choice(profile, f"there is {where} all weights of the profile")
         lacking.append(f"{profile} lacks {', '.join(item.repository for item in missing)}")
-    return Choice("embedded", f"{models_dir}: {'; '.join(lacking)}")
+    return Choice("packaged", f"{models_dir}: {'; '.join(lacking)}")

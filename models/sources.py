@@ -17,6 +17,8 @@ from models.contracts import (
     AudioChunk,
     ChunkTranscript,
     ContentClassifier,
+    DetectedObject,
+    ObjectDetector,
     Picture,
     Samples,
     SceneDescriber,
@@ -24,6 +26,8 @@ from models.contracts import (
     SceneStills,
     SpeakerEmbedder,
     SpeechDetector,
+    TextLine,
+    TextReader,
     Transcriber,
 )
 from models.registry import REGISTRY, Task, open_model
@@ -45,6 +49,8 @@ DEPLOYMENT_NAMES = {
     Task.EMBED: "SpeakerEmbedder",
     Task.DESCRIBE: "SceneDescriber",
     Task.CLASSIFY: "ContentClassifier",
+    Task.READ: "TextReader",
+    Task.FIND: "ObjectDetector",
 }
 
 
@@ -59,12 +65,17 @@ class ModelSource(Protocol):
         """Raises KeyError for a profile that has none."""
         ...
 
+    def text_reader(self) -> TextReader: ...
+    def object_detector(self) -> ObjectDetector | None:
+        """None for a profile that has none."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class LocalModels:
     """Models of a profile, loaded once in whichever process asks (notebooks, tests, doctor)."""
 
-    profile: str = "embedded"
+    profile: str = "packaged"
     models_dir: Path | None = None
 
     def transcriber(self) -> Transcriber:
@@ -82,6 +93,14 @@ class LocalModels:
     def content_classifier(self) -> ContentClassifier:
         return cast("ContentClassifier", _open_once(self.profile, Task.CLASSIFY, self.models_dir))
 
+    def text_reader(self) -> TextReader:
+        return cast("TextReader", _open_once(self.profile, Task.READ, self.models_dir))
+
+    def object_detector(self) -> ObjectDetector | None:
+        if Task.FIND not in REGISTRY[self.profile]:
+            return None
+        return cast("ObjectDetector", _open_once(self.profile, Task.FIND, self.models_dir))
+
 
 @functools.lru_cache(maxsize=16)
 def _open_once(profile: str, task: Task, models_dir: Path | None) -> object:
@@ -90,10 +109,10 @@ def _open_once(profile: str, task: Task, models_dir: Path | None) -> object:
 
 @dataclass(frozen=True, slots=True)
 class ServedModels:
-    """Models behind Serve deployments of one application; weightless ones run in the task."""
+    """Models behind Serve deployments of one application; small ones run in the task."""
 
     app_name: str
-    profile: str = "embedded"
+    profile: str = "packaged"
     models_dir: Path | None = None
 
     def transcriber(self) -> Transcriber:
@@ -110,6 +129,14 @@ class ServedModels:
 
     def content_classifier(self) -> ContentClassifier:
         return self._placed(Task.CLASSIFY, _ServedClassifier(self.app_name))
+
+    def text_reader(self) -> TextReader:
+        return self._placed(Task.READ, _ServedReader(self.app_name))
+
+    def object_detector(self) -> ObjectDetector | None:
+        if Task.FIND not in REGISTRY[self.profile]:
+            return None
+        return self._placed(Task.FIND, _ServedFinder(self.app_name))
 
     def _placed(self, task: Task, served: Model) -> Model:
         """The model in this process where that is its place, else the way to its replicas."""
@@ -157,6 +184,22 @@ class _ServedClassifier:
 
     def classify(self, stills: Sequence[Picture]) -> list[dict[str, float]]:
         return _call_each(self.app_name, Task.CLASSIFY, stills)
+
+
+@dataclass(frozen=True, slots=True)
+class _ServedReader:
+    app_name: str
+
+    def read(self, stills: Sequence[Picture]) -> list[tuple[TextLine, ...]]:
+        return _call_each(self.app_name, Task.READ, stills)
+
+
+@dataclass(frozen=True, slots=True)
+class _ServedFinder:
+    app_name: str
+
+    def find(self, stills: Sequence[Picture]) -> list[tuple[DetectedObject, ...]]:
+        return _call_each(self.app_name, Task.FIND, stills)
 
 
 def _call_each(app_name: str, task: Task, inputs: Sequence[Any]) -> list[Any]:

@@ -30,7 +30,14 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from models.registry import REGISTRY, choose_profile, missing_checkpoints
+from models.registry import (
+    REGISTRY,
+    VISION_TASKS,
+    choose_profile,
+    digest_of,
+    missing_checkpoints,
+    profile_named,
+)
 from models.sources import LocalModels
 from pipelines.backfilling.bringing import SourceRules
 from pipelines.backfilling.driving import Pacing, RunStoppedError, run_items
@@ -56,6 +63,7 @@ from pipelines.sources.addresses import AddressPolicy
 from pipelines.sources.fetch import FetchLimits
 from pipelines.sources.raw import RawConfig
 from pipelines.sources.raw_families import RAW_FAMILY_NAMES, command_words
+from pipelines.steps.vision_describe import DescribeConfig
 from pipelines.steps.vision_features import FeaturesConfig
 from pipelines.vision import VisionConfig
 from storage.objects import ObjectStoreUnavailableError
@@ -106,6 +114,7 @@ def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> in
             rules=rules,
             ingest=IngestConfig(segment_seconds=options.segment_seconds),
             vision=VisionConfig(
+                describe=DescribeConfig(models=digest_of(profile, VISION_TASKS)),
                 features=FeaturesConfig(decode_threads=max(1, int(options.cpus_an_item))),
                 policy=policy,
                 boundary_weights=options.boundary_weights,
@@ -260,7 +269,13 @@ def _parser() -> argparse.ArgumentParser:
 def _add_what(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     models_dir = os.environ.get("VAS_MODELS_DIR")
-    add("--profile", choices=["auto", *REGISTRY], default="auto", help="models; default: auto")
+    add(
+        "--profile",
+        type=profile_named,
+        choices=["auto", *REGISTRY],
+        default="auto",
+        help="models; default: auto",
+    )
     add(
         "--models-dir",
         type=Path,

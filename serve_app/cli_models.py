@@ -16,17 +16,24 @@ from models.checkpoints import (
     is_present,
     pull,
 )
-from models.registry import OPTIONAL_ROLES, REGISTRY, checkpoints_of
+from models.registry import OPTIONAL_ROLES, REGISTRY, checkpoints_of, profile_named, weights_of
+from models.weights import WeightsError, pull_weights, state_of
 from serve_app.cli_output import JsonOption, console, errors, settings_with, show, show_rows
 from serve_app.model_choice import ModelProfileError, chosen_models, missing_packages
 
-MODEL_ERRORS = (GatedCheckpointError, HubError, MissingCheckpointError, ModelProfileError)
+MODEL_ERRORS = (
+    GatedCheckpointError,
+    HubError,
+    MissingCheckpointError,
+    ModelProfileError,
+    WeightsError,
+)
 """What a user can mend; each says in a sentence what it is."""
 
 models_app = typer.Typer(no_args_is_help=True, help="Model weights.")
 
 ProfileOption = Annotated[
-    str | None, typer.Option("--profile", help="embedded, cpu or gpu; else what serves here.")
+    str | None, typer.Option("--profile", help="packaged, cpu or gpu; else what serves here.")
 ]
 FolderOption = Annotated[
     Path | None, typer.Option("--to", help="Models folder (default: VAS_MODELS_DIR).")
@@ -51,8 +58,17 @@ def models_list(
 def _rows(profile: str, folder: Path | None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for task, entry in REGISTRY[profile].items():
-        if not entry.checkpoints:
-            rows.append({"task": task.value, "repository": "(needs no weights)"})
+        rows += [
+            {
+                "task": task.value,
+                "repository": weights.origin,
+                "revision": weights.digest,
+                "licence": weights.licence,
+                "optional": "no",
+                "here": state_of(weights, folder),
+            }
+            for weights in entry.weights.values()
+        ]
         for role, checkpoint in entry.checkpoints.items():
             rows.append(
                 {
@@ -79,10 +95,10 @@ def models_pull(
     if folder is None:
         errors.print("Name a folder: --to FOLDER, or VAS_MODELS_DIR.")
         raise typer.Exit(1)
-    lacking = [name for name in missing_packages() if name == "transformers"]
-    if lacking:
-        raise ModelProfileError("Weights are for the neural models: install extra `models` first.")
-    fetched = _pull_all(_profile(profile), folder.expanduser().resolve(), quiet=as_json)
+    chosen = _profile(profile)
+    if checkpoints_of(chosen) and "transformers" in missing_packages():
+        raise ModelProfileError(f"Profile {chosen} needs more packages: install extra `models`.")
+    fetched = _pull_all(chosen, folder.expanduser().resolve(), quiet=as_json)
     if as_json:
         show({"folder": str(folder), "models": fetched}, as_json=True)
 
@@ -91,6 +107,11 @@ def _pull_all(profile: str, folder: Path, *, quiet: bool) -> list[str]:
     """Each in turn; a gated one does not keep the others from being fetched."""
     closed: list[GatedCheckpointError] = []
     fetched: list[str] = []
+    for weights in weights_of(profile):
+        if not quiet:
+            console.print(f"{weights.origin}", highlight=False)
+        pull_weights(weights, folder)
+        fetched.append(weights.name)
     for checkpoint in checkpoints_of(profile):
         if not quiet:
             console.print(f"{checkpoint.repository} @ {checkpoint.revision[:12]}", highlight=False)
@@ -110,6 +131,7 @@ def _pull_all(profile: str, folder: Path, *, quiet: bool) -> list[str]:
 def _profile(name: str | None) -> str:
     if name is None:
         return chosen_models(settings_with()).profile
+    name = profile_named(name)
     if name not in REGISTRY:
         raise ModelProfileError(f"--profile: {name!r} is none of {', '.join(REGISTRY)}.")
     return name

@@ -102,7 +102,7 @@ def _secret(settings: Settings) -> str | None:
 
 def _profile(settings: Settings) -> str | None:
     if settings.model_profile == "auto":
-        return "Name the models (model_profile: embedded, cpu or gpu): auto looks at one node only."
+        return "Name the models (model_profile: packaged, cpu or gpu): auto looks at one node only."
     return None
 
 

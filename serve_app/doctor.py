@@ -59,9 +59,9 @@ def _disk(settings: Settings) -> str:
 
 
 def _gpu(_: Settings) -> str:
-    """No GPU is no failure: the embedded profile needs none."""
+    """No GPU is no failure: the packaged models need none."""
     count = visible_gpus()
-    return f"{count} found" if count else "none; the embedded models run on the CPU"
+    return f"{count} found" if count else "none; the packaged models run on the CPU"
 
 
 def _codecs(_: Settings) -> str:

@@ -21,11 +21,11 @@ def chosen_models(settings: Settings) -> Choice:
     """The profile to serve, and why. Raises ModelProfileError where it lacks something."""
     lacking = missing_packages()
     if settings.model_profile == "auto" and lacking:
-        return Choice("embedded", f"{', '.join(lacking)} not installed (extra `models`)")
+        return Choice("packaged", f"{', '.join(lacking)} not installed (extra `models`)")
     choice = choose_profile(
         settings.model_profile, gpus=visible_gpus(), models_dir=settings.models_dir
     )
-    if REGISTRY[choice.profile] is not REGISTRY["embedded"]:
+    if REGISTRY[choice.profile] is not REGISTRY["packaged"]:
         _require(choice.profile, settings, lacking)
     return choice
 

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from models.registry import profile_named
 from pipelines.sources.raw_families import RAW_FAMILY_NAMES, command_words
 from storage.objects import FolderStore, ObjectStore
 
@@ -169,9 +170,10 @@ class Settings(BaseSettings):
     blocked_labels: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
         {}, description="Labels of the content classifier, and the score from which each blocks."
     )
-    model_profile: Literal["auto", "embedded", "cpu", "gpu"] = Field(
+    model_profile: Literal["auto", "packaged", "cpu", "gpu"] = Field(
         "auto",
-        description="Which models serve; auto: the best whose weights are in VAS_MODELS_DIR.",
+        description="Which models serve; auto: the best whose weights are in VAS_MODELS_DIR. "
+        "`embedded` is the former name of `packaged`.",
     )
     transcriber_replicas: int = Field(2, ge=1, le=256, description="Most transcriber replicas.")
     describer_replicas: int = Field(1, ge=1, le=256, description="Most scene describer replicas.")
@@ -228,6 +230,11 @@ class Settings(BaseSettings):
         le=365 * 86_400,
         description="How long media, segments and unused stills stay after a job has ended.",
     )
+
+    @field_validator("model_profile", mode="before")
+    @classmethod
+    def _profile_by_its_present_name(cls, name: object) -> object:
+        return profile_named(name) if isinstance(name, str) else name
 
     @field_validator("blocked_hashes_file", "boundary_weights", "log_dir")
     @classmethod

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from models.registry import SPEECH_TASKS, digest_of
 from models.sources import ModelSource
 from pipelines.backfilling.bringing import SourceRules, bring
 from pipelines.backfilling.outcome import (
@@ -250,7 +251,7 @@ class _Analysis:
         config = TranscriptConfig(
             language=self.item.language,
             keyterms=self.item.keyterms,
-            models=self.work.profile,
+            models=digest_of(self.work.profile, SPEECH_TASKS),
             speakers=SpeakerRules(expected=self.item.speakers_expected),
         )
         found = transcribe_track(

@@ -10,7 +10,7 @@ from typing import Any
 
 import cv2
 
-from models.backends.embedded.palette import palette
+from models.backends.packaged.palette import palette
 from models.contracts import CameraMotion, Picture, SceneDescriber, SceneDescription, SceneStills
 from models.sources import ModelSource
 from pipelines.chains import Row, Step, Workspace
@@ -29,6 +29,8 @@ DESCRIBE_VERSION = 3
 class DescribeConfig:
     """What is made of a scene besides its description."""
 
+    models: str = ""
+    """Names the backends in use: results of one are not reused for another."""
     still_long_side_px: int = 960
     thumbnail_width_px: int = 480
     thumbnail_quality: int = 85

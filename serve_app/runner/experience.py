@@ -52,7 +52,7 @@ class Experience:
 
     def expected_seconds(self, alone: Mapping[StageName, float]) -> dict[StageName, float]:
         """Seconds that analyses will take by themselves; without those that nobody can tell of."""
-        start = {} if self.profile != "embedded" else dict.fromkeys(alone, 1.0)
+        start = {} if self.profile != "packaged" else dict.fromkeys(alone, 1.0)
         factors = start | self._known(len(alone) > 1)
         return {
             stage: _START_SECONDS + factors[stage] * seconds

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
-from models.registry import Task
+from models.registry import SPEECH_TASKS, VISION_TASKS, Task, digest_of
 from models.sources import ModelSource
 from pipelines.chains import Control, ControlSpan, Workspace
 from pipelines.contracts import AudioTrack, IngestResult, StageCode, StageError
@@ -24,6 +24,7 @@ from pipelines.ingest import (
 )
 from pipelines.merge.speakers import SpeakerRules
 from pipelines.steps.speech_regions import Sharding
+from pipelines.steps.vision_describe import DescribeConfig
 from pipelines.transcript import TranscriptConfig, transcribe_track
 from pipelines.vision import VisionConfig, analyse_vision
 from serve_app.jobs.expectation import timings_of
@@ -162,6 +163,9 @@ class StageWork:
                     models=self.models,
                     control=self.control,
                     config=VisionConfig(
+                        describe=DescribeConfig(
+                            models=digest_of(self.world.settings.model_profile, VISION_TASKS)
+                        ),
                         policy=self.world.content_policy,
                         boundary_weights=self.world.settings.boundary_weights,
                     ),
@@ -204,7 +208,7 @@ class StageWork:
         shard_seconds = self.world.settings.transcript_shard_seconds
         config = TranscriptConfig(
             keyterms=tuple(job.source["keyterms"]),
-            models=self.world.settings.model_profile,
+            models=digest_of(self.world.settings.model_profile, SPEECH_TASKS),
             transcribe_at_once=callers_at_once(self.world.settings, Task.TRANSCRIBE),
             sharding=Sharding(shard_seconds=shard_seconds),
             # Jobs that waited while the service was brought up to date have no such field.

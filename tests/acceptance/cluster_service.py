@@ -139,7 +139,7 @@ def _config(port: int, changes: dict[str, Any]) -> str:
     """The project's file but for the port and the arguments, most of which need a GPU."""
     config = yaml.safe_load((PROJECT / "serve_config.yaml").read_text())
     config["http_options"]["port"] = port
-    config["applications"][0]["args"] = {"model_profile": "embedded"} | changes
+    config["applications"][0]["args"] = {"model_profile": "packaged"} | changes
     text: str = yaml.safe_dump(config)
     return text
 

@@ -31,7 +31,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [completed("full", metadata=json.dumps({"asset": 5})), failed("half")],
         [sound_only("sound"), completed("odd", metadata=json.dumps({"a key": 1}))],
     ]
-    output = begin_output(place, {"profile": "embedded"})
+    output = begin_output(place, {"profile": "packaged"})
     for part in parts:
         for outcome in part:
             for scene in outcome.scenes:

@@ -24,8 +24,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from models.backends.embedded.describer import EmbeddedSceneDescriber
-from models.backends.embedded.palette import palette
+from models.backends.packaged.describer import PackagedSceneDescriber
+from models.backends.packaged.palette import palette
 from models.contracts import SceneDescription, SceneStills, ShotAngle, ShotType
 from tests.benchmarks.programmes.shots import MEDIA
 
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--sheet", type=Path)
     options = parser.parse_args()
     stills = [still(label) for label in LABELS]
-    describer = EmbeddedSceneDescriber()
+    describer = PackagedSceneDescriber()
     said = describer.describe([SceneStills((picture,), 4.0) for picture in stills])
     for label, description in zip(LABELS, said, strict=True):
         print(f"{label.path} at {label.seconds} s: {description.description}")

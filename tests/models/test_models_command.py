@@ -157,11 +157,11 @@ def test_a_neural_profile_serves_every_task(profile: str) -> None:
 @pytest.mark.parametrize(
     ("filled", "gpus", "expected"),
     [
-        ((), 1.0, "embedded"),
+        ((), 1.0, "packaged"),
         (("cpu",), 0.0, "cpu"),
         (("cpu",), 1.0, "cpu"),
         (("gpu",), 1.0, "gpu"),
-        (("gpu",), 0.0, "embedded"),
+        (("gpu",), 0.0, "packaged"),
         (("cpu", "gpu"), 1.0, "gpu"),
         (("cpu", "gpu"), 0.0, "cpu"),
     ],
@@ -178,7 +178,7 @@ def test_auto_takes_the_best_that_can_run_and_says_why(
 
 def test_auto_without_a_models_folder_is_embedded() -> None:
     choice = choose_profile("auto", gpus=8, models_dir=None)
-    assert (choice.profile, "VAS_MODELS_DIR" in choice.reason) == ("embedded", True)
+    assert (choice.profile, "VAS_MODELS_DIR" in choice.reason) == ("packaged", True)
 
 
 def test_a_named_profile_without_its_weights_is_refused_by_name(tmp_path: Path) -> None:

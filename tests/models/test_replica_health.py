@@ -42,7 +42,7 @@ async def test_a_call_that_hangs_has_the_replica_replaced(
     model: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deployments, "CALL_TIMEOUT_SECONDS", 0.3)
-    replica = ModelReplica("embedded", Task.EMBED)
+    replica = ModelReplica("packaged", Task.EMBED)
     await replica.check_health()
     asked = model.asked
     model.free.clear()

@@ -29,7 +29,7 @@ from models.sources import LocalModels
 from tests.models.tiny_folder import fill_models_folder
 
 NEURAL = "cpu"
-PROFILES = ("embedded", NEURAL)
+PROFILES = ("packaged", NEURAL)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=PROFILES)
 def models(request: pytest.FixtureRequest, folder: Path) -> LocalModels:
-    return LocalModels(request.param, None if request.param == "embedded" else folder)
+    return LocalModels(request.param, None if request.param == "packaged" else folder)
 
 
 def sound(seconds: float, seed: int = 0) -> Samples:
@@ -94,7 +94,7 @@ def test_any_language_hint_and_any_keyterms_are_borne(models: LocalModels, hint:
 
 def test_nothing_is_said_in_digital_silence(models: LocalModels) -> None:
     regions = models.speech_detector().detect(np.zeros(3 * SAMPLE_RATE_HZ, np.float32))
-    if models.profile == "embedded":  # random weights hear anything; what they promise is order
+    if models.profile == "packaged":  # random weights hear anything; what they promise is order
         assert regions == []
     assert all(0 <= start < end <= 3 for start, end in regions)
 

@@ -11,13 +11,6 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from models.contracts import (
-    ContentClassifier,
-    SceneDescriber,
-    SpeakerEmbedder,
-    SpeechDetector,
-    Transcriber,
-)
 from pipelines.chains import Workspace
 from pipelines.contracts import Segment, VideoSource, VideoStream
 from pipelines.sources.timestamps import rounded_ms
@@ -26,27 +19,6 @@ from storage.objects import FolderStore
 Picture = npt.NDArray[np.uint8]
 
 WIDTH, HEIGHT, RATE = 320, 180, 25
-
-
-class EmbeddedModels:
-    """A ModelSource of the embedded backends, opened where they are used."""
-
-    def scene_describer(self) -> SceneDescriber:
-        from models.backends.embedded.describer import EmbeddedSceneDescriber
-
-        return EmbeddedSceneDescriber()
-
-    def transcriber(self) -> Transcriber:
-        raise NotImplementedError
-
-    def speech_detector(self) -> SpeechDetector:
-        raise NotImplementedError
-
-    def speaker_embedder(self) -> SpeakerEmbedder:
-        raise NotImplementedError
-
-    def content_classifier(self) -> ContentClassifier:
-        raise NotImplementedError
 
 
 def texture(seed: int, width: int = WIDTH, height: int = HEIGHT) -> Picture:

@@ -15,10 +15,7 @@ import pytest
 from models.contracts import (
     AudioChunk,
     ChunkTranscript,
-    ContentClassifier,
     SceneDescriber,
-    SpeakerEmbedder,
-    SpeechDetector,
     Transcriber,
 )
 from models.sources import LocalModels
@@ -80,7 +77,7 @@ def work_in(out: str, rules: SourceRules | None = None) -> ItemWork:
     return ItemWork(
         out=place_at(out, rules.access),
         models=LocalModels(),
-        profile="embedded",
+        profile="packaged",
         run="this",
         rules=rules,
     )
@@ -142,32 +139,17 @@ class BrokenTranscriber:
         raise RuntimeError("out of memory")
 
 
-@dataclass(frozen=True)
-class BrokenModels:
-    """The embedded models, but for the transcriber."""
-
-    rest: LocalModels
+class BrokenModels(LocalModels):
+    """The packaged models, but for the transcriber."""
 
     def transcriber(self) -> Transcriber:
         return BrokenTranscriber()
-
-    def speech_detector(self) -> SpeechDetector:
-        return self.rest.speech_detector()
-
-    def speaker_embedder(self) -> SpeakerEmbedder:
-        return self.rest.speaker_embedder()
-
-    def scene_describer(self) -> SceneDescriber:
-        return self.rest.scene_describer()
-
-    def content_classifier(self) -> ContentClassifier:
-        return self.rest.content_classifier()
 
 
 def test_a_stage_that_fails_leaves_the_other_ones_results(
     clip: Path, expected: ItemOutcome, tmp_path: Path
 ) -> None:
-    work = replace(work_in(str(tmp_path)), models=BrokenModels(LocalModels()))
+    work = replace(work_in(str(tmp_path)), models=BrokenModels())
     outcome = work.carry_out(item_at(str(clip)))
     assert outcome.scenes == expected.scenes
     [failure] = outcome.failures
@@ -178,7 +160,7 @@ def test_a_stage_that_fails_leaves_the_other_ones_results(
 def test_an_outcome_that_is_stored_is_not_worked_out_again(clip: Path, tmp_path: Path) -> None:
     work = work_in(str(tmp_path))
     first = work.carry_out(item_at(str(clip), Mode.TRANSCRIPT))
-    again = replace(work, models=BrokenModels(LocalModels()))
+    again = replace(work, models=BrokenModels())
     assert again.carry_out(item_at(str(clip), Mode.TRANSCRIPT)) == first
     store = work.out.work_store()
     keep_outcome_only(store, first.item.folder)
@@ -199,14 +181,14 @@ def test_a_task_that_outlives_its_killed_driver_takes_nothing_from_the_next_run(
         """Models that the orphan's end comes before."""
 
         def transcriber(self) -> Transcriber:
-            return self.rest.transcriber()
+            return LocalModels.transcriber(self)
 
         def scene_describer(self) -> SceneDescriber:
             if not ended:
                 ended.append(orphan.carry_out(item))
-            return self.rest.scene_describer()
+            return LocalModels.scene_describer(self)
 
-    work = replace(orphan, models=Overtaken(LocalModels()), run="the next one")
+    work = replace(orphan, models=Overtaken(), run="the next one")
     outcome = work.carry_out(item)
     assert len(ended) == 1
     assert not outcome.failures

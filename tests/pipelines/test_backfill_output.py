@@ -17,7 +17,7 @@ from storage.objects import ObjectNotFoundError
 from tests.pipelines.backfill_outcomes import completed, failed, sound_only
 from tests.storage.s3_server import fresh_store, s3_endpoint
 
-SETTINGS = {"profile": "embedded"}
+SETTINGS = {"profile": "packaged"}
 
 
 @pytest.fixture(scope="module")

@@ -5,17 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import ray
 
 from models.contracts import (
-    ContentClassifier,
     SceneDescriber,
-    SpeakerEmbedder,
-    SpeechDetector,
-    Transcriber,
 )
 from models.sources import LocalModels
 from pipelines.backfilling.driving import Pacing, run_items
@@ -27,27 +22,12 @@ from pipelines.backfilling.progress import Tally
 from tests.pipelines.backfill_material import rows_in, write_clips
 
 
-@dataclass(frozen=True)
-class DeadlyModels:
-    """The embedded models; whoever describes a scene with them dies of it."""
-
-    rest: LocalModels
+class DeadlyModels(LocalModels):
+    """The packaged models; whoever describes a scene with them dies of it."""
 
     def scene_describer(self) -> SceneDescriber:
         os.kill(os.getpid(), signal.SIGKILL)
-        return self.rest.scene_describer()
-
-    def transcriber(self) -> Transcriber:
-        return self.rest.transcriber()
-
-    def speech_detector(self) -> SpeechDetector:
-        return self.rest.speech_detector()
-
-    def speaker_embedder(self) -> SpeakerEmbedder:
-        return self.rest.speaker_embedder()
-
-    def content_classifier(self) -> ContentClassifier:
-        return self.rest.content_classifier()
+        return LocalModels.scene_describer(self)
 
 
 # Ray's workers cannot import this file by name.
@@ -64,8 +44,8 @@ def test_an_item_that_ends_its_workers_fails_and_the_others_complete(
         for row, (path, mode) in enumerate(zip(clips, modes, strict=True), start=1)
     ]
     place = place_at(str(tmp_path / "out"), S3Access())
-    output = begin_output(place, {"profile": "embedded"})
-    work = ItemWork(out=place, models=DeadlyModels(LocalModels()), profile="embedded", run="one")
+    output = begin_output(place, {"profile": "packaged"})
+    work = ItemWork(out=place, models=DeadlyModels(), profile="packaged", run="one")
     tally = Tally(total=3, finished_before=0, started_seconds=0.0)
     run_items(items, work, output, tally, pacing=Pacing(part_items=2), say=lambda line: None)
     assert (tally.done, tally.failed, tally.left) == (3, 1, 0)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.sources import LocalModels
 from pipelines.chains import FreeRun
 from pipelines.contracts import IngestResult, Scene, StageCode, StageError, VideoSource
 from pipelines.footage import Footage
@@ -17,7 +18,7 @@ from pipelines.sources.probe import ProbeLimits
 from pipelines.vision import VisionConfig, analyse_vision
 from tests.conftest import SHARED_MEDIA
 from tests.pipelines.ingest_material import onsets, samples_of
-from tests.pipelines.media_builders import EmbeddedModels, still_shot, texture
+from tests.pipelines.media_builders import still_shot, texture
 from tests.pipelines.sound_material import Pcm, Place, shot, write_footage
 
 
@@ -75,7 +76,7 @@ def scenes_of(place: Place, video: VideoSource | None) -> tuple[Scene, ...]:
     return analyse_vision(
         video,
         workspace=place.workspace,
-        models=EmbeddedModels(),
+        models=LocalModels(),
         control=FreeRun(),
         config=VisionConfig(),
     ).scenes

@@ -36,7 +36,7 @@ def test_there_are_no_more_than_the_limit_although_processors_would_carry_them()
 
 
 def test_every_replica_has_an_input_and_the_next_one() -> None:
-    settings = Settings(model_profile="embedded", transcriber_replicas=3)
+    settings = Settings(model_profile="packaged", transcriber_replicas=3)
     assert callers_at_once(settings, Task.TRANSCRIBE) == 6
     on_gpu = Settings(model_profile="gpu", transcriber_replicas=1)
     assert callers_at_once(on_gpu, Task.TRANSCRIBE) > 16

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +17,7 @@ from models.contracts import (
     SAMPLE_RATE_HZ,
     AudioChunk,
     ChunkTranscript,
-    ContentClassifier,
     Samples,
-    SceneDescriber,
-    SpeakerEmbedder,
-    SpeechDetector,
     Transcriber,
 )
 from models.sources import LocalModels, ModelSource
@@ -56,26 +52,11 @@ class BrokenTranscriber:
         raise RuntimeError("out of memory")
 
 
-@dataclass(frozen=True)
-class BrokenModels:
-    """The embedded models, but for the transcriber."""
-
-    rest: LocalModels
+class BrokenModels(LocalModels):
+    """The packaged models, but for the transcriber."""
 
     def transcriber(self) -> Transcriber:
         return BrokenTranscriber()
-
-    def speech_detector(self) -> SpeechDetector:
-        return self.rest.speech_detector()
-
-    def speaker_embedder(self) -> SpeakerEmbedder:
-        return self.rest.speaker_embedder()
-
-    def scene_describer(self) -> SceneDescriber:
-        return self.rest.scene_describer()
-
-    def content_classifier(self) -> ContentClassifier:
-        return self.rest.content_classifier()
 
 
 # Ray's workers cannot import this file by name.
@@ -231,7 +212,7 @@ def test_a_retry_computes_only_what_is_missing(
 
 
 def test_a_complete_retry_needs_no_model(store: FolderStore, track: AudioTrack) -> None:
-    again = transcript(store, track, models=BrokenModels(LocalModels()))
+    again = transcript(store, track, models=BrokenModels())
     assert (again.shards_computed, again.shards_reused) == (0, len(SAID))
 
 
@@ -247,7 +228,7 @@ def test_shards_are_not_reused_for_another_question_and_a_failing_model_fails_th
     store: FolderStore, track: AudioTrack, config: TranscriptConfig
 ) -> None:
     with pytest.raises(StageError, match="Transcription failed: RuntimeError: out of memory") as it:
-        transcript(store, track, config=config, models=BrokenModels(LocalModels()))
+        transcript(store, track, config=config, models=BrokenModels())
     assert it.value.code is StageCode.TRANSCRIPT_FAILED
 
 
@@ -256,7 +237,7 @@ def test_the_number_of_speakers_can_be_told_and_costs_no_model_again(
     store: FolderStore, track: AudioTrack, result: TranscriptResult, expected: int
 ) -> None:
     config = replace(SHARDED, speakers=SpeakerRules(expected=expected))
-    again = transcript(store, track, config=config, models=BrokenModels(LocalModels()))
+    again = transcript(store, track, config=config, models=BrokenModels())
     assert len(again.speakers) == expected
     assert [word.text for word in words_of(again)] == [word.text for word in words_of(result)]
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from models.contracts import CameraMotion
+from models.sources import LocalModels
 from pipelines.chains import FreeRun, Workspace
 from pipelines.contracts import (
     Scene,
@@ -30,7 +31,6 @@ from pipelines.steps.vision_features import (
 )
 from pipelines.vision import VisionConfig, analyse_vision, grouped
 from tests.pipelines.media_builders import (
-    EmbeddedModels,
     dissolve,
     folder_workspace,
     mixed,
@@ -75,7 +75,7 @@ def analysed(
     return analyse_vision(
         video,
         workspace=workspace,
-        models=EmbeddedModels(),
+        models=LocalModels(),
         control=control or FreeRun(),
         config=VisionConfig(),
     )
@@ -241,7 +241,7 @@ def test_a_stop_from_the_control_ends_the_stage(
         analyse_vision(
             video,
             workspace=workspace,
-            models=EmbeddedModels(),
+            models=LocalModels(),
             control=StoppingControl(left=2),
             config=VisionConfig(),
         )

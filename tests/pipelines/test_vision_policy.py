@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from models.contracts import ContentClassifier, Picture
+from models.sources import LocalModels
 from pipelines.chains import FreeRun, Workspace
 from pipelines.contracts import StageCode, StageError, VideoSource, VisionResult
 from pipelines.policy.blocklist import packed
@@ -19,7 +20,6 @@ from pipelines.steps.vision_policy import checked_times
 from pipelines.vision import VisionConfig, analyse_vision
 from tests.conftest import PROJECT
 from tests.pipelines.media_builders import (
-    EmbeddedModels,
     folder_workspace,
     still_shot,
     texture,
@@ -40,7 +40,7 @@ class Reds:
         return [{"red": float(np.clip(still[..., 0].mean() / 255, 0, 1))} for still in stills]
 
 
-class WithClassifier(EmbeddedModels):
+class WithClassifier(LocalModels):
     def content_classifier(self) -> ContentClassifier:
         return Reds()
 

@@ -98,7 +98,7 @@ async def test_a_stage_whose_database_goes_away_is_published_when_it_is_back(
     monkeypatch.setattr(driving, "OUTAGE_PAUSES_SECONDS", (0.3,) * 60)
     lease = await leased(world)
     with ThreadPoolExecutor(1) as threads:
-        driver = JobDriver(world, LocalModels(), lease, threads, Experience("embedded"))
+        driver = JobDriver(world, LocalModels(), lease, threads, Experience("packaged"))
         crash = threading.Thread(target=server.crash, args=(DOWN_SECONDS,))
 
         async def ingest(_: StageWork) -> JobState | None:

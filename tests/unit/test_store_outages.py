@@ -36,7 +36,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobDriver:
     )
     lease = Lease(uuid.uuid4(), uuid.uuid4())
     return JobDriver(
-        build_world(settings), LocalModels(), lease, ThreadPoolExecutor(1), Experience("embedded")
+        build_world(settings), LocalModels(), lease, ThreadPoolExecutor(1), Experience("packaged")
     )
 
 

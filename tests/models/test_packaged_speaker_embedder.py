@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from models.backends.embedded.speaker_embedder import EmbeddedSpeakerEmbedder
-from models.backends.embedded.speech_detector import EmbeddedSpeechDetector
+from models.backends.packaged.speaker_embedder import PackagedSpeakerEmbedder
+from models.backends.packaged.speech_detector import PackagedSpeechDetector
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from pipelines.merge.speakers import SpeakerRules, assign_voices
 
@@ -63,7 +63,7 @@ def resonate(
 
 
 def clustered(utterances: list[Samples]) -> list[int]:
-    vectors = EmbeddedSpeakerEmbedder().embed(utterances)
+    vectors = PackagedSpeakerEmbedder().embed(utterances)
     seconds = np.array([len(each) / SAMPLE_RATE_HZ for each in utterances])
     return [int(label) for label in assign_voices(seconds, vectors, SpeakerRules())]
 
@@ -71,7 +71,7 @@ def clustered(utterances: list[Samples]) -> list[int]:
 def utterances_of(samples: Samples) -> list[Samples]:
     """Stretches of 1.4 to 4 s of speech."""
     found: list[Samples] = []
-    for start, end in EmbeddedSpeechDetector().detect(samples):
+    for start, end in PackagedSpeechDetector().detect(samples):
         count = max(1, round((end - start) / 2.5))
         if (end - start) / count >= 1.4:
             part = samples[round(start * SAMPLE_RATE_HZ) : round(end * SAMPLE_RATE_HZ)]
@@ -88,20 +88,20 @@ def utterances_of(samples: Samples) -> list[Samples]:
     ],
 )
 def test_vectors_are_finite_and_of_unit_length(samples: Samples) -> None:
-    vectors = EmbeddedSpeakerEmbedder().embed([samples, samples])
+    vectors = PackagedSpeakerEmbedder().embed([samples, samples])
     assert vectors.shape[0] == 2
     assert vectors.dtype == np.float32
     assert np.linalg.norm(vectors, axis=1) == pytest.approx([1.0, 1.0], abs=1e-5)
 
 
 def test_no_utterances_give_no_vectors() -> None:
-    assert EmbeddedSpeakerEmbedder().embed([]).shape[0] == 0
+    assert PackagedSpeakerEmbedder().embed([]).shape[0] == 0
 
 
 @pytest.mark.parametrize("gain", [0.1, 0.9])
 def test_loudness_does_not_matter(gain: float) -> None:
     voice = babble(TENOR, seed=1)
-    one, other = EmbeddedSpeakerEmbedder().embed([voice, (gain * voice).astype(np.float32)])
+    one, other = PackagedSpeakerEmbedder().embed([voice, (gain * voice).astype(np.float32)])
     assert float(one @ other) > 0.999
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-
-from models.backends.embedded.decoding_text import (
+from models.backends.packaged.decoding_text import (
     DecodedEntry,
     confidences,
     is_filler,
@@ -17,7 +16,8 @@ from models.backends.embedded.decoding_text import (
     spelling,
     spoken_words,
 )
-from models.backends.embedded.transcriber import EmbeddedTranscriber
+
+from models.backends.packaged.transcriber import PackagedTranscriber
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -43,8 +43,8 @@ def text(transcript: ChunkTranscript) -> str:
 
 
 @pytest.fixture(scope="module")
-def transcriber() -> EmbeddedTranscriber:
-    return EmbeddedTranscriber()
+def transcriber() -> PackagedTranscriber:
+    return PackagedTranscriber()
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def sentence() -> AudioChunk:
 
 
 @pytest.fixture(scope="module")
-def heard(transcriber: EmbeddedTranscriber, sentence: AudioChunk) -> ChunkTranscript:
+def heard(transcriber: PackagedTranscriber, sentence: AudioChunk) -> ChunkTranscript:
     return transcriber.transcribe([sentence])[0]
 
 
@@ -77,7 +77,7 @@ def test_words_are_in_order_inside_the_chunk_at_the_time_they_are_said(
 
 
 def test_a_transcript_does_not_depend_on_what_the_decoder_heard_before(
-    transcriber: EmbeddedTranscriber, sentence: AudioChunk, heard: ChunkTranscript
+    transcriber: PackagedTranscriber, sentence: AudioChunk, heard: ChunkTranscript
 ) -> None:
     loud_noise = 0.5 * np.random.default_rng(1).normal(size=SAMPLE_RATE_HZ).astype(np.float32)
     other = cut(load(SPEECH / "two_voices.flac"), 3.2, 5.3)
@@ -86,7 +86,7 @@ def test_a_transcript_does_not_depend_on_what_the_decoder_heard_before(
 
 
 def test_sentences_of_one_chunk_are_understood_and_stay_in_order(
-    transcriber: EmbeddedTranscriber,
+    transcriber: PackagedTranscriber,
 ) -> None:
     truth = json.loads((SPEECH / "truth.json").read_text())["two_voices.flac"]["sentences"]
     (several,) = transcriber.transcribe([cut(load(SPEECH / "two_voices.flac"), 0.0, 10.6)])
@@ -97,7 +97,7 @@ def test_sentences_of_one_chunk_are_understood_and_stay_in_order(
 
 
 def test_loudness_does_not_matter(
-    transcriber: EmbeddedTranscriber, sentence: AudioChunk, heard: ChunkTranscript
+    transcriber: PackagedTranscriber, sentence: AudioChunk, heard: ChunkTranscript
 ) -> None:
     quiet = AudioChunk((0.01 * sentence.samples).astype(np.float32))
     assert text(transcriber.transcribe([quiet])[0]) == text(heard)
@@ -119,7 +119,7 @@ def test_loudness_does_not_matter(
     ],
 )
 def test_what_is_not_speech_has_no_words(
-    transcriber: EmbeddedTranscriber, samples: Samples
+    transcriber: PackagedTranscriber, samples: Samples
 ) -> None:
     chunk = AudioChunk(samples.astype(np.float32))
     assert transcriber.transcribe([chunk]) == [ChunkTranscript((), None)]
@@ -152,7 +152,7 @@ def test_a_short_answer_is_speech() -> None:
 
 
 def test_key_terms_are_put_in_where_they_were_probably_said(
-    transcriber: EmbeddedTranscriber, sentence: AudioChunk, heard: ChunkTranscript
+    transcriber: PackagedTranscriber, sentence: AudioChunk, heard: ChunkTranscript
 ) -> None:
     (asked,) = transcriber.transcribe([AudioChunk(sentence.samples, None, ("Market", "Goddard"))])
     assert text(asked) == text(heard).replace("market", "Market")
@@ -222,12 +222,12 @@ def test_a_chunk_of_improbable_words_has_none() -> None:
     ],
 )
 def test_short_recordings_of_people_are_understood(
-    transcriber: EmbeddedTranscriber, name: str, said: str
+    transcriber: PackagedTranscriber, name: str, said: str
 ) -> None:
     assert text(transcriber.transcribe([AudioChunk(load(SHARED / name))])[0]) == said
 
 
 @pytest.mark.shared_media
-def test_rain_has_no_words_even_without_the_detector(transcriber: EmbeddedTranscriber) -> None:
+def test_rain_has_no_words_even_without_the_detector(transcriber: PackagedTranscriber) -> None:
     chunk = cut(load(SHARED / "rain-nospeech.mp3"), 20.0, 26.0)
     assert transcriber.transcribe([chunk]) == [ChunkTranscript((), None)]

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from cv2.data import haarcascades
 
-from models.backends.embedded.pictures import Box, Grey, grey
+from models.backends.packaged.pictures import Box, Grey, grey
 from models.contracts import Picture
 
 _FRONT_WIDTH, _SIDE_WIDTH = 400, 320

@@ -12,8 +12,8 @@ from statistics import median
 
 import cv2
 
-from models.backends.embedded.faces import FaceFinder, PeopleFinder
-from models.backends.embedded.pictures import Box, PictureFacts, measure, text_lines
+from models.backends.packaged.faces import FaceFinder, PeopleFinder
+from models.backends.packaged.pictures import Box, PictureFacts, measure, text_lines
 from models.contracts import (
     CameraMotion,
     SceneDescription,
@@ -83,7 +83,7 @@ class SceneEvidence:
         return all(fact.contrast < _BLANK_CONTRAST for fact in self.facts)
 
 
-class EmbeddedSceneDescriber:
+class PackagedSceneDescriber:
     """SceneDescriber by classical picture measurements. Deterministic; holds no GPU.
 
     One call works on one core: OpenCV's own threads are turned off, because

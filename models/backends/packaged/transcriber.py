@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pocketsphinx
 
-from models.backends.embedded.decoding_text import (
+from models.backends.packaged.decoding_text import (
     FRAME_SECONDS,
     DecodedEntry,
     mean_confidence,
     pause_frames,
     spoken_words,
 )
-from models.backends.embedded.keyterms import with_keyterms
-from models.backends.embedded.speech_detector import EmbeddedSpeechDetector
+from models.backends.packaged.keyterms import with_keyterms
+from models.backends.packaged.speech_detector import PackagedSpeechDetector
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples
 
 _LANGUAGE = "en"
@@ -46,7 +46,7 @@ _SETTINGS = {
 }
 
 
-class EmbeddedTranscriber:
+class PackagedTranscriber:
     """Words of English speech, offline, at a quarter to half of real time on one core.
 
     The decoder gets each chunk with the mean of the chunk's own cepstra taken off and a
@@ -62,7 +62,7 @@ class EmbeddedTranscriber:
         self._decoder = pocketsphinx.Decoder(**_SETTINGS)
         self._search = self._decoder.current_search()
         self._decoder.add_jsgf_string(_NO_SEARCH, "#JSGF V1.0; grammar g; public <g> = the;")
-        self._detector = EmbeddedSpeechDetector()
+        self._detector = PackagedSpeechDetector()
         self._lock = threading.Lock()
 
     def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:

@@ -22,8 +22,8 @@ from scipy.ndimage import (
     uniform_filter1d,
 )
 
-from models.backends.embedded.cepstra import WINDOW_SAMPLES, cepstra_of, windows_of
-from models.backends.embedded.periodicity import PITCH_WINDOW_SAMPLES, pitch_of
+from models.backends.packaged.cepstra import WINDOW_SAMPLES, cepstra_of, windows_of
+from models.backends.packaged.periodicity import PITCH_WINDOW_SAMPLES, pitch_of
 from models.contracts import SAMPLE_RATE_HZ, Samples
 
 _FRAME_SECONDS = 0.03
@@ -71,7 +71,7 @@ Mask = npt.NDArray[np.bool_]
 Curve = npt.NDArray[np.float64]
 
 
-class EmbeddedSpeechDetector:
+class PackagedSpeechDetector:
     """Speech regions on a grid of 30 ms. Keeps no state between calls."""
 
     def detect(self, samples: Samples) -> list[tuple[float, float]]:

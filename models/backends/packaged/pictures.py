@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from models.backends.embedded.palette import oklab
+from models.backends.packaged.palette import oklab
 from models.contracts import Picture
 
 _WORK_WIDTH = 640

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from models.backends.embedded.speech_detector import EmbeddedSpeechDetector
+from models.backends.packaged.speech_detector import PackagedSpeechDetector
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from tests.benchmarks.speech.noises import made
 
@@ -65,7 +65,7 @@ def chord() -> Samples:
     ],
 )
 def test_what_is_not_speech_has_no_regions(samples: Samples) -> None:
-    assert EmbeddedSpeechDetector().detect(samples.astype(np.float32)) == NOTHING
+    assert PackagedSpeechDetector().detect(samples.astype(np.float32)) == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -73,17 +73,17 @@ def test_what_is_not_speech_has_no_regions(samples: Samples) -> None:
     ["surf", "crowd without words", "machine", "hum", "pink noise", "choir on vowels"],
 )
 def test_noises_and_sung_vowels_have_no_regions(kind: str) -> None:
-    assert EmbeddedSpeechDetector().detect(made(kind, 30.0, seed=3)) == NOTHING
+    assert PackagedSpeechDetector().detect(made(kind, 30.0, seed=3)) == NOTHING
 
 
 def test_hardly_any_of_a_tune_is_taken_for_speech() -> None:
-    regions = EmbeddedSpeechDetector().detect(made("band", 60.0, seed=3))
+    regions = PackagedSpeechDetector().detect(made("band", 60.0, seed=3))
     assert sum(end - start for start, end in regions) < 3.0
 
 
 @pytest.mark.parametrize("gain", [1.0, 0.05], ids=["as recorded", "26 dB quieter"])
 def test_spoken_sentences_are_found_and_the_pauses_between_them(gain: float) -> None:
-    regions = EmbeddedSpeechDetector().detect(gain * load(SPEECH / "one_voice.flac"))
+    regions = PackagedSpeechDetector().detect(gain * load(SPEECH / "one_voice.flac"))
     spoken = [(0.5, 3.233), (3.933, 5.887), (6.587, 8.55)]
     assert len(regions) == len(spoken)
     for (start, end), (from_second, to_second) in zip(regions, spoken, strict=True):
@@ -95,12 +95,12 @@ def test_quiet_speech_is_found_beside_a_loud_bang() -> None:
     speech = 0.01 * load(SPEECH / "one_voice.flac")
     bang = np.zeros(8 * SAMPLE_RATE_HZ, np.float32)
     bang[3 * SAMPLE_RATE_HZ : 3 * SAMPLE_RATE_HZ + 800] = 0.9
-    regions = EmbeddedSpeechDetector().detect(np.append(bang, speech))
+    regions = PackagedSpeechDetector().detect(np.append(bang, speech))
     assert sum(end - start for start, end in regions if start > 8) > 5
 
 
 def test_the_answer_does_not_depend_on_what_was_heard_before() -> None:
-    detector, speech = EmbeddedSpeechDetector(), load(SPEECH / "two_voices.flac")
+    detector, speech = PackagedSpeechDetector(), load(SPEECH / "two_voices.flac")
     first = detector.detect(speech)
     detector.detect(noise(0.2))
     assert detector.detect(speech) == first
@@ -118,12 +118,12 @@ def test_the_answer_does_not_depend_on_what_was_heard_before() -> None:
     ],
 )
 def test_recordings_without_speech_have_no_regions(name: str) -> None:
-    assert EmbeddedSpeechDetector().detect(load(SHARED / name)) == NOTHING
+    assert PackagedSpeechDetector().detect(load(SHARED / name)) == NOTHING
 
 
 @pytest.mark.shared_media
 @pytest.mark.parametrize("name", ["jfk.wav", "azure-en.wav", "spk1_snt1.wav", "cards-001.wav"])
 def test_recordings_of_speech_are_mostly_speech(name: str) -> None:
     samples = load(SHARED / "speech" / name)
-    found = sum(end - start for start, end in EmbeddedSpeechDetector().detect(samples))
+    found = sum(end - start for start, end in PackagedSpeechDetector().detect(samples))
     assert found > 0.75 * len(samples) / SAMPLE_RATE_HZ

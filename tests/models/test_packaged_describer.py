@@ -9,22 +9,22 @@ import cv2
 import numpy as np
 import pytest
 
-from models.backends.embedded.describer import (
-    EmbeddedSceneDescriber,
+from models.backends.packaged.describer import (
+    PackagedSceneDescriber,
     SceneEvidence,
     objects_in,
     sentences,
     shot_type_of,
 )
-from models.backends.embedded.pictures import Box, PictureFacts, measure, text_lines
+from models.backends.packaged.pictures import Box, PictureFacts, measure, text_lines
 from models.contracts import CameraMotion, Picture, SceneStills, ShotAngle, ShotType
 
 MEDIA = Path(__file__).resolve().parents[2] / "../shared/media"
 
 
 @pytest.fixture(scope="module")
-def describer() -> EmbeddedSceneDescriber:
-    return EmbeddedSceneDescriber()
+def describer() -> PackagedSceneDescriber:
+    return PackagedSceneDescriber()
 
 
 def plain(red: int, green: int, blue: int) -> Picture:
@@ -78,7 +78,7 @@ def scene(*stills: Picture, motion: CameraMotion = CameraMotion.UNKNOWN) -> Scen
     ],
 )
 def test_a_screen_that_shows_nothing_is_said_to_be_just_that(
-    describer: EmbeddedSceneDescriber, still: Picture, words: str
+    describer: PackagedSceneDescriber, still: Picture, words: str
 ) -> None:
     (found,) = describer.describe([scene(still, still)])
     assert found.description == words
@@ -87,7 +87,7 @@ def test_a_screen_that_shows_nothing_is_said_to_be_just_that(
     assert found.shot_angle is ShotAngle.UNKNOWN
 
 
-def test_writing_that_stays_in_place_is_text(describer: EmbeddedSceneDescriber) -> None:
+def test_writing_that_stays_in_place_is_text(describer: PackagedSceneDescriber) -> None:
     still = title("THE HARBOUR", "a short film")
     (found,) = describer.describe([scene(still, still, still)])
     assert found.objects == ("text",)
@@ -103,29 +103,29 @@ def test_writing_that_stays_in_place_is_text(describer: EmbeddedSceneDescriber) 
     ],
 )
 def test_what_is_no_face_person_or_text_is_not_said_to_be_one(
-    describer: EmbeddedSceneDescriber, stills: tuple[Picture, ...]
+    describer: PackagedSceneDescriber, stills: tuple[Picture, ...]
 ) -> None:
     (found,) = describer.describe([scene(*stills)])
     assert found.objects == ()
     assert found.shot_type is ShotType.UNKNOWN
 
 
-def test_writing_in_one_still_of_several_does_not_count(describer: EmbeddedSceneDescriber) -> None:
+def test_writing_in_one_still_of_several_does_not_count(describer: PackagedSceneDescriber) -> None:
     (found,) = describer.describe([scene(title("MONDAY"), foliage(1), foliage(2))])
     assert "text" not in found.objects
 
 
-def test_the_same_stills_are_always_described_the_same(describer: EmbeddedSceneDescriber) -> None:
+def test_the_same_stills_are_always_described_the_same(describer: PackagedSceneDescriber) -> None:
     scenes = [scene(foliage(1), foliage(2)), scene(title("THE END"))]
-    assert describer.describe(scenes) == EmbeddedSceneDescriber().describe(scenes)
+    assert describer.describe(scenes) == PackagedSceneDescriber().describe(scenes)
 
 
-def test_one_description_comes_back_for_each_scene(describer: EmbeddedSceneDescriber) -> None:
+def test_one_description_comes_back_for_each_scene(describer: PackagedSceneDescriber) -> None:
     assert describer.describe([]) == []
     assert len(describer.describe([scene(foliage(index)) for index in range(3)])) == 3
 
 
-def test_a_scene_without_stills_is_refused(describer: EmbeddedSceneDescriber) -> None:
+def test_a_scene_without_stills_is_refused(describer: PackagedSceneDescriber) -> None:
     with pytest.raises(ValueError, match="at least one still"):
         describer.describe([SceneStills((), 1.0)])
 
@@ -243,7 +243,7 @@ def test_text_lines_lie_where_the_text_is() -> None:
     ],
 )
 def test_real_footage(
-    describer: EmbeddedSceneDescriber,
+    describer: PackagedSceneDescriber,
     name: str,
     seconds: tuple[float, ...],
     objects: tuple[str, ...],

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from models.backends.embedded.cepstra import CEPSTRA, WINDOW_SAMPLES, cepstra_of, windows_of
-from models.backends.embedded.periodicity import PITCH_WINDOW_SAMPLES, pitch_of
+from models.backends.packaged.cepstra import CEPSTRA, WINDOW_SAMPLES, cepstra_of, windows_of
+from models.backends.packaged.periodicity import PITCH_WINDOW_SAMPLES, pitch_of
 from models.contracts import Samples
 
 _HOP = 160
@@ -47,7 +47,7 @@ _DIMENSIONS = CEPSTRA + 2
 Matrix = npt.NDArray[np.float64]
 
 
-class EmbeddedSpeakerEmbedder:
+class PackagedSpeakerEmbedder:
     """Keeps no state between calls."""
 
     def embed(self, utterances: Sequence[Samples]) -> npt.NDArray[np.float32]:
