@@ -100,7 +100,7 @@ CLASSIFIER = Checkpoint(
     "Falconsai/nsfw_image_detection", "96cb0d0342c7afb80cab76ecc58b265fa44da256", "Apache-2.0"
 )
 
-_OPENING = "models.opening:"
+_OPENING = "models.factories:"
 
 
 def _neural(device: str) -> dict[Task, RegistryEntry]:

@@ -1,5 +1,5 @@
 """``python -m serve_app``."""
 
-from serve_app.cli import main
+from serve_app.cli.main import main
 
 main()

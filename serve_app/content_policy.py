@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from models.registry import REGISTRY, Task
-from pipelines.policy.blocklist import BlocklistError, read_blocklist
-from pipelines.policy.contracts import ContentPolicy
+from pipelines.vision.policy.blocklist import BlocklistError, read_blocklist
+from pipelines.vision.policy.contracts import ContentPolicy
 from serve_app.settings import Settings
 
 

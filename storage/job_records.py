@@ -61,7 +61,7 @@ class JobRecord:
     scene_count: int | None
     tracks_completed: int
     clips: list[dict[str, Any]] | None
-    """Of a batch's job after ingest: where its clips lie (``pipelines.contracts.ClipSpan``)."""
+    """Of a batch's job after ingest: where its clips lie (``pipelines.types.ClipSpan``)."""
     stages: dict[StageName, StageRecord]
 
 

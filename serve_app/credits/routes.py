@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from serve_app.http.authentication import KeyedRoute, account_of
-from serve_app.http.context import API_PREFIX, world_of
-from serve_app.http.envelope import success
+from serve_app.api.authentication import KeyedRoute, account_of
+from serve_app.api.context import API_PREFIX, world_of
+from serve_app.api.envelope import success
 from storage import jobs, keys
 from storage.database import DatabaseError
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from serve_app.credits.pricing import CURRENCY, ROUNDING, UNIT
 from serve_app.discovery.components_forms import (
     Schema,
     address,
@@ -20,6 +19,7 @@ from serve_app.discovery.components_forms import (
     text,
 )
 from serve_app.jobs.formats import RAW_FAMILIES
+from serve_app.pricing import CURRENCY, ROUNDING, UNIT
 from storage.types import DeliveryStatus, EventType, KeyStatus, StageName, Tier
 
 TEST_EVENT = "webhook.test"

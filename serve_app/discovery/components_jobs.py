@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipelines.contracts import StageCode
+from pipelines.types import StageCode
 from serve_app.discovery.components_forms import (
     Schema,
     address,

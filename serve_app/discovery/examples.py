@@ -7,15 +7,15 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from pipelines.contracts import Speaker, TranscriptResult, TranscriptSegment, TranscriptWord
-from pipelines.merge.captions import to_srt, to_txt, to_vtt
-from serve_app.credits import pricing
+from pipelines.speech.captions.formats import to_srt, to_txt, to_vtt
+from pipelines.types import Speaker, TranscriptResult, TranscriptSegment, TranscriptWord
+from serve_app import pricing
+from serve_app.api.context import API_PREFIX
 from serve_app.discovery.routes import price_table
 from serve_app.errors import CATALOGUE, ErrorCode
-from serve_app.http.context import API_PREFIX
 from serve_app.jobs import formats
+from serve_app.jobs.documents import transcript_document
 from serve_app.jobs.rendering import render_job, render_summary, timestamp
-from serve_app.runner.documents import transcript_document
 from serve_app.webhooks.routes import TEST_MESSAGE
 from storage.job_records import JobRecord, StageRecord
 from storage.types import (

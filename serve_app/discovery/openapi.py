@@ -6,6 +6,9 @@ import json
 from functools import lru_cache
 from typing import Any
 
+from serve_app.api.authentication import bucket_of
+from serve_app.api.context import API_PREFIX
+from serve_app.api.rate_limits import LIMITS, Bucket
 from serve_app.discovery import examples
 from serve_app.discovery.components import components
 from serve_app.discovery.components_account import TEST_EVENT
@@ -15,9 +18,6 @@ from serve_app.discovery.components_headers import RATE_HEADERS, headers_of
 from serve_app.discovery.operations import OPERATIONS, TAGS
 from serve_app.discovery.operations_forms import Auth, Operation, Parameter
 from serve_app.errors import CATALOGUE, ErrorCode
-from serve_app.http.authentication import bucket_of
-from serve_app.http.context import API_PREFIX
-from serve_app.http.rate_limits import LIMITS, Bucket
 from storage.types import EventType
 
 _SECURITY: dict[Auth, list[dict[str, list[str]]]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipelines.contracts import StageCode
+from pipelines.types import StageCode
 from serve_app.discovery import examples
 from serve_app.discovery.components_errors import OPTIONAL_FIELDS, REQUIRED_FIELDS
 from serve_app.discovery.operations import OPERATIONS

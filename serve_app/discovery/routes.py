@@ -10,14 +10,14 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from serve_app.credits import pricing
-from serve_app.credits.pricing import PriceTable
+from serve_app import pricing
+from serve_app.api.authentication import KeylessRoute
+from serve_app.api.context import API_PREFIX, world_of
+from serve_app.api.envelope import success
+from serve_app.api.queries import one_of, read_integer, read_number
 from serve_app.errors import invalid
-from serve_app.http.authentication import KeylessRoute
-from serve_app.http.context import API_PREFIX, world_of
-from serve_app.http.envelope import success
-from serve_app.http.queries import one_of, read_integer, read_number
 from serve_app.jobs import formats
+from serve_app.pricing import PriceTable
 from storage.types import ProcessingMode, StageName, Tier
 
 CACHE_HEADERS = {"Cache-Control": "public, max-age=300"}

@@ -7,11 +7,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from serve_app.http.authentication import KeyedRoute, account_of
-from serve_app.http.bodies import read_json_object
-from serve_app.http.context import API_PREFIX, base_url, world_of
-from serve_app.http.envelope import public_url, success
-from serve_app.http.idempotency import create_once
+from serve_app.api.authentication import KeyedRoute, account_of
+from serve_app.api.bodies import read_json_object
+from serve_app.api.context import API_PREFIX, base_url, world_of
+from serve_app.api.envelope import public_url, success
+from serve_app.api.idempotency import create_once
 from serve_app.jobs.plans import Planner, plan_batch, plan_from_url, plan_upload
 from serve_app.jobs.rendering import render_job
 from serve_app.jobs.schemas import (

@@ -11,8 +11,9 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic_core import PydanticCustomError
 
+from serve_app.api.urls import require_callback_url, require_media_url
+from serve_app.encryption import Sealer
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.http.urls import require_callback_url, require_media_url
 from serve_app.jobs.formats import in_address, tier_of
 from serve_app.jobs.metadata import check_metadata
 from serve_app.jobs.schemas import (
@@ -27,7 +28,6 @@ from serve_app.jobs.schemas import (
     UploadedTrack,
     plain_file_name,
 )
-from serve_app.sealing import Sealer
 from serve_app.settings import Settings
 from storage.job_records import NewJob
 from storage.types import JobState, ProcessingMode, Tier

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from serve_app.jobs.expectation import seconds_left
+from serve_app.jobs.eta import seconds_left
 from storage.job_records import JobRecord, StageRecord
 from storage.types import ENDED_STATUSES, JobState, StageName, StageStatus
 

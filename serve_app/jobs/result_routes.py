@@ -7,11 +7,11 @@ import re
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from serve_app.api.authentication import KeyedRoute, job_of
+from serve_app.api.context import API_PREFIX, world_of
+from serve_app.api.envelope import success
+from serve_app.api.queries import one_of, read_integer
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.http.authentication import KeyedRoute, job_of
-from serve_app.http.context import API_PREFIX, world_of
-from serve_app.http.envelope import success
-from serve_app.http.queries import one_of, read_integer
 from serve_app.jobs import captions_files, results
 from serve_app.jobs.thumbnails import with_thumbnails
 from storage.results import get_scenes

@@ -8,16 +8,16 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from serve_app.api.authentication import KeyedRoute, account_of, job_of
+from serve_app.api.context import API_PREFIX, base_url, world_of
+from serve_app.api.envelope import ExactJSONResponse, success
+from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
+from serve_app.api.queries import one_of, read_integer, single
 from serve_app.errors import invalid
-from serve_app.http.authentication import KeyedRoute, account_of, job_of
-from serve_app.http.context import API_PREFIX, base_url, world_of
-from serve_app.http.cursors import BadCursorError, Cursor, decode_cursor, encode_cursor
-from serve_app.http.envelope import ExactJSONResponse, success
-from serve_app.http.queries import one_of, read_integer, single
 from serve_app.jobs import results, service
 from serve_app.jobs.rendering import render_job, render_summary
 from serve_app.jobs.thumbnails import with_thumbnails
-from serve_app.observing.jobs import record_job_end
+from serve_app.observability.jobs import record_job_end
 from storage.job_lists import LEGACY_FILTERS, list_jobs
 from storage.job_records import JobRecord
 from storage.types import JobState

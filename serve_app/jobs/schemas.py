@@ -20,9 +20,9 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from pipelines.sources.addresses import MAX_CALLBACK_URL_LENGTH, MAX_URL_LENGTH
+from pipelines.net.addresses import MAX_CALLBACK_URL_LENGTH, MAX_URL_LENGTH
+from serve_app.api.envelope import json_path
 from serve_app.errors import invalid
-from serve_app.http.envelope import json_path
 from serve_app.jobs.metadata import Metadata
 
 MAX_AUDIO_TRACKS = 16

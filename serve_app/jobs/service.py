@@ -7,14 +7,14 @@ import logging
 import uuid
 from collections.abc import Iterator
 
-from serve_app.credits import pricing
-from serve_app.credits.pricing import PriceTable
+from serve_app import pricing
+from serve_app.api.authentication import parse_job_id
+from serve_app.context import World
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.http.authentication import parse_job_id
 from serve_app.jobs.lifecycle import end_job
 from serve_app.jobs.plans import JobPlan
+from serve_app.pricing import PriceTable
 from serve_app.settings import Settings
-from serve_app.world import World
 from storage import jobs, keys, ledger, uploads
 from storage.database import Connection, DatabaseError
 from storage.job_records import JobRecord, NewJob

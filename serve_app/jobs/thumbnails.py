@@ -10,11 +10,11 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from serve_app.api.authentication import parse_job_id
+from serve_app.api.context import API_PREFIX, world_of
+from serve_app.api.envelope import public_url
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.http.authentication import parse_job_id
-from serve_app.http.context import API_PREFIX, world_of
-from serve_app.http.envelope import public_url
-from serve_app.http.signing import BadSignatureError
+from serve_app.signing import BadSignatureError
 from storage.objects import ObjectNotFoundError
 from storage.results import find_thumbnail_key
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from serve_app.http.authentication import parse_job_id
-from serve_app.http.context import world_of
-from serve_app.http.signing import BadSignatureError
+from serve_app.api.authentication import parse_job_id
+from serve_app.api.context import world_of
 from serve_app.keys.portal_page import Billing, billing_page, closed_page
+from serve_app.signing import BadSignatureError
 from storage import keys, purchases, usage
 from storage.database import Connection
 from storage.usage import Month

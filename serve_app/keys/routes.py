@@ -9,11 +9,11 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from serve_app.api.authentication import SessionRoute, account_of, parse_job_id
+from serve_app.api.bodies import read_json_object
+from serve_app.api.context import API_PREFIX, world_of
+from serve_app.api.envelope import public_url, success
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.http.authentication import SessionRoute, account_of, parse_job_id
-from serve_app.http.bodies import read_json_object
-from serve_app.http.context import API_PREFIX, world_of
-from serve_app.http.envelope import public_url, success
 from serve_app.jobs.rendering import timestamp
 from serve_app.jobs.schemas import parse_body
 from serve_app.keys.portal import PORTAL_LINK_SECONDS, PORTAL_PATH, PORTAL_PURPOSE

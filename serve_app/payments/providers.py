@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from serve_app.encryption import Sealer
 from serve_app.payments.contracts import PaymentProvider
-from serve_app.sealing import Sealer
 from serve_app.settings import Settings
 from storage import purchases
 from storage.database import Database

@@ -7,10 +7,10 @@ import logging
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from serve_app.api.bodies import read_bounded
+from serve_app.api.context import world_of
+from serve_app.api.envelope import success
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.http.bodies import read_bounded
-from serve_app.http.context import world_of
-from serve_app.http.envelope import success
 from serve_app.payments.contracts import BadNotificationError, Notification, PaymentProvider
 from serve_app.payments.providers import find_secret
 from serve_app.payments.service import apply_notification

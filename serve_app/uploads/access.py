@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from serve_app.api.context import world_of
+from serve_app.context import World
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.http.context import world_of
-from serve_app.http.signing import BadSignatureError, ExpiredSignatureError
 from serve_app.jobs.plans import max_upload_bytes
 from serve_app.jobs.service import get_any_job
 from serve_app.settings import Settings
+from serve_app.signing import BadSignatureError, ExpiredSignatureError
 from serve_app.uploads.urls import UPLOAD_PURPOSE
-from serve_app.world import World
 from storage import uploads
 from storage.job_records import JobRecord
 from storage.types import JobState

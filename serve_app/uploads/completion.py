@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 
+from serve_app.context import World
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.uploads.access import require_awaiting
-from serve_app.world import World
 from storage import jobs, uploads
 from storage.types import JobState
 

@@ -13,10 +13,11 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from serve_app.api.context import world_of
+from serve_app.api.envelope import success
+from serve_app.context import World
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.http.context import world_of
-from serve_app.http.envelope import success
-from serve_app.http.signing import ExpiredSignatureError
+from serve_app.signing import ExpiredSignatureError
 from serve_app.uploads.access import (
     Slot,
     check_signature,
@@ -30,12 +31,11 @@ from serve_app.uploads.access import (
 )
 from serve_app.uploads.completion import record_complete
 from serve_app.uploads.cors import ANY_ORIGIN
-from serve_app.uploads.gate import UploadGate, upload_gate
+from serve_app.uploads.limiter import UploadGate, upload_gate
 from serve_app.uploads.receiving import Rules, receive
 from serve_app.uploads.urls import resumable_key
 from serve_app.uploads.watch import Watch
 from serve_app.uploads.writing import PieceWriter
-from serve_app.world import World
 from storage import uploads
 from storage.database import UNAVAILABLE
 

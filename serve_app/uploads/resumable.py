@@ -16,9 +16,9 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from serve_app.api.context import world_of
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.http.context import world_of
-from serve_app.http.signing import ExpiredSignatureError
+from serve_app.signing import ExpiredSignatureError
 from serve_app.uploads import tus_headers as tus
 from serve_app.uploads.access import (
     Slot,
@@ -30,9 +30,9 @@ from serve_app.uploads.access import (
     require_room,
     too_large,
 )
-from serve_app.uploads.claims import Claim, claimed, gone, locked, require_alive
 from serve_app.uploads.cors import ANY_ORIGIN, preflight
-from serve_app.uploads.gate import UploadGate, upload_gate
+from serve_app.uploads.leases import Claim, claimed, gone, locked, require_alive
+from serve_app.uploads.limiter import UploadGate, upload_gate
 from serve_app.uploads.partials import (
     counted_bytes,
     drop_back,

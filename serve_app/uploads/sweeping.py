@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
+from serve_app.context import World
 from serve_app.errors import ApiError
 from serve_app.uploads.access import open_slot
 from serve_app.uploads.partials import settle
-from serve_app.world import World
 from storage import uploads
 from storage.objects import ObjectStoreUnavailableError, PartialBusyError
 from storage.uploads import Upload

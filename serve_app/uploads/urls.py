@@ -7,10 +7,10 @@ import hashlib
 import uuid
 from typing import Any
 
-from serve_app.http.context import API_PREFIX
-from serve_app.http.signing import Signer
+from serve_app.api.context import API_PREFIX
 from serve_app.jobs.plans import AUDIO_SLOT, max_upload_bytes, source_prefix
 from serve_app.settings import Settings
+from serve_app.signing import Signer
 from storage.job_records import JobRecord
 from storage.objects import ObjectStore, TakesDirectUploads
 from storage.uploads import MEDIA_SLOT, Upload

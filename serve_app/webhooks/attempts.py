@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from serve_app.context import World
 from serve_app.webhooks.connections import Connections
 from serve_app.webhooks.retrying import error_text, judge
 from serve_app.webhooks.sending import Outcome, Way, send_event
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
-from serve_app.world import World
 from storage import signing_secrets
 from storage.deliveries import LeasedEvent, Record
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from pipelines.sources.safe_http import AsyncSafeTransport
+from pipelines.net.safe_http import AsyncSafeTransport
 from serve_app.webhooks.sending import LIMITS, Way
 
 KEPT_SECONDS = 5.0

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from pipelines.sources.safe_http import system_addresses
+from pipelines.net.safe_http import system_addresses
 
 Lookup = Callable[[str, int], Sequence[str]]
 

@@ -13,12 +13,12 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
-from serve_app.http.authentication import KeyedRoute, account_of, parse_job_id
-from serve_app.http.bodies import read_json_object
-from serve_app.http.context import API_PREFIX, world_of
-from serve_app.http.envelope import success
-from serve_app.http.queries import single
-from serve_app.http.urls import require_callback_url
+from serve_app.api.authentication import KeyedRoute, account_of, parse_job_id
+from serve_app.api.bodies import read_json_object
+from serve_app.api.context import API_PREFIX, world_of
+from serve_app.api.envelope import success
+from serve_app.api.queries import single
+from serve_app.api.urls import require_callback_url
 from serve_app.jobs.rendering import timestamp
 from serve_app.jobs.schemas import CallbackUrl, parse_body
 from serve_app.webhooks.sending import Outcome, delivery_way, send_event

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import httpx
 
-from pipelines.sources.addresses import AddressPolicy
-from pipelines.sources.safe_http import (
+from pipelines.net.addresses import AddressPolicy
+from pipelines.net.safe_http import (
     AsyncResolver,
     AsyncSafeTransport,
     BlockedAddressError,
@@ -23,7 +23,7 @@ from pipelines.sources.safe_http import (
     tls_context,
 )
 from serve_app import __version__
-from serve_app.http.urls import address_policy
+from serve_app.api.urls import address_policy
 from serve_app.settings import Settings
 
 ACKNOWLEDGE_SECONDS = 10.0

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app.client.api import ApiClient
-from serve_app.local_service import free_port
+from serve_app.deployment.local import free_port
 from tests.api.conftest import transact
 from tests.benchmarks.service_jobs import first_seconds
 from tests.conftest import PROJECT

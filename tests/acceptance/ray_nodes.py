@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from serve_app.local_service import free_port
+from serve_app.deployment.local import free_port
 
 START_SECONDS = 60
 STOP_SECONDS = 15

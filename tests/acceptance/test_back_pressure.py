@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from serve_app.deployments import MOST_REQUESTS
+from serve_app.deployment.application import MOST_REQUESTS
 from tests.acceptance.conftest import Service
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]

@@ -19,8 +19,8 @@ import pytest
 import schemathesis
 from hypothesis import settings
 
+from serve_app.api.rate_limits import LIMITS, Bucket
 from serve_app.errors import CATALOGUE, ErrorCode
-from serve_app.http.rate_limits import LIMITS, Bucket
 from tests.acceptance.conftest import Service, running, wait_until
 from tests.api.test_concurrent_clients import wait_for_a_fresh_minute
 from tests.contract.document_cases import BOUNDS, SCHEMA, Visitors, call_operation, run_sequences

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config
 
-from serve_app.local_service import free_port
+from serve_app.deployment.local import free_port
 from tests.acceptance.cluster_service import HEAD, head_node, wait_for
 from tests.acceptance.conftest import DEMO
 from tests.acceptance.ray_nodes import START_SECONDS

@@ -13,7 +13,7 @@ from itertools import pairwise
 import pytest
 
 from models.contracts import ShotAngle, ShotType
-from models.sources import DEPLOYMENT_NAMES
+from models.provider import DEPLOYMENT_NAMES
 from tests.acceptance.conftest import DEMO, Service, running
 from tests.conftest import PROJECT
 from tests.models.tiny_folder import fill_models_folder

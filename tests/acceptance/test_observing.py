@@ -11,8 +11,8 @@ import httpx
 import psutil
 import pytest
 
-from serve_app.observing.logs import LOG_NAME
-from serve_app.observing.metrics import (
+from serve_app.observability.logs import LOG_NAME
+from serve_app.observability.metrics import (
     ACCOUNTS_CENTS,
     CATALOGUE,
     FOOTAGE,

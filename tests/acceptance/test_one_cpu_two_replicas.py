@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from serve_app.http.rate_limits import LIMITS, Bucket
-from serve_app.operator_commands import create_account, create_key, in_transaction
+from serve_app.api.rate_limits import LIMITS, Bucket
+from serve_app.cli.accounts import create_account, create_key, in_transaction
 from serve_app.settings import Settings
 from tests.acceptance.conftest import DEMO, Service, running
 from tests.api.test_concurrent_clients import wait_for_a_fresh_minute

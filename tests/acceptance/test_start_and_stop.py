@@ -12,8 +12,8 @@ import httpx
 import psutil
 import pytest
 
-from serve_app import local_service
-from serve_app.local_service import ServiceStartError
+from serve_app.deployment import local as local_service
+from serve_app.deployment.local import ServiceStartError
 from tests.acceptance.conftest import Service, running, wait_until
 from tests.conftest import PROJECT
 
@@ -74,7 +74,8 @@ def test_a_record_that_a_power_cut_left_behind_does_not_keep_the_service_down(
 
 def test_processes_that_start_at_once_have_one_key(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from serve_app.local_service import _own_secret_key;"
+        "import sys; from pathlib import Path;"
+        "from serve_app.deployment.local import _own_secret_key;"
         "print(_own_secret_key(Path(sys.argv[1])))"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]

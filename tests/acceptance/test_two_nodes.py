@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from serve_app.local_service import free_port
+from serve_app.deployment.local import free_port
 from tests.acceptance.cluster_service import HEAD, Head, head_node, wait_for
 from tests.acceptance.conftest import DEMO, Service, wait_until
 from tests.acceptance.ray_nodes import START_SECONDS, RayNode, ray_node

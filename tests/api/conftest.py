@@ -17,9 +17,9 @@ import uvicorn
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app.app import build_api
-from serve_app.observing.metrics import SILENT, Meters
+from serve_app.context import World, build_world
+from serve_app.observability.metrics import SILENT, Meters
 from serve_app.settings import Settings
-from serve_app.world import World, build_world
 from storage import keys, ledger
 from storage.database import Database
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from pipelines.contracts import AudioStream, MediaInfo, StageCode, StageError, VideoStream
+from pipelines.types import AudioStream, MediaInfo, StageCode, StageError, VideoStream
 from serve_app.discovery import examples
-from serve_app.runner import publishing
-from serve_app.runner.publishing import Lease
+from serve_app.worker import publishing
+from serve_app.worker.publishing import Lease
 from storage import jobs, keys
 from storage.results import TrackTranscript
 from storage.types import StageName, StageStatus

@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from pipelines.contracts import StageError
-from serve_app.runner.reaper import Reaper
-from serve_app.runner.sources import require_allowed_sizes
+from pipelines.types import StageError
+from serve_app.context import World, build_world
 from serve_app.settings import GIB, Settings
-from serve_app.uploads import arrivals
-from serve_app.uploads.arrivals import ArrivalWatch
+from serve_app.uploads import direct as arrivals
+from serve_app.uploads.direct import ArrivalWatch
 from serve_app.uploads.urls import UPLOAD_PURPOSE, direct_key, upload_path
-from serve_app.world import World, build_world
+from serve_app.worker.fetch import require_allowed_sizes
+from serve_app.worker.reaper import Reaper
 from storage.arrivals import LONGEST_PAUSE_SECONDS, claim_awaited
 from storage.objects import ObjectStoreUnavailableError
 from storage.objects.s3 import S3Store

@@ -11,10 +11,10 @@ import cv2
 import numpy as np
 import pytest
 
-from pipelines.backfilling.output import begin_output
-from pipelines.backfilling.places import S3Access, place_at
-from serve_app.backfill_import import import_backfill
-from serve_app.cli import app as vas
+from pipelines.backfill.output import begin_output
+from pipelines.backfill.places import S3Access, place_at
+from serve_app.cli.backfill_import import import_backfill
+from serve_app.cli.main import app as vas
 from storage import keys
 from tests.api.conftest import Customer, RunningApi
 from tests.pipelines.backfill_outcomes import completed, failed, sound_only

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from serve_app.http.rate_limits import LIMITS, Bucket
+from serve_app.api.rate_limits import LIMITS, Bucket
 from serve_app.settings import Settings
 from tests.api.conftest import Customer, RunningApi
 

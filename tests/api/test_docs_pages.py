@@ -11,7 +11,7 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 
 import pytest
 
-from pipelines.contracts import StageCode
+from pipelines.types import StageCode
 from serve_app.discovery.components_jobs import RESULT_REASONS
 from serve_app.discovery.openapi import build_document
 from serve_app.discovery.operations import OPERATIONS

@@ -13,12 +13,12 @@ import httpx
 import psycopg
 import pytest
 
-from serve_app.observing.metrics import HTTP_REQUESTS, UPLOADS_UNDER_WAY
-from serve_app.observing.readiness import CHECKS, NotReadyError, ReadinessProbe
-from serve_app.sealing import Sealer
+from serve_app.context import World, build_world
+from serve_app.encryption import Sealer
+from serve_app.observability.metrics import HTTP_REQUESTS, UPLOADS_UNDER_WAY
+from serve_app.observability.readiness import CHECKS, NotReadyError, ReadinessProbe
 from serve_app.settings import Settings
-from serve_app.uploads.gate import UploadGate
-from serve_app.world import World, build_world
+from serve_app.uploads.limiter import UploadGate
 from storage import keys, signing_secrets
 from storage.database import Connection, embedded_postgres, migrate
 from storage.schema_version import newest_revision
@@ -194,7 +194,7 @@ async def test_a_crowd_is_told_what_one_examination_found(world: World) -> None:
 async def test_a_part_that_hangs_is_missing_and_is_not_asked_again_meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve_app.observing.readiness.CHECK_SECONDS", 0.02)
+    monkeypatch.setattr("serve_app.observability.readiness.CHECK_SECONDS", 0.02)
     part, clock = Part(), Clock()
     probe = ReadinessProbe(world, checks={"part": part.check}, clock=clock)
     for _ in range(5):
@@ -222,7 +222,7 @@ def test_requests_and_uploads_are_metered(api_settings: Settings) -> None:
 
 
 async def test_uploads_under_way_are_told_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_app.uploads.gate.LEVEL_SECONDS", 0.001)
+    monkeypatch.setattr("serve_app.uploads.limiter.LEVEL_SECONDS", 0.001)
     meters = KeptMeters()
     gate = UploadGate(3, meters)
     reporting = asyncio.create_task(gate.report_for_ever())

@@ -11,6 +11,8 @@ from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from serve_app.api.authentication import KeyedRoute, KeylessRoute, SessionRoute
+from serve_app.api.context import API_PREFIX
 from serve_app.app import ROUTERS
 from serve_app.discovery.components_bodies import BODIES
 from serve_app.discovery.components_errors import OPTIONAL_FIELDS, REQUIRED_FIELDS, schema_name
@@ -18,8 +20,6 @@ from serve_app.discovery.openapi import build_document
 from serve_app.discovery.operations import OPERATIONS, TAGS
 from serve_app.discovery.operations_forms import Auth, Operation
 from serve_app.errors import CATALOGUE, ErrorCode
-from serve_app.http.authentication import KeyedRoute, KeylessRoute, SessionRoute
-from serve_app.http.context import API_PREFIX
 from tests.api.interface_contract import Contract
 
 DOCUMENT = build_document()

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from serve_app.runner.reaper import Reaper
-from serve_app.world import build_world
+from serve_app.context import build_world
+from serve_app.worker.reaper import Reaper
 from storage import keys
 from tests.api.conftest import Customer, RunningApi
 from tests.api.test_dashboard import run_sql

@@ -13,8 +13,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from serve_app.runner.removal import remove_due
-from serve_app.world import build_world
+from serve_app.context import build_world
+from serve_app.worker.removal import remove_due
 from storage.objects import FolderStore, ObjectStore, ObjectStoreUnavailableError
 from tests.api.conftest import Customer, RunningApi
 from tests.api.test_dashboard import run_sql

@@ -10,7 +10,7 @@ from typing import Literal
 import httpx
 import pytest
 
-from serve_app.observing.logs import LOG_NAME, logging_for
+from serve_app.observability.logs import LOG_NAME, logging_for
 from storage.database import Connection
 from tests.api.conftest import SECRET, Customer, RunningApi
 

@@ -20,8 +20,8 @@ import httpx
 import uvicorn
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from serve_app.local_service import free_port, prepared, running_service
-from serve_app.operator_commands import in_transaction
+from serve_app.cli.accounts import in_transaction
+from serve_app.deployment.local import free_port, prepared, running_service
 from serve_app.settings import Settings
 from storage import keys, ledger
 from tests.benchmarks.http_load import closed_loop, request_bytes, steady

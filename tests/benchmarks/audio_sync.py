@@ -21,7 +21,7 @@ import av
 import numpy as np
 from scipy import signal
 
-from pipelines.sync.align import CERTAIN, align
+from pipelines.ingest.sync.align import CERTAIN, align
 from tests.conftest import SHARED_MEDIA
 from tests.media.two_recorders import (
     RATE_HZ,

@@ -27,13 +27,13 @@ from typing import Any
 
 import psycopg
 
+from models.provider import DEPLOYMENT_NAMES
 from models.registry import Task
-from models.sources import DEPLOYMENT_NAMES
+from serve_app.cli.accounts import create_account, create_key, in_transaction
+from serve_app.cli.bookings import grant_credits
 from serve_app.client.api import ApiClient
-from serve_app.deployments import APP_NAME
-from serve_app.local_service import free_port, prepared, running_service
-from serve_app.operator_commands import create_account, create_key, in_transaction
-from serve_app.operator_money import grant_credits
+from serve_app.deployment.application import APP_NAME
+from serve_app.deployment.local import free_port, prepared, running_service
 from serve_app.settings import Settings
 from storage.database import Connection
 

@@ -24,9 +24,9 @@ import av
 import psutil
 import psycopg
 
+from serve_app.cli.accounts import ensure_demo_account, in_transaction
 from serve_app.client.api import ApiClient
-from serve_app.local_service import free_port, prepared, running_service
-from serve_app.operator_commands import ensure_demo_account, in_transaction
+from serve_app.deployment.local import free_port, prepared, running_service
 from serve_app.settings import Settings
 
 Mode = Literal["vision", "transcript", "all"]

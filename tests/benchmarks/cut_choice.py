@@ -12,7 +12,7 @@ import argparse
 import json
 import time
 
-from pipelines.merge.gradual_cuts import best_graduals
+from pipelines.vision.cuts.gradual import best_graduals
 from tests.unit.cut_findings import best_of_all, busy_minute, repeated
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from models.sources import LocalModels
+from models.provider import LocalModels
 from tests.benchmarks.speech.material import load
 from tests.benchmarks.speech.noises import KINDS, made
 from tests.benchmarks.transcript import naive, ours

@@ -35,12 +35,12 @@ from unittest import mock
 import av
 import psutil
 
-from models.sources import LocalModels
-from pipelines.chains import Row, Workspace
-from pipelines.contracts import IngestResult
-from pipelines.ingest import IngestConfig, ingest
-from pipelines.transcript import TranscriptConfig, transcribe_track
-from pipelines.vision import VisionConfig, analyse_vision
+from models.provider import LocalModels
+from pipelines.execution.chain import Row, Workspace
+from pipelines.ingest.pipeline import IngestConfig, ingest
+from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
+from pipelines.types import IngestResult
+from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from storage.objects import FolderStore
 from tests.conftest import PROJECT
 
@@ -321,7 +321,7 @@ def plain_loop() -> Iterator[Callable[[], float]]:
     """No Ray: every chain is a loop in this process."""
     with (
         mock.patch("ray.data.from_items", lambda rows, **_: PlainRows(rows)),
-        mock.patch("pipelines.chains.rows_as_they_come", lambda rows, _: rows.iter_rows()),
+        mock.patch("pipelines.execution.chain.rows_as_they_come", lambda rows, _: rows.iter_rows()),
     ):
         yield _own_processor_seconds
 

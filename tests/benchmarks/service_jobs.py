@@ -23,12 +23,12 @@ from typing import Any
 import av
 import psutil
 
+from models.provider import DEPLOYMENT_NAMES
 from models.registry import Task
-from models.sources import DEPLOYMENT_NAMES
+from serve_app.cli.accounts import ensure_demo_account, in_transaction
 from serve_app.client.api import ApiClient
-from serve_app.deployments import APP_NAME
-from serve_app.local_service import free_port, prepared, running_service
-from serve_app.operator_commands import ensure_demo_account, in_transaction
+from serve_app.deployment.application import APP_NAME
+from serve_app.deployment.local import free_port, prepared, running_service
 from serve_app.settings import Settings
 from storage.database import Connection
 

@@ -29,9 +29,9 @@ import numpy as np
 import pocketsphinx
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from models.sources import LocalModels
-from pipelines.contracts import TranscriptWord
-from pipelines.transcript import TranscriptConfig
+from models.provider import LocalModels
+from pipelines.speech.pipeline import TranscriptConfig
+from pipelines.types import TranscriptWord
 from tests.benchmarks.speech.material import (
     CONVERSATIONS,
     RECORDINGS,

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 
-from serve_app.local_service import free_port
+from serve_app.deployment.local import free_port
 from tests.acceptance.conftest import Service, running
 from tests.conftest import PROJECT
 

@@ -208,10 +208,10 @@ def _ours(path: Path, cores: int) -> None:
 
 def _vision_seconds(path: Path, segment_seconds: float) -> float:
     """Wall time of the vision stage over the file's segments, cut before the clock."""
-    from models.sources import LocalModels
-    from pipelines.chains import FreeRun, Workspace
-    from pipelines.ingest import SHORTEST_SEGMENT_SECONDS, IngestConfig, ingest
-    from pipelines.vision import VisionConfig, analyse_vision
+    from models.provider import LocalModels
+    from pipelines.execution.chain import FreeRun, Workspace
+    from pipelines.ingest.pipeline import SHORTEST_SEGMENT_SECONDS, IngestConfig, ingest
+    from pipelines.vision.pipeline import VisionConfig, analyse_vision
     from storage.objects import FolderStore
 
     with tempfile.TemporaryDirectory() as folder:

@@ -30,11 +30,11 @@ import psutil
 from cryptography.hazmat.primitives.serialization import Encoding
 from sqlalchemy import text
 
-from serve_app.local_service import prepared
+from serve_app.context import World, build_world
+from serve_app.deployment.local import prepared
 from serve_app.settings import Settings
 from serve_app.webhooks.sending import USER_AGENT
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
-from serve_app.world import World, build_world
 from storage import keys, signing_secrets
 from storage.outbox import EVENTS_CHANNEL
 from tests.pipelines.fetch_servers import Authority

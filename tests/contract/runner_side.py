@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 
 from models.contracts import CameraMotion, ShotAngle, ShotType
-from pipelines.contracts import (
+from pipelines.ingest.pipeline import ingest_result_to_json
+from pipelines.types import (
     AudioStream,
     IngestResult,
     MediaInfo,
@@ -23,11 +24,10 @@ from pipelines.contracts import (
     TranscriptWord,
     VideoStream,
 )
-from pipelines.ingest import ingest_result_to_json
-from serve_app.runner import publishing
-from serve_app.runner.documents import scene_document, transcript_document
-from serve_app.runner.publishing import Lease
-from serve_app.runner.reaper import Reaper
+from serve_app.jobs.documents import scene_document, transcript_document
+from serve_app.worker import publishing
+from serve_app.worker.publishing import Lease
+from serve_app.worker.reaper import Reaper
 from storage import jobs
 from storage.database import Connection
 from storage.results import TrackTranscript

@@ -19,7 +19,7 @@ import httpcore
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from pipelines.sources.safe_http import tls_context
+from pipelines.net.safe_http import tls_context
 from tests.pipelines.fetch_servers import Authority
 
 ADDRESS = "127.0.0.1"

@@ -21,13 +21,13 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from pipelines.backfilling.manifest import ManifestError, read_manifest
-from pipelines.backfilling.places import S3Access
+from pipelines.backfill.manifest import ManifestError, read_manifest
+from pipelines.backfill.places import S3Access
 from pipelines.codec import from_json, to_json
-from pipelines.contracts import Speaker, TranscriptSegment, TranscriptWord
-from pipelines.merge.captions import to_srt, to_txt, to_vtt
-from pipelines.merge.cues import CUE_MAX_MS
-from pipelines.sources.addresses import (
+from pipelines.ingest.sync.labels import SoundLabels
+from pipelines.ingest.sync.timecode import from_labels, parse_timecode
+from pipelines.ingest.wav_chunks import wav_labels
+from pipelines.net.addresses import (
     MAX_URL_LENGTH,
     ParsedUrl,
     UrlError,
@@ -37,7 +37,7 @@ from pipelines.sources.addresses import (
     is_internal_name,
     is_public_address,
 )
-from pipelines.sources.fetch_responses import (
+from pipelines.net.fetch_responses import (
     content_range,
     content_type,
     declared_bytes,
@@ -45,10 +45,10 @@ from pipelines.sources.fetch_responses import (
     retry_after_seconds,
     validator,
 )
-from pipelines.sources.share_links import Provider, direct_download_url
-from pipelines.sources.wav_chunks import wav_labels
-from pipelines.sync.labels import SoundLabels
-from pipelines.sync.timecode import from_labels, parse_timecode
+from pipelines.net.share_links import Provider, direct_download_url
+from pipelines.speech.captions.cues import CUE_MAX_MS
+from pipelines.speech.captions.formats import to_srt, to_txt, to_vtt
+from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
 from serve_app.webhooks.signing import signature
 from serve_app.webhooks.verifying import TOLERANCE_SECONDS, VerificationError, verify
 from tests.fuzzing.feeding import Feed, as_text

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from models.backends.transformers.hardware import Batches, pick_hardware
-from models.sources import LocalModels
+from models.provider import LocalModels
 from tests.models.test_task_contracts import *  # noqa: F403  (the same tests, other models)
 from tests.models.tiny_folder import fill_models_folder
 

@@ -20,7 +20,7 @@ from models.registry import (
     choose_profile,
     missing_checkpoints,
 )
-from serve_app.model_choice import ModelProfileError, chosen_models, visible_gpus
+from serve_app.deployment.model_choice import ModelProfileError, chosen_models, visible_gpus
 from serve_app.settings import Settings
 from tests.conftest import PROJECT
 from tests.models.hub import Hub

@@ -12,7 +12,7 @@ from scipy.signal import lfilter
 from models.backends.packaged.speaker_embedder import PackagedSpeakerEmbedder
 from models.backends.packaged.speech_detector import PackagedSpeechDetector
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from pipelines.merge.speakers import SpeakerRules, assign_voices
+from pipelines.speech.speakers import SpeakerRules, assign_voices
 
 TESTS = Path(__file__).resolve().parents[1]
 SHARED = TESTS.parent / ".." / "shared" / "media"

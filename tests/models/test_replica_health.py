@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import deployments
+from models import replica as deployments
 from models.contracts import Samples
-from models.deployments import ModelReplica
 from models.registry import Task
+from models.replica import ModelReplica
 
 
 class Embedder:

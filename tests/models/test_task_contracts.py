@@ -24,8 +24,8 @@ from models.contracts import (
     ShotAngle,
     ShotType,
 )
+from models.provider import LocalModels
 from models.registry import REGISTRY, Task
-from models.sources import LocalModels
 from tests.models.tiny_folder import fill_models_folder
 
 NEURAL = "cpu"

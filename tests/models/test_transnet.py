@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from models.contracts import BoundaryPictures, Probabilities
-from pipelines.merge.cuts import CutKind
-from pipelines.merge.frame_features import FrameFeatures, pictures_from_bytes, pictures_to_bytes
-from pipelines.merge.learned_cuts import LearnedCutDetector, cuts_in
+from pipelines.vision.cuts.detector import CutKind
+from pipelines.vision.cuts.learned import LearnedCutDetector, cuts_in
+from pipelines.vision.frame_features import FrameFeatures, pictures_from_bytes, pictures_to_bytes
 
 torch = pytest.importorskip("torch", reason="the extra `models` is not installed")
 

@@ -10,9 +10,9 @@ import httpx
 from sqlalchemy import text
 
 from serve_app.app import build_api
-from serve_app.runner.reaper import Reaper
+from serve_app.context import build_world
 from serve_app.settings import Settings
-from serve_app.world import build_world
+from serve_app.worker.reaper import Reaper
 from storage.database import Connection
 
 Result = TypeVar("Result")

@@ -23,9 +23,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from pipelines.contracts import MediaInfo, StageCode, StageError
-from serve_app.runner import publishing
-from serve_app.runner.publishing import Lease
+from pipelines.types import MediaInfo, StageCode, StageError
+from serve_app.worker import publishing
+from serve_app.worker.publishing import Lease
 from storage import audit, jobs, keys, ledger, purchases
 from storage.database import Connection
 from storage.jobs import LeaseLostError

@@ -17,12 +17,12 @@ from datetime import timedelta
 
 from sqlalchemy import event
 
-from pipelines.contracts import MediaInfo, StageCode, StageError
-from serve_app.runner import publishing
-from serve_app.runner.publishing import Lease
-from serve_app.runner.reaper import Reaper
+from pipelines.types import MediaInfo, StageCode, StageError
+from serve_app.context import World, build_world
 from serve_app.settings import Settings
-from serve_app.world import World, build_world
+from serve_app.worker import publishing
+from serve_app.worker.publishing import Lease
+from serve_app.worker.reaper import Reaper
 from storage import jobs
 from storage.database import Connection
 from storage.jobs import LeaseLostError

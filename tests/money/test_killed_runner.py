@@ -18,9 +18,9 @@ from typing import TypeVar
 import psycopg
 import pytest
 
-from serve_app.credits import pricing
+from serve_app import pricing
+from serve_app.context import World, build_world
 from serve_app.settings import Settings
-from serve_app.world import World, build_world
 from storage import jobs, keys, ledger
 from storage.database import Connection
 from storage.job_records import NewJob

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.credits import pricing
-from serve_app.credits.pricing import PriceFileError, PriceTable, Rate, load_prices
+from serve_app import pricing
+from serve_app.pricing import PriceFileError, PriceTable, Rate, load_prices
 from storage.types import ProcessingMode, StageName, Tier
 
 PRICES = pricing.default_prices()

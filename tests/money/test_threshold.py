@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.contracts import MediaInfo
-from serve_app.runner.publishing import Lease
+from pipelines.types import MediaInfo
+from serve_app.worker.publishing import Lease
 from tests.contract.calling import Caller, shown
 from tests.contract.runner_side import AUDIO_ONLY, FOOTAGE, SILENT, TWO_TRACKS, RunnerSide
 

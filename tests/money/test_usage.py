@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from serve_app.cli import app
+from serve_app.cli.main import app
 from serve_app.credits.usage_export import harmless, usage_csv
 from storage import usage
 from storage.usage import Month

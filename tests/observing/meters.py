@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from serve_app.observing.metrics import Metric
+from serve_app.observability.metrics import Metric
 
 Labels = frozenset[tuple[str, str]]
 

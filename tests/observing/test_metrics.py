@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.observing.jobs import record_footage, record_job_end, record_stage
-from serve_app.observing.metrics import (
+from serve_app.observability.jobs import record_footage, record_job_end, record_stage
+from serve_app.observability.metrics import (
     CATALOGUE,
     FOOTAGE,
     HTTP_REQUESTS,
@@ -19,7 +19,7 @@ from serve_app.observing.metrics import (
     Kind,
     Metric,
 )
-from serve_app.observing.requests import record_request
+from serve_app.observability.requests import record_request
 from storage.types import JobState, StageName, StageStatus
 from tests.conftest import PROJECT
 from tests.observing.meters import KeptMeters

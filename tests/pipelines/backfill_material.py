@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from pipelines.steps.track_audio import read_blocks
+from pipelines.media.audio import read_blocks
 from tests.pipelines.media_builders import texture
 
 SPEECH = Path(__file__).resolve().parents[1] / "media" / "speech" / "two_voices.flac"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.contracts import CameraMotion, ShotAngle, ShotType
-from pipelines.backfilling.outcome import (
+from pipelines.backfill.outcome import (
     Item,
     ItemOutcome,
     Mode,
@@ -12,7 +12,7 @@ from pipelines.backfilling.outcome import (
     Status,
     TrackOutcome,
 )
-from pipelines.contracts import (
+from pipelines.types import (
     PipelineWarning,
     Scene,
     Speaker,

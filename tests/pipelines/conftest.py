@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipelines.ray_start import start_ray
+from pipelines.execution.ray_start import start_ray
 
 
 @pytest.fixture(scope="session")

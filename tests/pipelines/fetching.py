@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from pipelines.chains import FreeRun
-from pipelines.contracts import StageCode, StageError
-from pipelines.sources.addresses import AddressPolicy
-from pipelines.sources.fetch import FetchedSource, FetchLimits, fetch
+from pipelines.execution.chain import FreeRun
+from pipelines.net.addresses import AddressPolicy
+from pipelines.net.fetch import FetchedSource, FetchLimits, fetch
+from pipelines.types import StageCode, StageError
 from storage.objects import FolderStore
 from tests.pipelines.fetch_servers import ScriptedServer
 

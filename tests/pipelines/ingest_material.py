@@ -16,10 +16,10 @@ import av.error
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.chains import FreeRun, Workspace
-from pipelines.contracts import IngestResult
-from pipelines.ingest import IngestConfig, ingest
-from pipelines.sources.timestamps import rounded_ms
+from pipelines.execution.chain import FreeRun, Workspace
+from pipelines.ingest.pipeline import IngestConfig, ingest
+from pipelines.media.timestamps import rounded_ms
+from pipelines.types import IngestResult
 from storage.objects import FolderStore
 
 WIDTH, HEIGHT, RATE = 128, 96, 25

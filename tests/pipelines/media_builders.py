@@ -11,9 +11,9 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.chains import Workspace
-from pipelines.contracts import Segment, VideoSource, VideoStream
-from pipelines.sources.timestamps import rounded_ms
+from pipelines.execution.chain import Workspace
+from pipelines.media.timestamps import rounded_ms
+from pipelines.types import Segment, VideoSource, VideoStream
 from storage.objects import FolderStore
 
 Picture = npt.NDArray[np.uint8]

@@ -12,12 +12,12 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.chains import FreeRun, Workspace
-from pipelines.contracts import IngestResult
-from pipelines.footage import Footage, Survey, survey, take_in
-from pipelines.ingest import IngestConfig
-from pipelines.programme import ClipFile
-from pipelines.separate_sound import SeparateFile
+from pipelines.execution.chain import FreeRun, Workspace
+from pipelines.ingest.external_audio import SeparateFile
+from pipelines.ingest.job_media import Footage, Survey, survey, take_in
+from pipelines.ingest.pipeline import IngestConfig
+from pipelines.ingest.timeline import ClipFile
+from pipelines.types import IngestResult
 from storage.objects import FolderStore
 from tests.pipelines.media_builders import still_shot
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.awaited_rows import rows_as_they_come
-from pipelines.chains import Row
-from pipelines.contracts import StageCode, StageError, StageStoppedError
-from pipelines.mapping import Mapped, map_on_ray, rows_dataset
+from pipelines.execution.chain import Row
+from pipelines.execution.mapping import Mapped, map_on_ray, rows_dataset
+from pipelines.execution.ray_data import rows_as_they_come
+from pipelines.types import StageCode, StageError, StageStoppedError
 
 pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.timeout(180)]
 

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines import backfill
+from pipelines.backfill import __main__ as backfill
 from tests.conftest import PROJECT
 from tests.pipelines.backfill_material import (
     differences,

@@ -18,13 +18,13 @@ from models.contracts import (
     SceneDescriber,
     Transcriber,
 )
-from models.sources import LocalModels
-from pipelines.backfilling.bringing import SourceRules
-from pipelines.backfilling.item_work import ItemWork, keep_outcome_only
-from pipelines.backfilling.manifest import read_manifest
-from pipelines.backfilling.outcome import Item, ItemOutcome, Mode, Stage, Status
-from pipelines.backfilling.places import BucketPlace, S3Access, place_at
-from pipelines.sources.addresses import AddressPolicy
+from models.provider import LocalModels
+from pipelines.backfill.fetch import SourceRules
+from pipelines.backfill.items import ItemWork, keep_outcome_only
+from pipelines.backfill.manifest import read_manifest
+from pipelines.backfill.outcome import Item, ItemOutcome, Mode, Stage, Status
+from pipelines.backfill.places import BucketPlace, S3Access, place_at
+from pipelines.net.addresses import AddressPolicy
 from storage.objects.s3_connection import client_of
 from tests.pipelines.backfill_material import write_clips
 from tests.storage.s3_server import fresh_store, s3_endpoint

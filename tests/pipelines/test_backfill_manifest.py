@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.backfilling.manifest import Manifest, ManifestError, read_manifest
-from pipelines.backfilling.outcome import Item, Mode
-from pipelines.backfilling.places import S3Access
+from pipelines.backfill.manifest import Manifest, ManifestError, read_manifest
+from pipelines.backfill.outcome import Item, Mode
+from pipelines.backfill.places import S3Access
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "source": "one.mp4", "mode": "vision", "keyterms": ["Pemberley", "Bennet"]},

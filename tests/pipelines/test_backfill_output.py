@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.backfilling.outcome import ItemOutcome, RowError, Status
-from pipelines.backfilling.output import Output, begin_output, open_output
-from pipelines.backfilling.places import OutputError, Place, PlaceError, S3Access, place_at
-from pipelines.backfilling.tables import SCHEMAS, rows_of_parquet
+from pipelines.backfill.outcome import ItemOutcome, RowError, Status
+from pipelines.backfill.output import Output, begin_output, open_output
+from pipelines.backfill.places import OutputError, Place, PlaceError, S3Access, place_at
+from pipelines.backfill.tables import SCHEMAS, rows_of_parquet
 from storage.objects import ObjectNotFoundError
 from tests.pipelines.backfill_outcomes import completed, failed, sound_only
 from tests.storage.s3_server import fresh_store, s3_endpoint

@@ -12,13 +12,13 @@ import ray
 from models.contracts import (
     SceneDescriber,
 )
-from models.sources import LocalModels
-from pipelines.backfilling.driving import Pacing, run_items
-from pipelines.backfilling.item_work import ItemWork
-from pipelines.backfilling.outcome import Item, Mode, Status
-from pipelines.backfilling.output import begin_output
-from pipelines.backfilling.places import S3Access, place_at
-from pipelines.backfilling.progress import Tally
+from models.provider import LocalModels
+from pipelines.backfill.driver import Pacing, run_items
+from pipelines.backfill.items import ItemWork
+from pipelines.backfill.outcome import Item, Mode, Status
+from pipelines.backfill.output import begin_output
+from pipelines.backfill.places import S3Access, place_at
+from pipelines.backfill.progress import Tally
 from tests.pipelines.backfill_material import rows_in, write_clips
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.sources import LocalModels
-from pipelines.chains import FreeRun
-from pipelines.contracts import IngestResult, Scene, StageCode, StageError, VideoSource
-from pipelines.footage import Footage
-from pipelines.sources.probe import ProbeLimits
-from pipelines.vision import VisionConfig, analyse_vision
+from models.provider import LocalModels
+from pipelines.execution.chain import FreeRun
+from pipelines.ingest.job_media import Footage
+from pipelines.ingest.probe import ProbeLimits
+from pipelines.types import IngestResult, Scene, StageCode, StageError, VideoSource
+from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from tests.conftest import SHARED_MEDIA
 from tests.pipelines.ingest_material import onsets, samples_of
 from tests.pipelines.media_builders import still_shot, texture

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.chains import Workspace
-from pipelines.contracts import StageCode, StageError
-from pipelines.sources.probe import probe
-from pipelines.steps.vision_features import FeaturesConfig, segment_features
-from pipelines.steps.vision_stills import StillsConfig, fetch_stills
+from pipelines.execution.chain import Workspace
+from pipelines.ingest.probe import probe
+from pipelines.types import StageCode, StageError
+from pipelines.vision.features import FeaturesConfig, segment_features
+from pipelines.vision.stills import StillsConfig, fetch_stills
 from tests.pipelines.damaged_media import (
     BOMBS,
     DAMAGES,

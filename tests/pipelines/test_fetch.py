@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.chains import FreeRun
+from pipelines.execution.chain import FreeRun
 from storage.objects import FolderStore
 from tests.pipelines.fetch_servers import (
     Asked,

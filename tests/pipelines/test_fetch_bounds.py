@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.chains import FreeRun
-from pipelines.contracts import StageCode, StageError, StageStoppedError
-from pipelines.sources.fetch import FetchLimits
+from pipelines.execution.chain import FreeRun
+from pipelines.net.fetch import FetchLimits
+from pipelines.types import StageCode, StageError, StageStoppedError
 from storage.objects import FolderStore
 from tests.pipelines.fetch_servers import (
     Asked,

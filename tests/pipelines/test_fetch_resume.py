@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.chains import FreeRun
-from pipelines.contracts import StageError
-from pipelines.sources.fetch import fetch
+from pipelines.execution.chain import FreeRun
+from pipelines.net.fetch import fetch
+from pipelines.types import StageError
 from storage.objects import FolderStore
 from tests.pipelines.fetch_servers import Asked, Script, ScriptedServer, answer, send_head
 from tests.pipelines.fetching import BODY, KEY, LOOPBACK, QUICK, nothing_stored

@@ -16,11 +16,11 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from pipelines.chains import FreeRun
-from pipelines.contracts import StageCode, StageError
-from pipelines.sources.addresses import AddressPolicy
-from pipelines.sources.fetch import FetchedSource, fetch
-from pipelines.sources.safe_http import AsyncSafeTransport, SafeTransport, TlsError
+from pipelines.execution.chain import FreeRun
+from pipelines.net.addresses import AddressPolicy
+from pipelines.net.fetch import FetchedSource, fetch
+from pipelines.net.safe_http import AsyncSafeTransport, SafeTransport, TlsError
+from pipelines.types import StageCode, StageError
 from storage.objects import FolderStore
 from tests.pipelines.fetch_servers import Authority, Resolutions, ScriptedServer, answer, redirect
 from tests.pipelines.fetching import BODY, KEY, QUICK, nothing_stored

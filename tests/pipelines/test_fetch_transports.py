@@ -13,11 +13,11 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from pipelines.sources.addresses import AddressPolicy
-from pipelines.sources.connection_rules import TransportLimits
-from pipelines.sources.safe_connections import PinningBackend
-from pipelines.sources.safe_connections_async import AsyncPinningBackend
-from pipelines.sources.safe_http import (
+from pipelines.net.addresses import AddressPolicy
+from pipelines.net.connection_rules import TransportLimits
+from pipelines.net.safe_connections import PinningBackend
+from pipelines.net.safe_connections_async import AsyncPinningBackend
+from pipelines.net.safe_http import (
     AsyncSafeTransport,
     BlockedAddressError,
     NameResolutionError,

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.sources import LocalModels
-from pipelines.chains import FreeRun, Workspace
-from pipelines.contracts import VideoSource
-from pipelines.merge.cuts import CutConfig, CutDetector
-from pipelines.merge.frame_features import FrameFeatures
-from pipelines.steps.vision_features import FeaturesConfig, segment_features
-from pipelines.steps.vision_stills import StillsConfig, fetch_stills
-from pipelines.transcript import TranscriptConfig, transcribe_track
-from pipelines.vision import VisionConfig, analyse_vision
+from models.provider import LocalModels
+from pipelines.execution.chain import FreeRun, Workspace
+from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
+from pipelines.types import VideoSource
+from pipelines.vision.cuts.detector import CutConfig, CutDetector
+from pipelines.vision.features import FeaturesConfig, segment_features
+from pipelines.vision.frame_features import FrameFeatures
+from pipelines.vision.pipeline import VisionConfig, analyse_vision
+from pipelines.vision.stills import StillsConfig, fetch_stills
 from serve_app.jobs.formats import AUDIO_ONLY as AUDIO_EXTENSIONS
 from serve_app.jobs.formats import STANDARD as STANDARD_EXTENSIONS
 from tests.pipelines.format_samples import (

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pipelines.contracts import StageCode, StageError, VideoStream
-from pipelines.sources.continuous_times import ContinuousTimes
-from pipelines.sources.declared_size import declared_bytes
-from pipelines.sources.probe import probe
-from pipelines.steps.vision_stills import rgb
+from pipelines.ingest.declared_size import declared_bytes
+from pipelines.ingest.probe import probe
+from pipelines.media.continuous_times import ContinuousTimes
+from pipelines.types import StageCode, StageError, VideoStream
+from pipelines.vision.stills import rgb
 from tests.pipelines.format_samples import (
     AAC,
     CLICK_SECONDS,
@@ -353,7 +353,7 @@ def comb(picture: np.ndarray[Any, Any]) -> float:
 
 
 def shown_still(path: Path, video: VideoStream) -> np.ndarray[Any, Any]:
-    from pipelines.steps.vision_stills import upright
+    from pipelines.vision.stills import upright
 
     with av.open(str(path)) as container:
         frames = list(container.decode(video=0))

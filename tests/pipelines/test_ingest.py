@@ -18,10 +18,10 @@ import numpy as np
 import psutil
 import pytest
 
-from pipelines.chains import FreeRun, Workspace
-from pipelines.contracts import StageCode, StageError, StageStoppedError
-from pipelines.ingest import IngestConfig, ingest, probe_source, segment_ms
-from pipelines.sources.probe import ProbeLimits
+from pipelines.execution.chain import FreeRun, Workspace
+from pipelines.ingest.pipeline import IngestConfig, ingest, probe_source, segment_ms
+from pipelines.ingest.probe import ProbeLimits
+from pipelines.types import StageCode, StageError, StageStoppedError
 from storage.objects import FolderStore
 from tests.pipelines.ingest_material import Clip, Sound, clicks, write_clip, write_sound
 

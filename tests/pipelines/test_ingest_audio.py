@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from models.contracts import SAMPLE_RATE_HZ
-from pipelines.steps import extract_audio
-from pipelines.steps.extract_audio import down_mix
+from pipelines.ingest import extract_audio
+from pipelines.ingest.extract_audio import down_mix
 from tests.pipelines.ingest_material import (
     Clip,
     Sound,

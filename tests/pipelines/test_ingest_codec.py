@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from models.contracts import CameraMotion
 from pipelines.codec import CodecError, from_json, to_json
-from pipelines.contracts import (
+from pipelines.ingest.pipeline import ingest_result_from_json, ingest_result_to_json
+from pipelines.types import (
     AudioStream,
     AudioTrack,
     IngestResult,
@@ -24,7 +25,6 @@ from pipelines.contracts import (
     VideoSource,
     VideoStream,
 )
-from pipelines.ingest import ingest_result_from_json, ingest_result_to_json
 
 SECONDS = st.floats(0, 90_000, allow_nan=False)
 TEXT = st.text(max_size=20)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.sources.h264_units import is_clean_key
-from pipelines.steps.cut_segments import Cut, SegmentCutter, Timed, TimesNotInOrderError
+from pipelines.ingest.cut_segments import Cut, SegmentCutter, Timed, TimesNotInOrderError
+from pipelines.media.h264_units import is_clean_key
 
 FRAME_MS = 40
 

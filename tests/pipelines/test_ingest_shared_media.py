@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.contracts import StageCode, StageError, VideoStream
-from pipelines.sources.probe import probe
+from pipelines.ingest.probe import probe
+from pipelines.types import StageCode, StageError, VideoStream
 from tests.pipelines.ingest_material import Ingested, ingested, segment_frames, source_frames
 
 MEDIA = Path(__file__).resolve().parents[3] / "shared" / "media"

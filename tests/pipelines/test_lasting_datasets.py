@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pipelines.chains import FreeRun, Row
-from pipelines.contracts import StageCode
-from pipelines.mapping import Mapped, map_on_ray
+from pipelines.execution.chain import FreeRun, Row
+from pipelines.execution.mapping import Mapped, map_on_ray
+from pipelines.types import StageCode
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import sources
+from models import provider
 from models.contracts import Samples
+from models.provider import DEPLOYMENT_NAMES
 from models.registry import Task
-from models.sources import DEPLOYMENT_NAMES
 
 APP_NAME = "lost-replicas"
 PAUSES = 2
@@ -39,7 +39,7 @@ def deaths(ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """The file that says how often the detector will die; it serves meanwhile."""
     from ray import serve
 
-    monkeypatch.setattr(sources, "LOST_REPLICA_PAUSES_SECONDS", (0.1,) * PAUSES)
+    monkeypatch.setattr(provider, "LOST_REPLICA_PAUSES_SECONDS", (0.1,) * PAUSES)
     path = tmp_path / "deaths"
     path.write_text("0")
     name = DEPLOYMENT_NAMES[Task.DETECT]
@@ -51,13 +51,13 @@ def deaths(ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         yield path
     finally:
         serve.shutdown()
-        sources._handle.cache_clear()
+        provider._handle.cache_clear()
 
 
 def test_a_call_outlives_lost_replicas_but_not_any_number_of_them(deaths: Path) -> None:
     from ray.exceptions import RayActorError
 
-    model = sources._ServedDetector(APP_NAME)
+    model = provider._ServedDetector(APP_NAME)
     assert model.detect(np.zeros(5, np.float32)) == [(0.0, 5.0)]
 
     deaths.write_text(str(PAUSES))

@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.chains import FreeRun
-from pipelines.contracts import StageCode, StageError, StageStoppedError
-from pipelines.ingest import IngestConfig, probe_source
-from pipelines.sources.probe import probe
-from pipelines.sources.raw import RawConfig, decoded_source
-from pipelines.sources.raw_families import command_words, family_of
+from pipelines.execution.chain import FreeRun
+from pipelines.ingest.pipeline import IngestConfig, probe_source
+from pipelines.ingest.probe import probe
+from pipelines.ingest.raw import RawConfig, decoded_source
+from pipelines.ingest.raw_families import command_words, family_of
+from pipelines.types import StageCode, StageError, StageStoppedError
 from serve_app.jobs.formats import RAW_FAMILIES
 from storage.objects import FolderStore
 from tests.pipelines.format_samples import H264, Sample, write_sample

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.contracts import FailedTrack, IngestResult, StageCode, StageError
-from pipelines.footage import Footage
-from pipelines.separate_sound import SeparateFile
-from pipelines.sync.placement import SyncMode
+from pipelines.ingest.external_audio import SeparateFile
+from pipelines.ingest.job_media import Footage
+from pipelines.ingest.sync.placement import SyncMode
+from pipelines.types import FailedTrack, IngestResult, StageCode, StageError
 from tests.media.two_recorders import Take, babbled, camera, close_microphone, take
 from tests.pipelines.ingest_material import samples_of
 from tests.pipelines.sound_material import Pcm, Place, bext, ixml, shot, write_footage, write_wav

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from models.sources import LocalModels
-from pipelines.chains import FreeRun, Workspace
-from pipelines.ingest import IngestConfig, ingest
-from pipelines.steps.speech_regions import Sharding
-from pipelines.transcript import TranscriptConfig, transcribe_track
-from pipelines.vision import VisionConfig, analyse_vision
+from models.provider import LocalModels
+from pipelines.execution.chain import FreeRun, Workspace
+from pipelines.ingest.pipeline import IngestConfig, ingest
+from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
+from pipelines.speech.regions import Sharding
+from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from storage.objects import FolderStore
 from tests.conftest import PROJECT
 

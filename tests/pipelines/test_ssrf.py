@@ -17,17 +17,17 @@ from urllib.parse import quote, unquote
 import httpx
 import pytest
 
-from pipelines.chains import FreeRun
-from pipelines.contracts import StageCode, StageError
-from pipelines.sources.addresses import PUBLIC_ONLY, AddressPolicy
-from pipelines.sources.fetch import FetchLimits, fetch
-from pipelines.sources.safe_http import (
+from pipelines.execution.chain import FreeRun
+from pipelines.net.addresses import PUBLIC_ONLY, AddressPolicy
+from pipelines.net.fetch import FetchLimits, fetch
+from pipelines.net.safe_http import (
     AsyncSafeTransport,
     SafeTransport,
     TransportLimits,
     safe_async_client,
     safe_client,
 )
+from pipelines.types import StageCode, StageError
 from storage.objects import FolderStore
 from tests.pipelines.fetch_servers import (
     NetworkLog,

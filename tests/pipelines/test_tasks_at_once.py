@@ -7,10 +7,10 @@ import time
 import pytest
 
 from models.registry import Task
-from pipelines.chains import FreeRun, Row
-from pipelines.contracts import StageCode
-from pipelines.mapping import Mapped, map_on_ray
-from serve_app.model_deployments import callers_at_once
+from pipelines.execution.chain import FreeRun, Row
+from pipelines.execution.mapping import Mapped, map_on_ray
+from pipelines.types import StageCode
+from serve_app.deployment.models import callers_at_once
 from serve_app.settings import Settings
 
 

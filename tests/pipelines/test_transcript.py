@@ -20,9 +20,14 @@ from models.contracts import (
     Samples,
     Transcriber,
 )
-from models.sources import LocalModels, ModelSource
-from pipelines.chains import FreeRun, Workspace
-from pipelines.contracts import (
+from models.provider import LocalModels, ModelSource
+from pipelines.execution.chain import FreeRun, Workspace
+from pipelines.media.audio import read_blocks, write_flac
+from pipelines.speech.chunks import ChunkLimits
+from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
+from pipelines.speech.regions import Sharding
+from pipelines.speech.speakers import SpeakerRules
+from pipelines.types import (
     AudioTrack,
     StageCode,
     StageError,
@@ -30,11 +35,6 @@ from pipelines.contracts import (
     TranscriptResult,
     TranscriptWord,
 )
-from pipelines.merge.chunks import ChunkLimits
-from pipelines.merge.speakers import SpeakerRules
-from pipelines.steps.speech_regions import Sharding
-from pipelines.steps.track_audio import read_blocks, write_flac
-from pipelines.transcript import TranscriptConfig, transcribe_track
 from storage.objects import FolderStore
 
 SPEECH = Path(__file__).resolve().parents[1] / "media" / "speech"

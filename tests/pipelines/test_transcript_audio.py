@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from models.sources import LocalModels
-from pipelines.merge.chunks import LEVEL_FRAME_SECONDS
-from pipelines.steps.speech_regions import scan_track
-from pipelines.steps.track_audio import (
+from models.provider import LocalModels
+from pipelines.media.audio import (
     SampleReader,
     frame_levels,
     overlapping_windows,
     read_blocks,
     write_flac,
 )
+from pipelines.speech.chunks import LEVEL_FRAME_SECONDS
+from pipelines.speech.regions import scan_track
 
 SPEECH = Path(__file__).resolve().parents[1] / "media" / "speech"
 

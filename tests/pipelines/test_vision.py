@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from models.contracts import CameraMotion
-from models.sources import LocalModels
-from pipelines.chains import FreeRun, Workspace
-from pipelines.contracts import (
+from models.provider import LocalModels
+from pipelines.execution.chain import FreeRun, Workspace
+from pipelines.types import (
     Scene,
     Segment,
     StageCode,
@@ -23,13 +23,13 @@ from pipelines.contracts import (
     VideoSource,
     VisionResult,
 )
-from pipelines.steps.vision_features import (
+from pipelines.vision.features import (
     FeaturesConfig,
     features_key,
     make_features_step,
     segment_features,
 )
-from pipelines.vision import VisionConfig, analyse_vision, grouped
+from pipelines.vision.pipeline import VisionConfig, analyse_vision, grouped
 from tests.pipelines.media_builders import (
     dissolve,
     folder_workspace,
@@ -274,7 +274,7 @@ def test_stored_findings_are_plain_json(unsharded: Unsharded) -> None:
 
 
 def test_scenes_are_grouped_by_segment_in_bounded_groups(unsharded: Unsharded) -> None:
-    from pipelines.steps.vision_describe import ScenePlan
+    from pipelines.vision.describe import ScenePlan
 
     video = replace(
         unsharded[1], segments=(Segment(0, "a", 0, 10_000), Segment(1, "b", 10_000, 20_000))

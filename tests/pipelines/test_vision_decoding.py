@@ -10,10 +10,10 @@ import av
 import numpy as np
 import pytest
 
-from pipelines.contracts import Segment
-from pipelines.decoding import DecodeReport, NoVideoStreamError, decode_segment
-from pipelines.sources.timestamps import rounded_ms
-from pipelines.steps.vision_features import frame_features
+from pipelines.media.decoding import DecodeReport, NoVideoStreamError, decode_segment
+from pipelines.media.timestamps import rounded_ms
+from pipelines.types import Segment
+from pipelines.vision.features import frame_features
 from tests.pipelines.media_builders import still_shot, texture, write_video
 
 

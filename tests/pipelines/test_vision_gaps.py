@@ -10,16 +10,16 @@ import av
 import numpy as np
 import pytest
 
-from pipelines.chains import Workspace
-from pipelines.contracts import VideoSource
-from pipelines.decoding import DecodeReport, decode_segment
-from pipelines.merge.cut_measures import change
-from pipelines.merge.cuts import CutConfig, detect_cuts
-from pipelines.merge.frame_features import FrameFeatures, joined
-from pipelines.merge.hard_cuts import HardEvidence, confidence
-from pipelines.steps import vision_features
-from pipelines.steps.vision_features import FeaturesConfig, segment_features
-from pipelines.steps.vision_gaps import MOVING, RESTLESS, mixed, told_apart
+from pipelines.execution.chain import Workspace
+from pipelines.media.decoding import DecodeReport, decode_segment
+from pipelines.types import VideoSource
+from pipelines.vision import features as vision_features
+from pipelines.vision.cuts.detector import CutConfig, detect_cuts
+from pipelines.vision.cuts.hard import HardEvidence, confidence
+from pipelines.vision.cuts.measures import change
+from pipelines.vision.features import FeaturesConfig, segment_features
+from pipelines.vision.frame_features import FrameFeatures, joined
+from pipelines.vision.frame_skipping import MOVING, RESTLESS, mixed, told_apart
 from tests.pipelines.ingest_material import Clip, Ingested, ingested, write_clip
 from tests.pipelines.media_builders import (
     Picture,

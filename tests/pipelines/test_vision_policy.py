@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from models.contracts import ContentClassifier, Picture
-from models.sources import LocalModels
-from pipelines.chains import FreeRun, Workspace
-from pipelines.contracts import StageCode, StageError, VideoSource, VisionResult
-from pipelines.policy.blocklist import packed
-from pipelines.policy.contracts import ContentPolicy
-from pipelines.policy.listing import UnreadableMediaError, listed_stills
-from pipelines.steps.vision_policy import checked_times
-from pipelines.vision import VisionConfig, analyse_vision
+from models.provider import LocalModels
+from pipelines.execution.chain import FreeRun, Workspace
+from pipelines.types import StageCode, StageError, VideoSource, VisionResult
+from pipelines.vision.pipeline import VisionConfig, analyse_vision
+from pipelines.vision.policy.blocklist import packed
+from pipelines.vision.policy.contracts import ContentPolicy
+from pipelines.vision.policy.listing import UnreadableMediaError, listed_stills
+from pipelines.vision.policy.step import checked_times
 from tests.conftest import PROJECT
 from tests.pipelines.media_builders import (
     folder_workspace,
@@ -154,7 +154,7 @@ def test_a_turned_phone_video_is_listed_upright(tmp_path: Path) -> None:
     """Its stills match those that the pipeline looks at, which are upright."""
     if not MEDIA.exists():
         pytest.skip("the shared media are not there")
-    from pipelines.ingest import IngestConfig, ingest
+    from pipelines.ingest.pipeline import IngestConfig, ingest
 
     path = MEDIA / "odd" / "portrait_4k60.mp4"
     workspace = folder_workspace(tmp_path)

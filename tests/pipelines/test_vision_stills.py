@@ -14,9 +14,10 @@ import psutil
 import pytest
 
 from models.contracts import Picture
-from pipelines.contracts import VideoSource
-from pipelines.steps.vision_features import FeaturesConfig, segment_features
-from pipelines.steps.vision_stills import (
+from pipelines.media.tone_mapping import hlg_to_nits, pq_to_nits, rolled_off
+from pipelines.types import VideoSource
+from pipelines.vision.features import FeaturesConfig, segment_features
+from pipelines.vision.stills import (
     DecordUnsuitableError,
     StillsConfig,
     by_decord,
@@ -26,7 +27,6 @@ from pipelines.steps.vision_stills import (
     rgb,
     upright,
 )
-from pipelines.steps.vision_tone import hlg_to_nits, pq_to_nits, rolled_off
 from tests.pipelines.media_builders import (
     folder_workspace,
     moving_shot,
@@ -139,7 +139,7 @@ def test_a_picture_that_is_not_the_frame_of_that_time_is_not_taken_from_decord(
 def readers() -> list[psutil.Process]:
     """Confined children of this process."""
     children = psutil.Process().children()
-    return [child for child in children if "pipelines.sources.worker" in " ".join(child.cmdline())]
+    return [child for child in children if "pipelines.sandbox.child" in " ".join(child.cmdline())]
 
 
 def test_a_crash_of_decord_ends_a_child_only_and_the_stills_come_from_pyav(

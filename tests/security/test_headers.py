@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from serve_app.haproxy_front import write_front
-from serve_app.local_service import free_port
+from serve_app.deployment.local import free_port
+from serve_app.deployment.proxy import write_front
 from tests.api.uploading import TUS
 from tests.contract.calling import ContractApi
 from tests.pipelines.fetch_servers import Asked, ScriptedServer

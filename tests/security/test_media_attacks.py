@@ -16,13 +16,13 @@ import av.error
 import numpy as np
 import pytest
 
-from pipelines.contracts import Segment, StageCode, StageError, VideoStream
-from pipelines.decoding import NoVideoStreamError, decode_segment
-from pipelines.sources.media_files import MediaRefusedError, open_media
-from pipelines.sources.probe import probe
-from pipelines.sources.wav_chunks import wav_labels
-from pipelines.steps.decord_child import DecordUnsuitableError, pictures_by_decord
-from pipelines.steps.vision_stills import by_seeking
+from pipelines.ingest.probe import probe
+from pipelines.ingest.wav_chunks import wav_labels
+from pipelines.media.decoding import NoVideoStreamError, decode_segment
+from pipelines.media.decord_child import DecordUnsuitableError, pictures_by_decord
+from pipelines.media.files import MediaRefusedError, open_media
+from pipelines.types import Segment, StageCode, StageError, VideoStream
+from pipelines.vision.stills import by_seeking
 from tests.conftest import PROJECT
 from tests.pipelines.ingest_material import Ingested, ingested
 from tests.security.hostile_media import ATTACKS, TOKEN, Trap, cases, lay

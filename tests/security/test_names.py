@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import httpx
 import pytest
 
-from pipelines.sources.fetch_responses import file_name_hint
+from pipelines.net.fetch_responses import file_name_hint
 from storage.objects import FolderStore
 from storage.objects.contract import InvalidKeyError
 from tests.contract.calling import Caller, ContractApi, shown

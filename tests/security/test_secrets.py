@@ -19,8 +19,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from serve_app.observing.logs import LOG_NAME, logging_for
-from serve_app.observing.redaction import without_secrets
+from serve_app.observability.logs import LOG_NAME, logging_for
+from serve_app.observability.redaction import without_secrets
 from serve_app.settings import Settings
 from storage import keys
 from tests.api.conftest import SECRET

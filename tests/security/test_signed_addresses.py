@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from serve_app.http.signing import Signer
+from serve_app.signing import Signer
 from serve_app.webhooks.signing import new_signing_secret
 from storage import keys
 from storage.objects import FolderStore
@@ -88,7 +88,8 @@ def test_what_must_not_be_guessed_is_random_enough(make: Callable[[], str]) -> N
 
 def test_secrets_are_compared_in_constant_time() -> None:
     """Where text is compared at all; keys and sessions are looked up by their SHA-256."""
-    from serve_app.http import cursors, signing
+    from serve_app import signing
+    from serve_app.api import pagination as cursors
     from serve_app.webhooks import verifying
 
     for module in (cursors, signing, verifying):

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
-from serve_app.local_service import free_port
+from serve_app.deployment.local import free_port
 from storage.objects.s3 import S3Store
 from storage.objects.s3_connection import S3Place, client_of
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve_app.local_service import free_port
+from serve_app.deployment.local import free_port
 
 
 @contextlib.contextmanager

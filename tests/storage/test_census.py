@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from serve_app.observing.census import Census
-from serve_app.observing.metrics import (
+from serve_app.observability.database_metrics import Census
+from serve_app.observability.metrics import (
     ACCOUNTS_CENTS,
     JOBS,
     LEDGER_CENTS,
@@ -18,9 +18,9 @@ from serve_app.observing.metrics import (
     WEBHOOKS_OPEN,
 )
 from storage import jobs, keys, ledger
-from storage.census import LedgerTotals, count_ledger, count_now
 from storage.database import Connection, Database
 from storage.job_records import NewJob
+from storage.metrics import LedgerTotals, count_ledger, count_now
 from storage.types import JobState, ProcessingMode, StageName, StageStatus, Tier
 from tests.observing.meters import KeptMeters
 
@@ -115,7 +115,7 @@ async def test_an_entry_that_is_committed_late_is_not_passed_over(database: Data
 async def test_a_long_ledger_is_counted_in_pieces(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage.census._ENTRIES_AT_ONCE", 2)
+    monkeypatch.setattr("storage.metrics._ENTRIES_AT_ONCE", 2)
     async with database.transaction() as connection:
         account = await keys.create_account(connection, "many")
         for number in range(1, 8):

@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from models.sources import LocalModels
-from serve_app.runner import driver as driving
-from serve_app.runner import publishing
-from serve_app.runner import reaper as reaping
-from serve_app.runner.driver import JobDriver
-from serve_app.runner.experience import Experience
-from serve_app.runner.publishing import Lease
-from serve_app.runner.reaper import Reaper
-from serve_app.runner.stage_work import StageWork
+from models.provider import LocalModels
+from serve_app.context import World, build_world
 from serve_app.settings import Settings
-from serve_app.world import World, build_world
+from serve_app.worker import driver as driving
+from serve_app.worker import publishing
+from serve_app.worker import reaper as reaping
+from serve_app.worker.calibration import Experience
+from serve_app.worker.driver import JobDriver
+from serve_app.worker.publishing import Lease
+from serve_app.worker.reaper import Reaper
+from serve_app.worker.stage_work import StageWork
 from storage import jobs, keys, ledger
 from storage.database import UNAVAILABLE, migrate
 from storage.job_records import JobRecord, NewJob

@@ -18,7 +18,7 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from serve_app.doctor import CHECKS
+from serve_app.deployment.doctor import CHECKS
 from serve_app.settings import Settings
 from storage.objects import (
     FolderStore,

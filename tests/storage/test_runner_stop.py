@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from models.sources import LocalModels
-from serve_app.deployments import STOP_SECONDS
-from serve_app.runner import runner as running_jobs
-from serve_app.runner.driver import JobDriver
-from serve_app.runner.runner import Runner
+from models.provider import LocalModels
+from serve_app.context import World, build_world
+from serve_app.deployment.application import STOP_SECONDS
 from serve_app.settings import Settings
 from serve_app.webhooks import sender
-from serve_app.world import World, build_world
+from serve_app.worker import runner as running_jobs
+from serve_app.worker.driver import JobDriver
+from serve_app.worker.runner import Runner
 from storage import jobs, keys, ledger
 from storage.job_records import JobRecord, NewJob
 from storage.types import JobState, ProcessingMode, StageStatus

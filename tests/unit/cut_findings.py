@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from pipelines.merge.cut_measures import Blank
-from pipelines.merge.cut_search import BlankRun, Found
-from pipelines.merge.gradual_cuts import Gradual
+from pipelines.vision.cuts.gradual import Gradual
+from pipelines.vision.cuts.measures import Blank
+from pipelines.vision.cuts.search import BlankRun, Found
 
 MINUTE_MS = 60_000
 

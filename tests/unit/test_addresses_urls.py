@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.sources.addresses import (
+from pipelines.net.addresses import (
     AddressPolicy,
     InvalidUrlError,
     UrlError,

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from pipelines.backfill import told_to_stop
+from pipelines.backfill.__main__ import told_to_stop
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.contracts import Speaker, TranscriptSegment, TranscriptWord
-from pipelines.merge.captions import to_srt, to_txt, to_vtt
-from pipelines.merge.cues import build_cues
-from pipelines.merge.words import SegmentLimits, build_segments
+from pipelines.speech.captions.cues import build_cues
+from pipelines.speech.captions.formats import to_srt, to_txt, to_vtt
+from pipelines.speech.words import SegmentLimits, build_segments
+from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
 
 SPEAKERS = (Speaker("speaker_0", "Speaker 1", 1.0), Speaker("speaker_1", "Speaker 2", 1.0))
 SRT_BLOCK = re.compile(

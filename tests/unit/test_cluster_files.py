@@ -25,12 +25,17 @@ from ray.serve._private.build_app import build_app as ray_build_app
 from ray.serve.schema import ServeDeploySchema
 
 from models.registry import REGISTRY
-from serve_app import cluster, local_service
-from serve_app.cli import app as commands
-from serve_app.cluster import ClusterSettingsError, cluster_settings, require_cluster_settings
-from serve_app.deployments import APP_NAME, build_named_app
-from serve_app.local_service import ServiceStartError
-from serve_app.node_environment import (
+from serve_app.cli.main import app as commands
+from serve_app.deployment import cluster
+from serve_app.deployment import local as local_service
+from serve_app.deployment.application import APP_NAME, build_named_app
+from serve_app.deployment.cluster import (
+    ClusterSettingsError,
+    cluster_settings,
+    require_cluster_settings,
+)
+from serve_app.deployment.local import ServiceStartError
+from serve_app.deployment.node_environment import (
     SERVE_ENVIRONMENT,
     HaproxyFolderError,
     export_lines,
@@ -238,7 +243,7 @@ def test_a_folder_too_deep_for_its_sockets_is_refused(tmp_path: Path) -> None:
 def test_the_application_of_the_file_is_the_one_that_its_models_are_looked_up_in() -> None:
     [application] = serve_config().applications
     assert application.name == APP_NAME
-    assert application.import_path == "serve_app.cluster:app"
+    assert application.import_path == "serve_app.deployment.cluster:app"
     assert isinstance(build_named_app(configured()), Application)
     assert callable(cluster.app)
 

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.chains import Workspace
-from pipelines.merge.cut_measures import Blank
-from pipelines.merge.cut_search import BlankRun, Found, together
-from pipelines.merge.cuts import Candidates, CutConfig, detect_cuts
-from pipelines.merge.frame_features import FrameFeatures, to_bytes
-from pipelines.steps.vision_cuts import (
+from pipelines.execution.chain import Workspace
+from pipelines.vision.cuts.detector import Candidates, CutConfig, detect_cuts
+from pipelines.vision.cuts.measures import Blank
+from pipelines.vision.cuts.search import BlankRun, Found, together
+from pipelines.vision.cuts.step import (
     FeaturesPart,
     found_in,
     make_search_step,
     packed,
     search_rows,
 )
+from pipelines.vision.frame_features import FrameFeatures, to_bytes
 from storage.objects import FolderStore
 from tests.unit.test_cuts import FRAME_MS, PROGRAMME, WHOLE_CUTS, features
 

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.merge import cuts, gradual_cuts
-from pipelines.merge.cut_measures import Blank
-from pipelines.merge.cut_search import BlankRun
-from pipelines.merge.cuts import Candidates, Cut, CutConfig, CutKind, without_visits
-from pipelines.merge.gradual_cuts import Gradual, best_graduals
-from pipelines.merge.neighbours import Neighbours
+from pipelines.vision.cuts import detector as cuts
+from pipelines.vision.cuts import gradual as gradual_cuts
+from pipelines.vision.cuts.detector import Candidates, Cut, CutConfig, CutKind, without_visits
+from pipelines.vision.cuts.gradual import Gradual, best_graduals
+from pipelines.vision.cuts.interval_index import Neighbours
+from pipelines.vision.cuts.measures import Blank
+from pipelines.vision.cuts.search import BlankRun
 from tests.unit.cut_findings import MINUTE_MS, best_of_all, busy_minute, repeated
 
 stretches = st.tuples(st.integers(0, 300), st.integers(0, 40)).map(

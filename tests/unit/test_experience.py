@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.contracts import AudioTrack, IngestResult
-from serve_app.runner.experience import Experience, Machine
+from pipelines.types import AudioTrack, IngestResult
+from serve_app.worker.calibration import Experience, Machine
 from storage.types import StageName
 from tests.unit.test_vision_shares import SMALL
 

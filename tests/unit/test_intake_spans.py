@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.chains import ControlSpan, FreeRun
-from serve_app.runner.stage_work import intake_spans
+from pipelines.execution.chain import ControlSpan, FreeRun
+from serve_app.worker.stage_work import intake_spans
 
 
 def ends(*, fetches: bool) -> list[tuple[float, float]]:

@@ -12,16 +12,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.sources.killed import OWN_END_SECONDS, await_own_end
+from pipelines.sandbox.killed import OWN_END_SECONDS, await_own_end
 
 PROJECT = Path(__file__).resolve().parents[2]
 
 BLAMING = """
 import sys
 from pathlib import Path
-from pipelines.sources.confinement import Allowance
-from pipelines.sources.programs import ProgramFailedError, Shares, run_program
-from pipelines.sources.sandbox import Task, TaskCrashedError, run_confined
+from pipelines.sandbox.confinement import Allowance
+from pipelines.sandbox.programs import ProgramFailedError, Shares, run_program
+from pipelines.sandbox.parent import Task, TaskCrashedError, run_confined
 way, pipe, folder = sys.argv[1], *map(Path, sys.argv[2:])
 try:
     if way == "task":

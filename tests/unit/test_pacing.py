@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.pacing import Pace, PacedProgress
+from pipelines.execution.progress import Pace, PacedProgress
 
 SHOWN_STEP = 1e-6
 """The API shows six decimals."""

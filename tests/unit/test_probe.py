@@ -15,9 +15,9 @@ import av
 import numpy as np
 import pytest
 
-from pipelines.contracts import StageCode, StageError
-from pipelines.sources.probe import ProbeLimits, probe
-from pipelines.sources.timestamps import rounded_ms
+from pipelines.ingest.probe import ProbeLimits, probe
+from pipelines.media.timestamps import rounded_ms
+from pipelines.types import StageCode, StageError
 from tests.pipelines.ingest_material import (
     HEIGHT,
     WIDTH,

@@ -13,15 +13,15 @@ from typing import Any
 import psutil
 import pytest
 
-from pipelines.sources.confinement import Allowance
-from pipelines.sources.sandbox import Task, TaskCrashedError, run_confined
+from pipelines.sandbox.confinement import Allowance
+from pipelines.sandbox.parent import Task, TaskCrashedError, run_confined
 
 PROJECT = Path(__file__).resolve().parents[2]
 
 PRELUDE = """
 import ctypes, json, os, resource, socket, sys
-from pipelines.sources import confinement
-from pipelines.sources.confinement import Allowance, confine, leave_network, restrict_files
+from pipelines.sandbox import confinement
+from pipelines.sandbox.confinement import Allowance, confine, leave_network, restrict_files
 inside, outside, folder = sys.argv[1:4]
 def attempt(action):
     try:

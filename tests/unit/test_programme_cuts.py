@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipelines.merge.cuts import Cut, CutKind, detect_cuts
-from pipelines.merge.frame_features import (
+from pipelines.vision.cuts.detector import Cut, CutKind, detect_cuts
+from pipelines.vision.cuts.timeline import programme_cuts
+from pipelines.vision.frame_features import (
     CHROMA_HEIGHT,
     CHROMA_WIDTH,
     LUMA_HEIGHT,
     LUMA_WIDTH,
     FrameFeatures,
 )
-from pipelines.merge.programme_cuts import programme_cuts
 
 
 def frames(*seeds: int, each_ms: int = 3_000, step_ms: int = 40) -> FrameFeatures:

@@ -10,7 +10,7 @@ import pytest
 import ray
 import ray._private.node
 
-from pipelines.ray_start import RayStartError, start_ray
+from pipelines.execution.ray_start import RayStartError, start_ray
 
 LATE = Exception("The current node timed out during startup. This could happen because...")
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.contracts import Speaker, TranscriptWord
-from pipelines.merge.speakers import (
+from pipelines.speech.speakers import (
     SpeakerRules,
     TimeSpan,
     WindowLimits,
@@ -21,6 +20,7 @@ from pipelines.merge.speakers import (
     name_speakers,
     voice_windows,
 )
+from pipelines.types import Speaker, TranscriptWord
 
 RULES = SpeakerRules(distance=0.3, min_seconds=3.0, min_silhouette=0.3, switch_penalty=0.02)
 LIMITS = WindowLimits(pause_seconds=0.35, min_seconds=1.5, max_seconds=3.5)

@@ -13,16 +13,16 @@ import psycopg
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from models.sources import LocalModels
-from pipelines.chains import _raise_failure, guarded
-from pipelines.contracts import StageCode, StageStoppedError
-from pipelines.sources.sandbox import _answer
-from serve_app.runner import driver as driving
-from serve_app.runner.driver import OUTAGE_PAUSES_SECONDS, JobDriver
-from serve_app.runner.experience import Experience
-from serve_app.runner.publishing import Lease
+from models.provider import LocalModels
+from pipelines.execution.chain import _raise_failure, guarded
+from pipelines.sandbox.parent import _answer
+from pipelines.types import StageCode, StageStoppedError
+from serve_app.context import build_world
 from serve_app.settings import Settings
-from serve_app.world import build_world
+from serve_app.worker import driver as driving
+from serve_app.worker.calibration import Experience
+from serve_app.worker.driver import OUTAGE_PAUSES_SECONDS, JobDriver
+from serve_app.worker.publishing import Lease
 from storage.objects import ObjectStoreUnavailableError, is_outage
 from storage.types import StageName
 

@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from pipelines.sync.labels import SoundLabels
-from pipelines.sync.placement import CannotPlaceError, Clocks, SyncMode, start_by_rule
-from pipelines.sync.timecode import (
+from pipelines.ingest.sync.labels import SoundLabels
+from pipelines.ingest.sync.placement import CannotPlaceError, Clocks, SyncMode, start_by_rule
+from pipelines.ingest.sync.timecode import (
     DayTime,
     from_labels,
     parse_rate,

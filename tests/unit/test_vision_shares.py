@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.contracts import VideoPart, VideoSource, VideoStream
-from pipelines.vision import chain_ends
+from pipelines.types import VideoPart, VideoSource, VideoStream
+from pipelines.vision.pipeline import chain_ends
 
 STREAM = VideoStream(0, "h264", 640, 360, 0, 1.0, 25.0, 15_000)
 SMALL = VideoSource(STREAM, 600_000, 0, ())

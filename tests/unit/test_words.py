@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.contracts import TranscriptWord
-from pipelines.merge.words import (
+from pipelines.speech.words import (
     SegmentLimits,
     TrackWord,
     build_segments,
@@ -15,6 +14,7 @@ from pipelines.merge.words import (
     place_words,
     to_ms,
 )
+from pipelines.types import TranscriptWord
 
 LIMITS = SegmentLimits(pause_ms=600, max_ms=15_000, max_words=30)
 

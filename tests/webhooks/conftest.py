@@ -17,11 +17,11 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from sqlalchemy import text
 
+from serve_app.context import World, build_world
 from serve_app.settings import Settings
 from serve_app.webhooks.attempts import Clock
 from serve_app.webhooks.sender import Sender
 from serve_app.webhooks.signing import new_signing_secret
-from serve_app.world import World, build_world
 from storage import keys, outbox, signing_secrets
 from storage.types import EventType
 from tests.pipelines.fetch_servers import Authority

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+from serve_app.context import build_world
 from serve_app.settings import Settings
 from serve_app.webhooks.attempts import Clock
 from serve_app.webhooks.sender import Sender
-from serve_app.world import build_world
 
 
 def send_until_killed(settings: Settings, ahead: timedelta) -> None:

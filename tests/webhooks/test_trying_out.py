@@ -21,8 +21,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from serve_app.cli import app
-from serve_app.cli_webhooks import WEBHOOK_ERRORS
+from serve_app.cli.main import app
+from serve_app.cli.webhooks import WEBHOOK_ERRORS
 from serve_app.webhooks.listening import Listener, listening_server
 from serve_app.webhooks.own_certificate import own_certificate
 from serve_app.webhooks.replaying import ReplayError, replay

@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from pipelines.chains import is_stop_marker
+from pipelines.execution.chain import is_stop_marker
 from serve_app.client.api import TERMINAL_STATES
 from storage.types import TERMINAL_EVENTS, JobState
 from tests.acceptance.chaos.caller import Caller
@@ -297,7 +297,7 @@ def no_process_is_left_over(checker: Checker) -> Iterator[str]:
 
 
 MOST_PROCESSES = {"ServeController": 1, "ServeReplica:vas:Api": 2, "ServeReplica:vas:Runner": 2}
-NONE_WHEN_IDLE = ("pipelines.sources.worker", "decord_child", "program_child", "ray::Map(")
+NONE_WHEN_IDLE = ("pipelines.sandbox.child", "decord_child", "program_child", "ray::Map(")
 
 
 def _surplus(stage: Stage) -> list[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from models.sources import DEPLOYMENT_NAMES
+from models.provider import DEPLOYMENT_NAMES
 from tests.acceptance.chaos.object_store import FAILS, FULL
 from tests.acceptance.chaos.stage import DEPLOYED, Stage
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serve_app.local_service import free_port
+from serve_app.deployment.local import free_port
 from tests.conftest import PROJECT
 from tests.storage.s3_server import wait_for_server
 

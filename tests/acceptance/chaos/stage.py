@@ -15,7 +15,7 @@ import httpx
 import psutil
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from serve_app.local_service import free_port
+from serve_app.deployment.local import free_port
 from storage import keys, ledger
 from storage.database import Connection
 from tests.acceptance.chaos.database_server import DatabaseServer

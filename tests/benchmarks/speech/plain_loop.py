@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from models.sources import ModelSource
-from pipelines.chains import Workspace
-from pipelines.contracts import AudioTrack, TranscriptResult
-from pipelines.steps.speaker_embeddings import make_speaker_embeddings_step
-from pipelines.steps.speech_regions import ShardPlan, make_speech_regions_step
-from pipelines.steps.track_audio import write_flac
-from pipelines.steps.transcribe import make_transcribe_step
-from pipelines.transcript import TranscriptConfig, reduce_shards, shard_rows, track_row
+from models.provider import ModelSource
+from pipelines.execution.chain import Workspace
+from pipelines.media.audio import write_flac
+from pipelines.speech.pipeline import TranscriptConfig, reduce_shards, shard_rows, track_row
+from pipelines.speech.regions import ShardPlan, make_speech_regions_step
+from pipelines.speech.speaker_embeddings import make_speaker_embeddings_step
+from pipelines.speech.transcribe import make_transcribe_step
+from pipelines.types import AudioTrack, TranscriptResult
 from storage.objects import FolderStore
 
 

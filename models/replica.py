@@ -1,0 +1,116 @@
+"""The Serve replica of a model task. The backend is imported where the replica runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from ray import serve
+
+from models.provider import CALL_TIMEOUT_SECONDS
+from models.registry import REGISTRY, Task, open_model
+from models.warm_up import PROBES
+
+_PROBE_SECONDS = 30.0
+"""An idle replica proves that often that its model still answers."""
+
+METHODS: dict[Task, Callable[[Any, Sequence[Any]], Sequence[Any]]] = {
+    Task.TRANSCRIBE: lambda model, chunks: model.transcribe(chunks),
+    Task.DETECT: lambda model, tracks: [model.detect(samples) for samples in tracks],
+    Task.EMBED: lambda model, utterances: list(model.embed(utterances)),
+    Task.DESCRIBE: lambda model, scenes: model.describe(scenes),
+    Task.CLASSIFY: lambda model, stills: model.classify(stills),
+    Task.READ: lambda model, stills: model.read(stills),
+    Task.FIND: lambda model, stills: model.find(stills),
+}
+"""Task -> how a model of it is called with several inputs."""
+
+
+class BatchObserver(Protocol):
+    """Is told of each batch; picklable, opened in the replica's process."""
+
+    def started(self) -> None:
+        """The replica's process runs."""
+        ...
+
+    def batch(self, size: int, seconds: float) -> None:
+        """The model has answered ``size`` inputs in ``seconds``."""
+        ...
+
+
+class ModelReplica:
+    """A replica of one task: one input a call, gathered into batches of many jobs' inputs.
+
+    The model works in a thread, so the replica's event loop stays free.
+    """
+
+    def __init__(
+        self,
+        profile: str,
+        task: Task,
+        models_dir: Path | None = None,
+        observer: BatchObserver | None = None,
+    ) -> None:
+        entry = REGISTRY[profile][task]
+        self._task = task
+        self._observer = observer
+        if observer is not None:
+            observer.started()
+        self._model = open_model(profile, task, models_dir)
+        self._busy_seconds = 0.0
+        self._answered_at = 0.0
+        self._begun: dict[object, float] = {}
+        self._batch_sizes: dict[int, int] = {}
+        self._gather.set_max_batch_size(entry.max_batch)
+        self._gather.set_batch_wait_timeout_s(entry.batch_wait_seconds)
+        # Warm up: the first real input must not pay for kernels, caches and lazy imports.
+        METHODS[task](self._model, [PROBES[task]()])
+
+    async def __call__(self, item: Any) -> Any:
+        """The model's answer to one input."""
+        return await self._gather(item)
+
+    @serve.batch(max_batch_size=1, batch_wait_timeout_s=0.0)  # type: ignore[untyped-decorator]
+    async def _gather(self, items: list[Any]) -> list[Any]:
+        return await self._work(items)
+
+    async def _work(self, items: list[Any]) -> list[Any]:
+        started = time.perf_counter()
+        call = object()
+        self._begun[call] = time.monotonic()
+        try:
+            results = await asyncio.to_thread(METHODS[self._task], self._model, items)
+        finally:
+            del self._begun[call]
+            seconds = time.perf_counter() - started
+            self._busy_seconds += seconds
+        if self._observer is not None:
+            self._observer.batch(len(items), seconds)
+        self._batch_sizes[len(items)] = self._batch_sizes.get(len(items), 0) + 1
+        self._answered_at = time.monotonic()
+        return list(results)
+
+    async def check_health(self) -> None:
+        """A real inference where none has succeeded lately; its error makes Serve replace us.
+
+        A call under way says more than a probe behind it. One that nobody waits for any more
+        hangs, and its place is taken until the process ends. Raises RuntimeError then.
+        """
+        now = time.monotonic()
+        if any(now - begun > CALL_TIMEOUT_SECONDS for begun in self._begun.values()):
+            raise RuntimeError("A call of the model does not come to an end.")
+        if self._begun or time.monotonic() - self._answered_at < _PROBE_SECONDS:
+            return
+        await asyncio.to_thread(METHODS[self._task], self._model, [PROBES[self._task]()])
+        self._answered_at = time.monotonic()
+
+    async def busy_seconds(self) -> float:
+        """Wall time that this replica's model has worked since it was started."""
+        return self._busy_seconds
+
+    async def batch_sizes(self) -> dict[int, int]:
+        """How many batches of each size this replica's model has worked on."""
+        return self._batch_sizes

@@ -1,0 +1,1 @@
+"""Thousands of files through the pipelines, without a service and without a database."""

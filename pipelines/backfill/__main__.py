@@ -1,0 +1,360 @@
+"""Thousands of files through the pipelines, without a service and without a database.
+
+    python -m pipelines.backfill MANIFEST OUT [options]
+    ray job submit --working-dir . -- python -m pipelines.backfill MANIFEST OUT [options]
+
+MANIFEST is a CSV, JSON lines or Parquet file with a column `source` (a path, s3:// or http(s)
+URL) and, where wanted, `id`, `name`, `mode`, `language`, `keyterms`, `speakers_expected`,
+`provider`, `metadata`; or a folder, or s3://bucket/prefix, every file of which is an item.
+OUT is a folder that all nodes share, or s3://bucket/prefix: Parquet tables items, scenes,
+segments, words and errors, and a still a scene. The same command again goes on where a run was
+interrupted.
+
+Exit status: 0 all items completed; 1 some are in the table of errors; 2 the run could not be
+begun; 3 it could not go on, or was interrupted: run it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+from models.provider import LocalModels
+from models.registry import (
+    REGISTRY,
+    VISION_TASKS,
+    choose_profile,
+    digest_of,
+    missing_checkpoints,
+    profile_named,
+)
+from pipelines.backfill.driver import Pacing, RunStoppedError, run_items
+from pipelines.backfill.fetch import SourceRules
+from pipelines.backfill.items import ItemWork
+from pipelines.backfill.manifest import Manifest, ManifestError, read_manifest
+from pipelines.backfill.outcome import Status
+from pipelines.backfill.output import Output, begin_output
+from pipelines.backfill.places import (
+    WORK_FOLDER,
+    OutputError,
+    Place,
+    PlaceError,
+    S3Access,
+    place_at,
+)
+from pipelines.backfill.progress import Tally, spell_seconds
+from pipelines.execution.datasets import let_go_of_datasets
+from pipelines.execution.ray_start import RayStartError, start_ray
+from pipelines.ingest.pipeline import IngestConfig
+from pipelines.ingest.raw import RawConfig
+from pipelines.ingest.raw_families import RAW_FAMILY_NAMES, command_words
+from pipelines.net.addresses import AddressPolicy
+from pipelines.net.fetch import FetchLimits
+from pipelines.vision.describe import DescribeConfig
+from pipelines.vision.features import FeaturesConfig
+from pipelines.vision.pipeline import VisionConfig
+from pipelines.vision.policy.blocklist import BlocklistError, read_blocklist
+from pipelines.vision.policy.contracts import ContentPolicy
+from storage.objects import ObjectStoreUnavailableError
+
+ALL_DONE, WITH_ERRORS, NOT_BEGUN, NOT_FINISHED = 0, 1, 2, 3
+
+GIB = 1024**3
+CANNOT_BEGIN = (ManifestError, OutputError, PlaceError, BlocklistError)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        access = _s3_access(options)
+        place = place_at(options.out, access)
+        with place.locked():
+            return _backfill(options, place, access)
+    except CANNOT_BEGIN as error:
+        _say(str(error))
+        return NOT_BEGUN
+    except (RunStoppedError, ObjectStoreUnavailableError, RayStartError) as error:
+        _say(f"{error} The same command goes on from here.")
+        return NOT_FINISHED
+    except KeyboardInterrupt:
+        _say("Interrupted. The same command goes on from here.")
+        return NOT_FINISHED
+
+
+def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> int:
+    manifest = read_manifest(
+        options.manifest, access, include=options.include, outside=place.address_of("")
+    )
+    rules = _source_rules(options, access)
+    policy = _content_policy(options)
+    with _ray(options.address):
+        profile = _profile(options)
+        output = begin_output(place, _kind(profile, options))
+        output.recover()
+        output.write_row_errors(manifest.errors)
+        if options.retry_errors:
+            _say(f"{output.forget_failures()} failed items are tried again.")
+        work = ItemWork(
+            out=place,
+            models=LocalModels(profile, options.models_dir),
+            profile=profile,
+            run=uuid.uuid4().hex,
+            rules=rules,
+            ingest=IngestConfig(segment_seconds=options.segment_seconds),
+            vision=VisionConfig(
+                describe=DescribeConfig(models=digest_of(profile, VISION_TASKS)),
+                features=FeaturesConfig(decode_threads=max(1, int(options.cpus_an_item))),
+                policy=policy,
+                boundary_weights=options.boundary_weights,
+            ),
+        )
+        _run(manifest, work, output, _pacing(options, profile))
+    place.delete_folder(WORK_FOLDER)
+    return _conclude(manifest, output)
+
+
+def _run(manifest: Manifest, work: ItemWork, output: Output, pacing: Pacing) -> None:
+    finished = output.finished()
+    waiting = [item for item in manifest.items if item.id not in finished]
+    before = len(manifest.items) - len(waiting)
+    _say(
+        f"{len(manifest.items)} items, {before} of them finished before; "
+        f"{len(manifest.errors)} bad rows; models: {work.profile}."
+    )
+    if not waiting:
+        return
+    started = time.monotonic()
+    tally = Tally(total=len(manifest.items), finished_before=before, started_seconds=started)
+    with told_to_stop() as stopping:
+        run_items(waiting, work, output, tally, pacing=pacing, say=_say, stopping=stopping)
+    now = time.monotonic()
+    _say(f"{tally.line(now)}; {spell_seconds(now - started)} in all.")
+
+
+def _conclude(manifest: Manifest, output: Output) -> int:
+    """Say what is in the output of this manifest; the exit status."""
+    finished = output.finished()
+    statuses = [finished[item.id] for item in manifest.items]
+    failed = sum(status is Status.FAILED for status in statuses)
+    _say(f"{len(statuses) - failed} completed, {failed} failed, {len(manifest.errors)} bad rows.")
+    return WITH_ERRORS if failed or manifest.errors else ALL_DONE
+
+
+@contextlib.contextmanager
+def _ray(address: str | None) -> Iterator[None]:
+    """Joined to the cluster at ``address``, or to one of this machine's own."""
+    import ray
+    import ray.data
+
+    for name in ("ray", "ray.data"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    local: dict[str, Any] = {} if address else {"include_dashboard": False}
+    start_ray(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **local)
+    let_go_of_datasets()
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def told_to_stop() -> Iterator[Callable[[], bool]]:
+    """Whether SIGINT or SIGTERM has come: what is ready is committed before the process ends.
+
+    The handler raises nothing: in the middle of a commit that would have the part written
+    once more, and other libraries' code might swallow it.
+    """
+    came = threading.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: came.set()) for number in numbers}
+    try:
+        yield came.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _profile(options: argparse.Namespace) -> str:
+    import ray
+
+    gpus = float(ray.cluster_resources().get("GPU", 0.0))
+    choice = choose_profile(options.profile, gpus=gpus, models_dir=options.models_dir)
+    if options.models_dir is not None:
+        missing = missing_checkpoints(choice.profile, options.models_dir)
+        if missing:
+            names = ", ".join(checkpoint.repository for checkpoint in missing)
+            raise OutputError(f"{options.models_dir} lacks weights of {choice.profile}: {names}.")
+    return choice.profile
+
+
+def _kind(profile: str, options: argparse.Namespace) -> dict[str, Any]:
+    """What results depend on: an output holds results of one kind."""
+    weights = options.boundary_weights
+    return {"profile": profile, "boundary_weights": weights.name if weights else None}
+
+
+def _pacing(options: argparse.Namespace, profile: str) -> Pacing:
+    gpus = options.gpus_an_item
+    if gpus is None:
+        gpus = sum(entry.gpus for entry in REGISTRY[profile].values())
+    return Pacing(
+        at_once=options.at_once,
+        cpus_an_item=options.cpus_an_item,
+        gpus_an_item=round(gpus, 3),
+        part_items=options.part_items,
+        part_seconds=options.part_seconds,
+        progress_seconds=options.progress_seconds,
+    )
+
+
+def _source_rules(options: argparse.Namespace, access: S3Access) -> SourceRules:
+    return SourceRules(
+        access=access,
+        addresses=AddressPolicy(allowed_networks=tuple(options.allow_network)),
+        limits=FetchLimits(max_bytes=options.max_bytes),
+        raw=RawConfig(decoders=dict(options.raw_decoder)),
+    )
+
+
+def _content_policy(options: argparse.Namespace) -> ContentPolicy:
+    if options.blocked_hashes is None:
+        return ContentPolicy()
+    return ContentPolicy(blocked_hashes=read_blocklist(options.blocked_hashes))
+
+
+def _s3_access(options: argparse.Namespace) -> S3Access:
+    """Addresses by options, secrets by the environment: the service's names, else boto3's."""
+    return S3Access(
+        endpoint_url=options.s3_endpoint_url,
+        region=options.s3_region,
+        access_key_id=os.environ.get("VAS_S3_ACCESS_KEY_ID"),
+        secret_access_key=os.environ.get("VAS_S3_SECRET_ACCESS_KEY"),
+    )
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{time.strftime('%H:%M:%S')}  {line}\n")
+    sys.stdout.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines.backfill",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("manifest", metavar="MANIFEST")
+    parser.add_argument("out", metavar="OUT")
+    _add_what(parser.add_argument_group("what is done"))
+    _add_where(parser.add_argument_group("sources"))
+    _add_how(parser.add_argument_group("pace"))
+    return parser
+
+
+def _add_what(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    models_dir = os.environ.get("VAS_MODELS_DIR")
+    add(
+        "--profile",
+        type=profile_named,
+        choices=["auto", *REGISTRY],
+        default="auto",
+        help="models; default: auto",
+    )
+    add(
+        "--models-dir",
+        type=Path,
+        default=Path(models_dir) if models_dir else None,
+        help="folder of weights, the same on every node; default: VAS_MODELS_DIR",
+    )
+    add("--boundary-weights", type=Path, help="weights of TransNetV2, which then finds the cuts")
+    add("--blocked-hashes", type=Path, help="pictures that are not permitted (vas policy hash)")
+    add("--segment-seconds", type=_positive, default=60.0, help="length of a video segment")
+    add("--retry-errors", action="store_true", help="try items again that failed")
+
+
+def _add_where(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--include",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="of a folder or prefix, only such file names count, e.g. '*.mp4'; may be repeated",
+    )
+    add("--s3-endpoint-url", default=os.environ.get("VAS_S3_ENDPOINT_URL"), help="else Amazon's")
+    add("--s3-region", default=os.environ.get("VAS_S3_REGION"))
+    add(
+        "--allow-network",
+        type=ip_network,
+        action="append",
+        default=[],
+        metavar="CIDR",
+        help="a private network that http(s) sources may lie in; may be repeated",
+    )
+    add("--max-bytes", type=int, default=100 * GIB, help="largest http(s) source")
+    add(
+        "--raw-decoder",
+        type=_raw_decoder,
+        action="append",
+        default=[],
+        metavar="FAMILY=COMMAND",
+        help="decodes camera RAW (r3d, braw, arri); COMMAND has {input} and {output}",
+    )
+
+
+def _add_how(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--address",
+        default=os.environ.get("RAY_ADDRESS"),
+        help="of a Ray cluster; default: RAY_ADDRESS, else a Ray of this machine's own",
+    )
+    add("--at-once", type=int, help="most items under way; default: what CPUs and GPUs carry")
+    add("--cpus-an-item", type=_positive, default=1.0, help="default: 1")
+    add("--gpus-an-item", type=float, help="default: what the profile's models take")
+    add("--part-items", type=int, default=50, help="items of a part, at most; default: 50")
+    add("--part-seconds", type=_positive, default=30.0, help="a part's longest wait; default: 30")
+    add("--progress-seconds", type=_positive, default=10.0, help="between lines; default: 10")
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if value <= 0:
+        raise ValueError(text)
+    return value
+
+
+def _raw_decoder(text: str) -> tuple[str, str]:
+    family, _, command = text.partition("=")
+    if family not in RAW_FAMILY_NAMES:
+        raise argparse.ArgumentTypeError(f"{family!r} is none of {', '.join(RAW_FAMILY_NAMES)}")
+    try:
+        command_words(command)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return family, command
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of Ray's outlive it, and now and then abort the interpreter while it tidies up: the
+    # exit status would be lost. All that must last has been written.
+    os._exit(status)

@@ -1,1 +1,0 @@
-"""What ``pipelines.backfill`` is made of: thousands of items through the pipelines, no database."""

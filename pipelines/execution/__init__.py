@@ -1,0 +1,1 @@
+"""How chains of stages run: on Ray Data or in this process, with progress and stops."""

@@ -1,0 +1,246 @@
+"""Running a Ray Data chain to its end: every row in gives rows out, or the stage fails by name."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pipelines.execution.memory import release_free_memory
+from pipelines.execution.progress import paced
+from pipelines.execution.ray_data import rows_as_they_come
+from pipelines.types import StageCode, StageError, StageStoppedError
+from storage.objects import ObjectStore, ObjectStoreUnavailableError, is_outage
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+Row = dict[str, Any]
+Step = Callable[[Row], Row]
+
+_LISTEN_SECONDS = 0.5
+_STOPPING_SECONDS = 3.0
+_ATTEMPTS = 2
+"""How often a step is tried on one row in one worker before its failure is final."""
+
+
+class Control(Protocol):
+    """How a running pipeline hears that it should stop, and tells how far it is."""
+
+    def check(self) -> None:
+        """Raise StageStoppedError if the work should stop."""
+        ...
+
+    def progress(self, fraction: float) -> None:
+        """Report progress of this stage, 0 to 1."""
+        ...
+
+
+@dataclass(slots=True)
+class FreeRun:
+    """A Control that never stops; keeps the reported fractions (notebooks, backfill, tests)."""
+
+    fractions: list[float] = field(default_factory=list)
+
+    def check(self) -> None:
+        return
+
+    def progress(self, fraction: float) -> None:
+        self.fractions.append(fraction)
+
+
+_STOP_NAME = "stop"
+
+
+def is_stop_marker(key: str) -> bool:
+    """Whether an object of a workspace tells tasks to stop."""
+    return key.rsplit("/", 1)[-1].startswith(_STOP_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSpan:
+    """A Control for a part of the work: it moves the whole's progress from ``start`` to ``end``."""
+
+    control: Control
+    start: float
+    end: float
+
+    @classmethod
+    def of_piece(cls, control: Control, position: int, pieces: int) -> ControlSpan:
+        """For one of several equal pieces."""
+        return cls(control, position / pieces, (position + 1) / pieces)
+
+    def check(self) -> None:
+        self.control.check()
+
+    def progress(self, fraction: float) -> None:
+        self.control.progress(self.start + fraction * (self.end - self.start))
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Where a job's intermediate objects live, and how its tasks hear that they should stop.
+
+    Picklable: it travels to every task. The stop marker is an object, so that it
+    reaches tasks on every node and outlives whoever set it.
+    """
+
+    store: ObjectStore
+    prefix: str
+    stop_name: str = _STOP_NAME
+    """Name of the marker: one a lease, so that a lost runner's stop is not its successor's."""
+
+    def key(self, name: str) -> str:
+        return f"{self.prefix}/{name}"
+
+    def request_stop(self) -> None:
+        self.store.write_bytes(self.key(self.stop_name), b"")
+
+    def clear_stop(self) -> None:
+        self.store.delete(self.key(self.stop_name))
+
+    def check(self) -> None:
+        """Raise StageStoppedError if a stop was requested; long steps ask about once a second."""
+        if self.store.exists(self.key(self.stop_name)):
+            raise StageStoppedError(self.prefix)
+
+
+def guarded(step: Step, *, name: str, code: StageCode) -> Step:
+    """1:1. ``step`` with its failures turned into rows: ``{"failure": {...}}``.
+
+    An exception inside a Ray Data chain would take the other rows with it and
+    arrive as text; as a row it keeps its code, and names the shard. What the step
+    freed is given back after each row: the workers of a service live for weeks.
+    """
+
+    def run(row: Row) -> Row:
+        try:
+            return attempts(row)
+        finally:
+            release_free_memory()
+
+    def attempts(row: Row) -> Row:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return step(row)
+            except StageStoppedError:
+                return {"failure": {"kind": "stopped", "code": str(code), "message": name}}
+            except StageError as error:
+                return {
+                    "failure": {"kind": "stage", "code": str(error.code), "message": error.message}
+                }
+            except Exception as error:
+                if attempt == _ATTEMPTS:
+                    kind = "store" if is_outage(error) else "stage"
+                    message = f"{name} failed: {type(error).__name__}: {error}"
+                    return {"failure": {"kind": kind, "code": str(code), "message": message}}
+        raise AssertionError("unreachable")
+
+    return run
+
+
+def run_chain(
+    dataset: Dataset,
+    control: Control,
+    *,
+    rows_expected: int,
+    progress_from: float = 0.0,
+    progress_to: float = 1.0,
+    at_once: int = 1,
+) -> list[Row]:
+    """Run ``dataset`` and return its rows in order of completion.
+
+    About ``at_once`` rows are under way at a time: between their ends, progress follows from it.
+    ``control`` is asked while no row comes, too: tasks that cannot begin, or never end, are then
+    ended. Raises StageStoppedError if a step met the stop marker or ``control`` says
+    so, StageError with the failed step's code, StageError with
+    PROCESSING_FAILED if rows went missing, and ObjectStoreUnavailableError if
+    the store was away for a step, or a disk full: nobody's fault, worth another try later.
+    """
+    with contextlib.closing(rows_as_they_come(dataset, _LISTEN_SECONDS)) as rows:
+        try:
+            return collected(
+                _heeding(rows, control),
+                control,
+                rows_expected=rows_expected,
+                progress_from=progress_from,
+                progress_to=progress_to,
+                at_once=at_once,
+            )
+        except StageStoppedError:
+            _let_end(rows)
+            raise
+
+
+def _let_end(rows: Iterator[Row | None]) -> None:
+    """Tasks that hear of a stop end in order; what does not is ended when ``rows`` are closed."""
+    deadline = time.monotonic() + _STOPPING_SECONDS
+    for _ in rows:
+        if time.monotonic() > deadline:
+            return
+
+
+def _heeding(rows: Iterator[Row | None], control: Control) -> Iterator[Row]:
+    for row in rows:
+        if row is None:
+            control.check()
+        else:
+            yield row
+
+
+def collected(
+    done: Iterable[Row],
+    control: Control,
+    *,
+    rows_expected: int,
+    progress_from: float = 0.0,
+    progress_to: float = 1.0,
+    at_once: int = 1,
+) -> list[Row]:
+    """The rows of ``done`` as they come, with progress. Raises as ``run_chain`` does."""
+    control.check()
+    rows: list[Row] = []
+    span = (progress_from, progress_to)
+    with paced(control.progress, rows_expected, *span, at_once=at_once) as progress:
+        for row in done:
+            control.check()
+            _raise_failure(row)
+            rows.append(row)
+            progress.row_ended()
+    if len(rows) != rows_expected:
+        message = f"{rows_expected} shards went in, {len(rows)} came out."
+        raise StageError(StageCode.PROCESSING_FAILED, message)
+    return rows
+
+
+def _raise_failure(row: Row) -> None:
+    failure = row.get("failure")
+    if failure is None:
+        return
+    if failure["kind"] == "stopped":
+        raise StageStoppedError(failure["message"])
+    if failure["kind"] == "store":
+        raise ObjectStoreUnavailableError(failure["message"])
+    raise StageError(StageCode(failure["code"]), failure["message"])
+
+
+def timed(seconds: dict[str, float], name: str) -> _Timer:
+    """Add the wall time of a ``with`` block to ``seconds[name]``."""
+    return _Timer(seconds, name)
+
+
+@dataclass(slots=True)
+class _Timer:
+    seconds: dict[str, float]
+    name: str
+    _start: float = 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds[self.name] = (
+            self.seconds.get(self.name, 0.0) + time.perf_counter() - self._start
+        )

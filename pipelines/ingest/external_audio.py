@@ -1,0 +1,232 @@
+"""Separate audio: what the files beside a video hold, and which tracks they become.
+
+Each file is probed like any media, a WAV file's labels are read, and its tracks
+are decided: one a file, or one a channel. A file that cannot be used fails its
+own track; where that leaves none, the stage fails. ``pipelines.ingest.external_tracks``
+then takes the tracks out and puts them in their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipelines.codec import from_json
+from pipelines.execution.chain import Control, ControlSpan, Workspace
+from pipelines.ingest.pipeline import IngestConfig, TrackPick, probe_source
+from pipelines.ingest.probe import ProbeLimits
+from pipelines.ingest.sync.labels import SoundLabels
+from pipelines.ingest.sync.placement import CannotPlaceError, Clocks, SyncMode, start_by_rule
+from pipelines.ingest.sync.timecode import DayTime, from_labels, parse_timecode
+from pipelines.sandbox.confinement import Allowance
+from pipelines.sandbox.parent import Task, TaskCrashedError, TaskRefusedError, run_confined
+from pipelines.types import AudioStream, MediaInfo, StageCode, StageError
+
+_LABEL_SECONDS = 30
+_USUAL_FRAME_RATE = 25.0
+_MOST_TRACKS = 512
+"""16 files of 32 channels."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeparateFile:
+    """A separate audio file as it was asked for; ``key`` is where it lies.
+
+    ``problem`` says why it could not be brought there, if it could not.
+    """
+
+    key: str
+    name: str
+    label: str | None = None
+    sync_mode: SyncMode = SyncMode.AUTO
+    offset_ms: int | None = None
+    per_channel: bool = False
+    channels: tuple[int, ...] | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The video that separate sound belongs to."""
+
+    key: str
+    media: MediaInfo
+
+    @property
+    def frame_rate(self) -> float:
+        """Of the pictures; a usual one for timecodes of sound that stands beside none."""
+        return _USUAL_FRAME_RATE if self.media.video is None else self.media.video.frame_rate
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """A file that was looked at: what it holds and what becomes of it, or why nothing does."""
+
+    file: SeparateFile
+    picks: tuple[TrackPick, ...]
+    media: MediaInfo | None = None
+    start_seconds: float | None = None
+    """Where it begins on the video's timeline; None where only listening can tell."""
+    problem: str | None = None
+
+    @property
+    def by_ear(self) -> bool:
+        """Whether it must be heard against the camera's sound."""
+        return self.problem is None and self.start_seconds is None
+
+
+def survey_sounds(
+    files: Sequence[SeparateFile],
+    picture: Picture,
+    *,
+    workspace: Workspace,
+    config: IngestConfig,
+    control: Control,
+) -> tuple[Sound, ...]:
+    """What the files hold. Raises StageError EXTERNAL_AUDIO_FAILED if none can be used."""
+    look = _Look(workspace, config, control, picture)
+    start = look.start_of_picture(files)
+    sounds = tuple(
+        replace(look, control=ControlSpan.of_piece(control, index, len(files))).at(file, start)
+        for index, file in enumerate(files)
+    )
+    problems = [sound.problem for sound in sounds if sound.problem is not None]
+    if len(problems) == len(sounds):
+        raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, problems[0])
+    if sum(len(sound.picks) for sound in sounds) > _MOST_TRACKS:
+        message = f"The separate audio files make more than {_MOST_TRACKS} tracks."
+        raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, message)
+    return sounds
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Looks at files, one after the other."""
+
+    workspace: Workspace
+    config: IngestConfig
+    control: Control
+    picture: Picture
+
+    def start_of_picture(self, files: Sequence[SeparateFile]) -> DayTime | None:
+        """When the video begins by its own clock; not asked where no file goes by that."""
+        if all(file.sync_mode is SyncMode.OFFSET for file in files):
+            return None
+        media = self.picture.media
+        timecode = parse_timecode(media.timecode, self.picture.frame_rate)
+        return timecode or from_labels(self.labels(self.picture.key, media))
+
+    def at(self, file: SeparateFile, picture_start: DayTime | None) -> Sound:
+        """One file, with what is wrong with it."""
+        self.control.check()
+        try:
+            return self._usable(file, picture_start)
+        except CannotPlaceError as error:
+            problem = str(error)
+        except StageError as error:
+            problem = error.message
+        name = file.label or file.name
+        return Sound(file, (TrackPick(0, name),), problem=blaming(file, problem))
+
+    def _usable(self, file: SeparateFile, picture_start: DayTime | None) -> Sound:
+        if file.problem is not None:
+            raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, file.problem)
+        store, picture = self.workspace.store, self.picture
+        media = probe_source(file.key, store=store, config=self.config, control=self.control)
+        labels = self.labels(file.key, media)
+        picks = picks_of(file, media, labels)
+        own = from_labels(labels) or parse_timecode(media.timecode, picture.frame_rate)
+        seconds = picture.media.duration_seconds
+        clocks = Clocks(own, media.duration_seconds, picture_start, seconds)
+        start = start_by_rule(file.sync_mode, file.offset_ms, clocks)
+        return Sound(file, picks, media, start)
+
+    def labels(self, key: str, media: MediaInfo) -> SoundLabels:
+        """A WAV file's labels, read in a confined child process; none of any other file."""
+        if media.container != "wav":
+            return SoundLabels()
+        with self.workspace.store.local_copy(key) as path:
+            return _read_labels(path.resolve(), self.config.limits, self.control.check)
+
+
+def blaming(file: SeparateFile, message: str) -> str:
+    """The message with the file that it is about."""
+    return f"Audio file {file.name}: {message}"
+
+
+def _read_labels(path: Path, limits: ProbeLimits, check: Callable[[], None]) -> SoundLabels:
+    task = Task(
+        name="labels",
+        arguments={"path": str(path)},
+        allowance=Allowance(limits.memory_bytes, _LABEL_SECONDS, file_bytes=0),
+        wall_seconds=_LABEL_SECONDS,
+        readable=(path,),
+    )
+    try:
+        return from_json(SoundLabels, run_confined(task, check=check))
+    except (TaskRefusedError, TaskCrashedError) as error:
+        raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, str(error)) from error
+
+
+def picks_of(file: SeparateFile, media: MediaInfo, labels: SoundLabels) -> tuple[TrackPick, ...]:
+    """The tracks that a file becomes; channels count on through all of its streams."""
+    if not media.audio:
+        raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, "It holds no sound that can be decoded.")
+    places = [
+        (stream.index, channel) for stream in media.audio for channel in range(stream.channels)
+    ]
+    chosen = list(dict.fromkeys(file.channels if file.channels is not None else range(len(places))))
+    beyond = [channel for channel in chosen if channel >= len(places)]
+    if beyond:
+        message = f"Channel {beyond[0]} was asked for, but it has {len(places)}, counted from 0."
+        raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, message)
+    if file.per_channel:
+        return tuple(_channel_pick(file, labels, places[channel], channel) for channel in chosen)
+    return (_mixed_pick(file, media, labels, [(*places[channel], channel) for channel in chosen]),)
+
+
+def _channel_pick(
+    file: SeparateFile, labels: SoundLabels, place: tuple[int, int], channel: int
+) -> TrackPick:
+    name = file.label or labels.name_of(channel) or file.name
+    return TrackPick(place[0], f"{name} ch{channel}", (place[1],))
+
+
+def _mixed_pick(
+    file: SeparateFile,
+    media: MediaInfo,
+    labels: SoundLabels,
+    places: Sequence[tuple[int, int, int]],
+) -> TrackPick:
+    """One track of a file: its first stream, or the chosen channels of one stream mixed."""
+    first = media.audio[0]
+    named = {labels.name_of(channel) for _, _, channel in places}
+    own = named.pop() if len(named) == 1 else None
+    name = file.label or own or file.name
+    if file.channels is None:
+        return TrackPick(first.index, name)
+    streams = {stream for stream, _, _ in places}
+    if len(streams) > 1:
+        message = (
+            "The channels that were asked for lie in several of its streams and cannot be mixed; "
+            "ask for perChannelTranscription."
+        )
+        raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, message)
+    return TrackPick(streams.pop(), name, tuple(channel for _, channel, _ in places))
+
+
+def with_sounds(media: MediaInfo, sounds: Sequence[Sound]) -> MediaInfo:
+    """``media`` with the separate tracks in the place of its own sound."""
+    tracks = [
+        AudioStream(index, stream.codec, stream.sample_rate_hz, 1, stream.language, pick.name)
+        for index, (stream, pick) in enumerate(
+            (stream, pick)
+            for sound in sounds
+            if sound.media is not None
+            for pick in sound.picks
+            for stream in sound.media.audio
+            if stream.index == pick.stream_index
+        )
+    ]
+    return replace(media, audio=tuple(tracks))

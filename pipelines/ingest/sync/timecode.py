@@ -1,0 +1,114 @@
+"""Start times on a clock of the day: SMPTE timecodes (ST 12-1) and sample counts since midnight.
+
+A timecode counts frames; what it says of time follows from the true frame rate.
+At 29.97 frames a second the non-drop count is slow by 3.6 s an hour, and the
+drop-frame count leaves out two numbers a minute, except every tenth. A day of
+timecode ends at its own midnight, whatever the sun does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from pipelines.ingest.sync.labels import SoundLabels
+
+_TIMECODE = re.compile(r"^(\d{2}):(\d{2}):(\d{2})([:;.,])(\d{2,3})$")
+_RATE = re.compile(r"[0-9]{1,9}(?:/[0-9]{1,9}|\.[0-9]{1,9})?")
+"""Not all that Fraction reads: 1e999999999 would keep it busy for days."""
+_DROP_MARKS = ";,."
+_SECONDS_A_DAY = 86_400
+_NOMINAL_RATES = (24, 25, 30, 48, 50, 60, 100, 120)
+_NTSC_RATES = (24, 30, 48, 60, 120)
+_DROPPED_A_MINUTE = {30: 2, 60: 4, 120: 8}
+_TOLERATED_SHARE = 0.02
+"""Measured rates of uneven streams are this far off the rate that their timecode counts in."""
+
+_NTSC = Fraction(1000, 1001)
+
+
+@dataclass(frozen=True, slots=True)
+class DayTime:
+    """A moment on a clock that starts again after ``day_seconds``."""
+
+    seconds: Fraction
+    day_seconds: Fraction = Fraction(_SECONDS_A_DAY)
+
+
+def rate_near(frames_per_second: float, *, drop_frame: bool = False) -> Fraction | None:
+    """The exact standard rate nearest to a measured one; None where none is near."""
+    rates = [Fraction(rate) * _NTSC for rate in _NTSC_RATES]
+    if not drop_frame:
+        rates += [Fraction(rate) for rate in _NOMINAL_RATES]
+    else:
+        rates = [rate for rate in rates if round(rate) in _DROPPED_A_MINUTE]
+    nearest = min(rates, key=lambda rate: abs(float(rate) - frames_per_second))
+    off = abs(float(nearest) - frames_per_second)
+    return nearest if off <= _TOLERATED_SHARE * float(nearest) else None
+
+
+def parse_rate(text: str | None) -> Fraction | None:
+    """``30000/1001``, ``25`` or ``29.97`` as an exact rate; None for anything else."""
+    written = (text or "").strip()
+    if not _RATE.fullmatch(written):
+        return None
+    try:
+        value = Fraction(written)
+    except ZeroDivisionError:
+        return None
+    return rate_near(float(value)) if value > 0 else None
+
+
+def parse_timecode(text: str | None, frames_per_second: float) -> DayTime | None:
+    """The moment that a timecode names, counted at about this rate; None if it names none."""
+    match = _TIMECODE.match((text or "").strip())
+    if match is None:
+        return None
+    hours, minutes, seconds, frames = (int(match[index]) for index in (1, 2, 3, 5))
+    drop = match[4] in _DROP_MARKS
+    rate = rate_near(frames_per_second, drop_frame=drop)
+    if rate is None or hours > 23 or minutes > 59 or seconds > 59 or frames >= round(rate):
+        return None
+    whole = ((hours * 60 + minutes) * 60 + seconds) * round(rate) + frames
+    count = whole - _dropped(hours * 60 + minutes, rate, drop)
+    return DayTime(count / rate, _day(rate, drop))
+
+
+def _dropped(minutes: int, rate: Fraction, drop: bool) -> int:
+    """Frame numbers left out in the first ``minutes`` of the day."""
+    return _DROPPED_A_MINUTE[round(rate)] * (minutes - minutes // 10) if drop else 0
+
+
+def _day(rate: Fraction, drop: bool) -> Fraction:
+    return (_SECONDS_A_DAY * round(rate) - _dropped(24 * 60, rate, drop)) / rate
+
+
+def from_labels(labels: SoundLabels) -> DayTime | None:
+    """The moment of a WAV file's first sample; None where it does not say.
+
+    A count of 0 without a timecode rate beside it is what programs write that
+    know no time: it counts as none.
+    """
+    if labels.time_reference is None or not labels.sample_rate_hz:
+        return None
+    rate = parse_rate(labels.timecode_rate)
+    if labels.time_reference == 0 and rate is None:
+        return None
+    day = Fraction(_SECONDS_A_DAY) if rate is None else _labelled_day(rate, labels.drop_frame)
+    seconds = Fraction(labels.time_reference, labels.sample_rate_hz)
+    return DayTime(seconds, day) if seconds < 2 * day else None
+
+
+def _labelled_day(rate: Fraction, drop_frame: bool) -> Fraction:
+    return _day(rate, drop_frame and round(rate) in _DROPPED_A_MINUTE)
+
+
+def seconds_after(moment: DayTime, start: DayTime) -> float:
+    """How long after ``start`` it is, by the shorter way around midnight; negative: before.
+
+    The day is that of ``start`` (the video): recorders that chase a timecode wrap with it.
+    """
+    day = start.day_seconds
+    difference = (moment.seconds - start.seconds) % day
+    return float(difference - day if difference > day / 2 else difference)

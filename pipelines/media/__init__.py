@@ -1,0 +1,1 @@
+"""Reading media: frames in sequence and at chosen times, audio, timestamps."""

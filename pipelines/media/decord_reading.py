@@ -1,0 +1,118 @@
+"""Pictures of a segment read by decord. Runs in a confined child process.
+
+decord brings an FFmpeg of 2018 that is no longer looked after, and bitstreams are whatever
+somebody sent: where it crashes, hangs or grows, only the child ends, and PyAV reads instead.
+Pictures go to the parent one at a time through shared memory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import av
+import av.error
+import decord
+import numpy as np
+
+from pipelines.media.decoding import chosen_stream
+from pipelines.media.decord_child import DecordUnsuitableError
+from pipelines.media.files import OPEN_OPTIONS
+from pipelines.media.timestamps import rounded_ms
+
+Values = dict[str, Any]
+
+_DECORD_THREADS = 1
+"""decord decodes ahead without bound (decord#157); one thread keeps that small."""
+_TIME_TOLERANCE_MS = 5.0
+_DEEP_FORMAT = re.compile(r"p(9|10|12|14|16)(le|be)$")
+_BATCH_BYTES = 48 * 1024 * 1024
+
+
+def read_pictures(order: Values, emit: Callable[[Values], None]) -> Values:
+    """Read pictures as ``order`` says: ``{path, stream_index, origin_ms, times_ms, memory}``.
+
+    Each is written as RGB to the file descriptor ``memory`` and announced as
+    ``{time_ms, height, width}``. Returns ``{"unsuitable": None}``, or why decord
+    is not the one to read this file.
+    """
+    try:
+        _read(Path(order["path"]), order, emit)
+    except DecordUnsuitableError as error:
+        return {"unsuitable": str(error)}
+    return {"unsuitable": None}
+
+
+def _read(path: Path, order: Values, emit: Callable[[Values], None]) -> None:
+    frame_times_ms = _packet_times_ms(path, order["stream_index"], order["origin_ms"])
+    known = sorted(set(order["times_ms"]) & set(frame_times_ms))
+    if not known:
+        return
+    indices = [bisect_left(frame_times_ms, time_ms) for time_ms in known]
+    try:
+        reader = decord.VideoReader(str(path), ctx=decord.cpu(0), num_threads=_DECORD_THREADS)
+        _check_numbering(reader, frame_times_ms, indices)
+        size = 1
+        while indices:
+            pictures = reader.get_batch(indices[:size]).asnumpy()
+            for time_ms, picture in zip(known, pictures, strict=False):
+                _hand_over(picture, time_ms, order["memory"], emit)
+            known, indices = known[size:], indices[size:]
+            size = max(1, _BATCH_BYTES // pictures[0].nbytes)
+    except decord.DECORDError as error:
+        raise DecordUnsuitableError(str(error)[:200]) from error
+
+
+def _hand_over(
+    picture: np.ndarray[Any, np.dtype[np.uint8]],
+    time_ms: int,
+    memory: int,
+    emit: Callable[[Values], None],
+) -> None:
+    data = memoryview(np.ascontiguousarray(picture).data).cast("B")
+    written = 0
+    while written < len(data):
+        written += os.pwrite(memory, data[written:], written)
+    emit({"time_ms": time_ms, "height": picture.shape[0], "width": picture.shape[1]})
+
+
+def _check_numbering(
+    reader: decord.VideoReader, frame_times_ms: Sequence[int], indices: Sequence[int]
+) -> None:
+    """Raise unless decord numbers the frames as their packets' times do.
+
+    Its times are seconds from its first frame, in single precision.
+    """
+    if len(reader) != len(frame_times_ms):
+        message = f"{len(reader)} frames instead of {len(frame_times_ms)}"
+        raise DecordUnsuitableError(message)
+    own_ms = reader.get_frame_timestamp([0, *indices])[:, 0].astype(np.float64) * 1000
+    expected_ms = np.array([frame_times_ms[index] for index in (0, *indices)])
+    late_ms = (own_ms - own_ms[0]) - (expected_ms - expected_ms[0])
+    if own_ms[0] < 0 or float(np.abs(late_ms).max()) > _TIME_TOLERANCE_MS:
+        raise DecordUnsuitableError("frames are numbered differently")
+
+
+def _packet_times_ms(path: Path, stream_index: int, origin_ms: int) -> list[int]:
+    """Times of the file's pictures in order, read from packets without decoding.
+
+    Raises DecordUnsuitableError for more than 8 bits a sample: decord's FFmpeg
+    converts these to RGB otherwise than PyAV's.
+    """
+    with av.open(str(path), options=OPEN_OPTIONS) as container:
+        stream = chosen_stream(container, stream_index)
+        if _DEEP_FORMAT.search(stream.codec_context.pix_fmt or ""):
+            raise DecordUnsuitableError(stream.codec_context.pix_fmt)
+        packets = container.demux(stream)
+        try:
+            return sorted(
+                rounded_ms(packet.pts, packet.time_base) - origin_ms
+                for packet in packets
+                if packet.pts is not None and packet.time_base is not None
+            )
+        except av.error.FFmpegError as error:
+            raise DecordUnsuitableError(str(error)) from error

@@ -1,0 +1,1 @@
+"""Requests that leave the service: checked addresses, pinned connections, bounded downloads."""

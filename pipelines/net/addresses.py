@@ -1,0 +1,343 @@
+"""Which addresses the service may talk to: rules on URLs, host names and IP addresses. No I/O.
+
+The text of a URL is judged here before any request is made; what its host name
+resolves to is judged by the same policy when a connection is opened
+(``pipelines.net.safe_http``). Both are needed: the first gives clients a
+clear answer at once, the second is what holds.
+
+Hosts are read as browsers read them (WHATWG URL Standard, "host parsing"):
+percent-decoded, mapped by UTS #46, and as an IPv4 address in any of inet_aton's
+forms where the last label is a number.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address
+from urllib.parse import quote, unquote_to_bytes, urljoin
+
+import idna
+
+from pipelines.net.address_ranges import (
+    GLOBAL_IPV6,
+    INTERNAL_SUFFIXES,
+    ISATAP_MARKS,
+    METADATA_ADDRESSES,
+    METADATA_NAMES,
+    REFUSED_IPV4,
+    REFUSED_IPV6,
+    IPAddress,
+    IPNetwork,
+)
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+MAX_URL_LENGTH = 8192
+"""Characters. Signed storage links with session tokens reach about 2,500."""
+MAX_CALLBACK_URL_LENGTH = 2048
+
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<rest>[^#]*)")
+"""RFC 3986, appendix B, for URLs with an authority; the fragment is left out."""
+
+_FORBIDDEN = re.compile(r"[\x00-\x20\x7f-\xa0\\\s\ufeff\ufffe\uffff]")
+"""Control characters, white space and backslashes, which parsers disagree on."""
+
+_HOST_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_PORT = re.compile(r"[0-9]{1,5}")
+
+
+class UrlError(ValueError):
+    """A URL is refused; the message is a clause without the URL's own text."""
+
+
+class InvalidUrlError(UrlError):
+    """Not an absolute http or https URL."""
+
+
+class UrlNotAllowedError(UrlError):
+    """It points, or leads, to an address or a host that the service must not talk to."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressPolicy:
+    """What the operator allows beyond the public internet, and refuses of it. Picklable.
+
+    ``allowed_networks`` opens private networks: their literal addresses, and
+    host names (internal ones too) all of whose addresses lie in them.
+    ``refused_networks`` closes networks that are public by their numbers but the
+    operator's own, a NAT64 prefix for example; it wins over all else.
+    """
+
+    allowed_networks: tuple[IPNetwork, ...] = ()
+    refused_networks: tuple[IPNetwork, ...] = ()
+    allow_http_callbacks: bool = False
+
+    def allows_explicitly(self, address: IPAddress) -> bool:
+        """Whether ``address`` lies in an allowed network and nothing else forbids it."""
+        if address in METADATA_ADDRESSES or _within(address, self.refused_networks):
+            return False
+        return _within(address, self.allowed_networks)
+
+    def permits(self, address: IPAddress) -> bool:
+        """Whether the service may connect to ``address``."""
+        if _has_zone(address) or _within(address, self.refused_networks):
+            return False
+        return self.allows_explicitly(address) or is_public_address(address)
+
+
+PUBLIC_ONLY = AddressPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedUrl:
+    """A URL that passed: canonical ASCII, no user-info, no fragment, the port explicit."""
+
+    scheme: str
+    host: str
+    """A lower-case ASCII name, dotted IPv4, or IPv6 without brackets."""
+    port: int
+    target: str
+    """Path and query as the request line carries them."""
+    address: IPAddress | None = field(default=None)
+    """The host, where it is a literal address."""
+
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        """Scheme, host and port: what credentials belong to."""
+        return self.scheme, self.host, self.port
+
+    @property
+    def url(self) -> str:
+        """The canonical text."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port == DEFAULT_PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{host}{port}{self.target}"
+
+
+def is_public_address(address: IPAddress | str) -> bool:
+    """Whether ``address`` is a global unicast address with no private meaning.
+
+    Text that is no IP address, or names a zone, is not public.
+    """
+    if isinstance(address, str):
+        try:
+            address = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+    if isinstance(address, IPv4Address):
+        return not _within(address, REFUSED_IPV4)
+    if _has_zone(address) or address not in GLOBAL_IPV6 or _within(address, REFUSED_IPV6):
+        return False
+    return (int(address) >> 32) & 0xFFFF_FFFF not in ISATAP_MARKS
+
+
+def check_url_text(
+    url: str,
+    *,
+    schemes: Iterable[str] = ("http", "https"),
+    policy: AddressPolicy = PUBLIC_ONLY,
+) -> ParsedUrl:
+    """Read ``url`` and judge all that its text shows; nothing is resolved.
+
+    Raises InvalidUrlError where it is not an absolute URL of one of ``schemes``,
+    UrlNotAllowedError where it names a private address or an internal host, or
+    carries user-info.
+    """
+    found = _URL.fullmatch(_plain_text(url).partition("#")[0])
+    if found is None or found["scheme"].lower() not in schemes:
+        raise InvalidUrlError(f"it is not an absolute {' or '.join(schemes)} URL")
+    scheme = found["scheme"].lower()
+    if "@" in found["authority"]:
+        raise UrlNotAllowedError("it carries a user name or password")
+    host_text, port = _split_authority(found["authority"], DEFAULT_PORTS[scheme])
+    host, address = read_host(host_text)
+    check_host(host, address, policy)
+    return ParsedUrl(scheme, host, port, _target(found["rest"]), address)
+
+
+def check_redirect(
+    base: ParsedUrl, location: str, *, policy: AddressPolicy = PUBLIC_ONLY
+) -> ParsedUrl:
+    """Where a ``Location`` header leads from ``base``, judged like any other URL.
+
+    Spaces are forgiven (they are common in unencoded file names). Raises as
+    ``check_url_text`` does.
+    """
+    reference = _plain_text(location.strip(" ").replace(" ", "%20"))
+    try:
+        joined = urljoin(base.url, reference)
+    except ValueError:
+        raise InvalidUrlError("it is not an absolute http or https URL") from None
+    return check_url_text(joined, policy=policy)
+
+
+def check_callback_url(
+    url: str, *, policy: AddressPolicy = PUBLIC_ONLY, standard_port_only: bool = False
+) -> ParsedUrl:
+    """The rule for callbacks: https to a public host; port 443 where ``standard_port_only``.
+
+    A policy with ``allow_http_callbacks`` lifts the rules on scheme and port.
+    Raises as ``check_url_text`` does.
+    """
+    if len(url) > MAX_CALLBACK_URL_LENGTH:
+        raise InvalidUrlError(f"it has more than {MAX_CALLBACK_URL_LENGTH} characters")
+    schemes = ("http", "https") if policy.allow_http_callbacks else ("https",)
+    parsed = check_url_text(url, schemes=schemes, policy=policy)
+    if standard_port_only and not policy.allow_http_callbacks and parsed.port != 443:
+        raise UrlNotAllowedError("its port is not 443")
+    return parsed
+
+
+def read_host(text: str) -> tuple[str, IPAddress | None]:
+    """The canonical host of a URL, and the address where it is one.
+
+    ``text`` keeps the brackets of an IPv6 address. Raises InvalidUrlError, and
+    UrlNotAllowedError for an IPv6 address with a zone.
+    """
+    if text.startswith("["):
+        address: IPAddress = _read_ipv6(text)
+        return str(address), address
+    name = _ascii_name(_percent_decoded(text)).removesuffix(".")
+    if not _HOST_NAME.fullmatch(name):
+        raise InvalidUrlError("its host is not a valid name")
+    if _NUMBER.fullmatch(name.rpartition(".")[2]):
+        address = _read_ipv4(name)
+        return str(address), address
+    return name, None
+
+
+def check_host(host: str, address: IPAddress | None, policy: AddressPolicy) -> None:
+    """Judge a canonical host by itself; raise UrlNotAllowedError."""
+    if address is not None:
+        if not policy.permits(address):
+            raise UrlNotAllowedError("it points to a private or reserved address")
+    elif host in METADATA_NAMES or (is_internal_name(host) and not policy.allowed_networks):
+        raise UrlNotAllowedError("it points to an internal host name")
+
+
+def check_answers(
+    host: str, answers: Iterable[str], policy: AddressPolicy
+) -> tuple[IPAddress, ...]:
+    """The addresses that ``host`` resolved to, in order, if every one of them may be used.
+
+    An internal name must lie wholly in the operator's networks: that public DNS
+    answers for it makes it no public host. Raises UrlNotAllowedError.
+    """
+    allowed = policy.allows_explicitly if is_internal_name(host) else policy.permits
+    addresses = tuple(dict.fromkeys(_answer(text) for text in answers))
+    if not addresses or not all(allowed(address) for address in addresses):
+        raise UrlNotAllowedError("its host does not lie on the public internet")
+    return addresses
+
+
+def is_internal_name(host: str) -> bool:
+    """Whether a canonical host name has meaning only inside somebody's network."""
+    labels = host.split(".")
+    if len(labels) == 1 or host in METADATA_NAMES:
+        return True
+    return any(".".join(labels[start:]) in INTERNAL_SUFFIXES for start in range(len(labels)))
+
+
+def _within(address: IPAddress, networks: Iterable[IPNetwork]) -> bool:
+    return any(address in network for network in networks)
+
+
+def _has_zone(address: IPAddress) -> bool:
+    return isinstance(address, IPv6Address) and address.scope_id is not None
+
+
+def _answer(text: str) -> IPAddress:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        raise UrlNotAllowedError("its host has an address that cannot be read") from None
+
+
+def _plain_text(url: str) -> str:
+    if len(url) > MAX_URL_LENGTH:
+        raise InvalidUrlError(f"it is longer than {MAX_URL_LENGTH} characters")
+    if _FORBIDDEN.search(url) or not _encodable(url):
+        raise InvalidUrlError("it holds a character that no URL may hold")
+    return url
+
+
+def _encodable(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _split_authority(authority: str, default_port: int) -> tuple[str, int]:
+    """Host (with brackets) and port."""
+    host, colon, port = authority.rpartition(":")
+    if not colon or "]" in port:
+        host, port = authority, ""
+    if not host:
+        raise InvalidUrlError("it has no host")
+    if not port:
+        return host, default_port
+    if not _PORT.fullmatch(port) or not 0 < int(port) <= 65_535:
+        raise InvalidUrlError("its port is not a number from 1 to 65535")
+    return host, int(port)
+
+
+def _target(rest: str) -> str:
+    """Path and query; what is not ASCII is percent-encoded, what is encoded stays as it is."""
+    encoded = quote(rest, safe="/?%:@!$&'()*+,;=-._~[]|")
+    return encoded if encoded.startswith("/") else f"/{encoded}"
+
+
+def _percent_decoded(text: str) -> str:
+    try:
+        decoded = unquote_to_bytes(text).decode("utf-8") if "%" in text else text
+    except UnicodeDecodeError:
+        raise InvalidUrlError("its host is not a valid name") from None
+    if _FORBIDDEN.search(decoded):
+        raise InvalidUrlError("its host is not a valid name")
+    return decoded
+
+
+def _ascii_name(text: str) -> str:
+    """``text`` by UTS #46, non-transitional: full-width, circled, ideographic forms end here."""
+    if text.isascii():
+        return text.lower()
+    try:
+        mapped = idna.uts46_remap(text, std3_rules=False, transitional=False)
+        return mapped if mapped.isascii() else idna.encode(mapped).decode("ascii")
+    except (idna.IDNAError, UnicodeError):
+        raise InvalidUrlError("its host is not a valid international name") from None
+
+
+def _read_ipv6(text: str) -> IPv6Address:
+    if not text.endswith("]"):
+        raise InvalidUrlError("its host is not a valid IPv6 address")
+    bare, percent, _zone = text[1:-1].partition("%")
+    try:
+        address = IPv6Address(bare)
+    except ValueError:
+        raise InvalidUrlError("its host is not a valid IPv6 address") from None
+    if percent:
+        raise UrlNotAllowedError("it points to an address on one link of this machine")
+    return address
+
+
+def _read_ipv4(name: str) -> IPv4Address:
+    """The WHATWG "IPv4 parser", which accepts what inet_aton does: 127.1, 0x7f.1, 2130706433."""
+    parts = name.split(".")
+    if len(parts) > 4 or not all(_NUMBER.fullmatch(part) for part in parts):
+        raise InvalidUrlError("its host is not a valid IPv4 address")
+    *heads, last = [_read_number(part) for part in parts]
+    if any(head > 255 for head in heads) or last >= 256 ** (5 - len(parts)):
+        raise InvalidUrlError("its host is not a valid IPv4 address")
+    high = sum(head << (24 - 8 * position) for position, head in enumerate(heads))
+    return IPv4Address(high + last)
+
+
+def _read_number(part: str) -> int:
+    try:
+        if part.startswith("0x"):
+            return int(part[2:] or "0", 16)
+        return int(part, 8 if len(part) > 1 and part.startswith("0") else 10)
+    except ValueError:
+        raise InvalidUrlError("its host is not a valid IPv4 address") from None

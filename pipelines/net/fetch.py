@@ -1,0 +1,368 @@
+"""Fetching a source by its URL into the object store: checked, bounded, resumed.
+
+Every connection goes through ``safe_http``; every redirect is judged like the
+first URL. A broken connection is taken up where it ended if the source can show
+that the file is still the same, else the download starts over. Sentences of
+errors name neither hosts nor addresses nor credentials.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import BinaryIO, NoReturn
+
+import httpx
+
+from pipelines.execution.chain import Control
+from pipelines.net.addresses import (
+    AddressPolicy,
+    InvalidUrlError,
+    ParsedUrl,
+    UrlError,
+    check_redirect,
+    check_url_text,
+)
+from pipelines.net.connection_rules import TransportLimits
+from pipelines.net.fetch_failures import (
+    BrokenDownloadError,
+    fail,
+    failures_of_transport,
+    refuse_status,
+)
+from pipelines.net.fetch_responses import (
+    content_range,
+    content_type,
+    declared_bytes,
+    file_name_hint,
+    is_encoded,
+    validator,
+)
+from pipelines.net.safe_http import Resolver, SafeTransport, system_addresses
+from pipelines.net.share_links import Provider, direct_download_url
+from pipelines.types import StageCode, StageError
+from storage.objects import ObjectStore
+
+_ASK_SECONDS = 0.5
+"""How often the control is asked whether to stop, and hears of progress."""
+
+_LONGEST_PAUSE_SECONDS = 60.0
+_RENEWING_BYTES = 1 << 20
+"""New bytes after which the count of failed attempts starts again."""
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_TOKEN = re.compile(r"[\x21-\x7e]{1,8192}")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """What one fetch may take."""
+
+    max_bytes: int = 20 << 30
+    total_seconds: float = 6 * 3600.0
+    """Attempts, redirects and pauses included."""
+    idle_seconds: float = 60.0
+    idle_bytes: int = 16 << 10
+    """Fewer bytes than this in ``idle_seconds`` count as standing still."""
+    connect_seconds: float = 15.0
+    header_seconds: float = 60.0
+    header_bytes: int = 64 << 10
+    max_redirects: int = 5
+    attempts: int = 6
+    """Failed attempts in a row; every MiB of new bytes starts the count again."""
+    backoff_seconds: float = 1.0
+    """Pause before the second attempt; doubled for each further one, 60 s at most."""
+
+    def of_one_request(self) -> TransportLimits:
+        """The same for a single request."""
+        return TransportLimits(
+            connect_seconds=self.connect_seconds,
+            read_seconds=self.idle_seconds,
+            write_seconds=self.idle_seconds,
+            header_seconds=self.header_seconds,
+            total_seconds=self.total_seconds,
+            header_bytes=self.header_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedSource:
+    """What was fetched. ``final_url`` may carry a signature: not for clients or logs."""
+
+    size_bytes: int
+    final_url: str
+    file_name_hint: str | None
+    content_type: str | None
+
+
+def fetch(
+    url: str,
+    *,
+    store: ObjectStore,
+    key: str,
+    limits: FetchLimits,
+    policy: AddressPolicy,
+    token: str | None = None,
+    provider: str | None = None,
+    control: Control,
+    resolver: Resolver = system_addresses,
+    ssl_context: ssl.SSLContext | None = None,
+) -> FetchedSource:
+    """Store what lies at ``url`` under ``key``; memory does not grow with its size.
+
+    ``token`` goes to the first origin as a bearer token and nowhere else.
+    ``provider`` (``gdrive``, ``dropbox``) says that the URL is a share link.
+    Raises StageError: VALIDATION_FAILED where the file is larger than allowed,
+    FETCH_FAILED for all else; and what ``control`` raises, within two seconds.
+    Nothing is stored then. ``control`` hears the progress where the source says the size.
+    """
+    first = _first_url(url, provider=provider, token=token, policy=policy)
+    vigil = _Vigil(control, limits.total_seconds)
+    vigil()
+    with SafeTransport(
+        policy=policy,
+        limits=limits.of_one_request(),
+        resolver=resolver,
+        ssl_context=ssl_context,
+        watch=vigil,
+    ) as transport:
+        download = _Download(first, transport, limits, policy, token, bool(provider), vigil)
+        return download.into(store, key)
+
+
+class _StartOverError(Exception):
+    """What was received so far is of no use."""
+
+
+class _Vigil:
+    """Asks, while the fetch waits or works, whether it should stop or has run out of time."""
+
+    def __init__(self, control: Control, total_seconds: float) -> None:
+        self._control = control
+        self._ends = time.monotonic() + total_seconds
+        self._next_question = 0.0
+        self._next_telling = 0.0
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now >= self._ends:
+            fail("The download took longer than it may.")
+        if now >= self._next_question:
+            self._control.check()
+            self._next_question = time.monotonic() + _ASK_SECONDS
+
+    def tell(self, fraction: float) -> None:
+        """How much of the file is there, told now and then."""
+        now = time.monotonic()
+        if now >= self._next_telling:
+            self._control.progress(min(1.0, fraction))
+            self._next_telling = now + _ASK_SECONDS
+
+    def pause(self, seconds: float) -> None:
+        """Wait, listening."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self()
+            time.sleep(min(left, _ASK_SECONDS / 2))
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Notices a source that sends too little to get anywhere."""
+
+    limits: FetchLimits
+    window_began: float = field(default_factory=time.monotonic)
+    window_bytes: int = 0
+
+    def count(self, size_bytes: int) -> None:
+        self.window_bytes += size_bytes
+        now = time.monotonic()
+        if now - self.window_began < self.limits.idle_seconds:
+            return
+        if self.window_bytes < self.limits.idle_bytes:
+            raise BrokenDownloadError("The source sends too slowly.")
+        self.window_began, self.window_bytes = now, 0
+
+
+@dataclass(slots=True)
+class _Download:
+    """One fetch with all its attempts."""
+
+    first: ParsedUrl
+    transport: SafeTransport
+    limits: FetchLimits
+    policy: AddressPolicy
+    token: str | None
+    is_share_link: bool
+    vigil: _Vigil
+    received: int = 0
+    total: int | None = None
+    validator: str | None = None
+    failures: int = 0
+    furthest: int = 0
+
+    def into(self, store: ObjectStore, key: str) -> FetchedSource:
+        """Download; a new start is a new object, since not every store can rewind one."""
+        while True:
+            try:
+                with store.writer(key) as sink:
+                    return self._fill(sink)
+            except _StartOverError:
+                self.received, self.total, self.validator = 0, None, None
+
+    def _fill(self, sink: BinaryIO) -> FetchedSource:
+        while True:
+            try:
+                return self._attempt(sink)
+            except BrokenDownloadError as broken:
+                self._prepare_another(broken)
+                if self.received and self.validator is None:
+                    raise _StartOverError from broken
+
+    def _attempt(self, sink: BinaryIO) -> FetchedSource:
+        url, response = self._follow()
+        with closing(response):
+            self._accept(response)
+            self._receive(response, sink)
+        return FetchedSource(
+            size_bytes=self.received,
+            final_url=url.url,
+            file_name_hint=file_name_hint(response.headers, url.target),
+            content_type=content_type(response.headers),
+        )
+
+    def _follow(self) -> tuple[ParsedUrl, httpx.Response]:
+        """The first response that is no redirect, and where it came from."""
+        url, token = self.first, self.token
+        for _hop in range(self.limits.max_redirects + 1):
+            response = self._request(url, token)
+            location = response.headers.get("location", "")
+            if response.status_code not in _REDIRECTS or not location:
+                return url, response
+            response.close()
+            url = self._next_url(url, location)
+            if url.origin != self.first.origin:
+                token = None
+        return fail(f"The source redirects more than {self.limits.max_redirects} times.")
+
+    def _next_url(self, url: ParsedUrl, location: str) -> ParsedUrl:
+        try:
+            return check_redirect(url, location, policy=self.policy)
+        except UrlError as error:
+            fail(f"The source redirects to a URL that cannot be used: {error}.")
+
+    def _request(self, url: ParsedUrl, token: str | None) -> httpx.Response:
+        headers = {
+            "Accept": "*/*",
+            "Accept-Encoding": "identity",
+            "Connection": "close",
+            "User-Agent": "video-analysis-service",
+        }
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        if self.received and self.validator:
+            headers["Range"] = f"bytes={self.received}-"
+            headers["If-Range"] = self.validator
+        target = {"target": url.target.encode("ascii")}
+        with failures_of_transport():
+            return self.transport.handle_request(
+                httpx.Request("GET", url.url, headers=headers, extensions=target)
+            )
+
+    def _accept(self, response: httpx.Response) -> None:
+        """Judge status and headers; know the size and how to resume."""
+        if self.received:
+            self._accept_rest(response)
+        elif response.status_code != 200:
+            refuse_status(response)
+        if is_encoded(response.headers):
+            fail("The source sends the file compressed although it was not asked to.")
+        if self.is_share_link and content_type(response.headers) == "text/html":
+            fail("The share link leads to a web page: the file is not shared with everyone.")
+        if not self.received:
+            self.total = declared_bytes(response.headers)
+            self.validator = validator(response.headers)
+        self._check_size(self.total or 0)
+
+    def _accept_rest(self, response: httpx.Response) -> None:
+        """A response to a request for the rest: exactly that, of the same file, or start over."""
+        if response.status_code in {200, 416}:
+            self._start_over("The source cannot resume a broken download.")
+        if response.status_code != 206:
+            refuse_status(response)
+        part = content_range(response.headers)
+        if part is None or part.first != self.received:
+            self._start_over("The source resumes at another place than it was asked to.")
+        same_total = self.total is None or part.total_bytes in {None, self.total}
+        if not same_total or validator(response.headers) not in {None, self.validator}:
+            self._start_over("The file at the source changes while it is downloaded.")
+        self.total = self.total or part.total_bytes
+
+    def _receive(self, response: httpx.Response, sink: BinaryIO) -> None:
+        pace = _Pace(self.limits)
+        for chunk in _chunks(response):
+            self.vigil()
+            self._check_size(self.received + len(chunk))
+            sink.write(chunk)
+            self.received += len(chunk)
+            pace.count(len(chunk))
+            if self.total:
+                self.vigil.tell(self.received / self.total)
+        if self.total is not None and self.received > self.total:
+            self._start_over("The source sends more than it declared.")
+        if self.total is not None and self.received < self.total:
+            raise BrokenDownloadError("The source ended the download early.")
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > self.limits.max_bytes:
+            raise StageError(
+                StageCode.VALIDATION_FAILED,
+                f"The source is larger than the limit of {self.limits.max_bytes} bytes.",
+            )
+
+    def _start_over(self, sentence: str) -> NoReturn:
+        self._prepare_another(BrokenDownloadError(sentence))
+        raise _StartOverError(sentence)
+
+    def _prepare_another(self, broken: BrokenDownloadError) -> None:
+        """Pause before another attempt, or fail where there were enough of them."""
+        if self.received - self.furthest >= _RENEWING_BYTES:
+            self.failures = 0
+        self.furthest = max(self.furthest, self.received)
+        self.failures += 1
+        if self.failures >= self.limits.attempts:
+            fail(broken.sentence)
+        backoff = self.limits.backoff_seconds * 2.0 ** (self.failures - 1)
+        self.vigil.pause(min(max(backoff, broken.wait_seconds), _LONGEST_PAUSE_SECONDS))
+
+
+def _first_url(
+    url: str, *, provider: str | None, token: str | None, policy: AddressPolicy
+) -> ParsedUrl:
+    if token is not None and not _TOKEN.fullmatch(token):
+        fail("The download token holds characters that no token may hold.")
+    try:
+        first = check_url_text(url, policy=policy)
+        if provider is None:
+            return first
+        direct = direct_download_url(first.url, _provider(provider), has_token=token is not None)
+        return check_url_text(direct, policy=policy)
+    except UrlError as error:
+        fail(f"The source's URL cannot be used: {error}.")
+
+
+def _provider(name: str) -> Provider:
+    try:
+        return Provider(name)
+    except ValueError:
+        raise InvalidUrlError("its provider is not known") from None
+
+
+def _chunks(response: httpx.Response) -> Iterator[bytes]:
+    """The body as it comes; failures of the connection alone are translated."""
+    with failures_of_transport():
+        yield from response.iter_raw()

@@ -1,0 +1,1 @@
+"""Work on untrusted files in a confined child process."""

@@ -1,0 +1,224 @@
+"""Running a program that is not ours on a file that nobody vouches for.
+
+The program gets a folder of its own, no network where the kernel permits, its share of
+memory, time and disk, and is ended with all it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, cast
+
+import psutil
+
+import pipelines
+from pipelines.sandbox.confinement import Allowance, ProgramPlaces
+from pipelines.sandbox.killed import await_own_end
+
+_BOOTSTRAP = (
+    "import sys; sys.path.insert(0, sys.argv[1]);"
+    " from pipelines.sandbox.program_child import main; main()"
+)
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/etc", "/proc", "/sys")
+_DEVICES = ("null", "zero", "full", "random", "urandom", "shm", "dri", "kfd")
+_POLL_SECONDS = 0.2
+_STDERR_TAIL_BYTES = 2_000
+_LEAST_FREE_BYTES = 1 << 30
+"""The disk is never filled up to the last of this: others write there too."""
+_OPEN_FILES = 1024
+
+
+class ProgramFailedError(Exception):
+    """The program did not do its work; the message says why, ``errors`` what it wrote itself."""
+
+    def __init__(self, message: str, errors: str = "") -> None:
+        super().__init__(message)
+        self.errors = errors
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What a program may use up, with all that it starts."""
+
+    seconds: float
+    memory_bytes: int
+    output_bytes: int
+
+
+def run_program(
+    command: Sequence[str],
+    folder: Path,
+    *,
+    readable: Sequence[Path],
+    shares: Shares,
+    check: Callable[[], None],
+) -> None:
+    """Run ``command`` in ``folder``, its own to write in, and wait for its end.
+
+    It may read ``readable``, the system's folders, and files named in the command.
+    Raises ProgramFailedError; whatever ``check`` raises ends the program within
+    a fraction of a second.
+    """
+    program = shutil.which(command[0])
+    if program is None:
+        raise ProgramFailedError("could not be started", f"{command[0]} is not there")
+    with _started() as child:
+        watch = _Watch(child, folder, shares, check)
+        _send(child, [program, *command[1:]], folder, readable, shares)
+        watch.to_the_end()
+
+
+@contextlib.contextmanager
+def _started() -> Iterator[subprocess.Popen[bytes]]:
+    root = str(Path(pipelines.__file__).resolve().parents[1])
+    child = subprocess.Popen(  # noqa: S603 - our own interpreter, fixed arguments
+        [sys.executable, "-I", "-c", _BOOTSTRAP, root],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        env={"LC_ALL": "C.UTF-8"},
+        cwd="/",
+        start_new_session=True,
+    )
+    try:
+        yield child
+    finally:
+        _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Kill the child; whatever it started dies with it, or by our own hand."""
+    family = _family(child)
+    child.kill()
+    for process in family:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    child.wait()
+    psutil.wait_procs(family, timeout=2)
+    for pipe in (child.stdin, child.stderr):
+        cast("IO[bytes]", pipe).close()
+
+
+def _family(child: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """Everything that the child started and that still runs."""
+    try:
+        return psutil.Process(child.pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def _send(
+    child: subprocess.Popen[bytes],
+    command: list[str],
+    folder: Path,
+    readable: Sequence[Path],
+    shares: Shares,
+) -> None:
+    seconds = round(shares.seconds * (os.cpu_count() or 1)) + 1
+    request = {
+        "command": command,
+        "folder": str(folder),
+        "environment": {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LC_ALL": "C.UTF-8",
+            "HOME": str(folder),
+            "TMPDIR": str(folder),
+        },
+        "allowance": asdict(
+            Allowance(shares.memory_bytes, seconds, shares.output_bytes, _OPEN_FILES)
+        ),
+        "parent": os.getpid(),
+        "readable": [str(path) for path in readable],
+        "places": asdict(_places(command, folder)),
+    }
+    with contextlib.suppress(BrokenPipeError):  # it is gone; its status says how it ended
+        cast("IO[bytes]", child.stdin).write(json.dumps(request).encode() + b"\n")
+
+
+def _places(command: Sequence[str], folder: Path) -> ProgramPlaces:
+    named = [Path(word) for word in command if word.startswith("/") and Path(word).is_file()]
+    beside = [Path(command[0]).resolve().parent, *(path.resolve() for path in named)]
+    programs = [*map(str, beside), *_SYSTEM]
+    devices = [f"/dev/{name}" for name in _DEVICES]
+    devices += [str(path) for path in Path("/dev").glob("nvidia*")]
+    return ProgramPlaces(
+        programs=tuple(path for path in programs if Path(path).exists()),
+        own=(str(folder),),
+        devices=tuple(path for path in devices if Path(path).exists()),
+    )
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Looks after a running program several times a second."""
+
+    child: subprocess.Popen[bytes]
+    folder: Path
+    shares: Shares
+    check: Callable[[], None]
+    _errors: bytes = b""
+    _begun: float = field(default_factory=time.monotonic)
+
+    def to_the_end(self) -> None:
+        """Return when the program ended well; raises as ``run_program`` says."""
+        stderr = cast("IO[bytes]", self.child.stderr)
+        due = 0.0
+        with selectors.DefaultSelector() as selector:
+            selector.register(stderr, selectors.EVENT_READ)
+            while self.child.poll() is None:
+                if selector.select(_POLL_SECONDS):
+                    self._hear(os.read(stderr.fileno(), 1 << 16))
+                if time.monotonic() >= due:
+                    self._look()
+                    due = time.monotonic() + _POLL_SECONDS
+        await_own_end(self.child.returncode, self.check)
+        if self.child.returncode != 0:
+            raise self._failed(f"ended with status {self.child.returncode}")
+
+    def _hear(self, data: bytes) -> None:
+        self._errors = (self._errors + data)[-_STDERR_TAIL_BYTES:]
+        if not data:
+            time.sleep(_POLL_SECONDS)  # it closed its standard error and goes on
+
+    def _look(self) -> None:
+        self.check()
+        if time.monotonic() - self._begun > self.shares.seconds:
+            raise self._failed(f"took longer than {self.shares.seconds:.0f} s")
+        if _memory_bytes(self.child) > self.shares.memory_bytes:
+            raise self._failed("took more memory than is allowed")
+        if _disk_bytes(self.folder) > self.shares.output_bytes:
+            raise self._failed("wrote more than is allowed")
+        if shutil.disk_usage(self.folder).free < _LEAST_FREE_BYTES:
+            raise self._failed("would have filled the disk")
+
+    def _failed(self, reason: str) -> ProgramFailedError:
+        return ProgramFailedError(reason, self._errors.decode(errors="replace"))
+
+
+def _memory_bytes(child: subprocess.Popen[bytes]) -> int:
+    total = 0
+    for process in _family(child):
+        with contextlib.suppress(psutil.Error):
+            total += process.memory_info().rss
+    return total
+
+
+def _disk_bytes(folder: Path) -> int:
+    """What the files below ``folder`` take up; files that vanish meanwhile count nothing."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(Path(place) / name).st_blocks * 512
+    return total

@@ -1,1 +1,0 @@
-"""Where footage comes from: files, URLs, cameras; probing what it is."""

@@ -1,0 +1,1 @@
+"""An audio track to its transcript: regions, words, speakers, captions."""

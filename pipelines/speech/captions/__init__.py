@@ -1,0 +1,1 @@
+"""Transcripts as captions: SubRip, WebVTT, plain text."""

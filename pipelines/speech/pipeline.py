@@ -1,0 +1,226 @@
+"""One track to its transcript: a Ray Data chain to cut it, one to transcribe it, a reduce.
+
+    track -> regions, chunks (1:1)                         sequential, all but free
+    shard -> words (1:1) -> voice vectors (1:1)            the models' time
+    all shards -> speakers -> segments                     over the whole track
+
+Chunks follow from the audio only; sharding only groups them into tasks. So the words
+are the same for every shard length, and after every retry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from models.provider import ModelSource
+from pipelines.execution.chain import Control, Row, Workspace
+from pipelines.execution.mapping import Mapped, Mapper, map_on_ray
+from pipelines.speech.chunks import ChunkLimits
+from pipelines.speech.regions import Sharding, ShardPlan, make_speech_regions_step
+from pipelines.speech.speaker_embeddings import (
+    ShardVoices,
+    join_voices,
+    make_speaker_embeddings_step,
+)
+from pipelines.speech.speakers import SpeakerRules, WindowLimits, assign_voices, name_speakers
+from pipelines.speech.transcribe import (
+    ChunkWords,
+    chunks_to_json,
+    make_transcribe_step,
+    words_from_json,
+)
+from pipelines.speech.words import (
+    SegmentLimits,
+    TrackWord,
+    build_segments,
+    place_words,
+    with_speakers,
+)
+from pipelines.types import AudioTrack, StageCode, TranscriptResult
+
+_FORMAT = 1
+"""Raised when stored intermediate results change their meaning, so that old ones are ignored."""
+_REGIONS_SHARE = 0.05
+"""Share of the progress that cutting the track stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptConfig:
+    """How tracks are transcribed."""
+
+    language: str | None = None
+    """BCP 47 hint for the transcriber; None: it decides."""
+    keyterms: tuple[str, ...] = ()
+    models: str = ""
+    """Names the backends in use: results of one are not reused for another."""
+    chunks: ChunkLimits = field(default_factory=ChunkLimits)
+    sharding: Sharding = field(default_factory=Sharding)
+    windows: WindowLimits = field(default_factory=WindowLimits)
+    speakers: SpeakerRules = field(default_factory=SpeakerRules)
+    segments: SegmentLimits = field(default_factory=SegmentLimits)
+    regions_cpus: float = 0.5
+    """Logical CPUs of the task that cuts the track."""
+    transcribe_cpus: float = 0.25
+    """Of a task that transcribes: it mostly waits for a model in another process."""
+    transcribe_at_once: int | None = None
+    """Most tasks that transcribe at a time. More than the models can take only wait, and hold
+    processors that pictures could be read on meanwhile."""
+
+
+def transcribe_track(
+    track: AudioTrack,
+    *,
+    workspace: Workspace,
+    models: ModelSource,
+    control: Control,
+    config: TranscriptConfig,
+    media_duration_ms: int,
+    mapper: Mapper = map_on_ray,
+) -> TranscriptResult:
+    """The transcript of ``track`` on the timeline of a video of ``media_duration_ms``.
+
+    Raises StageError (TRANSCRIPT_FAILED) if a shard fails twice, StageStoppedError if
+    ``control`` or the workspace's stop marker says so.
+    """
+    plan = _find_or_make_plan(track, workspace, models, control, config, mapper)
+    rows = shard_rows(plan, config)
+    missing = [row for row in rows if not _is_done(row, workspace)]
+    _transcribe_shards(missing, workspace, models, control, config, mapper)
+    result = reduce_shards(rows, track, workspace, config, media_duration_ms)
+    control.progress(1.0)
+    return replace(result, shards_computed=len(missing), shards_reused=len(rows) - len(missing))
+
+
+def _find_or_make_plan(
+    track: AudioTrack,
+    workspace: Workspace,
+    models: ModelSource,
+    control: Control,
+    config: TranscriptConfig,
+    mapper: Mapper,
+) -> ShardPlan:
+    """Chain 1: the whole track -> regions -> chunks -> shards of audio (1:1)."""
+    row = track_row(track, workspace, config)
+    if not workspace.store.exists(row["plan_key"]):
+        step = make_speech_regions_step(workspace, models, config.chunks, config.sharding)
+        code, cpus = StageCode.TRANSCRIPT_FAILED, config.regions_cpus
+        steps = [Mapped(step, "Speech detection", code, cpus)]
+        mapper([row], steps, control, progress_to=_REGIONS_SHARE)
+    return ShardPlan.from_json(workspace.store.read_bytes(row["plan_key"]))
+
+
+def track_row(track: AudioTrack, workspace: Workspace, config: TranscriptConfig) -> Row:
+    """What the step that cuts a track is given; its outputs lie under a name of their own."""
+    folder = workspace.key(f"transcript/{_plan_name(track, workspace, config)}")
+    return {
+        "track_key": track.key,
+        "seconds": track.duration_seconds,
+        "folder": folder,
+        "plan_key": f"{folder}/plan.json",
+    }
+
+
+def _transcribe_shards(
+    rows: list[Row],
+    workspace: Workspace,
+    models: ModelSource,
+    control: Control,
+    config: TranscriptConfig,
+    mapper: Mapper,
+) -> None:
+    """Chain 2: shard -> words (1:1) -> voice vectors (1:1)."""
+    if not rows:
+        return
+    transcribe = make_transcribe_step(
+        workspace, models, language=config.language, keyterms=config.keyterms
+    )
+    embed = make_speaker_embeddings_step(workspace, models, config.windows)
+    code, cpus = StageCode.TRANSCRIPT_FAILED, config.transcribe_cpus
+    at_once = config.transcribe_at_once
+    steps = [
+        Mapped(transcribe, "Transcription", code, cpus, at_once),
+        Mapped(embed, "Voice embedding", code, cpus, at_once),
+    ]
+    mapper(rows, steps, control, progress_from=_REGIONS_SHARE)
+
+
+def _plan_name(track: AudioTrack, workspace: Workspace, config: TranscriptConfig) -> str:
+    """Names the cut by all that it depends on."""
+    size_bytes = workspace.store.size_bytes(track.key)
+    inputs = [track.key, size_bytes, config.models, asdict(config.chunks), asdict(config.sharding)]
+    return f"{track.index}-{_digest(inputs)}"
+
+
+def shard_rows(plan: ShardPlan, config: TranscriptConfig) -> list[Row]:
+    """A row a shard; its outputs are named by all that they depend on."""
+    asked = _digest([config.models, config.language, config.keyterms, asdict(config.windows)])
+    rows: list[Row] = []
+    for chunks, audio_key in zip(plan.shards, plan.audio_keys, strict=True):
+        stem = f"{audio_key.removesuffix('.flac')}-{asked}"
+        rows.append(
+            {
+                "audio_key": audio_key,
+                "chunks": chunks_to_json(chunks),
+                "words_key": f"{stem}.words.json",
+                "voices_key": f"{stem}.voices.npz",
+            }
+        )
+    return rows
+
+
+def _is_done(row: Row, workspace: Workspace) -> bool:
+    return all(workspace.store.exists(row[name]) for name in ("words_key", "voices_key"))
+
+
+def _digest(inputs: object) -> str:
+    return hashlib.sha256(json.dumps([_FORMAT, inputs]).encode()).hexdigest()[:16]
+
+
+def reduce_shards(
+    rows: Sequence[Row],
+    track: AudioTrack,
+    workspace: Workspace,
+    config: TranscriptConfig,
+    media_duration_ms: int,
+) -> TranscriptResult:
+    """What the steps stored for all shards of a track, in order, to one transcript."""
+    read = workspace.store.read_bytes
+    chunks = [chunk for row in rows for chunk in words_from_json(read(row["words_key"]))]
+    voices = join_voices([ShardVoices.from_npz(read(row["voices_key"])) for row in rows])
+    words = _with_voices([word for chunk in chunks for word in chunk.words], voices, config)
+    placed = place_words(
+        words, offset_seconds=track.offset_seconds, media_duration_ms=media_duration_ms
+    )
+    named, speakers = name_speakers(placed)
+    return TranscriptResult(
+        language=_spoken_language(chunks),
+        speakers=speakers,
+        segments=build_segments(named, config.segments),
+        shards_computed=len(rows),
+        shards_reused=0,
+    )
+
+
+def _with_voices(
+    words: Sequence[TrackWord], voices: ShardVoices, config: TranscriptConfig
+) -> list[TrackWord]:
+    labels = assign_voices(voices.seconds, voices.vectors, config.speakers)
+    names = [
+        str(label)
+        for label, count in zip(labels, voices.word_counts, strict=True)
+        for _ in range(count)
+    ]
+    return with_speakers(words, names)
+
+
+def _spoken_language(chunks: Sequence[ChunkWords]) -> str | None:
+    """The language of most words; None where nothing was said or no backend could tell."""
+    words: Counter[str] = Counter()
+    for chunk in chunks:
+        if chunk.language is not None and chunk.words:
+            words[chunk.language] += len(chunk.words)
+    return words.most_common(1)[0][0] if words else None

@@ -1,0 +1,146 @@
+"""Words of a track onto the video's timeline, and into segments. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from pipelines.types import TranscriptSegment, TranscriptWord
+
+_SENTENCE_ENDS = (".", "?", "!", "…", "。", "？", "！", "｡", "؟", "।")
+_CLOSERS = "\"'”’»)]"
+_ABBREVIATIONS = frozenset({"mr.", "mrs.", "ms.", "dr.", "st.", "vs.", "prof.", "no."})
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLimits:
+    """When a segment ends although the speaker goes on."""
+
+    pause_ms: int = 600
+    """Silence that ends a sentence where the backend gives no punctuation: pauses inside
+    sentences are mostly shorter than 0.5 s, between them longer."""
+    max_ms: int = 15_000
+    max_words: int = 30
+
+
+@dataclass(frozen=True, slots=True)
+class TrackWord:
+    """A word in seconds from the first sample of its track; confidence 0 to 1."""
+
+    text: str
+    start_seconds: float
+    end_seconds: float
+    confidence: float
+    speaker: str | None = None
+
+
+def to_ms(seconds: float) -> int:
+    """Milliseconds, rounded half away from zero."""
+    return math.floor(abs(seconds) * 1000 + 0.5) * (1 if seconds >= 0 else -1)
+
+
+def place_words(
+    words: Iterable[TrackWord], *, offset_seconds: float, media_duration_ms: int
+) -> list[TranscriptWord]:
+    """The words inside the media, in order, none overlapping, each at least 1 ms long.
+
+    ``offset_seconds`` is the time of the track's first sample. Words outside
+    ``[0, media_duration_ms]`` are dropped, words across its ends clipped.
+    """
+    placed: list[TranscriptWord] = []
+    earliest_ms = 0
+    for word in sorted(words, key=lambda each: (each.start_seconds, each.end_seconds)):
+        text = " ".join(word.text.split())
+        start_ms = to_ms(word.start_seconds + offset_seconds)
+        end_ms = to_ms(word.end_seconds + offset_seconds)
+        if not text or end_ms < 0 or start_ms >= media_duration_ms:
+            continue
+        start_ms = max(start_ms, earliest_ms)
+        end_ms = min(max(end_ms, start_ms + 1), media_duration_ms)
+        if end_ms <= start_ms:
+            continue
+        confidence = min(1.0, max(0.0, word.confidence))
+        placed.append(TranscriptWord(text, start_ms, end_ms, confidence, word.speaker))
+        earliest_ms = end_ms
+    return placed
+
+
+def build_segments(
+    words: Sequence[TranscriptWord], limits: SegmentLimits
+) -> tuple[TranscriptSegment, ...]:
+    """Segments of placed words: every word in exactly one, in order."""
+    runs = [part for run in _natural_runs(words, limits) for part in _bounded(run, limits)]
+    return tuple(_segment(index, run) for index, run in enumerate(runs))
+
+
+def ends_sentence(text: str) -> bool:
+    """Whether the word closes a sentence by its punctuation."""
+    bare = text.rstrip(_CLOSERS)
+    return bare.endswith(_SENTENCE_ENDS) and bare.lower() not in _ABBREVIATIONS
+
+
+def _natural_runs(
+    words: Sequence[TranscriptWord], limits: SegmentLimits
+) -> list[list[TranscriptWord]]:
+    runs: list[list[TranscriptWord]] = []
+    for word in words:
+        if runs and not _breaks_between(runs[-1][-1], word, limits):
+            runs[-1].append(word)
+        else:
+            runs.append([word])
+    return runs
+
+
+def _breaks_between(left: TranscriptWord, right: TranscriptWord, limits: SegmentLimits) -> bool:
+    return (
+        left.speaker != right.speaker
+        or right.start_ms - left.end_ms > limits.pause_ms
+        or ends_sentence(left.text)
+    )
+
+
+def _bounded(run: list[TranscriptWord], limits: SegmentLimits) -> list[list[TranscriptWord]]:
+    """The run in parts within the limits, cut at the longest pauses."""
+    parts: list[list[TranscriptWord]] = []
+    rest = run
+    while len(rest) > 1 and _too_long(rest, limits):
+        fitting = next(n for n in range(len(rest), 0, -1) if n == 1 or _fits(rest[:n], limits))
+        cut = _best_cut(rest, fitting)
+        parts.append(rest[:cut])
+        rest = rest[cut:]
+    parts.append(rest)
+    return parts
+
+
+def _too_long(run: Sequence[TranscriptWord], limits: SegmentLimits) -> bool:
+    return not _fits(run, limits)
+
+
+def _fits(run: Sequence[TranscriptWord], limits: SegmentLimits) -> bool:
+    return run[-1].end_ms - run[0].start_ms <= limits.max_ms and len(run) <= limits.max_words
+
+
+def _best_cut(run: Sequence[TranscriptWord], fitting: int) -> int:
+    """How many words to take: up to ``fitting``, at least half of them, longest pause after."""
+    candidates = range(max(1, fitting // 2), fitting + 1)
+    return max(candidates, key=lambda n: (run[n].start_ms - run[n - 1].end_ms, n))
+
+
+def _segment(index: int, words: Sequence[TranscriptWord]) -> TranscriptSegment:
+    lengths_ms = [word.end_ms - word.start_ms for word in words]
+    weighted = sum(w.confidence * ms for w, ms in zip(words, lengths_ms, strict=True))
+    return TranscriptSegment(
+        index=index,
+        start_ms=words[0].start_ms,
+        end_ms=words[-1].end_ms,
+        text=" ".join(word.text for word in words),
+        speaker=words[0].speaker,
+        confidence=weighted / sum(lengths_ms),
+        words=tuple(words),
+    )
+
+
+def with_speakers(words: Sequence[TrackWord], speakers: Sequence[str | None]) -> list[TrackWord]:
+    """The words with their speakers set."""
+    return [replace(w, speaker=name) for w, name in zip(words, speakers, strict=True)]

@@ -1,1 +1,0 @@
-"""Row functions of the Ray Data chains: one file a step, its cardinality stated."""

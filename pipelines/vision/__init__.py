@@ -1,0 +1,1 @@
+"""A video's segments to its scenes: features, cuts, stills, descriptions."""

@@ -1,0 +1,153 @@
+"""What the camera does in a scene, from pairs of tiny pictures a fifth of a second apart.
+
+Dense optical flow (G. Farnebäck, 2003) of each pair is reduced to one shift
+and one zoom by a robust fit, so that things moving before the camera count
+little; the scene's label follows from how these go on from pair to pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from models.contracts import CameraMotion
+from pipelines.vision.cuts.measures import contrast
+from pipelines.vision.frame_features import LUMA_HEIGHT, LUMA_WIDTH, Bytes, FrameFeatures, Times
+
+PAIR_GAP_MS = 200
+MAX_PAIRS = 24
+
+_FEWEST_PAIRS = 2
+_LEAST_CONTRAST = 6.0
+"""Of pictures in levels; there is nothing to follow in plainer ones."""
+_FIT_ROUNDS = 6
+_FIT_SCALE = 0.25
+"""Pixels of disagreement at which a pixel's say is halved."""
+_STILL = 0.012
+_MOVING = 0.02
+"""Shares of the picture's width, height or size a second."""
+_STEADY = 0.75
+"""Net movement as a share of all movement: 1 for a perfect pan, near 0 for shake."""
+
+Floats = npt.NDArray[np.float64]
+Flow = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class PairMotion:
+    """How the picture's content moves, a second: shares of width, height and size."""
+
+    across: float
+    down: float
+    growth: float
+
+
+def pair_times(times_ms: Times, start_ms: int, end_ms: int) -> list[tuple[int, int]]:
+    """Times of the frame pairs to compare: spread evenly over the scene, the same however
+    the video is cut into segments."""
+    inside = times_ms[(times_ms >= start_ms) & (times_ms < end_ms)]
+    if len(inside) < 2:
+        return []
+    last_start = int(inside[-1]) - PAIR_GAP_MS
+    count = max(1, min(MAX_PAIRS, (last_start - int(inside[0])) // PAIR_GAP_MS + 1))
+    wanted = np.linspace(int(inside[0]), max(int(inside[0]), last_start), count)
+    first = np.unique(np.searchsorted(inside, wanted.astype(np.int64)))
+    pairs = []
+    for index in first:
+        other = int(np.searchsorted(inside, inside[index] + PAIR_GAP_MS))
+        other = min(other, len(inside) - 1)
+        if other > index:
+            pairs.append((int(inside[index]), int(inside[other])))
+    return pairs
+
+
+def camera_motion(
+    features: FrameFeatures, pairs: Sequence[tuple[int, int]], rotation_degrees: int
+) -> CameraMotion:
+    """The label of a scene; ``features`` holds the frames of ``pairs``."""
+    motions = []
+    for first_ms, second_ms in pairs:
+        index = np.searchsorted(features.times_ms, [first_ms, second_ms])
+        first, second = features.luma[index[0]], features.luma[index[1]]
+        if contrast(np.stack([first, second])).min() >= _LEAST_CONTRAST:
+            motions.append(pair_motion(first, second, (second_ms - first_ms) / 1000))
+    return label([_turned(motion, rotation_degrees) for motion in motions])
+
+
+def pair_motion(first: Bytes, second: Bytes, seconds: float) -> PairMotion:
+    """Shift and zoom that carry most of ``first`` into ``second``."""
+    start: Flow = np.zeros((LUMA_HEIGHT, LUMA_WIDTH, 2), np.float32)
+    flow = cv2.calcOpticalFlowFarneback(first, second, start, 0.5, 3, 9, 5, 5, 1.1, 0)
+    across, down, growth = _fitted(flow, _texture(first))
+    return PairMotion(across / LUMA_WIDTH / seconds, down / LUMA_HEIGHT / seconds, growth / seconds)
+
+
+def _texture(picture: Bytes) -> Floats:
+    """Say of each pixel, 0 to 1: the flow of plain areas is made up from their surroundings."""
+    grey = cv2.GaussianBlur(picture, (3, 3), 0).astype(np.float32)
+    gradient = np.hypot(cv2.Sobel(grey, cv2.CV_32F, 1, 0), cv2.Sobel(grey, cv2.CV_32F, 0, 1))
+    return np.asarray(gradient / (gradient + 24.0), np.float64)
+
+
+_DOWN, _ACROSS = np.mgrid[:LUMA_HEIGHT, :LUMA_WIDTH].astype(np.float64)
+_Y, _X = (_DOWN - (LUMA_HEIGHT - 1) / 2).ravel(), (_ACROSS - (LUMA_WIDTH - 1) / 2).ravel()
+"""Places of the pixels, from the picture's middle."""
+
+
+def _fitted(flow: Flow, texture: Floats) -> tuple[float, float, float]:
+    """Weighted least squares of shift and growth, reweighted against outliers."""
+    u, v = flow[..., 0].ravel().astype(np.float64), flow[..., 1].ravel().astype(np.float64)
+    sure = texture.ravel()
+    summed = np.stack([np.ones_like(u), _X, _Y, u, v, _X * _X + _Y * _Y, _X * u + _Y * v])
+    across, down, growth = float(np.median(u)), float(np.median(v)), 0.0
+    for _ in range(_FIT_ROUNDS):
+        aside, off = u - across - growth * _X, v - down - growth * _Y
+        weight = sure / (1 + (aside * aside + off * off) / _FIT_SCALE**2)
+        total, *sums = (summed @ weight).tolist()
+        total += 1e-9
+        mean_x, mean_y, mean_u, mean_v = (one / total for one in sums[:4])
+        spread = sums[4] - total * (mean_x * mean_x + mean_y * mean_y)
+        moved = sums[5] - total * (mean_x * mean_u + mean_y * mean_v)
+        growth = moved / (spread + 1e-9)
+        across, down = mean_u - growth * mean_x, mean_v - growth * mean_y
+    return across, down, growth
+
+
+def _turned(motion: PairMotion, rotation_degrees: int) -> PairMotion:
+    """The motion as seen once the stored picture is turned clockwise to stand upright."""
+    across, down = motion.across, motion.down
+    for _ in range(rotation_degrees // 90 % 4):
+        across, down = -down, across
+    return PairMotion(across, down, motion.growth)
+
+
+def label(motions: Sequence[PairMotion]) -> CameraMotion:
+    """One word for a scene's motion; content that moves right means a camera that pans left."""
+    if len(motions) < _FEWEST_PAIRS:
+        return CameraMotion.UNKNOWN
+    moves = np.array([(motion.across, motion.down, motion.growth) for motion in motions])
+    net, gross = moves.mean(axis=0), np.abs(moves).mean(axis=0)
+    if gross.max() < _STILL:
+        return CameraMotion.STATIC
+    usual = np.median(moves, axis=0) * np.sign(net)
+    steady = (usual >= _MOVING) & (np.abs(net) >= np.maximum(_MOVING, _STEADY * gross))
+    reach = np.abs(net) * (1.0, 1.0, 0.5)
+    if steady.any():
+        axis = int(np.where(steady, reach, 0.0).argmax())
+        return _DIRECTIONS[axis][int(net[axis] > 0)]
+    shaken = float(np.abs(moves[:, :2] - net[:2]).mean(axis=0).max())
+    if shaken >= _MOVING:
+        return CameraMotion.HANDHELD
+    return CameraMotion.STATIC if gross.max() < _MOVING else CameraMotion.UNKNOWN
+
+
+_DIRECTIONS = (
+    (CameraMotion.PAN_RIGHT, CameraMotion.PAN_LEFT),
+    (CameraMotion.TILT_DOWN, CameraMotion.TILT_UP),
+    (CameraMotion.ZOOM_OUT, CameraMotion.ZOOM_IN),
+)
+"""For each axis: the camera's motion where the content's is negative, and positive."""

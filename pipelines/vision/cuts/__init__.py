@@ -1,0 +1,1 @@
+"""Shot boundaries: hard cuts, fades, dissolves, wipes."""

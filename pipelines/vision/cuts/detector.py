@@ -1,0 +1,328 @@
+"""Where a video's scenes begin: cuts, fades and dissolves from the features of its frames.
+
+``cut_search`` says what may be one; here is chosen among that. The detector takes the
+features in any pieces; its memory is bounded by one block and its surroundings, whatever
+the video's length.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from pipelines.vision.cuts.gradual import Gradual, best_graduals
+from pipelines.vision.cuts.interval_index import Neighbours
+from pipelines.vision.cuts.measures import Blank
+from pipelines.vision.cuts.search import (
+    BLOCK_FRAMES,
+    SURROUNDING_FRAMES,
+    BlankRun,
+    Found,
+    SearchConfig,
+    search,
+    together,
+)
+from pipelines.vision.frame_features import FrameFeatures, Times, joined, no_frames
+
+_SURE = 0.95
+"""Confidence of a cut that nothing in front of the camera can explain away."""
+
+
+_SURE_GRADUAL = 0.8
+
+
+class CutKind(StrEnum):
+    """How one scene gives way to the next."""
+
+    HARD = "hard"
+    DISSOLVE = "dissolve"
+    FADE_BLACK = "fade_black"
+    FADE_WHITE = "fade_white"
+    WIPE = "wipe"
+
+
+_FADES = {Blank.BLACK: CutKind.FADE_BLACK, Blank.WHITE: CutKind.FADE_WHITE}
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The border between two scenes.
+
+    ``time_ms`` is the first frame of the new scene, for a gradual transition
+    the frame at its middle; the transition covers ``start_ms`` to ``end_ms``
+    (both ``time_ms`` for a hard cut). ``confidence`` is 0 to 1.
+    """
+
+    time_ms: int
+    kind: CutKind
+    confidence: float
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutConfig(SearchConfig):
+    """What counts as a cut."""
+
+    min_confidence: float = 0.5
+    min_wipe: float = 0.8
+    """Confidence of a wipe: these are rare, and much that moves resembles them a little.
+
+    Over seeds 11 to 14 of ``tests/benchmarks/scenes.py``, where one transition in seven is
+    a wipe, all kinds together lose 0.002 from 0.7 to 0.8 and hard cuts gain 0.0025; in what
+    people film wipes are far rarer than there, and what resembles them is not.
+    """
+    min_scene_ms: int = 500
+    min_edge_scene_ms: int = 200
+    """The first and last scene may be this short: footage often starts or ends in mid-shot."""
+    max_blank_ms: int = 2_000
+    """A black or white stretch no longer than this is part of a transition, not a scene."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What may be cuts in a video. Limits of confidence are tried on it without looking again."""
+
+    cuts: tuple[Cut, ...]
+    wipes: tuple[Gradual, ...]
+    blanks: tuple[BlankRun, ...]
+    duration_ms: int
+
+    @classmethod
+    def among(cls, found: Found, duration_ms: int) -> Candidates:
+        """Each of what was found in all blocks of a video."""
+        hard = (Cut(at, CutKind.HARD, confidence, at, at) for at, confidence in found.hard)
+        graduals = (_gradual_cut(gradual) for gradual in best_graduals([*found.graduals]))
+        return cls((*hard, *graduals), found.wipes, found.blanks, duration_ms)
+
+    def select(self, config: CutConfig) -> tuple[Cut, ...]:
+        """The cuts, in order."""
+        wipes = [wipe for wipe in self.wipes if wipe.confidence >= config.min_wipe]
+        found = without_visits(list(self.cuts), best_graduals(wipes))
+        return select_cuts(found, list(self.blanks), self.duration_ms, config)
+
+
+class CutDetector:
+    """Feed it the features of a video in order, then ask for its cuts."""
+
+    def __init__(self, config: CutConfig | None = None) -> None:
+        self._config = config or CutConfig()
+        self._frames = no_frames()
+        self._next = 0
+        self._found: list[Found] = []
+
+    def feed(self, features: FrameFeatures) -> None:
+        """Take the next frames; their times must follow those taken before."""
+        if len(features) == 0:
+            return
+        self._frames = joined([self._frames, features])
+        end = self._next + BLOCK_FRAMES
+        while len(self._frames) > end + SURROUNDING_FRAMES:
+            self._decide(end, int(self._frames.times_ms[-1]))
+            end = self._next + BLOCK_FRAMES
+
+    def finish(self, duration_ms: int) -> tuple[Cut, ...]:
+        """The cuts of the whole video, in order; the detector is used up."""
+        return self.candidates(duration_ms).select(self._config)
+
+    def candidates(self, duration_ms: int) -> Candidates:
+        """All that may be cuts, whatever the limits of confidence; the detector is used up."""
+        self._decide(len(self._frames), duration_ms)
+        return Candidates.among(together(self._found), duration_ms)
+
+    def _decide(self, end: int, after_ms: int) -> None:
+        """Find what happens at frames ``self._next`` to ``end`` and let go of older ones."""
+        self._found.append(search(self._frames, self._next, end, self._config, after_ms))
+        keep_from = max(0, end - SURROUNDING_FRAMES)
+        kept = self._frames.part(keep_from, len(self._frames))
+        self._frames = FrameFeatures(kept.times_ms, kept.luma, kept.chroma)
+        self._next = end - keep_from
+
+
+def _gradual_cut(gradual: Gradual) -> Cut:
+    return Cut(
+        gradual.middle_ms,
+        CutKind.DISSOLVE if gradual.blank is None else _FADES[gradual.blank],
+        gradual.confidence,
+        gradual.start_ms,
+        gradual.end_ms,
+    )
+
+
+def without_visits(cuts: list[Cut], wipes: list[Gradual]) -> list[Cut]:
+    """``cuts`` and the wipes, but for what comes of things that visit the picture.
+
+    Something that moves in front of the camera and leaves again looks like two
+    wipes, and what it does in between may look like cuts. It is told from edits
+    by the old picture coming back without any sure cut that would bring it.
+    """
+    sure = [
+        cut
+        for cut in cuts
+        if cut.confidence >= (_SURE if cut.kind is CutKind.HARD else _SURE_GRADUAL)
+    ]
+    sure_times = Neighbours(sure, lambda cut: (cut.time_ms, cut.time_ms))
+    visits = Neighbours(
+        [
+            (start_ms, end_ms)
+            for wipe in wipes
+            for start_ms, end_ms in wipe.visits_ms
+            if not _some(sure_times.touching(start_ms + 1, end_ms))
+        ],
+        lambda visit: visit,
+    )
+    surest = set(sure)
+    kept = [
+        cut
+        for cut in cuts
+        if cut in surest
+        or not any(
+            start < cut.time_ms < end for start, end in visits.touching(cut.time_ms, cut.time_ms)
+        )
+    ]
+    edits = [
+        wipe
+        for wipe in wipes
+        if not _some(sure_times.touching(wipe.start_ms + 1, wipe.end_ms - 1))
+        and not any(
+            start <= wipe.start_ms and wipe.end_ms <= end
+            for start, end in visits.touching(wipe.start_ms, wipe.end_ms)
+        )
+    ]
+    return kept + [replace(_gradual_cut(wipe), kind=CutKind.WIPE) for wipe in edits]
+
+
+def detect_cuts(
+    features: Iterable[FrameFeatures], duration_ms: int, config: CutConfig | None = None
+) -> tuple[Cut, ...]:
+    """The cuts of a video whose features come in pieces, in order, split anywhere."""
+    detector = CutDetector(config)
+    for part in features:
+        detector.feed(part)
+    return detector.finish(duration_ms)
+
+
+def select_cuts(
+    found: list[Cut], blanks: list[BlankRun], duration_ms: int, config: CutConfig
+) -> tuple[Cut, ...]:
+    """Of everything found, what stands: one cut a transition, scenes not too short."""
+    sure = _outside_graduals([cut for cut in found if cut.confidence >= config.min_confidence])
+    single = _strongest_apart(sure, config.min_scene_ms // 4)
+    bridged = _bridge_blanks(single, blanks, duration_ms, config)
+    apart = _strongest_apart(bridged, config.min_scene_ms)
+    first, last = config.min_edge_scene_ms, duration_ms - config.min_edge_scene_ms
+    return tuple(cut for cut in apart if first <= cut.time_ms <= last)
+
+
+def _outside_graduals(cuts: list[Cut]) -> list[Cut]:
+    """Without steps inside a gradual transition: it was fitted as having no sudden one."""
+    graduals = Neighbours([cut for cut in cuts if cut.kind is not CutKind.HARD], _span)
+    return [
+        cut
+        for cut in cuts
+        if cut.kind is not CutKind.HARD
+        or not any(
+            gradual.start_ms < cut.time_ms < gradual.end_ms
+            for gradual in graduals.touching(cut.time_ms, cut.time_ms)
+        )
+    ]
+
+
+def _strongest_apart(cuts: list[Cut], gap_ms: int) -> list[Cut]:
+    """The most confident cuts that neither overlap nor come within ``gap_ms``, in order."""
+    surest_first = sorted(cuts, key=lambda cut: (-cut.confidence, cut.time_ms))
+    by_time = Neighbours(range(len(cuts)), lambda index: _span(surest_first[index]))
+    is_kept = [False] * len(cuts)
+    for index, cut in enumerate(surest_first):
+        near = by_time.touching(cut.start_ms - gap_ms, cut.end_ms + gap_ms)
+        is_kept[index] = all(
+            _clear(cut, surest_first[other], gap_ms) for other in near if is_kept[other]
+        )
+    kept = [cut for cut, stands in zip(surest_first, is_kept, strict=True) if stands]
+    return sorted(kept, key=lambda cut: cut.time_ms)
+
+
+def _span(cut: Cut) -> tuple[int, int]:
+    return cut.start_ms, cut.end_ms
+
+
+def _some(items: Iterable[object]) -> bool:
+    return any(True for _ in items)
+
+
+def _clear(cut: Cut, other: Cut, gap_ms: int) -> bool:
+    overlap = cut.start_ms <= other.end_ms and other.start_ms <= cut.end_ms
+    return not overlap and abs(cut.time_ms - other.time_ms) >= gap_ms
+
+
+def _bridge_blanks(
+    cuts: list[Cut], blanks: list[BlankRun], duration_ms: int, config: CutConfig
+) -> list[Cut]:
+    """Each short black or white stretch, and the cuts into and out of it, made one cut.
+
+    At the very start or end of the video there is only one scene beside it, so
+    no cut is left there. ``cuts`` are in order and do not overlap.
+    """
+    slack_ms = config.min_scene_ms // 4
+    rest, bridges = list(cuts), []
+    for run in sorted(blanks, key=lambda run: (run.blank is Blank.WHITE, run.start_ms)):
+        if run.end_ms - run.start_ms > config.max_blank_ms:
+            continue
+        into, out = _into(rest, run, slack_ms), _out_of(rest, run, slack_ms)
+        at_edge = run.start_ms <= config.min_edge_scene_ms or run.end_ms >= duration_ms
+        if at_edge:
+            _remove(rest, into, out)
+        elif into is not None and out is not None:
+            _remove(rest, into, out)
+            bridges.append(_merged(into, out, _FADES[run.blank]))
+    return sorted(rest + bridges, key=lambda cut: cut.time_ms)
+
+
+def _into(cuts: list[Cut], run: BlankRun, slack_ms: int) -> Cut | None:
+    """The cut that leads into a blank stretch."""
+    first = bisect_left(cuts, run.start_ms - slack_ms, key=lambda cut: cut.end_ms)
+    near = cuts[first : first + 1]
+    return near[0] if near and near[0].time_ms < _middle_ms(run) else None
+
+
+def _out_of(cuts: list[Cut], run: BlankRun, slack_ms: int) -> Cut | None:
+    """The cut that leads out of a blank stretch."""
+    after = bisect_right(cuts, run.end_ms + slack_ms, key=lambda cut: cut.start_ms)
+    near = cuts[max(0, after - 1) : after]
+    return near[0] if near and near[0].time_ms >= _middle_ms(run) else None
+
+
+def _middle_ms(run: BlankRun) -> int:
+    return (run.start_ms + run.end_ms) // 2
+
+
+def _remove(cuts: list[Cut], *unwanted: Cut | None) -> None:
+    """``unwanted`` from ``cuts``, which are in order and at different times."""
+    for cut in {cut for cut in unwanted if cut is not None}:
+        del cuts[bisect_left(cuts, cut.time_ms, key=lambda other: other.time_ms)]
+
+
+def _merged(into: Cut, out: Cut, kind: CutKind) -> Cut:
+    """One cut for a dip to black or white: where a hard cut bounds it, there, else its middle."""
+    confidence = max(into.confidence, out.confidence)
+    start_ms, end_ms = into.start_ms, out.end_ms
+    if out.kind is CutKind.HARD:
+        if into.kind is CutKind.HARD:
+            return replace(out, confidence=confidence)
+        return Cut(out.time_ms, kind, confidence, start_ms, end_ms)
+    middle_ms = into.time_ms if into.kind is CutKind.HARD else (start_ms + end_ms) // 2
+    return Cut(middle_ms, kind, confidence, start_ms, end_ms)
+
+
+def nearest_frame(times_ms: Times, time_ms: int) -> int:
+    """Index of the frame nearest to ``time_ms``, the earlier one of two; needs one at least."""
+    after = int(np.searchsorted(times_ms, time_ms))
+    if after == 0:
+        return 0
+    if after == len(times_ms):
+        return after - 1
+    return after - 1 if time_ms - times_ms[after - 1] <= times_ms[after] - time_ms else after

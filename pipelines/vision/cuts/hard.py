@@ -1,0 +1,188 @@
+"""Hard cuts: one frame ends a scene and the next begins another.
+
+A step between neighbouring frames is a cut if it is large for the pictures'
+contrast, large beside the steps around it (motion, shake and flicker are not),
+and if the pictures stay different afterwards (a flash does not).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipelines.vision.cuts.measures import (
+    Floats,
+    Indices,
+    cell_levels,
+    change,
+    light_residue,
+    likeness,
+)
+from pipelines.vision.frame_features import FrameFeatures
+
+_STEP_REACH = (2, 2)
+_FAR_REACH = (3, 5)
+"""Rows and columns of the 36 x 64 picture that motion may cover in one step, in a few."""
+_NEIGHBOURS = 5
+_APART_MS = (0, 40, 80, 120, 200, 280, 360)
+"""How far from the cut frames are compared with those just on its other side: what looks
+the same again within that time was a flash, or something passing close by."""
+_VISIT_MS = 900
+_VISIT_STEP_MS = 100
+"""How far from the cut, on both sides, the same view is looked for: something that passes
+close to the camera hides it no longer."""
+_TURNED_LEVELS = 12.0
+"""Places that change less at the candidate do not tell whether the old view came back."""
+_FEWEST_PLACES = 30
+_NEAR = 3
+_WITHIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class HardConfig:
+    """A candidate's step (see ``change``) is ``min_step`` and ``min_ratio`` times those around."""
+
+    min_step: float = 0.12
+    min_ratio: float = 1.6
+
+
+@dataclass(frozen=True, slots=True)
+class HardEvidence:
+    """What was measured at one candidate."""
+
+    step: float
+    """Change from the frame before."""
+    around: float
+    """Mean change between the neighbouring frames on both sides."""
+    lasting: float
+    """Smallest change between frames just on one side and frames up to 0.4 s on the other."""
+    beside: float
+    """Second largest step of the three on either side; whip pans have several large ones."""
+    within: float
+    """Largest change over three frames on either side."""
+    alike: float
+    """Largest correlation of structure across the candidate."""
+    residue: float
+    """Share of the picture that is not explained by the other one in another light."""
+    gone: float
+    """Share of the difference that stays between the best two views of both sides."""
+
+
+def find_hard(
+    window: FrameFeatures, start: int, end: int, config: HardConfig
+) -> list[tuple[int, float]]:
+    """(time_ms of the new scene's first frame, confidence) among frames ``start`` to ``end``."""
+    low, high = max(1, start - _NEIGHBOURS), min(len(window), end + _NEIGHBOURS)
+    if high <= low:
+        return []
+    later = np.arange(low, high)
+    steps = np.zeros(len(window))
+    steps[later] = change(window, later - 1, later, _STEP_REACH)
+    cuts = []
+    for index in _candidates(steps, max(1, start), end, config):
+        evidence = gather(window, steps, index)
+        cuts.append((int(window.times_ms[index]), confidence(evidence)))
+    return cuts
+
+
+def _candidates(steps: Floats, start: int, end: int, config: HardConfig) -> list[int]:
+    found = []
+    for index in range(start, end):
+        around = _around(steps, index)
+        if steps[index] >= config.min_step and steps[index] >= config.min_ratio * around:
+            found.append(index)
+    return found
+
+
+def _around(steps: Floats, index: int) -> float:
+    first, last = max(1, index - _NEIGHBOURS), min(len(steps), index + _NEIGHBOURS + 1)
+    near = np.concatenate([steps[first:index], steps[index + 1 : last]])
+    return float(near.mean()) if len(near) else 0.0
+
+
+def _beside(steps: Floats, index: int) -> float:
+    first, last = max(1, index - _WITHIN), min(len(steps), index + _WITHIN + 1)
+    near = np.sort(np.concatenate([steps[first:index], steps[index + 1 : last]]))
+    return float(near[-2]) if len(near) > 1 else 0.0
+
+
+def gather(window: FrameFeatures, steps: Floats, index: int) -> HardEvidence:
+    """Measure the surroundings of the candidate at ``index``."""
+    before, after = _before(window, index), _after(window, index)
+    pairs = np.array(
+        [(one, other) for one in before[:_NEAR] for other in after]
+        + [(one, other) for one in before[_NEAR:] for other in after[:_NEAR]]
+    )
+    lasting = change(window, pairs[:, 0], pairs[:, 1], _FAR_REACH).min()
+    alike = max(likeness(window.luma[index - 1], window.luma[other]) for other in after)
+    return HardEvidence(
+        step=float(steps[index]),
+        around=_around(steps, index),
+        lasting=float(lasting),
+        beside=_beside(steps, index),
+        within=_within(window, index),
+        alike=alike,
+        residue=light_residue(window.luma[index - 1], window.luma[index]),
+        gone=_gone(window, index),
+    )
+
+
+def _gone(window: FrameFeatures, index: int) -> float:
+    """0 if a view from before the candidate is seen after it, about 0.7 for another scene."""
+    times = window.times_ms
+    apart_ms = np.arange(0, _VISIT_MS + 1, _VISIT_STEP_MS)
+    before = np.searchsorted(times, times[index - 1] - apart_ms)
+    after = np.searchsorted(times, times[index] + apart_ms, side="right") - 1
+    frames = np.concatenate([np.minimum(before, index - 1), after])
+    cells = cell_levels(window.luma[frames])
+    apart = np.abs(cells[0] - cells[len(before)])
+    turned = apart >= _TURNED_LEVELS
+    if int(turned.sum()) < _FEWEST_PLACES:
+        return 1.0
+    old, new = cells[: len(before), turned], cells[len(before) :, turned]
+    shares = np.abs(old[:, None] - new[None]) / apart[turned]
+    return float(np.minimum(1.0, shares).mean(axis=2).min())
+
+
+def _before(window: FrameFeatures, index: int) -> Indices:
+    """Frames before the candidate, nearest first: the last three, then by time."""
+    wanted = window.times_ms[index - 1] - np.array(_APART_MS)
+    found = np.clip(np.searchsorted(window.times_ms, wanted), 0, index - 1)
+    near = np.arange(index - 1, max(-1, index - 1 - _NEAR), -1)
+    return np.concatenate([near, np.setdiff1d(found, near)[::-1]])
+
+
+def _after(window: FrameFeatures, index: int) -> Indices:
+    """Frames from the candidate on, nearest first: the first three, then by time."""
+    wanted = window.times_ms[index] + np.array(_APART_MS)
+    found = np.searchsorted(window.times_ms, wanted, side="right") - 1
+    near = np.arange(index, min(len(window), index + _NEAR))
+    return np.concatenate([near, np.setdiff1d(np.clip(found, index, len(window) - 1), near)])
+
+
+def _within(window: FrameFeatures, index: int) -> float:
+    last = len(window) - 1
+    first = np.array([max(0, index - 1 - _WITHIN), index])
+    second = np.array([index - 1, min(last, index + _WITHIN)])
+    return float(change(window, first, second, _FAR_REACH).max())
+
+
+def confidence(evidence: HardEvidence) -> float:
+    """Logistic over the evidence."""
+    score = (
+        -6.0
+        + 5.0 * min(evidence.step, 1.0)
+        + 1.2 * math.log((evidence.step + 0.02) / (evidence.around + 0.02))
+        + 6.0 * min(evidence.lasting, 1.0)
+        + 0.8 * math.log((evidence.lasting + 0.03) / (evidence.within + 0.03))
+        - 3.0 * max(0.0, evidence.alike)
+        + 4.0 * (min(1.0, evidence.lasting / evidence.step) - 0.85)
+        - 24.0 * max(0.0, evidence.alike - 0.5)
+        - 10.0 * max(0.0, evidence.beside / evidence.step - 0.35)
+        - 70.0 * max(0.0, 0.28 - evidence.residue)
+        - 12.0 * max(0.0, 0.4 - evidence.gone) * min(1.0, evidence.within / 0.6)
+        - 2.5 * max(0.0, evidence.within - 0.6)
+    )
+    return 1.0 / (1.0 + math.exp(-score))

@@ -1,0 +1,214 @@
+"""How different two tiny pictures are. Pure array functions over frame features."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.vision.frame_features import LUMA_HEIGHT, LUMA_WIDTH, Bytes, FrameFeatures
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+_BLOCK_ROWS, _BLOCK_COLUMNS = 4, 8
+_ROWS_A_BLOCK = LUMA_HEIGHT // _BLOCK_ROWS
+_PIXELS_A_BLOCK = _ROWS_A_BLOCK * (LUMA_WIDTH // _BLOCK_COLUMNS)
+_PLACED_AT_ONCE = 400
+"""Pictures compared in one go: so many fit a processor's cache."""
+_CHROMA_WEIGHT = 1.5
+"""Chroma differences are that much smaller than luma ones between unrelated pictures."""
+_CONTRAST_FLOOR = 12.0
+"""Levels added to the contrast that differences are measured against; keeps noise in
+flat pictures from counting as change."""
+_MOVED_FROM = 3.0
+"""Below this mean difference in levels, looking for motion cannot change a decision."""
+_BLANK_CONTRAST, _BLACK_BELOW, _WHITE_ABOVE = 6.0, 28.0, 225.0
+"""Levels; wide enough for grain, and for the black of a badly mastered file."""
+
+
+_LEVELS_A_GROUP = 48
+"""Pixels of nearly one level in the other picture."""
+_FLAT_VARIANCE = 9.0
+"""Levels squared, as of noise: keeps flat pictures from counting as explained by noise."""
+
+
+class Blank(StrEnum):
+    """A picture of nothing but one of the colours that films fade to."""
+
+    BLACK = "black"
+    WHITE = "white"
+
+
+def blank(level: float, spread: float) -> Blank | None:
+    """What a picture of this brightness and contrast is, None where it shows something."""
+    if spread > _BLANK_CONTRAST:
+        return None
+    if level < _BLACK_BELOW:
+        return Blank.BLACK
+    return Blank.WHITE if level > _WHITE_ABOVE else None
+
+
+def contrast(luma: Bytes) -> Floats:
+    """Standard deviation of each picture (n, rows, columns), in levels."""
+    return np.array([cv2.meanStdDev(picture)[1].item() for picture in luma], np.float64)
+
+
+def brightness(luma: Bytes) -> Floats:
+    """Mean of each picture, in levels."""
+    return np.array([cv2.mean(picture)[0] for picture in luma], np.float64)
+
+
+def mean_difference(first: Bytes, second: Bytes) -> Floats:
+    """Mean absolute difference of pictures (n, ...), in levels."""
+    size = math.prod(first.shape[1:])
+    rows = zip(first.reshape(-1, size), second.reshape(-1, size), strict=True)
+    return np.array([cv2.norm(one, other, cv2.NORM_L1) for one, other in rows], np.float64) / size
+
+
+def moved_difference(first: Bytes, second: Bytes, reach: tuple[int, int]) -> Floats:
+    """``mean_difference`` after each of 32 blocks found its best place nearby.
+
+    ``reach`` = (rows, columns) that a block may have moved: exhaustive block
+    matching, so that pans, shake and moving things count for little.
+    """
+    down, across = reach
+    rows = np.arange(-down, LUMA_HEIGHT + down).clip(0, LUMA_HEIGHT - 1)
+    columns = np.arange(-across, LUMA_WIDTH + across).clip(0, LUMA_WIDTH - 1)
+    padded = second.take(rows, axis=1).take(columns, axis=2)
+    shape = (len(second), 2 * down + 1, 2 * across + 1, LUMA_HEIGHT, LUMA_WIDTH)
+    strides = (*padded.strides, *padded.strides[1:])
+    places = np.lib.stride_tricks.as_strided(padded, shape, strides, writeable=False)
+    together = max(1, _PLACED_AT_ONCE // (places.shape[1] * places.shape[2]))
+    apart = np.empty((min(together, len(first)), *places.shape[1:]), np.uint8)
+    own = np.empty_like(apart)
+    best = np.empty((len(first), _BLOCK_ROWS, _BLOCK_COLUMNS), np.uint16)
+    for start in range(0, len(first), together):
+        count = min(together, len(first) - start)
+        apart[:count] = places[start : start + count]
+        own[:count] = first[start : start + count, None, None]
+        flat = apart[:count].reshape(-1, LUMA_WIDTH)
+        cv2.absdiff(flat, own[:count].reshape(-1, LUMA_WIDTH), flat)
+        sums = _block_sums(apart[:count]).reshape(count, -1, _BLOCK_ROWS, _BLOCK_COLUMNS)
+        best[start : start + count] = sums.min(axis=1)
+    return np.asarray(best.mean(axis=(1, 2), dtype=np.float64) / _PIXELS_A_BLOCK)
+
+
+def _block_sums(difference: Bytes) -> npt.NDArray[np.uint16]:
+    """Sums over blocks, (..., 36, 64) to (n, 4, 8); ``difference`` is used up.
+
+    Two bytes are added as one word where they lie: NumPy's own sums of bytes into
+    words convert every byte first, which takes three times as long.
+    """
+    pairs = difference.reshape(-1, _BLOCK_ROWS, _ROWS_A_BLOCK, LUMA_WIDTH).view(np.uint16)
+    words = pairs >> 8
+    np.bitwise_and(pairs, 255, out=pairs)
+    words += pairs
+    sums = words[:, :, 0].copy()
+    for row in range(1, _ROWS_A_BLOCK):
+        sums += words[:, :, row]
+    while sums.shape[2] > _BLOCK_COLUMNS:
+        sums = sums[:, :, ::2] + sums[:, :, 1::2]
+    return np.asarray(sums)
+
+
+def change(
+    features: FrameFeatures, first: Indices, second: Indices, reach: tuple[int, int]
+) -> Floats:
+    """How much frames ``second`` differ from ``first`` in content, motion aside.
+
+    0 for the same picture, about 0.2 for strong motion, about 0.5 to 1.5 for
+    unrelated pictures: differences are taken relative to the contrast.
+    """
+    before, after = features.luma[first], features.luma[second]
+    level = mean_difference(before, after)
+    moved = level > _MOVED_FROM
+    if moved.any():
+        level[moved] = moved_difference(before[moved], after[moved], reach)
+    colour = mean_difference(features.chroma[first], features.chroma[second])
+    scale = (contrast(before) + contrast(after)) / 2 + _CONTRAST_FLOOR
+    return np.asarray((level + _CHROMA_WEIGHT * colour) / scale)
+
+
+def brings_new(luma: Bytes, reach: tuple[int, int], least: float) -> bool:
+    """Whether the quarters of a run of pictures bring ``least`` that no motion explains, in sum.
+
+    On ``change``'s scale, without colours. Where a camera sweeps, all that a
+    quarter brings was close by before it, and the sum stays near 0, however
+    different the first and the last picture are.
+    """
+    marks = np.unique(np.linspace(0, len(luma) - 1, 5).round().astype(np.intp))
+    brought = 0.0
+    for before, after in zip(luma[marks[:-1]], luma[marks[1:]], strict=True):
+        scale = contrast(np.stack([before, after])).mean() + _CONTRAST_FLOOR
+        brought += float(moved_difference(before[None], after[None], reach)[0] / scale)
+        if brought >= least:
+            return True
+    return False
+
+
+def change_beside_light(first: Bytes, second: Bytes, reach: tuple[int, int]) -> float:
+    """Change of two pictures' luma on ``change``'s scale, after giving both one brightness."""
+    levels = brightness(np.stack([first, second]))
+    level = (levels[0] + levels[1]) / 2
+    even = [
+        np.clip(picture.astype(np.float64) + level - own, 0, 255).astype(np.uint8)[None]
+        for picture, own in zip((first, second), levels, strict=True)
+    ]
+    moved = moved_difference(even[0], even[1], reach)
+    scale = contrast(np.stack([first, second])).mean() + _CONTRAST_FLOOR
+    return float(moved[0] / scale)
+
+
+def likeness(first: Bytes, second: Bytes, reach: int = 6) -> float:
+    """Best correlation of two pictures' fine structure over small shifts, -1 to 1.
+
+    Blind to brightness and contrast: it tells a change of light from a change
+    of scene.
+    """
+    a, b = _structure(first), _structure(second)
+    norm = float(np.sqrt((a * a).sum() * (b * b).sum()))
+    if norm < 1e-6:
+        return 0.0
+    # Through OpenCV: NumPy's transforms of such small pictures are mostly preparation, and take
+    # 2.5 times as long.
+    product = cv2.mulSpectrums(cv2.dft(a), cv2.dft(b), 0, conjB=True)
+    correlation = np.roll(cv2.idft(product, flags=cv2.DFT_SCALE), (reach, reach), axis=(0, 1))
+    return float(correlation[: 2 * reach + 1, : 2 * reach + 1].max()) / norm
+
+
+CELL = 2
+"""Pixels: ``cell_levels`` are means of squares of this size."""
+
+
+def cell_levels(luma: Bytes) -> npt.NDArray[np.float32]:
+    """Mean levels of the picture's places, (n, 576)."""
+    wide = luma.astype(np.uint16)
+    rows = wide[:, ::CELL] + wide[:, 1::CELL]
+    sums = rows[:, :, ::CELL] + rows[:, :, 1::CELL]
+    return np.asarray(sums.reshape(len(luma), -1).astype(np.float32) / (CELL * CELL))
+
+
+def light_residue(first: Bytes, second: Bytes) -> float:
+    """Share of a picture's variance that the other's levels leave unexplained, 0 to 1.
+
+    Near 0 if one is the other in another light: equal levels in one picture are
+    equal in the other too (the correlation ratio of A. Roche, 1998). About 0.6
+    for unrelated pictures.
+    """
+    return min(_unexplained(first, second), _unexplained(second, first))
+
+
+def _unexplained(by: Bytes, picture: Bytes) -> float:
+    levels = picture.ravel()[np.argsort(by, axis=None, kind="stable")].astype(np.float64)
+    within = levels.reshape(LUMA_HEIGHT * LUMA_WIDTH // _LEVELS_A_GROUP, -1).var(axis=1).mean()
+    return float(within / (levels.var() + _FLAT_VARIANCE))
+
+
+def _structure(picture: Bytes) -> Floats:
+    """The picture without what is smooth over a fifth of its height."""
+    grey = picture.astype(np.float64)
+    return np.asarray(grey - cv2.blur(grey, (9, 9), borderType=cv2.BORDER_REFLECT))

@@ -1,0 +1,251 @@
+"""Step: look at the scenes around one segment and store what is seen in them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import cv2
+
+from models.backends.packaged.palette import palette
+from models.contracts import CameraMotion, Picture, SceneDescriber, SceneDescription, SceneStills
+from models.provider import ModelSource
+from pipelines.execution.chain import Row, Step, Workspace
+from pipelines.execution.names import derived_name
+from pipelines.types import Segment, StageCode, StageError, VideoSource
+from pipelines.vision.camera_motion import camera_motion
+from pipelines.vision.features import FEATURES_VERSION, features_key
+from pipelines.vision.frame_features import FrameFeatures, from_bytes, joined
+from pipelines.vision.stills import StillsConfig, fetch_stills
+
+DESCRIBE_VERSION = 3
+"""Raise it whenever the same scene would be stored differently."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeConfig:
+    """What is made of a scene besides its description."""
+
+    models: str = ""
+    """Names the backends in use: results of one are not reused for another."""
+    still_long_side_px: int = 960
+    thumbnail_width_px: int = 480
+    thumbnail_quality: int = 85
+
+
+@dataclass(frozen=True, slots=True)
+class ScenePlan:
+    """What to look at in a scene; all times are frame times."""
+
+    index: int
+    start_ms: int
+    end_ms: int
+    still_times_ms: tuple[int, ...]
+    motion_pairs_ms: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SceneFindings:
+    """What is stored of a scene."""
+
+    description: str
+    objects: tuple[str, ...]
+    shot_type: str
+    shot_angle: str
+    camera_motion: str
+    color_palette: tuple[str, ...]
+    thumbnail_key: str
+
+
+def make_describe_step(
+    video: VideoSource, workspace: Workspace, models: ModelSource, config: DescribeConfig
+) -> Step:
+    """1:1, a row of scene plans to a row naming the findings object of each."""
+
+    def run(row: Row) -> Row:
+        plans = plans_from(row["plans"])
+        keys = [findings_key(video, plan, workspace, config) for plan in plans]
+        fresh = [
+            (plan, key)
+            for plan, key in zip(plans, keys, strict=True)
+            if not workspace.store.exists(key)
+        ]
+        if fresh:
+            _describe(fresh, video, workspace, models.scene_describer(), config)
+        return {"index": row["index"], "keys": keys, "computed": len(fresh)}
+
+    return run
+
+
+def plans_to(plans: Sequence[ScenePlan]) -> str:
+    """Plans as the text that travels in a row."""
+    return json.dumps([asdict(plan) for plan in plans])
+
+
+def plans_from(text: str) -> list[ScenePlan]:
+    """What ``plans_to`` wrote."""
+    return [
+        ScenePlan(
+            plan["index"],
+            plan["start_ms"],
+            plan["end_ms"],
+            tuple(plan["still_times_ms"]),
+            tuple((first, second) for first, second in plan["motion_pairs_ms"]),
+        )
+        for plan in json.loads(text)
+    ]
+
+
+def findings_key(
+    video: VideoSource, plan: ScenePlan, workspace: Workspace, config: DescribeConfig
+) -> str:
+    """Where a scene's findings are stored: a name derived from all they depend on."""
+    touched = _touched(video, plan)
+    inputs = {
+        "plan": asdict(plan),
+        "config": asdict(config),
+        "parts": [asdict(video.part_of(segment)) for segment in touched],
+        "segments": [asdict(segment) for segment in touched],
+        "versions": [DESCRIBE_VERSION, FEATURES_VERSION],
+    }
+    return workspace.key(f"vision/scenes/{derived_name(plan.index, inputs)}.json")
+
+
+def read_findings(workspace: Workspace, key: str) -> SceneFindings:
+    """The findings stored under ``key``."""
+    stored: dict[str, Any] = json.loads(workspace.store.read_bytes(key))
+    stored["objects"] = tuple(stored["objects"])
+    stored["color_palette"] = tuple(stored["color_palette"])
+    return SceneFindings(**stored)
+
+
+def segment_at(video: VideoSource, time_ms: int) -> Segment:
+    """The segment that a frame at ``time_ms`` belongs to."""
+    for segment in video.segments:
+        if segment.start_ms <= time_ms < segment.end_ms:
+            return segment
+    return video.segments[-1]
+
+
+def _touched(video: VideoSource, plan: ScenePlan) -> list[Segment]:
+    """Segments that hold any frame of the plan, in order."""
+    times = [*plan.still_times_ms, *(time for pair in plan.motion_pairs_ms for time in pair)]
+    indices = {segment_at(video, time_ms).index for time_ms in times}
+    return [segment for segment in video.segments if segment.index in indices]
+
+
+def _describe(
+    fresh: Sequence[tuple[ScenePlan, str]],
+    video: VideoSource,
+    workspace: Workspace,
+    describer: SceneDescriber,
+    config: DescribeConfig,
+) -> None:
+    """Look at the scenes and store the findings of each under its key."""
+    plans = [plan for plan, _ in fresh]
+    features = _chosen_features(plans, video, workspace)
+    stills = _stills(plans, features, video, workspace, config)
+    scenes = [_scene(plan, features, stills, video) for plan in plans]
+    workspace.check()
+    descriptions = describer.describe(scenes)
+    for (_, key), scene, description in zip(fresh, scenes, descriptions, strict=True):
+        workspace.check()
+        findings = _findings(scene, description, workspace, config)
+        text = json.dumps(asdict(findings), sort_keys=True)
+        workspace.store.write_bytes(key, text.encode())
+
+
+def _chosen_features(
+    plans: Sequence[ScenePlan], video: VideoSource, workspace: Workspace
+) -> FrameFeatures:
+    """Features of just the frames that the plans name, one segment in memory at a time."""
+    times = {time for plan in plans for pair in plan.motion_pairs_ms for time in pair}
+    times |= {time for plan in plans for time in plan.still_times_ms}
+    indices = {segment.index for plan in plans for segment in _touched(video, plan)}
+    parts = []
+    for segment in video.segments:
+        if segment.index in indices:
+            workspace.check()
+            key = features_key(video, segment, workspace)
+            features = from_bytes(workspace.store.read_bytes(key))
+            rows = [row for row, time in enumerate(features.times_ms.tolist()) if time in times]
+            parts.append(
+                FrameFeatures(features.times_ms[rows], features.luma[rows], features.chroma[rows])
+            )
+    return joined(parts)
+
+
+def _stills(
+    plans: Sequence[ScenePlan],
+    features: FrameFeatures,
+    video: VideoSource,
+    workspace: Workspace,
+    config: DescribeConfig,
+) -> dict[int, Picture]:
+    """Upright pictures by time; each segment's file is opened for all its stills at once."""
+    luma = dict(zip(features.times_ms.tolist(), features.luma, strict=True))
+    times = sorted({time for plan in plans for time in plan.still_times_ms})
+    stills: dict[int, Picture] = {}
+    for segment in video.segments:
+        wanted = {time: luma[time] for time in times if segment_at(video, time) == segment}
+        if wanted:
+            workspace.check()
+            part = video.part_of(segment)
+            with workspace.store.local_copy(segment.key) as path:
+                stills |= fetch_stills(
+                    path,
+                    segment,
+                    part.stream,
+                    part.origin_ms,
+                    wanted,
+                    StillsConfig(config.still_long_side_px),
+                    workspace.check,
+                )
+    return stills
+
+
+def _scene(
+    plan: ScenePlan, features: FrameFeatures, stills: dict[int, Picture], video: VideoSource
+) -> SceneStills:
+    pictures = tuple(stills[time] for time in plan.still_times_ms if time in stills)
+    if not pictures:
+        message = f"No picture between {plan.start_ms} and {plan.end_ms} ms could be decoded."
+        raise StageError(StageCode.VISION_FAILED, message)
+    part = video.part_of(segment_at(video, plan.still_times_ms[0]))
+    motion = camera_motion(features, plan.motion_pairs_ms, part.stream.rotation_degrees)
+    return SceneStills(pictures, (plan.end_ms - plan.start_ms) / 1000, motion)
+
+
+def _findings(
+    scene: SceneStills, said: SceneDescription, workspace: Workspace, config: DescribeConfig
+) -> SceneFindings:
+    jpeg = thumbnail(scene.stills[len(scene.stills) // 2], config)
+    name = hashlib.sha256(jpeg).hexdigest()[:32]
+    key = workspace.key(f"vision/thumbnails/{name}.jpg")
+    workspace.store.write_bytes(key, jpeg)
+    return SceneFindings(
+        description=said.description,
+        objects=said.objects,
+        shot_type=str(said.shot_type),
+        shot_angle=str(said.shot_angle),
+        camera_motion=str(CameraMotion(scene.camera_motion)),
+        color_palette=palette(scene.stills),
+        thumbnail_key=key,
+    )
+
+
+def thumbnail(still: Picture, config: DescribeConfig) -> bytes:
+    """A JPEG of the still, at most ``thumbnail_width_px`` wide."""
+    height, width = still.shape[:2]
+    if width > config.thumbnail_width_px:
+        scale = config.thumbnail_width_px / width
+        size = (config.thumbnail_width_px, max(1, round(height * scale)))
+        still = cv2.resize(still, size, interpolation=cv2.INTER_AREA)
+    quality = [cv2.IMWRITE_JPEG_QUALITY, config.thumbnail_quality]
+    done, encoded = cv2.imencode(".jpg", cv2.cvtColor(still, cv2.COLOR_RGB2BGR), quality)
+    if not done:
+        raise ValueError("The thumbnail could not be encoded.")
+    return bytes(encoded.tobytes())

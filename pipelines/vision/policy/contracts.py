@@ -1,0 +1,94 @@
+"""The content policy as a value, and its verdict on pictures."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.contracts import ContentClassifier, Picture
+
+HASH_BITS = 64
+DEFAULT_DISTANCE = 8
+"""Of 64 bits. Measured on the shared media (tests/benchmarks/README.md): re-encoding, scaling and
+crops of up to a twelfth from each side stay within it, other footage does not come near."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContentPolicy:
+    """What is not permitted. Picklable: it travels to every task; empty, it permits all."""
+
+    blocked_hashes: bytes = b""
+    """Perceptual hashes of blocked pictures, 8 bytes each, big-endian (see ``blocklist``)."""
+    hash_distance: int = DEFAULT_DISTANCE
+    """Bits that a still's hash may differ by and still match."""
+    label_limits: tuple[tuple[str, float], ...] = ()
+    """Labels of the classifier, and the score from which each blocks."""
+
+    @property
+    def is_active(self) -> bool:
+        return bool(self.blocked_hashes or self.label_limits)
+
+    def digest(self) -> str:
+        """A name for exactly this policy."""
+        limits = repr((self.hash_distance, sorted(self.label_limits)))
+        return hashlib.sha256(self.blocked_hashes + limits.encode()).hexdigest()[:20]
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """Why a picture is not permitted; for the operator's log, never for the client."""
+
+    index: int
+    reason: str
+
+
+def find_breach(
+    stills: Sequence[Picture], policy: ContentPolicy, classifier: ContentClassifier | None
+) -> Breach | None:
+    """The first of the stills that the policy does not permit.
+
+    ``classifier`` is needed where the policy limits labels; ValueError without it.
+    """
+    return _listed(stills, policy) or _labelled(stills, policy, classifier)
+
+
+def _listed(stills: Sequence[Picture], policy: ContentPolicy) -> Breach | None:
+    if not policy.blocked_hashes:
+        return None
+    from pipelines.vision.policy.hashes import still_hash
+
+    listed = np.frombuffer(policy.blocked_hashes, ">u8").astype(np.uint64)
+    for index, still in enumerate(stills):
+        own = still_hash(still)
+        if own is None:
+            continue
+        distances = np.bitwise_count(listed ^ np.uint64(own))
+        nearest = int(distances.argmin())
+        if distances[nearest] <= policy.hash_distance:
+            reason = f"{own:016x} is {distances[nearest]} bits from {int(listed[nearest]):016x}"
+            return Breach(index, reason)
+    return None
+
+
+def _labelled(
+    stills: Sequence[Picture], policy: ContentPolicy, classifier: ContentClassifier | None
+) -> Breach | None:
+    if not policy.label_limits or not stills:
+        return None
+    if classifier is None:
+        raise ValueError("The policy limits labels, and there is no classifier to give them.")
+    for index, scores in enumerate(classifier.classify(stills)):
+        for label, limit in policy.label_limits:
+            if _score(scores, label) >= limit:
+                return Breach(index, f"{label} {_score(scores, label):.2f}")
+    return None
+
+
+def _score(scores: Mapping[str, float], label: str) -> float:
+    """Of a label that the classifier does not know of: an operator's mistake, not a pass."""
+    if label not in scores:
+        raise ValueError(f"The classifier has no label {label!r}; it has {sorted(scores)}.")
+    return scores[label]

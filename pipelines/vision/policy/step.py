@@ -1,0 +1,115 @@
+"""Step: check a segment's stills against the content policy, before anything of them is kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from models.contracts import Picture
+from models.provider import ModelSource
+from pipelines.execution.chain import Row, Step, Workspace
+from pipelines.execution.names import derived_name
+from pipelines.types import Segment, StageCode, StageError, VideoSource
+from pipelines.vision.cuts.detector import nearest_frame
+from pipelines.vision.features import features_key
+from pipelines.vision.frame_features import Times, from_bytes
+from pipelines.vision.policy.contracts import ContentPolicy, find_breach
+from pipelines.vision.stills import StillsConfig, fetch_stills
+
+log = logging.getLogger("vas.policy")
+
+BLOCKED_MESSAGE = "The content is not permitted by the acceptable-use policy."
+"""All that a client is told: more would help to get round the policy."""
+
+_STILL_LONG_SIDE_PX = 448
+_EVERY_MS = 5_000
+"""A picture that is shown for this long is looked at, whatever the scenes are."""
+_AT_ONCE = 16
+"""Stills in memory at the same time."""
+
+
+def checked_times(times_ms: Times, still_times_ms: Sequence[int]) -> tuple[int, ...]:
+    """Frame times to look at, rising: the scenes' stills and a frame every few seconds.
+
+    ``times_ms`` holds all frame times of the video, one at least.
+    """
+    grid = np.arange(int(times_ms[0]), int(times_ms[-1]) + 1, _EVERY_MS)
+    even = {int(times_ms[nearest_frame(times_ms, int(time_ms))]) for time_ms in grid}
+    return tuple(sorted(even | set(still_times_ms)))
+
+
+def make_policy_step(
+    video: VideoSource, workspace: Workspace, models: ModelSource, policy: ContentPolicy
+) -> Step:
+    """1:1, a segment's times to a row with how many of its stills were looked at.
+
+    Raises StageError with CONTENT_BLOCKED for the first that is not permitted.
+    """
+    segments = {segment.index: segment for segment in video.segments}
+
+    def run(row: Row) -> Row:
+        segment, times = segments[int(row["index"])], json.loads(row["times_ms"])
+        key = _verdict_key(video, segment, times, workspace, policy)
+        if not workspace.store.exists(key):
+            _check(video, segment, times, workspace, models, policy)
+            workspace.store.write_bytes(key, b"{}")
+        return {"index": segment.index, "stills": len(times)}
+
+    return run
+
+
+def _verdict_key(
+    video: VideoSource,
+    segment: Segment,
+    times: Sequence[int],
+    workspace: Workspace,
+    policy: ContentPolicy,
+) -> str:
+    """An object that is there once the segment was found to be permitted."""
+    inputs = {
+        "segment": asdict(segment),
+        "part": asdict(video.part_of(segment)),
+        "times_ms": list(times),
+        "policy": policy.digest(),
+    }
+    return workspace.key(f"vision/policy/{derived_name(segment.index, inputs)}.json")
+
+
+def _check(
+    video: VideoSource,
+    segment: Segment,
+    times: Sequence[int],
+    workspace: Workspace,
+    models: ModelSource,
+    policy: ContentPolicy,
+) -> None:
+    classifier = models.content_classifier() if policy.label_limits else None
+    for first in range(0, len(times), _AT_ONCE):
+        workspace.check()
+        stills = _stills(video, segment, times[first : first + _AT_ONCE], workspace)
+        breach = find_breach(list(stills.values()), policy, classifier)
+        if breach is not None:
+            time_ms = list(stills)[breach.index]
+            log.warning("%s: blocked at %d ms: %s", workspace.prefix, time_ms, breach.reason)
+            raise StageError(StageCode.CONTENT_BLOCKED, BLOCKED_MESSAGE)
+
+
+def _stills(
+    video: VideoSource, segment: Segment, times: Sequence[int], workspace: Workspace
+) -> dict[int, Picture]:
+    features = from_bytes(workspace.store.read_bytes(features_key(video, segment, workspace)))
+    luma = dict(zip(features.times_ms.tolist(), features.luma, strict=True))
+    part = video.part_of(segment)
+    with workspace.store.local_copy(segment.key) as path:
+        return fetch_stills(
+            path,
+            segment,
+            part.stream,
+            part.origin_ms,
+            {time_ms: luma[time_ms] for time_ms in times if time_ms in luma},
+            StillsConfig(_STILL_LONG_SIDE_PX),
+        )

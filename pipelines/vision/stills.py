@@ -1,0 +1,241 @@
+"""Stills of a segment at exact frame times: many by decord in batches, few by PyAV.
+
+All ways give the same picture: full size RGB as stored, made upright with
+square pixels by the same function afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import av
+import av.error
+import cv2
+import numpy as np
+from av.container import InputContainer
+from av.video.stream import VideoStream as AvVideoStream
+
+from models.contracts import Picture
+from pipelines.media.decoding import chosen_stream, decode_segment, packet_time_ms, seek
+from pipelines.media.decord_child import DecordUnsuitableError, pictures_by_decord
+from pipelines.media.files import OPEN_OPTIONS
+from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
+from pipelines.types import Segment, VideoStream
+from pipelines.vision.frame_features import LUMA_HEIGHT, LUMA_WIDTH, Bytes
+
+__all__ = ["DecordUnsuitableError", "StillsConfig", "fetch_stills"]
+
+_DECORD_LACKS = frozenset({"av1", "vvc"})
+"""Codecs that the FFmpeg inside decord 0.6 has no decoder for."""
+_DECORD_FILE_LIMIT_BYTES = 256 * 1024 * 1024
+"""decord reads a whole file to index it, so longer ones are left to PyAV's seeking."""
+_MOST_PACKETS = 1_500
+"""From one key frame to the next; where there are more, or the container seeks too loosely, the
+stream is decoded as from the start."""
+_WORTH_A_CHILD = 32
+"""So many stills of a segment lie close together: decord reads them in one pass, while seeking
+decodes from the key frame again for each."""
+_SAME_PICTURE_LEVELS = 6.0
+_SAME_PICTURE_CORRELATION = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class StillsConfig:
+    """``long_side_px`` bounds the stills' width and height."""
+
+    long_side_px: int = 960
+
+
+def fetch_stills(
+    path: Path,
+    segment: Segment,
+    stream: VideoStream,
+    origin_ms: int,
+    wanted: Mapping[int, Bytes],
+    config: StillsConfig,
+    check: Callable[[], None] = lambda: None,
+) -> dict[int, Picture]:
+    """Stills at the times ``wanted`` (with the luma features of those frames), upright.
+
+    Times at which nothing can be decoded are left out. ``path`` is the
+    segment's object on this machine. One picture of full size is in memory at a
+    time. Whatever ``check`` raises ends the reading.
+    """
+
+    def finish(picture: Picture) -> Picture:
+        return upright(picture, stream, config.long_side_px)
+
+    stills: dict[int, Picture] = {}
+    if len(wanted) >= _WORTH_A_CHILD:
+        with contextlib.suppress(DecordUnsuitableError):
+            stills |= by_decord(path, stream, origin_ms, wanted, finish, check)
+    missing = [time_ms for time_ms in wanted if time_ms not in stills]
+    stills |= by_seeking(path, stream, origin_ms, missing, finish, check)
+    missing = [time_ms for time_ms in wanted if time_ms not in stills]
+    stills |= by_pyav(path, segment, stream, origin_ms, missing, finish, check)
+    return dict(sorted(stills.items()))
+
+
+def _as_it_is(picture: Picture) -> Picture:
+    return picture
+
+
+def by_seeking(
+    path: Path,
+    stream: VideoStream,
+    origin_ms: int,
+    times_ms: Collection[int],
+    finish: Callable[[Picture], Picture] = _as_it_is,
+    check: Callable[[], None] = lambda: None,
+) -> dict[int, Picture]:
+    """Pictures as stored for those of ``times_ms`` that seeking leads to.
+
+    Of key frames one packet is decoded, of others all that they refer to. None of
+    interlaced streams: a packet may hold a single field.
+    """
+    found: dict[int, Picture] = {}
+    if stream.interlaced:
+        return found
+    with av.open(str(path), options=OPEN_OPTIONS) as container:
+        source = chosen_stream(container, stream.index)
+        source.codec_context.thread_count = 1
+        for time_ms in sorted(times_ms):
+            check()
+            frame = _sought_frame(container, source, time_ms, origin_ms)
+            if frame is not None:
+                found[time_ms] = finish(rgb(frame))
+    return found
+
+
+def _sought_frame(
+    container: InputContainer, stream: AvVideoStream, time_ms: int, origin_ms: int
+) -> av.VideoFrame | None:
+    """The frame at ``time_ms``, or None where seeking and decoding don't lead to it."""
+    decoder = stream.codec_context
+    decoder.flush_buffers()
+    try:
+        seek(container, stream, time_ms + origin_ms)
+        for packet in islice(container.demux(stream), _MOST_PACKETS):
+            is_wanted = packet_time_ms(packet, origin_ms) == time_ms
+            decoder.skip_frame = "DEFAULT" if is_wanted else "NONREF"
+            frames = decoder.decode(packet)
+            if is_wanted:
+                frames += decoder.decode(None)
+                return next((frame for frame in frames if frame.pts == packet.pts), None)
+    except av.error.FFmpegError:
+        return None
+    return None
+
+
+def by_decord(
+    path: Path,
+    stream: VideoStream,
+    origin_ms: int,
+    wanted: Mapping[int, Bytes],
+    finish: Callable[[Picture], Picture] = _as_it_is,
+    check: Callable[[], None] = lambda: None,
+) -> dict[int, Picture]:
+    """Pictures as stored, for those of ``wanted`` that decord reproduces; each ``finish``ed.
+
+    Raises DecordUnsuitableError if it cannot read the file as PyAV does.
+    """
+    if stream.hdr or stream.codec in _DECORD_LACKS:
+        raise DecordUnsuitableError(stream.codec)
+    if path.stat().st_size > _DECORD_FILE_LIMIT_BYTES:
+        raise DecordUnsuitableError("long file")
+    found: dict[int, Picture] = {}
+
+    def take(time_ms: int, picture: Picture) -> None:
+        stored = _as_stored(picture, stream.rotation_degrees, wanted[time_ms])
+        if stored is not None:
+            found[time_ms] = finish(stored)
+
+    pictures_by_decord(
+        path,
+        stream_index=stream.index,
+        origin_ms=origin_ms,
+        times_ms=sorted(wanted),
+        take=take,
+        check=check,
+    )
+    return found
+
+
+def _as_stored(picture: Picture, rotation_degrees: int, luma: Bytes) -> Picture | None:
+    """The picture as it lies in the file, or None if it is not the frame with this luma.
+
+    decord turns pictures upright where the container says so in a way that its
+    FFmpeg knows; the frame's features tell whether it did.
+    """
+    turned_back = np.rot90(picture, rotation_degrees // 90)
+    candidates = [picture] if rotation_degrees % 360 == 0 else [picture, turned_back]
+    fits = [_fit(candidate, luma) for candidate in candidates]
+    best = int(np.argmax(fits))
+    return np.ascontiguousarray(candidates[best]) if fits[best] > 0 else None
+
+
+def _fit(picture: Picture, luma: Bytes) -> float:
+    """How well the picture matches a frame's luma features; 0 if it is another picture."""
+    small = cv2.resize(picture, (LUMA_WIDTH, LUMA_HEIGHT), interpolation=cv2.INTER_AREA)
+    grey = cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float64)
+    reference = luma.astype(np.float64)
+    if float(np.abs(grey - reference).mean()) <= _SAME_PICTURE_LEVELS:
+        return 2.0 - float(np.abs(grey - reference).mean()) / _SAME_PICTURE_LEVELS
+    spread = float(grey.std() * reference.std())
+    if spread == 0:
+        return 0.0
+    product = float(((grey - grey.mean()) * (reference - reference.mean())).mean())
+    return product / spread if product / spread >= _SAME_PICTURE_CORRELATION else 0.0
+
+
+def by_pyav(
+    path: Path,
+    segment: Segment,
+    stream: VideoStream,
+    origin_ms: int,
+    times_ms: Sequence[int],
+    finish: Callable[[Picture], Picture] = _as_it_is,
+    check: Callable[[], None] = lambda: None,
+) -> dict[int, Picture]:
+    """Pictures as stored at ``times_ms``, each by seeking to it; HDR brought to SDR."""
+    found: dict[int, Picture] = {}
+    for time_ms in times_ms:
+        check()
+        moment = Segment(segment.index, segment.key, time_ms, time_ms + 1)
+        frames = decode_segment(path, moment, stream_index=stream.index, origin_ms=origin_ms)
+        timed = next(iter(frames), None)
+        if timed is not None:
+            found[time_ms] = finish(rgb(timed.frame))
+    return found
+
+
+def rgb(frame: av.VideoFrame) -> Picture:
+    """A frame in RGB as stored; an HDR one tone mapped, and shrunk if it is large."""
+    if is_high_dynamic_range(frame):
+        return standard_range(frame)
+    return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
+
+
+def upright(picture: Picture, stream: VideoStream, long_side_px: int) -> Picture:
+    """The stored picture with square pixels, turned upright, no side over ``long_side_px``.
+
+    Of an interlaced picture one field is kept: half the lines, but no comb.
+    """
+    if stream.interlaced and picture.shape[0] > 1:
+        picture = picture[::2]
+    factor = min(1.0, long_side_px / max(stream.width, stream.height))
+    size = (max(1, round(stream.width * factor)), max(1, round(stream.height * factor)))
+    if stream.rotation_degrees % 180:
+        size = (size[1], size[0])
+    if size != (picture.shape[1], picture.shape[0]):
+        picture = cv2.resize(picture, size, interpolation=_interpolation(picture, size))
+    return np.ascontiguousarray(np.rot90(picture, -(stream.rotation_degrees // 90)))
+
+
+def _interpolation(picture: Picture, size: tuple[int, int]) -> int:
+    grows = size[0] > picture.shape[1] or size[1] > picture.shape[0]
+    return cv2.INTER_LINEAR if grows else cv2.INTER_AREA

@@ -1,0 +1,209 @@
+"""Who calls: API keys, dashboard sessions, or nobody in particular; and how often.
+
+A route's class decides, before anything else of the request is looked at, in
+this order: credential (401), rate (429), suspension (403).
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import Request
+from fastapi.routing import APIRoute
+from starlette.responses import Response
+
+from serve_app.api.client_address import client_address
+from serve_app.api.rate_limits import Bucket, check_rate, rate_headers
+from serve_app.context import World
+from serve_app.errors import ApiError, ErrorCode
+from serve_app.observability.log_context import note
+from storage.access import (
+    Caller,
+    authenticate_and_count,
+    authenticate_count_and_read,
+    count_request,
+)
+from storage.job_records import JobRecord
+from storage.keys import KEY_PREFIX, SESSION_PREFIX, find_session
+
+_RANDOM_PART = r"[A-Za-z0-9_-]{43}"
+_KEY_FORM = re.compile(re.escape(KEY_PREFIX) + _RANDOM_PART)
+_SESSION_FORM = re.compile(re.escape(SESSION_PREFIX) + _RANDOM_PART)
+
+CREATING_OPERATIONS = frozenset({"createJob", "createJobFromUrl", "createBatch"})
+SUCCESSORS = {"cancelJobDeprecated": "/cancel"}
+"""Deprecated operations, and what to add to their paths for the operation to use instead."""
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+def bucket_of(operation_id: str | None, methods: set[str]) -> Bucket:
+    """Where a keyed operation is counted."""
+    if operation_id in CREATING_OPERATIONS:
+        return Bucket.CREATION
+    if operation_id == "sendTestWebhook":
+        return Bucket.WEBHOOK_TEST
+    return Bucket.READS if "GET" in methods else Bucket.WRITES
+
+
+def presented_key(request: Request) -> str | None:
+    """The key in the request's headers; None if there is none or it has not a key's form.
+
+    Two different keys in the two headers are no valid credential.
+    """
+    found = set(_bearer_tokens(request))
+    found |= {value.strip() for value in request.headers.getlist("x-api-key")}
+    if len(found) != 1:
+        return None
+    key = found.pop()
+    return key if _KEY_FORM.fullmatch(key) else None
+
+
+def _bearer_tokens(request: Request) -> list[str]:
+    tokens = []
+    for value in request.headers.getlist("authorization"):
+        scheme, _, token = value.partition(" ")
+        if scheme.lower() == "bearer":
+            tokens.append(token.strip())
+    return tokens
+
+
+class KeyedRoute(APIRoute):
+    """Needs an API key; counted in the bucket of its operation.
+
+    Where the path names a job, the same statement brings the caller's job: see ``job_of``.
+    """
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+        bucket = bucket_of(self.operation_id, self.methods or set())
+
+        async def keyed(request: Request) -> Response:
+            if self.operation_id in SUCCESSORS:
+                add_answer_headers(request, self._deprecation(request))
+            await _admit_key(request, bucket)
+            return _with_answer_headers(request, await handle(request))
+
+        return keyed
+
+    def _deprecation(self, request: Request) -> dict[str, str]:
+        values = {name: quote(value, safe="") for name, value in request.path_params.items()}
+        successor = self.path_format.format(**values) + SUCCESSORS[self.operation_id or ""]
+        return {"Deprecation": "true", "Link": f'<{successor}>; rel="successor-version"'}
+
+
+async def _admit_key(request: Request, bucket: Bucket) -> None:
+    key = presented_key(request)
+    caller = None if key is None else await _find_caller(request, key, bucket)
+    if caller is None:
+        raise ApiError(ErrorCode.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
+    add_answer_headers(request, rate_headers(bucket, caller.window))
+    check_rate(bucket, caller.window)
+    if caller.suspended:
+        raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
+    request.state.account_id = caller.account_id
+    note(accountId=caller.account_id)
+
+
+async def _find_caller(request: Request, key: str, bucket: Bucket) -> Caller | None:
+    world: World = request.app.state.world
+    job_id = request.path_params.get("jobId")
+    if job_id is None:
+        return await authenticate_and_count(world.database, key, bucket)
+    found = await authenticate_count_and_read(world.database, key, bucket, parse_job_id(job_id))
+    if found is None:
+        return None
+    caller, request.state.job = found
+    if request.state.job is not None:
+        note(jobId=request.state.job.id)
+    return caller
+
+
+def job_of(request: Request) -> JobRecord:
+    """The caller's job that the path names; NOT_FOUND for foreign, missing, malformed ids alike."""
+    job: JobRecord | None = request.state.job
+    if job is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
+    return job
+
+
+def parse_job_id(text: str) -> uuid.UUID:
+    """The id; for text that is none, the nil UUID, which no job has.
+
+    A malformed id thus takes the same way, and the same time, as a missing one.
+    """
+    try:
+        parsed = uuid.UUID(text)
+    except ValueError:
+        return uuid.UUID(int=0)
+    # uuid.UUID also takes braces, urn: and missing hyphens; a job id has one form.
+    return parsed if str(parsed) == text.lower() else uuid.UUID(int=0)
+
+
+class KeylessRoute(APIRoute):
+    """Open to everybody; counted per client address."""
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+
+        async def keyless(request: Request) -> Response:
+            world: World = request.app.state.world
+            address = client_address(request, world.settings.trusted_proxies)
+            window = await count_request(world.database, f"ip:{address}")
+            add_answer_headers(request, rate_headers(Bucket.DISCOVERY, window))
+            check_rate(Bucket.DISCOVERY, window)
+            return _with_answer_headers(request, await handle(request))
+
+        return keyless
+
+
+class SessionRoute(APIRoute):
+    """Needs a signed-in dashboard session; an API key does not open it."""
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+
+        async def signed_in(request: Request) -> Response:
+            await _admit_session(request)
+            return await handle(request)
+
+        return signed_in
+
+
+async def _admit_session(request: Request) -> None:
+    tokens = _bearer_tokens(request)
+    found = None
+    if len(tokens) == 1 and _SESSION_FORM.fullmatch(tokens[0]):
+        world: World = request.app.state.world
+        async with world.database.statement() as connection:
+            found = await find_session(connection, tokens[0])
+    if found is None:
+        raise ApiError(
+            ErrorCode.UNAUTHORIZED,
+            "Sign in to the dashboard: the session is missing, unknown or over.",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    if found.suspended:
+        raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
+    request.state.account_id = found.account_id
+    note(accountId=found.account_id)
+
+
+def add_answer_headers(request: Request, headers: dict[str, str]) -> None:
+    """Headers of whatever the request will be answered with, refusals and failures included."""
+    request.state.answer_headers = getattr(request.state, "answer_headers", {}) | headers
+
+
+def _with_answer_headers(request: Request, response: Response) -> Response:
+    response.headers.update(request.state.answer_headers)
+    return response
+
+
+def account_of(request: Request) -> uuid.UUID:
+    """The account that a KeyedRoute or SessionRoute admitted."""
+    account_id: uuid.UUID = request.state.account_id
+    return account_id

@@ -1,0 +1,191 @@
+"""Answers: the success and error envelopes, request ids, and what becomes of exceptions."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serve_app.api.methods import allow_header
+from serve_app.errors import ApiError, ErrorCode
+from serve_app.observability.log_context import enter_context, leave_context
+from serve_app.observability.metrics import SILENT, Meters
+from serve_app.observability.requests import record_request
+from storage.database import UNAVAILABLE
+from storage.objects import ObjectStoreUnavailableError
+
+log = logging.getLogger("vas.http")
+
+DOCS_ERRORS_PATH = "/docs/errors"
+
+SAFE_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    # Answers are one account's own, and its key is in a header that caches do not know.
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+)
+"""Headers of every answer that does not say otherwise itself."""
+
+
+class ExactJSONResponse(JSONResponse):
+    """UTF-8 JSON without spaces; NaN and infinity are refused, not written."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(
+            content, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        ).encode()
+
+
+def request_id(request: Request) -> str:
+    """The id of this request, as made by RequestIdMiddleware."""
+    identifier: str = request.scope["vas_request_id"]
+    return identifier
+
+
+def public_url(request: Request) -> str:
+    """Scheme and host that clients use, without a trailing slash."""
+    configured: str | None = request.app.state.world.settings.public_url
+    if configured:
+        return configured.rstrip("/")
+    return f"{request.url.scheme}://{request.url.netloc}"
+
+
+def success(
+    request: Request, data: Any, *, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    """``{ data, requestId }``."""
+    return ExactJSONResponse(
+        {"data": data, "requestId": request_id(request)}, status_code=status, headers=headers
+    )
+
+
+def failure(request: Request, error: ApiError) -> Response:
+    """The error envelope."""
+    body: dict[str, Any] = {
+        "error": error.message,
+        "code": error.code,
+        "docUrl": f"{public_url(request)}{DOCS_ERRORS_PATH}#{error.code}",
+    }
+    if error.param is not None:
+        body["param"] = error.param
+    body |= error.extra
+    body["requestId"] = request_id(request)
+    # What was counted, say, is told also where the request failed after it.
+    promised: dict[str, str] = getattr(request.state, "answer_headers", {})
+    return ExactJSONResponse(body, status_code=error.status, headers=promised | error.headers)
+
+
+def json_path(location: tuple[int | str, ...]) -> str:
+    """``("audioTracks", 2, "offsetMs")`` as ``audioTracks[2].offsetMs``."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += f".{part}" if path else part
+    return path
+
+
+class RequestIdMiddleware:
+    """Gives every request an id of our own making and returns it in ``X-Request-Id``.
+
+    The log's records bear that id, and the request is metered once it is over.
+
+    It also ends what no handler knows, and does so here because an exception that
+    reached the server would make it close the connection after the answer.
+    """
+
+    def __init__(self, app: ASGIApp, *, meters: Meters = SILENT) -> None:
+        self.app = app
+        self._meters = meters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        identifier = f"req_{secrets.token_hex(16)}"
+        scope["vas_request_id"] = identifier
+        began = time.perf_counter()
+        context = enter_context({"requestId": identifier})
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                # A replayed answer keeps the id that stands in its body.
+                MutableHeaders(scope=message).setdefault("X-Request-Id", identifier)
+                said = {name.lower() for name, _ in message["headers"]}
+                message["headers"] += [pair for pair in SAFE_HEADERS if pair[0] not in said]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_id)
+        except Exception:
+            log.exception("request %s failed", identifier)
+            if status:
+                raise
+            answer = failure(Request(scope), ApiError(ErrorCode.INTERNAL_ERROR))
+            await answer(scope, receive, send_with_id)
+        finally:
+            record_request(self._meters, scope, status, time.perf_counter() - began)
+            leave_context(context)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Everything that can go wrong ends in the envelope."""
+
+    @app.exception_handler(ApiError)
+    async def on_api_error(request: Request, error: Exception) -> Response:
+        if not isinstance(error, ApiError):
+            raise error
+        return failure(request, error)
+
+    @app.exception_handler(RequestValidationError)
+    async def on_validation_error(request: Request, error: Exception) -> Response:
+        if not isinstance(error, RequestValidationError):
+            raise error
+        return failure(request, _validation_failure(error))
+
+    @app.exception_handler(HTTPException)
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            raise error
+        return failure(request, _http_failure(request, error))
+
+    async def on_unavailable(request: Request, error: Exception) -> Response:
+        log.warning("request %s: database or store is away: %s", request_id(request), error)
+        return failure(request, ApiError(ErrorCode.SERVICE_UNAVAILABLE))
+
+    for kind in (*UNAVAILABLE, ObjectStoreUnavailableError):
+        app.add_exception_handler(kind, on_unavailable)
+
+
+def _validation_failure(error: RequestValidationError) -> ApiError:
+    first = error.errors()[0]
+    location = tuple(first["loc"])[1:]
+    param = json_path(location) or None
+    name = param or "The body"
+    return ApiError(ErrorCode.INVALID_REQUEST, f"{name}: {first['msg']}.", param=param)
+
+
+def _http_failure(request: Request, error: HTTPException) -> ApiError:
+    if error.status_code == 404:
+        return ApiError(ErrorCode.NOT_FOUND, "There is nothing at this address.")
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = allow_header(request)
+    return ApiError(
+        ErrorCode.INVALID_REQUEST, str(error.detail), status=error.status_code, headers=headers
+    )

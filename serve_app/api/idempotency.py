@@ -1,0 +1,112 @@
+"""Creations that may be repeated: the same key gives the same answer, and one job.
+
+The remembered answer, the job and its hold are written in one transaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import Request
+from starlette.responses import Response
+
+from serve_app.api.authentication import account_of
+from serve_app.api.envelope import failure
+from serve_app.context import World
+from serve_app.errors import ApiError, ErrorCode, invalid
+from storage.database import Connection
+from storage.idempotency import Slot, StoredAnswer, find_answer, store_answer, try_lock
+
+BODY_FIELD = "idempotencyKey"
+_KEY_FORM = re.compile(r"[\x20-\x7e]{1,255}")
+_REPLAYED_HEADERS = ("content-type", "location", "x-request-id")
+
+Creation = Callable[[Connection], Awaitable[Response]]
+
+
+def idempotency_key(request: Request, body: dict[str, Any]) -> str | None:
+    """The key of a creation, from header or body; raises where they differ or are malformed."""
+    header = request.headers.get("idempotency-key")
+    in_body = body.get(BODY_FIELD)
+    if in_body is not None and not (isinstance(in_body, str) and _KEY_FORM.fullmatch(in_body)):
+        raise invalid("idempotencyKey must be 1 to 255 printable ASCII characters.", BODY_FIELD)
+    if header is not None and not _KEY_FORM.fullmatch(header):
+        raise invalid("The Idempotency-Key header must be 1 to 255 printable ASCII characters.")
+    if header is not None and in_body is not None and header != in_body:
+        raise ApiError(
+            ErrorCode.IDEMPOTENCY_BODY_MISMATCH,
+            "The Idempotency-Key header and the body's idempotencyKey differ.",
+        )
+    return header if header is not None else in_body
+
+
+async def create_once(
+    request: Request, operation: str, body: dict[str, Any], create: Creation
+) -> Response:
+    """Run ``create`` in a transaction, or give its earlier answer again.
+
+    Refusals that a later try may not meet (429) are not remembered; a refusal
+    for want of credits is, together with the fact that nothing was made.
+    """
+    world: World = request.app.state.world
+    key = idempotency_key(request, body)
+    async with world.database.transaction() as connection:
+        if key is None:
+            return await create(connection)
+        slot = Slot(account_of(request), operation, key)
+        return await _once(request, connection, slot, _fingerprint(body), create)
+
+
+async def _once(
+    request: Request,
+    connection: Connection,
+    slot: Slot,
+    body_sha256: bytes,
+    create: Creation,
+) -> Response:
+    if not await try_lock(connection, slot):
+        raise ApiError(ErrorCode.IDEMPOTENCY_IN_PROGRESS)
+    earlier = await find_answer(connection, slot)
+    if earlier is not None:
+        return _replay(earlier, body_sha256)
+    response = await _created_or_refused(request, connection, create)
+    await store_answer(connection, slot, _stored(request, response, body_sha256))
+    return response
+
+
+async def _created_or_refused(
+    request: Request, connection: Connection, create: Creation
+) -> Response:
+    try:
+        async with connection.begin_nested():
+            return await create(connection)
+    except ApiError as error:
+        if error.status == 429 or error.status >= 500:
+            raise
+        return failure(request, error)
+
+
+def _fingerprint(body: dict[str, Any]) -> bytes:
+    """Of the body as parsed, so that white space and the order of fields do not matter."""
+    relevant = {name: value for name, value in body.items() if name != BODY_FIELD}
+    canonical = json.dumps(relevant, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).digest()
+
+
+def _stored(request: Request, response: Response, body_sha256: bytes) -> StoredAnswer:
+    headers = {
+        name: response.headers[name] for name in _REPLAYED_HEADERS if name in response.headers
+    }
+    headers["x-request-id"] = request.scope["vas_request_id"]
+    return StoredAnswer(body_sha256, response.status_code, headers, bytes(response.body))
+
+
+def _replay(earlier: StoredAnswer, body_sha256: bytes) -> Response:
+    if earlier.body_sha256 != body_sha256:
+        raise ApiError(ErrorCode.IDEMPOTENCY_BODY_MISMATCH)
+    headers = earlier.headers | {"Idempotent-Replayed": "true"}
+    return Response(earlier.body, status_code=earlier.status, headers=headers)

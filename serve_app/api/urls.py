@@ -1,0 +1,40 @@
+"""URLs that clients name: refused with the catalogue's codes before anything is stored."""
+
+from __future__ import annotations
+
+from pipelines.net.addresses import (
+    AddressPolicy,
+    InvalidUrlError,
+    UrlNotAllowedError,
+    check_callback_url,
+    check_url_text,
+)
+from serve_app.errors import ApiError, ErrorCode
+from serve_app.settings import Settings
+
+
+def address_policy(settings: Settings) -> AddressPolicy:
+    """Public addresses, and what the operator allows besides."""
+    return AddressPolicy(allowed_networks=settings.allowed_networks)
+
+
+def require_media_url(url: str, param: str, settings: Settings) -> None:
+    """Raises INVALID_URL or URL_NOT_ALLOWED, blaming ``param``."""
+    try:
+        check_url_text(url, schemes=("http", "https"), policy=address_policy(settings))
+    except InvalidUrlError as error:
+        raise ApiError(ErrorCode.INVALID_URL, param=param) from error
+    except UrlNotAllowedError as error:
+        raise ApiError(ErrorCode.URL_NOT_ALLOWED, param=param) from error
+
+
+def require_callback_url(
+    url: str, param: str, settings: Settings, *, standard_port_only: bool = False
+) -> None:
+    """Raises INVALID_CALLBACK_URL, blaming ``param``."""
+    try:
+        check_callback_url(
+            url, policy=address_policy(settings), standard_port_only=standard_port_only
+        )
+    except (InvalidUrlError, UrlNotAllowedError) as error:
+        raise ApiError(ErrorCode.INVALID_CALLBACK_URL, param=param) from error

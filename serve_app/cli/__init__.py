@@ -1,0 +1,1 @@
+"""``vas``: the command line, a file a group of commands."""

@@ -1,0 +1,137 @@
+"""``vas models``: which weights a profile needs, and fetching them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from models.checkpoints import (
+    GatedCheckpointError,
+    HubError,
+    MissingCheckpointError,
+    is_present,
+    pull,
+)
+from models.registry import OPTIONAL_ROLES, REGISTRY, checkpoints_of, profile_named, weights_of
+from models.weights import WeightsError, pull_weights, state_of
+from serve_app.cli.output import JsonOption, console, errors, settings_with, show, show_rows
+from serve_app.deployment.model_choice import ModelProfileError, chosen_models, missing_packages
+
+MODEL_ERRORS = (
+    GatedCheckpointError,
+    HubError,
+    MissingCheckpointError,
+    ModelProfileError,
+    WeightsError,
+)
+"""What a user can mend; each says in a sentence what it is."""
+
+models_app = typer.Typer(no_args_is_help=True, help="Model weights.")
+
+ProfileOption = Annotated[
+    str | None, typer.Option("--profile", help="packaged, cpu or gpu; else what serves here.")
+]
+FolderOption = Annotated[
+    Path | None, typer.Option("--to", help="Models folder (default: VAS_MODELS_DIR).")
+]
+
+
+@models_app.command("list")
+def models_list(
+    profile: ProfileOption = None, to: FolderOption = None, as_json: JsonOption = False
+) -> None:
+    """Show a profile's models: repository, revision, licence, whether they are here."""
+    folder = to or settings_with().models_dir
+    chosen = _profile(profile)
+    rows = _rows(chosen, folder)
+    if as_json:
+        show({"profile": chosen, "models": rows}, as_json=True)
+        return
+    console.print(f"Profile {chosen}", highlight=False)
+    show_rows(rows)
+
+
+def _rows(profile: str, folder: Path | None) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for task, entry in REGISTRY[profile].items():
+        rows += [
+            {
+                "task": task.value,
+                "repository": weights.origin,
+                "revision": weights.digest,
+                "licence": weights.licence,
+                "optional": "no",
+                "here": state_of(weights, folder),
+            }
+            for weights in entry.weights.values()
+        ]
+        for role, checkpoint in entry.checkpoints.items():
+            rows.append(
+                {
+                    "task": task.value,
+                    "repository": checkpoint.repository,
+                    "revision": checkpoint.revision[:12],
+                    "licence": checkpoint.licence,
+                    "optional": "yes" if role in OPTIONAL_ROLES else "no",
+                    "here": "yes" if folder and is_present(checkpoint, folder) else "no",
+                }
+            )
+    return rows
+
+
+@models_app.command("pull")
+def models_pull(
+    profile: ProfileOption = None, to: FolderOption = None, as_json: JsonOption = False
+) -> None:
+    """Fetch everything a profile needs into the models folder; what is there is kept.
+
+    HF_TOKEN opens repositories whose terms its account has accepted.
+    """
+    folder = to or settings_with().models_dir
+    if folder is None:
+        errors.print("Name a folder: --to FOLDER, or VAS_MODELS_DIR.")
+        raise typer.Exit(1)
+    chosen = _profile(profile)
+    if checkpoints_of(chosen) and "transformers" in missing_packages():
+        raise ModelProfileError(f"Profile {chosen} needs more packages: install extra `models`.")
+    fetched = _pull_all(chosen, folder.expanduser().resolve(), quiet=as_json)
+    if as_json:
+        show({"folder": str(folder), "models": fetched}, as_json=True)
+
+
+def _pull_all(profile: str, folder: Path, *, quiet: bool) -> list[str]:
+    """Each in turn; a gated one does not keep the others from being fetched."""
+    closed: list[GatedCheckpointError] = []
+    fetched: list[str] = []
+    for weights in weights_of(profile):
+        if not quiet:
+            console.print(f"{weights.origin}", highlight=False)
+        pull_weights(weights, folder)
+        fetched.append(weights.name)
+    for checkpoint in checkpoints_of(profile):
+        if not quiet:
+            console.print(f"{checkpoint.repository} @ {checkpoint.revision[:12]}", highlight=False)
+        try:
+            pull(checkpoint, folder, token=os.environ.get("HF_TOKEN"))
+        except GatedCheckpointError as error:
+            closed.append(error)
+        else:
+            fetched.append(checkpoint.repository)
+    for refusal in closed:
+        errors.print(f"[red]{refusal}[/]", soft_wrap=True)
+    if closed:
+        sys.exit(1)
+    return fetched
+
+
+def _profile(name: str | None) -> str:
+    if name is None:
+        return chosen_models(settings_with()).profile
+    name = profile_named(name)
+    if name not in REGISTRY:
+        raise ModelProfileError(f"--profile: {name!r} is none of {', '.join(REGISTRY)}.")
+    return name

@@ -1,0 +1,215 @@
+"""``vas credits | usage | payments`` and ``vas accounts limit``: money, for the operator."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from serve_app.cli import accounts, bookings
+from serve_app.cli.output import (
+    DataOption,
+    JsonOption,
+    administer,
+    console,
+    fetch,
+    settings_with,
+    show,
+    show_rows,
+)
+from serve_app.credits.usage_export import usage_csv
+from serve_app.encryption import Sealer
+from serve_app.payments.providers import ProviderNotInstalledError
+from serve_app.pricing import PriceFileError
+from serve_app.settings import Settings
+from storage.database import Connection
+from storage.usage import Month
+
+MONEY_ERRORS = (
+    PriceFileError,
+    ProviderNotInstalledError,
+    bookings.AlreadyRecordedError,
+    bookings.LedgerBrokenError,
+)
+"""What an operator can mend; each says in a sentence what it is."""
+
+Cents = Annotated[int, typer.Argument(min=1, max=10**12)]
+
+
+class Provider(StrEnum):
+    """Payment providers that the service speaks to."""
+
+    STRIPE = "stripe"
+
+
+credits_app = typer.Typer(no_args_is_help=True, help="Prepaid credits.")
+payments_app = typer.Typer(no_args_is_help=True, help="The payment provider.")
+
+
+def add_money_commands(app: typer.Typer, accounts_app: typer.Typer) -> None:
+    """Put the commands of this module where they belong."""
+    app.add_typer(credits_app, name="credits")
+    app.add_typer(payments_app, name="payments")
+    app.command("usage")(usage)
+    accounts_app.command("limit")(accounts_limit)
+
+
+@credits_app.command("grant")
+def credits_grant(
+    account: str,
+    cents: Cents,
+    reason: Annotated[str, typer.Option(help="Kept with the ledger entry.")] = "operator grant",
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give an account credits."""
+    administer(data, lambda c: bookings.grant_credits(c, account, cents, reason), as_json)
+
+
+@credits_app.command("purchase")
+def credits_purchase(
+    account: str,
+    cents: Cents,
+    reference: Annotated[str, typer.Option(help="The invoice or transfer; recorded once.")],
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Record money that came in another way than through the payment provider."""
+    administer(data, lambda c: bookings.purchase(c, account, cents, reference), as_json)
+
+
+@credits_app.command("refund")
+def credits_refund(
+    reference: Annotated[str, typer.Argument(help="Of the purchase.")],
+    cents: Cents,
+    refund: Annotated[str, typer.Option(help="What the refund is called; recorded once.")],
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take back the credits of a purchase that was recorded by hand and is being repaid."""
+    administer(data, lambda c: bookings.refund(c, reference, cents, refund), as_json)
+
+
+@credits_app.command("adjust", context_settings={"ignore_unknown_options": True})
+def credits_adjust(
+    account: str,
+    cents: Annotated[int, typer.Argument(min=-(10**12), max=10**12, help="May be negative.")],
+    reason: Annotated[str, typer.Option(help="Kept with the ledger entry.")],
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Correct a balance, up or down, never below what is available."""
+    administer(data, lambda c: bookings.adjust(c, account, cents, reason), as_json)
+
+
+@credits_app.command("ledger")
+def credits_ledger(
+    account: str,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Entries, newest first.")] = 50,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List an account's ledger entries, with the balance and the holds after each."""
+    rows = fetch(data, lambda c: bookings.ledger_rows(c, account, limit))
+    _show_list(rows, "entries", as_json)
+
+
+@credits_app.command("audit")
+def credits_audit(data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Add up the whole ledger and compare it with every stored total."""
+    administer(data, bookings.audit_ledger, as_json)
+
+
+def usage(
+    account: str,
+    month: Annotated[str | None, typer.Option(help="YYYY-MM, in UTC; else this month.")] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV for a spreadsheet.")] = False,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What an account used and was charged in a month, job by job."""
+    wanted = _month(month)
+    lines = fetch(data, lambda c: bookings.job_usage(c, account, wanted))
+    if as_csv:
+        sys.stdout.write(usage_csv(lines))
+        return
+    rows = [bookings.usage_row(line) for line in lines]
+    _show_list(rows, "jobs", as_json)
+    if not as_json:
+        total = sum(line.total_cents for line in lines)
+        seconds = sum(line.billable_seconds for line in lines)
+        console.print(f"{wanted}: {len(lines)} jobs, {seconds} s, {total} cents", highlight=False)
+
+
+def _month(text: str | None) -> Month:
+    if text is None:
+        return Month.of(datetime.now(UTC))
+    try:
+        return Month.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter("A month is written YYYY-MM.", param_hint="--month") from error
+
+
+def accounts_limit(
+    account: str,
+    active_jobs: Annotated[
+        int | None, typer.Option(min=0, max=100_000, help="Unfinished jobs; 0 for the default.")
+    ] = None,
+    pay_as_you_go: Annotated[
+        bool | None,
+        typer.Option("--pay-as-you-go/--prepaid", help="Whether it may go below zero."),
+    ] = None,
+    credit_limit: Annotated[
+        int | None, typer.Option(min=0, max=10**12, help="Cents below zero, pay as you go.")
+    ] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change an account's own limits; those not named stay as they are."""
+    administer(
+        data,
+        lambda c: bookings.set_limits(
+            c,
+            account,
+            max_active_jobs=active_jobs,
+            pay_as_you_go=pay_as_you_go,
+            credit_limit_cents=credit_limit,
+        ),
+        as_json,
+    )
+
+
+@payments_app.command("set-secret")
+def payments_set_secret(
+    provider: Provider = Provider.STRIPE,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Store the secret of the provider's webhook, encrypted; asked for, or read from a pipe."""
+    secret = _read_secret()
+
+    async def store(connection: Connection, complete: Settings) -> dict[str, Any]:
+        sealer = Sealer(complete.secret_key.get_secret_value().encode())
+        return await bookings.store_provider_secret(connection, provider, secret, sealer)
+
+    show(accounts.in_service(settings_with(data), store), as_json=as_json)
+
+
+def _read_secret() -> str:
+    if sys.stdin.isatty():
+        secret = str(typer.prompt("Webhook secret", hide_input=True))
+    else:
+        secret = sys.stdin.readline()
+    if not secret.strip():
+        raise typer.BadParameter("The secret is empty.")
+    return secret.strip()
+
+
+def _show_list(rows: list[dict[str, Any]], name: str, as_json: bool) -> None:
+    if as_json:
+        show({name: rows}, as_json=True)
+    else:
+        show_rows(rows)

@@ -1,0 +1,1 @@
+"""Serve deployments, the start on a cluster and on one machine, the proxy, the doctor."""

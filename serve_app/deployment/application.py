@@ -1,0 +1,158 @@
+"""The service as one Ray Serve application: API ingress, runner and model replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from fastapi import FastAPI
+from ray import serve
+from ray.serve import Application
+
+from models.provider import ServedModels
+from models.registry import REGISTRY, Task
+from serve_app.app import build_api
+from serve_app.content_policy import load_content_policy
+from serve_app.context import build_world
+from serve_app.deployment.model_choice import with_models_chosen
+from serve_app.deployment.models import model_application
+from serve_app.observability.logs import configure_logging
+from serve_app.observability.ray_metrics import RayMeters
+from serve_app.settings import Settings
+
+APP_NAME = "vas"
+
+_ONGOING_REQUESTS = 256
+_QUEUED_REQUESTS = 512
+MOST_REQUESTS = _ONGOING_REQUESTS + _QUEUED_REQUESTS
+"""What one replica of the API holds at a time; more get 503."""
+
+_BUSY_SECONDS = 5
+"""``Retry-After`` of a replica that has too much to do."""
+
+STOP_SECONDS = 25
+"""What a runner and a webhook sender have to hand back what they hold; then Serve ends them."""
+
+_PLACEMENT_SHARE = 0.001
+"""Of the resource that marks a node, so that one unit of it holds a thousand replicas."""
+
+
+@serve.ingress()
+class Api:
+    """The HTTP API. Stateless: the database is the only truth."""
+
+    def __init__(self, settings: Settings, *_: Any) -> None:
+        self._settings = settings
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        configure_logging(self._settings, "api")
+        return build_api(build_world(self._settings, RayMeters()))
+
+
+class RunnerReplica:
+    """Drives jobs for as long as the replica lives."""
+
+    async def __init__(self, settings: Settings, *_: Any) -> None:  # type: ignore[misc]
+        from serve_app.worker.runner import Runner
+
+        configure_logging(settings, "runner")
+        models = ServedModels(APP_NAME, settings.model_profile, settings.models_dir)
+        self._runner = Runner(build_world(settings, RayMeters()), models)
+        self._running = asyncio.create_task(self._runner.run())
+
+    def check_health(self) -> None:
+        """Raises what ended the runner's loop, so that Serve replaces the replica."""
+        if self._running.done():
+            self._running.result()
+            raise RuntimeError("The runner's loop has ended.")
+
+    async def pid(self) -> int:
+        """The process id, for tests that kill it."""
+        return os.getpid()
+
+    async def __del__(self) -> None:
+        """Serve calls this when the replica stops in order: hand jobs back."""
+        await self._runner.stop()
+
+
+class WebhookSender:
+    """Delivers events for as long as the replica lives; any number of replicas share them."""
+
+    async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
+        from serve_app.webhooks.sender import Sender
+
+        configure_logging(settings, "sender")
+        self._sender = Sender(build_world(settings, RayMeters()))
+        self._running = asyncio.create_task(self._sender.run())
+
+    def check_health(self) -> None:
+        """Raises what ended the sender's loop, so that Serve replaces the replica."""
+        if self._running.done():
+            self._running.result()
+            raise RuntimeError("The sender's loop has ended.")
+
+    async def __del__(self) -> None:
+        """Serve calls this when the replica stops in order: finish, or hand back."""
+        await self._sender.stop()
+
+
+def build_app(settings: Settings) -> Application:
+    """The application graph. Nothing of it but models takes CPUs: Ray Data's tasks need them.
+
+    Raises ContentPolicyError where the settings' content policy cannot be applied, and
+    ModelProfileError where their models cannot serve.
+    """
+    return build_named_app(with_models_chosen(settings))
+
+
+def build_named_app(settings: Settings) -> Application:
+    """The application graph for settings that name their models, which may serve on other nodes.
+
+    Raises ContentPolicyError where the settings' content policy cannot be applied.
+    """
+    classifies = bool(load_content_policy(settings).label_limits)
+    models = [
+        model_application(settings, task)
+        for task, entry in REGISTRY[settings.model_profile].items()
+        if not entry.in_task and (classifies or task is not Task.CLASSIFY)
+    ]
+    runner = serve.deployment(
+        RunnerReplica,
+        name="Runner",
+        num_replicas=settings.runners,
+        max_ongoing_requests=8,
+        health_check_period_s=2,
+        graceful_shutdown_timeout_s=STOP_SECONDS,
+        ray_actor_options=_placement(settings),
+    ).bind(settings, *models)
+    sender = serve.deployment(
+        WebhookSender,
+        name="WebhookSender",
+        num_replicas=settings.webhook_senders,
+        health_check_period_s=2,
+        graceful_shutdown_timeout_s=STOP_SECONDS,
+        ray_actor_options=_placement(settings),
+    ).bind(settings)
+    return serve.deployment(
+        Api,
+        name="Api",
+        num_replicas=settings.api_replicas,
+        max_ongoing_requests=_ONGOING_REQUESTS,
+        # Without a bound a replica whose database hangs would take requests until it bursts.
+        max_queued_requests=_QUEUED_REQUESTS,
+        backpressure_config={"status_code": 503, "retry_after_s": _BUSY_SECONDS},
+        # A lost replica is noticed, and another started, while clients still wait.
+        health_check_period_s=2,
+        graceful_shutdown_timeout_s=15,
+        # A line a request, formatted and written, is a good part of a small request's time.
+        logging_config={"enable_access_log": False},
+        ray_actor_options=_placement(settings),
+    ).bind(settings, runner, sender)
+
+
+def _placement(settings: Settings) -> dict[str, Any]:
+    """No CPU, which tasks need; on nodes of the named resource, which all others may then leave."""
+    if settings.service_resource is None:
+        return {"num_cpus": 0}
+    return {"num_cpus": 0, "resources": {settings.service_resource: _PLACEMENT_SHARE}}

@@ -1,0 +1,350 @@
+"""The whole service on one machine: embedded PostgreSQL, a local Ray, Serve behind HAProxy.
+
+Ray reads its environment when it is imported and hands it to every process it
+starts, so the environment is set here first and Ray imported after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+
+from pipelines.execution.ray_start import quiet, start_ray
+from serve_app.deployment.model_choice import chosen_models
+from serve_app.deployment.node_environment import (
+    LONGEST_HAPROXY_FOLDER,
+    node_environment,
+    reachable,
+)
+from serve_app.observability.logs import logging_for
+from serve_app.payments.providers import find_provider
+from serve_app.pricing import load_prices
+from serve_app.settings import Settings
+from storage.database import embedded_postgres, migrate
+
+log = logging.getLogger("vas.service")
+
+READY_TIMEOUT_SECONDS = 120
+QUIET_PORTS = range(20_000, 30_000)
+"""Ports that are handed out by none: Linux begins at 32768, Ray's workers have 10002 to 19999
+(``ray start --min-worker-port``) and Serve's replicas begin at 30000."""
+_RUN_RECORD = "run.json"
+_HAPROXY_CONFIGURATION = "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"
+"""In the environment of all that Ray starts for a service: the run's own folder."""
+_ORPHANS_SECONDS = 10
+_LONGEST_TEMPORARY_FOLDER = LONGEST_HAPROXY_FOLDER - len("/vas-12345678/haproxy")
+
+
+class PortInUseError(Exception):
+    """Something else listens on the port."""
+
+
+class ServiceStartError(Exception):
+    """The service did not become ready."""
+
+
+@contextlib.contextmanager
+def running_service(settings: Settings) -> Iterator[str]:
+    """Run the service until the block ends; yields the base address clients use.
+
+    Raises PortInUseError, ServiceStartError, RayStartError, PriceFileError,
+    ProviderNotInstalledError or ModelProfileError.
+    Everything that was started is stopped again, whatever happens inside the block.
+    """
+    with contextlib.ExitStack() as stack:
+        settings = stack.enter_context(prepared(settings))
+        stack.enter_context(logging_for(settings, "service"))
+        _require_what_is_named(settings)
+        run_dir = stack.enter_context(_run_folder())
+        _clear_earlier_run(settings.data_dir)
+        require_free_port(settings.host, settings.port)
+        if settings.metrics_port is not None:
+            require_free_port("127.0.0.1", settings.metrics_port)
+        _record_run(settings.data_dir, run_dir)
+        stack.callback((settings.data_dir / _RUN_RECORD).unlink, missing_ok=True)
+        stack.enter_context(_ray(settings, run_dir))
+        stack.enter_context(_serve(settings, run_dir))
+        base = f"http://{reachable(settings.host)}:{settings.port}"
+        _wait_until_ready(base)
+        yield f"{base}/v1/api"
+
+
+def _require_what_is_named(settings: Settings) -> None:
+    """Refuse in a sentence, before anything starts, what would end replicas in a traceback."""
+    load_prices(settings.price_file)
+    find_provider(settings)
+    choice = chosen_models(settings)
+    log.info("models: %s (%s)", choice.profile, choice.reason)
+
+
+@contextlib.contextmanager
+def prepared(settings: Settings) -> Iterator[Settings]:
+    """Settings completed: data folder, secret key, a migrated database that runs."""
+    data_dir = settings.data_dir.expanduser().resolve()
+    data_dir.mkdir(parents=True, exist_ok=True)
+    changes: dict[str, object] = {"data_dir": data_dir}
+    if settings.log_dir is None:
+        changes["log_dir"] = data_dir / "logs"
+    if not settings.secret_key.get_secret_value():
+        changes["secret_key"] = _own_secret_key(data_dir)
+    with contextlib.ExitStack() as stack:
+        if settings.database_url is None:
+            changes["database_url"] = stack.enter_context(embedded_postgres(data_dir / "postgres"))
+        complete = Settings.model_validate(settings.model_dump() | changes)
+        migrate(complete.database_url or "")
+        yield complete
+
+
+def _own_secret_key(data_dir: Path) -> str:
+    path = data_dir / "secret.key"
+    if path.exists() and not path.read_text():
+        path.unlink()  # of a version that wrote it in place, as the machine went down
+    if not path.exists():
+        part = _written(path, secrets.token_urlsafe(48))
+        # Of processes that start at once the first one's key is everybody's.
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(part)
+        part.unlink()
+    return path.read_text()
+
+
+def _written(path: Path, text: str) -> Path:
+    """All of ``text`` in a file beside ``path``, on the disk, readable by us alone."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    return part
+
+
+@contextlib.contextmanager
+def _run_folder() -> Iterator[Path]:
+    """A short path: the longest Unix socket below it is HAProxy's."""
+    usual = tempfile.gettempdir()
+    short = usual if len(usual) <= _LONGEST_TEMPORARY_FOLDER else "/tmp"  # noqa: S108
+    folder = Path(tempfile.mkdtemp(prefix="vas-", dir=short))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def require_free_port(host: str, port: int) -> None:
+    """Raises PortInUseError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise PortInUseError(f"Port {port} on {host} is in use.") from error
+
+
+def free_port() -> int:
+    """A TCP port on loopback that nothing listens on at the moment.
+
+    Taken from :data:`QUIET_PORTS`, as it is bound only after a service of many processes has come
+    up, any of whose connections may be given a port of the system's own choice meanwhile.
+
+    Raises:
+        ServiceStartError: none of a hundred tried was free.
+    """
+    for _ in range(100):
+        port = secrets.choice(QUIET_PORTS)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise ServiceStartError(
+        f"no free port on 127.0.0.1 between {QUIET_PORTS[0]} and {QUIET_PORTS[-1]}"
+    )
+
+
+def _environment(settings: Settings, run_dir: Path) -> dict[str, str]:
+    return node_environment(settings, run_dir / "haproxy") | {
+        # Several services may share a machine.
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
+        # A stopping service has no clients to drain: its owner asked for the stop.
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0.5",
+    }
+
+
+@contextlib.contextmanager
+def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
+    os.environ.update(_environment(settings, run_dir))
+    if "ray" not in sys.modules:
+        # A node that nobody joins: its ports, that of the metrics too, stay on loopback. Ray
+        # decides when it is imported, by the variable that keeps laptops from being clusters.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    import ray
+
+    # Remarks of the machinery on its start and stop are for its log files, not for the terminal.
+    logging.getLogger("ray").setLevel(logging.ERROR)
+
+    start_ray(
+        num_cpus=settings.ray_cpus,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        _node_ip_address="127.0.0.1",
+        object_store_memory=512 * 1024**2,
+        _metrics_export_port=settings.metrics_port,
+        _temp_dir=str(run_dir / "ray"),
+    )
+    try:
+        yield
+    finally:
+        with quiet():
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
+    from ray import serve
+    from ray.exceptions import RayActorError
+
+    from serve_app.deployment.application import APP_NAME, build_app
+
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    try:
+        with _proxy_in_time(RayActorError, TimeoutError):
+            serve.start(http_options={"host": settings.host, "port": settings.port})
+        with _proxy_in_time(TimeoutError):
+            serve.run(build_app(settings), name=APP_NAME, route_prefix="/")
+        yield
+    finally:
+        proxies = _proxies(run_dir)
+        with quiet():
+            serve.shutdown()
+        for process in proxies:
+            _end(process)
+
+
+@contextlib.contextmanager
+def _proxy_in_time(*failures: type[Exception]) -> Iterator[None]:
+    """Say in a sentence what Serve raises, as one of ``failures``, where its proxy is not ready."""
+    try:
+        yield
+    except failures as error:
+        log.warning("Serve's proxy did not start in time", exc_info=error)
+        message = "Ray Serve's proxy does not start in time: the machine is too busy."
+        raise ServiceStartError(message) from error
+
+
+def _wait_until_ready(base: str) -> None:
+    """Ready is what clients see: the health page through the port they use."""
+    deadline = time.monotonic() + READY_TIMEOUT_SECONDS
+    last = "no answer"
+    with httpx.Client(trust_env=False, timeout=5) as client:
+        while time.monotonic() < deadline:
+            try:
+                answer = client.get(f"{base}/health")
+            except httpx.HTTPError as error:
+                last = str(error)
+            else:
+                if answer.status_code == 200 and answer.json() == {"status": "ok"}:
+                    return
+                last = f"status {answer.status_code}"
+            time.sleep(0.1)
+    raise ServiceStartError(f"{base} did not become ready: {last}.")
+
+
+def _proxies(run_dir: Path) -> list[psutil.Process]:
+    """HAProxy processes that run on a configuration of ours."""
+    ours = str(run_dir / "haproxy")
+    found = []
+    for process in psutil.process_iter(["name", "cmdline"]):
+        command = process.info["cmdline"] or []
+        if process.info["name"] == "haproxy" and any(part.startswith(ours) for part in command):
+            found.append(process)
+    return found
+
+
+def _record_run(data_dir: Path, run_dir: Path) -> None:
+    """Remember what a hard kill of this process would leave: a folder, and who works in it."""
+    own = psutil.Process()
+    record = {"run_dir": str(run_dir), "service": [own.pid, own.create_time()]}
+    path = data_dir / _RUN_RECORD
+    _written(path, json.dumps(record)).replace(path)
+
+
+def _clear_earlier_run(data_dir: Path) -> None:
+    """Remove what an earlier, killed service of this data folder left behind.
+
+    Its proxy outlives it for good, its replicas for seconds, in which the one that looks after the
+    proxy may start it again: on our port, beside ours. Raises ServiceStartError while it runs.
+    """
+    path = data_dir / _RUN_RECORD
+    if not path.exists():
+        return
+    try:
+        record = json.loads(path.read_text())
+    except ValueError:
+        # Written by a version that wrote it in place, as the machine went down: it says nothing.
+        log.warning("%s is unreadable and left out of account", path)
+        path.unlink()
+        return
+    pid, created = record.get("service", (0, 0.0))  # records of before knew it not
+    if pid != os.getpid() and _runs(pid, created):
+        raise ServiceStartError(f"{data_dir} is in use by a running service, process {pid}.")
+    run_dir = Path(record["run_dir"])
+    orphans = _processes_of(run_dir)
+    for process in orphans:
+        log.warning("ending the orphaned process %s", process.pid)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(orphans, _ORPHANS_SECONDS)
+    shutil.rmtree(run_dir, ignore_errors=True)
+    path.unlink()
+
+
+def _runs(pid: int, created: float) -> bool:
+    """Whether it is this process still: the same id at another start time is somebody else's."""
+    try:
+        process = psutil.Process(pid)
+        return process.create_time() == created and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _processes_of(run_dir: Path) -> list[psutil.Process]:
+    """Processes that Ray started for the run in ``run_dir``, the proxies among them.
+
+    Known by the configuration that their environment names, or, where a process has written its
+    title over that, by the files that it writes to.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            places = [process.environ().get(_HAPROXY_CONFIGURATION, "")]
+            places += [file.path for file in process.open_files() if file.mode != "r"]
+            if any(Path(place).is_relative_to(run_dir) for place in places):
+                found.append(process)
+    return found
+
+
+def _end(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(5)
+        except psutil.TimeoutExpired:
+            process.kill()

@@ -1,0 +1,173 @@
+"""The service's log: one line a record, with what it is about, and without secrets.
+
+Where it goes: into one file of ``VAS_LOG_DIR`` that all processes of a machine share,
+or, without such a folder, to each process's standard error, which Ray keeps in its
+session's ``logs`` folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from serve_app.observability.log_context import current_context
+from serve_app.observability.redaction import without_secrets
+from serve_app.settings import Settings
+
+LOG_NAME = "service.log"
+FILE_BYTES = 64 * 1024**2
+FILES_KEPT = 4
+"""Full files beside the one that is written: ``service.log.1`` is the newest of them."""
+
+LOGGERS = {"vas": logging.NOTSET, "ray.serve": logging.WARNING}
+"""Logger -> the least that is taken from it whatever ``VAS_LOG_LEVEL`` says: Serve tells much."""
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a record."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Time, level, logger, message; ids where there are; the process; the exception."""
+        line: dict[str, object] = {
+            "time": _time(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": without_secrets(record.getMessage()),
+            **{name: str(value) for name, value in current_context().items()},
+            "process": self._process,
+            "pid": record.process,
+        }
+        if (exception := _exception(self, record)) is not None:
+            line["exception"] = exception
+        return json.dumps(line, ensure_ascii=False)
+
+
+class TextFormatter(logging.Formatter):
+    """The same for people: a line, and the exception below it."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Time, level, process, logger, message, ids."""
+        ids = "".join(f" {name}={value}" for name, value in current_context().items())
+        head = f"{_time(record)} {record.levelname} {self._process} {record.name}: "
+        line = head + _one_line(without_secrets(record.getMessage())) + ids
+        exception = _exception(self, record)
+        return line if exception is None else f"{line}\n{exception}"
+
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def _one_line(text: str) -> str:
+    """``text`` with line ends and what terminals obey spelt out."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _exception(formatter: logging.Formatter, record: logging.LogRecord) -> str | None:
+    if not record.exc_info:
+        return None
+    return without_secrets(formatter.formatException(record.exc_info))
+
+
+class SharedFile(logging.Handler):
+    """A file that several processes append to: a record is one write, so lines stay whole.
+
+    Whoever finds it full moves it aside, under a lock, and begins anew.
+    """
+
+    def __init__(self, path: Path, *, file_bytes: int = FILE_BYTES, kept: int = FILES_KEPT) -> None:
+        super().__init__()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._file_bytes = file_bytes
+        self._kept = kept
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Append the record; what goes wrong is told on standard error, by ``logging`` itself."""
+        try:
+            line = (self.format(record) + "\n").encode(errors="backslashreplace")
+            if self._is_full(len(line)):
+                self._begin_anew(len(line))
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+            try:
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+        except Exception:
+            self.handleError(record)
+
+    def _is_full(self, more_bytes: int) -> bool:
+        try:
+            size = self._path.stat().st_size
+        except FileNotFoundError:
+            return False
+        return size > 0 and size + more_bytes > self._file_bytes
+
+    def _begin_anew(self, more_bytes: int) -> None:
+        with self._path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Another process may have done it while this one waited.
+            if not self._is_full(more_bytes):
+                return
+            for number in range(self._kept, 0, -1):
+                older = self._numbered(number - 1)
+                if older.exists():
+                    older.replace(self._numbered(number))
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
+
+
+def configure_logging(settings: Settings, process: str) -> logging.Handler:
+    """Send this process's log where ``settings`` say; ``process`` names it in every line."""
+    handler: logging.Handler
+    if settings.log_dir is None:
+        handler = logging.StreamHandler(sys.stderr)
+    else:
+        handler = SharedFile(settings.log_dir / LOG_NAME)
+    form = JsonFormatter if settings.log_format == "json" else TextFormatter
+    handler.setFormatter(form(process))
+    level = logging.getLevelNamesMapping()[settings.log_level]
+    for name, least in LOGGERS.items():
+        logger = logging.getLogger(name)
+        _remove_ours(logger)
+        logger.addHandler(handler)
+        logger.setLevel(max(level, least))
+    return handler
+
+
+def _remove_ours(logger: logging.Logger) -> None:
+    for handler in list(logger.handlers):
+        if isinstance(handler.formatter, JsonFormatter | TextFormatter):
+            logger.removeHandler(handler)
+
+
+@contextlib.contextmanager
+def logging_for(settings: Settings, process: str) -> Iterator[None]:
+    """``configure_logging`` for the length of a block."""
+    configure_logging(settings, process)
+    try:
+        yield
+    finally:
+        for name in LOGGERS:
+            _remove_ours(logging.getLogger(name))

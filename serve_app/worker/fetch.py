@@ -1,0 +1,154 @@
+"""Bringing a job's footage into the object store: uploads lie there, URLs are fetched."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.execution.chain import Control, ControlSpan
+from pipelines.ingest.external_audio import SeparateFile
+from pipelines.ingest.job_media import Footage
+from pipelines.ingest.sync.placement import SyncMode
+from pipelines.ingest.timeline import ClipFile, naming_clip
+from pipelines.net.fetch import FetchLimits, fetch
+from pipelines.types import StageCode, StageError
+from serve_app.api.urls import address_policy
+from serve_app.context import World
+from serve_app.jobs.plans import max_upload_bytes, source_prefix
+from serve_app.worker.raw_media import decode_footage
+from storage.job_records import JobRecord
+from storage.types import ProcessingMode
+from storage.uploads import MEDIA_SLOT, Upload
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBringer:
+    """Brings the footage of one job. Synchronous: run it off the event loop."""
+
+    world: World
+    job: JobRecord
+    control: Control
+
+    def bring(self, uploads: Sequence[Upload]) -> Footage:
+        """The job's files in the object store; what an earlier runner brought is not asked again.
+
+        Raises StageError (FETCH_FAILED, VALIDATION_FAILED), naming the clip where there
+        are several. A separate audio file that cannot be brought says so in its place.
+        """
+        require_allowed_sizes(uploads, self._limit_bytes)
+        source, keys = self.job.source, {item.slot: item.object_key for item in uploads}
+        programme = is_programme(self.job)
+        clips: Iterable[ClipFile] = [ClipFile(keys.get(MEDIA_SLOT, ""), self.job.file_name)]
+        if source["kind"] == "url":
+            clips = self._clips(source["clips"], programme)
+        brought = tuple(clips)
+        sounds = tuple(
+            self._sound(index, item, keys) for index, item in enumerate(_audio_wanted(self.job))
+        )
+        return Footage(brought, sounds, programme)
+
+    def decoded(self, footage: Footage) -> Footage:
+        """The footage with camera RAW decoded. Raises as ``decode_footage``."""
+        return footage.with_clip_keys(self._decoded)
+
+    def _decoded(self, clip: ClipFile) -> str:
+        return decode_footage(
+            clip.key,
+            clip.name,
+            store=self.world.objects,
+            settings=self.world.settings,
+            control=self.control,
+        )
+
+    @property
+    def _limit_bytes(self) -> int:
+        return max_upload_bytes(self.world.settings, self.job.tier)
+
+    def _clips(self, clips: Sequence[Values], programme: bool) -> Iterator[ClipFile]:
+        for index, clip in enumerate(clips):
+            key = f"{source_prefix(self.job.id)}/clip-{index:03d}"
+            name = clip.get("name") or self.job.file_name
+            if programme:
+                with naming_clip(index, name):
+                    self._fetch(clip, key, index)
+            else:
+                self._fetch(clip, key, index)
+            yield ClipFile(key, name)
+
+    def _sound(self, index: int, item: Values, uploaded: dict[str, str]) -> SeparateFile:
+        """A separate audio file, brought; where that fails it is for its tracks to fail."""
+        problem = None
+        if "slot" in item:
+            key = uploaded[item["slot"]]
+        else:
+            key = f"{source_prefix(self.job.id)}/audio-{index:02d}"
+            try:
+                self._fetch(item, key, len(_clips_to_fetch(self.job)) + index)
+            except StageError as error:
+                problem = error.message
+        channels = item.get("channels")
+        return SeparateFile(
+            key=key,
+            name=item["name"],
+            label=item.get("label"),
+            sync_mode=SyncMode(item["sync_mode"]),
+            offset_ms=item["offset_ms"],
+            per_channel=bool(item.get("per_channel")),
+            channels=None if channels is None else tuple(channels),
+            problem=problem,
+        )
+
+    def _fetch(self, item: Values, key: str, position: int) -> None:
+        """Download a file, unless it is there already; ``position`` among all that are wanted."""
+        self.control.check()
+        if self.world.objects.exists(key):
+            return
+        wanted = len(_clips_to_fetch(self.job)) + len(_audio_wanted(self.job))
+        sealed = item["sealed_token"]
+        token = None if sealed is None else self.world.sealer.open(base64.b64decode(sealed))
+        fetch(
+            item["url"],
+            store=self.world.objects,
+            key=key,
+            limits=FetchLimits(max_bytes=self._limit_bytes),
+            policy=address_policy(self.world.settings),
+            token=token,
+            provider=item["provider"],
+            control=ControlSpan.of_piece(self.control, position, wanted),
+        )
+
+
+def has_files_to_fetch(job: JobRecord) -> bool:
+    """Whether any of the job's files comes from an address."""
+    sounds = any("slot" not in item for item in _audio_wanted(job))
+    return sounds or bool(_clips_to_fetch(job))
+
+
+def _clips_to_fetch(job: JobRecord) -> Sequence[Values]:
+    clips: Sequence[Values] = job.source["clips"] if job.source["kind"] == "url" else []
+    return clips
+
+
+def _audio_wanted(job: JobRecord) -> Sequence[Values]:
+    """Separate audio files; nobody listens where only scenes are wanted."""
+    wanted: Sequence[Values] = job.source["audio"]
+    return [] if job.processing_mode is ProcessingMode.VISION else wanted
+
+
+def is_programme(job: JobRecord) -> bool:
+    """Whether the job's clips are laid end to end (a continuous batch)."""
+    return bool(job.source.get("continuous")) or len(job.source["clips"]) > 1
+
+
+def require_allowed_sizes(uploads: Sequence[Upload], limit_bytes: int) -> None:
+    """Raises StageError for a file that came past the service, where nobody could refuse it."""
+    for upload in uploads:
+        if (upload.received_bytes or 0) > limit_bytes:
+            raise StageError(
+                StageCode.VALIDATION_FAILED,
+                f"The file {upload.file_name!r} is larger than {limit_bytes} bytes.",
+            )

@@ -1,0 +1,180 @@
+"""What a runner writes: each stage's outcome in one transaction, under its lease.
+
+Every function raises LeaseLostError, having written nothing, if the job is no
+longer the runner's. A stage that has ended stays as it ended: a runner that did
+not hear of its own commit may publish again, and nothing happens twice. What ends
+a stage returns the job's end, where it brought that about too.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.types import MediaInfo, StageCode, StageError
+from serve_app import pricing
+from serve_app.jobs.lifecycle import end_job, finish_if_ended
+from serve_app.pricing import PriceTable
+from storage import jobs, ledger, results
+from storage.database import Connection
+from storage.job_records import JobRecord
+from storage.results import TrackTranscript
+from storage.types import ENDED_STATUSES, JobState, SkipReason, StageName, StageStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A runner's right to a job."""
+
+    job_id: uuid.UUID
+    token: uuid.UUID
+
+
+async def start_stage(connection: Connection, lease: Lease, stage: StageName) -> None:
+    """Mark a stage running."""
+    await jobs.lock_leased(connection, lease.job_id, lease.token)
+    await jobs.set_stage(connection, lease.job_id, stage, StageStatus.RUNNING)
+
+
+def analyses_to_run(job: JobRecord, media: MediaInfo) -> dict[StageName, SkipReason | None]:
+    """The analysis stages that the job asks for: None to run one, else why it is skipped."""
+    wanted = pricing.MODE_ANALYSES[job.processing_mode]
+    reasons: dict[StageName, SkipReason | None] = {}
+    if StageName.VISION in wanted:
+        reasons[StageName.VISION] = None if media.video else SkipReason.AUDIO_ONLY_INPUT
+    if StageName.TRANSCRIPT in wanted:
+        reasons[StageName.TRANSCRIPT] = None if media.audio else SkipReason.NO_AUDIO
+    return reasons
+
+
+async def raise_hold(
+    connection: Connection, lease: Lease, media: MediaInfo, prices: PriceTable
+) -> None:
+    """Fix the job's price now that its duration is known, and hold all of it.
+
+    Raises StageError INSUFFICIENT_CREDITS if the account cannot cover it. A job
+    that another runner quoted already keeps that quote.
+    """
+    job = await jobs.lock_leased(connection, lease.job_id, lease.token)
+    if job.quote_cents is not None:
+        return
+    await ledger.lock_account(connection, job.account_id)
+    usage = await jobs.month_usage_seconds(connection, job.account_id, except_job=job.id)
+    billable = pricing.billable_seconds(prices, media.duration_seconds)
+    to_run = tuple(name for name, reason in analyses_to_run(job, media).items() if reason is None)
+    quote = pricing.quote(
+        prices,
+        billable,
+        job.tier,
+        to_run,
+        audio_tracks=max(1, len(media.audio)),
+        prior_usage_seconds=usage,
+    )
+    await jobs.set_quote(
+        connection,
+        job.id,
+        duration_ms=round(media.duration_seconds * 1000),
+        billable_seconds=billable,
+        quote_cents={str(name): cents for name, cents in quote.items()},
+    )
+    missing = sum(quote.values()) - job.held_cents
+    if missing <= 0:
+        return
+    try:
+        await ledger.hold(connection, job.account_id, job.id, missing, "price for the duration")
+    except ledger.InsufficientCreditsError:
+        raise StageError(
+            StageCode.INSUFFICIENT_CREDITS,
+            f"The credits do not cover the full length of {media.duration_seconds:.0f} s.",
+        ) from None
+
+
+async def publish_ingest(
+    connection: Connection,
+    lease: Lease,
+    *,
+    media: MediaInfo,
+    result: dict[str, Any],
+    track_names: list[str],
+    warnings: list[dict[str, str]],
+    timings: dict[str, float],
+) -> JobState | None:
+    """Complete ingest; analyses that the media has nothing for are skipped."""
+    job = await jobs.lock_leased(connection, lease.job_id, lease.token)
+    if job.stages[StageName.INGEST].status in ENDED_STATUSES:
+        return None
+    await jobs.set_ingest_result(
+        connection, job.id, result=result, track_names=track_names, warnings=warnings
+    )
+    await jobs.set_stage(
+        connection, job.id, StageName.INGEST, StageStatus.COMPLETED, timings=timings
+    )
+    for stage, reason in analyses_to_run(job, media).items():
+        if reason is not None:
+            await jobs.set_stage(connection, job.id, stage, StageStatus.SKIPPED, skip_reason=reason)
+    return await finish_if_ended(connection, job.id)
+
+
+async def publish_scenes(
+    connection: Connection,
+    lease: Lease,
+    scenes: list[dict[str, Any]],
+    timings: dict[str, float],
+) -> JobState | None:
+    """Complete vision: result, charge and status together."""
+    job = await jobs.lock_leased(connection, lease.job_id, lease.token)
+    if job.stages[StageName.VISION].status in ENDED_STATUSES:
+        return None
+    await results.store_scenes(connection, job.id, scenes)
+    return await _complete(connection, job, StageName.VISION, timings)
+
+
+async def publish_transcripts(
+    connection: Connection,
+    lease: Lease,
+    tracks: list[TrackTranscript],
+    timings: dict[str, float],
+) -> JobState | None:
+    """Complete the transcript stage: results of all tracks, charge and status together."""
+    job = await jobs.lock_leased(connection, lease.job_id, lease.token)
+    if job.stages[StageName.TRANSCRIPT].status in ENDED_STATUSES:
+        return None
+    await results.store_transcripts(connection, job.id, tracks)
+    return await _complete(connection, job, StageName.TRANSCRIPT, timings)
+
+
+async def _complete(
+    connection: Connection, job: JobRecord, stage: StageName, timings: dict[str, float]
+) -> JobState | None:
+    amount = (job.quote_cents or {}).get(str(stage), 0)
+    await ledger.charge(connection, job.account_id, job.id, stage, amount)
+    await jobs.set_stage(connection, job.id, stage, StageStatus.COMPLETED, timings=timings)
+    return await finish_if_ended(connection, job.id)
+
+
+async def fail_stage(
+    connection: Connection, lease: Lease, stage: StageName, error: StageError
+) -> JobState | None:
+    """Fail a stage. Without ingest nothing else can run, so that fails the job at once."""
+    job = await jobs.lock_leased(connection, lease.job_id, lease.token)
+    if job.stages[stage].status in ENDED_STATUSES:
+        return None
+    await jobs.set_stage(
+        connection,
+        job.id,
+        stage,
+        StageStatus.FAILED,
+        error_code=str(error.code),
+        error_message=error.message,
+    )
+    if stage is StageName.INGEST:
+        moved = await end_job(
+            connection,
+            job,
+            JobState.FAILED,
+            error_code=str(error.code),
+            error_message=error.message,
+        )
+        return JobState.FAILED if moved else None
+    return await finish_if_ended(connection, job.id)

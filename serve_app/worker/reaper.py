@@ -1,0 +1,167 @@
+"""The reaper: lost leases, uploads that never came, objects of jobs that ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from datetime import timedelta
+
+from serve_app.context import World
+from serve_app.jobs.lifecycle import end_job
+from serve_app.jobs.plans import JOBS_PREFIX
+from serve_app.observability.jobs import record_job_end
+from serve_app.uploads.sweeping import settle_lost_writers
+from serve_app.uploads.urls import direct_key
+from serve_app.worker.removal import remove_due
+from storage import access, idempotency, jobs, keys, uploads
+from storage.arrivals import awaited_past_upload
+from storage.database import UNAVAILABLE
+from storage.objects import ObjectStoreUnavailableError, TakesDirectUploads
+from storage.types import JobState, SkipReason
+
+log = logging.getLogger("vas.reaper")
+
+_SWEEP_SECONDS = 2.0
+_FORGET_SECONDS = 60.0
+_LEFTOVERS_SECONDS = 3600.0
+_LOOKS_A_SWEEP = 100
+_UNSEEN = timedelta(seconds=30)
+"""A file that a client put into the store in time may be noticed so much later."""
+
+
+def _clock() -> float:
+    """Seconds that go on while the machine sleeps (on macOS the monotonic ones do)."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class Reaper:
+    """Sweeps every few seconds. Several may run at once: rows are taken with SKIP LOCKED."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._forget_at = 0.0
+        self._leftovers_at = 0.0
+        self._leases_count_from = 0.0
+        self._swept_at = _clock()
+        self._direct = isinstance(world.objects, TakesDirectUploads)
+        self._grace = _UNSEEN if self._direct else timedelta(0)
+
+    async def sweep_and_wait(self) -> None:
+        """One sweep of the database and the pause after it."""
+        await self.sweep_database()
+        await asyncio.sleep(_SWEEP_SECONDS)
+
+    async def clean_and_wait(self) -> None:
+        """One round of removing objects and the pause after it; a slow store delays only this."""
+        await self._sweep_objects()
+        await asyncio.sleep(_SWEEP_SECONDS)
+
+    async def sweep(self) -> None:
+        """Do everything that is due now."""
+        await self.sweep_database()
+        await self._sweep_objects()
+
+    async def _sweep_objects(self) -> None:
+        await settle_lost_writers(self._world)
+        await remove_due(self._world)
+        if self._direct and time.monotonic() >= self._leftovers_at:
+            # Nothing else tells of a multipart upload that a killed writer left in a bucket.
+            await asyncio.to_thread(self._world.objects.remove_leftovers, JOBS_PREFIX)
+            self._leftovers_at = time.monotonic() + _LEFTOVERS_SECONDS
+
+    async def sweep_database(self) -> None:
+        """Do everything that is due now and that the database alone is needed for."""
+        late = _clock() - self._swept_at - _SWEEP_SECONDS
+        if late > self._world.settings.lease_seconds / 2:
+            # The machine slept, or the sweeps before failed: runners get the time to report first.
+            self._wait_for_runners()
+        try:
+            await self._requeue_lost()
+        except UNAVAILABLE:
+            # No runner could renew its lease either: they get the time to do so.
+            self._wait_for_runners()
+            raise
+        await self._expire_uploads()
+        if time.monotonic() >= self._forget_at:
+            await self._forget_old()
+            self._forget_at = time.monotonic() + _FORGET_SECONDS
+        self._swept_at = _clock()
+
+    def _wait_for_runners(self) -> None:
+        self._leases_count_from = time.monotonic() + self._world.settings.lease_seconds
+
+    async def _requeue_lost(self) -> None:
+        ended = 0
+        if time.monotonic() < self._leases_count_from:
+            return
+        async with self._world.database.transaction() as connection:
+            for job_id, runs_again in await jobs.requeue_lost(connection):
+                log.warning("job %s: its runner was lost", job_id)
+                if runs_again:
+                    continue
+                job = await jobs.find_job(connection, job_id)
+                if job is None:
+                    continue
+                ended += await end_job(
+                    connection,
+                    job,
+                    JobState.FAILED,
+                    error_code="PROCESSING_FAILED",
+                    error_message=f"The job was given up after {jobs.MAX_LEASES} lost runners.",
+                )
+        self._record_ends(JobState.FAILED, ended)
+
+    async def _expire_uploads(self) -> None:
+        ended = 0
+        try:
+            among = await self._never_arrived()
+        except ObjectStoreUnavailableError as error:
+            log.warning("no upload expires while the store cannot say what is there: %s", error)
+            return
+        async with self._world.database.transaction() as connection:
+            for job_id in await uploads.jobs_past_upload(
+                connection, grace=self._grace, among=among
+            ):
+                job = await jobs.find_job(connection, job_id)
+                if job is None:
+                    continue
+                ended += await end_job(
+                    connection,
+                    job,
+                    JobState.EXPIRED,
+                    open_stages=SkipReason.JOB_EXPIRED,
+                    stage_error_code="EXPIRED",
+                )
+        self._record_ends(JobState.EXPIRED, ended)
+
+    async def _never_arrived(self) -> set[uuid.UUID] | None:
+        """Jobs whose time is over and that have no unseen file in the bucket; None without one.
+
+        What lies there came in time, as its address is no longer good: who looks for such files
+        may have been away, or copies a large one. Raises ObjectStoreUnavailableError.
+        """
+        store = self._world.objects
+        if not isinstance(store, TakesDirectUploads):
+            return None
+        async with self._world.database.statement() as connection:
+            missing = await awaited_past_upload(connection, grace=self._grace, limit=_LOOKS_A_SWEEP)
+        arrived = {
+            job_id
+            for job_id, slot, too_late in missing
+            if not too_late
+            and await asyncio.to_thread(store.find_arrival, direct_key(job_id, slot)) is not None
+        }
+        return {job_id for job_id, _, _ in missing} - arrived
+
+    def _record_ends(self, state: JobState, count: int) -> None:
+        for _ in range(count):
+            record_job_end(self._world.meters, state)
+
+    async def _forget_old(self) -> None:
+        """Rows whose time is over: remembered answers, rate windows, sign-in links, sessions."""
+        async with self._world.database.transaction() as connection:
+            await idempotency.forget_old(connection)
+            await access.forget_old_windows(connection)
+            await keys.forget_old_sign_ins(connection)

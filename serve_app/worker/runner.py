@@ -1,0 +1,173 @@
+"""The runner: leases waiting jobs and drives a few at a time; the reaper tidies up beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import psycopg
+
+from models.provider import ModelSource
+from pipelines.execution.memory import release_free_memory
+from serve_app.context import World
+from serve_app.observability.database_metrics import Census
+from serve_app.uploads.direct import ArrivalWatch
+from serve_app.worker.calibration import Experience
+from serve_app.worker.driver import JobDriver
+from serve_app.worker.publishing import Lease
+from serve_app.worker.reaper import Reaper
+from storage import jobs
+from storage.database import DatabaseError, bounded_silence
+from storage.objects import TakesDirectUploads
+from storage.types import JobState
+
+log = logging.getLogger("vas.runner")
+
+LEASING_SECONDS = 5
+"""How long a stop waits for a lease that is just being taken."""
+ENDING_SECONDS = 5
+"""How long a stop waits for running jobs to end; they are handed back whether they did or not."""
+_THREADS_PER_JOB = 3
+"""Vision and transcript side by side, and one to spare for probing."""
+
+
+class Runner:
+    """Runs until ``stop``; any number of runners share the queue."""
+
+    def __init__(self, world: World, models: ModelSource) -> None:
+        self._world = world
+        self._models = models
+        concurrency = world.settings.runner_concurrency
+        self._slots = asyncio.Semaphore(concurrency)
+        self._threads = ThreadPoolExecutor(concurrency * _THREADS_PER_JOB, "pipeline")
+        self._experience = Experience(world.settings.model_profile)
+        self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._leasing = asyncio.Lock()
+        self._driving: dict[asyncio.Task[None], JobDriver] = {}
+
+    async def run(self) -> None:
+        """Lease and drive jobs until stopped."""
+        reaper = Reaper(self._world)
+        census = Census(self._world.database, self._world.meters)
+        helpers = [
+            asyncio.create_task(self._forever(self._listen)),
+            asyncio.create_task(self._forever(reaper.sweep_and_wait)),
+            asyncio.create_task(self._forever(reaper.clean_and_wait)),
+            asyncio.create_task(self._forever(census.take_and_wait)),
+        ]
+        store = self._world.objects
+        if isinstance(store, TakesDirectUploads):
+            watch = ArrivalWatch(self._world, store)
+            helpers.append(asyncio.create_task(self._forever(watch.look_and_wait)))
+        try:
+            await self._forever(self._take_next)
+        finally:
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Hand running jobs back to the queue, within LEASING_SECONDS and ENDING_SECONDS.
+
+        A job that has not ended by then is handed back all the same: without its lease
+        it can publish nothing, while one that keeps it has lost one of its three lives.
+        """
+        self._stopping.set()
+        self._wake.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEASING_SECONDS), self._leasing:
+                pass
+        running = dict(self._driving)
+        await asyncio.gather(*(self._end(task, driver) for task, driver in running.items()))
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _end(self, task: asyncio.Task[None], driver: JobDriver) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ENDING_SECONDS):
+                await driver.stop()
+                await asyncio.wait([task])
+        await self._try_to_hand_back(driver.lease)
+
+    async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Repeat ``step``; a failure (say, of the database) is logged and tried again."""
+        while not self._stopping.is_set():
+            try:
+                await step()
+            except Exception:
+                log.exception("runner: %s failed", step.__name__)
+                await asyncio.sleep(1)
+
+    async def _take_next(self) -> None:
+        await self._slots.acquire()
+        lease = None
+        async with self._leasing:
+            try:
+                self._wake.clear()
+                # A job that is handed back at a stop frees its slot: nothing new is taken then.
+                if not self._stopping.is_set():
+                    lease = await self._lease()
+            finally:
+                if lease is None:
+                    self._slots.release()
+            if lease is not None:
+                self._drive(lease)
+        if lease is None:
+            await self._wait_for_work()
+
+    async def _lease(self) -> Lease | None:
+        duration = timedelta(seconds=self._world.settings.lease_seconds)
+        async with self._world.database.transaction() as connection:
+            leased = await jobs.lease_next(connection, lease=duration)
+        return None if leased is None else Lease(*leased)
+
+    def _drive(self, lease: Lease) -> None:
+        driver = JobDriver(self._world, self._models, lease, self._threads, self._experience)
+        task = asyncio.create_task(driver.run())
+        self._driving[task] = driver
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        driver = self._driving.pop(task)
+        self._slots.release()
+        if not task.cancelled() and task.exception() is not None:
+            # The lease runs out and the job is taken up again; nothing was published.
+            log.error("job %s: driver broke", driver.lease.job_id, exc_info=task.exception())
+        release_free_memory()
+
+    async def _wait_for_work(self) -> None:
+        try:
+            await asyncio.wait_for(self._wake.wait(), self._world.settings.poll_seconds)
+        except TimeoutError:
+            return
+
+    async def _listen(self) -> None:
+        """Wake on NOTIFY; polling covers for it whenever this connection is down."""
+        url = self._world.settings.database_url or ""
+        connection = await psycopg.AsyncConnection.connect(
+            url, autocommit=True, **bounded_silence(url)
+        )
+        async with connection:
+            await connection.execute(f"LISTEN {jobs.QUEUE_CHANNEL}")
+            async for _ in connection.notifies():
+                self._wake.set()
+
+    async def _try_to_hand_back(self, lease: Lease) -> None:
+        try:
+            await self._hand_back(lease)
+        except DatabaseError:
+            # The lease runs out by itself, and the job is taken up again a little later.
+            log.exception("job %s: could not be handed back", lease.job_id)
+
+    async def _hand_back(self, lease: Lease) -> None:
+        async with self._world.database.transaction() as connection:
+            job = await jobs.find_job(connection, lease.job_id, for_update=True)
+            if job is not None and job.lease_token == lease.token:
+                await jobs.set_state(
+                    connection, job.id, expected=JobState.PROCESSING, state=JobState.QUEUED
+                )
+                await jobs.reopen_running_stages(connection, job.id, forgive_lease=True)

@@ -1,0 +1,292 @@
+"""What each stage does: plain steps from a leased job to a published outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import TypeVar
+
+from models.provider import ModelSource
+from models.registry import SPEECH_TASKS, VISION_TASKS, Task, digest_of
+from pipelines.execution.chain import Control, ControlSpan, Workspace
+from pipelines.ingest.job_media import survey, take_in
+from pipelines.ingest.pipeline import (
+    PROBE_SHARE,
+    SHORTEST_SEGMENT_SECONDS,
+    IngestConfig,
+    ingest_result_to_json,
+)
+from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
+from pipelines.speech.regions import Sharding
+from pipelines.speech.speakers import SpeakerRules
+from pipelines.types import AudioTrack, IngestResult, StageCode, StageError
+from pipelines.vision.describe import DescribeConfig
+from pipelines.vision.pipeline import VisionConfig, analyse_vision
+from serve_app.context import World
+from serve_app.deployment.models import callers_at_once
+from serve_app.jobs.documents import scene_document, transcript_document
+from serve_app.jobs.eta import timings_of
+from serve_app.observability.jobs import record_footage
+from serve_app.settings import Settings
+from serve_app.worker import publishing
+from serve_app.worker.calibration import Experience, Machine
+from serve_app.worker.fetch import SourceBringer, has_files_to_fetch
+from serve_app.worker.publishing import Lease
+from storage.job_records import JobRecord
+from storage.results import TrackTranscript
+from storage.types import JobState, StageName, StageStatus
+from storage.uploads import Upload, list_uploads
+
+Result = TypeVar("Result")
+
+UNSHARDED_SECONDS = 86_400.0
+"""A segment as long as the longest media that is taken: one piece."""
+
+
+_FETCH_SHARE = 0.5
+"""Of the intake's progress, where files are fetched; nobody knows before how fast they come."""
+
+
+@dataclass(slots=True)
+class Timings:
+    """Seconds and counts of a stage, for whoever asks where the time went."""
+
+    values: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Add the wall time of the block."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, time.perf_counter() - start)
+
+    def add(self, name: str, amount: float) -> None:
+        self.values[name] = round(self.values.get(name, 0.0) + amount, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """One stage of one job in the hands of one runner.
+
+    ``threads`` runs the pipelines, which are plain synchronous code, off the
+    event loop.
+    """
+
+    world: World
+    models: ModelSource
+    lease: Lease
+    workspace: Workspace
+    threads: Executor
+    control: Control
+    experience: Experience
+    timings: Timings = field(default_factory=Timings)
+
+    async def run_ingest(self, job: JobRecord) -> JobState | None:
+        """Bring the source here, price the job, cut the media; publish what was found.
+
+        Like the other stages, returns the job's end, if this was it.
+        """
+        wanted_seconds = self.world.settings.segment_seconds
+        config = IngestConfig(
+            segment_seconds=wanted_seconds or UNSHARDED_SECONDS,
+            shortest_segment_seconds=SHORTEST_SEGMENT_SECONDS if wanted_seconds else None,
+        )
+        spans = intake_spans(self.control, fetches=has_files_to_fetch(job))
+        sources, uploads = SourceBringer(self.world, job, spans.fetch), await self._uploads(job)
+        with self.timings.measure("fetch"):
+            brought = await self._in_thread(lambda: sources.bring(uploads))
+        spans.fetch.progress(1.0)
+        with self.timings.measure("decode"):
+            footage = await self._in_thread(lambda: sources.decoded(brought))
+        with self.timings.measure("probe"):
+            found = await self._in_thread(
+                lambda: survey(
+                    footage, workspace=self.workspace, config=config, control=spans.probe
+                )
+            )
+        spans.probe.progress(1.0)
+        media = found.media
+        async with self.world.database.transaction() as connection:
+            await publishing.raise_hold(connection, self.lease, media, self.world.prices)
+        wanted = publishing.analyses_to_run(job, media)
+        with self.timings.measure("cut"):
+            result = await self._in_thread(
+                lambda: take_in(
+                    found,
+                    workspace=self.workspace,
+                    control=spans.cut,
+                    config=config,
+                    wants_video=StageName.VISION in wanted,
+                    wants_audio=StageName.TRANSCRIPT in wanted,
+                )
+            )
+        # What the analyses will share: the expected end follows from it.
+        for name, value in self._shared(result).items():
+            self.timings.add(name, value)
+        async with self.world.database.transaction() as connection:
+            return await publishing.publish_ingest(
+                connection,
+                self.lease,
+                media=media,
+                result=ingest_result_to_json(result),
+                track_names=track_names(result),
+                warnings=[asdict(warning) for warning in result.warnings],
+                timings=self.timings.values,
+            )
+
+    def _shared(self, result: IngestResult) -> dict[str, float]:
+        machine = machine_of(self.world.settings)
+        expected = self.experience.expected_seconds(machine.alone_seconds(result))
+        return timings_of(machine.cpus, machine.transcribers, expected)
+
+    async def _uploads(self, job: JobRecord) -> list[Upload]:
+        async with self.world.database.statement() as connection:
+            return await list_uploads(connection, job.id)
+
+    async def run_vision(self, ingested: IngestResult) -> JobState | None:
+        """Find and describe the scenes; publish them."""
+        video = ingested.video
+        if video is None:
+            raise StageError(StageCode.VISION_FAILED, "The picture could not be read.")
+        with self.timings.measure("analyse"):
+            found = await self._in_thread(
+                lambda: analyse_vision(
+                    video,
+                    workspace=self.workspace,
+                    models=self.models,
+                    control=self.control,
+                    config=VisionConfig(
+                        describe=DescribeConfig(
+                            models=digest_of(self.world.settings.model_profile, VISION_TASKS)
+                        ),
+                        policy=self.world.content_policy,
+                        boundary_weights=self.world.settings.boundary_weights,
+                    ),
+                )
+            )
+        self._count_shards(found.shards_computed, found.shards_reused)
+        documents = [scene_document(scene) for scene in found.scenes]
+        async with self.world.database.transaction() as connection:
+            end = await publishing.publish_scenes(
+                connection, self.lease, documents, self.timings.values
+            )
+        record_footage(self.world.meters, StageName.VISION, ingested.media.duration_seconds)
+        return end
+
+    async def run_transcript(self, job: JobRecord, ingested: IngestResult) -> JobState | None:
+        """Transcribe every track; publish them unless all failed."""
+        tracks: list[TrackTranscript] = []
+        last_error = StageError(StageCode.TRANSCRIPT_FAILED, "The sound could not be read.")
+        for position, track in enumerate(ingested.tracks):
+            share = ControlSpan.of_piece(self.control, position, len(ingested.tracks))
+            try:
+                with self.timings.measure("analyse"):
+                    tracks.append(await self._transcribe(job, track, ingested, share))
+            except StageError as error:
+                last_error = error
+                tracks.append(_failed_track(track.index, track.name, error.code))
+        tracks += [_failed_track(it.index, it.name, it.code) for it in ingested.failed_tracks]
+        if all(track.document is None for track in tracks):
+            raise last_error
+        async with self.world.database.transaction() as connection:
+            end = await publishing.publish_transcripts(
+                connection, self.lease, tracks, self.timings.values
+            )
+        record_footage(self.world.meters, StageName.TRANSCRIPT, ingested.media.duration_seconds)
+        return end
+
+    async def _transcribe(
+        self, job: JobRecord, track: AudioTrack, ingested: IngestResult, control: Control
+    ) -> TrackTranscript:
+        shard_seconds = self.world.settings.transcript_shard_seconds
+        config = TranscriptConfig(
+            keyterms=tuple(job.source["keyterms"]),
+            models=digest_of(self.world.settings.model_profile, SPEECH_TASKS),
+            transcribe_at_once=callers_at_once(self.world.settings, Task.TRANSCRIBE),
+            sharding=Sharding(shard_seconds=shard_seconds),
+            # Jobs that waited while the service was brought up to date have no such field.
+            speakers=SpeakerRules(expected=job.source.get("speakers_expected")),
+        )
+        result = await self._in_thread(
+            lambda: transcribe_track(
+                track,
+                workspace=self.workspace,
+                models=self.models,
+                control=control,
+                config=config,
+                media_duration_ms=round(ingested.media.duration_seconds * 1000),
+            )
+        )
+        self._count_shards(result.shards_computed, result.shards_reused)
+        return TrackTranscript(
+            track_index=track.index,
+            track_name=track.name,
+            status=StageStatus.COMPLETED,
+            error_code=None,
+            language=result.language,
+            document=transcript_document(result),
+        )
+
+    def _count_shards(self, computed: int, reused: int) -> None:
+        self.timings.add("shards_computed", computed)
+        self.timings.add("shards_reused", reused)
+
+    async def _in_thread(self, call: Callable[[], Result]) -> Result:
+        # A thread of the pool knows nothing of the task: log records need its context.
+        inside = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(
+            self.threads, lambda: inside.run(call)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeSpans:
+    """The parts of the intake's progress."""
+
+    fetch: ControlSpan
+    probe: ControlSpan
+    cut: ControlSpan
+
+
+def intake_spans(control: Control, *, fetches: bool) -> IntakeSpans:
+    """By how much there is to do; without anything to fetch, the file is there at once."""
+    fetched = _FETCH_SHARE if fetches else 0.0
+    probed = fetched + (1 - fetched) * PROBE_SHARE
+    return IntakeSpans(
+        ControlSpan(control, 0.0, fetched),
+        ControlSpan(control, fetched, probed),
+        ControlSpan(control, probed, 1.0),
+    )
+
+
+def machine_of(settings: Settings) -> Machine:
+    """What analyses share by now: clusters grow."""
+    import ray
+
+    cpus = ray.cluster_resources().get("CPU", 1.0) if ray.is_initialized() else 1.0
+    return Machine(float(cpus), settings.transcriber_replicas)
+
+
+def track_names(result: IngestResult) -> list[str]:
+    """Names of all tracks by index, of those too that nothing can be made of."""
+    named = {track.index: track.name for track in result.tracks}
+    named |= {track.index: track.name for track in result.failed_tracks}
+    return [named[index] for index in sorted(named)]
+
+
+def _failed_track(index: int, name: str, code: StageCode) -> TrackTranscript:
+    return TrackTranscript(
+        track_index=index,
+        track_name=name,
+        status=StageStatus.FAILED,
+        error_code=str(code),
+        language=None,
+        document=None,
+    )
