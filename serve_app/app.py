@@ -11,7 +11,9 @@ from starlette.responses import JSONResponse, Response
 
 from serve_app import __version__
 from serve_app.api.envelope import RequestIdMiddleware, install_error_handlers
+from serve_app.api.health import router as observing_routes
 from serve_app.api.methods import install_methods
+from serve_app.api.readiness import ReadinessProbe
 from serve_app.context import World
 from serve_app.credits.routes import router as credit_routes
 from serve_app.discovery.pages import router as page_routes
@@ -23,13 +25,12 @@ from serve_app.jobs.thumbnails import router as thumbnail_routes
 from serve_app.keys.portal import router as portal_routes
 from serve_app.keys.routes import open_router as sign_in_routes
 from serve_app.keys.routes import router as key_routes
-from serve_app.observability.readiness import ReadinessProbe
-from serve_app.observability.routes import router as observing_routes
 from serve_app.payments.providers import find_provider
 from serve_app.payments.routes import router as payment_routes
 from serve_app.uploads.routes import UploadGate
 from serve_app.uploads.routes import router as upload_routes
 from serve_app.webhooks.routes import router as webhook_routes
+from serve_app.webhooks.routes import secret_router as webhook_secret_routes
 
 # Routes are tried in this order, so what clients poll comes first.
 ROUTERS = (
@@ -40,6 +41,7 @@ ROUTERS = (
     upload_routes,
     credit_routes,
     webhook_routes,
+    webhook_secret_routes,
     discovery_routes,
     page_routes,
     key_routes,

@@ -6,7 +6,7 @@ import functools
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -16,6 +16,11 @@ CURRENCY = "usd"
 UNIT = "footage_hour"
 ROUNDING = "half_up_per_stage"
 _HOUR_SECONDS = 3600
+MAX_ESTIMATE_SECONDS = 2_678_400
+MAX_ESTIMATE_TRACKS = 16
+MAX_PRIOR_USAGE_SECONDS = 10**12
+"""Bounds of what ``GET /pricing/estimate`` takes."""
+
 _DEFAULT_FILE = Path(__file__).parent / "prices.toml"
 
 Cents = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -119,3 +124,21 @@ def _cents(cent_seconds: int) -> int:
     if cent_seconds == 0:
         return 0
     return max(1, (2 * cent_seconds + _HOUR_SECONDS) // (2 * _HOUR_SECONDS))
+
+
+def price_table(prices: PriceTable) -> dict[str, Any]:
+    """The price table as ``GET /pricing`` publishes it."""
+    return {
+        "currency": CURRENCY,
+        "unit": UNIT,
+        "rounding": ROUNDING,
+        "minBillableSeconds": prices.min_billable_seconds,
+        "volumeThresholdSeconds": prices.volume_threshold_seconds,
+        "rates": {
+            str(tier): {
+                str(stage): {"base": rate.base, "volume": rate.volume}
+                for stage, rate in rates.items()
+            }
+            for tier, rates in prices.rates.items()
+        },
+    }

@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from models.registry import profile_named
 from pipelines.ingest.raw_families import RAW_FAMILY_NAMES, command_words
 from storage.objects import FolderStore, ObjectStore
+from storage.types import Tier
 
 GIB = 1024**3
 
@@ -256,6 +257,10 @@ class Settings(BaseSettings):
         if (self.s3_access_key_id is None) != (not self.s3_secret_access_key.get_secret_value()):
             raise ValueError("VAS_S3_ACCESS_KEY_ID and VAS_S3_SECRET_ACCESS_KEY belong together.")
         return self
+
+    def max_upload_bytes(self, tier: Tier) -> int:
+        """The tier's upload limit."""
+        return self.raw_max_bytes if tier is Tier.RAW else self.standard_max_bytes
 
     @property
     def object_store(self) -> ObjectStore:

@@ -19,12 +19,21 @@ from storage.tables import jobs, uploads
 from storage.types import JobState
 
 MEDIA_SLOT = "media"
+AUDIO_SLOT = "audio"
+
+JOBS_PREFIX = "jobs"
+"""The folder of the object store that holds a folder a job."""
 
 _AT_ONCE = 100
 """Bounds the transaction: it holds their accounts until it ends."""
 
 MOST_LATE = timedelta(hours=6)
 """An upload that began in time may go on for so long: the largest file at 40 Mbit/s."""
+
+
+def source_prefix(job_id: uuid.UUID) -> str:
+    """Where a job's media lie in the object store."""
+    return f"{JOBS_PREFIX}/{job_id}/source"
 
 
 @dataclass(frozen=True, slots=True)

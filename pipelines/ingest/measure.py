@@ -24,8 +24,6 @@ from pipelines.ingest.declared_size import declared_bytes
 from pipelines.ingest.raw_families import family_of
 from pipelines.media.files import (
     PACKETS_PER_REPORT,
-    MediaRefusedError,
-    MediaUnreadableError,
     Reading,
     codec_name,
     is_picture_stream,
@@ -34,6 +32,7 @@ from pipelines.media.files import (
     packets_of,
 )
 from pipelines.media.timestamps import rounded_ms
+from pipelines.sandbox.child import MediaRefusedError, MediaUnreadableError
 
 Values = dict[str, Any]
 
@@ -362,3 +361,8 @@ def _audio(tally: Tally) -> Values:
 def _timecode(container: InputContainer) -> str | None:
     tags = [container.metadata, *(stream.metadata for stream in container.streams)]
     return next((tag["timecode"][:_TEXT_LENGTH] for tag in tags if tag.get("timecode")), None)
+
+
+def probe(arguments: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """``measure`` as a task of the confined child: ``{path, limits}``."""
+    return measure(Path(arguments["path"]), arguments["limits"], emit)

@@ -117,3 +117,8 @@ def _cut_into_ranges(path: Path, order: Values) -> VideoCut:
         cut = _video_cut(container, order, None, lambda _: None, 0)
         _run(container, cut, {}, 0.0, lambda _: None)
     return cut
+
+
+def cut(arguments: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """``cut_media`` as a task of the confined child: ``{path, folder, …}``."""
+    return cut_media(Path(arguments["path"]), Path(arguments["folder"]), arguments, emit)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 from xml.etree import ElementTree as ET
@@ -123,3 +123,8 @@ def _text(value: str | None) -> str:
 def _number(value: str | None) -> int | None:
     text = (value or "").strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+def labels(arguments: dict[str, Any], _: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """``wav_labels`` as a task of the confined child: ``{path}``."""
+    return wav_labels(Path(arguments["path"]))

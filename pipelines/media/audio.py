@@ -11,7 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from pipelines.speech.chunks import LEVEL_FRAME_SECONDS, Levels
+
+LEVEL_FRAME_SECONDS = 0.02
+"""One value of a level curve, and the grid of chunk boundaries."""
+
+Levels = npt.NDArray[np.float32]
+"""Level of each frame in dB; shape (frames,)."""
 
 FRAME_SAMPLES = round(SAMPLE_RATE_HZ * LEVEL_FRAME_SECONDS)
 _SILENCE_POWER = 1e-12

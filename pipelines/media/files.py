@@ -16,6 +16,7 @@ from av.stream import Discard, Disposition, Stream
 from av.video.stream import VideoStream
 
 from pipelines.media.continuous_times import ContinuousTimes
+from pipelines.sandbox.child import MediaRefusedError
 
 CONTAINERS = (
     "mov", "matroska", "avi", "mxf", "mpegts", "mpeg", "mpegvideo", "asf", "flv", "live_flv",
@@ -49,14 +50,6 @@ PACKETS_PER_REPORT = 2_000
 
 _LEAPING = frozenset({"mpegts", "mpeg"})
 """Demuxers whose clocks may be set anew in the middle of a file."""
-
-
-class MediaRefusedError(Exception):
-    """The file cannot be analysed; the message is a sentence for whoever sent it."""
-
-
-class MediaUnreadableError(Exception):
-    """The file is media, but next to nothing of it is there; the message says so."""
 
 
 @dataclass(slots=True)

@@ -7,57 +7,49 @@ not numpy, not ``pipelines.types``.
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import av
 import av.error
 
-from pipelines.ingest.measure import measure
-from pipelines.ingest.media_pass import cut_media
-from pipelines.ingest.wav_chunks import wav_labels
-from pipelines.media.files import MediaRefusedError, MediaUnreadableError
 from pipelines.sandbox.confinement import Allowance, confine
 
 Message = dict[str, Any]
 Emit = Callable[[Message], None]
+Program = Callable[[Message, Emit], Message]
 
-
-def _probe(arguments: Message, emit: Emit) -> Message:
-    return measure(Path(arguments["path"]), arguments["limits"], emit)
-
-
-def _cut(arguments: Message, emit: Emit) -> Message:
-    return cut_media(Path(arguments["path"]), Path(arguments["folder"]), arguments, emit)
-
-
-def _labels(arguments: Message, _: Emit) -> Message:
-    return wav_labels(Path(arguments["path"]))
-
-
-_TASKS: dict[str, Callable[[Message, Emit], Message]] = {
-    "probe": _probe,
-    "cut": _cut,
-    "labels": _labels,
+PROGRAMS = {
+    "probe": "pipelines.ingest.measure:probe",
+    "cut": "pipelines.ingest.media_pass:cut",
+    "labels": "pipelines.ingest.wav_chunks:labels",
+    "decord": "pipelines.media.decord_reading:read_pictures",
 }
+"""Task -> ``module:function`` that does it. Imported before the child is confined, while files can
+still be read; the function takes the task's arguments and a way to send events."""
 
 
-def _task(name: str) -> Callable[[Message, Emit], Message]:
-    """The task's function; what it needs beyond PyAV is imported while files can be read."""
-    if name == "decord":
-        from pipelines.media.decord_reading import read_pictures
+class MediaRefusedError(Exception):
+    """The file cannot be analysed; the message is a sentence for whoever sent it."""
 
-        return read_pictures
-    return _TASKS[name]
+
+class MediaUnreadableError(Exception):
+    """The file is media, but next to nothing of it is there; the message says so."""
+
+
+def _program(task: str) -> Program:
+    module, _, function = PROGRAMS[task].partition(":")
+    program: Program = getattr(importlib.import_module(module), function)
+    return program
 
 
 def main() -> None:
     """Serve one request from standard input."""
     request = json.loads(sys.stdin.buffer.readline())
-    task = _task(request["task"])
+    program = _program(request["task"])
     av.logging.set_level(None)
     confine(
         Allowance(**request["allowance"]),
@@ -65,17 +57,17 @@ def main() -> None:
         readable=request["readable"],
         writable=request["writable"],
     )
-    _write(_outcome(task, request["arguments"]))
+    _write(_outcome(program, request["arguments"]))
 
 
 _LEAST_ROOM_BYTES = 16 << 20
 """FFmpeg checks its large allocations well, some of its first small ones not at all."""
 
 
-def _outcome(task: Callable[[Message, Emit], Message], arguments: Message) -> Message:
+def _outcome(program: Program, arguments: Message) -> Message:
     try:
         bytearray(_LEAST_ROOM_BYTES)
-        value = task(arguments, _emit)
+        value = program(arguments, _emit)
     except MediaRefusedError as error:
         return _refusal("VALIDATION_FAILED", str(error))
     except MediaUnreadableError as error:

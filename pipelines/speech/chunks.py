@@ -12,17 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-LEVEL_FRAME_SECONDS = 0.02
-"""One value of a level curve, and the grid of chunk boundaries."""
+from pipelines.media.audio import LEVEL_FRAME_SECONDS, Levels
 
 _SMOOTHING_FRAMES = 5
 """Levels are averaged over 0.1 s before the quietest place is sought: shorter dips are
 the closures of stops (50 to 80 ms), which lie inside words."""
-
-Levels = npt.NDArray[np.float32]
-"""Level of each frame in dB; shape (frames,)."""
 
 
 @dataclass(frozen=True, slots=True)

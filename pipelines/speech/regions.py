@@ -19,21 +19,15 @@ from models.provider import ModelSource
 from pipelines.execution.chain import Row, Step, Workspace
 from pipelines.media.audio import (
     FRAME_SAMPLES,
+    LEVEL_FRAME_SECONDS,
+    Levels,
     SampleReader,
     frame_levels,
     overlapping_windows,
     read_blocks,
     write_flac,
 )
-from pipelines.speech.chunks import (
-    LEVEL_FRAME_SECONDS,
-    Chunk,
-    ChunkLimits,
-    Levels,
-    group_chunks,
-    merge_regions,
-    plan_chunks,
-)
+from pipelines.speech.chunks import Chunk, ChunkLimits, group_chunks, merge_regions, plan_chunks
 from pipelines.types import StageCode, StageError
 
 _WINDOW_SAMPLES = 120 * SAMPLE_RATE_HZ

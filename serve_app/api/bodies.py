@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request
+from pydantic import BaseModel, ValidationError
 
+from serve_app.api.envelope import json_path
 from serve_app.errors import ApiError, ErrorCode, invalid
 
 MAX_DEPTH = 32
@@ -83,3 +85,20 @@ def _check(value: Any, path: str, depth: int) -> None:
 def _check_text(value: str, path: str) -> None:
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
         raise invalid("Text must not hold NUL or unpaired surrogates.", path or None)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def parse_body(model: type[Model], raw: dict[str, Any]) -> Model:
+    """``raw`` as a ``model``; raises INVALID_REQUEST that names the first field at fault."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        location = tuple(part for part in first["loc"] if part not in _INTERNAL_PARTS)
+        param = json_path(location) or None
+        raise invalid(f"{param or 'The body'}: {first['msg']}.", param) from error
+
+
+_INTERNAL_PARTS = frozenset({"function-after", "function-wrap"})

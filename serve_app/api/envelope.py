@@ -6,6 +6,7 @@ import json
 import logging
 import secrets
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -24,6 +25,8 @@ from storage.database import UNAVAILABLE
 from storage.objects import ObjectStoreUnavailableError
 
 log = logging.getLogger("vas.http")
+
+NO_STORE = {"Cache-Control": "no-store"}
 
 DOCS_ERRORS_PATH = "/docs/errors"
 
@@ -45,6 +48,14 @@ class ExactJSONResponse(JSONResponse):
         return json.dumps(
             content, ensure_ascii=False, allow_nan=False, separators=(",", ":")
         ).encode()
+
+
+def timestamp(moment: datetime | None) -> str | None:
+    """ISO 8601 in UTC with milliseconds."""
+    if moment is None:
+        return None
+    text = moment.astimezone(UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
 
 
 def request_id(request: Request) -> str:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from pipelines.net.addresses import (
+    MAX_CALLBACK_URL_LENGTH,
     AddressPolicy,
     InvalidUrlError,
     UrlNotAllowedError,
@@ -11,6 +16,11 @@ from pipelines.net.addresses import (
 )
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.settings import Settings
+
+CallbackUrl = Annotated[
+    str, Field(json_schema_extra={"minLength": 1, "maxLength": MAX_CALLBACK_URL_LENGTH})
+]
+"""What is wrong with it, its length too, is said with INVALID_CALLBACK_URL."""
 
 
 def address_policy(settings: Settings) -> AddressPolicy:

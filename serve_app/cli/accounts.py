@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from serve_app.api.envelope import timestamp
 from serve_app.deployment.local import prepared
-from serve_app.jobs.rendering import timestamp
 from serve_app.settings import Settings
 from storage import keys, ledger
 from storage.database import Connection, Database

@@ -22,7 +22,6 @@ from pipelines.types import TranscriptResult
 from serve_app.deployment.local import prepared
 from serve_app.jobs.documents import scene_document, transcript_document
 from serve_app.jobs.metadata import Metadata
-from serve_app.jobs.plans import JOBS_PREFIX
 from serve_app.settings import Settings
 from storage import keys
 from storage.database import Database
@@ -30,6 +29,7 @@ from storage.imported_jobs import ImportedJob, import_job, known_jobs
 from storage.objects import ObjectStore
 from storage.results import TrackTranscript
 from storage.types import ProcessingMode, SkipReason, StageName, StageStatus
+from storage.uploads import JOBS_PREFIX
 
 ITEM_ENTRY = "backfillItem"
 """Metadata entry that holds the item's id, unless the manifest gave one of that name."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from serve_app.api.envelope import timestamp
 from serve_app.cli.accounts import account_record
 from serve_app.encryption import Sealer
-from serve_app.jobs.rendering import timestamp
 from storage import audit, keys, ledger, purchases, usage
 from storage.database import Connection
 from storage.purchases import OPERATOR, RefundKey

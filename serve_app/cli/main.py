@@ -33,7 +33,7 @@ from serve_app.cli.output import (
 from serve_app.cli.policy import POLICY_ERRORS, policy_app
 from serve_app.cli.webhooks import WEBHOOK_ERRORS, webhooks_app
 from serve_app.client.api import ApiError
-from serve_app.content_policy import ContentPolicyError
+from serve_app.context import ContentPolicyError
 from serve_app.deployment.local import PortInUseError, ServiceStartError
 from serve_app.deployment.model_choice import chosen_models
 from serve_app.settings import Settings

@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterable
 
-from serve_app.jobs.rendering import timestamp
+from serve_app.api.envelope import timestamp
 from storage.types import StageName
 from storage.usage import JobUsage
 

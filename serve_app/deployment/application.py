@@ -13,8 +13,7 @@ from ray.serve import Application
 from models.provider import ServedModels
 from models.registry import REGISTRY, Task
 from serve_app.app import build_api
-from serve_app.content_policy import load_content_policy
-from serve_app.context import build_world
+from serve_app.context import build_world, load_content_policy
 from serve_app.deployment.model_choice import with_models_chosen
 from serve_app.deployment.models import model_application
 from serve_app.observability.logs import configure_logging

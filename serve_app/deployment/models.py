@@ -10,6 +10,7 @@ from models.registry import REGISTRY, Task
 from models.replica import ModelReplica
 from serve_app.observability.ray_metrics import ModelObserver
 from serve_app.settings import Settings
+from serve_app.worker.model_capacity import inputs_at_once, most_replicas
 
 _QUEUED_BATCHES = 1024
 """Inputs that may wait in each caller; beyond it callers are told at once."""
@@ -40,23 +41,3 @@ def model_application(settings: Settings, task: Task) -> Application:
         graceful_shutdown_timeout_s=20,
         ray_actor_options=options,
     ).bind(settings.model_profile, task, settings.models_dir, ModelObserver(settings, task))
-
-
-def inputs_at_once(settings: Settings, task: Task) -> int:
-    """How many inputs a replica takes: two batches, one being worked on, one gathering."""
-    most = REGISTRY[settings.model_profile][task].max_batch
-    return 1 if most == 1 else 2 * most
-
-
-def callers_at_once(settings: Settings, task: Task) -> int:
-    """With so many callers no replica of a task ever waits for an input: one more each."""
-    return most_replicas(settings, task) * (inputs_at_once(settings, task) + 1)
-
-
-def most_replicas(settings: Settings, task: Task) -> int:
-    """The setting's maximum of a task, never below the minimum."""
-    limits = {
-        Task.TRANSCRIBE: settings.transcriber_replicas,
-        Task.DESCRIBE: settings.describer_replicas,
-    }
-    return max(1, settings.model_min_replicas, limits.get(task, 1))

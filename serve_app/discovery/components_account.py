@@ -18,7 +18,7 @@ from serve_app.discovery.components_forms import (
     reference,
     text,
 )
-from serve_app.jobs.formats import RAW_FAMILIES
+from serve_app.formats import RAW_FAMILIES
 from serve_app.pricing import CURRENCY, ROUNDING, UNIT
 from storage.types import DeliveryStatus, EventType, KeyStatus, StageName, Tier
 

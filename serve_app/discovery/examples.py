@@ -9,13 +9,13 @@ from typing import Any
 
 from pipelines.speech.captions.formats import to_srt, to_txt, to_vtt
 from pipelines.types import Speaker, TranscriptResult, TranscriptSegment, TranscriptWord
-from serve_app import pricing
+from serve_app import formats, pricing
 from serve_app.api.context import API_PREFIX
-from serve_app.discovery.routes import price_table
+from serve_app.api.envelope import timestamp
 from serve_app.errors import CATALOGUE, ErrorCode
-from serve_app.jobs import formats
 from serve_app.jobs.documents import transcript_document
-from serve_app.jobs.rendering import render_job, render_summary, timestamp
+from serve_app.jobs.rendering import render_job, render_summary
+from serve_app.pricing import price_table
 from serve_app.webhooks.routes import TEST_MESSAGE
 from storage.job_records import JobRecord, StageRecord
 from storage.types import (

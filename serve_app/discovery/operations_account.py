@@ -5,12 +5,8 @@ from __future__ import annotations
 from serve_app.discovery.components_forms import Schema, choice, integer, list_of, number, text
 from serve_app.discovery.components_forms import reference as ref
 from serve_app.discovery.operations_forms import Auth, Operation, Parameter, Success, data
-from serve_app.discovery.routes import (
-    MAX_ESTIMATE_SECONDS,
-    MAX_ESTIMATE_TRACKS,
-    MAX_PRIOR_USAGE_SECONDS,
-)
 from serve_app.errors import ErrorCode
+from serve_app.pricing import MAX_ESTIMATE_SECONDS, MAX_ESTIMATE_TRACKS, MAX_PRIOR_USAGE_SECONDS
 from storage.types import ProcessingMode, Tier
 
 _OPENAPI_DOCUMENT: Schema = {

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from pipelines.types import StageCode
-from serve_app.discovery import examples
-from serve_app.discovery.components_errors import OPTIONAL_FIELDS, REQUIRED_FIELDS
-from serve_app.discovery.operations import OPERATIONS
-from serve_app.discovery.pages_html import (
+from serve_app.api.html import (
     Child,
     Html,
     code_block,
@@ -16,6 +13,9 @@ from serve_app.discovery.pages_html import (
     table,
     tag,
 )
+from serve_app.discovery import examples
+from serve_app.discovery.components_errors import OPTIONAL_FIELDS, REQUIRED_FIELDS
+from serve_app.discovery.operations import OPERATIONS
 from serve_app.discovery.pages_schemas import as_json
 from serve_app.errors import CATALOGUE, ErrorCode
 

@@ -5,12 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from serve_app.api.rate_limits import LIMITS, Bucket
-from serve_app.discovery.components_forms import Schema
-from serve_app.discovery.openapi import rate_bucket
-from serve_app.discovery.operations import OPERATIONS, TAGS
-from serve_app.discovery.operations_forms import Auth, Operation
-from serve_app.discovery.pages_html import (
+from serve_app.api.html import (
     Child,
     Html,
     code_block,
@@ -21,6 +16,11 @@ from serve_app.discovery.pages_html import (
     table,
     tag,
 )
+from serve_app.api.rate_limits import LIMITS, Bucket
+from serve_app.discovery.components_forms import Schema
+from serve_app.discovery.openapi import rate_bucket
+from serve_app.discovery.operations import OPERATIONS, TAGS
+from serve_app.discovery.operations_forms import Auth, Operation
 from serve_app.discovery.pages_schemas import SchemaPages, as_json
 from serve_app.errors import CATALOGUE
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from serve_app.api.html import Child, Html, join, prose, table, tag
 from serve_app.discovery.components_forms import Schema
-from serve_app.discovery.pages_html import Child, Html, join, prose, table, tag
 
 _RANGES = (
     ("minimum", "maximum", ""),

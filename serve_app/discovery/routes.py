@@ -5,26 +5,25 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from serve_app import pricing
+from serve_app import formats, pricing
 from serve_app.api.authentication import KeylessRoute
 from serve_app.api.context import API_PREFIX, world_of
 from serve_app.api.envelope import success
 from serve_app.api.queries import one_of, read_integer, read_number
 from serve_app.errors import invalid
-from serve_app.jobs import formats
-from serve_app.pricing import PriceTable
+from serve_app.pricing import (
+    MAX_ESTIMATE_SECONDS,
+    MAX_ESTIMATE_TRACKS,
+    MAX_PRIOR_USAGE_SECONDS,
+    price_table,
+)
 from storage.types import ProcessingMode, StageName, Tier
 
 CACHE_HEADERS = {"Cache-Control": "public, max-age=300"}
-MAX_ESTIMATE_SECONDS = 2_678_400
-MAX_ESTIMATE_TRACKS = 16
-MAX_PRIOR_USAGE_SECONDS = 10**12
-MAX_DURATION_SECONDS = 86_400
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeylessRoute)
 
@@ -56,24 +55,6 @@ def _matches(conditions: Iterable[str], etag: str) -> bool:
 async def get_pricing(request: Request) -> Response:
     """Rates in cents per footage-hour."""
     return success(request, price_table(world_of(request).prices), headers=CACHE_HEADERS)
-
-
-def price_table(prices: PriceTable) -> dict[str, Any]:
-    """The price table as published."""
-    return {
-        "currency": pricing.CURRENCY,
-        "unit": pricing.UNIT,
-        "rounding": pricing.ROUNDING,
-        "minBillableSeconds": prices.min_billable_seconds,
-        "volumeThresholdSeconds": prices.volume_threshold_seconds,
-        "rates": {
-            str(tier): {
-                str(stage): {"base": rate.base, "volume": rate.volume}
-                for stage, rate in rates.items()
-            }
-            for tier, rates in prices.rates.items()
-        },
-    }
 
 
 @router.get("/pricing/estimate", operation_id="estimatePrice")
@@ -127,7 +108,7 @@ async def list_formats(request: Request) -> Response:
         "limits": {
             "standardMaxBytes": settings.standard_max_bytes,
             "rawMaxBytes": settings.raw_max_bytes,
-            "maxDurationSec": MAX_DURATION_SECONDS,
+            "maxDurationSec": formats.MAX_DURATION_SECONDS,
             "uploadUrlExpirySeconds": settings.upload_lifetime_seconds,
         },
     }

@@ -8,20 +8,15 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from serve_app.api.authentication import KeyedRoute, account_of
-from serve_app.api.bodies import read_json_object
+from serve_app.api.bodies import parse_body, read_json_object
 from serve_app.api.context import API_PREFIX, base_url, world_of
 from serve_app.api.envelope import public_url, success
 from serve_app.api.idempotency import create_once
+from serve_app.api.upload_urls import direct_urls, upload_fields
 from serve_app.jobs.plans import Planner, plan_batch, plan_from_url, plan_upload
 from serve_app.jobs.rendering import render_job
-from serve_app.jobs.schemas import (
-    CreateBatchBody,
-    CreateJobBody,
-    CreateJobFromUrlBody,
-    parse_body,
-)
+from serve_app.jobs.schemas import CreateBatchBody, CreateJobBody, CreateJobFromUrlBody
 from serve_app.jobs.service import create_jobs
-from serve_app.uploads.urls import direct_urls, upload_fields
 from storage.database import Connection
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from datetime import UTC, datetime
 
-from serve_app.webhooks.events import event_body
+from serve_app.jobs.events import event_body
 from storage import jobs, ledger, outbox
 from storage.database import Connection
 from storage.job_records import JobRecord

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from serve_app.api.urls import require_callback_url, require_media_url
 from serve_app.encryption import Sealer
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.jobs.formats import in_address, tier_of
+from serve_app.formats import in_address, tier_of
 from serve_app.jobs.metadata import check_metadata
 from serve_app.jobs.schemas import (
     AudioTrackOptions,
@@ -31,11 +31,7 @@ from serve_app.jobs.schemas import (
 from serve_app.settings import Settings
 from storage.job_records import NewJob
 from storage.types import JobState, ProcessingMode, Tier
-from storage.uploads import MEDIA_SLOT, Upload
-
-AUDIO_SLOT = "audio"
-JOBS_PREFIX = "jobs"
-"""The folder of the object store that holds a folder a job."""
+from storage.uploads import AUDIO_SLOT, MEDIA_SLOT, Upload, source_prefix
 
 DEFAULT_FILE_NAME = "video"
 
@@ -56,16 +52,6 @@ class JobPlan:
 
     job: NewJob
     uploads: list[Upload] = field(default_factory=list)
-
-
-def max_upload_bytes(settings: Settings, tier: Tier) -> int:
-    """The tier's upload limit."""
-    return settings.raw_max_bytes if tier is Tier.RAW else settings.standard_max_bytes
-
-
-def source_prefix(job_id: uuid.UUID) -> str:
-    """Where the footage of a job lies in the object store."""
-    return f"{JOBS_PREFIX}/{job_id}/source"
 
 
 def plan_upload(planner: Planner, body: CreateJobBody) -> JobPlan:
@@ -208,7 +194,7 @@ def _tier_of_fetched(
 
 
 def _check_size(planner: Planner, body: CreateJobBody, tier: Tier) -> None:
-    limit = max_upload_bytes(planner.settings, tier)
+    limit = planner.settings.max_upload_bytes(tier)
     if body.fileSizeBytes is not None and body.fileSizeBytes > limit:
         raise ApiError(
             ErrorCode.FILE_TOO_LARGE,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
+from serve_app.api.envelope import timestamp
 from serve_app.jobs.eta import seconds_left
 from storage.job_records import JobRecord, StageRecord
 from storage.types import ENDED_STATUSES, JobState, StageName, StageStatus
@@ -18,14 +18,6 @@ _LEGACY_STATUS = {
 }
 _STAGE_SHARE = {StageName.INGEST: 0.1, StageName.VISION: 0.45, StageName.TRANSCRIPT: 0.45}
 """Share of each stage in the job's progress, before the skipped ones are left out."""
-
-
-def timestamp(moment: datetime | None) -> str | None:
-    """ISO 8601 in UTC with milliseconds."""
-    if moment is None:
-        return None
-    text = moment.astimezone(UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
 
 
 def render_job(job: JobRecord, base_url: str) -> dict[str, Any]:

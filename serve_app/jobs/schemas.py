@@ -7,7 +7,7 @@ Names are those of the wire.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -20,9 +20,8 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from pipelines.net.addresses import MAX_CALLBACK_URL_LENGTH, MAX_URL_LENGTH
-from serve_app.api.envelope import json_path
-from serve_app.errors import invalid
+from pipelines.net.addresses import MAX_URL_LENGTH
+from serve_app.api.urls import CallbackUrl
 from serve_app.jobs.metadata import Metadata
 
 MAX_AUDIO_TRACKS = 16
@@ -54,10 +53,6 @@ WHOLE = BeforeValidator(whole_number)
 FileName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(plain_file_name)]
 MediaUrl = Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": MAX_URL_LENGTH})]
 """What is wrong with it, its length too, is said with INVALID_URL."""
-CallbackUrl = Annotated[
-    str, Field(json_schema_extra={"minLength": 1, "maxLength": MAX_CALLBACK_URL_LENGTH})
-]
-"""What is wrong with it, its length too, is said with INVALID_CALLBACK_URL."""
 Token = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
 OffsetMs = Annotated[int, Field(ge=-MAX_OFFSET_MS, le=MAX_OFFSET_MS), WHOLE]
 SyncMode = Literal["auto", "timecode", "offset"]
@@ -195,20 +190,3 @@ def _blaming(field: str, message: str) -> ValidationError:
         input=None,
     )
     return ValidationError.from_exception_data("body", [error])
-
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
-def parse_body(model: type[Model], raw: dict[str, Any]) -> Model:
-    """``raw`` as a ``model``; raises INVALID_REQUEST that names the first field at fault."""
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        location = tuple(part for part in first["loc"] if part not in _INTERNAL_PARTS)
-        param = json_path(location) or None
-        raise invalid(f"{param or 'The body'}: {first['msg']}.", param) from error
-
-
-_INTERNAL_PARTS = frozenset({"function-after", "function-wrap"})

@@ -86,11 +86,6 @@ async def get_job(connection: Connection, account_id: uuid.UUID, job_id: str) ->
     return _found(await jobs.find_job(connection, parse_job_id(job_id), account_id=account_id))
 
 
-async def get_any_job(connection: Connection, job_id: str) -> JobRecord:
-    """A job of any account, for holders of a signed URL; raises NOT_FOUND."""
-    return _found(await jobs.find_job(connection, parse_job_id(job_id)))
-
-
 def _found(job: JobRecord | None) -> JobRecord:
     if job is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from serve_app.discovery.pages_html import Child, Html, table, tag
+from serve_app.api.html import Child, Html, table, tag
 from storage.keys import Account, KeyRecord, display_key
 from storage.purchases import Receipt
 from storage.usage import Month, StageUsage

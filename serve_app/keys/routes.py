@@ -1,4 +1,4 @@
-"""Dashboard endpoints: keys and their rotation, the portal link, the signing secret, sessions."""
+"""Dashboard endpoints: keys and their rotation, the portal link, sessions."""
 
 from __future__ import annotations
 
@@ -10,20 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from serve_app.api.authentication import SessionRoute, account_of, parse_job_id
-from serve_app.api.bodies import read_json_object
+from serve_app.api.bodies import parse_body, read_json_object
 from serve_app.api.context import API_PREFIX, world_of
-from serve_app.api.envelope import public_url, success
+from serve_app.api.envelope import NO_STORE, public_url, success, timestamp
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.jobs.rendering import timestamp
-from serve_app.jobs.schemas import parse_body
 from serve_app.keys.portal import PORTAL_LINK_SECONDS, PORTAL_PATH, PORTAL_PURPOSE
-from serve_app.webhooks.signing import new_signing_secret
-from storage import keys, ledger, signing_secrets
+from storage import keys, ledger
 from storage.keys import KeyRecord
-from storage.signing_secrets import SealedSecret
 from storage.types import KeyStatus
-
-NO_STORE = {"Cache-Control": "no-store"}
 
 router = APIRouter(prefix=API_PREFIX, route_class=SessionRoute)
 open_router = APIRouter(prefix=API_PREFIX)
@@ -78,35 +72,6 @@ async def rotate_key(request: Request, id: str) -> Response:  # noqa: A002
         created_at=issued.created_at,
     )
     return success(request, _key_object(record) | {"key": issued.secret}, headers=NO_STORE)
-
-
-@router.get("/webhooks/secret", operation_id="getWebhookSecret")
-async def get_webhook_secret(request: Request) -> Response:
-    """The signing secret, made at its first use."""
-    world = world_of(request)
-    fresh = world.sealer.seal(new_signing_secret())
-    async with world.database.transaction() as connection:
-        stored = await signing_secrets.get_or_create(connection, account_of(request), fresh)
-    return _secret_response(request, stored)
-
-
-@router.post("/webhooks/secret/rotate", operation_id="rotateWebhookSecret")
-async def rotate_webhook_secret(request: Request) -> Response:
-    """A new signing secret; the previous one goes on signing for 24 hours."""
-    world = world_of(request)
-    fresh = world.sealer.seal(new_signing_secret())
-    async with world.database.transaction() as connection:
-        stored = await signing_secrets.rotate(connection, account_of(request), fresh)
-    return _secret_response(request, stored)
-
-
-def _secret_response(request: Request, stored: SealedSecret) -> Response:
-    data = {
-        "secret": world_of(request).sealer.open(stored.current),
-        "createdAt": timestamp(stored.created_at),
-        "rotatedAt": timestamp(stored.rotated_at),
-    }
-    return success(request, data, headers=NO_STORE)
 
 
 class SignInBody(BaseModel):

@@ -17,10 +17,10 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 from serve_app.observability.log_context import current_context
 from serve_app.observability.redaction import without_secrets
-from serve_app.settings import Settings
 
 LOG_NAME = "service.log"
 FILE_BYTES = 64 * 1024**2
@@ -138,7 +138,18 @@ class SharedFile(logging.Handler):
         return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
 
 
-def configure_logging(settings: Settings, process: str) -> logging.Handler:
+class LogSettings(Protocol):
+    """What of the settings decides about the log."""
+
+    @property
+    def log_dir(self) -> Path | None: ...
+    @property
+    def log_format(self) -> str: ...
+    @property
+    def log_level(self) -> str: ...
+
+
+def configure_logging(settings: LogSettings, process: str) -> logging.Handler:
     """Send this process's log where ``settings`` say; ``process`` names it in every line."""
     handler: logging.Handler
     if settings.log_dir is None:
@@ -163,7 +174,7 @@ def _remove_ours(logger: logging.Logger) -> None:
 
 
 @contextlib.contextmanager
-def logging_for(settings: Settings, process: str) -> Iterator[None]:
+def logging_for(settings: LogSettings, process: str) -> Iterator[None]:
     """``configure_logging`` for the length of a block."""
     configure_logging(settings, process)
     try:

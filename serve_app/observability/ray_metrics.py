@@ -9,7 +9,7 @@ from typing import Any
 from ray.util.metrics import Counter, Gauge, Histogram
 
 from models.registry import Task
-from serve_app.observability.logs import configure_logging
+from serve_app.observability.logs import LogSettings, configure_logging
 from serve_app.observability.metrics import (
     CATALOGUE,
     MODEL_BATCHES,
@@ -17,7 +17,6 @@ from serve_app.observability.metrics import (
     Kind,
     Metric,
 )
-from serve_app.settings import Settings
 
 Record = Callable[[float, dict[str, str]], None]
 
@@ -49,7 +48,7 @@ def _opened(metric: Metric) -> Record:
 class ModelObserver:
     """What a model replica reports of its batches (models.replica.BatchObserver)."""
 
-    settings: Settings
+    settings: LogSettings
     task: Task
     _meters: RayMeters | None = None
 

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from serve_app.api.authentication import parse_job_id
 from serve_app.api.context import world_of
+from serve_app.api.upload_urls import UPLOAD_PURPOSE
 from serve_app.context import World
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.jobs.plans import max_upload_bytes
-from serve_app.jobs.service import get_any_job
 from serve_app.settings import Settings
 from serve_app.signing import BadSignatureError, ExpiredSignatureError
-from serve_app.uploads.urls import UPLOAD_PURPOSE
-from storage import uploads
+from storage import jobs, uploads
 from storage.job_records import JobRecord
 from storage.types import JobState
 from storage.uploads import Upload
@@ -61,7 +60,9 @@ def unauthorized() -> ApiError:
 async def open_slot(world: World, job_id: str, slot: str) -> Slot:
     """The file that the address names; raises NOT_FOUND."""
     async with world.database.statement() as connection:
-        job = await get_any_job(connection, job_id)
+        job = await jobs.find_job(connection, parse_job_id(job_id))
+        if job is None:
+            raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
         upload = await uploads.find_upload(connection, job.id, slot)
     if upload is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such upload.")
@@ -70,7 +71,7 @@ async def open_slot(world: World, job_id: str, slot: str) -> Slot:
 
 def upload_limit(settings: Settings, job: JobRecord) -> int:
     """The most bytes that a file of the job may have."""
-    return max_upload_bytes(settings, job.tier)
+    return settings.max_upload_bytes(job.tier)
 
 
 def require_awaiting(job: JobRecord) -> None:

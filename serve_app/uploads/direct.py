@@ -9,11 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TypeVar
 
+from serve_app.api.upload_urls import arrived_key, direct_key
 from serve_app.context import World
 from serve_app.errors import ApiError
-from serve_app.jobs.plans import max_upload_bytes
 from serve_app.uploads.completion import record_complete
-from serve_app.uploads.urls import arrived_key, direct_key
 from storage import jobs, uploads
 from storage.arrivals import AwaitedUpload, claim_awaited, hold_awaited
 from storage.objects import Arrival, ObjectStoreUnavailableError, TakesDirectUploads
@@ -87,7 +86,7 @@ class ArrivalWatch:
             if held is None:
                 return
             try:
-                if arrival.size_bytes > max_upload_bytes(self._world.settings, item.tier):
+                if arrival.size_bytes > self._world.settings.max_upload_bytes(item.tier):
                     await self._refuse(item, arrival)
                 else:
                     await self._take_over(item, arrival)

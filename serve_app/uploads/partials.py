@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from serve_app.api.upload_urls import resumable_key
 from serve_app.context import World
 from serve_app.errors import ApiError
 from serve_app.uploads.access import Slot
 from serve_app.uploads.completion import record_complete
 from serve_app.uploads.leases import Claim, claimed
-from serve_app.uploads.urls import resumable_key
 from storage.objects import ObjectStore
 
 

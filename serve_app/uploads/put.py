@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from serve_app.api.context import world_of
 from serve_app.api.envelope import success
+from serve_app.api.upload_urls import resumable_key
 from serve_app.context import World
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.signing import ExpiredSignatureError
@@ -33,7 +34,6 @@ from serve_app.uploads.completion import record_complete
 from serve_app.uploads.cors import ANY_ORIGIN
 from serve_app.uploads.limiter import UploadGate, upload_gate
 from serve_app.uploads.receiving import Rules, receive
-from serve_app.uploads.urls import resumable_key
 from serve_app.uploads.watch import Watch
 from serve_app.uploads.writing import PieceWriter
 from storage import uploads

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from serve_app.api.upload_urls import UPLOADS_PATH
 from serve_app.uploads.cors import put_options
 from serve_app.uploads.limiter import UploadGate
 from serve_app.uploads.put import put_upload
 from serve_app.uploads.resumable import resumable
-from serve_app.uploads.urls import UPLOADS_PATH
 
 __all__ = ["UploadGate", "router"]
 

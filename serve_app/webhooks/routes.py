@@ -1,4 +1,4 @@
-"""The delivery log, and a test event to any endpoint."""
+"""The delivery log, a test event to any endpoint, and the signing secret of an account."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
-from serve_app.api.authentication import KeyedRoute, account_of, parse_job_id
-from serve_app.api.bodies import read_json_object
+from serve_app.api.authentication import KeyedRoute, SessionRoute, account_of, parse_job_id
+from serve_app.api.bodies import parse_body, read_json_object
 from serve_app.api.context import API_PREFIX, world_of
-from serve_app.api.envelope import success
+from serve_app.api.envelope import NO_STORE, success, timestamp
 from serve_app.api.queries import single
-from serve_app.api.urls import require_callback_url
-from serve_app.jobs.rendering import timestamp
-from serve_app.jobs.schemas import CallbackUrl, parse_body
+from serve_app.api.urls import CallbackUrl, require_callback_url
 from serve_app.webhooks.sending import Outcome, delivery_way, send_event
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from storage import signing_secrets
 from storage.outbox import Delivery, list_deliveries
+from storage.signing_secrets import SealedSecret
 
 TEST_EVENT = "webhook.test"
 TEST_MESSAGE = "This is a test event. No job has ended."
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute)
+secret_router = APIRouter(prefix=API_PREFIX, route_class=SessionRoute)
 
 
 @router.get("/webhooks/deliveries", operation_id="listWebhookDeliveries")
@@ -106,3 +106,32 @@ def _test_result(outcome: Outcome) -> dict[str, Any]:
     if outcome.failure is not None:
         result["error"] = outcome.failure
     return result
+
+
+@secret_router.get("/webhooks/secret", operation_id="getWebhookSecret")
+async def get_webhook_secret(request: Request) -> Response:
+    """The signing secret, made at its first use."""
+    world = world_of(request)
+    fresh = world.sealer.seal(new_signing_secret())
+    async with world.database.transaction() as connection:
+        stored = await signing_secrets.get_or_create(connection, account_of(request), fresh)
+    return _secret_response(request, stored)
+
+
+@secret_router.post("/webhooks/secret/rotate", operation_id="rotateWebhookSecret")
+async def rotate_webhook_secret(request: Request) -> Response:
+    """A new signing secret; the previous one goes on signing for 24 hours."""
+    world = world_of(request)
+    fresh = world.sealer.seal(new_signing_secret())
+    async with world.database.transaction() as connection:
+        stored = await signing_secrets.rotate(connection, account_of(request), fresh)
+    return _secret_response(request, stored)
+
+
+def _secret_response(request: Request, stored: SealedSecret) -> Response:
+    data = {
+        "secret": world_of(request).sealer.open(stored.current),
+        "createdAt": timestamp(stored.created_at),
+        "rotatedAt": timestamp(stored.rotated_at),
+    }
+    return success(request, data, headers=NO_STORE)

@@ -16,11 +16,10 @@ from pipelines.net.fetch import FetchLimits, fetch
 from pipelines.types import StageCode, StageError
 from serve_app.api.urls import address_policy
 from serve_app.context import World
-from serve_app.jobs.plans import max_upload_bytes, source_prefix
 from serve_app.worker.raw_media import decode_footage
 from storage.job_records import JobRecord
 from storage.types import ProcessingMode
-from storage.uploads import MEDIA_SLOT, Upload
+from storage.uploads import MEDIA_SLOT, Upload, source_prefix
 
 Values = dict[str, Any]
 
@@ -66,7 +65,7 @@ class SourceBringer:
 
     @property
     def _limit_bytes(self) -> int:
-        return max_upload_bytes(self.world.settings, self.job.tier)
+        return self.world.settings.max_upload_bytes(self.job.tier)
 
     def _clips(self, clips: Sequence[Values], programme: bool) -> Iterator[ClipFile]:
         for index, clip in enumerate(clips):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipelines.execution.chain import Control
 from pipelines.ingest.raw import RawConfig, decoded_source
-from serve_app.jobs.formats import raw_family
+from serve_app.formats import raw_family
 from serve_app.settings import Settings
 from storage.objects import ObjectStore
 

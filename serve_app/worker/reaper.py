@@ -8,18 +8,18 @@ import time
 import uuid
 from datetime import timedelta
 
+from serve_app.api.upload_urls import direct_key
 from serve_app.context import World
 from serve_app.jobs.lifecycle import end_job
-from serve_app.jobs.plans import JOBS_PREFIX
 from serve_app.observability.jobs import record_job_end
 from serve_app.uploads.sweeping import settle_lost_writers
-from serve_app.uploads.urls import direct_key
 from serve_app.worker.removal import remove_due
 from storage import access, idempotency, jobs, keys, uploads
 from storage.arrivals import awaited_past_upload
 from storage.database import UNAVAILABLE
 from storage.objects import ObjectStoreUnavailableError, TakesDirectUploads
 from storage.types import JobState, SkipReason
+from storage.uploads import JOBS_PREFIX
 
 log = logging.getLogger("vas.reaper")
 

@@ -9,11 +9,11 @@ from datetime import timedelta
 
 from pipelines.execution.chain import is_stop_marker
 from serve_app.context import World
-from serve_app.jobs.plans import source_prefix
 from storage import jobs, results
 from storage.cleaning import CleaningRound, claim_rounds, end_round
 from storage.objects import ObjectStore, ObjectStoreUnavailableError
 from storage.types import StageName, StageStatus
+from storage.uploads import source_prefix
 
 log = logging.getLogger("vas.removal")
 

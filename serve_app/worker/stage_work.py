@@ -28,7 +28,6 @@ from pipelines.types import AudioTrack, IngestResult, StageCode, StageError
 from pipelines.vision.describe import DescribeConfig
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from serve_app.context import World
-from serve_app.deployment.models import callers_at_once
 from serve_app.jobs.documents import scene_document, transcript_document
 from serve_app.jobs.eta import timings_of
 from serve_app.observability.jobs import record_footage
@@ -36,6 +35,7 @@ from serve_app.settings import Settings
 from serve_app.worker import publishing
 from serve_app.worker.calibration import Experience, Machine
 from serve_app.worker.fetch import SourceBringer, has_files_to_fetch
+from serve_app.worker.model_capacity import callers_at_once
 from serve_app.worker.publishing import Lease
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript

@@ -125,7 +125,7 @@ class Service:
 def running(data: Path, log: Path, **environment: str) -> Iterator[Service]:
     """Start ``vas serve`` with ``environment``; stop it in order at the end."""
     port, metrics_port = free_port(), free_port()
-    command = [sys.executable, "-m", "serve_app", "serve", "--json"]
+    command = [sys.executable, "-m", "serve_app.cli", "serve", "--json"]
     command += ["--port", str(port), "--data", str(data)]
     command += ["--metrics-port", str(metrics_port)]
     with log.open("w") as stream:

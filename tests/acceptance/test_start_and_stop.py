@@ -33,7 +33,7 @@ def test_a_port_in_use_is_said_in_a_sentence(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        command = [sys.executable, "-m", "serve_app", "serve", "--data", str(tmp_path / "data")]
+        command = [sys.executable, "-m", "serve_app.cli", "serve", "--data", str(tmp_path / "data")]
         command += ["--port", str(taken.getsockname()[1])]
         ended = subprocess.run(
             command, capture_output=True, text=True, timeout=60, cwd=PROJECT, check=False
@@ -88,7 +88,7 @@ def test_processes_that_start_at_once_have_one_key(tmp_path: Path) -> None:
 
 def test_a_start_that_was_killed_leaves_word_of_what_it_had_begun(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    command = [sys.executable, "-m", "serve_app", "serve", "--data", str(data), "--port", "0"]
+    command = [sys.executable, "-m", "serve_app.cli", "serve", "--data", str(data), "--port", "0"]
     command[-1] = str(local_service.free_port())
     with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.DEVNULL) as starting:
         record = data / "run.json"

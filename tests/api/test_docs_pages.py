@@ -12,12 +12,12 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 import pytest
 
 from pipelines.types import StageCode
+from serve_app.api.html import join, prose, tag
 from serve_app.discovery.components_jobs import RESULT_REASONS
 from serve_app.discovery.openapi import build_document
 from serve_app.discovery.operations import OPERATIONS
 from serve_app.discovery.operations_forms import Operation
 from serve_app.discovery.pages_errors import JOB_ERRORS, REASONS
-from serve_app.discovery.pages_html import join, prose, tag
 from serve_app.discovery.pages_reference import anchor, curl_sample
 from serve_app.errors import CATALOGUE, ErrorCode
 from tests.api.conftest import RunningApi

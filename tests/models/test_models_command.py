@@ -56,7 +56,7 @@ def vas(
     if token is not None:
         environment["HF_TOKEN"] = token
     return subprocess.run(
-        [sys.executable, "-m", "serve_app", "models", *arguments],
+        [sys.executable, "-m", "serve_app.cli", "models", *arguments],
         env=environment,
         cwd=PROJECT,
         capture_output=True,

@@ -18,8 +18,8 @@ from pipelines.vision.features import FeaturesConfig, segment_features
 from pipelines.vision.frame_features import FrameFeatures
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from pipelines.vision.stills import StillsConfig, fetch_stills
-from serve_app.jobs.formats import AUDIO_ONLY as AUDIO_EXTENSIONS
-from serve_app.jobs.formats import STANDARD as STANDARD_EXTENSIONS
+from serve_app.formats import AUDIO_ONLY as AUDIO_EXTENSIONS
+from serve_app.formats import STANDARD as STANDARD_EXTENSIONS
 from tests.pipelines.format_samples import (
     AUDIO_ONLY,
     CLICK_SECONDS,

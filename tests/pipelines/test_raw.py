@@ -20,7 +20,7 @@ from pipelines.ingest.probe import probe
 from pipelines.ingest.raw import RawConfig, decoded_source
 from pipelines.ingest.raw_families import command_words, family_of
 from pipelines.types import StageCode, StageError, StageStoppedError
-from serve_app.jobs.formats import RAW_FAMILIES
+from serve_app.formats import RAW_FAMILIES
 from storage.objects import FolderStore
 from tests.pipelines.format_samples import H264, Sample, write_sample
 

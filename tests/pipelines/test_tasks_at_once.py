@@ -10,8 +10,8 @@ from models.registry import Task
 from pipelines.execution.chain import FreeRun, Row
 from pipelines.execution.mapping import Mapped, map_on_ray
 from pipelines.types import StageCode
-from serve_app.deployment.models import callers_at_once
 from serve_app.settings import Settings
+from serve_app.worker.model_capacity import callers_at_once
 
 
 def most_at_a_time(at_once: int | None, sleep_seconds: float) -> int:

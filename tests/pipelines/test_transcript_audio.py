@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.provider import LocalModels
 from pipelines.media.audio import (
+    LEVEL_FRAME_SECONDS,
     SampleReader,
     frame_levels,
     overlapping_windows,
     read_blocks,
     write_flac,
 )
-from pipelines.speech.chunks import LEVEL_FRAME_SECONDS
 from pipelines.speech.regions import scan_track
 
 SPEECH = Path(__file__).resolve().parents[1] / "media" / "speech"

@@ -20,7 +20,8 @@ from pipelines.ingest.probe import probe
 from pipelines.ingest.wav_chunks import wav_labels
 from pipelines.media.decoding import NoVideoStreamError, decode_segment
 from pipelines.media.decord_child import DecordUnsuitableError, pictures_by_decord
-from pipelines.media.files import MediaRefusedError, open_media
+from pipelines.media.files import open_media
+from pipelines.sandbox.child import MediaRefusedError
 from pipelines.types import Segment, StageCode, StageError, VideoStream
 from pipelines.vision.stills import by_seeking
 from tests.conftest import PROJECT

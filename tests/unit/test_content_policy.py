@@ -13,7 +13,7 @@ from models.contracts import Picture
 from pipelines.vision.policy.blocklist import BlocklistError, packed, parsed, read_blocklist
 from pipelines.vision.policy.contracts import DEFAULT_DISTANCE, ContentPolicy, find_breach
 from pipelines.vision.policy.hashes import listed_hashes, still_hash, without_borders
-from serve_app.content_policy import ContentPolicyError, load_content_policy
+from serve_app.context import ContentPolicyError, load_content_policy
 from serve_app.settings import Settings
 from tests.pipelines.media_builders import texture
 

@@ -23,9 +23,9 @@ from typer.testing import CliRunner
 
 from serve_app.cli.main import app
 from serve_app.cli.webhooks import WEBHOOK_ERRORS
+from serve_app.jobs.events import ReplayError, replay
 from serve_app.webhooks.listening import Listener, listening_server
 from serve_app.webhooks.own_certificate import own_certificate
-from serve_app.webhooks.replaying import ReplayError, replay
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from serve_app.webhooks.verifying import VerificationError, verify
 from storage import jobs
@@ -125,7 +125,16 @@ def test_the_listeners_certificate_is_kept_and_its_key_is_private(tmp_path: Path
 
 
 def test_the_command_listens_answers_and_ends_on_ctrl_c(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "serve_app", "webhooks", "listen", "--plain", "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "serve_app.cli",
+        "webhooks",
+        "listen",
+        "--plain",
+        "--port",
+        "0",
+    ]
     command += ["--secret", SECRET, "--answer", "503", "--data", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(

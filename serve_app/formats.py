@@ -12,6 +12,9 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
+MAX_DURATION_SECONDS = 86_400
+"""Of media, as the formats list publishes it; ingest holds it."""
+
 STANDARD = _words(
     "mp4 m4v mov mkv webm avi mxf ts mts m2ts mpg mpeg m2v vob wmv asf flv f4v 3gp 3g2 ogv dv gif"
 )

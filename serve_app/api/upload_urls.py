@@ -8,12 +8,11 @@ import uuid
 from typing import Any
 
 from serve_app.api.context import API_PREFIX
-from serve_app.jobs.plans import AUDIO_SLOT, max_upload_bytes, source_prefix
 from serve_app.settings import Settings
 from serve_app.signing import Signer
 from storage.job_records import JobRecord
 from storage.objects import ObjectStore, TakesDirectUploads
-from storage.uploads import MEDIA_SLOT, Upload
+from storage.uploads import AUDIO_SLOT, MEDIA_SLOT, Upload, source_prefix
 
 UPLOAD_PURPOSE = "upload"
 UPLOADS_PATH = f"{API_PREFIX}/uploads"
@@ -92,7 +91,7 @@ def upload_fields(
         "uploadMethod": "PUT",
         "uploadHeaders": UPLOAD_HEADERS,
         "expiresInSeconds": settings.upload_lifetime_seconds,
-        "maxUploadBytes": max_upload_bytes(settings, job.tier),
+        "maxUploadBytes": settings.max_upload_bytes(job.tier),
     }
     if AUDIO_SLOT in urls:
         fields |= {

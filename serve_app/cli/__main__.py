@@ -1,4 +1,4 @@
-"""``python -m serve_app``."""
+"""``python -m serve_app.cli``."""
 
 from serve_app.cli.main import main
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from serve_app.observability.readiness import ReadinessProbe
+from serve_app.api.readiness import ReadinessProbe
 
 router = APIRouter(include_in_schema=False)
 

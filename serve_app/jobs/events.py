@@ -1,19 +1,33 @@
-"""Sending the event of a job that has ended again."""
+"""A job's webhook event: its body, and sending it again."""
 
 from __future__ import annotations
 
+import json
 import uuid
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from serve_app.webhooks.events import event_body
+from serve_app.api.envelope import timestamp
+from serve_app.jobs.rendering import render_job
 from storage import jobs, outbox
 from storage.database import Connection
-from storage.types import TERMINAL_EVENTS
+from storage.job_records import JobRecord
+from storage.types import TERMINAL_EVENTS, EventType
 
 
 class ReplayError(Exception):
     """Why there is nothing to send again, in a sentence."""
+
+
+def event_body(job: JobRecord, event_type: EventType, written_at: datetime) -> bytes:
+    """The bytes that are stored, and signed and sent as they are on every attempt."""
+    body = {
+        "type": str(event_type),
+        "timestamp": timestamp(written_at),
+        "data": render_job(job, job.source["base_url"]),
+    }
+    return json.dumps(body, ensure_ascii=False).encode()
 
 
 async def replay(connection: Connection, job_id: str) -> dict[str, Any]:

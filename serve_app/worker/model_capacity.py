@@ -1,0 +1,26 @@
+"""How many inputs the replicas of a model task take at once, by the settings."""
+
+from __future__ import annotations
+
+from models.registry import REGISTRY, Task
+from serve_app.settings import Settings
+
+
+def inputs_at_once(settings: Settings, task: Task) -> int:
+    """How many inputs a replica takes: two batches, one being worked on, one gathering."""
+    most = REGISTRY[settings.model_profile][task].max_batch
+    return 1 if most == 1 else 2 * most
+
+
+def callers_at_once(settings: Settings, task: Task) -> int:
+    """With so many callers no replica of a task ever waits for an input: one more each."""
+    return most_replicas(settings, task) * (inputs_at_once(settings, task) + 1)
+
+
+def most_replicas(settings: Settings, task: Task) -> int:
+    """The setting's maximum of a task, never below the minimum."""
+    limits = {
+        Task.TRANSCRIBE: settings.transcriber_replicas,
+        Task.DESCRIBE: settings.describer_replicas,
+    }
+    return max(1, settings.model_min_replicas, limits.get(task, 1))
