@@ -89,7 +89,7 @@ class Settings(BaseSettings):
         10, description="A statement that takes longer, waits for locks included, is given up."
     )
     price_file: Path | None = Field(
-        None, description="Price table (TOML, as serve_app/credits/prices.toml) in place of ours."
+        None, description="Price table (TOML, as serve_app/prices.toml) in place of ours."
     )
     payment_provider: Literal["stripe"] | None = Field(
         None, description="Whose notifications of purchases are taken; needs the extra `payments`."
