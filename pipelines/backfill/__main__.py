@@ -54,7 +54,7 @@ from pipelines.backfill.places import (
     place_at,
 )
 from pipelines.backfill.progress import Tally, spell_seconds
-from pipelines.execution.datasets import let_go_of_datasets
+from pipelines.execution.ray_data import let_go_of_datasets
 from pipelines.execution.ray_start import RayStartError, start_ray
 from pipelines.ingest.pipeline import IngestConfig
 from pipelines.ingest.raw import RawConfig

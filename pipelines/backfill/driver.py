@@ -18,8 +18,7 @@ from pipelines.backfill.output import Output
 from pipelines.backfill.progress import Tally
 from pipelines.codec import to_json
 from pipelines.execution.chain import Row
-from pipelines.execution.mapping import rows_dataset
-from pipelines.execution.ray_data import rows_as_they_come
+from pipelines.execution.ray_data import rows_as_they_come, rows_dataset
 from storage.objects import ObjectStore
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from pipelines.backfill.outcome import (
 )
 from pipelines.backfill.places import Place
 from pipelines.codec import from_json, to_json
-from pipelines.execution.chain import ControlSpan, FreeRun, Row, Workspace
-from pipelines.execution.mapping import map_here
+from pipelines.execution.chain import ControlSpan, FreeRun, Row, Workspace, map_here
 from pipelines.ingest.job_media import Footage, survey, take_in
 from pipelines.ingest.pipeline import IngestConfig
 from pipelines.ingest.timeline import ClipFile

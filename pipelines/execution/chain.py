@@ -1,27 +1,25 @@
-"""Running a Ray Data chain to its end: every row in gives rows out, or the stage fails by name."""
+"""Chains of steps over rows: every row in gives a row out, or the stage fails by name.
+
+A job has the cluster to itself, a row a task (``ray_data.map_on_ray``). A backfill has thousands
+of items at once: there an item is a task, and its rows stay in it (``map_here``). Steps, rows and
+failures are the same either way.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pipelines.execution.memory import release_free_memory
 from pipelines.execution.progress import paced
-from pipelines.execution.ray_data import rows_as_they_come
 from pipelines.types import StageCode, StageError, StageStoppedError
 from storage.objects import ObjectStore, ObjectStoreUnavailableError, is_outage
-
-if TYPE_CHECKING:
-    from ray.data import Dataset
 
 Row = dict[str, Any]
 Step = Callable[[Row], Row]
 
-_LISTEN_SECONDS = 0.5
-_STOPPING_SECONDS = 3.0
 _ATTEMPTS = 2
 """How often a step is tried on one row in one worker before its failure is final."""
 
@@ -141,55 +139,6 @@ def guarded(step: Step, *, name: str, code: StageCode) -> Step:
     return run
 
 
-def run_chain(
-    dataset: Dataset,
-    control: Control,
-    *,
-    rows_expected: int,
-    progress_from: float = 0.0,
-    progress_to: float = 1.0,
-    at_once: int = 1,
-) -> list[Row]:
-    """Run ``dataset`` and return its rows in order of completion.
-
-    About ``at_once`` rows are under way at a time: between their ends, progress follows from it.
-    ``control`` is asked while no row comes, too: tasks that cannot begin, or never end, are then
-    ended. Raises StageStoppedError if a step met the stop marker or ``control`` says
-    so, StageError with the failed step's code, StageError with
-    PROCESSING_FAILED if rows went missing, and ObjectStoreUnavailableError if
-    the store was away for a step, or a disk full: nobody's fault, worth another try later.
-    """
-    with contextlib.closing(rows_as_they_come(dataset, _LISTEN_SECONDS)) as rows:
-        try:
-            return collected(
-                _heeding(rows, control),
-                control,
-                rows_expected=rows_expected,
-                progress_from=progress_from,
-                progress_to=progress_to,
-                at_once=at_once,
-            )
-        except StageStoppedError:
-            _let_end(rows)
-            raise
-
-
-def _let_end(rows: Iterator[Row | None]) -> None:
-    """Tasks that hear of a stop end in order; what does not is ended when ``rows`` are closed."""
-    deadline = time.monotonic() + _STOPPING_SECONDS
-    for _ in rows:
-        if time.monotonic() > deadline:
-            return
-
-
-def _heeding(rows: Iterator[Row | None], control: Control) -> Iterator[Row]:
-    for row in rows:
-        if row is None:
-            control.check()
-        else:
-            yield row
-
-
 def collected(
     done: Iterable[Row],
     control: Control,
@@ -199,7 +148,13 @@ def collected(
     progress_to: float = 1.0,
     at_once: int = 1,
 ) -> list[Row]:
-    """The rows of ``done`` as they come, with progress. Raises as ``run_chain`` does."""
+    """The rows of ``done`` as they come, with progress.
+
+    Raises StageStoppedError if a step met the stop marker or ``control`` stops the work,
+    StageError with the failed step's code, StageError with PROCESSING_FAILED if rows went
+    missing, and ObjectStoreUnavailableError if the store was away for a step, or a disk full:
+    nobody's fault, worth another try later.
+    """
     control.check()
     rows: list[Row] = []
     span = (progress_from, progress_to)
@@ -224,6 +179,62 @@ def _raise_failure(row: Row) -> None:
     if failure["kind"] == "store":
         raise ObjectStoreUnavailableError(failure["message"])
     raise StageError(StageCode(failure["code"]), failure["message"])
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A step of a chain, 1:1. ``name`` is what its failures are called."""
+
+    step: Step
+    name: str
+    code: StageCode
+    num_cpus: float = 1.0
+    """Logical CPUs of its task, where it is one."""
+    at_once: int | None = None
+    """Most of its tasks at a time; None for as many as there are CPUs for."""
+
+
+class Mapper(Protocol):
+    """Runs rows through steps. Raises as ``collected`` does."""
+
+    def __call__(
+        self,
+        rows: Sequence[Row],
+        steps: Sequence[Mapped],
+        control: Control,
+        *,
+        progress_from: float = 0.0,
+        progress_to: float = 1.0,
+    ) -> list[Row]: ...
+
+
+def map_here(
+    rows: Sequence[Row],
+    steps: Sequence[Mapped],
+    control: Control,
+    *,
+    progress_from: float = 0.0,
+    progress_to: float = 1.0,
+) -> list[Row]:
+    """In this process and thread, a row after the other, in order."""
+    return collected(
+        _one_by_one(rows, steps),
+        control,
+        rows_expected=len(rows),
+        progress_from=progress_from,
+        progress_to=progress_to,
+    )
+
+
+def _one_by_one(rows: Iterable[Row], steps: Sequence[Mapped]) -> Iterator[Row]:
+    guards = [guarded(each.step, name=each.name, code=each.code) for each in steps]
+    for row in rows:
+        current = row
+        for step in guards:
+            current = step(current)
+            if "failure" in current:
+                break
+        yield current
 
 
 def timed(seconds: dict[str, float], name: str) -> _Timer:

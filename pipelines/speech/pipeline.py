@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from models.provider import ModelSource
-from pipelines.execution.chain import Control, Row, Workspace
-from pipelines.execution.mapping import Mapped, Mapper, map_on_ray
+from pipelines.execution.chain import Control, Mapped, Mapper, Row, Workspace
+from pipelines.execution.ray_data import map_on_ray
 from pipelines.speech.chunks import ChunkLimits
 from pipelines.speech.regions import Sharding, ShardPlan, make_speech_regions_step
 from pipelines.speech.speaker_embeddings import (

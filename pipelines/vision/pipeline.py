@@ -16,8 +16,8 @@ from pathlib import Path
 
 from models.contracts import CameraMotion, ShotAngle, ShotType
 from models.provider import ModelSource
-from pipelines.execution.chain import Control, Row, Step, Workspace
-from pipelines.execution.mapping import Mapped, Mapper, map_on_ray
+from pipelines.execution.chain import Control, Mapped, Mapper, Row, Step, Workspace
+from pipelines.execution.ray_data import map_on_ray
 from pipelines.processor_time import vision_work
 from pipelines.types import Scene, StageCode, StageError, VideoSource, VisionResult
 from pipelines.vision.camera_motion import pair_times

@@ -321,7 +321,9 @@ def plain_loop() -> Iterator[Callable[[], float]]:
     """No Ray: every chain is a loop in this process."""
     with (
         mock.patch("ray.data.from_items", lambda rows, **_: PlainRows(rows)),
-        mock.patch("pipelines.execution.chain.rows_as_they_come", lambda rows, _: rows.iter_rows()),
+        mock.patch(
+            "pipelines.execution.ray_data.rows_as_they_come", lambda rows, _: rows.iter_rows()
+        ),
     ):
         yield _own_processor_seconds
 

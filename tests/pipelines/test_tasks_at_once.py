@@ -7,8 +7,8 @@ import time
 import pytest
 
 from models.registry import Task
-from pipelines.execution.chain import FreeRun, Row
-from pipelines.execution.mapping import Mapped, map_on_ray
+from pipelines.execution.chain import FreeRun, Mapped, Row
+from pipelines.execution.ray_data import map_on_ray
 from pipelines.types import StageCode
 from serve_app.settings import Settings
 from serve_app.worker.model_capacity import callers_at_once

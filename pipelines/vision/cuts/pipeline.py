@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.execution.chain import Control, Row, Workspace
-from pipelines.execution.mapping import Mapped, Mapper, map_here
+from pipelines.execution.chain import Control, Mapped, Mapper, Row, Workspace, map_here
 from pipelines.types import StageCode, VideoSource
 from pipelines.vision.cuts.detector import Candidates, Cut, CutConfig
 from pipelines.vision.cuts.learned import LearnedCutDetector

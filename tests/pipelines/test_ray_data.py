@@ -1,0 +1,206 @@
+"""Chains on Ray Data: they end whatever their tasks do, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipelines.execution.chain import FreeRun, Mapped, Row
+from pipelines.execution.ray_data import (
+    _CaptureExecutor,
+    map_on_ray,
+    rows_as_they_come,
+    rows_dataset,
+)
+from pipelines.types import StageCode, StageError, StageStoppedError
+
+pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.timeout(180)]
+
+
+class Patience:
+    """A Control that says stop, or that it took too long, once ``seconds`` are over."""
+
+    def __init__(self, seconds: float, error: Exception) -> None:
+        self.until = time.monotonic() + seconds
+        self.error = error
+
+    def check(self) -> None:
+        if time.monotonic() > self.until:
+            raise self.error
+
+    def progress(self, fraction: float) -> None:
+        """Nobody wants to know."""
+
+
+def killing(begun: Path) -> Mapped:
+    def run(row: Row) -> Row:
+        (begun / f"{row['index']}-{time.monotonic_ns()}").touch()
+        if row["index"] == 1:
+            os._exit(1)
+        return row
+
+    return Mapped(run, "Killing", StageCode.VISION_FAILED)
+
+
+def endless(alive: Path, *, deaf: bool = False) -> Mapped:
+    def run(row: Row) -> Row:
+        while True:
+            try:
+                alive.write_text(str(time.monotonic()))
+                time.sleep(0.05)
+            except KeyboardInterrupt:
+                if not deaf:
+                    raise
+
+    return Mapped(run, "Waiting", StageCode.VISION_FAILED)
+
+
+def test_what_kills_its_worker_each_time_ends_the_chain(tmp_path: Path) -> None:
+    rows: list[Row] = [{"index": 0}, {"index": 1}]
+    with pytest.raises(Exception, match=r"(?i)worker|crashed|died"):
+        map_on_ray(rows, [killing(tmp_path)], Patience(150, AssertionError("it never ended")))
+    attempts = [path for path in tmp_path.iterdir() if path.name.startswith("1-")]
+    assert len(attempts) == 4
+
+
+@pytest.mark.parametrize("deaf", [False, True], ids=["hears", "is deaf"])
+@pytest.mark.parametrize(
+    "error",
+    [StageStoppedError("job"), StageError(StageCode.VISION_FAILED, "The stage took too long.")],
+    ids=["stopped", "took too long"],
+)
+def test_a_task_that_never_ends_is_ended(tmp_path: Path, error: Exception, deaf: bool) -> None:
+    alive = tmp_path / "alive"
+    step = endless(alive, deaf=deaf)
+    with pytest.raises(type(error)):
+        map_on_ray([{"index": 0}], [step], Patience(5, error))
+    for _ in range(20):
+        before = text_of(alive)
+        time.sleep(0.5)
+        if text_of(alive) == before:
+            return
+    raise AssertionError("the task goes on")
+
+
+def text_of(path: Path) -> str:
+    """Empty where it is not there: on a busy machine the task may not have begun."""
+    return path.read_text() if path.exists() else ""
+
+
+def test_tasks_for_which_there_is_no_room_are_given_up(tmp_path: Path) -> None:
+    step = Mapped(endless(tmp_path / "alive").step, "Waiting", StageCode.VISION_FAILED, 1000.0)
+    with pytest.raises(StageStoppedError):
+        map_on_ray([{"index": 0}], [step], Patience(3, StageStoppedError("job")))
+    assert not (tmp_path / "alive").exists()
+
+
+def test_another_chain_runs_after_one_that_was_given_up(tmp_path: Path) -> None:
+    step, patience = endless(tmp_path / "alive"), Patience(3, StageStoppedError("job"))
+    with pytest.raises(StageStoppedError):
+        map_on_ray([{"index": 0}], [step], patience)
+    doubled = Mapped(lambda row: {"n": row["n"] * 2}, "Doubling", StageCode.VISION_FAILED)
+    rows: list[Row] = [{"n": n} for n in range(4)]
+    done = map_on_ray(rows, [doubled], Patience(120, AssertionError("it never ended")))
+    assert sorted(row["n"] for row in done) == [0, 2, 4, 6]
+
+
+def test_an_executor_is_captured_by_the_thread_that_runs_its_dataset() -> None:
+    dataset = rows_dataset([{"n": 1}, {"n": 2}]).map(lambda row: row)
+    rows = [row for row in rows_as_they_come(dataset, 0.2) if row is not None]
+    assert sorted(row["n"] for row in rows) == [1, 2]
+    assert not hasattr(_CaptureExecutor.of_thread, "executors")
+
+
+def run_a_chain(word: str) -> None:
+    """A dataset whose step is new, as that of every job is."""
+
+    def step(row: Row) -> Row:
+        return {"index": row["index"], "said": word}
+
+    mapped = Mapped(step, "Saying", StageCode.VISION_FAILED)
+    rows = map_on_ray([{"index": 0}, {"index": 1}], [mapped], FreeRun())
+    assert {row["said"] for row in rows} == {word}
+
+
+def growth(count: Callable[[], int]) -> int:
+    """By how much ``count`` is more after three further chains."""
+    run_a_chain("first")
+    before = count()
+    for number in range(3):
+        run_a_chain(f"later {number}")
+    return count() - before
+
+
+def test_no_pickled_code_is_added_to_what_the_cluster_keeps() -> None:
+    from ray._private.ray_constants import KV_NAMESPACE_FUNCTION_TABLE
+    from ray.experimental.internal_kv import _internal_kv_list
+
+    assert growth(lambda: len(_internal_kv_list(b"", namespace=KV_NAMESPACE_FUNCTION_TABLE))) == 0
+
+
+def test_no_remote_function_and_no_class_is_added_to_what_the_driver_keeps() -> None:
+    from ray.actor import _ActorClassMethodMetadata
+    from ray.data._internal.remote_fn import CACHED_FUNCTIONS
+
+    assert growth(lambda: len(CACHED_FUNCTIONS) + len(_ActorClassMethodMetadata._cache)) == 0
+
+
+def test_nothing_is_reported_to_the_actor_that_never_forgets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "ray.data._internal.stats.get_or_create_stats_actor", lambda: asked.append("for it")
+    )
+    run_a_chain("unseen")
+    assert asked == []
+
+
+_PLAIN_RAY = """
+import ray, ray.data
+from ray._private.ray_constants import KV_NAMESPACE_FUNCTION_TABLE
+from ray.actor import _ActorClassMethodMetadata
+from ray.data._internal import stats
+from ray.data._internal.remote_fn import CACHED_FUNCTIONS
+from ray.experimental.internal_kv import _internal_kv_list
+
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+reports = []
+send = stats._StatsManager.register_dataset_to_stats_actor
+stats._StatsManager.register_dataset_to_stats_actor = staticmethod(
+    lambda *a, **k: reports.append(1) or send(*a, **k)
+)
+
+def counts():
+    ray.data.from_items([{"n": 1}]).map(lambda row: row).take_all()
+    keys = _internal_kv_list(b"", namespace=KV_NAMESPACE_FUNCTION_TABLE)
+    return [len(CACHED_FUNCTIONS), len(keys), len(_ActorClassMethodMetadata._cache), len(reports)]
+
+counts()
+before, after = counts(), counts()
+print(*[b - a for a, b in zip(before, after)])
+"""
+
+
+def test_ray_still_keeps_something_of_each_dataset() -> None:
+    """Fails as soon as a workaround of ``ray_data.let_go_of_datasets`` is no longer needed."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-c", _PLAIN_RAY],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=True,
+        env=environment,
+    )
+    functions, pickled, classes, reports = map(int, done.stdout.split()[-4:])
+    assert functions > 0, "remote functions are shared now: drop _with_an_end's part (#63666)"
+    assert pickled > 0, "no pickled function a dataset any more (#63666)"
+    assert classes > 0, "the coordinator's class is kept once: drop _looked_for"
+    assert reports > 0, "datasets are not reported any more (#65029)"
