@@ -1,4 +1,4 @@
-"""Floors and circles of the packages, from their imports: ``python -m tests.structure``.
+"""Floors, circles and sizes of the packages: ``python -m tests.structure [FOLDER]``.
 
 A package's rooms are the files and folders directly in it. A room stands one floor above the
 highest room of the same package that it imports; rooms that import each other form a circle and
@@ -8,6 +8,8 @@ stand on one floor together. Imports inside functions and under TYPE_CHECKING co
 from __future__ import annotations
 
 import ast
+import re
+import statistics
 import sys
 from collections.abc import Iterable
 from graphlib import TopologicalSorter
@@ -103,9 +105,35 @@ def floors(graph: Graph) -> dict[str, int]:
     return {room: level[home.get(room, room)] for room in graph}
 
 
-def main() -> int:
-    """Print each package's floors and circles; 1 where there is a circle or a floor too many."""
-    files = file_graph(PROJECT, MOST_FLOORS)
+def sizes(project: Path, packages: Iterable[str]) -> dict[str, float]:
+    """Files, lines, lengths of functions, and the share of private functions named once elsewhere.
+
+    A function is private if its name begins with one underscore; it is used once if its name
+    stands in exactly one other place of its file.
+    """
+    texts = [path.read_text() for package in packages for path in (project / package).rglob("*.py")]
+    lengths: list[int] = []
+    used: list[int] = []
+    for text in texts:
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lengths.append((node.end_lineno or node.lineno) - node.lineno + 1)
+                if node.name.startswith("_") and not node.name.startswith("__"):
+                    used.append(len(re.findall(rf"\b{node.name}\b", text)) - 1)
+    return {
+        "files": len(texts),
+        "lines": sum(text.count("\n") for text in texts),
+        "files under 40 lines": sum(text.count("\n") < 40 for text in texts),
+        "function median": statistics.median(lengths),
+        "function p90": statistics.quantiles(lengths, n=10)[8],
+        "private functions used once, %": round(100 * used.count(1) / len(used)),
+    }
+
+
+def main(project: Path = PROJECT) -> int:
+    """Print each package's floors, circles and sizes; 1 where there is a circle or a floor too
+    many."""
+    files = file_graph(project, MOST_FLOORS)
     faults = 0
     for package, most in MOST_FLOORS.items():
         rooms = room_graph(files, package)
@@ -117,8 +145,10 @@ def main() -> int:
             print(f"  {floor}  {', '.join(sorted(room for room in level if level[room] == floor))}")
         for members in found:
             print(f"  circle: {', '.join(members)}")
+    for name, value in sizes(project, MOST_FLOORS).items():
+        print(f"{name}: {value:g}")
     return int(faults > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else PROJECT))
