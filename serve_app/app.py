@@ -11,9 +11,9 @@ from starlette.responses import JSONResponse, Response
 
 from serve_app import __version__
 from serve_app.api.envelope import RequestIdMiddleware, install_error_handlers
+from serve_app.api.health import ReadinessProbe
 from serve_app.api.health import router as observing_routes
 from serve_app.api.methods import install_methods
-from serve_app.api.readiness import ReadinessProbe
 from serve_app.context import World
 from serve_app.credits.routes import router as credit_routes
 from serve_app.discovery.pages import router as page_routes

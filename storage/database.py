@@ -20,10 +20,11 @@ import psycopg
 import sqlalchemy
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from psycopg import AsyncConnection as DriverConnection
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
-from sqlalchemy import Dialect, Select, TextClause
+from sqlalchemy import Dialect, Select, TextClause, text
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as EngineTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -278,3 +279,22 @@ def migrate(url: str, *, scripts: Path = MIGRATIONS, revision: str = "head") -> 
 async def migrate_in_thread(url: str) -> None:
     """``migrate`` for callers on an event loop."""
     await asyncio.to_thread(migrate, url)
+
+
+@functools.lru_cache(maxsize=1)
+def newest_revision() -> str:
+    """The revision that ``migrate`` brings a database to."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    return str(ScriptDirectory.from_config(config).get_current_head())
+
+
+async def database_revision(connection: AsyncConnection) -> str | None:
+    """The revision of the connected database; None where it was never migrated."""
+    known = await connection.execute(text("SELECT to_regclass('alembic_version') IS NOT NULL"))
+    if not known.scalar_one():
+        return None
+    revision: str | None = (
+        await connection.execute(text("SELECT version_num FROM alembic_version"))
+    ).scalar_one_or_none()
+    return revision

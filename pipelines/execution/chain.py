@@ -7,6 +7,8 @@ failures are the same either way.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -255,3 +257,9 @@ class _Timer:
         self.seconds[self.name] = (
             self.seconds.get(self.name, 0.0) + time.perf_counter() - self._start
         )
+
+
+def derived_name(index: int, inputs: dict[str, Any]) -> str:
+    """``00012-`` and 20 hex digits of a hash over ``inputs`` (JSON values)."""
+    text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
+    return f"{index:05d}-{hashlib.sha256(text.encode()).hexdigest()[:20]}"

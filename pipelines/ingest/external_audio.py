@@ -16,9 +16,8 @@ from pipelines.codec import from_json
 from pipelines.execution.chain import Control, ControlSpan, Workspace
 from pipelines.ingest.pipeline import IngestConfig, TrackPick, probe_source
 from pipelines.ingest.probe import ProbeLimits
-from pipelines.ingest.sync.labels import SoundLabels
 from pipelines.ingest.sync.placement import CannotPlaceError, Clocks, SyncMode, start_by_rule
-from pipelines.ingest.sync.timecode import DayTime, from_labels, parse_timecode
+from pipelines.ingest.sync.timecode import DayTime, SoundLabels, from_labels, parse_timecode
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import Task, TaskCrashedError, TaskRefusedError, run_confined
 from pipelines.types import AudioStream, MediaInfo, StageCode, StageError

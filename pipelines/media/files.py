@@ -15,7 +15,7 @@ from av.packet import Packet
 from av.stream import Discard, Disposition, Stream
 from av.video.stream import VideoStream
 
-from pipelines.media.continuous_times import ContinuousTimes
+from pipelines.media.timestamps import ContinuousTimes
 from pipelines.sandbox.child import MediaRefusedError
 
 CONTAINERS = (

@@ -24,7 +24,6 @@ from typing import IO, Any, cast
 
 import pipelines
 from pipelines.sandbox.confinement import Allowance
-from pipelines.sandbox.killed import await_own_end
 
 Message = dict[str, Any]
 
@@ -226,3 +225,23 @@ def _raise_exit(status: int, errors: str) -> None:
     if status > 0:
         last = errors.strip().rsplit("\n", 1)[-1][:300]
         raise TaskCrashedError(f"The process that reads the file failed: {last}")
+
+
+OWN_END_SECONDS = 4.0
+"""How long a process whose child was killed waits for its own end."""
+_KILL_POLL_SECONDS = 0.1
+
+
+def await_own_end(status: int, check: Callable[[], None]) -> None:
+    """Where a child's exit ``status`` is a kill by another hand, wait a moment before it is told.
+
+    Ray kills the children of a worker that it ends before the worker, and so may whoever ends a
+    tree of processes: told at once, the file would be blamed, for good, in the process's last
+    moments. Whatever ``check`` raises ends the wait.
+    """
+    if status != -signal.SIGKILL:
+        return
+    until = time.monotonic() + OWN_END_SECONDS
+    while time.monotonic() < until:
+        check()
+        time.sleep(_KILL_POLL_SECONDS)

@@ -23,7 +23,7 @@ import psutil
 
 import pipelines
 from pipelines.sandbox.confinement import Allowance, ProgramPlaces
-from pipelines.sandbox.killed import await_own_end
+from pipelines.sandbox.parent import await_own_end
 
 _BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv[1]);"

@@ -13,8 +13,7 @@ import cv2
 from models.backends.packaged.palette import palette
 from models.contracts import CameraMotion, Picture, SceneDescriber, SceneDescription, SceneStills
 from models.provider import ModelSource
-from pipelines.execution.chain import Row, Step, Workspace
-from pipelines.execution.names import derived_name
+from pipelines.execution.chain import Row, Step, Workspace, derived_name
 from pipelines.types import Segment, StageCode, StageError, VideoSource
 from pipelines.vision.camera_motion import camera_motion
 from pipelines.vision.features import FEATURES_VERSION, features_key

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from av.video.reformatter import ColorRange
 
 from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH
-from pipelines.execution.chain import Row, Step, Workspace
-from pipelines.execution.names import derived_name
+from pipelines.execution.chain import Row, Step, Workspace, derived_name
 from pipelines.media.decoding import DecodeReport, TimedFrame, decode_moments, decode_segment
 from pipelines.types import Segment, VideoSource
 from pipelines.vision.frame_features import (

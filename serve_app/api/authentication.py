@@ -16,11 +16,10 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from serve_app.api.client_address import client_address
-from serve_app.api.rate_limits import Bucket, check_rate, rate_headers
+from serve_app.api.rate_limits import Bucket, check_rate, client_address, rate_headers
 from serve_app.context import World
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.observability.log_context import note
+from serve_app.observability.logs import note
 from storage.access import (
     Caller,
     authenticate_and_count,

@@ -18,9 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve_app.api.methods import allow_header
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.observability.log_context import enter_context, leave_context
-from serve_app.observability.metrics import SILENT, Meters
-from serve_app.observability.requests import record_request
+from serve_app.observability.logs import enter_context, leave_context
+from serve_app.observability.metrics import SILENT, Meters, record_request
 from storage.database import UNAVAILABLE
 from storage.objects import ObjectStoreUnavailableError
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from serve_app.api.readiness import ReadinessProbe
+from serve_app.context import World
+from serve_app.encryption import SealBrokenError
+from storage.database import database_revision, newest_revision
+from storage.signing_secrets import find_any_sealed
 
 router = APIRouter(include_in_schema=False)
 
@@ -28,3 +38,116 @@ async def readyz(request: Request) -> Response:
         status_code=200 if found.ready else 503,
         headers={"Cache-Control": "no-store"} | ({} if found.ready else {"Retry-After": "2"}),
     )
+
+
+log = logging.getLogger("vas.readiness")
+
+CHECK_SECONDS = 5.0
+"""A part that takes longer to answer is missing."""
+
+REMEMBERED_SECONDS = 1.0
+"""However often somebody asks, the database and the store are asked once in so long."""
+
+Check = Callable[[World], Coroutine[Any, Any, None]]
+
+
+class NotReadyError(Exception):
+    """A part is missing; the message says so to strangers too: no addresses, no names."""
+
+
+async def _database(world: World) -> None:
+    async with world.database.statement() as connection:
+        await connection.exec_driver_sql("SELECT 1")
+
+
+async def _migrations(world: World) -> None:
+    """A newer schema is fine: the next version migrates first, and only ever adds to it."""
+    async with world.database.statement() as connection:
+        found = await database_revision(connection)
+    expected = newest_revision()
+    if found is None or found < expected:
+        raise NotReadyError(f"the schema is at {found}, the code needs {expected}")
+
+
+async def _object_store(world: World) -> None:
+    await asyncio.to_thread(world.objects.require_usable)
+
+
+async def _secret(world: World) -> None:
+    async with world.database.statement() as connection:
+        sealed = await find_any_sealed(connection)
+    if sealed is None:
+        return
+    try:
+        world.sealer.open(sealed)
+    except SealBrokenError:
+        raise NotReadyError("VAS_SECRET_KEY is not the key of this database") from None
+
+
+CHECKS: Mapping[str, Check] = {
+    "database": _database,
+    "migrations": _migrations,
+    "objectStore": _object_store,
+    "secret": _secret,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """What was found: a sentence for each part that is missing, nothing for the others."""
+
+    missing: Mapping[str, str]
+
+    @property
+    def ready(self) -> bool:
+        return not self.missing
+
+    def document(self) -> dict[str, object]:
+        """As ``/readyz`` shows it."""
+        checks = {name: self.missing.get(name, "ok") for name in CHECKS}
+        status = "ready" if self.ready else "not ready"
+        return {"status": status, "missing": sorted(self.missing), "checks": checks}
+
+
+@dataclass(slots=True)
+class ReadinessProbe:
+    """Examines a world for all who ask; one examination at a time, and none twice a second."""
+
+    world: World
+    checks: Mapping[str, Check] = field(default_factory=lambda: CHECKS)
+    clock: Callable[[], float] = time.monotonic
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _under_way: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _found: Readiness | None = None
+    _found_at: float = 0.0
+
+    async def examine(self) -> Readiness:
+        """The last finding if it is fresh, else a new one."""
+        async with self._turn:
+            if self._found is None or self.clock() - self._found_at >= REMEMBERED_SECONDS:
+                self._found = await self._examine()
+                self._found_at = self.clock()
+            return self._found
+
+    async def _examine(self) -> Readiness:
+        findings = await asyncio.gather(*(self._finding(name) for name in self.checks))
+        missing = {name: found for name, found in zip(self.checks, findings, strict=True) if found}
+        if missing:
+            log.warning("not ready: %s", missing)
+        return Readiness(missing)
+
+    async def _finding(self, name: str) -> str | None:
+        """What is wrong with a part, in words for strangers; what exactly goes to the log."""
+        # A check that hangs is waited for again, not started again: they must not pile up.
+        if name not in self._under_way:
+            self._under_way[name] = asyncio.create_task(self.checks[name](self.world))
+        done, _ = await asyncio.wait({self._under_way[name]}, timeout=CHECK_SECONDS)
+        if not done:
+            return f"does not answer within {CHECK_SECONDS:g} s"
+        error = self._under_way.pop(name).exception()
+        if error is None:
+            return None
+        if isinstance(error, NotReadyError):
+            return str(error)
+        log.warning("readiness: %s: %s: %s", name, type(error).__name__, error)
+        return "cannot be reached"

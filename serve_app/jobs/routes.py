@@ -17,7 +17,7 @@ from serve_app.errors import invalid
 from serve_app.jobs import results, service
 from serve_app.jobs.rendering import render_job, render_summary
 from serve_app.jobs.thumbnails import with_thumbnails
-from serve_app.observability.jobs import record_job_end
+from serve_app.observability.metrics import record_job_end
 from storage.job_lists import LEGACY_FILTERS, list_jobs
 from storage.job_records import JobRecord
 from storage.types import JobState

@@ -14,13 +14,11 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
-
-from serve_app.observability.log_context import current_context
-from serve_app.observability.redaction import without_secrets
 
 LOG_NAME = "service.log"
 FILE_BYTES = 64 * 1024**2
@@ -182,3 +180,82 @@ def logging_for(settings: LogSettings, process: str) -> Iterator[None]:
     finally:
         for name in LOGGERS:
             _remove_ours(logging.getLogger(name))
+
+
+Fields = dict[str, object]
+"""Field name to value; made text only where a record is written."""
+
+_CURRENT: ContextVar[Fields | None] = ContextVar("vas_log_context", default=None)
+
+
+def enter_context(fields: Fields) -> Token[Fields | None]:
+    """Records of this task, and of those it starts, bear ``fields`` until ``leave_context``."""
+    return _CURRENT.set(fields)
+
+
+def leave_context(token: Token[Fields | None]) -> None:
+    """What was before ``enter_context``."""
+    _CURRENT.reset(token)
+
+
+@contextlib.contextmanager
+def log_context(**fields: object) -> Iterator[None]:
+    """``fields``, with those around the block, on every record of the block."""
+    token = enter_context({**current_context(), **fields})
+    try:
+        yield
+    finally:
+        leave_context(token)
+
+
+def note(**fields: object) -> None:
+    """Add to the fields of the request or job at hand, now that more is known of it."""
+    current = _CURRENT.get()
+    if current is not None:
+        current.update(fields)
+
+
+def current_context() -> Mapping[str, object]:
+    """The fields in force."""
+    return _CURRENT.get() or {}
+
+
+HIDDEN = "[hidden]"
+
+_SHAPES: tuple[tuple[str, str], ...] = (
+    # Our own: API keys, session and sign-in tokens, webhook signing secrets.
+    (r"\b(vas_[a-z]+_)[A-Za-z0-9_-]{8,}", r"\1" + HIDDEN),
+    (r"\b(whsec_)[A-Za-z0-9+/=_-]{8,}", r"\1" + HIDDEN),
+    # What PostgreSQL says of the row that it refused: all that a client sent.
+    (r"(?s)(\bDETAIL:\s+).+?(?=\n\[SQL|\n\n|\n[A-Z]{4,}:\s|\Z)", r"\1" + HIDDEN),
+    # Values beside a name that says what they are: in JSON, Python's own form, pairs of headers.
+    (
+        r"(?i)([\"'][\w-]*(?:token|secret|password|api[_-]?key|authorization|cookie|signature)[\"']"
+        r"\s*[:,]\s*b?)([\"'])(?:(?!\2).)+\2",
+        r"\1\2" + HIDDEN + r"\2",
+    ),
+    # Credentials in headers.
+    (
+        r"(?i)\b((?:x-api-key|(?:set-)?cookie|(?:proxy-)?authorization):\s*)\S[^\r\n]*",
+        r"\1" + HIDDEN,
+    ),
+    (r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}", r"\1 " + HIDDEN),
+    # Credentials in addresses: before the host (a token may stand for the user), in parameters.
+    (r"(://)[^/\s@?#\"'<>]+@", r"\1" + HIDDEN + "@"),
+    (
+        r"(?i)([?&](?:[a-z0-9_-]*(?:signature|token|credential|secret|key|sig|policy|auth|jwt|hmac)"
+        r"|expires|code|pwd|pass(?:word|wd|phrase)?|hdn[a-z]{2})=)"
+        r"[^&\s\"'<>]+",
+        r"\1" + HIDDEN,
+    ),
+    # A connection string's words.
+    (r"(?i)\b(password=)('[^']*'|[^\s'\"]+)", r"\1" + HIDDEN),
+)
+_COMPILED = tuple((re.compile(shape), kept) for shape, kept in _SHAPES)
+
+
+def without_secrets(text: str) -> str:
+    """``text`` with everything that looks like a credential hidden."""
+    for shape, kept in _COMPILED:
+        text = shape.sub(kept, text)
+    return text

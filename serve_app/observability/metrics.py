@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Protocol
+
+from starlette.types import Scope
+
+from storage.types import JobState, StageName, StageStatus
 
 
 class Kind(StrEnum):
@@ -137,3 +142,36 @@ CATALOGUE = (
     ACCOUNTS_CENTS,
 )
 """All of them: what ``series`` these export is what dashboards may ask for."""
+
+
+def record_job_end(meters: Meters, state: JobState | None) -> None:
+    """A job ended in ``state``; None: it has not ended, or not by us."""
+    if state is not None:
+        meters.record(JOBS_ENDED, 1, {"state": str(state)})
+
+
+def record_stage(meters: Meters, stage: StageName, outcome: StageStatus, seconds: float) -> None:
+    """A stage ended after so much time with this runner."""
+    meters.record(STAGES, seconds, {"stage": str(stage), "outcome": str(outcome)})
+
+
+def record_footage(meters: Meters, stage: StageName, seconds: float) -> None:
+    """A stage was completed for footage of ``seconds``."""
+    if seconds > 0:
+        meters.record(FOOTAGE, seconds, {"stage": str(stage)})
+
+
+_ELSEWHERE = "none"
+"""Operation of requests to addresses that no route takes."""
+
+
+def record_request(meters: Meters, scope: Scope, status: int, seconds: float) -> None:
+    """Record a request that ended with ``status``; 0: it broke off before an answer began."""
+    route = scope.get("route")
+    operation = getattr(route, "operation_id", None) or getattr(route, "name", _ELSEWHERE)
+    meters.record(HTTP_REQUESTS, seconds, _labels(str(operation), status // 100))
+
+
+@lru_cache(maxsize=512)
+def _labels(operation: str, status_class: int) -> Mapping[str, str]:
+    return {"operation": operation, "status": f"{status_class}xx" if status_class else "none"}

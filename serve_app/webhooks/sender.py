@@ -22,8 +22,7 @@ from pipelines.net.safe_http import system_addresses
 from serve_app.context import World
 from serve_app.observability.metrics import WEBHOOK_ATTEMPTS
 from serve_app.webhooks.attempts import Attempts, Clock
-from serve_app.webhooks.connections import Connections
-from serve_app.webhooks.resolving import Lookup, SharedResolver
+from serve_app.webhooks.connections import Connections, Lookup, SharedResolver
 from serve_app.webhooks.sending import ACKNOWLEDGE_SECONDS, Outcome, delivery_way
 from storage.database import bounded_silence
 from storage.deliveries import (

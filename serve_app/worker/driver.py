@@ -17,8 +17,8 @@ from pipelines.ingest.pipeline import ingest_result_from_json
 from pipelines.types import IngestResult, StageCode, StageError, StageStoppedError
 from serve_app.context import World
 from serve_app.jobs.eta import ANALYSES
-from serve_app.observability.jobs import record_job_end, record_stage
-from serve_app.observability.log_context import log_context, note
+from serve_app.observability.logs import log_context, note
+from serve_app.observability.metrics import record_job_end, record_stage
 from serve_app.worker import publishing
 from serve_app.worker.calibration import Experience
 from serve_app.worker.publishing import Lease

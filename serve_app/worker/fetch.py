@@ -10,14 +10,17 @@ from typing import Any
 from pipelines.execution.chain import Control, ControlSpan
 from pipelines.ingest.external_audio import SeparateFile
 from pipelines.ingest.job_media import Footage
+from pipelines.ingest.raw import RawConfig, decoded_source
 from pipelines.ingest.sync.placement import SyncMode
 from pipelines.ingest.timeline import ClipFile, naming_clip
 from pipelines.net.fetch import FetchLimits, fetch
 from pipelines.types import StageCode, StageError
 from serve_app.api.urls import address_policy
 from serve_app.context import World
-from serve_app.worker.raw_media import decode_footage
+from serve_app.formats import raw_family
+from serve_app.settings import Settings
 from storage.job_records import JobRecord
+from storage.objects import ObjectStore
 from storage.types import ProcessingMode
 from storage.uploads import MEDIA_SLOT, Upload, source_prefix
 
@@ -151,3 +154,29 @@ def require_allowed_sizes(uploads: Sequence[Upload], limit_bytes: int) -> None:
                 StageCode.VALIDATION_FAILED,
                 f"The file {upload.file_name!r} is larger than {limit_bytes} bytes.",
             )
+
+
+def decode_footage(
+    source_key: str, file_name: str, *, store: ObjectStore, settings: Settings, control: Control
+) -> str:
+    """The object to analyse of a clip called ``file_name``: decoded where it is camera RAW.
+
+    Raises as ``pipelines.ingest.raw.decoded_source``.
+    """
+    return decoded_source(
+        source_key,
+        named_family=raw_family(file_name),
+        store=store,
+        config=raw_config(settings),
+        control=control,
+    )
+
+
+def raw_config(settings: Settings) -> RawConfig:
+    """What the operator's settings say of RAW decoders."""
+    return RawConfig(
+        decoders=settings.raw_decoders,
+        seconds=settings.raw_decoder_seconds,
+        memory_bytes=settings.raw_decoder_memory_bytes,
+        output_bytes=settings.raw_decoded_max_bytes,
+    )

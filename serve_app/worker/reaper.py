@@ -11,7 +11,7 @@ from datetime import timedelta
 from serve_app.api.upload_urls import direct_key
 from serve_app.context import World
 from serve_app.jobs.lifecycle import end_job
-from serve_app.observability.jobs import record_job_end
+from serve_app.observability.metrics import record_job_end
 from serve_app.uploads.sweeping import settle_lost_writers
 from serve_app.worker.removal import remove_due
 from storage import access, idempotency, jobs, keys, uploads

@@ -30,7 +30,7 @@ from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from serve_app.context import World
 from serve_app.jobs.documents import scene_document, transcript_document
 from serve_app.jobs.eta import timings_of
-from serve_app.observability.jobs import record_footage
+from serve_app.observability.metrics import record_footage
 from serve_app.settings import Settings
 from serve_app.worker import publishing
 from serve_app.worker.calibration import Experience, Machine

@@ -13,7 +13,7 @@ import pytest
 
 from pipelines.backfill.output import begin_output
 from pipelines.backfill.places import S3Access, place_at
-from serve_app.cli.backfill_import import import_backfill
+from serve_app.cli.backfill import import_backfill
 from serve_app.cli.main import app as vas
 from storage import keys
 from tests.api.conftest import Customer, RunningApi

@@ -13,15 +13,14 @@ import httpx
 import psycopg
 import pytest
 
-from serve_app.api.readiness import CHECKS, NotReadyError, ReadinessProbe
+from serve_app.api.health import CHECKS, NotReadyError, ReadinessProbe
 from serve_app.context import World, build_world
 from serve_app.encryption import Sealer
 from serve_app.observability.metrics import HTTP_REQUESTS, UPLOADS_UNDER_WAY
 from serve_app.settings import Settings
 from serve_app.uploads.limiter import UploadGate
 from storage import keys, signing_secrets
-from storage.database import Connection, embedded_postgres, migrate
-from storage.schema_version import newest_revision
+from storage.database import Connection, embedded_postgres, migrate, newest_revision
 from tests.api.conftest import SECRET, RunningApi
 from tests.observing.meters import KeptMeters
 
@@ -194,7 +193,7 @@ async def test_a_crowd_is_told_what_one_examination_found(world: World) -> None:
 async def test_a_part_that_hangs_is_missing_and_is_not_asked_again_meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve_app.api.readiness.CHECK_SECONDS", 0.02)
+    monkeypatch.setattr("serve_app.api.health.CHECK_SECONDS", 0.02)
     part, clock = Part(), Clock()
     probe = ReadinessProbe(world, checks={"part": part.check}, clock=clock)
     for _ in range(5):

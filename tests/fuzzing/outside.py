@@ -24,8 +24,7 @@ import httpx
 from pipelines.backfill.manifest import ManifestError, read_manifest
 from pipelines.backfill.places import S3Access
 from pipelines.codec import from_json, to_json
-from pipelines.ingest.sync.labels import SoundLabels
-from pipelines.ingest.sync.timecode import from_labels, parse_timecode
+from pipelines.ingest.sync.timecode import SoundLabels, from_labels, parse_timecode
 from pipelines.ingest.wav_chunks import wav_labels
 from pipelines.net.addresses import (
     MAX_URL_LENGTH,

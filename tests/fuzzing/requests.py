@@ -17,14 +17,14 @@ from fastapi import Request
 from starlette.datastructures import Headers
 
 from serve_app.api.bodies import MAX_DEPTH, parse_json_object
-from serve_app.api.client_address import client_address
 from serve_app.api.idempotency import idempotency_key
 from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
 from serve_app.api.queries import one_of, read_integer, read_number
+from serve_app.api.rate_limits import client_address
 from serve_app.credits.usage_export import harmless
 from serve_app.errors import ApiError
 from serve_app.jobs.captions_files import _disposition
-from serve_app.observability.redaction import without_secrets
+from serve_app.observability.logs import without_secrets
 from serve_app.signing import BadSignatureError, Signer
 from serve_app.uploads.tus_headers import (
     ALGORITHMS,

@@ -12,9 +12,16 @@ from typing import Any
 
 import pytest
 
-from serve_app.observability.log_context import current_context, log_context, note
-from serve_app.observability.logs import LOG_NAME, SharedFile, configure_logging, logging_for
-from serve_app.observability.redaction import without_secrets
+from serve_app.observability.logs import (
+    LOG_NAME,
+    SharedFile,
+    configure_logging,
+    current_context,
+    log_context,
+    logging_for,
+    note,
+    without_secrets,
+)
 from serve_app.settings import Settings
 
 KEY = "vas_live_" + "Ab3_-" * 8 + "xyz"

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from serve_app.observability.jobs import record_footage, record_job_end, record_stage
 from serve_app.observability.metrics import (
     CATALOGUE,
     FOOTAGE,
@@ -18,8 +17,11 @@ from serve_app.observability.metrics import (
     STAGES,
     Kind,
     Metric,
+    record_footage,
+    record_job_end,
+    record_request,
+    record_stage,
 )
-from serve_app.observability.requests import record_request
 from storage.types import JobState, StageName, StageStatus
 from tests.conftest import PROJECT
 from tests.observing.meters import KeptMeters

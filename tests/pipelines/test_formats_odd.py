@@ -16,7 +16,7 @@ import pytest
 
 from pipelines.ingest.declared_size import declared_bytes
 from pipelines.ingest.probe import probe
-from pipelines.media.continuous_times import ContinuousTimes
+from pipelines.media.timestamps import ContinuousTimes
 from pipelines.types import StageCode, StageError, VideoStream
 from pipelines.vision.stills import rgb
 from tests.pipelines.format_samples import (

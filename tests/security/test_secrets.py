@@ -19,8 +19,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from serve_app.observability.logs import LOG_NAME, logging_for
-from serve_app.observability.redaction import without_secrets
+from serve_app.observability.logs import LOG_NAME, logging_for, without_secrets
 from serve_app.settings import Settings
 from storage import keys
 from tests.api.conftest import SECRET

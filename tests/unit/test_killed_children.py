@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.sandbox.killed import OWN_END_SECONDS, await_own_end
+from pipelines.sandbox.parent import OWN_END_SECONDS, await_own_end
 
 PROJECT = Path(__file__).resolve().parents[2]
 

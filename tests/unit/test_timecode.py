@@ -6,10 +6,10 @@ from fractions import Fraction
 
 import pytest
 
-from pipelines.ingest.sync.labels import SoundLabels
 from pipelines.ingest.sync.placement import CannotPlaceError, Clocks, SyncMode, start_by_rule
 from pipelines.ingest.sync.timecode import (
     DayTime,
+    SoundLabels,
     from_labels,
     parse_rate,
     parse_timecode,

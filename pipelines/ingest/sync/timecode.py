@@ -12,8 +12,6 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pipelines.ingest.sync.labels import SoundLabels
-
 _TIMECODE = re.compile(r"^(\d{2}):(\d{2}):(\d{2})([:;.,])(\d{2,3})$")
 _RATE = re.compile(r"[0-9]{1,9}(?:/[0-9]{1,9}|\.[0-9]{1,9})?")
 """Not all that Fraction reads: 1e999999999 would keep it busy for days."""
@@ -26,6 +24,24 @@ _TOLERATED_SHARE = 0.02
 """Measured rates of uneven streams are this far off the rate that their timecode counts in."""
 
 _NTSC = Fraction(1000, 1001)
+
+
+@dataclass(frozen=True, slots=True)
+class SoundLabels:
+    """Labels of a WAV file; all absent for any other."""
+
+    time_reference: int | None = None
+    """Samples from midnight to the first one, at ``sample_rate_hz``."""
+    sample_rate_hz: int | None = None
+    timecode_rate: str | None = None
+    """Frames a second of the timecode that ran beside, as ``30000/1001`` or ``25``."""
+    drop_frame: bool = False
+    channel_names: tuple[tuple[int, str], ...] = ()
+    """(channel of the file from 0, name)."""
+
+    def name_of(self, channel: int) -> str | None:
+        """The channel's name, if it was given one."""
+        return dict(self.channel_names).get(channel)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ import numpy as np
 
 from models.contracts import Picture
 from models.provider import ModelSource
-from pipelines.execution.chain import Row, Step, Workspace
-from pipelines.execution.names import derived_name
+from pipelines.execution.chain import Row, Step, Workspace, derived_name
 from pipelines.types import Segment, StageCode, StageError, VideoSource
 from pipelines.vision.cuts.detector import nearest_frame
 from pipelines.vision.features import features_key
