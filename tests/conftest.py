@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-from storage.database import Database, embedded_postgres, migrate
+from storage.database import Database
+from tests.databases import fresh_database, server_with_template
+from tests.places import SHARED_MEDIA
 
-PROJECT = Path(__file__).resolve().parent.parent
-SHARED_MEDIA = PROJECT.parent / "shared" / "media"
 WHOLE_SERVICE = "tests/acceptance/"
 
 
@@ -56,22 +53,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 @pytest.fixture(scope="session")
 def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server whose database ``template`` is migrated."""
-    with embedded_postgres(tmp_path_factory.mktemp("postgres") / "pg") as url:
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("CREATE DATABASE template_vas")
-        migrate(url.replace("/postgres?", "/template_vas?"))
+    """A server for all tests of this process; see ``fresh_database`` for what to use of it."""
+    with server_with_template(tmp_path_factory.mktemp("postgres") / "pg") as url:
         yield url
 
 
 @pytest.fixture
 def database_url(postgres_url: str) -> Iterator[str]:
     """A fresh, migrated database of this test's own."""
-    name = f"test_{uuid.uuid4().hex}"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template_vas')
-        yield postgres_url.replace("/postgres?", f"/{name}?")
-        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    with fresh_database(postgres_url) as url:
+        yield url
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from serve_app.deployments import MOST_REQUESTS
-from tests.acceptance.conftest import Service
+from tests.acceptance.service import Service
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 

@@ -25,8 +25,7 @@ import httpx
 import pytest
 
 from serve_app.client.api import ApiClient, ApiError
-from tests.acceptance.conftest import Service, running
-from tests.conftest import SHARED_MEDIA
+from tests.acceptance.service import Service, running
 from tests.pipelines.damaged_media import (
     BOMBS,
     DamagedFile,
@@ -36,6 +35,7 @@ from tests.pipelines.damaged_media import (
     tag_bombs,
 )
 from tests.pipelines.format_samples import STANDARD, write_sample
+from tests.places import SHARED_MEDIA
 
 EVERYTHING = os.environ.get("VAS_DAMAGED_MEDIA") == "all"
 COUNT = int(os.environ.get("VAS_DAMAGED_COUNT", "60"))

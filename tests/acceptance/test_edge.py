@@ -21,8 +21,8 @@ from hypothesis import settings
 
 from serve_app.errors import CATALOGUE, ErrorCode
 from serve_app.http.rate_limits import LIMITS, Bucket
-from tests.acceptance.conftest import Service, running, wait_until
-from tests.api.test_concurrent_clients import wait_for_a_fresh_minute
+from tests.acceptance.service import Service, running, wait_until
+from tests.api.running_api import wait_for_a_fresh_minute
 from tests.contract.document_cases import BOUNDS, SCHEMA, Visitors, call_operation, run_sequences
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]

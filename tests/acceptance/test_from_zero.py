@@ -17,9 +17,8 @@ from ray.autoscaler._private.util import prepare_config
 
 from serve_app.local_service import free_port
 from tests.acceptance.cluster_service import HEAD, head_node, wait_for
-from tests.acceptance.conftest import DEMO
 from tests.acceptance.ray_nodes import START_SECONDS
-from tests.conftest import PROJECT
+from tests.places import DEMO, PROJECT
 
 pytestmark = [
     pytest.mark.service,

@@ -9,7 +9,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.acceptance.conftest import Service, running, wait_until
+from tests.acceptance.service import Service, running, wait_until
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 

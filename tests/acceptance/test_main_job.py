@@ -18,8 +18,8 @@ import pytest
 from PIL import Image
 
 from serve_app.client.api import ApiClient, ApiError
-from tests.acceptance.conftest import DEMO, JOB_SECONDS, Service, wait_until
-from tests.conftest import PROJECT, SHARED_MEDIA
+from tests.acceptance.service import JOB_SECONDS, Service, wait_until
+from tests.places import DEMO, PROJECT, SHARED_MEDIA
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 

@@ -14,9 +14,9 @@ import pytest
 
 from models.contracts import ShotAngle, ShotType
 from models.sources import DEPLOYMENT_NAMES
-from tests.acceptance.conftest import DEMO, Service, running
-from tests.conftest import PROJECT
+from tests.acceptance.service import Service, running
 from tests.models.tiny_folder import fill_models_folder
+from tests.places import DEMO, PROJECT
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 

@@ -28,7 +28,8 @@ from serve_app.observing.metrics import (
     UPLOADS_UNDER_WAY,
     WEBHOOKS_OPEN,
 )
-from tests.acceptance.conftest import DEMO, Service, wait_until
+from tests.acceptance.service import Service, wait_until
+from tests.places import DEMO
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 

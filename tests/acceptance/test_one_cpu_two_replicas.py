@@ -14,9 +14,10 @@ import pytest
 from serve_app.http.rate_limits import LIMITS, Bucket
 from serve_app.operator_commands import create_account, create_key, in_transaction
 from serve_app.settings import Settings
-from tests.acceptance.conftest import DEMO, Service, running
-from tests.api.test_concurrent_clients import wait_for_a_fresh_minute
+from tests.acceptance.service import Service, running
+from tests.api.running_api import wait_for_a_fresh_minute
 from tests.benchmarks.service_jobs import first_seconds
+from tests.places import DEMO
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 

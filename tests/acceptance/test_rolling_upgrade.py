@@ -26,7 +26,8 @@ from serve_app.settings import Settings
 from storage import keys
 from storage.database import LOCK_SECONDS, MIGRATIONS, driver_url, migrate
 from tests.acceptance.old_statements import create_account, play_every_state
-from tests.api.conftest import SECRET, Customer, RunningApi
+from tests.api.running_api import SECRET, Customer, RunningApi
+from tests.databases import fresh_database
 from tests.money.runner_process import run_until_done
 
 JOBS = 12
@@ -101,11 +102,8 @@ def revisions() -> list[str]:
 @pytest.fixture
 def empty_url(postgres_url: str) -> Iterator[str]:
     """A database without any schema."""
-    name = f"empty_{uuid.uuid4().hex}"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
-        yield postgres_url.replace("/postgres?", f"/{name}?")
-        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    with fresh_database(postgres_url, migrated=False) as url:
+        yield url
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import pytest
 
 from serve_app.client.api import ApiClient
 from storage.objects.s3 import S3Store
-from tests.acceptance.conftest import DEMO, Service, running, wait_until
+from tests.acceptance.service import Service, running, wait_until
+from tests.places import DEMO
 from tests.storage.s3_server import everything_in, fresh_store, s3_process
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]

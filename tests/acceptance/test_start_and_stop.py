@@ -14,8 +14,8 @@ import pytest
 
 from serve_app import local_service
 from serve_app.local_service import ServiceStartError
-from tests.acceptance.conftest import Service, running, wait_until
-from tests.conftest import PROJECT
+from tests.acceptance.service import Service, running, wait_until
+from tests.places import PROJECT
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 

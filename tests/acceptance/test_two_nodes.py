@@ -9,8 +9,9 @@ import pytest
 
 from serve_app.local_service import free_port
 from tests.acceptance.cluster_service import HEAD, Head, head_node, wait_for
-from tests.acceptance.conftest import DEMO, Service, wait_until
 from tests.acceptance.ray_nodes import START_SECONDS, RayNode, ray_node
+from tests.acceptance.service import Service, wait_until
+from tests.places import DEMO
 from tests.storage.s3_server import everything_in
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]

@@ -11,8 +11,9 @@ import pytest
 
 from storage import keys
 from storage.database import Database
-from tests.acceptance.conftest import DEMO, Service, wait_until
+from tests.acceptance.service import Service, wait_until
 from tests.pipelines.fetch_servers import Authority
+from tests.places import DEMO
 from tests.webhooks.receivers import Receiver, Verifier, status
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]

@@ -22,7 +22,7 @@ from serve_app.world import World, build_world
 from storage import keys, signing_secrets
 from storage.database import Connection, embedded_postgres, migrate
 from storage.schema_version import newest_revision
-from tests.api.conftest import SECRET, RunningApi
+from tests.api.running_api import SECRET, RunningApi
 from tests.observing.meters import KeptMeters
 
 

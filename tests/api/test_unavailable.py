@@ -12,7 +12,7 @@ import pytest
 from serve_app.settings import Settings
 from storage.database import embedded_postgres, migrate
 from tests.acceptance.chaos.database_server import DatabaseServer
-from tests.api.conftest import SECRET, RunningApi
+from tests.api.running_api import SECRET, RunningApi
 from tests.api.test_jobs_api import create, expect_error
 from tests.api.test_uploads import MIB, Sender
 from tests.storage.tcp_postgres import tcp_postgres

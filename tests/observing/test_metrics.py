@@ -21,8 +21,8 @@ from serve_app.observing.metrics import (
 )
 from serve_app.observing.requests import record_request
 from storage.types import JobState, StageName, StageStatus
-from tests.conftest import PROJECT
 from tests.observing.meters import KeptMeters
+from tests.places import PROJECT
 
 DASHBOARD: dict[str, Any] = json.loads((PROJECT / "docs" / "grafana-dashboard.json").read_text())
 EXPORTED = {name for metric in CATALOGUE for name in metric.series}

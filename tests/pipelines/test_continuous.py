@@ -15,10 +15,10 @@ from pipelines.contracts import IngestResult, Scene, StageCode, StageError, Vide
 from pipelines.footage import Footage
 from pipelines.sources.probe import ProbeLimits
 from pipelines.vision import VisionConfig, analyse_vision
-from tests.conftest import SHARED_MEDIA
 from tests.pipelines.ingest_material import onsets, samples_of
 from tests.pipelines.media_builders import EmbeddedModels, still_shot, texture
 from tests.pipelines.sound_material import Pcm, Place, shot, write_footage
+from tests.places import SHARED_MEDIA
 
 
 def ticks(*seconds: float, length: float) -> Pcm:

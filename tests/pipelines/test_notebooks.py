@@ -11,8 +11,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.conftest import PROJECT
 from tests.models.tiny_folder import fill_models_folder
+from tests.places import PROJECT
 
 NOTEBOOKS = PROJECT / "notebooks"
 NAMES = ("01_quickstart", "02_scene_threshold_tuning", "03_transcription_models")

@@ -15,9 +15,8 @@ from pipelines.steps.speech_regions import Sharding
 from pipelines.transcript import TranscriptConfig, transcribe_track
 from pipelines.vision import VisionConfig, analyse_vision
 from storage.objects import FolderStore
-from tests.conftest import PROJECT
+from tests.places import DEMO
 
-DEMO = PROJECT / "tests" / "media" / "demo.mp4"
 UNSHARDED_SECONDS = 86_400.0
 SEGMENT_SECONDS = {"5 s": 5.0, "20 s": 20.0, "unsharded": UNSHARDED_SECONDS}
 

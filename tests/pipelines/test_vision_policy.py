@@ -17,7 +17,6 @@ from pipelines.policy.contracts import ContentPolicy
 from pipelines.policy.listing import UnreadableMediaError, listed_stills
 from pipelines.steps.vision_policy import checked_times
 from pipelines.vision import VisionConfig, analyse_vision
-from tests.conftest import PROJECT
 from tests.pipelines.media_builders import (
     EmbeddedModels,
     folder_workspace,
@@ -26,6 +25,7 @@ from tests.pipelines.media_builders import (
     video_source,
     write_video,
 )
+from tests.places import PROJECT
 
 MEDIA = PROJECT / "../shared/media"
 BLOCKED_SHOT = 21

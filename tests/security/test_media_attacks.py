@@ -23,8 +23,8 @@ from pipelines.sources.probe import probe
 from pipelines.sources.wav_chunks import wav_labels
 from pipelines.steps.decord_child import DecordUnsuitableError, pictures_by_decord
 from pipelines.steps.vision_stills import by_seeking
-from tests.conftest import PROJECT
 from tests.pipelines.ingest_material import Ingested, ingested
+from tests.places import PROJECT
 from tests.security.hostile_media import ATTACKS, TOKEN, Trap, cases, lay
 
 CASES = [pytest.param(kind, name, id=f"{kind}-{name}") for kind, name in cases()]

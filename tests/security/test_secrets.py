@@ -23,8 +23,8 @@ from serve_app.observing.logs import LOG_NAME, logging_for
 from serve_app.observing.redaction import without_secrets
 from serve_app.settings import Settings
 from storage import keys
-from tests.api.conftest import SECRET
 from tests.api.raw_http import exchange
+from tests.api.running_api import SECRET
 from tests.api.uploading import TUS
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.runner_side import RunnerSide

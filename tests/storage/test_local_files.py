@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from storage.objects.local_files import temporary_file, temporary_folder
-from tests.conftest import PROJECT
+from tests.places import PROJECT
 
 USER = """
 import sys, time
