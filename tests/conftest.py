@@ -11,9 +11,16 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from storage.database import Database
 from tests.databases import fresh_database, server_with_template
+from tests.leftovers import Leftovers
 from tests.places import SHARED_MEDIA
 
 WHOLE_SERVICE = "tests/acceptance/"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Whoever starts the run looks at its end for what was left behind."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(Leftovers(config))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
