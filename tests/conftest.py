@@ -7,24 +7,40 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from storage.database import Database
 from tests.databases import fresh_database, server_with_template
+from tests.examples import EVERY_EXAMPLE, FEWER_EXAMPLES
 from tests.leftovers import Leftovers
 from tests.places import SHARED_MEDIA
 
 WHOLE_SERVICE = "tests/acceptance/"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--long`` is the difference between ``make test`` and ``make test-all``."""
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="also run tests marked long, and generated examples in full number",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Whoever starts the run looks at its end for what was left behind."""
+    settings.load_profile(EVERY_EXAMPLE if config.getoption("--long") else FEWER_EXAMPLES)
     if "PYTEST_XDIST_WORKER" not in os.environ:
         config.pluginmanager.register(Leftovers(config))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that use the collection of real media skip, with the reason, where it is absent."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long tests need ``--long``; those that use the collection of real media need it there."""
+    if not config.getoption("--long"):
+        long = [item for item in items if "long" in item.keywords]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if "long" not in item.keywords]
     if SHARED_MEDIA.is_dir():
         return
     skip = pytest.mark.skip(reason="the collection of real media is not beside the project")

@@ -129,9 +129,7 @@ def _names(process: psutil.Process, marks: Sequence[str]) -> bool:
 def _ends_with(own: psutil.Process, process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         is_helper = any(name in " ".join(process.cmdline()) for name in _HELPERS)
-        return process.status() == psutil.STATUS_ZOMBIE or (
-            is_helper and process.ppid() == own.pid
-        )
+        return process.status() == psutil.STATUS_ZOMBIE or (is_helper and process.ppid() == own.pid)
     return True
 
 

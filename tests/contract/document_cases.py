@@ -34,8 +34,9 @@ from serve_app.discovery.openapi import build_document
 from serve_app.discovery.operations_forms import Auth
 from storage import keys, ledger
 from tests.api.interface_contract import BY_ID
+from tests.examples import examples
 
-EXAMPLES = int(os.environ.get("VAS_SCHEMATHESIS_EXAMPLES", "4"))
+EXAMPLES = int(os.environ.get("VAS_SCHEMATHESIS_EXAMPLES", examples(8)))
 SCENARIOS = 5 * EXAMPLES
 Result = TypeVar("Result")
 CUSTOMERS = 120

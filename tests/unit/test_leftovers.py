@@ -1,4 +1,4 @@
-"""A run that leaves a process or a file behind fails, and names it; one that leaves nothing passes."""
+"""A run that leaves a process or a file behind fails and names it; one that leaves none passes."""
 
 from __future__ import annotations
 
