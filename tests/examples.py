@@ -13,8 +13,11 @@ settings.register_profile(FEWER_EXAMPLES, max_examples=settings().max_examples /
 settings.register_profile(EVERY_EXAMPLE, settings.get_profile("default"))
 
 
+def every_example() -> bool:
+    """Whether nothing is left out."""
+    return settings.get_current_profile_name() == EVERY_EXAMPLE
+
+
 def examples(number: int) -> int:
     """``number`` with every example, a part of it in the suite of a pull request."""
-    if settings.get_current_profile_name() == EVERY_EXAMPLE:
-        return number
-    return max(1, number // SHARE)
+    return number if every_example() else max(1, number // SHARE)

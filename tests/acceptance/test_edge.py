@@ -23,7 +23,13 @@ from serve_app.errors import CATALOGUE, ErrorCode
 from serve_app.http.rate_limits import LIMITS, Bucket
 from tests.acceptance.service import Service, running, wait_until
 from tests.api.running_api import wait_for_a_fresh_minute
-from tests.contract.document_cases import BOUNDS, SCHEMA, Visitors, call_operation, run_sequences
+from tests.contract.document_cases import (
+    BOUNDS,
+    SECOND_LOOK,
+    Visitors,
+    call_operation,
+    run_sequences,
+)
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
@@ -50,7 +56,7 @@ def visitors(edge: Service) -> Visitors:
     return Visitors(edge)
 
 
-@SCHEMA.parametrize()
+@SECOND_LOOK.parametrize()
 @settings(BOUNDS, max_examples=EXAMPLES)
 def test_operation_through_serve(case: schemathesis.Case[Any], visitors: Visitors) -> None:
     call_operation(case, visitors)
