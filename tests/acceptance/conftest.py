@@ -4,16 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from tests.acceptance.service import Service, running
+from serve_app.client.api import ApiClient
+from tests.acceptance.camera_raw import decoders
+from tests.acceptance.service import ANSWER_SECONDS, JOB_SECONDS, Service, running
 from tests.benchmarks.service_jobs import first_seconds
 from tests.pipelines.fetch_servers import Authority
 from tests.places import DEMO
 
 EXCERPT_SECONDS = 12.0
+EDGE = "test_edge.py"
+"""Stops replicas and fills the queue with nonsense, so the shared service is its last."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """First what has a service of its own, then what shares one: no two run at a time."""
+    ours = [place for place, item in enumerate(items) if _is_ours(item)]
+    for place, item in zip(ours, sorted((items[place] for place in ours), key=_turn), strict=True):
+        items[place] = item
+
+
+def _is_ours(item: pytest.Item) -> bool:
+    return item.path.is_relative_to(Path(__file__).parent)
+
+
+def _turn(item: pytest.Item) -> tuple[bool, bool]:
+    return item.path.name == EDGE, "service" in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +63,26 @@ def service(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> I
         VAS_SEGMENT_SECONDS="5",
         VAS_ALLOWED_NETWORKS='["127.0.0.0/8"]',
         VAS_WEBHOOK_CA_FILE=str(authority.folder / "authority.pem"),
+        VAS_RAW_DECODERS=decoders(folder),
+        VAS_MAX_ACTIVE_JOBS="100000",
+        VAS_ANSWER_TIMEOUT_SECONDS=str(ANSWER_SECONDS),
     ) as started:
         yield started
         for client in started.clients:
             client.close()
+
+
+@pytest.fixture(scope="session")
+def polled() -> list[dict[str, Any]]:
+    """What a client saw of ``demo_job`` while it waited."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def demo_job(service: Service, polled: list[dict[str, Any]]) -> str:
+    """The demo video, analysed once, undisturbed."""
+    job_id = service.submit(DEMO)
+    with ApiClient(service.base_url, service.api_key) as client:
+        job = client.wait(job_id, on_progress=polled.append, timeout_seconds=JOB_SECONDS)
+    assert job["state"] == "completed"
+    return job_id

@@ -26,6 +26,8 @@ from tests.places import PROJECT
 Result = TypeVar("Result")
 START_SECONDS = 150
 JOB_SECONDS = 300
+ANSWER_SECONDS = 8
+"""The patience of the proxy of the service that acceptance tests share."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from tests.acceptance.service import Service, wait_until
 from tests.places import DEMO
 from tests.storage.s3_server import everything_in
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.service, pytest.mark.long, pytest.mark.timeout(900)]
 
 WORKER = "127.0.0.3"
 SHARD = "Map("

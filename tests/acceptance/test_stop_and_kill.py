@@ -1,7 +1,8 @@
-"""SIGTERM in the middle of everything: work is handed over, and the next start goes on with it."""
+"""A stop in the middle of everything, and a kill: the next start goes on with the work."""
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
@@ -9,40 +10,89 @@ import httpx
 import psutil
 import pytest
 
+from serve_app import local_service
 from tests.acceptance.service import Service, running, wait_until
+from tests.benchmarks.service_jobs import first_seconds
+from tests.places import DEMO, PROJECT
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
 STOP_SECONDS = 60
+CLIP_SECONDS = 6.0
+SPOKEN = PROJECT / "tests" / "media" / "speech" / "one_voice.flac"
+SETTINGS = {
+    "VAS_SEGMENT_SECONDS": "3",
+    # So long the job of a killed service waits until it is taken up again.
+    "VAS_LEASE_SECONDS": "6",
+    "VAS_TRANSCRIBER_REPLICAS": "1",
+}
 TUS = {"Tus-Resumable": "1.0.0"}
 PATCH = TUS | {"Content-Type": "application/offset+octet-stream"}
 
 
-def test_a_stopped_service_hands_over_its_jobs_and_uploads(tmp_path: Path, excerpt: Path) -> None:
+def test_what_was_under_way_goes_on_after_a_stop_in_order_and_after_a_hard_kill(
+    tmp_path: Path,
+) -> None:
+    """Three starts on one folder: the first is stopped, the second killed, the third looks."""
     data = tmp_path / "data"
-    with running(data, tmp_path / "first.log", VAS_SEGMENT_SECONDS="5") as first:
-        undisturbed = first.submit(excerpt)
+    clip = first_seconds(DEMO, tmp_path / "clip.mp4", CLIP_SECONDS)
+    with running(data, tmp_path / "first.log", **SETTINGS) as first:
+        undisturbed = first.submit(clip)
         assert first.ended(undisturbed)["state"] == "completed"
         expected = first.results(undisturbed)
-        waiting, upload = half_an_upload(first, excerpt)
-        busy = [first.submit(excerpt) for _ in range(3)]
+        waiting, upload = half_an_upload(first, clip)
+        busy = [first.submit(clip) for _ in range(3)]
         wait_until(lambda: processing(first) == 2, 60, "two jobs run and one waits")
         family = first.processes()
         first.process.send_signal(signal.SIGTERM)
         assert first.process.wait(STOP_SECONDS) == 0
         gone = psutil.wait_procs(family, 15)
         assert gone[1] == [], "processes are left over"
-    with running(data, tmp_path / "second.log", VAS_SEGMENT_SECONDS="5") as second:
+    with running(data, tmp_path / "second.log", **SETTINGS) as second:
         service = Service(second.process, second.base_url, first.api_key, data, second.port)
         # Handed back, not lost: a stop in order is none of the three lives of a job.
         assert leases(service, busy) <= {0, 1}
-        rest_of_an_upload(service, upload, excerpt)
+        rest_of_an_upload(service, upload, clip)
         for job_id in (*busy, waiting):
             assert service.ended(job_id)["state"] == "completed"
             assert service.results(job_id) == expected
         held = service.query("SELECT sum(held_cents) FROM accounts")
         assert held == [(0,)]
         assert list((data / "objects").rglob(".tmp-*")) == []
+
+        assert haproxies(data)
+        orphans = second.processes() + haproxies(data)
+        interrupted = service.submit(SPOKEN)
+        second.process.kill()
+        second.process.wait(10)
+    with running(data, tmp_path / "third.log", **SETTINGS) as third:
+        assert [process for process in orphans if process.is_running()] == []
+        shows_its_jobs_to_us_alone(third, first.api_key, interrupted)
+        service = Service(third.process, third.base_url, first.api_key, data, third.port)
+        assert service.ended(interrupted)["state"] == "completed"
+        leftover = third.processes()
+    assert third.process.returncode == 0
+    wait_until(lambda: not any(p.is_running() for p in leftover), 15, f"still there: {leftover}")
+    assert not (data / "run.json").exists()
+
+
+def shows_its_jobs_to_us_alone(service: Service, key: str, job_id: str) -> None:
+    answer = httpx.get(
+        f"{service.base_url}/jobs/{job_id}", headers={"X-API-Key": key}, trust_env=False
+    )
+    assert answer.status_code == 200
+    # Every answer carries one request id, ours, and the side doors are not open to the world.
+    assert len(answer.headers.get_list("x-request-id")) == 1
+    assert answer.headers["x-request-id"] == answer.json()["requestId"]
+    for process in haproxies(service.data):
+        for connection in process.net_connections(kind="tcp"):
+            assert connection.laddr.ip == "127.0.0.1"
+
+
+def haproxies(data: Path) -> list[psutil.Process]:
+    """HAProxy processes below this service, or left by it."""
+    record = json.loads((data / "run.json").read_text())
+    return local_service._proxies(Path(record["run_dir"]))
 
 
 def half_an_upload(service: Service, clip: Path) -> tuple[str, str]:
