@@ -214,6 +214,7 @@ def test_a_new_runner_cuts_and_joins_nothing_again(clips: dict[str, Path], tmp_p
     assert again == written
 
 
+@pytest.mark.long
 @pytest.mark.shared_media
 def test_three_real_clips_keep_their_checked_cuts(ray_session: None, tmp_path: Path) -> None:
     """Of 640 x 272 at 25, 1280 x 720 at 24 and 640 x 360 at 25 frames a second; H.264 and VP8."""
