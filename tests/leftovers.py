@@ -1,8 +1,9 @@
 """A run of the tests leaves nothing behind: a check at its end, and a temporary folder of its own.
 
-Everything that the run starts inherits the folder as ``TMPDIR``. What a process has open, where it
-works, and its command line name it too, or name pytest's folder: so the processes of other runs
-on the same machine are told apart.
+Everything that the run starts inherits the folder as ``TMPDIR``, and pytest's own folders lie below
+it. What a process has open, where it works, and its command line name it too: so the processes of
+other runs on the same machine are told apart. Nor do other runs change who may enter the folder: in
+its usual place pytest does so at each start, and takes databases from under servers of other users.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import string
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +23,11 @@ import pytest
 
 LONGEST_PATH = 8
 """Of a temporary folder below which a service can keep the sockets of its proxy; see there."""
+OF_PYTEST = "pytest"
+"""Folders of single tests; those of failed ones stay where they are for a day."""
+KEPT = "kept"
+"""In the folder of a run that failed."""
+KEPT_SECONDS = 86_400
 PATIENCE_SECONDS = 20.0
 """Ray's processes end some seconds after the one that they were started for."""
 SHARED = {".lockfile", "ray", "torchinductor_root"}
@@ -35,10 +42,13 @@ class Leftovers:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._usual = tempfile.gettempdir()
-        self.folder = _new_folder(self._usual)
+        self._has_failed = True
+        place = _place(self._usual)
+        _remove_kept(place)
+        self.folder = _new_folder(place)
         os.environ["TMPDIR"] = tempfile.tempdir = str(self.folder)
-        # pytest removes its folders itself: those of a run that passed at once, others in time.
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", self._usual)
+        if config.option.basetemp is None:
+            config.option.basetemp = str(self.folder / OF_PYTEST)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
@@ -47,13 +57,21 @@ class Leftovers:
         if left := self.left():
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
             self._report(left)
+        self._has_failed = bool(session.testsfailed) or bool(left)
         return found
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        """The folder goes whatever became of the run."""
+        """The folder goes, but for what failed tests left in theirs."""
         tempfile.tempdir = os.environ["TMPDIR"] = self._usual
-        shutil.rmtree(self.folder, ignore_errors=True)
+        keeps = self._has_failed and (self.folder / OF_PYTEST).is_dir()
+        for path in self.folder.iterdir():
+            if not (keeps and path.name == OF_PYTEST):
+                shutil.rmtree(path, ignore_errors=True)
+        if keeps:
+            (self.folder / KEPT).touch()
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def left(self) -> list[str]:
         """Sentences on what is left; processes among it are ended."""
@@ -68,7 +86,7 @@ class Leftovers:
         return sentences + [
             f"in the temporary folder: {path.relative_to(self.folder)}"
             for name in sorted(path.name for path in self.folder.iterdir())
-            if name not in SHARED
+            if name not in {*SHARED, OF_PYTEST}
             for path in (self.folder / name, *sorted((self.folder / name).glob("*")))
         ]
 
@@ -104,9 +122,25 @@ class Leftovers:
         reporter.stats.setdefault("error", []).append(report)
 
 
-def _new_folder(above: str) -> Path:
-    """A folder with the shortest of names, in the usual place where that is short enough."""
-    place = above if len(above) <= LONGEST_PATH - 4 else "/tmp"  # noqa: S108
+def _place(usual: str) -> str:
+    """The usual place of temporary files where its path is short enough."""
+    return usual if len(usual) <= LONGEST_PATH - 4 else "/tmp"  # noqa: S108
+
+
+def _remove_kept(place: str) -> None:
+    """What is kept of failed runs, a day after."""
+    for mark in Path(place).glob(f"*/{KEPT}"):
+        with contextlib.suppress(OSError):
+            if mark.stat().st_mtime < time.time() - KEPT_SECONDS and _is_name(mark.parent.name):
+                shutil.rmtree(mark.parent, ignore_errors=True)
+
+
+def _is_name(name: str) -> bool:
+    return len(name) < LONGEST_PATH and set(name) <= set(string.hexdigits)
+
+
+def _new_folder(place: str) -> Path:
+    """A folder with the shortest of names."""
     for _ in range(1000):
         folder = Path(place) / secrets.token_hex(2)[: LONGEST_PATH - len(place) - 1]
         with contextlib.suppress(FileExistsError):

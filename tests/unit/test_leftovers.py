@@ -14,7 +14,10 @@ from tests.places import PROJECT
 
 CONFTEST = """
 import os
+from tests import leftovers
 from tests.leftovers import Leftovers
+
+leftovers.PATIENCE_SECONDS = 3.0
 
 def pytest_configure(config):
     if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -52,7 +55,8 @@ def run(folder: Path, test: str, *options: str) -> subprocess.CompletedProcess[s
     environment = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
     environment |= {"PYTHONPATH": str(PROJECT), "TMPDIR": str(folder)}
     command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(folder)]
-    command += ["-p", "no:cacheprovider", *options, str(folder)]
+    command += ["-p", "no:cacheprovider", "--basetemp", str(folder / "base"), *options]
+    command += [str(folder / "test_it.py")]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
