@@ -34,7 +34,7 @@ def test_camera_raw_is_decoded_by_its_command_and_charged_by_its_tier(
         (tmp_path / name).write_bytes(content)
         jobs[name] = ended(service, tmp_path / name)
         assert jobs[name]["tier"] == "raw"
-        assert (jobs[name]["error"] or {"code": None})["code"] == code
+        assert (jobs[name].get("error") or {"code": None})["code"] == code
     address = f"{service.base_url}/pricing/estimate?durationSeconds={DECODED_SECONDS:.0f}&tier=raw"
     estimate = httpx.get(address, trust_env=False).json()["data"]
     whole = jobs["clip.r3d"]
