@@ -244,6 +244,7 @@ def test_real_media(service: Service, name: str, scenes: int | None, words: bool
             assert job["stages"]["transcript"]["reason"] == "no_audio"
 
 
+@pytest.mark.long
 def test_the_quickstart_notebook_runs(
     service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,6 +82,7 @@ def test_thresholds_are_tuned_on_programmes_with_known_cuts(
     assert len(pictures(notebook)) >= 5
 
 
+@pytest.mark.long
 def test_transcription_backends_stand_side_by_side(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

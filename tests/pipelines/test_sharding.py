@@ -72,7 +72,7 @@ def analyse(folder: Path, video: Path, segment_seconds: float) -> dict[str, Any]
 @pytest.mark.parametrize(
     ("length", "pieces", "segments", "scenes"),
     [
-        pytest.param(BEGINNING_SECONDS, ("5 s",), 3, 3, id="beginning"),
+        pytest.param(BEGINNING_SECONDS, ("5 s",), 2, 3, id="beginning"),
         pytest.param(60.0, ("5 s", "20 s"), 4, 7, id="whole", marks=pytest.mark.long),
     ],
 )
