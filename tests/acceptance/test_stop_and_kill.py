@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from serve_app import local_service
+from storage.database import embedded_postgres
 from tests.acceptance.service import Service, running, wait_until
 from tests.benchmarks.service_jobs import first_seconds
 from tests.places import DEMO, PROJECT
@@ -30,6 +31,7 @@ TUS = {"Tus-Resumable": "1.0.0"}
 PATCH = TUS | {"Content-Type": "application/offset+octet-stream"}
 
 
+@pytest.mark.long
 def test_what_was_under_way_goes_on_after_a_stop_in_order_and_after_a_hard_kill(
     tmp_path: Path,
 ) -> None:
@@ -91,6 +93,39 @@ def haproxies(data: Path) -> list[psutil.Process]:
     """HAProxy processes below this service, or left by it."""
     record = json.loads((data / "run.json").read_text())
     return local_service._proxies(Path(record["run_dir"]))
+
+
+def test_after_a_hard_kill_work_goes_on_and_a_stop_hands_it_over(tmp_path: Path) -> None:
+    """Two starts on one folder: the first is killed, the second stopped in order."""
+    data = tmp_path / "data"
+    clip = first_seconds(DEMO, tmp_path / "clip.mp4", CLIP_SECONDS)
+    with running(data, tmp_path / "first.log", **SETTINGS) as first:
+        waiting, upload = half_an_upload(first, clip)
+        interrupted = first.submit(clip)
+        wait_until(lambda: processing(first) == 1, 60, "the job runs")
+        assert haproxies(data)
+        orphans = first.processes() + haproxies(data)
+        first.process.kill()
+        first.process.wait(10)
+    with running(data, tmp_path / "second.log", **SETTINGS) as second:
+        assert [process for process in orphans if process.is_running()] == []
+        shows_its_jobs_to_us_alone(second, first.api_key, interrupted)
+        service = Service(second.process, second.base_url, first.api_key, data, second.port)
+        rest_of_an_upload(service, upload, clip)
+        for job_id in (interrupted, waiting):
+            assert service.ended(job_id)["state"] == "completed"
+        assert service.results(interrupted) == service.results(waiting)
+        busy = [service.submit(clip) for _ in range(3)]
+        wait_until(lambda: processing(service) == 2, 60, "two jobs run and one waits")
+        family = second.processes()
+        second.process.send_signal(signal.SIGTERM)
+        assert second.process.wait(STOP_SECONDS) == 0
+        assert psutil.wait_procs(family, 15)[1] == [], "processes are left over"
+    assert not (data / "run.json").exists()
+    with embedded_postgres(data / "postgres"):
+        # Handed back, not lost: a stop in order is none of the three lives of a job.
+        assert leases(service, busy) == {0}
+        assert service.query("SELECT count(*) FROM stages WHERE status = 'running'") == [(0,)]
 
 
 def half_an_upload(service: Service, clip: Path) -> tuple[str, str]:
