@@ -10,11 +10,15 @@ PORT ?= 8000
 SECONDS ?= 3600
 SEED ?= 8
 WORKERS ?= 2
+CHAOS_SECONDS ?= 600
+# Every process of a run imports the project, so what one has compiled is kept for the others.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) \
+	--dist loadfile --no-loadscope-reorder
 
 export UV_LINK_MODE ?= hardlink
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test chaos lint format setup setup-dev lock clean
+.PHONY: help run serve test test-all chaos lint format setup setup-dev lock clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,8 +29,12 @@ run: setup  ## Analyse VIDEO (default: the demo) through the public API; results
 serve: setup  ## Keep the service running on PORT (default 8000), data in DATA
 	$(BIN)/vas serve --port $(PORT) --data "$(DATA)"
 
-test: setup-dev  ## Run the whole test suite, WORKERS files at a time
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+test: setup-dev  ## Run the test suite of a pull request, WORKERS files at a time
+	$(PYTEST) $(PYTEST_ARGS)
+
+test-all: setup-dev  ## Run every test, those that take long too, then CHAOS_SECONDS of chaos
+	$(PYTEST) --long $(PYTEST_ARGS)
+	VAS_CHAOS_SECONDS=$(CHAOS_SECONDS) $(PYTEST) -n 0 tests/acceptance/chaos/test_chaos.py
 
 chaos: setup-dev  ## Break a running service for SECONDS (default an hour) by SEED, and judge it
 	$(BIN)/python -m tests.acceptance.chaos --seconds $(SECONDS) --seed $(SEED)

@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-from storage.database import Database, embedded_postgres, migrate
+from storage.database import Database
+from tests.databases import fresh_database, server_with_template
+from tests.examples import EVERY_EXAMPLE, FEWER_EXAMPLES
+from tests.leftovers import Leftovers
+from tests.places import SHARED_MEDIA
 
-PROJECT = Path(__file__).resolve().parent.parent
-SHARED_MEDIA = PROJECT.parent / "shared" / "media"
 WHOLE_SERVICE = "tests/acceptance/"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that use the collection of real media skip, with the reason, where it is absent."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--long`` is the difference between ``make test`` and ``make test-all``."""
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="also run tests marked long, and generated examples in full number",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Whoever starts the run looks at its end for what was left behind."""
+    settings.load_profile(EVERY_EXAMPLE if config.getoption("--long") else FEWER_EXAMPLES)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(Leftovers(config))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long tests need ``--long``; those that use the collection of real media need it there."""
+    if not config.getoption("--long"):
+        long = [item for item in items if "long" in item.keywords]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if "long" not in item.keywords]
     if SHARED_MEDIA.is_dir():
         return
     skip = pytest.mark.skip(reason="the collection of real media is not beside the project")
@@ -56,22 +76,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 @pytest.fixture(scope="session")
 def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server whose database ``template`` is migrated."""
-    with embedded_postgres(tmp_path_factory.mktemp("postgres") / "pg") as url:
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("CREATE DATABASE template_vas")
-        migrate(url.replace("/postgres?", "/template_vas?"))
+    """A server for all tests of this process; see ``fresh_database`` for what to use of it."""
+    with server_with_template(tmp_path_factory.mktemp("postgres") / "pg") as url:
         yield url
 
 
 @pytest.fixture
 def database_url(postgres_url: str) -> Iterator[str]:
     """A fresh, migrated database of this test's own."""
-    name = f"test_{uuid.uuid4().hex}"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template_vas')
-        yield postgres_url.replace("/postgres?", f"/{name}?")
-        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    with fresh_database(postgres_url) as url:
+        yield url
 
 
 @pytest.fixture

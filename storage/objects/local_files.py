@@ -12,12 +12,17 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
+
+Made = TypeVar("Made")
 
 _ABANDONED_SECONDS = 60
 """Between the making of a file and its lock lie microseconds, not this."""
+
+_TRIES = 100
+"""The shared folder may be removed, empty, before something was made in it: then once more."""
 
 _LOCK = "lock"
 """In a folder, beside what its user sees."""
@@ -26,9 +31,7 @@ _LOCK = "lock"
 @contextlib.contextmanager
 def temporary_file() -> Iterator[tuple[Path, BinaryIO]]:
     """A file of this block's own, empty and open for writing; removed when the block ends."""
-    folder = _folder()
-    remove_abandoned(folder)
-    descriptor, name = tempfile.mkstemp(prefix="object-", dir=folder)
+    descriptor, name = _in_shared_folder(lambda above: tempfile.mkstemp("", "object-", above))
     path = Path(name)
     with os.fdopen(descriptor, "wb") as stream:
         try:
@@ -36,25 +39,52 @@ def temporary_file() -> Iterator[tuple[Path, BinaryIO]]:
             yield path, stream
         finally:
             path.unlink(missing_ok=True)
+            _remove_if_empty(path.parent)
 
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """A folder of this block's own, empty; removed when the block ends. None: the system's."""
-    above = _folder() if parent is None else parent
-    above.mkdir(parents=True, exist_ok=True)
-    remove_abandoned(above)
-    with (
-        tempfile.TemporaryDirectory(prefix=prefix, dir=above) as name,
-        (Path(name) / _LOCK).open("wb") as lock,
-    ):
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        folder = Path(name).resolve() / "work"
-        folder.mkdir()
-        yield folder
+
+    def made(above: Path) -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory(prefix=prefix, dir=above)
+
+    if parent is None:
+        own = _in_shared_folder(made)
+    else:
+        parent.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(parent)
+        own = made(parent)
+    try:
+        with own as name, (Path(name) / _LOCK).open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            folder = Path(name).resolve() / "work"
+            folder.mkdir()
+            yield folder
+    finally:
+        if parent is None:
+            _remove_if_empty(Path(own.name).parent)
 
 
-def _folder() -> Path:
+def _in_shared_folder(make: Callable[[Path], Made]) -> Made:
+    """What ``make`` makes in the user's folder, which whoever is the last to leave it removes."""
+    for attempt in range(1, _TRIES + 1):
+        try:
+            folder = _shared_folder()
+            remove_abandoned(folder)
+            return make(folder)
+        except FileNotFoundError:
+            if attempt == _TRIES:
+                raise
+    raise AssertionError
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # others are in it, or have removed it
+        folder.rmdir()
+
+
+def _shared_folder() -> Path:
     """One a user, so that nobody else can put files where ours are expected."""
     folder = Path(tempfile.gettempdir()) / f"vas-objects-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

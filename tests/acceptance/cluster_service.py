@@ -20,9 +20,9 @@ from serve_app.cli.accounts import ensure_demo_account, in_transaction
 from serve_app.deployment.local import free_port
 from serve_app.settings import Settings
 from storage.objects.s3 import S3Store
-from tests.acceptance.conftest import Service, wait_until
 from tests.acceptance.ray_nodes import PROGRAMS, START_SECONDS, RayNode, ray_node
-from tests.conftest import PROJECT
+from tests.acceptance.service import Service, wait_until
+from tests.places import PROJECT
 from tests.storage.s3_server import fresh_store, s3_process
 from tests.storage.tcp_postgres import tcp_postgres
 

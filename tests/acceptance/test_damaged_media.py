@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
-import sys
+import shutil
 import tempfile
 import threading
 import time
@@ -25,8 +24,8 @@ import httpx
 import pytest
 
 from serve_app.client.api import ApiClient, ApiError
-from tests.acceptance.conftest import Service, running
-from tests.conftest import SHARED_MEDIA
+from tests.acceptance.camera_raw import RAW, decoders
+from tests.acceptance.service import Service, running
 from tests.pipelines.damaged_media import (
     BOMBS,
     DamagedFile,
@@ -36,6 +35,7 @@ from tests.pipelines.damaged_media import (
     tag_bombs,
 )
 from tests.pipelines.format_samples import STANDARD, write_sample
+from tests.places import SHARED_MEDIA
 
 EVERYTHING = os.environ.get("VAS_DAMAGED_MEDIA") == "all"
 COUNT = int(os.environ.get("VAS_DAMAGED_COUNT", "60"))
@@ -63,21 +63,9 @@ UNREADABLE = {
 HARMLESS_BOMBS = {"chapters.mkv", "packets.mka"}
 """Bombs that are media all the same."""
 
-DECODER = """
-import shutil, sys
-source, target, film = sys.argv[1:]
-if b"broken" in open(source, "rb").read():
-    sys.exit(3)
-shutil.copyfile(film, target)
-"""
-RAW = {
-    "clip.r3d": (b"\0\0\0\x40RED2" + bytes(5000), None),
-    "broken.R3D": (b"broken", "INGEST_FAILED"),
-}
-"""Camera RAW files, and what becomes of their jobs: None completes."""
-
 pytestmark = [
     pytest.mark.service,
+    pytest.mark.long,
     pytest.mark.timeout(3_400 if EVERYTHING else 900),
 ]
 
@@ -165,9 +153,11 @@ def everything(folder: Path) -> list[DamagedFile]:
 
 
 @pytest.fixture(scope="module")
-def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def temporary() -> Iterator[Path]:
     """Where the service is told to put its temporary files. Sockets need short paths."""
-    return Path(tempfile.mkdtemp(prefix="vas-damaged-"))
+    folder = Path(tempfile.mkdtemp(prefix="vas-damaged-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
@@ -176,11 +166,8 @@ def run(
 ) -> Iterator[Run]:
     """Every file as a job, several at a time; the report is printed."""
     folder = tmp_path_factory.mktemp("service")
-    film = write_sample(folder, STANDARD[0])
-    (folder / "decoder.py").write_text(DECODER)
-    words = [sys.executable, str(folder / "decoder.py"), "{input}", "{output}", str(film)]
     settings = {
-        "VAS_RAW_DECODERS": json.dumps({"r3d": shlex.join(words)}),
+        "VAS_RAW_DECODERS": decoders(folder),
         "VAS_SEGMENT_SECONDS": "5",
         "VAS_SOURCE_RETENTION_SECONDS": "1",
         # What grows with the load shrinks again: that would look like a death.

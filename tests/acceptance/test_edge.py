@@ -9,7 +9,6 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,9 +20,15 @@ from hypothesis import settings
 
 from serve_app.api.rate_limits import LIMITS, Bucket
 from serve_app.errors import CATALOGUE, ErrorCode
-from tests.acceptance.conftest import Service, running, wait_until
-from tests.api.test_concurrent_clients import wait_for_a_fresh_minute
-from tests.contract.document_cases import BOUNDS, SCHEMA, Visitors, call_operation, run_sequences
+from tests.acceptance.service import Service, wait_until
+from tests.api.running_api import wait_for_a_fresh_minute
+from tests.contract.document_cases import (
+    BOUNDS,
+    SECOND_LOOK,
+    Visitors,
+    call_operation,
+    run_sequences,
+)
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
@@ -33,24 +38,11 @@ EXAMPLES = int(os.environ.get("VAS_SCHEMATHESIS_EXAMPLES", "1"))
 
 
 @pytest.fixture(scope="module")
-def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service of its own: its replicas are stopped, and its queue is full of nonsense."""
-    folder = tmp_path_factory.mktemp("edge")
-    environment = {
-        "VAS_MAX_ACTIVE_JOBS": "100000",
-        "VAS_ALLOWED_NETWORKS": '["127.0.0.0/8"]',
-        "VAS_ANSWER_TIMEOUT_SECONDS": "5",
-    }
-    with running(folder / "data", folder / "service.log", **environment) as started:
-        yield started
+def visitors(service: Service) -> Visitors:
+    return Visitors(service)
 
 
-@pytest.fixture(scope="module")
-def visitors(edge: Service) -> Visitors:
-    return Visitors(edge)
-
-
-@SCHEMA.parametrize()
+@SECOND_LOOK.parametrize()
 @settings(BOUNDS, max_examples=EXAMPLES)
 def test_operation_through_serve(case: schemathesis.Case[Any], visitors: Visitors) -> None:
     call_operation(case, visitors)
@@ -61,11 +53,11 @@ def test_sequences_along_the_links_through_serve(visitors: Visitors) -> None:
 
 
 def test_keyless_requests_are_counted_by_the_address_that_the_proxy_passes_on(
-    edge: Service,
+    service: Service,
 ) -> None:
     """The proxy adds its own hop; what stands left of a stranger's address is not believed."""
     wait_for_a_fresh_minute(30)
-    with httpx.Client(base_url=edge.base_url, trust_env=False) as client:
+    with httpx.Client(base_url=service.base_url, trust_env=False) as client:
 
         def remaining(forwarded: str | None) -> int:
             headers = {} if forwarded is None else {"X-Forwarded-For": forwarded}
@@ -81,16 +73,16 @@ def test_keyless_requests_are_counted_by_the_address_that_the_proxy_passes_on(
         assert remaining(None) == local - 1
 
 
-def test_reads_under_way_survive_the_loss_of_a_replica(edge: Service) -> None:
+def test_reads_under_way_survive_the_loss_of_a_replica(service: Service) -> None:
     """Many reads around a hard kill: each is answered, by the new replica or by 503."""
-    victim = edge.replica("Api")
+    victim = service.replica("Api")
     killed = threading.Event()
 
     def read(_: int) -> list[int]:
         with httpx.Client(trust_env=False, timeout=60) as client:
-            statuses = [client.get(f"{edge.root}/health").status_code for _ in range(20)]
+            statuses = [client.get(f"{service.root}/health").status_code for _ in range(20)]
             killed.wait(30)
-            return statuses + [client.get(f"{edge.root}/health").status_code for _ in range(20)]
+            return statuses + [client.get(f"{service.root}/health").status_code for _ in range(20)]
 
     with ThreadPoolExecutor(8) as pool:
         running_reads = [pool.submit(read, number) for number in range(8)]
@@ -99,19 +91,19 @@ def test_reads_under_way_survive_the_loss_of_a_replica(edge: Service) -> None:
         statuses = [status for reads in running_reads for status in reads.result(120)]
     assert len(statuses) == 8 * 40
     assert set(statuses) <= {200, 503}
-    wait_until(lambda: edge.replica("Api").pid != victim.pid, 60, "a new replica runs")
+    wait_until(lambda: service.replica("Api").pid != victim.pid, 60, "a new replica runs")
 
 
-def test_the_loss_of_the_controller_is_no_loss_of_the_service(edge: Service) -> None:
+def test_the_loss_of_the_controller_is_no_loss_of_the_service(service: Service) -> None:
     """A new one knows of no replica at first, and so did the proxy, which then said 404."""
-    victim, seen = edge.titled("ServeController"), []
+    victim, seen = service.titled("ServeController"), []
 
     with httpx.Client(trust_env=False, timeout=60) as client:
 
         def replaced() -> bool:
-            seen.append(client.get(f"{edge.root}/health").status_code)
+            seen.append(client.get(f"{service.root}/health").status_code)
             with contextlib.suppress(AssertionError):
-                return edge.titled("ServeController").pid != victim.pid
+                return service.titled("ServeController").pid != victim.pid
             return False
 
         victim.kill()
@@ -126,29 +118,29 @@ def test_the_loss_of_the_controller_is_no_loss_of_the_service(edge: Service) -> 
     assert seen[-1] == 200
 
 
-def test_while_no_replica_can_answer_the_proxy_says_so_in_the_envelope(edge: Service) -> None:
+def test_while_no_replica_can_answer_the_proxy_says_so_in_the_envelope(service: Service) -> None:
     """The API's replica is stopped, so the proxy must answer by itself."""
-    replica = edge.replica("Api")
+    replica = service.replica("Api")
     with contextlib.closing(httpx.Client(trust_env=False, timeout=60)) as client:
         replica.suspend()
         try:
-            answer = client.get(f"{edge.base_url}/jobs/{uuid.uuid4()}")
+            answer = client.get(f"{service.base_url}/jobs/{uuid.uuid4()}")
         finally:
             with contextlib.suppress(psutil.NoSuchProcess):
                 replica.resume()
         assert answer.status_code == 503
-        assert_unavailable(answer, edge)
+        assert_unavailable(answer, service)
         wait_until(
-            lambda: client.get(f"{edge.root}/health").status_code == 200,
+            lambda: client.get(f"{service.root}/health").status_code == 200,
             60,
             "the service answers again",
         )
 
 
-def assert_unavailable(answer: httpx.Response, edge: Service) -> None:
+def assert_unavailable(answer: httpx.Response, service: Service) -> None:
     body = json.loads(answer.text)
     rule = CATALOGUE[ErrorCode.SERVICE_UNAVAILABLE]
     assert body["code"] == "SERVICE_UNAVAILABLE"
-    assert body["docUrl"] == f"{edge.root}/docs/errors#SERVICE_UNAVAILABLE"
+    assert body["docUrl"] == f"{service.root}/docs/errors#SERVICE_UNAVAILABLE"
     assert body["requestId"] == answer.headers["X-Request-Id"]
     assert answer.headers["Retry-After"] == str(rule.retry_after_seconds)

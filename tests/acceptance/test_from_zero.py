@@ -1,13 +1,12 @@
 """The node types of cluster.yaml under Ray's autoscaler: a job brings a node, and it goes again.
 
 Ray's provider for tests starts real raylets on this machine in place of machines of a cloud.
-Takes minutes on two cores, so it runs where VAS_TEST_AUTOSCALER=1 asks for it.
+Takes minutes on two cores.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,10 @@ from ray.autoscaler._private.util import prepare_config
 
 from serve_app.deployment.local import free_port
 from tests.acceptance.cluster_service import HEAD, head_node, wait_for
-from tests.acceptance.conftest import DEMO
 from tests.acceptance.ray_nodes import START_SECONDS
-from tests.conftest import PROJECT
+from tests.places import DEMO, PROJECT
 
-pytestmark = [
-    pytest.mark.service,
-    pytest.mark.timeout(560),
-    pytest.mark.skipif(
-        os.environ.get("VAS_TEST_AUTOSCALER") != "1", reason="VAS_TEST_AUTOSCALER=1 runs it"
-    ),
-]
+pytestmark = [pytest.mark.service, pytest.mark.long, pytest.mark.timeout(560)]
 
 IDLE_SECONDS = 15
 MOST_OF_A_RESOURCE = 2

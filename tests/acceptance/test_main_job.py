@@ -17,31 +17,15 @@ import httpx
 import pytest
 from PIL import Image
 
-from serve_app.client.api import ApiClient, ApiError
-from tests.acceptance.conftest import DEMO, JOB_SECONDS, Service, wait_until
-from tests.conftest import PROJECT, SHARED_MEDIA
+from serve_app.client.api import ApiError
+from tests.acceptance.service import Service, wait_until
+from tests.places import DEMO, PROJECT, SHARED_MEDIA
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
 TRUTH = json.loads((PROJECT / "tests" / "media" / "demo.truth.json").read_text())
 CUT_TOLERANCE_SECONDS = 0.081
 """Two frames at 25 a second, and the rounding of times."""
-
-
-@pytest.fixture(scope="module")
-def polled() -> list[dict[str, Any]]:
-    """What a client saw of ``demo_job`` while it waited."""
-    return []
-
-
-@pytest.fixture(scope="module")
-def demo_job(service: Service, polled: list[dict[str, Any]]) -> str:
-    """The demo video, analysed once, undisturbed."""
-    job_id = service.submit(DEMO)
-    with ApiClient(service.base_url, service.api_key) as client:
-        job = client.wait(job_id, on_progress=polled.append, timeout_seconds=JOB_SECONDS)
-    assert job["state"] == "completed"
-    return job_id
 
 
 def test_progress_moves_and_never_goes_back(demo_job: str, polled: list[dict[str, Any]]) -> None:
@@ -243,9 +227,9 @@ def test_audio_only_media_skip_vision(service: Service) -> None:
 @pytest.mark.parametrize(
     ("name", "scenes", "words"),
     [
-        ("cuts/narrated-cuts-a.mp4", 6, True),
+        pytest.param("cuts/narrated-cuts-a.mp4", 6, True, marks=pytest.mark.long),
         ("cuts/bikes.mp4", 6, False),
-        ("speech/jfk.wav", None, True),
+        pytest.param("speech/jfk.wav", None, True, marks=pytest.mark.long),
     ],
 )
 def test_real_media(service: Service, name: str, scenes: int | None, words: bool) -> None:
@@ -260,6 +244,7 @@ def test_real_media(service: Service, name: str, scenes: int | None, words: bool
             assert job["stages"]["transcript"]["reason"] == "no_audio"
 
 
+@pytest.mark.long
 def test_the_quickstart_notebook_runs(
     service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 What such weights say is noise, so what is looked at is what noise must not touch:
 the cuts, the order and bounds of words, the schema of descriptions, the policy.
+A small example, without a service, is ``tests/pipelines/test_neural_chain.py``.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import pytest
 
 from models.contracts import ShotAngle, ShotType
 from models.provider import DEPLOYMENT_NAMES
-from tests.acceptance.conftest import DEMO, Service, running
-from tests.conftest import PROJECT
+from tests.acceptance.service import Service, running
 from tests.models.tiny_folder import fill_models_folder
+from tests.places import DEMO, PROJECT
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.service, pytest.mark.long, pytest.mark.timeout(900)]
 
 TRUTH = json.loads((PROJECT / "tests" / "media" / "demo.truth.json").read_text())
 TWO_FRAMES_SECONDS = 0.081

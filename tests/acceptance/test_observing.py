@@ -28,7 +28,7 @@ from serve_app.observability.metrics import (
     UPLOADS_UNDER_WAY,
     WEBHOOKS_OPEN,
 )
-from tests.acceptance.conftest import DEMO, Service, wait_until
+from tests.acceptance.service import Service, wait_until
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
@@ -56,14 +56,6 @@ def total(service: Service, name: str, *labels: str) -> float:
     )
 
 
-@pytest.fixture(scope="module")
-def job_id(service: Service) -> str:
-    """A job of the demo video that has completed."""
-    identifier = service.submit(DEMO)
-    assert service.ended(identifier)["state"] == "completed"
-    return identifier
-
-
 def test_load_balancers_need_no_key(service: Service) -> None:
     assert get(f"{service.root}/healthz").json() == {"status": "alive"}
     answer = get(f"{service.root}/readyz")
@@ -89,12 +81,12 @@ def test_load_balancers_need_no_key(service: Service) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_job_shows_in_the_metrics(
-    service: Service, job_id: str, name: str, labels: tuple[str, ...], least: float
+    service: Service, demo_job: str, name: str, labels: tuple[str, ...], least: float
 ) -> None:
     wait_until(
         lambda: total(service, name, *labels) >= least,
         SCRAPED_SECONDS,
-        f"{name} {labels} of {job_id}",
+        f"{name} {labels} of {demo_job}",
     )
 
 
@@ -104,20 +96,20 @@ def test_a_job_shows_in_the_metrics(
     ids=lambda metric: metric.name,
 )
 def test_levels_are_there_also_where_they_are_zero(
-    service: Service, job_id: str, metric: Any
+    service: Service, demo_job: str, metric: Any
 ) -> None:
     [series] = metric.series
     wait_until(
         lambda: any(name == series for name, _, _ in scrape(service)),
         SCRAPED_SECONDS,
-        f"{series} after {job_id}",
+        f"{series} after {demo_job}",
     )
 
 
-def test_nothing_is_exported_that_the_table_does_not_name(service: Service, job_id: str) -> None:
+def test_nothing_is_exported_that_the_table_does_not_name(service: Service, demo_job: str) -> None:
     known = {name for metric in CATALOGUE for name in metric.series}
     found = {name for name, _, _ in scrape(service)}
-    assert found <= known, job_id
+    assert found <= known, demo_job
 
 
 def listeners(service: Service) -> Iterator[tuple[str, int]]:
@@ -137,11 +129,11 @@ def test_the_metrics_are_for_this_machine_only(service: Service) -> None:
 
 
 def test_the_log_tells_of_the_job_in_json_and_knows_no_secret(
-    service: Service, job_id: str
+    service: Service, demo_job: str
 ) -> None:
     text = (service.data / "logs" / LOG_NAME).read_text()
     lines = [json.loads(line) for line in text.splitlines()]
-    about = [line for line in lines if line.get("jobId") == job_id]
+    about = [line for line in lines if line.get("jobId") == demo_job]
     said = " ".join(line["message"] for line in about)
     for stage in ("ingest", "vision", "transcript"):
         assert f"{stage} completed in" in said

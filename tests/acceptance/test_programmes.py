@@ -15,11 +15,11 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.acceptance.conftest import DEMO, Service
-from tests.conftest import PROJECT
+from tests.acceptance.service import Service
 from tests.media.two_recorders import close_microphone, recorded
 from tests.pipelines.media_builders import still_shot
 from tests.pipelines.sound_material import Pcm, shot, write_footage, write_wav
+from tests.places import DEMO, PROJECT
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 

@@ -1,4 +1,4 @@
-"""Starting on a used port, after a hard kill, and stopping in order."""
+"""Starts that fail, are killed, or meet what an earlier one left."""
 
 from __future__ import annotations
 
@@ -8,25 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 
 from serve_app.deployment import local as local_service
 from serve_app.deployment.local import ServiceStartError
-from tests.acceptance.conftest import Service, running, wait_until
-from tests.conftest import PROJECT
+from storage.database import embedded_postgres
+from tests.acceptance.service import wait_until
+from tests.places import PROJECT
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
-
-LEASE = {"VAS_LEASE_SECONDS": "6"}
-"""So long the job of a killed service waits until it is taken up again."""
-
-
-def haproxies(data: Path) -> list[psutil.Process]:
-    """HAProxy processes below this service, or left by it."""
-    record = json.loads((data / "run.json").read_text())
-    return local_service._proxies(Path(record["run_dir"]))
 
 
 def test_a_port_in_use_is_said_in_a_sentence(tmp_path: Path) -> None:
@@ -99,36 +90,6 @@ def test_a_start_that_was_killed_leaves_word_of_what_it_had_begun(tmp_path: Path
     local_service._clear_earlier_run(data)
     assert local_service._processes_of(run_dir) == []
     assert not run_dir.exists()
-
-
-def test_after_a_hard_kill_the_next_start_clears_the_way_and_keeps_the_data(
-    tmp_path: Path,
-) -> None:
-    data = tmp_path / "data"
-    with running(data, tmp_path / "first.log", **LEASE) as first:
-        assert haproxies(data)
-        orphans = first.processes() + haproxies(data)
-        job_id = first.submit(PROJECT / "tests" / "media" / "speech" / "one_voice.flac")
-        first.process.kill()
-        first.process.wait(10)
-    with running(data, tmp_path / "second.log", **LEASE) as second:
-        assert [process for process in orphans if process.is_running()] == []
-        answer = httpx.get(
-            f"{second.base_url}/jobs/{job_id}",
-            headers={"X-API-Key": first.api_key},
-            trust_env=False,
-        )
-        assert answer.status_code == 200
-        # Every answer carries one request id, ours, and the side doors are not open to the world.
-        assert len(answer.headers.get_list("x-request-id")) == 1
-        assert answer.headers["x-request-id"] == answer.json()["requestId"]
-        for process in haproxies(data):
-            for connection in process.net_connections(kind="tcp"):
-                assert connection.laddr.ip == "127.0.0.1"
-        service = Service(second.process, second.base_url, first.api_key, data, second.port)
-        assert service.ended(job_id)["state"] == "completed"
-        leftover = second.processes()
-    assert second.process.returncode == 0
-    gone = [process for process in leftover if process.is_running()]
-    wait_until(lambda: not any(p.is_running() for p in gone), 15, f"still running: {gone}")
-    assert not (data / "run.json").exists()
+    # The database goes on for the next start, which stops it at its end.
+    with embedded_postgres(data / "postgres"):
+        pass

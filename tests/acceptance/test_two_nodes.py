@@ -9,11 +9,12 @@ import pytest
 
 from serve_app.deployment.local import free_port
 from tests.acceptance.cluster_service import HEAD, Head, head_node, wait_for
-from tests.acceptance.conftest import DEMO, Service, wait_until
 from tests.acceptance.ray_nodes import START_SECONDS, RayNode, ray_node
+from tests.acceptance.service import Service, wait_until
+from tests.places import DEMO
 from tests.storage.s3_server import everything_in
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.service, pytest.mark.long, pytest.mark.timeout(900)]
 
 WORKER = "127.0.0.3"
 SHARD = "Map("

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from storage import keys
 from storage.database import Database
-from tests.acceptance.conftest import DEMO, Service, wait_until
+from tests.acceptance.service import Service, wait_until
 from tests.pipelines.fetch_servers import Authority
 from tests.webhooks.receivers import Receiver, Verifier, status
 
@@ -58,10 +59,14 @@ def log_record(service: Service, job_id: str) -> dict[str, object]:
     return dict(record)
 
 
-def test_a_completed_job_is_told_to_its_callback(service: Service, receiver: Receiver) -> None:
+def test_a_completed_job_is_told_to_its_callback(
+    service: Service, receiver: Receiver, excerpt: Path
+) -> None:
     client = service.client()
-    job = client.create_job(DEMO.name, DEMO.stat().st_size, "vision", callback_url=receiver.url)
-    client.upload(DEMO, job["uploadUrl"], job["uploadHeaders"])
+    job = client.create_job(
+        excerpt.name, excerpt.stat().st_size, "vision", callback_url=receiver.url
+    )
+    client.upload(excerpt, job["uploadUrl"], job["uploadHeaders"])
     wait_until(lambda: receiver.received, ANALYSIS_SECONDS, "the event has not come")
     [delivered] = receiver.received
     event = json.loads(delivered.body)

@@ -14,7 +14,7 @@ from serve_app.worker.publishing import Lease
 from storage import jobs, keys
 from storage.results import TrackTranscript
 from storage.types import StageName, StageStatus
-from tests.api.conftest import Customer, RunningApi
+from tests.api.running_api import Customer, RunningApi
 
 SCENES: list[dict[str, Any]] = [
     {name: value for name, value in examples.SCENE.items() if name != "thumbnailUrl"}

@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tests.api.conftest import Customer, RunningApi
+from tests.api.running_api import Customer, RunningApi
 
 
 @dataclass(frozen=True, slots=True)

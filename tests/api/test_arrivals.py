@@ -26,7 +26,7 @@ from serve_app.worker.reaper import Reaper
 from storage.arrivals import LONGEST_PAUSE_SECONDS, claim_awaited
 from storage.objects import ObjectStoreUnavailableError
 from storage.objects.s3 import S3Store
-from tests.api.conftest import Customer, RunningApi
+from tests.api.running_api import Customer, RunningApi
 from tests.api.test_dashboard import run_sql
 from tests.api.test_jobs_api import create, put, state_of
 from tests.api.uploading import offset_of, patch, upload_of

@@ -16,7 +16,7 @@ from pipelines.backfill.places import S3Access, place_at
 from serve_app.cli.backfill import import_backfill
 from serve_app.cli.main import app as vas
 from storage import keys
-from tests.api.conftest import Customer, RunningApi
+from tests.api.running_api import Customer, RunningApi
 from tests.pipelines.backfill_outcomes import completed, failed, sound_only
 
 STILL = bytes(cv2.imencode(".jpg", np.full((9, 16, 3), 90, np.uint8))[1])

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app.api.rate_limits import LIMITS, Bucket
 from serve_app.settings import Settings
-from tests.api.conftest import Customer, RunningApi
+from tests.api.running_api import Customer, RunningApi, wait_for_a_fresh_minute
 
 CLIENTS = 20
 TRIES = int(os.environ.get("VAS_IDEMPOTENCY_TRIES", "60"))
@@ -30,12 +30,6 @@ def replicas(api_settings: Settings) -> Iterator[list[RunningApi]]:
     """Two servers over one database, as two replicas are."""
     with RunningApi(api_settings) as first, RunningApi(api_settings) as second:
         yield [first, second]
-
-
-def wait_for_a_fresh_minute(seconds_needed: float) -> None:
-    left = 60 - time.time() % 60
-    if left < seconds_needed:
-        time.sleep(left + 0.05)
 
 
 def test_not_one_request_over_the_limit_and_not_one_under_it_refused(

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from storage import keys, purchases
-from tests.api.conftest import Customer, RunningApi
+from tests.api.running_api import Customer, RunningApi
 from tests.api.test_jobs_api import expect_error
 
 

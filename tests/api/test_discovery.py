@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import Customer, RunningApi
+from tests.api.running_api import Customer, RunningApi
 from tests.api.test_jobs_api import expect_error
 
 
@@ -127,7 +127,7 @@ def test_the_interface_document_has_an_etag(anonymous: Any, api: RunningApi) -> 
 def test_an_address_has_120_requests_a_minute_and_another_address_its_own(
     anonymous: Any, api: RunningApi
 ) -> None:
-    from tests.api.test_concurrent_clients import wait_for_a_fresh_minute
+    from tests.api.running_api import wait_for_a_fresh_minute
 
     wait_for_a_fresh_minute(15)
     address = "198.51.100.7"

@@ -20,7 +20,7 @@ from serve_app.discovery.operations_forms import Operation
 from serve_app.discovery.pages_errors import JOB_ERRORS, REASONS
 from serve_app.discovery.pages_reference import anchor, curl_sample
 from serve_app.errors import CATALOGUE, ErrorCode
-from tests.api.conftest import RunningApi
+from tests.api.running_api import RunningApi
 
 PAGES = ("/docs", "/docs/errors")
 ASSETS = ("/docs/assets/docs.css", "/docs/assets/docs.js")

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.api.conftest import Customer, RunningApi
 from tests.api.raw_http import Answer, exchange, parse, request
+from tests.api.running_api import Customer, RunningApi
 
 REQUEST_ID = re.compile("req_[0-9a-f]{32}")
 

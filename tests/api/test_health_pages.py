@@ -21,7 +21,7 @@ from serve_app.settings import Settings
 from serve_app.uploads.limiter import UploadGate
 from storage import keys, signing_secrets
 from storage.database import Connection, embedded_postgres, migrate, newest_revision
-from tests.api.conftest import SECRET, RunningApi
+from tests.api.running_api import SECRET, RunningApi
 from tests.observing.meters import KeptMeters
 
 

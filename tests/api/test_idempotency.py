@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from storage import ledger
-from tests.api.conftest import Customer, RunningApi
+from tests.api.running_api import Customer, RunningApi
 from tests.api.test_jobs_api import expect_error
 
 BODY = {"fileName": "a.mp4", "metadata": {"n": 1}}

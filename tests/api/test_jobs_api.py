@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from storage.jobs import find_job
-from tests.api.conftest import Customer, RunningApi
+from tests.api.running_api import Customer, RunningApi
 from tests.api.uploading import files_of, object_of
 
 

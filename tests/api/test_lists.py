@@ -16,7 +16,7 @@ from storage import jobs, results
 from storage.job_lists import LEGACY_FILTERS
 from storage.job_records import NewJob
 from storage.types import JobState, ProcessingMode, StageName, StageStatus
-from tests.api.conftest import Customer, RunningApi
+from tests.api.running_api import Customer, RunningApi
 from tests.api.test_jobs_api import expect_error
 
 

@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from storage import keys, purchases
-from tests.api.conftest import Customer, RunningApi
 from tests.api.interface_contract import BY_ID, Contract
 from tests.api.published_jobs import complete, created, fail, signed_in, track
+from tests.api.running_api import Customer, RunningApi
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from serve_app.context import build_world
 from serve_app.worker.reaper import Reaper
 from storage import keys
-from tests.api.conftest import Customer, RunningApi
+from tests.api.running_api import Customer, RunningApi
 from tests.api.test_dashboard import run_sql
 from tests.api.test_idempotency import create as create_with_key
 from tests.api.test_jobs_api import create, put, state_of

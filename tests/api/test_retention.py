@@ -16,7 +16,7 @@ import pytest
 from serve_app.context import build_world
 from serve_app.worker.removal import remove_due
 from storage.objects import FolderStore, ObjectStore, ObjectStoreUnavailableError
-from tests.api.conftest import Customer, RunningApi
+from tests.api.running_api import Customer, RunningApi
 from tests.api.test_dashboard import run_sql
 from tests.api.test_jobs_api import create
 from tests.storage.s3_server import fresh_store, s3_endpoint

@@ -12,7 +12,7 @@ import pytest
 
 from serve_app.observability.logs import LOG_NAME, logging_for
 from storage.database import Connection
-from tests.api.conftest import SECRET, Customer, RunningApi
+from tests.api.running_api import SECRET, Customer, RunningApi
 
 
 def test_keys_tokens_and_signed_addresses_are_never_logged(

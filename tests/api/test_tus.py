@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import Customer, RunningApi
+from tests.api.running_api import Customer, RunningApi
 from tests.api.test_dashboard import run_sql
 from tests.api.test_jobs_api import create, put, state_of
 from tests.api.uploading import TUS, files_of, head, object_of, offset_of, patch

@@ -12,7 +12,7 @@ from tusclient.client import TusClient
 from tusclient.exceptions import TusCommunicationError, TusUploadFailed
 from tusclient.uploader.uploader import Uploader
 
-from tests.api.conftest import Customer, RunningApi
+from tests.api.running_api import Customer, RunningApi
 from tests.api.test_jobs_api import create, state_of
 from tests.api.uploading import files_of, object_of, offset_of
 

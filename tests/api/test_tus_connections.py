@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from serve_app.settings import Settings
-from tests.api.conftest import Customer, RunningApi
+from tests.api.running_api import Customer, RunningApi
 from tests.api.test_jobs_api import create, state_of
 from tests.api.test_uploads import MIB, eventually, patching
 from tests.api.uploading import TUS, files_of, head, object_of, offset_of, patch, upload_of

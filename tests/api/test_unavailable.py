@@ -12,7 +12,7 @@ import pytest
 from serve_app.settings import Settings
 from storage.database import embedded_postgres, migrate
 from tests.acceptance.chaos.database_server import DatabaseServer
-from tests.api.conftest import SECRET, RunningApi
+from tests.api.running_api import SECRET, RunningApi
 from tests.api.test_jobs_api import create, expect_error
 from tests.api.test_uploads import MIB, Sender
 from tests.storage.tcp_postgres import tcp_postgres
@@ -46,7 +46,9 @@ DOWN_SECONDS = 3.0
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("moment", ["in the middle", "at the end"])
+@pytest.mark.parametrize(
+    "moment", [pytest.param("in the middle", marks=pytest.mark.long), "at the end"]
+)
 def test_a_put_outlasts_a_database_that_is_away_for_a_moment(tmp_path: Path, moment: str) -> None:
     folder = tmp_path / "pg"
     with tcp_postgres(folder) as url:

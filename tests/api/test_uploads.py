@@ -17,8 +17,8 @@ import pytest
 from sqlalchemy import text
 
 from serve_app.settings import Settings
-from tests.api.conftest import Customer, RunningApi
 from tests.api.raw_http import Answer, parse
+from tests.api.running_api import Customer, RunningApi
 from tests.api.test_jobs_api import create, expect_error, put, state_of
 from tests.api.uploading import TUS, files_of, object_of, offset_of, patch
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from serve_app.settings import Settings
-from tests.api.conftest import Customer, RunningApi
+from tests.api.running_api import Customer, RunningApi
 from tests.api.test_dashboard import run_sql
 from tests.api.test_jobs_api import create, put, state_of
 from tests.api.test_reaper import sweep

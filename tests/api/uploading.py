@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from storage.uploads import Upload, find_upload
-from tests.api.conftest import RunningApi
+from tests.api.running_api import RunningApi
 
 TUS = {"Tus-Resumable": "1.0.0"}
 OCTETS = {"Content-Type": "application/offset+octet-stream"}

@@ -22,7 +22,6 @@ import numpy as np
 from scipy import signal
 
 from pipelines.ingest.sync.align import CERTAIN, align
-from tests.conftest import SHARED_MEDIA
 from tests.media.two_recorders import (
     RATE_HZ,
     Recorder,
@@ -33,6 +32,7 @@ from tests.media.two_recorders import (
     close_microphone,
     take,
 )
+from tests.places import SHARED_MEDIA
 
 TOLERANCE_SECONDS = 0.040
 MOST_OFFSET_SECONDS = 30.0

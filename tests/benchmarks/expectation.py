@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from serve_app.client.api import TERMINAL_STATES, ApiClient
-from tests.acceptance.conftest import DEMO, running
+from tests.acceptance.service import running
 from tests.benchmarks.scale import looped
+from tests.places import DEMO
 
 POLL_SECONDS = 1.0
 SKIPPED_SHARE = 0.1

@@ -24,7 +24,7 @@ from models.provider import LocalModels
 from tests.benchmarks.speech.material import load
 from tests.benchmarks.speech.noises import KINDS, made
 from tests.benchmarks.transcript import naive, ours
-from tests.conftest import SHARED_MEDIA
+from tests.places import SHARED_MEDIA
 
 REPORTED_SEED = 2026
 RECORDED = {

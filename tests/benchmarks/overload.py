@@ -36,7 +36,7 @@ from serve_app.client.api import TERMINAL_STATES
 from storage import keys, ledger
 from storage.database import Connection
 from tests.acceptance.chaos.clips import Clip, make_clips
-from tests.acceptance.conftest import Service, running
+from tests.acceptance.service import Service, running
 from tests.pipelines.fetch_servers import Asked, ScriptedServer
 
 CUSTOMERS = 4

@@ -42,9 +42,8 @@ from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.types import IngestResult
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from storage.objects import FolderStore
-from tests.conftest import PROJECT
+from tests.places import DEMO, PROJECT
 
-DEMO = PROJECT / "tests" / "media" / "demo.mp4"
 SAMPLE_SECONDS, MEMORY_SECONDS = 0.5, 5.0
 """Processor times are looked at often, memory seldom: that is dear with many processes."""
 COMPARISONS: dict[str, list[dict[str, Any]]] = {

@@ -28,7 +28,7 @@ import psutil
 
 from serve_app.client.api import ApiClient, ApiError
 from tests.acceptance.chaos.clips import Clip, make_clips
-from tests.acceptance.conftest import Service, running
+from tests.acceptance.service import Service, running
 
 READINGS = 6
 READING_PAUSE_SECONDS = 5.0

@@ -43,7 +43,7 @@ from tests.benchmarks.speech.material import (
     turns_of,
 )
 from tests.benchmarks.speech.plain_loop import transcribe_samples
-from tests.conftest import SHARED_MEDIA
+from tests.places import SHARED_MEDIA
 
 TURN_GAP_SECONDS = 0.5
 """Words of one speaker closer than this are one stretch of speech."""

@@ -30,8 +30,8 @@ import httpx
 import psutil
 
 from serve_app.deployment.local import free_port
-from tests.acceptance.conftest import Service, running
-from tests.conftest import PROJECT
+from tests.acceptance.service import Service, running
+from tests.places import PROJECT
 
 MIB = 1024 * 1024
 BLOCK = os.urandom(MIB)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_network
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import httpx
@@ -15,10 +18,28 @@ from sqlalchemy import text
 from serve_app.settings import Settings
 from storage import keys
 from storage.database import Connection, Database
-from tests.api.conftest import Customer, RunningApi
+from tests.api.running_api import SECRET, Customer, RunningApi
+from tests.databases import fresh_database
 
 Result = TypeVar("Result")
 RATE_HEADERS = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
+
+
+@contextmanager
+def fresh_settings(postgres_url: str, folder: Path) -> Iterator[Settings]:
+    """Settings over a database of their own; beside that, as delivered.
+
+    Loopback is allowed, so that tests can stand behind callbacks; one camera RAW
+    family is enabled, so that its tier can be reached.
+    """
+    with fresh_database(postgres_url) as url:
+        yield Settings(
+            data_dir=folder,
+            database_url=url,
+            secret_key=SECRET,
+            raw_decoders={"r3d": "decode {input} {output}"},
+            allowed_networks=(ip_network("127.0.0.0/8"),),
+        )
 
 
 class ContractApi(RunningApi):

@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
-from ipaddress import ip_network
-from pathlib import Path
 
-import psycopg
 import pytest
 
 from serve_app.settings import Settings
-from tests.api.conftest import SECRET
-from tests.contract.calling import Caller, ContractApi
+from tests.contract.calling import Caller, ContractApi, fresh_settings
 from tests.contract.runner_side import RunnerSide
-
-
-@contextmanager
-def fresh_settings(postgres_url: str, folder: Path) -> Iterator[Settings]:
-    """Settings over a database of their own; beside that, as delivered.
-
-    Loopback is allowed, so that tests can stand behind callbacks; one camera RAW
-    family is enabled, so that its tier can be reached.
-    """
-    name = f"contract_{uuid.uuid4().hex}"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template_vas')
-        yield Settings(
-            data_dir=folder,
-            database_url=postgres_url.replace("/postgres?", f"/{name}?"),
-            secret_key=SECRET,
-            raw_decoders={"r3d": "decode {input} {output}"},
-            allowed_networks=(ip_network("127.0.0.0/8"),),
-        )
-        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,7 @@ import pytest
 from serve_app.errors import CATALOGUE, ErrorCode
 from serve_app.settings import Settings
 from storage import keys, ledger
-from tests.contract.calling import RATE_HEADERS, Caller, ContractApi, refusal, shown
-from tests.contract.conftest import fresh_settings
+from tests.contract.calling import RATE_HEADERS, Caller, ContractApi, fresh_settings, refusal, shown
 from tests.contract.runner_side import TWO_TRACKS, RunnerSide
 from tests.contract.spec_rows import ROWS, covers, row_cells
 

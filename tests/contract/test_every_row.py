@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROJECT
 from tests.contract.spec_rows import COVERED, GROUPS, NO_RULES, NOT_YET, ROWS
 from tests.contract.spec_text import Block, blocks
+from tests.places import PROJECT
 
 SPECIFICATION = PROJECT.parent / "shared" / "spec" / "api-v1.md"
 beside_the_specification = pytest.mark.skipif(

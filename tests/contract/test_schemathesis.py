@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 import schemathesis
 
 from serve_app.settings import Settings
-from tests.api.conftest import SECRET, RunningApi
+from tests.api.running_api import SECRET, RunningApi
 from tests.contract.document_cases import (
     BOUNDS,
     SCENARIOS,
@@ -22,25 +20,23 @@ from tests.contract.document_cases import (
     call_operation,
     run_sequences,
 )
+from tests.databases import fresh_database
 
 
 @pytest.fixture(scope="module")
 def running_api(
     postgres_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningApi]:
-    name = f"schemathesis_{uuid.uuid4().hex}"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template_vas')
+    with fresh_database(postgres_url) as url:
         configured = Settings(
             data_dir=Path(tmp_path_factory.mktemp("data")),
-            database_url=postgres_url.replace("/postgres?", f"/{name}?"),
+            database_url=url,
             secret_key=SECRET,
             max_active_jobs=100_000,
             allowed_networks=(ip_network("127.0.0.0/8"),),
         )
         with RunningApi(configured) as running:
             yield running
-        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.conftest import PROJECT
 from tests.fuzzing.mutating import INTERESTING, Mutator
 from tests.fuzzing.targets import CORPUS, TARGETS, regressions
+from tests.places import PROJECT
 
 ROUNDS = int(os.environ.get("VAS_FUZZING_ROUNDS", "1"))
 KEPT = [

@@ -22,8 +22,8 @@ from models.registry import (
 )
 from serve_app.deployment.model_choice import ModelProfileError, chosen_models, visible_gpus
 from serve_app.settings import Settings
-from tests.conftest import PROJECT
 from tests.models.hub import Hub
+from tests.places import PROJECT
 
 TOKEN = "hf_a-token-of-the-tests"
 NEURAL = ("cpu", "gpu")

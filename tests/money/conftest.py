@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 
-import psycopg
 import pytest
 
 from serve_app.settings import Settings
-from tests.api.conftest import SECRET
+from tests.api.running_api import SECRET
 from tests.contract.calling import Caller, ContractApi
 from tests.contract.runner_side import RunnerSide
-
-STRIPE_SECRET = "whsec_of_the_tests"
+from tests.databases import fresh_database
+from tests.money.stripe_side import STRIPE_SECRET
 
 
 @pytest.fixture(scope="module")
 def money_url(postgres_url: str) -> Iterator[str]:
     """A migrated database of this module's own."""
-    name = f"money_{uuid.uuid4().hex}"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template_vas')
-        yield postgres_url.replace("/postgres?", f"/{name}?")
-        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    with fresh_database(postgres_url) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import httpx
 import stripe
 
 from tests.contract.calling import ContractApi
-from tests.money.conftest import STRIPE_SECRET
 
+STRIPE_SECRET = "whsec_of_the_tests"
 Event = dict[str, Any]
 
 

@@ -25,7 +25,7 @@ from storage import jobs, keys, ledger
 from storage.database import Connection
 from storage.job_records import NewJob
 from storage.types import JobState, ProcessingMode, Tier
-from tests.api.conftest import transact
+from tests.api.running_api import transact
 from tests.money.runner_process import FAILING_FILE, run_until_done
 
 Result = TypeVar("Result")

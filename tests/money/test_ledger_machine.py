@@ -11,10 +11,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from serve_app.settings import Settings
+from tests.examples import examples
 from tests.money.bench import Bench
 from tests.money.ledger_machine import LedgerMachine
 
-EXAMPLES = int(os.environ.get("VAS_LEDGER_EXAMPLES", "3"))
+EXAMPLES = int(os.environ.get("VAS_LEDGER_EXAMPLES", examples(12)))
 STEPS = 40
 
 

@@ -19,8 +19,7 @@ from serve_app.settings import Settings
 from storage import audit, purchases
 from tests.contract.calling import Caller, ContractApi, refusal, shown
 from tests.money import stripe_side
-from tests.money.conftest import STRIPE_SECRET
-from tests.money.stripe_side import Event, post, send, signed
+from tests.money.stripe_side import STRIPE_SECRET, Event, post, send, signed
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from serve_app.observability.metrics import (
     record_stage,
 )
 from storage.types import JobState, StageName, StageStatus
-from tests.conftest import PROJECT
 from tests.observing.meters import KeptMeters
+from tests.places import PROJECT
 
 DASHBOARD: dict[str, Any] = json.loads((PROJECT / "docs" / "grafana-dashboard.json").read_text())
 EXPORTED = {name for metric in CATALOGUE for name in metric.series}

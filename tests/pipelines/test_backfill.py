@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.backfill import __main__ as backfill
-from tests.conftest import PROJECT
 from tests.pipelines.backfill_material import (
     differences,
     everything_in,
@@ -30,6 +29,7 @@ from tests.pipelines.backfill_material import (
     rows_in,
     write_clips,
 )
+from tests.places import PROJECT
 
 CLIPS = int(os.environ.get("VAS_BACKFILL_ITEMS", "12")) - 4
 """Beside them are a twin, one to listen to only, one that is missing, one that is no media."""

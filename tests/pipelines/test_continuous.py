@@ -16,10 +16,10 @@ from pipelines.ingest.job_media import Footage
 from pipelines.ingest.probe import ProbeLimits
 from pipelines.types import IngestResult, Scene, StageCode, StageError, VideoSource
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
-from tests.conftest import SHARED_MEDIA
 from tests.pipelines.ingest_material import onsets, samples_of
 from tests.pipelines.media_builders import still_shot, texture
 from tests.pipelines.sound_material import Pcm, Place, shot, write_footage
+from tests.places import SHARED_MEDIA
 
 
 def ticks(*seconds: float, length: float) -> Pcm:
@@ -215,6 +215,7 @@ def test_a_new_runner_cuts_and_joins_nothing_again(clips: dict[str, Path], tmp_p
     assert again == written
 
 
+@pytest.mark.long
 @pytest.mark.shared_media
 def test_three_real_clips_keep_their_checked_cuts(ray_session: None, tmp_path: Path) -> None:
     """Of 640 x 272 at 25, 1280 x 720 at 24 and 640 x 360 at 25 frames a second; H.264 and VP8."""

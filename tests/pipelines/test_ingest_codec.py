@@ -25,6 +25,7 @@ from pipelines.types import (
     VideoSource,
     VideoStream,
 )
+from tests.examples import examples
 
 SECONDS = st.floats(0, 90_000, allow_nan=False)
 TEXT = st.text(max_size=20)
@@ -47,7 +48,7 @@ RESULTS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(RESULTS)
 def test_an_ingest_result_survives_a_text_of_json(result: IngestResult) -> None:
     text = json.dumps(ingest_result_to_json(result))
@@ -55,7 +56,7 @@ def test_an_ingest_result_survives_a_text_of_json(result: IngestResult) -> None:
     assert ingest_result_from_json(json.loads(text)) == result
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.builds(Scene, confidence=SECONDS))
 def test_other_contracts_survive_too(value: Scene) -> None:
     assert from_json(Scene, json.loads(json.dumps(to_json(value)))) == value

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pipelines.ingest.cut_segments import Cut, SegmentCutter, Timed, TimesNotInOrderError
 from pipelines.media.h264_units import is_clean_key
+from tests.examples import examples
 
 FRAME_MS = 40
 
@@ -85,7 +86,7 @@ def cut(packets: list[Timed[None]], segment_ms: int, end_ms: int | None = None) 
 GROUPS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 12)), min_size=1, max_size=30)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(GROUPS, st.integers(40, 2000), st.booleans(), st.booleans())
 def test_every_frame_lies_in_the_file_of_the_one_segment_that_owns_it(
     groups: list[tuple[int, int]], segment_ms: int, clean: bool, decoding_times: bool
@@ -103,7 +104,7 @@ def test_every_frame_lies_in_the_file_of_the_one_segment_that_owns_it(
     assert sorted(owned) == sorted(item.shown_ms for item in packets)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(GROUPS, st.integers(40, 2000))
 def test_segments_are_contiguous_and_at_least_as_long_as_asked_but_for_the_last(
     groups: list[tuple[int, int]], segment_ms: int
@@ -117,7 +118,7 @@ def test_segments_are_contiguous_and_at_least_as_long_as_asked_but_for_the_last(
     assert len(cuts) == 1 or cuts[-1].end_ms - cuts[-1].start_ms >= segment_ms / 2
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(GROUPS, st.integers(40, 2000))
 def test_a_file_begins_with_a_key_frame_that_its_decoder_can_start_at(
     groups: list[tuple[int, int]], segment_ms: int

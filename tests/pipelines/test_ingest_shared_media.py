@@ -12,7 +12,9 @@ from pipelines.types import StageCode, StageError, VideoStream
 from tests.pipelines.ingest_material import Ingested, ingested, segment_frames, source_frames
 
 MEDIA = Path(__file__).resolve().parents[3] / "shared" / "media"
-GROUPS = ("speech", "speakers", "cuts", "formats", "odd", "broken")
+FEW = ("odd", "broken")
+MANY = ("speech", "speakers", "cuts", "formats")
+GROUPS = (*FEW, *MANY)
 NOT_MEDIA = {".json", ".txt", ".vtt", ".srt", ".rttm", ".uem"}
 
 REFUSED = {
@@ -92,7 +94,9 @@ def _video(done: Ingested) -> VideoStream:
 
 
 @pytest.mark.shared_media
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize(
+    "group", [*FEW, *(pytest.param(it, marks=pytest.mark.long) for it in MANY)]
+)
 def test_every_file_becomes_a_result_or_a_refusal_with_a_sentence(
     group: str, tmp_path: Path
 ) -> None:

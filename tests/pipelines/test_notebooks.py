@@ -11,8 +11,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.conftest import PROJECT
 from tests.models.tiny_folder import fill_models_folder
+from tests.places import PROJECT
 
 NOTEBOOKS = PROJECT / "notebooks"
 NAMES = ("01_quickstart", "02_scene_threshold_tuning", "03_transcription_models")
@@ -82,6 +82,7 @@ def test_thresholds_are_tuned_on_programmes_with_known_cuts(
     assert len(pictures(notebook)) >= 5
 
 
+@pytest.mark.long
 def test_transcription_backends_stand_side_by_side(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

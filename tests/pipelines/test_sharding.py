@@ -1,4 +1,7 @@
-"""The same video in pieces of 5 s, of 20 s and in one piece: the same scenes, the same words."""
+"""The same video in pieces of 5 s, of 20 s and in one piece: the same scenes, the same words.
+
+The whole demo video where there is time, its beginning in the suite of a pull request.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,19 @@ from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.speech.regions import Sharding
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from storage.objects import FolderStore
-from tests.conftest import PROJECT
+from tests.benchmarks.service_jobs import first_seconds
+from tests.places import DEMO
 
-DEMO = PROJECT / "tests" / "media" / "demo.mp4"
 UNSHARDED_SECONDS = 86_400.0
 SEGMENT_SECONDS = {"5 s": 5.0, "20 s": 20.0, "unsharded": UNSHARDED_SECONDS}
+BEGINNING_SECONDS = 20.0
 
 
-def analyse(folder: Path, segment_seconds: float) -> dict[str, Any]:
-    """The whole pipeline on the demo video; results without the names of stored objects."""
+def analyse(folder: Path, video: Path, segment_seconds: float) -> dict[str, Any]:
+    """The whole pipeline on a video; results without the names of stored objects."""
     store = FolderStore(folder)
     with store.writer("source/media") as stream:
-        stream.write(DEMO.read_bytes())
+        stream.write(video.read_bytes())
     workspace = Workspace(store, "work")
     control, models = FreeRun(), LocalModels()
     ingested = ingest(
@@ -65,17 +69,27 @@ def analyse(folder: Path, segment_seconds: float) -> dict[str, Any]:
 
 @pytest.mark.timeout(600)  # the whole pipeline, three times
 @pytest.mark.usefixtures("ray_session")
-def test_sharding_changes_neither_scenes_nor_thumbnails_nor_words(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("length", "pieces", "segments", "scenes"),
+    [
+        pytest.param(BEGINNING_SECONDS, ("5 s",), 2, 5, id="beginning"),
+        pytest.param(60.0, ("5 s", "20 s"), 4, 7, id="whole", marks=pytest.mark.long),
+    ],
+)
+def test_sharding_changes_neither_scenes_nor_thumbnails_nor_words(
+    tmp_path: Path, length: float, pieces: tuple[str, ...], segments: int, scenes: int
+) -> None:
+    video = first_seconds(DEMO, tmp_path / "video.mp4", length)
     results = {
-        name: analyse(tmp_path / name.replace(" ", ""), seconds)
-        for name, seconds in SEGMENT_SECONDS.items()
+        name: analyse(tmp_path / name.replace(" ", ""), video, SEGMENT_SECONDS[name])
+        for name in (*pieces, "unsharded")
     }
     whole = results["unsharded"]
     assert whole["segments"] == 1
-    assert results["5 s"]["segments"] > 3
-    assert len(whole["scenes"]) == 7
+    assert results["5 s"]["segments"] >= segments
+    assert len(whole["scenes"]) == scenes
     assert whole["transcript"]
     assert results["5 s"]["rows"] > whole["rows"]
-    for name in ("5 s", "20 s"):
+    for name in pieces:
         for part in ("scenes", "thumbnails", "transcript", "speakers"):
             assert results[name][part] == whole[part], f"{part} of {name} differ"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,12 +15,15 @@ from serve_app.settings import Settings
 from serve_app.worker.model_capacity import callers_at_once
 
 
-def most_at_a_time(at_once: int | None, sleep_seconds: float) -> int:
-    """Of five tasks, how many were under way together."""
+def most_at_a_time(at_once: int | None, begun: Path, *, meeting_seconds: float) -> int:
+    """Of five tasks, how many were under way together; each waits so long for another one."""
+    begun.mkdir()
 
     def step(row: Row) -> Row:
         began = time.time()
-        time.sleep(sleep_seconds)
+        (begun / str(row["index"])).touch()
+        while len(list(begun.iterdir())) < 2 and time.time() < began + meeting_seconds:
+            time.sleep(0.05)
         return {"index": row["index"], "began": began, "ended": time.time()}
 
     mapped = Mapped(step, "Waiting", StageCode.TRANSCRIPT_FAILED, 0.25, at_once)
@@ -29,10 +33,13 @@ def most_at_a_time(at_once: int | None, sleep_seconds: float) -> int:
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_there_are_no_more_than_the_limit_although_processors_would_carry_them() -> None:
-    # Long enough for workers to start.
-    assert most_at_a_time(None, sleep_seconds=8.0) > 1
-    assert most_at_a_time(1, sleep_seconds=0.5) == 1
+def test_there_are_no_more_than_the_limit_although_processors_would_carry_them(
+    tmp_path: Path,
+) -> None:
+    # Long enough for a second worker to start on a busy machine.
+    assert most_at_a_time(None, tmp_path / "free", meeting_seconds=60.0) > 1
+    # By now there are two workers.
+    assert most_at_a_time(1, tmp_path / "one", meeting_seconds=1.0) == 1
 
 
 def test_every_replica_has_an_input_and_the_next_one() -> None:

@@ -18,7 +18,6 @@ from pipelines.vision.policy.blocklist import packed
 from pipelines.vision.policy.contracts import ContentPolicy
 from pipelines.vision.policy.listing import UnreadableMediaError, listed_stills
 from pipelines.vision.policy.step import checked_times
-from tests.conftest import PROJECT
 from tests.pipelines.media_builders import (
     folder_workspace,
     still_shot,
@@ -26,6 +25,7 @@ from tests.pipelines.media_builders import (
     video_source,
     write_video,
 )
+from tests.places import PROJECT
 
 MEDIA = PROJECT / "../shared/media"
 BLOCKED_SHOT = 21

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from serve_app.settings import Settings
-from tests.contract.calling import ContractApi
-from tests.contract.conftest import fresh_settings
+from tests.contract.calling import ContractApi, fresh_settings
 from tests.contract.runner_side import RunnerSide
 from tests.security.households import Household
 

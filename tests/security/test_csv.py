@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from serve_app.credits.usage_export import usage_csv
 from storage.types import StageName, Tier
 from storage.usage import JobUsage
-from tests.conftest import PROJECT
+from tests.places import PROJECT
 
 STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 PAYLOADS = [

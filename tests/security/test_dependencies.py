@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tests.conftest import PROJECT
+from tests.places import PROJECT
 
 LOCKS = ("core.txt", "dev.txt")
 OURSELVES = "video-analysis-service"

@@ -24,8 +24,8 @@ from pipelines.media.files import open_media
 from pipelines.sandbox.child import MediaRefusedError
 from pipelines.types import Segment, StageCode, StageError, VideoStream
 from pipelines.vision.stills import by_seeking
-from tests.conftest import PROJECT
 from tests.pipelines.ingest_material import Ingested, ingested
+from tests.places import PROJECT
 from tests.security.hostile_media import ATTACKS, TOKEN, Trap, cases, lay
 
 CASES = [pytest.param(kind, name, id=f"{kind}-{name}") for kind, name in cases()]

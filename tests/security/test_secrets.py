@@ -22,8 +22,8 @@ import pytest
 from serve_app.observability.logs import LOG_NAME, logging_for, without_secrets
 from serve_app.settings import Settings
 from storage import keys
-from tests.api.conftest import SECRET
 from tests.api.raw_http import exchange
+from tests.api.running_api import SECRET
 from tests.api.uploading import TUS
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.runner_side import RunnerSide

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator
 
-import psycopg
 import pytest
 
 from storage.database import Database
+from tests.databases import fresh_database
 from tests.storage.money_case import Case, new_case
 
 
 @pytest.fixture(scope="module")
 async def money(postgres_url: str) -> AsyncIterator[Database]:
     """A pool on a database of this module's own."""
-    name = f"money_{uuid.uuid4().hex}"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template_vas')
-        pool = Database(postgres_url.replace("/postgres?", f"/{name}?"))
+    with fresh_database(postgres_url) as url:
+        pool = Database(url)
         yield pool
         await pool.close()
-        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from storage.objects import (
     PartialBusyError,
     PartialOffsetError,
 )
-from tests.conftest import PROJECT
+from tests.places import PROJECT
 
 KEY = "jobs/1/source/media"
 

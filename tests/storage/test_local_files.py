@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from storage.objects.local_files import temporary_file, temporary_folder
-from tests.conftest import PROJECT
+from tests.places import PROJECT
 
 USER = """
 import sys, time
@@ -62,8 +63,7 @@ def test_what_is_in_use_stays_and_what_a_killed_process_left_goes(system_folder:
         user.kill()
         user.communicate()
     use_both()
-    [above] = system_folder.iterdir()
-    assert list(above.iterdir()) == []
+    assert list(system_folder.iterdir()) == []
 
 
 def test_what_has_just_been_made_stays_though_it_is_not_locked_yet(system_folder: Path) -> None:
@@ -79,3 +79,15 @@ def test_a_folder_is_gone_after_its_block_whatever_happened_in_it(tmp_path: Path
         (folder / "decoded.mov").write_bytes(b"x")
         raise RuntimeError
     assert list((tmp_path / "own").iterdir()) == []
+
+
+def test_nothing_stays_and_nobody_is_disturbed_where_many_come_and_go(system_folder: Path) -> None:
+    """Whoever leaves last removes the folder that others are just about to use."""
+
+    def come_and_go(_: int) -> None:
+        for _ in range(100):
+            use_both()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(come_and_go, range(8)))
+    assert list(system_folder.iterdir()) == []

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import uuid
 
-import psycopg
 import pytest
 import sqlalchemy
 from alembic.autogenerate import compare_metadata
@@ -15,6 +13,7 @@ from alembic.migration import MigrationContext
 import storage.money_tables  # noqa: F401  (its tables belong to the metadata)
 from storage.database import driver_url
 from storage.tables import metadata
+from tests.databases import fresh_database
 
 
 def test_migrated_schema_equals_the_tables_of_the_code(database_url: str) -> None:
@@ -26,14 +25,10 @@ def test_migrated_schema_equals_the_tables_of_the_code(database_url: str) -> Non
 
 
 def test_processes_that_migrate_an_empty_database_at_once_all_succeed(postgres_url: str) -> None:
-    name = f"empty_{uuid.uuid4().hex}"
-    url = postgres_url.replace("/postgres?", f"/{name}?")
-    program = f"from storage.database import migrate; migrate({url!r})"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
+    with fresh_database(postgres_url, migrated=False) as url:
+        program = f"from storage.database import migrate; migrate({url!r})"
         running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
         assert [process.wait(timeout=60) for process in running] == [0, 0, 0]
-        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 @pytest.mark.parametrize("url", ["mysql://x/y", "sqlite://"])

@@ -26,7 +26,7 @@ from storage.objects import (
     PartialOffsetError,
 )
 from storage.objects.s3 import S3Store
-from tests.conftest import PROJECT
+from tests.places import PROJECT
 from tests.storage.s3_server import everything_in, fresh_store, s3_endpoint, s3_process
 
 SEQUENCES = int(os.environ.get("VAS_STORE_SEQUENCES", "10"))

@@ -30,7 +30,7 @@ from storage.objects import (
 from storage.objects.s3 import S3Store
 from storage.objects.s3_connection import NoSuchUploadError, client_of
 from storage.objects.s3_parts import MIB, MOST_PARTS, Multipart, part_bytes
-from tests.conftest import PROJECT
+from tests.places import PROJECT
 from tests.storage.s3_server import (
     everything_in,
     fresh_store,

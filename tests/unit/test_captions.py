@@ -14,6 +14,7 @@ from pipelines.speech.captions.cues import build_cues
 from pipelines.speech.captions.formats import to_srt, to_txt, to_vtt
 from pipelines.speech.words import SegmentLimits, build_segments
 from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
+from tests.examples import examples
 
 SPEAKERS = (Speaker("speaker_0", "Speaker 1", 1.0), Speaker("speaker_1", "Speaker 2", 1.0))
 SRT_BLOCK = re.compile(
@@ -120,7 +121,7 @@ def spoken(segments: tuple[TranscriptSegment, ...]) -> str:
     return "".join(word.text for segment in segments for word in segment.words)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(transcripts())
 def test_srt_parses_strictly_keeps_the_limits_and_every_character_in_order(
     segments: tuple[TranscriptSegment, ...],
@@ -132,7 +133,7 @@ def test_srt_parses_strictly_keeps_the_limits_and_every_character_in_order(
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(transcripts())
 def test_vtt_parses_strictly_keeps_the_limits_and_every_character_in_order(
     segments: tuple[TranscriptSegment, ...],
@@ -143,7 +144,7 @@ def test_vtt_parses_strictly_keeps_the_limits_and_every_character_in_order(
     assert text.replace(" ", "") == spoken(segments)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(transcripts())
 def test_words_that_fit_a_line_are_never_broken(segments: tuple[TranscriptSegment, ...]) -> None:
     short = [w.text for s in segments for w in s.words if len(w.text) <= 42]
@@ -154,7 +155,7 @@ def test_words_that_fit_a_line_are_never_broken(segments: tuple[TranscriptSegmen
     assert all(word in remaining for word in short)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(transcripts())
 def test_txt_has_a_paragraph_a_turn_and_all_the_words(
     segments: tuple[TranscriptSegment, ...],
@@ -296,7 +297,7 @@ def test_a_cue_stays_until_it_can_be_read_where_nothing_else_is_said() -> None:
     assert build_cues(segments_of(first + soon))[0].end_ms == 1300
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(transcripts())
 def test_no_cue_is_faster_than_twenty_characters_a_second_without_need(
     segments: tuple[TranscriptSegment, ...],

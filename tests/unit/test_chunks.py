@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.speech.chunks import Chunk, ChunkLimits, group_chunks, merge_regions, plan_chunks
+from tests.examples import examples
 
 LIMITS = ChunkLimits(max_seconds=20.0, min_seconds=4.0, pause_seconds=0.8, padding_seconds=0.2)
 FRAMES_A_SECOND = 50
@@ -27,7 +28,7 @@ regions_strategy = st.lists(
 ).map(merge_regions)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(regions_strategy, st.integers(0, 1000))
 def test_chunks_are_bounded_disjoint_and_cover_all_speech(
     regions: list[tuple[float, float]], seed: int
@@ -46,7 +47,7 @@ def test_chunks_are_bounded_disjoint_and_cover_all_speech(
         assert inside.all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     regions_strategy,
     st.one_of(st.none(), st.floats(0.1, 500)),

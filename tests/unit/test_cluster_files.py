@@ -42,7 +42,7 @@ from serve_app.deployment.node_environment import (
     node_environment,
 )
 from serve_app.settings import Settings
-from tests.conftest import PROJECT
+from tests.places import PROJECT
 from tests.storage.tcp_postgres import tcp_postgres
 
 WRITTEN_BY_THE_OPERATOR = {"vas.env", "~/.ray/auth_token"}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pipelines.vision.cuts.detector import CutKind, detect_cuts
 from pipelines.vision.frame_features import FrameFeatures, from_bytes, in_time_order, to_bytes
 from pipelines.vision.scene_plans import SceneBorders, scenes_between, still_times
+from tests.examples import examples
 
 FRAME_MS = 40
 Levels = npt.NDArray[np.float64]
@@ -196,7 +197,7 @@ PROGRAMME = (
 """More than four of the detector's blocks, with one of everything."""
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(borders=st.lists(st.integers(0, len(PROGRAMME)), max_size=12))
 def test_however_the_features_are_split_the_cuts_are_identical(borders: list[int]) -> None:
     whole = features(PROGRAMME)

@@ -11,7 +11,7 @@ import pytest
 
 from serve_app.webhooks import connections
 from serve_app.webhooks.sending import LIMITS, delivery_way, send_event
-from tests.webhooks.conftest import Desk
+from tests.webhooks.desk import Desk
 from tests.webhooks.receivers import Delivered, head, status
 
 

@@ -14,7 +14,7 @@ from serve_app.webhooks.connections import Connections
 from serve_app.webhooks.sender import StrainedEndpoints
 from serve_app.webhooks.sending import Outcome, delivery_way
 from storage.deliveries import Shares, lease_due
-from tests.webhooks.conftest import Desk
+from tests.webhooks.desk import Desk
 from tests.webhooks.misbehaviour import CASES
 from tests.webhooks.receivers import Delivered, status
 

@@ -13,7 +13,7 @@ import socket
 import threading
 from datetime import timedelta
 
-from tests.webhooks.conftest import Desk
+from tests.webhooks.desk import Desk
 from tests.webhooks.receivers import Delivered, status
 from tests.webhooks.sender_process import send_until_killed
 

@@ -20,7 +20,7 @@ from storage.deliveries import (
     trim_logs,
 )
 from storage.types import DeliveryStatus
-from tests.webhooks.conftest import Desk
+from tests.webhooks.desk import Desk
 
 LEASE = timedelta(seconds=30)
 NOW = timedelta()

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 import socket
-import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
+from tests.databases import fresh_database
 from tests.pipelines.fetch_servers import Authority, Trap
-from tests.webhooks.conftest import Desk, open_desk, settings_for
+from tests.webhooks.desk import Desk, open_desk, settings_for
 from tests.webhooks.misbehaviour import CASES
 from tests.webhooks.receivers import Receiver, status
 
@@ -36,13 +35,9 @@ async def logged(
 ) -> AsyncIterator[Logged]:
     """All cases side by side, so that those that hang are waited for together."""
     folder = tmp_path_factory.mktemp("misbehaviour")
-    name = f"misbehaviour_{uuid.uuid4().hex}"
-    settings = settings_for(postgres_url.replace("/postgres?", f"/{name}?"), ca_file, folder)
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template_vas')
-        async with open_desk(settings, authority) as desk:
+    with fresh_database(postgres_url) as url:
+        async with open_desk(settings_for(url, ca_file, folder), authority) as desk:
             yield await _log_of_all(desk, folder)
-        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 async def _log_of_all(desk: Desk, folder: Path) -> Logged:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.webhooks.conftest import Desk
+from tests.webhooks.desk import Desk
 from tests.webhooks.receivers import in_turn, status
 
 

@@ -12,7 +12,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from serve_app.webhooks.signing import new_signing_secret, signature, signed_headers
 from storage import signing_secrets
-from tests.webhooks.conftest import Desk
+from tests.webhooks.desk import Desk
 from tests.webhooks.receivers import Delivered, Verifier
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

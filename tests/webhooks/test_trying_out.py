@@ -29,8 +29,8 @@ from serve_app.webhooks.own_certificate import own_certificate
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from serve_app.webhooks.verifying import VerificationError, verify
 from storage import jobs
-from tests.conftest import PROJECT
-from tests.webhooks.conftest import Desk
+from tests.places import PROJECT
+from tests.webhooks.desk import Desk
 from tests.webhooks.receivers import in_turn, status
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

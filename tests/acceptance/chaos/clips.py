@@ -8,7 +8,7 @@ from pathlib import Path
 
 import av
 
-from tests.acceptance.conftest import DEMO
+from tests.places import DEMO
 
 WINDOWS_SECONDS = {
     "opening": (0.0, 6.0),

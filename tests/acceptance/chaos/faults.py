@@ -21,6 +21,8 @@ from tests.acceptance.chaos.stage import DEPLOYED, Stage
 
 PAUSE_SECONDS = (3.0, 15.0)
 """Between one fault and the next: some meet a service that is still busy with the last."""
+SHORT_PAUSE_SECONDS = (1.0, 5.0)
+"""The same in a run so short that not every kind of fault would come otherwise."""
 OUTAGE_SECONDS = (3.0, 20.0)
 DOWN_SECONDS = (0.5, 6.0)
 NODE_AWAY_SECONDS = (2.0, 20.0)
@@ -144,6 +146,7 @@ class Agent:
     seed: int
     kinds: tuple[str, ...]
     clock: Callable[[], float]
+    pause_seconds: tuple[float, float] = PAUSE_SECONDS
     struck: list[Struck] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     """Faults that the agent could not bring about or mend: they make the run worthless."""
@@ -153,7 +156,7 @@ class Agent:
         chance = random.Random(f"{self.seed} faults")
         while not self.stopping.is_set():
             for kind in chance.sample(self.kinds, len(self.kinds)):
-                if self.stopping.wait(chance.uniform(*PAUSE_SECONDS)):
+                if self.stopping.wait(chance.uniform(*self.pause_seconds)):
                     return
                 self._strike(kind, random.Random(chance.getrandbits(64)))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_app.deployment.local import free_port
-from tests.conftest import PROJECT
+from tests.places import PROJECT
 from tests.storage.s3_server import wait_for_server
 
 WORKS, FULL, FAILS = "works", "full", "fails"

@@ -23,7 +23,7 @@ from typing import Any
 from tests.acceptance.chaos.caller import PATIENCE_SECONDS, Caller
 from tests.acceptance.chaos.checker import Checker, Results, read_results
 from tests.acceptance.chaos.clips import BETWEEN, PROGRAMMES, Clip, make_clips
-from tests.acceptance.chaos.faults import FAULTS, Agent
+from tests.acceptance.chaos.faults import FAULTS, PAUSE_SECONDS, SHORT_PAUSE_SECONDS, Agent
 from tests.acceptance.chaos.journal import Journal
 from tests.acceptance.chaos.load import start_clients
 from tests.acceptance.chaos.stage import Stage, chaos_stage
@@ -31,6 +31,9 @@ from tests.acceptance.chaos.stage import Stage, chaos_stage
 _NAMES = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}|[0-9]+")
 """What differs between sentences that say the same."""
 LONG_SECONDS = 600
+SHORT_SECONDS = 300
+EVERY_KIND_SECONDS = 120
+"""So much longer at most a short run on a slow machine may take until each kind has struck."""
 ABANDONED_SECONDS = 61.0
 """So old must a temporary file be that nobody uses before somebody else removes it."""
 END_SECONDS = 2 * PATIENCE_SECONDS
@@ -51,6 +54,11 @@ class Plan:
         """Whether there is time to wait for all that goes away by itself."""
         return self.seconds >= LONG_SECONDS
 
+    @property
+    def pause_seconds(self) -> tuple[float, float]:
+        """Least and most between faults."""
+        return SHORT_PAUSE_SECONDS if self.seconds < SHORT_SECONDS else PAUSE_SECONDS
+
 
 def chaos(plan: Plan, folder: Path) -> dict[str, Any]:
     """One whole run; what it found, as it is printed."""
@@ -60,7 +68,7 @@ def chaos(plan: Plan, folder: Path) -> dict[str, Any]:
         print(f"undisturbed results of {len(results)} clips and programmes are known", flush=True)
         stage.receiver.received.clear()
         journal = Journal()
-        agent = Agent(stage, plan.seed, plan.kinds, journal.seconds)
+        agent = Agent(stage, plan.seed, plan.kinds, journal.seconds, plan.pause_seconds)
         under_way(plan, stage, clips, journal, agent)
         print(f"{journal.seconds():6.0f} s  all clients have ended", flush=True)
         if plan.is_long:
@@ -95,7 +103,7 @@ def under_way(
     breaking = threading.Thread(target=agent.run, name="faults", daemon=True)
     breaking.start()
     stopping.wait(plan.seconds)
-    wait_for_every_kind(agent, plan.seconds / 2)
+    wait_for_every_kind(agent, max(plan.seconds / 2, EVERY_KIND_SECONDS))
     agent.stopping.set()
     breaking.join(PATIENCE_SECONDS)
     ended = journal.seconds()

@@ -21,9 +21,9 @@ from storage.database import Connection
 from tests.acceptance.chaos.database_server import DatabaseServer
 from tests.acceptance.chaos.object_store import StoreServer, store_server
 from tests.acceptance.cluster_service import Head, head_node, wait_for
-from tests.acceptance.conftest import Service
 from tests.acceptance.ray_nodes import START_SECONDS, RayNode, ray_node
-from tests.api.conftest import transact
+from tests.acceptance.service import Service
+from tests.api.running_api import transact
 from tests.pipelines.fetch_servers import Asked, Authority, ScriptedServer, answer
 from tests.webhooks.receivers import Delivered, Receiver, Verifier, status
 

@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from tests.acceptance.chaos.clips import make_clips
-from tests.acceptance.conftest import Service, running, wait_until
+from tests.acceptance.service import Service, running, wait_until
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.service, pytest.mark.long, pytest.mark.timeout(900)]
 
 DISK_BYTES = 160 * 1024**2
 

@@ -10,7 +10,7 @@ import av
 import numpy as np
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from tests.conftest import SHARED_MEDIA
+from tests.places import SHARED_MEDIA
 
 Turn = tuple[float, float, str]
 """Start and end in seconds, and who speaks."""

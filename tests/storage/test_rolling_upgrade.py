@@ -10,7 +10,7 @@ import shutil
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,10 @@ from alembic.script import ScriptDirectory
 from serve_app.settings import Settings
 from storage import keys
 from storage.database import LOCK_SECONDS, MIGRATIONS, driver_url, migrate
-from tests.acceptance.old_statements import create_account, play_every_state
-from tests.api.conftest import SECRET, Customer, RunningApi
+from tests.api.running_api import SECRET, Customer, RunningApi
+from tests.databases import fresh_database
 from tests.money.runner_process import run_until_done
+from tests.storage.old_statements import create_account, play_every_state
 
 JOBS = 12
 CLIENTS = 3
@@ -98,14 +99,21 @@ def revisions() -> list[str]:
     return [script.revision for script in found][::-1]
 
 
+def newest_alone(cases: Sequence[Any]) -> list[Any]:
+    """The cases; all but the last one are long."""
+    older = [pytest.param(*_values(case), marks=pytest.mark.long) for case in cases[:-1]]
+    return [*older, cases[-1]]
+
+
+def _values(case: Any) -> tuple[Any, ...]:
+    return case if isinstance(case, tuple) else (case,)
+
+
 @pytest.fixture
 def empty_url(postgres_url: str) -> Iterator[str]:
     """A database without any schema."""
-    name = f"empty_{uuid.uuid4().hex}"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
-        yield postgres_url.replace("/postgres?", f"/{name}?")
-        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    with fresh_database(postgres_url, migrated=False) as url:
+        yield url
 
 
 @pytest.fixture
@@ -177,6 +185,7 @@ class Clients:
         return answer
 
 
+@pytest.mark.long
 def test_the_next_version_migrates_while_this_one_serves_and_drives_jobs(
     settings: Settings, next_version: Path
 ) -> None:
@@ -281,7 +290,7 @@ def _waits_for_a_lock(url: str) -> bool:
 # What was written before, and who still writes as before.
 
 
-@pytest.mark.parametrize("before", revisions()[:-1])
+@pytest.mark.parametrize("before", newest_alone(revisions()[:-1]))
 def test_rows_and_statements_of_an_earlier_version_go_on_working(
     empty_url: str, tmp_path: Path, before: str
 ) -> None:
@@ -364,7 +373,7 @@ Shape = dict[tuple[str, ...], str]
 """Tables, columns, constraints and what they are; what only narrows is marked by its first word."""
 
 
-@pytest.mark.parametrize(("before", "after"), list(itertools.pairwise(revisions())))
+@pytest.mark.parametrize(("before", "after"), newest_alone(list(itertools.pairwise(revisions()))))
 def test_a_migration_only_adds(empty_url: str, before: str, after: str) -> None:
     migrate(empty_url, revision=before)
     old = _shape(empty_url)

@@ -1,22 +1,38 @@
-"""The whole service with its objects in S3: no local folder, and no word from the client."""
+"""A small service of other settings: its objects in S3, one logical CPU, two API replicas.
+
+No local folder of objects and no word from the client about uploads; no deadlock, and limits
+that still hold.
+"""
 
 from __future__ import annotations
 
+import collections
+import time
+import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from serve_app.api.rate_limits import LIMITS, Bucket
+from serve_app.cli.accounts import create_account, create_key, in_transaction
 from serve_app.client.api import ApiClient
+from serve_app.settings import Settings
 from storage.objects.s3 import S3Store
-from tests.acceptance.conftest import DEMO, Service, running, wait_until
+from tests.acceptance.service import Service, running, wait_until
+from tests.api.running_api import wait_for_a_fresh_minute
+from tests.benchmarks.service_jobs import first_seconds
+from tests.places import DEMO
 from tests.storage.s3_server import everything_in, fresh_store, s3_process
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
 LIMIT_BYTES = 16 * 1024**2
+CLIENTS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +53,10 @@ def in_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InS3]:
         with running(
             folder / "data",
             folder / "service.log",
+            VAS_RAY_CPUS="1",
+            VAS_API_REPLICAS="2",
+            VAS_RUNNER_CONCURRENCY="4",
+            VAS_TRANSCRIBER_REPLICAS="1",
             VAS_SEGMENT_SECONDS="5",
             VAS_S3_BUCKET=place.bucket,
             VAS_S3_PREFIX="ours",
@@ -63,13 +83,13 @@ def objects_of(in_s3: InS3, job_id: str) -> list[str]:
     return [key for key in everything_in(in_s3.store) if job_id in key]
 
 
-def test_a_presigned_put_is_all_that_a_job_needs(in_s3: InS3) -> None:
+def test_a_presigned_put_is_all_that_a_job_needs(in_s3: InS3, excerpt: Path) -> None:
     with ApiClient(in_s3.service.base_url, in_s3.service.api_key) as client:
-        job = client.create_job(DEMO.name, DEMO.stat().st_size, "all")
+        job = client.create_job(excerpt.name, excerpt.stat().st_size, "all")
         assert job["uploadUrl"].startswith(f"{in_s3.endpoint}/")
         assert set(job["uploadHeaders"]) == {"Content-Type"}
         assert urlsplit(job["resumableUploadUrl"]).port == in_s3.service.port
-        assert put(job["uploadUrl"], DEMO.read_bytes()) == 200
+        assert put(job["uploadUrl"], excerpt.read_bytes()) == 200
 
         ended = client.wait(job["jobId"], timeout_seconds=150)
         assert ended["state"] == "completed", ended
@@ -106,3 +126,53 @@ def test_a_cancelled_job_leaves_nothing_of_what_was_sent_for_it(in_s3: InS3) -> 
     assert put(job["uploadUrl"], b"too late") == 200
     assert objects_of(in_s3, job["jobId"])
     wait_until(lambda: not objects_of(in_s3, job["jobId"]), 40, "the late file is removed")
+
+
+@pytest.fixture
+def small_service(in_s3: InS3) -> Service:
+    return in_s3.service
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(20, marks=pytest.mark.long)])
+def test_many_jobs_on_one_logical_cpu_all_complete_alike(
+    small_service: Service, tmp_path: Path, count: int
+) -> None:
+    """One more than are driven at once, of which each asks for more than the CPU there is."""
+    clip = first_seconds(DEMO, tmp_path / "clip.mp4", 4.0)
+    jobs = [small_service.submit(clip) for _ in range(count)]
+    states = [small_service.ended(job, timeout_seconds=300)["state"] for job in jobs]
+    assert states == ["completed"] * count
+    first = small_service.results(jobs[0])
+    assert len(first["scenes"]) == 2
+    assert all(small_service.results(job) == first for job in jobs[1:])
+
+
+def fresh_key(service: Service) -> str:
+    """A key of an account that has not been counted yet, made beside the running service."""
+    settings = Settings(data_dir=service.data)
+    name = uuid.uuid4().hex
+    in_transaction(settings, lambda connection: create_account(connection, name))
+    key: str = in_transaction(settings, lambda connection: create_key(connection, name))["key"]
+    return key
+
+
+def test_two_replicas_behind_the_proxy_count_as_one(small_service: Service) -> None:
+    limit = LIMITS[Bucket.READS]
+    each = limit // CLIENTS + 5
+    headers = {"X-API-Key": fresh_key(small_service)}
+    wait_for_a_fresh_minute(30)
+    started = int(time.time()) // 60
+
+    def work(_: int) -> list[int]:
+        with httpx.Client(headers=headers, trust_env=False, timeout=30) as client:
+            url = f"{small_service.base_url}/jobs/{uuid.uuid4()}"
+            return [client.get(url).status_code for _ in range(each)]
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        counts = collections.Counter(
+            status for part in pool.map(work, range(CLIENTS)) for status in part
+        )
+    assert int(time.time()) // 60 == started, "the machine was too slow for one window"
+    assert counts == {404: limit, 429: each * CLIENTS - limit}
+    titles = [" ".join(process.cmdline()) for process in small_service.processes()]
+    assert sum("ServeReplica:vas:Api" in title for title in titles) == 2

@@ -1,0 +1,105 @@
+"""The HTTP API on a real socket over a real PostgreSQL; no Ray, no runner."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import httpx
+import uvicorn
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from serve_app.app import build_api
+from serve_app.context import World, build_world
+from serve_app.observability.metrics import SILENT, Meters
+from serve_app.settings import Settings
+from storage import keys, ledger
+from storage.database import Database
+
+Result = TypeVar("Result")
+SECRET = "a secret for tests, long enough for the signer"
+
+
+@dataclass(frozen=True, slots=True)
+class Customer:
+    """An account with a key."""
+
+    account_id: uuid.UUID
+    key: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"X-API-Key": self.key}
+
+
+class RunningApi:
+    """The API served by uvicorn in a thread, and the means to look behind it."""
+
+    def __init__(self, settings: Settings, meters: Meters = SILENT) -> None:
+        self.settings = settings
+        self.world: World = build_world(settings, meters)
+        config = uvicorn.Config(
+            build_api(self.world), host="127.0.0.1", port=0, log_level="warning", lifespan="on"
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+
+    def __enter__(self) -> RunningApi:
+        self._thread.start()
+        deadline = threading.Event()
+        for _ in range(500):
+            if self._server.started:
+                break
+            deadline.wait(0.01)
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.root = f"http://127.0.0.1:{port}"
+        self.client = httpx.Client(base_url=f"{self.root}/v1/api", trust_env=False, timeout=20)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        self._server.should_exit = True
+        self._thread.join(10)
+
+    def customer(self, credits_cents: int = 1000) -> Customer:
+        """A new account with credits and a key."""
+
+        async def create(connection: AsyncConnection) -> Customer:
+            account = await keys.create_account(connection, uuid.uuid4().hex)
+            if credits_cents:
+                await ledger.grant(connection, account.id, credits_cents, "test")
+            issued = await keys.create_key(connection, account.id)
+            return Customer(account.id, issued.secret)
+
+        return self.transact(create)
+
+    def transact(self, work: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
+        """Run ``work(connection)`` in a transaction of its own, whatever loop the test is on."""
+        return transact(self.settings.database_url or "", work)
+
+
+def transact(url: str, work: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
+    """Run ``work(connection)`` in one transaction at ``url``, from a thread with its own loop."""
+
+    async def run() -> Result:
+        database = Database(url, pool_size=2)
+        try:
+            async with database.transaction() as connection:
+                return await work(connection)
+        finally:
+            await database.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(run())).result()
+
+
+def wait_for_a_fresh_minute(seconds_needed: float) -> None:
+    left = 60 - time.time() % 60
+    if left < seconds_needed:
+        time.sleep(left + 0.05)

@@ -1,0 +1,83 @@
+"""A run that leaves a process or a file behind fails and names it; one that leaves none passes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.places import PROJECT
+
+CONFTEST = """
+import os
+from tests import leftovers
+from tests.leftovers import Leftovers
+
+leftovers.PATIENCE_SECONDS = 3.0
+
+def pytest_configure(config):
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(Leftovers(config))
+"""
+PROCESS = """
+import subprocess, sys
+
+def test_it():
+    # It has a session of its own, is nobody's child, and does not show its environment.
+    program = "import time; time.sleep(300)"
+    start = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {program!r}])"
+    subprocess.run([sys.executable, "-c", start], start_new_session=True, check=True)
+"""
+FOLDER = """
+import tempfile
+
+def test_it():
+    tempfile.mkdtemp(prefix="vas-forgotten-")
+"""
+NOTHING = """
+import subprocess, sys, tempfile
+
+def test_it(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with tempfile.TemporaryDirectory(prefix="vas-"):
+        subprocess.run([sys.executable, "-c", ""], check=True)
+"""
+
+
+def run(folder: Path, test: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """One run of pytest over ``test``, with the check."""
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "test_it.py").write_text(test)
+    environment = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
+    environment |= {"PYTHONPATH": str(PROJECT), "TMPDIR": str(folder)}
+    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(folder)]
+    command += ["-p", "no:cacheprovider", "--basetemp", str(folder / "base"), *options]
+    command += [str(folder / "test_it.py")]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["alone", "with a worker"])
+def test_a_process_that_lives_on_fails_the_run(tmp_path: Path, options: tuple[str, ...]) -> None:
+    ended = run(tmp_path, PROCESS, *options)
+    assert ended.returncode == pytest.ExitCode.TESTS_FAILED, ended.stdout + ended.stderr
+    [line] = [line for line in ended.stdout.splitlines() if "time.sleep(300)" in line]
+    assert "1 passed, 1 error" in ended.stdout
+    pid = int(line.split(":")[0].removeprefix("process "))
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_folder_that_stays_fails_the_run(tmp_path: Path) -> None:
+    ended = run(tmp_path, FOLDER)
+    assert ended.returncode == pytest.ExitCode.TESTS_FAILED, ended.stdout + ended.stderr
+    assert "in the temporary folder: vas-forgotten-" in ended.stdout
+
+
+def test_a_run_that_leaves_nothing_passes(tmp_path: Path) -> None:
+    ended = run(tmp_path, NOTHING)
+    assert ended.returncode == pytest.ExitCode.OK, ended.stdout + ended.stderr
