@@ -60,6 +60,13 @@ def picture_classifier(entry: RegistryEntry, models_dir: Path | None) -> Any:
     return _open(PictureClassifier, entry, models_dir)
 
 
+def object_detector(entry: RegistryEntry, models_dir: Path | None) -> Any:
+    """Things of known classes."""
+    from models.backends.transformers.object_detector import TransformersObjectDetector
+
+    return _open(TransformersObjectDetector, entry, models_dir)
+
+
 def _open(backend: Any, entry: RegistryEntry, models_dir: Path | None) -> Any:
     where = locate(entry.checkpoints["model"], models_dir)
     return backend(

@@ -99,6 +99,9 @@ DESCRIBER_4B = Checkpoint(
 CLASSIFIER = Checkpoint(
     "Falconsai/nsfw_image_detection", "96cb0d0342c7afb80cab76ecc58b265fa44da256", "Apache-2.0"
 )
+OBJECT_DETECTOR = Checkpoint(
+    "PekingU/rtdetr_v2_r18vd", "5650961749fa93567c0d46fc7f43ea4f9e914107", "Apache-2.0"
+)
 
 _OPENING = "models.opening:"
 
@@ -138,7 +141,7 @@ def _neural(device: str) -> dict[Task, RegistryEntry]:
             f"{_OPENING}vision_language_describer",
             checkpoints={"model": DESCRIBER_4B if on_gpu else DESCRIBER_2B},
             device=device,
-            gpus=0.45 if on_gpu else 0.0,
+            gpus=0.4 if on_gpu else 0.0,
             max_batch=8 if on_gpu else 1,
             batch_wait_seconds=0.1 if on_gpu else 0.0,
             languages="English",
@@ -152,6 +155,14 @@ def _neural(device: str) -> dict[Task, RegistryEntry]:
             batch_wait_seconds=0.05 if on_gpu else 0.0,
         ),
         Task.READ: _TEXT_READER,
+        Task.FIND: RegistryEntry(
+            f"{_OPENING}object_detector",
+            checkpoints={"model": OBJECT_DETECTOR},
+            device=device,
+            gpus=0.05 if on_gpu else 0.0,
+            max_batch=32 if on_gpu else 4,
+            batch_wait_seconds=0.05 if on_gpu else 0.0,
+        ),
     }
 
 

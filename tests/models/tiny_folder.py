@@ -11,6 +11,7 @@ from tests.models.tiny_models import (
     save_tiny_classifier,
     save_tiny_ctc,
     save_tiny_embedding,
+    save_tiny_object_detector,
     save_tiny_segmentation,
     save_tiny_vision_language,
     save_tiny_whisper,
@@ -24,6 +25,7 @@ SAVERS: dict[tuple[Task, str], Callable[[Path], Path]] = {
     (Task.EMBED, "model"): save_tiny_embedding,
     (Task.DESCRIBE, "model"): save_tiny_vision_language,
     (Task.CLASSIFY, "model"): save_tiny_classifier,
+    (Task.FIND, "model"): save_tiny_object_detector,
 }
 """(task, role) -> what saves a model of the class that the registry's checkpoint has."""
 
