@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from models.checkpoints import Location, locate
 from models.registry import RegistryEntry
+from models.weights import TRANSNETV2, read_weights
 
 if TYPE_CHECKING:
     from models.backends.transformers.alignment import CtcAligner, Span
     from models.backends.transformers.hardware import Hardware
-    from models.contracts import Samples
+    from models.contracts import BoundaryDetector, Samples
+
+BoundaryWeights = Path | Literal["packaged"]
+"""A file of TransNetV2's weights for PyTorch, or those that an installed package carries."""
 
 
 def whisper(entry: RegistryEntry, models_dir: Path | None) -> Any:
@@ -65,6 +70,23 @@ def object_detector(entry: RegistryEntry, models_dir: Path | None) -> Any:
     from models.backends.transformers.object_detector import TransformersObjectDetector
 
     return _open(TransformersObjectDetector, entry, models_dir)
+
+
+def open_boundaries(weights: BoundaryWeights, models_dir: Path | None) -> BoundaryDetector:
+    """TransNetV2. Raises WeightsError where the weights are missing, altered or of another net."""
+    from models.backends.transnet.boundaries import TransNetBoundaries
+
+    if weights == "packaged":
+        [content] = read_weights(TRANSNETV2, models_dir).values()
+        return TransNetBoundaries(content)
+    return TransNetBoundaries(weights)
+
+
+def boundaries_opener(
+    weights: BoundaryWeights | None, models_dir: Path | None
+) -> Callable[[], BoundaryDetector] | None:
+    """What opens the detector when it is needed; picklable. None without weights."""
+    return None if weights is None else partial(open_boundaries, weights, models_dir)
 
 
 def _open(backend: Any, entry: RegistryEntry, models_dir: Path | None) -> Any:

@@ -10,12 +10,11 @@ scenes    (map, 1:1 a group)    stills, palette, thumbnail, camera motion, descr
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from pathlib import Path
 
-from models.contracts import CameraMotion, ShotAngle, ShotType
+from models.contracts import BoundaryDetector, CameraMotion, ShotAngle, ShotType
 from models.sources import ModelSource
 from pipelines.chains import Control, Row, Step, Workspace
 from pipelines.contracts import Scene, StageCode, StageError, VideoSource, VisionResult
@@ -65,8 +64,8 @@ class VisionConfig:
     max_scenes_a_task: int = 4
     """Bounds a task's memory: up to three stills a scene are held at once."""
     policy: ContentPolicy = field(default_factory=ContentPolicy)
-    boundary_weights: Path | None = None
-    """Weights of TransNetV2: cuts are then found by it in place of the embedded detector."""
+    boundaries: Callable[[], BoundaryDetector] | None = None
+    """Opens a learned detector, which then finds the cuts in place of the measured one."""
 
 
 def analyse_vision(
@@ -94,7 +93,7 @@ def analyse_vision(
         workspace,
         control,
         config=config.cuts,
-        learned_weights=config.boundary_weights,
+        learned=None if config.boundaries is None else config.boundaries(),
         mapper=mapper,
         progress=(ends.features, ends.cuts),
     )
@@ -165,7 +164,7 @@ def _features_chain(
     features = replace(
         config.features,
         decode_threads=_decode_threads(config, len(rows)),
-        with_pictures=config.boundary_weights is not None,
+        with_pictures=config.boundaries is not None,
     )
     step = make_features_step(video, workspace, features)
     done = _mapped(rows, step, "Reading the pictures", control, (0.0, progress_to), mapper)

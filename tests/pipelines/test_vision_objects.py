@@ -189,8 +189,8 @@ def test_frames_are_read_by_decord_in_batches(
 
     by_decord = vision_stills.by_decord
     monkeypatch.setattr(vision_stills, "by_decord", counted)
-    analysed(film, folder_workspace(tmp_path), segment_ms=6_000)
-    assert asked == [6, 6]
+    analysed(film, folder_workspace(tmp_path))
+    assert asked == [12]
 
 
 def test_what_decord_cannot_read_comes_from_pyav(
