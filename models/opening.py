@@ -126,18 +126,17 @@ def _other_aligner(entry: RegistryEntry, models_dir: Path | None) -> CtcAligner 
 
 @dataclass(frozen=True, slots=True)
 class AlignerByLanguage:
-    """English with one acoustic model, other languages with another, or by letters alone."""
+    """English with one acoustic model, other languages with another, where there is one."""
 
     english: CtcAligner
     other: CtcAligner | None
 
-    def align(self, samples: Samples, words: Sequence[str], language: str | None) -> list[Span]:
-        """One span a word, in order, inside the samples."""
-        from models.backends.transformers.alignment import spread
-        from models.contracts import SAMPLE_RATE_HZ
-
+    def align(
+        self, samples: Samples, words: Sequence[str], language: str | None
+    ) -> list[Span] | None:
+        """One span a word, in order, inside the samples; None without an aligner for it."""
         if language == "en":
             return self.english.align(samples, words, language)
         if self.other is not None:
             return self.other.align(samples, words, language)
-        return spread(words, 0.0, len(samples) / SAMPLE_RATE_HZ)
+        return None
