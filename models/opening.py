@@ -37,6 +37,22 @@ def whisper(entry: RegistryEntry, models_dir: Path | None) -> Any:
     )
 
 
+def ctranslate2_whisper(entry: RegistryEntry, models_dir: Path | None) -> Any:
+    """Whisper on CTranslate2, whose word times come from the decoder's attention."""
+    from models.backends.packaged.transcriber import CTranslate2Transcriber
+
+    where = locate(entry.checkpoints["model"], models_dir)
+    folder = Path(where.source)
+    if where.revision is not None:
+        from huggingface_hub import snapshot_download
+
+        files = list(entry.checkpoints["model"].files)
+        folder = Path(
+            snapshot_download(where.source, revision=where.revision, allow_patterns=files)
+        )
+    return CTranslate2Transcriber(folder, max_batch=entry.max_batch)
+
+
 def pyannote_detector(entry: RegistryEntry, models_dir: Path | None) -> Any:
     """Speech regions and turns."""
     from models.backends.pyannote.speech_turns import PyannoteSpeechDetector

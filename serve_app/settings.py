@@ -171,9 +171,10 @@ class Settings(BaseSettings):
     blocked_labels: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
         {}, description="Labels of the content classifier, and the score from which each blocks."
     )
-    model_profile: Literal["auto", "packaged", "cpu", "gpu"] = Field(
+    model_profile: Literal["auto", "packaged", "cpu", "cpu-transformers", "gpu"] = Field(
         "auto",
         description="Which models serve; auto: the best whose weights are in VAS_MODELS_DIR. "
+        "`cpu-transformers` is `cpu` with Whisper through transformers in place of CTranslate2. "
         "`embedded` is the former name of `packaged`.",
     )
     transcriber_replicas: int = Field(2, ge=1, le=256, description="Most transcriber replicas.")

@@ -10,6 +10,7 @@ from models.registry import REGISTRY, Task
 from tests.models.tiny_models import (
     save_tiny_classifier,
     save_tiny_ctc,
+    save_tiny_ctranslate2_whisper,
     save_tiny_embedding,
     save_tiny_object_detector,
     save_tiny_segmentation,
@@ -38,6 +39,8 @@ def fill_models_folder(folder: Path, profile: str, *, without: tuple[str, ...] =
                 continue
             place = folder / checkpoint.folder_name
             place.mkdir(parents=True, exist_ok=True)
-            SAVERS[task, role](place)
+            on_ctranslate2 = "model.bin" in checkpoint.files
+            save = save_tiny_ctranslate2_whisper if on_ctranslate2 else SAVERS[task, role]
+            save(place)
             adopt(checkpoint, folder)
     return folder

@@ -7,10 +7,12 @@ loads them is the product's own.
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
+from ctranslate2.converters import TransformersConverter
 from transformers import (
     GenerationConfig,
     Qwen2Tokenizer,
@@ -118,6 +120,15 @@ def save_whisper(
     model.save_pretrained(folder)
     extractor = WhisperFeatureExtractor(feature_size=config.num_mel_bins)
     WhisperProcessor(extractor, tokenizer).save_pretrained(folder)
+    return folder
+
+
+def save_tiny_ctranslate2_whisper(folder: Path) -> Path:
+    """The tiny Whisper as CTranslate2's own converter writes it."""
+    with tempfile.TemporaryDirectory() as source:
+        save_tiny_whisper(Path(source))
+        converter = TransformersConverter(source, copy_files=["tokenizer.json"])
+        converter.convert(str(folder), force=True)
     return folder
 
 

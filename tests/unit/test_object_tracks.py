@@ -14,7 +14,9 @@ DOG, CAT = {"dog": 0.8}, {"cat": 0.6}
 
 def test_a_thing_in_every_sample_is_there_for_the_whole_scene() -> None:
     found = {1_000: {"dog": 0.6}, 2_000: {"dog": 0.9}, 3_000: {"dog": 0.9}}
-    assert object_tracks(found, 400, 3_900) == (ObjectTrack("dog", 400, 3_900, pytest.approx(0.8)),)
+    [track] = object_tracks(found, 400, 3_900)
+    assert (track.start_ms, track.end_ms) == (400, 3_900)
+    assert track.confidence == pytest.approx(0.8)
 
 
 def test_a_track_ends_between_the_samples_with_and_without_the_thing() -> None:
