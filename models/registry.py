@@ -17,6 +17,7 @@ from models.weights import (
     PP_OCR,
     RESEMBLYZER,
     SILERO_VAD,
+    TRANSNETV2,
     WHISPER_BASE,
     PackagedWeights,
 )
@@ -54,6 +55,7 @@ class RegistryEntry:
     """Role -> weights that an installed package carries."""
     device: str = "cpu"
     dtype: str = "auto"
+    """Number format: one of torch, or ``int8`` for CTranslate2."""
     gpus: float = 0.0
     """Share of a GPU that a replica takes."""
     max_batch: int = 1
@@ -61,6 +63,8 @@ class RegistryEntry:
     batch_wait_seconds: float = 0.0
     """How long a replica waits for a batch to fill."""
     languages: str = ""
+    memory_bytes: int = 0
+    """What a replica was measured to take at its busiest, on a processor; 0: not measured."""
 
 
 WHISPER_TURBO = Checkpoint(
@@ -81,7 +85,7 @@ ENGLISH_ALIGNER = Checkpoint(
 MULTILINGUAL_ALIGNER = Checkpoint(
     "MahmoudAshraf/mms-300m-1130-forced-aligner",
     "49402e9577b1158620820667c218cd494cc44486",
-    "CC-BY-NC-4.0: not for commercial use; leave it out and other languages' words are spread",
+    "CC-BY-NC-4.0: not for commercial use; leave it out and attention times other languages' words",
 )
 SEGMENTATION = Checkpoint(
     "pyannote/segmentation-3.0",
@@ -185,7 +189,10 @@ PACKAGED: dict[Task, RegistryEntry] = {
     Task.TRANSCRIBE: RegistryEntry(
         f"{_PACKAGED}transcriber:open_transcriber",
         weights={"model": WHISPER_BASE},
+        dtype="int8",
         max_batch=4,
+        # Four chunks of 30 s at once, above 71 MB of an empty process.
+        memory_bytes=1_300_000_000,
         languages="99 languages",
     ),
     Task.DETECT: RegistryEntry(
@@ -214,6 +221,7 @@ PACKAGED: dict[Task, RegistryEntry] = {
 _CTRANSLATE2_WHISPER = RegistryEntry(
     f"{_OPENING}ctranslate2_whisper",
     checkpoints={"model": CTRANSLATE2_WHISPER_SMALL},
+    dtype="int8",
     max_batch=4,
     languages="99 languages",
 )
@@ -262,9 +270,13 @@ def checkpoints_of(profile: str) -> list[Checkpoint]:
 
 
 def weights_of(profile: str) -> list[PackagedWeights]:
-    """All packaged weights of a profile, each once, in the order of the tasks."""
+    """All packaged weights of a profile, each once, in the order of the tasks.
+
+    With the neural profiles, whose extra `models` carries them, those of the optional detector of
+    shot boundaries.
+    """
     found = [weights for entry in REGISTRY[profile].values() for weights in entry.weights.values()]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys([*found, *([] if profile == "packaged" else [TRANSNETV2])]))
 
 
 SPEECH_TASKS = (Task.TRANSCRIBE, Task.DETECT, Task.EMBED)

@@ -25,7 +25,7 @@ import psutil
 
 from pipelines.ray_start import quiet, start_ray
 from serve_app.credits.pricing import load_prices
-from serve_app.model_choice import chosen_models
+from serve_app.model_choice import chosen_models, require_machine
 from serve_app.node_environment import LONGEST_HAPROXY_FOLDER, node_environment, reachable
 from serve_app.observing.logs import logging_for
 from serve_app.payments.providers import find_provider
@@ -84,6 +84,7 @@ def _require_what_is_named(settings: Settings) -> None:
     load_prices(settings.price_file)
     find_provider(settings)
     choice = chosen_models(settings)
+    require_machine(choice.profile)
     log.info("models: %s (%s)", choice.profile, choice.reason)
 
 
