@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-_WEIGHTS = ("*.safetensors", "pytorch_model.bin")
+_WEIGHTS = ("*.safetensors", "pytorch_model.bin", "model.bin")
 _COMPLETE = ".complete"
 
 

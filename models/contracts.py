@@ -130,6 +130,8 @@ class ChunkTranscript:
     words: tuple[Word, ...]
     language: str | None
     """BCP 47, or None where the backend cannot tell and nothing was said."""
+    language_probability: float | None = None
+    """0 to 1; 1 where the language was given, None where the backend does not estimate it."""
 
 
 @dataclass(frozen=True, slots=True)

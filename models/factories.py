@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from models.checkpoints import Location, locate
 from models.registry import RegistryEntry
+from models.weights import TRANSNETV2, read_weights
 
 if TYPE_CHECKING:
     from models.backends.transformers.alignment import CtcAligner, Span
     from models.backends.transformers.hardware import Hardware
-    from models.contracts import Samples
+    from models.contracts import BoundaryDetector, Samples
+
+BoundaryWeights = Path | Literal["packaged"]
+"""A file of TransNetV2's weights for PyTorch, or those that an installed package carries."""
 
 
 def whisper(entry: RegistryEntry, models_dir: Path | None) -> Any:
@@ -30,6 +35,22 @@ def whisper(entry: RegistryEntry, models_dir: Path | None) -> Any:
         revision=where.revision,
         max_batch=entry.max_batch,
     )
+
+
+def ctranslate2_whisper(entry: RegistryEntry, models_dir: Path | None) -> Any:
+    """Whisper on CTranslate2, whose word times come from the decoder's attention."""
+    from models.backends.packaged.transcriber import CTranslate2Transcriber
+
+    where = locate(entry.checkpoints["model"], models_dir)
+    folder = Path(where.source)
+    if where.revision is not None:
+        from huggingface_hub import snapshot_download
+
+        files = list(entry.checkpoints["model"].files)
+        folder = Path(
+            snapshot_download(where.source, revision=where.revision, allow_patterns=files)
+        )
+    return CTranslate2Transcriber(folder, max_batch=entry.max_batch)
 
 
 def pyannote_detector(entry: RegistryEntry, models_dir: Path | None) -> Any:
@@ -58,6 +79,30 @@ def picture_classifier(entry: RegistryEntry, models_dir: Path | None) -> Any:
     from models.backends.transformers.classifier import PictureClassifier
 
     return _open(PictureClassifier, entry, models_dir)
+
+
+def object_detector(entry: RegistryEntry, models_dir: Path | None) -> Any:
+    """Things of known classes."""
+    from models.backends.transformers.object_detector import TransformersObjectDetector
+
+    return _open(TransformersObjectDetector, entry, models_dir)
+
+
+def open_boundaries(weights: BoundaryWeights, models_dir: Path | None) -> BoundaryDetector:
+    """TransNetV2. Raises WeightsError where the weights are missing, altered or of another net."""
+    from models.backends.transnet.boundaries import TransNetBoundaries
+
+    if weights == "packaged":
+        [content] = read_weights(TRANSNETV2, models_dir).values()
+        return TransNetBoundaries(content)
+    return TransNetBoundaries(weights)
+
+
+def boundaries_opener(
+    weights: BoundaryWeights | None, models_dir: Path | None
+) -> Callable[[], BoundaryDetector] | None:
+    """What opens the detector when it is needed; picklable. None without weights."""
+    return None if weights is None else partial(open_boundaries, weights, models_dir)
 
 
 def _open(backend: Any, entry: RegistryEntry, models_dir: Path | None) -> Any:
@@ -97,18 +142,17 @@ def _other_aligner(entry: RegistryEntry, models_dir: Path | None) -> CtcAligner 
 
 @dataclass(frozen=True, slots=True)
 class AlignerByLanguage:
-    """English with one acoustic model, other languages with another, or by letters alone."""
+    """English with one acoustic model, other languages with another, where there is one."""
 
     english: CtcAligner
     other: CtcAligner | None
 
-    def align(self, samples: Samples, words: Sequence[str], language: str | None) -> list[Span]:
-        """One span a word, in order, inside the samples."""
-        from models.backends.transformers.alignment import spread
-        from models.contracts import SAMPLE_RATE_HZ
-
+    def align(
+        self, samples: Samples, words: Sequence[str], language: str | None
+    ) -> list[Span] | None:
+        """One span a word, in order, inside the samples; None without an aligner for it."""
         if language == "en":
             return self.english.align(samples, words, language)
         if self.other is not None:
             return self.other.align(samples, words, language)
-        return spread(words, 0.0, len(samples) / SAMPLE_RATE_HZ)
+        return None

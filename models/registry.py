@@ -17,6 +17,7 @@ from models.weights import (
     PP_OCR,
     RESEMBLYZER,
     SILERO_VAD,
+    TRANSNETV2,
     WHISPER_BASE,
     PackagedWeights,
 )
@@ -54,6 +55,7 @@ class RegistryEntry:
     """Role -> weights that an installed package carries."""
     device: str = "cpu"
     dtype: str = "auto"
+    """Number format: one of torch, or ``int8`` for CTranslate2."""
     gpus: float = 0.0
     """Share of a GPU that a replica takes."""
     max_batch: int = 1
@@ -61,6 +63,8 @@ class RegistryEntry:
     batch_wait_seconds: float = 0.0
     """How long a replica waits for a batch to fill."""
     languages: str = ""
+    memory_bytes: int = 0
+    """What a replica was measured to take at its busiest, on a processor; 0: not measured."""
 
 
 WHISPER_TURBO = Checkpoint(
@@ -69,13 +73,19 @@ WHISPER_TURBO = Checkpoint(
 WHISPER_SMALL = Checkpoint(
     "openai/whisper-small", "973afd24965f72e36ca33b3055d56a652f456b4d", "Apache-2.0"
 )
+CTRANSLATE2_WHISPER_SMALL = Checkpoint(
+    "Systran/faster-whisper-small",
+    "536b0662742c02347bc0e980a01041f333bce120",
+    "MIT",
+    files=("model.bin", "config.json", "tokenizer.json", "vocabulary.txt"),
+)
 ENGLISH_ALIGNER = Checkpoint(
     "facebook/wav2vec2-base-960h", "22aad52d435eb6dbaf354bdad9b0da84ce7d6156", "Apache-2.0"
 )
 MULTILINGUAL_ALIGNER = Checkpoint(
     "MahmoudAshraf/mms-300m-1130-forced-aligner",
     "49402e9577b1158620820667c218cd494cc44486",
-    "CC-BY-NC-4.0: not for commercial use; leave it out and other languages' words are spread",
+    "CC-BY-NC-4.0: not for commercial use; leave it out and attention times other languages' words",
 )
 SEGMENTATION = Checkpoint(
     "pyannote/segmentation-3.0",
@@ -98,6 +108,9 @@ DESCRIBER_4B = Checkpoint(
 )
 CLASSIFIER = Checkpoint(
     "Falconsai/nsfw_image_detection", "96cb0d0342c7afb80cab76ecc58b265fa44da256", "Apache-2.0"
+)
+OBJECT_DETECTOR = Checkpoint(
+    "PekingU/rtdetr_v2_r18vd", "5650961749fa93567c0d46fc7f43ea4f9e914107", "Apache-2.0"
 )
 
 _OPENING = "models.factories:"
@@ -138,7 +151,7 @@ def _neural(device: str) -> dict[Task, RegistryEntry]:
             f"{_OPENING}vision_language_describer",
             checkpoints={"model": DESCRIBER_4B if on_gpu else DESCRIBER_2B},
             device=device,
-            gpus=0.45 if on_gpu else 0.0,
+            gpus=0.4 if on_gpu else 0.0,
             max_batch=8 if on_gpu else 1,
             batch_wait_seconds=0.1 if on_gpu else 0.0,
             languages="English",
@@ -152,6 +165,14 @@ def _neural(device: str) -> dict[Task, RegistryEntry]:
             batch_wait_seconds=0.05 if on_gpu else 0.0,
         ),
         Task.READ: _TEXT_READER,
+        Task.FIND: RegistryEntry(
+            f"{_OPENING}object_detector",
+            checkpoints={"model": OBJECT_DETECTOR},
+            device=device,
+            gpus=0.05 if on_gpu else 0.0,
+            max_batch=32 if on_gpu else 4,
+            batch_wait_seconds=0.05 if on_gpu else 0.0,
+        ),
     }
 
 
@@ -168,7 +189,10 @@ PACKAGED: dict[Task, RegistryEntry] = {
     Task.TRANSCRIBE: RegistryEntry(
         f"{_PACKAGED}transcriber:open_transcriber",
         weights={"model": WHISPER_BASE},
+        dtype="int8",
         max_batch=4,
+        # Four chunks of 30 s at once, above 71 MB of an empty process.
+        memory_bytes=1_300_000_000,
         languages="99 languages",
     ),
     Task.DETECT: RegistryEntry(
@@ -194,12 +218,22 @@ PACKAGED: dict[Task, RegistryEntry] = {
 }
 """What every installation can do: weights that installed packages carry, on any processor."""
 
+_CTRANSLATE2_WHISPER = RegistryEntry(
+    f"{_OPENING}ctranslate2_whisper",
+    checkpoints={"model": CTRANSLATE2_WHISPER_SMALL},
+    dtype="int8",
+    max_batch=4,
+    languages="99 languages",
+)
+
 REGISTRY: dict[str, dict[Task, RegistryEntry]] = {
     "packaged": PACKAGED,
-    "cpu": _neural("cpu"),
+    "cpu": _neural("cpu") | {Task.TRANSCRIBE: _CTRANSLATE2_WHISPER},
+    "cpu-transformers": _neural("cpu"),
     "gpu": _neural("cuda"),
 }
-"""Profile -> task -> entry."""
+"""Profile -> task -> entry. ``cpu-transformers`` is ``cpu`` with Whisper through transformers and
+its aligners in place of CTranslate2, whose int8 kernels are faster on a processor."""
 
 FORMER_PROFILE_NAMES = {"embedded": "packaged"}
 
@@ -236,9 +270,13 @@ def checkpoints_of(profile: str) -> list[Checkpoint]:
 
 
 def weights_of(profile: str) -> list[PackagedWeights]:
-    """All packaged weights of a profile, each once, in the order of the tasks."""
+    """All packaged weights of a profile, each once, in the order of the tasks.
+
+    With the neural profiles, whose extra `models` carries them, those of the optional detector of
+    shot boundaries.
+    """
     found = [weights for entry in REGISTRY[profile].values() for weights in entry.weights.values()]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys([*found, *([] if profile == "packaged" else [TRANSNETV2])]))
 
 
 SPEECH_TASKS = (Task.TRANSCRIBE, Task.DETECT, Task.EMBED)

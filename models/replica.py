@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,21 +11,10 @@ from ray import serve
 
 from models.provider import CALL_TIMEOUT_SECONDS
 from models.registry import REGISTRY, Task, open_model
-from models.warm_up import PROBES
+from models.warm_up import METHODS, PROBES
 
 _PROBE_SECONDS = 30.0
 """An idle replica proves that often that its model still answers."""
-
-METHODS: dict[Task, Callable[[Any, Sequence[Any]], Sequence[Any]]] = {
-    Task.TRANSCRIBE: lambda model, chunks: model.transcribe(chunks),
-    Task.DETECT: lambda model, tracks: [model.detect(samples) for samples in tracks],
-    Task.EMBED: lambda model, utterances: list(model.embed(utterances)),
-    Task.DESCRIBE: lambda model, scenes: model.describe(scenes),
-    Task.CLASSIFY: lambda model, stills: model.classify(stills),
-    Task.READ: lambda model, stills: model.read(stills),
-    Task.FIND: lambda model, stills: model.find(stills),
-}
-"""Task -> how a model of it is called with several inputs."""
 
 
 class BatchObserver(Protocol):

@@ -1,8 +1,8 @@
-"""A small real input for each task: warms a model up, and shows that it still answers."""
+"""How each task's model is called, and a small real input: warms it up, shows that it answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,17 @@ def _hiss(seconds: float) -> Any:
 def _grey() -> Any:
     return np.full((180, 320, 3), 128, dtype=np.uint8)
 
+
+METHODS: dict[Task, Callable[[Any, Sequence[Any]], Sequence[Any]]] = {
+    Task.TRANSCRIBE: lambda model, chunks: model.transcribe(chunks),
+    Task.DETECT: lambda model, tracks: [model.detect(samples) for samples in tracks],
+    Task.EMBED: lambda model, utterances: list(model.embed(utterances)),
+    Task.DESCRIBE: lambda model, scenes: model.describe(scenes),
+    Task.CLASSIFY: lambda model, stills: model.classify(stills),
+    Task.READ: lambda model, stills: model.read(stills),
+    Task.FIND: lambda model, stills: model.find(stills),
+}
+"""Task -> how a model of it is called with several inputs."""
 
 PROBES: dict[Task, Callable[[], Any]] = {
     Task.TRANSCRIBE: lambda: AudioChunk(_hiss(1.0)),

@@ -211,6 +211,16 @@ class IngestResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectTrack:
+    """A thing that a detector finds in a stretch of a scene; confidence 0 to 1."""
+
+    label: str
+    start_ms: int
+    end_ms: int
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
 class Scene:
     """One scene; scenes are contiguous and cover the whole video."""
 
@@ -227,6 +237,8 @@ class Scene:
     confidence: float
     """Of the cut that opens the scene, 0 to 1; 1 for the first."""
     thumbnail_key: str
+    object_tracks: tuple[ObjectTrack, ...] = ()
+    """By start and label; none where the profile has no detector of objects."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,9 +157,10 @@ class Settings(BaseSettings):
     transcript_shard_seconds: float = Field(
         20, ge=1, le=86_400, description="Length of a stretch of speech that one task transcribes."
     )
-    boundary_weights: Path | None = Field(
+    boundary_weights: Literal["packaged"] | Path | None = Field(
         None,
-        description="Weights of TransNetV2 for PyTorch; with them it finds the cuts (needs torch).",
+        description="Weights of TransNetV2 for PyTorch: a file, or `packaged` for those that the "
+        "extra `models` carries. With them it finds the cuts.",
     )
     blocked_hashes_file: Path | None = Field(
         None,
@@ -171,9 +172,10 @@ class Settings(BaseSettings):
     blocked_labels: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
         {}, description="Labels of the content classifier, and the score from which each blocks."
     )
-    model_profile: Literal["auto", "packaged", "cpu", "gpu"] = Field(
+    model_profile: Literal["auto", "packaged", "cpu", "cpu-transformers", "gpu"] = Field(
         "auto",
         description="Which models serve; auto: the best whose weights are in VAS_MODELS_DIR. "
+        "`cpu-transformers` is `cpu` with Whisper through transformers in place of CTranslate2. "
         "`embedded` is the former name of `packaged`.",
     )
     transcriber_replicas: int = Field(2, ge=1, le=256, description="Most transcriber replicas.")
@@ -239,9 +241,9 @@ class Settings(BaseSettings):
 
     @field_validator("blocked_hashes_file", "boundary_weights", "log_dir")
     @classmethod
-    def _name_from_anywhere(cls, path: Path | None) -> Path | None:
+    def _name_from_anywhere(cls, path: Path | str | None) -> Path | str | None:
         """Replicas work in folders of their own."""
-        return None if path is None else path.expanduser().resolve()
+        return path.expanduser().resolve() if isinstance(path, Path) else path
 
     @field_validator("raw_decoders")
     @classmethod

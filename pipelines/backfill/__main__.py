@@ -30,6 +30,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
+from models.factories import BoundaryWeights, boundaries_opener
 from models.provider import LocalModels
 from models.registry import (
     REGISTRY,
@@ -117,7 +118,7 @@ def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> in
                 describe=DescribeConfig(models=digest_of(profile, VISION_TASKS)),
                 features=FeaturesConfig(decode_threads=max(1, int(options.cpus_an_item))),
                 policy=policy,
-                boundary_weights=options.boundary_weights,
+                boundaries=boundaries_opener(options.boundary_weights, options.models_dir),
             ),
         )
         _run(manifest, work, output, _pacing(options, profile))
@@ -204,8 +205,9 @@ def _profile(options: argparse.Namespace) -> str:
 
 def _kind(profile: str, options: argparse.Namespace) -> dict[str, Any]:
     """What results depend on: an output holds results of one kind."""
-    weights = options.boundary_weights
-    return {"profile": profile, "boundary_weights": weights.name if weights else None}
+    weights: BoundaryWeights | None = options.boundary_weights
+    name = weights.name if isinstance(weights, Path) else weights
+    return {"profile": profile, "boundary_weights": name}
 
 
 def _pacing(options: argparse.Namespace, profile: str) -> Pacing:
@@ -282,7 +284,13 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         default=Path(models_dir) if models_dir else None,
         help="folder of weights, the same on every node; default: VAS_MODELS_DIR",
     )
-    add("--boundary-weights", type=Path, help="weights of TransNetV2, which then finds the cuts")
+    add(
+        "--boundary-weights",
+        type=lambda text: text if text == "packaged" else Path(text),
+        metavar="PATH|packaged",
+        help="weights of TransNetV2, which then finds the cuts; `packaged`: those of the extra "
+        "`models`",
+    )
     add("--blocked-hashes", type=Path, help="pictures that are not permitted (vas policy hash)")
     add("--segment-seconds", type=_positive, default=60.0, help="length of a video segment")
     add("--retry-errors", action="store_true", help="try items again that failed")

@@ -27,6 +27,7 @@ from pipelines.backfill.outcome import (
     TrackOutcome,
 )
 from pipelines.types import (
+    ObjectTrack,
     PipelineWarning,
     Scene,
     Speaker,
@@ -50,6 +51,9 @@ _TRACK = pa.struct(
         ("code", _TEXT),
         ("speakers", pa.list_(_SPEAKER)),
     ]
+)
+_OBJECT_TRACK = pa.struct(
+    [("label", _TEXT), ("start_ms", _MS), ("end_ms", _MS), ("confidence", pa.float64())]
 )
 _WARNING = pa.struct([("code", _TEXT), ("message", _TEXT)])
 
@@ -93,6 +97,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("camera_motion", _TEXT),
             ("confidence", pa.float64()),
             ("still", _TEXT),
+            ("object_tracks", pa.list_(_OBJECT_TRACK)),
         ]
     ),
     "segments": pa.schema(
@@ -296,6 +301,8 @@ def _scene(row: Values) -> Scene:
             "shot_angle": ShotAngle(row["shot_angle"]),
             "camera_motion": CameraMotion(row["camera_motion"]),
             "thumbnail_key": still,
+            # Parts that were written before there was a detector of objects lack the column.
+            "object_tracks": tuple(ObjectTrack(**it) for it in row.get("object_tracks") or ()),
         }
     )
 

@@ -3,18 +3,18 @@
 features  (map, 1:1 a segment)  decode once, store tiny pictures of every frame
 cuts      (map, then reduce)    over all segments end to end, as if never cut up
 policy    (map, 1:1 a segment)  stills against what is not permitted, where a policy is set
+objects   (map, then reduce)    things of known classes, once a second, where there is a detector
 scenes    (map, 1:1 a group)    stills, palette, thumbnail, camera motion, description
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from pathlib import Path
 
-from models.contracts import CameraMotion, ShotAngle, ShotType
+from models.contracts import BoundaryDetector, CameraMotion, ShotAngle, ShotType
 from models.provider import ModelSource
 from pipelines.execution.chain import Control, Mapped, Mapper, Row, Step, Workspace
 from pipelines.execution.ray_data import map_on_ray
@@ -33,12 +33,22 @@ from pipelines.vision.describe import (
 )
 from pipelines.vision.features import FeaturesConfig, make_features_step
 from pipelines.vision.frame_features import Times
+from pipelines.vision.object_tracks import object_tracks
+from pipelines.vision.objects import (
+    ObjectsConfig,
+    make_objects_step,
+    object_times,
+    read_detections,
+)
 from pipelines.vision.policy.contracts import ContentPolicy
 from pipelines.vision.policy.step import checked_times, make_policy_step
 from pipelines.vision.scene_plans import SceneBorders, scenes_between, still_times
 
 _POLICY_SHARE = 1 / 6
 """Of what is left after the cuts, the policy's chain, where there is one."""
+
+_OBJECTS_SHARE = 1 / 3
+"""Of what is left after that, the detector's chain, where there is one."""
 
 _MOST_DECODE_THREADS = 4
 
@@ -49,12 +59,13 @@ class VisionConfig:
 
     features: FeaturesConfig = field(default_factory=FeaturesConfig)
     cuts: CutConfig = field(default_factory=CutConfig)
+    objects: ObjectsConfig = field(default_factory=ObjectsConfig)
     describe: DescribeConfig = field(default_factory=DescribeConfig)
     max_scenes_a_task: int = 4
     """Bounds a task's memory: up to three stills a scene are held at once."""
     policy: ContentPolicy = field(default_factory=ContentPolicy)
-    boundary_weights: Path | None = None
-    """Weights of TransNetV2: cuts are then found by it in place of the embedded detector."""
+    boundaries: Callable[[], BoundaryDetector] | None = None
+    """Opens a learned detector, which then finds the cuts in place of the measured one."""
 
 
 def analyse_vision(
@@ -73,7 +84,8 @@ def analyse_vision(
     the policy does not permit it: then nothing seen of it is kept) and
     StageStoppedError.
     """
-    ends = chain_ends(video, with_policy=config.policy.is_active)
+    with_objects = models.object_detector() is not None
+    ends = chain_ends(video, with_policy=config.policy.is_active, with_objects=with_objects)
     features = _features_chain(video, workspace, control, config, mapper, ends.features)
     looked = find_cuts(
         features,
@@ -81,7 +93,7 @@ def analyse_vision(
         workspace,
         control,
         config=config.cuts,
-        learned_weights=config.boundary_weights,
+        learned=None if config.boundaries is None else config.boundaries(),
         mapper=mapper,
         progress=(ends.features, ends.cuts),
     )
@@ -94,16 +106,19 @@ def analyse_vision(
         _policy_chain(
             plans, times_ms, video, workspace, models, control, config.policy, mapper, ends
         )
+    detected: list[Row] = []
+    if plans and with_objects:
+        detected = _objects_chain(times_ms, video, workspace, models, control, config, mapper, ends)
     described = _describe_chain(
-        plans, video, workspace, models, control, config, mapper, ends.policy
+        plans, video, workspace, models, control, config, mapper, ends.objects
     )
     control.progress(1.0)
     reused_features = sum(bool(row["reused"]) for row in features)
-    computed_scenes = sum(int(row["computed"]) for row in described)
+    computed = sum(int(row["computed"]) for row in [*detected, *described])
     return VisionResult(
-        scenes=_scenes(described, borders, workspace),
-        shards_computed=len(features) - reused_features + computed_scenes,
-        shards_reused=reused_features + len(plans) - computed_scenes,
+        scenes=_scenes(described, detected, borders, workspace),
+        shards_computed=len(features) - reused_features + computed,
+        shards_reused=reused_features + len(detected) + len(plans) - computed,
     )
 
 
@@ -114,15 +129,17 @@ class ChainEnds:
     features: float
     cuts: float
     policy: float
+    objects: float
 
 
-def chain_ends(video: VideoSource, *, with_policy: bool) -> ChainEnds:
+def chain_ends(video: VideoSource, *, with_policy: bool, with_objects: bool = False) -> ChainEnds:
     """By what each chain is expected to take."""
     work = vision_work(video)
     whole = max(work.whole, 1e-9)
     cuts = (work.reading + work.cutting) / whole
     policy = cuts + (1 - cuts) * _POLICY_SHARE if with_policy else cuts
-    return ChainEnds(work.reading / whole, cuts, policy)
+    objects = policy + (1 - policy) * _OBJECTS_SHARE if with_objects else policy
+    return ChainEnds(work.reading / whole, cuts, policy, objects)
 
 
 def _features_chain(
@@ -147,7 +164,7 @@ def _features_chain(
     features = replace(
         config.features,
         decode_threads=_decode_threads(config, len(rows)),
-        with_pictures=config.boundary_weights is not None,
+        with_pictures=config.boundaries is not None,
     )
     step = make_features_step(video, workspace, features)
     done = _mapped(rows, step, "Reading the pictures", control, (0.0, progress_to), mapper)
@@ -180,10 +197,7 @@ def _policy_chain(
     """1:1, a row a segment; raises StageError where the policy is broken."""
     stills = [time_ms for plan in plans for time_ms in plan.still_times_ms]
     times = checked_times(times_ms, stills)
-    by_segment: dict[int, list[int]] = {}
-    for time_ms in times:
-        by_segment.setdefault(segment_at(video, time_ms).index, []).append(time_ms)
-    rows = [{"index": index, "times_ms": json.dumps(own)} for index, own in by_segment.items()]
+    rows = _rows_by_segment(times, video)
     step = make_policy_step(video, workspace, models, policy)
     try:
         shares = (ends.cuts, ends.policy)
@@ -192,6 +206,31 @@ def _policy_chain(
         if error.code is StageCode.CONTENT_BLOCKED:
             workspace.store.delete_prefix(workspace.key("vision"))
         raise
+
+
+def _objects_chain(
+    times_ms: Times,
+    video: VideoSource,
+    workspace: Workspace,
+    models: ModelSource,
+    control: Control,
+    config: VisionConfig,
+    mapper: Mapper,
+    ends: ChainEnds,
+) -> list[Row]:
+    """1:1, a row a segment."""
+    rows = _rows_by_segment(object_times(times_ms, config.objects), video)
+    step = make_objects_step(video, workspace, models, config.objects, config.describe.models)
+    shares = (ends.policy, ends.objects)
+    return _mapped(rows, step, "Detecting objects", control, shares, mapper)
+
+
+def _rows_by_segment(times_ms: Sequence[int], video: VideoSource) -> list[Row]:
+    """A row for each segment that has any of the frames at ``times_ms``."""
+    by_segment: dict[int, list[int]] = {}
+    for time_ms in times_ms:
+        by_segment.setdefault(segment_at(video, time_ms).index, []).append(time_ms)
+    return [{"index": index, "times_ms": json.dumps(own)} for index, own in by_segment.items()]
 
 
 def _describe_chain(
@@ -258,25 +297,33 @@ def _home(plan: ScenePlan, video: VideoSource) -> int:
 
 
 def _scenes(
-    rows: Sequence[Row], borders: Sequence[SceneBorders], workspace: Workspace
+    rows: Sequence[Row],
+    detected: Sequence[Row],
+    borders: Sequence[SceneBorders],
+    workspace: Workspace,
 ) -> tuple[Scene, ...]:
     keys = [key for row in rows for key in row["keys"]]
+    detections: dict[int, dict[str, float]] = {}
+    for row in detected:
+        detections |= read_detections(workspace, row["key"])
     scenes = []
     for index, (key, border) in enumerate(zip(keys, borders, strict=True)):
         found = read_findings(workspace, key)
+        tracks = object_tracks(detections, border.start_ms, border.end_ms)
         scenes.append(
             Scene(
                 index=index,
                 start_ms=border.start_ms,
                 end_ms=border.end_ms,
                 description=found.description,
-                objects=found.objects,
+                objects=tuple(sorted({*found.objects, *(track.label for track in tracks)})),
                 color_palette=found.color_palette,
                 shot_type=ShotType(found.shot_type),
                 shot_angle=ShotAngle(found.shot_angle),
                 camera_motion=CameraMotion(found.camera_motion),
                 confidence=border.confidence,
                 thumbnail_key=found.thumbnail_key,
+                object_tracks=tracks,
             )
         )
     return tuple(scenes)

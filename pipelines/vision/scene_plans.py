@@ -79,3 +79,9 @@ def _still_near(wanted_ms: int, times_ms: Times, key_times_ms: Times, reach_ms: 
         if abs(key_ms - wanted_ms) <= reach_ms:
             return key_ms
     return int(times_ms[nearest_frame(times_ms, wanted_ms)])
+
+
+def even_times(times_ms: Times, every_ms: int) -> list[int]:
+    """Of all frame times (one at least) those nearest to every ``every_ms`` from the first on."""
+    grid_ms = np.arange(int(times_ms[0]), int(times_ms[-1]) + 1, every_ms)
+    return sorted({int(times_ms[nearest_frame(times_ms, int(each))]) for each in grid_ms})

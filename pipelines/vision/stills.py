@@ -20,14 +20,16 @@ from av.container import InputContainer
 from av.video.stream import VideoStream as AvVideoStream
 
 from models.contracts import Picture
+from pipelines.execution.chain import Workspace
 from pipelines.media.decoding import chosen_stream, decode_segment, packet_time_ms, seek
 from pipelines.media.decord_child import DecordUnsuitableError, pictures_by_decord
 from pipelines.media.files import OPEN_OPTIONS
 from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
-from pipelines.types import Segment, VideoStream
-from pipelines.vision.frame_features import LUMA_HEIGHT, LUMA_WIDTH, Bytes
+from pipelines.types import Segment, VideoSource, VideoStream
+from pipelines.vision.features import features_key
+from pipelines.vision.frame_features import LUMA_HEIGHT, LUMA_WIDTH, Bytes, from_bytes
 
-__all__ = ["DecordUnsuitableError", "StillsConfig", "fetch_stills"]
+__all__ = ["DecordUnsuitableError", "StillsConfig", "fetch_stills", "segment_stills"]
 
 _DECORD_LACKS = frozenset({"av1", "vvc"})
 """Codecs that the FFmpeg inside decord 0.6 has no decoder for."""
@@ -48,6 +50,8 @@ class StillsConfig:
     """``long_side_px`` bounds the stills' width and height."""
 
     long_side_px: int = 960
+    batch_from: int = _WORTH_A_CHILD
+    """From how many stills of a segment on decord reads them in one pass."""
 
 
 def fetch_stills(
@@ -70,7 +74,7 @@ def fetch_stills(
         return upright(picture, stream, config.long_side_px)
 
     stills: dict[int, Picture] = {}
-    if len(wanted) >= _WORTH_A_CHILD:
+    if len(wanted) >= config.batch_from:
         with contextlib.suppress(DecordUnsuitableError):
             stills |= by_decord(path, stream, origin_ms, wanted, finish, check)
     missing = [time_ms for time_ms in wanted if time_ms not in stills]
@@ -78,6 +82,24 @@ def fetch_stills(
     missing = [time_ms for time_ms in wanted if time_ms not in stills]
     stills |= by_pyav(path, segment, stream, origin_ms, missing, finish, check)
     return dict(sorted(stills.items()))
+
+
+def segment_stills(
+    video: VideoSource,
+    segment: Segment,
+    times_ms: Sequence[int],
+    workspace: Workspace,
+    config: StillsConfig,
+) -> dict[int, Picture]:
+    """Stills of one segment, whose features are stored, at some of its frame times."""
+    features = from_bytes(workspace.store.read_bytes(features_key(video, segment, workspace)))
+    luma = dict(zip(features.times_ms.tolist(), features.luma, strict=True))
+    wanted = {time_ms: luma[time_ms] for time_ms in times_ms if time_ms in luma}
+    part = video.part_of(segment)
+    with workspace.store.local_copy(segment.key) as path:
+        return fetch_stills(
+            path, segment, part.stream, part.origin_ms, wanted, config, workspace.check
+        )
 
 
 def _as_it_is(picture: Picture) -> Picture:

@@ -10,14 +10,16 @@ from typing import Annotated, Any
 import typer
 
 from models.checkpoints import (
+    Checkpoint,
     GatedCheckpointError,
     HubError,
     MissingCheckpointError,
     is_present,
     pull,
 )
-from models.registry import OPTIONAL_ROLES, REGISTRY, checkpoints_of, profile_named, weights_of
-from models.weights import WeightsError, pull_weights, state_of
+from models.listing import listed_weights
+from models.registry import REGISTRY, checkpoints_of, profile_named, weights_of
+from models.weights import PackagedWeights, WeightsError, pull_weights, state_of
 from serve_app.cli.output import JsonOption, console, errors, settings_with, show, show_rows
 from serve_app.deployment.model_choice import ModelProfileError, chosen_models, missing_packages
 
@@ -33,7 +35,7 @@ MODEL_ERRORS = (
 models_app = typer.Typer(no_args_is_help=True, help="Model weights.")
 
 ProfileOption = Annotated[
-    str | None, typer.Option("--profile", help="packaged, cpu or gpu; else what serves here.")
+    str | None, typer.Option("--profile", help=f"{', '.join(REGISTRY)}; else what serves here.")
 ]
 FolderOption = Annotated[
     Path | None, typer.Option("--to", help="Models folder (default: VAS_MODELS_DIR).")
@@ -56,31 +58,24 @@ def models_list(
 
 
 def _rows(profile: str, folder: Path | None) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for task, entry in REGISTRY[profile].items():
-        rows += [
-            {
-                "task": task.value,
-                "repository": weights.origin,
-                "revision": weights.digest,
-                "licence": weights.licence,
-                "optional": "no",
-                "here": state_of(weights, folder),
-            }
-            for weights in entry.weights.values()
-        ]
-        for role, checkpoint in entry.checkpoints.items():
-            rows.append(
-                {
-                    "task": task.value,
-                    "repository": checkpoint.repository,
-                    "revision": checkpoint.revision[:12],
-                    "licence": checkpoint.licence,
-                    "optional": "yes" if role in OPTIONAL_ROLES else "no",
-                    "here": "yes" if folder and is_present(checkpoint, folder) else "no",
-                }
-            )
-    return rows
+    return [
+        {
+            "task": each.task,
+            "repository": each.origin,
+            "revision": each.revision[:12],
+            "licence": each.weights.licence,
+            "carrier": each.carrier,
+            "optional": "yes" if each.optional else "no",
+            "here": _state(each.weights, folder),
+        }
+        for each in listed_weights(profile)
+    ]
+
+
+def _state(weights: Checkpoint | PackagedWeights, folder: Path | None) -> str:
+    if isinstance(weights, PackagedWeights):
+        return state_of(weights, folder)
+    return "yes" if folder and is_present(weights, folder) else "no"
 
 
 @models_app.command("pull")

@@ -12,9 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from models.contracts import SAMPLE_RATE_HZ, AudioChunk, SceneStills
-from models.provider import LocalModels
-from models.registry import REGISTRY, Task
+from models.checkpoints import Checkpoint, is_present
+from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH
+from models.factories import open_boundaries
+from models.listing import ListedWeights, listed_weights
+from models.registry import REGISTRY, Task, open_model
+from models.warm_up import METHODS, PROBES
+from models.weights import TRANSNETV2
 from serve_app.deployment.local import prepared
 from serve_app.deployment.model_choice import chosen_models, visible_gpus
 from serve_app.settings import GIB, Settings
@@ -112,47 +116,69 @@ def _models(settings: Settings) -> str:
     return f"profile {choice.profile}: {choice.reason}"
 
 
-def _local(settings: Settings) -> LocalModels:
-    return LocalModels(chosen_models(settings).profile, settings.models_dir)
+def _model(task: Task) -> Check:
+    """One real inference of a task's model, and which weights it is done with."""
+
+    def check(settings: Settings) -> str:
+        profile = chosen_models(settings).profile
+        if task not in REGISTRY[profile]:
+            return f"none in profile {profile}"
+        model = open_model(profile, task, settings.models_dir)
+        [result] = METHODS[task](model, [PROBES[task]()])
+        weights = "; ".join(
+            f"{each.origin} @ {each.revision[:12]} from {each.carrier}, {each.weights.licence}"
+            for each in listed_weights(profile)
+            if each.task == task.value and (not each.optional or _is_here(each, settings))
+        )
+        return f"{_SUMMARIES[task](result)} ({weights})"
+
+    return check
 
 
-def _transcriber(settings: Settings) -> str:
-    silence = np.zeros(SAMPLE_RATE_HZ, dtype=np.float32)
-    [result] = _local(settings).transcriber().transcribe([AudioChunk(silence)])
-    if result.words:
-        raise CheckFailedError(f"heard {result.words[0].text!r} in silence")
-    return "transcribes; hears nothing in silence"
+def _is_here(each: ListedWeights, settings: Settings) -> bool:
+    folder = settings.models_dir
+    return (
+        isinstance(each.weights, Checkpoint)
+        and folder is not None
+        and is_present(each.weights, folder)
+    )
 
 
-def _describer(settings: Settings) -> str:
-    grey = np.full((180, 320, 3), 128, dtype=np.uint8)
-    [result] = _local(settings).scene_describer().describe([SceneStills((grey,), 1.0)])
-    return f"describes a grey picture: {result.description}"
-
-
-def _speech_detector(settings: Settings) -> str:
-    silence = np.zeros(2 * SAMPLE_RATE_HZ, dtype=np.float32)
-    regions = _local(settings).speech_detector().detect(silence)
+def _regions_in_noise(regions: Any) -> str:
     if regions:
-        raise CheckFailedError("found speech in silence")
-    return "finds no speech in silence"
+        raise CheckFailedError("found speech in noise")
+    return "finds no speech in faint noise"
 
 
-def _speaker_embedder(settings: Settings) -> str:
-    seconds = np.arange(2 * SAMPLE_RATE_HZ, dtype=np.float32) / SAMPLE_RATE_HZ
-    tone = (0.3 * np.sin(2 * np.pi * 140 * seconds)).astype(np.float32)
-    vectors = _local(settings).speaker_embedder().embed([tone])
-    if not np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-3):
-        raise CheckFailedError("vectors are not of unit length")
-    return f"{vectors.shape[1]} dimensions"
+def _vector(vector: Any) -> str:
+    if not np.isclose(np.linalg.norm(vector), 1, atol=1e-3):
+        raise CheckFailedError("the vector is not of unit length")
+    return f"{len(vector)} dimensions"
 
 
-def _classifier(settings: Settings) -> str:
-    models = _local(settings)
-    if Task.CLASSIFY not in REGISTRY[models.profile]:
-        return f"none in profile {models.profile}"
-    [scores] = models.content_classifier().classify([np.full((180, 320, 3), 128, np.uint8)])
-    return f"scores {', '.join(sorted(scores))}"
+_SUMMARIES: dict[Task, Callable[[Any], str]] = {
+    Task.TRANSCRIBE: lambda result: f"{len(result.words)} words in a second of faint noise",
+    Task.DETECT: _regions_in_noise,
+    Task.EMBED: _vector,
+    Task.DESCRIBE: lambda result: f"describes a grey picture: {result.description}",
+    Task.CLASSIFY: lambda scores: f"scores {', '.join(sorted(scores))}",
+    Task.READ: lambda lines: f"{len(lines)} lines of text in a grey picture",
+    Task.FIND: lambda found: f"{len(found)} objects in a grey picture",
+}
+"""Task -> how its probe's result is reported; raises CheckFailedError for a wrong one."""
+
+
+def _boundaries(settings: Settings) -> str:
+    weights = settings.boundary_weights
+    if weights is None:
+        return "found by measurement; VAS_BOUNDARY_WEIGHTS names no weights of TransNetV2"
+    run = open_boundaries(weights, settings.models_dir).start()
+    run.feed(np.zeros((1, BOUNDARY_HEIGHT, BOUNDARY_WIDTH, 3), np.uint8))
+    if weights == "packaged":
+        detail = f"{TRANSNETV2.origin} @ {TRANSNETV2.digest}, {TRANSNETV2.licence}"
+    else:
+        detail = str(weights)
+    return f"{len(run.finish())} frame looked at ({detail})"
 
 
 CHECKS: dict[str, Check] = {
@@ -163,9 +189,6 @@ CHECKS: dict[str, Check] = {
     "database": _database,
     "objects": _objects,
     "models": _models,
-    "model: transcribe": _transcriber,
-    "model: detect": _speech_detector,
-    "model: embed": _speaker_embedder,
-    "model: describe": _describer,
-    "model: classify": _classifier,
+    **{f"model: {task.value}": _model(task) for task in Task},
+    "model: boundaries": _boundaries,
 }

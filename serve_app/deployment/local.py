@@ -24,7 +24,7 @@ import httpx
 import psutil
 
 from pipelines.execution.ray_start import quiet, start_ray
-from serve_app.deployment.model_choice import chosen_models
+from serve_app.deployment.model_choice import chosen_models, require_machine
 from serve_app.deployment.node_environment import (
     LONGEST_HAPROXY_FOLDER,
     node_environment,
@@ -88,6 +88,7 @@ def _require_what_is_named(settings: Settings) -> None:
     load_prices(settings.price_file)
     find_provider(settings)
     choice = chosen_models(settings)
+    require_machine(choice.profile)
     log.info("models: %s (%s)", choice.profile, choice.reason)
 
 

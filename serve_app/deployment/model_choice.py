@@ -6,8 +6,11 @@ import importlib.util
 import shutil
 import subprocess
 
+import psutil
+
 from models.registry import REGISTRY, Choice, choose_profile, missing_checkpoints
-from serve_app.settings import Settings
+from models.weights import TRANSNETV2, PackagedWeights, WeightsError, read_weights
+from serve_app.settings import GIB, Settings
 
 _DRIVER_SECONDS = 20.0
 _NEURAL_PACKAGES = ("torch", "transformers", "pyannote")
@@ -21,12 +24,12 @@ def chosen_models(settings: Settings) -> Choice:
     """The profile to serve, and why. Raises ModelProfileError where it lacks something."""
     lacking = missing_packages()
     if settings.model_profile == "auto" and lacking:
+        _require("packaged", settings, lacking)
         return Choice("packaged", f"{', '.join(lacking)} not installed (extra `models`)")
     choice = choose_profile(
         settings.model_profile, gpus=visible_gpus(), models_dir=settings.models_dir
     )
-    if REGISTRY[choice.profile] is not REGISTRY["packaged"]:
-        _require(choice.profile, settings, lacking)
+    _require(choice.profile, settings, lacking)
     return choice
 
 
@@ -36,6 +39,17 @@ def with_models_chosen(settings: Settings) -> Settings:
 
 
 def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
+    for entry in REGISTRY[profile].values():
+        for weights in entry.weights.values():
+            _readable(weights, settings)
+    if settings.boundary_weights == "packaged":
+        _readable(TRANSNETV2, settings)
+    elif settings.boundary_weights is not None and not settings.boundary_weights.is_file():
+        raise ModelProfileError(f"VAS_BOUNDARY_WEIGHTS: {settings.boundary_weights} is no file.")
+    if settings.boundary_weights is not None and "torch" in lacking:
+        raise ModelProfileError("VAS_BOUNDARY_WEIGHTS needs torch: install extra `models`.")
+    if profile == "packaged":
+        return
     if lacking:
         message = f"VAS_MODEL_PROFILE={profile} needs {', '.join(lacking)}: install extra `models`."
         raise ModelProfileError(message)
@@ -46,6 +60,35 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
         names = ", ".join(checkpoint.repository for checkpoint in missing)
         raise ModelProfileError(
             f"{settings.models_dir} lacks {names}: `vas models pull --profile {profile}`."
+        )
+
+
+def _readable(weights: PackagedWeights, settings: Settings) -> None:
+    try:
+        read_weights(weights, settings.models_dir)
+    except WeightsError as error:
+        raise ModelProfileError(str(error)) from error
+
+
+def require_machine(profile: str) -> None:
+    """Raise ModelProfileError where this machine's processor or memory cannot run the profile.
+
+    For a service on one machine: on a cluster the replicas run elsewhere.
+    """
+    import ctranslate2
+
+    entries = [entry for entry in REGISTRY[profile].values() if entry.device == "cpu"]
+    supported = ctranslate2.get_supported_compute_types("cpu")
+    if any(entry.dtype == "int8" for entry in entries) and "int8" not in supported:
+        raise ModelProfileError(
+            f"This processor cannot run profile {profile}: CTranslate2 has no int8 for it, only "
+            f"{', '.join(sorted(supported)) or 'nothing'}."
+        )
+    needed, free = sum(entry.memory_bytes for entry in entries), psutil.virtual_memory().available
+    if free < needed:
+        raise ModelProfileError(
+            f"Profile {profile} needs {needed / GIB:.1f} GiB of memory for its models, "
+            f"{free / GIB:.1f} GiB are free."
         )
 
 

@@ -49,6 +49,23 @@ def _scene() -> Schema:
             "cameraMotion": choice("What the camera does.", CameraMotion),
             "confidence": {**_confidence(), "description": "Of the cut that opens it, 0 to 1."},
             "thumbnailUrl": address("A still; signed, needs no key, expires."),
+            "objectTracks": list_of(
+                reference("ObjectTrack"),
+                "When things of known classes are in the picture, sampled once a second, by start; "
+                "empty where no detector of objects serves.",
+            ),
+        },
+    )
+
+
+def _object_track() -> Schema:
+    return record(
+        "A thing in a stretch of a scene.",
+        {
+            "label": text("A lower-case noun."),
+            "start": _seconds("Where it begins."),
+            "end": _seconds("Where it ends."),
+            "confidence": _confidence(),
         },
     )
 
@@ -132,6 +149,7 @@ def result_schemas() -> dict[str, Schema]:
     """Components of results, by name."""
     return {
         "Scene": _scene(),
+        "ObjectTrack": _object_track(),
         "SceneList": record(
             "The scenes of a job.",
             {

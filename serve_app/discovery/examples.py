@@ -106,6 +106,7 @@ SCENE: dict[str, Any] = {
     "cameraMotion": "static",
     "confidence": 0.97,
     "thumbnailUrl": f"{BASE_URL}/jobs/{JOB_ID}/thumbnails/0.jpg{_SIGNED}",
+    "objectTracks": [{"label": "woman", "start": 0.0, "end": 12.48, "confidence": 0.91}],
 }
 _SPOKEN = TranscriptSegment(
     index=0,

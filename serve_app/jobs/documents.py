@@ -21,6 +21,15 @@ def scene_document(scene: Scene) -> dict[str, Any]:
         "cameraMotion": str(scene.camera_motion),
         "confidence": round(scene.confidence, 4),
         "thumbnailKey": scene.thumbnail_key,
+        "objectTracks": [
+            {
+                "label": track.label,
+                "start": track.start_ms / 1000,
+                "end": track.end_ms / 1000,
+                "confidence": round(track.confidence, 4),
+            }
+            for track in scene.object_tracks
+        ],
     }
 
 

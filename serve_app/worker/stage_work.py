@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
+from models.factories import boundaries_opener
 from models.provider import ModelSource
 from models.registry import SPEECH_TASKS, VISION_TASKS, Task, digest_of
 from pipelines.execution.chain import Control, ControlSpan, Workspace
@@ -167,7 +168,9 @@ class StageWork:
                             models=digest_of(self.world.settings.model_profile, VISION_TASKS)
                         ),
                         policy=self.world.content_policy,
-                        boundary_weights=self.world.settings.boundary_weights,
+                        boundaries=boundaries_opener(
+                            self.world.settings.boundary_weights, self.world.settings.models_dir
+                        ),
                     ),
                 )
             )

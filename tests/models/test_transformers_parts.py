@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.backends.transformers.alignment import Alphabet, fill_gaps, romanise, spread
+from models.backends.transformers.attention_alignment import first_columns
 from models.backends.transformers.hallucinations import (
     Decoded,
     compression_ratio,
@@ -210,3 +212,63 @@ def test_impossible_hardware_is_named(device: str, dtype: str, message: str) -> 
         pytest.skip("this machine has a GPU")
     with pytest.raises(ValueError, match=message):
         pick_hardware(device, dtype)
+
+
+def cheapest(costs: list[list[float]]) -> float:
+    """Of all paths from the first cell to the last, step by step."""
+    rows, columns = len(costs), len(costs[0])
+    best = [[float("inf")] * columns for _ in range(rows)]
+    for row in range(rows):
+        for column in range(columns):
+            before = [
+                best[r][c]
+                for r, c in ((row - 1, column - 1), (row - 1, column), (row, column - 1))
+                if r >= 0 and c >= 0
+            ]
+            best[row][column] = costs[row][column] + (min(before) if before else 0.0)
+    return best[-1][-1]
+
+
+@given(
+    st.integers(1, 6).flatmap(
+        lambda width: st.lists(
+            st.lists(st.integers(-9, 9).map(float), min_size=width, max_size=width),
+            min_size=1,
+            max_size=6,
+        )
+    )
+)
+def test_rows_begin_where_the_cheapest_path_enters_them(costs: list[list[float]]) -> None:
+    """A path that enters each row there, and leaves it there or one before, costs the least."""
+    firsts = first_columns(np.array(costs))
+    assert firsts[0] == 0
+    assert all(one <= two for one, two in pairwise(firsts))
+    last = len(costs[0]) - 1
+    spent = 0.0
+    for row, first in enumerate(firsts):
+        if row + 1 == len(firsts):
+            spent += sum(costs[row][first : last + 1])
+        else:
+            # Down or diagonally into the next row: the cell above its start may be left out.
+            following = firsts[row + 1]
+            straight = sum(costs[row][first : following + 1])
+            across = sum(costs[row][first:following]) if following > first else straight
+            spent += min(straight, across)
+    assert spent == pytest.approx(cheapest(costs))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "spans"),
+    [
+        ([" Hello", ",", " wor", "ld", "."], [(0, 1), (2, 4)]),
+        ([" ", "Hi", "!", " you"], [(1, 2), (3, 4)]),
+    ],
+    ids=["marks after words", "a lone space"],
+)
+def test_words_know_their_tokens_without_the_marks(
+    pieces: list[str], spans: list[tuple[int, int]]
+) -> None:
+    words = words_of_tokens(
+        range(len(pieces)), [0.0] * len(pieces), lambda ids: "".join(pieces[each] for each in ids)
+    )
+    assert [(word.first, word.after) for word in words] == spans

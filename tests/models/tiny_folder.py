@@ -10,7 +10,9 @@ from models.registry import REGISTRY, Task
 from tests.models.tiny_models import (
     save_tiny_classifier,
     save_tiny_ctc,
+    save_tiny_ctranslate2_whisper,
     save_tiny_embedding,
+    save_tiny_object_detector,
     save_tiny_segmentation,
     save_tiny_vision_language,
     save_tiny_whisper,
@@ -24,6 +26,7 @@ SAVERS: dict[tuple[Task, str], Callable[[Path], Path]] = {
     (Task.EMBED, "model"): save_tiny_embedding,
     (Task.DESCRIBE, "model"): save_tiny_vision_language,
     (Task.CLASSIFY, "model"): save_tiny_classifier,
+    (Task.FIND, "model"): save_tiny_object_detector,
 }
 """(task, role) -> what saves a model of the class that the registry's checkpoint has."""
 
@@ -36,6 +39,8 @@ def fill_models_folder(folder: Path, profile: str, *, without: tuple[str, ...] =
                 continue
             place = folder / checkpoint.folder_name
             place.mkdir(parents=True, exist_ok=True)
-            SAVERS[task, role](place)
+            on_ctranslate2 = "model.bin" in checkpoint.files
+            save = save_tiny_ctranslate2_whisper if on_ctranslate2 else SAVERS[task, role]
+            save(place)
             adopt(checkpoint, folder)
     return folder

@@ -7,10 +7,12 @@ loads them is the product's own.
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
+from ctranslate2.converters import TransformersConverter
 from transformers import (
     GenerationConfig,
     Qwen2Tokenizer,
@@ -19,6 +21,10 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
     Qwen3VLProcessor,
     Qwen3VLVideoProcessor,
+    RTDetrImageProcessor,
+    RTDetrResNetConfig,
+    RTDetrV2Config,
+    RTDetrV2ForObjectDetection,
     ViTConfig,
     ViTForImageClassification,
     ViTImageProcessor,
@@ -114,6 +120,15 @@ def save_whisper(
     model.save_pretrained(folder)
     extractor = WhisperFeatureExtractor(feature_size=config.num_mel_bins)
     WhisperProcessor(extractor, tokenizer).save_pretrained(folder)
+    return folder
+
+
+def save_tiny_ctranslate2_whisper(folder: Path) -> Path:
+    """The tiny Whisper as CTranslate2's own converter writes it."""
+    with tempfile.TemporaryDirectory() as source:
+        save_tiny_whisper(Path(source))
+        converter = TransformersConverter(source, copy_files=["tokenizer.json"])
+        converter.convert(str(folder), force=True)
     return folder
 
 
@@ -252,6 +267,55 @@ def save_tiny_classifier(folder: Path) -> Path:
     )
     ViTForImageClassification(config).save_pretrained(folder)
     ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
+    return folder
+
+
+TINY_BACKBONE: dict[str, Any] = {
+    "embedding_size": 8,
+    "hidden_sizes": [8, 8, 16, 16],
+    "depths": [1, 1, 1, 1],
+    "layer_type": "basic",
+    "out_features": ["stage2", "stage3", "stage4"],
+}
+TINY_DETECTOR: dict[str, Any] = {
+    "encoder_in_channels": [8, 16, 16],
+    "encoder_hidden_dim": 16,
+    "encoder_ffn_dim": 32,
+    "encoder_attention_heads": 2,
+    "d_model": 16,
+    "decoder_in_channels": [16, 16, 16],
+    "decoder_ffn_dim": 32,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 2,
+    "num_queries": 10,
+    "hidden_expansion": 0.5,
+}
+
+
+def save_tiny_object_detector(folder: Path) -> Path:
+    """An RT-DETRv2 of two decoder layers that tells people, dogs and cars apart at random."""
+    return save_object_detector(folder, TINY_BACKBONE, TINY_DETECTOR, side=64)
+
+
+def save_object_detector(
+    folder: Path, backbone: dict[str, Any], sizes: dict[str, Any], *, side: int
+) -> Path:
+    """An RT-DETRv2 of the given sizes for square pictures of ``side`` pixels."""
+    torch.manual_seed(SEED)
+    labels = dict(enumerate(["Person", "dog", "car"]))
+    config = RTDetrV2Config(
+        backbone_config=RTDetrResNetConfig(**backbone),
+        id2label=labels,
+        label2id={name: number for number, name in labels.items()},
+        **sizes,
+    )
+    model = RTDetrV2ForObjectDetection(config).eval()
+    with torch.no_grad():  # random classes start below any threshold
+        for head in model.model.decoder.class_embed:
+            torch.nn.init.normal_(head.weight)
+            torch.nn.init.zeros_(head.bias)
+    model.save_pretrained(folder)
+    RTDetrImageProcessor(size={"height": side, "width": side}).save_pretrained(folder)
     return folder
 
 

@@ -1,133 +1,326 @@
-"""Task ``transcribe`` with pocketsphinx and the English model that it bundles."""
+"""Task ``transcribe`` with Whisper on CTranslate2, through faster-whisper.
+
+A chunk is padded with silence to a window of its own length, not to the 30 s that Whisper was
+trained with: the encoder costs 0.05 processor seconds for 5 s, 0.14 for 10 s, 0.24 for 15 s and
+0.98 for 30 s (base, int8), so that three seconds of speech do not pay for thirty. Where the words
+of a short window are doubtful, the chunk is decoded again in the full window, then without
+repeated n-grams. No sampling: the same chunk has the same words, in whichever batch it comes.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
 
+import ctranslate2
 import numpy as np
 import numpy.typing as npt
-import pocketsphinx
+from faster_whisper import WhisperModel
+from faster_whisper.tokenizer import Tokenizer
+from faster_whisper.transcribe import get_suppressed_tokens
 
-from models.backends.packaged.decoding_text import (
-    FRAME_SECONDS,
-    DecodedEntry,
-    mean_confidence,
-    pause_frames,
-    spoken_words,
+from models.backends.transformers.hallucinations import (
+    MIN_MEAN_LOG_PROBABILITY,
+    Decoded,
+    is_loop,
+    is_silence,
 )
-from models.backends.packaged.keyterms import with_keyterms
-from models.backends.packaged.speech_detector import PackagedSpeechDetector
-from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples
+from models.backends.transformers.token_words import SPACELESS
+from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
+from models.registry import RegistryEntry
+from models.weights import read_weights
 
-_LANGUAGE = "en"
+FULL_WINDOW_SECONDS = 30
+WINDOW_STEP_SECONDS = 5
+"""Windows have a multiple of this length, so that chunks of similar length share a batch."""
+PADDING_SECONDS = 3.0
+"""Silence after a chunk, at least: without any the decoder repeats itself on short chunks."""
+BEAM_SIZE = 5
 _SHORTEST_SAMPLES = SAMPLE_RATE_HZ // 10
-"""Less than a tenth of a second holds no word, and too few frames for the decoder."""
-_PEAK = 0.5
-"""Chunks are scaled to this peak, so that quiet ones do not lose bits as 16-bit integers."""
+"""Less than a tenth of a second holds no word."""
+_TOKENS_PER_SECOND = 15
+_MOST_TOKENS = 224
+"""Bounds what is decoded of a chunk, so that a loop stays cheap. Speech has 3 to 8 tokens a
+second, in scripts that are spelt in bytes up to 12; 224 is Whisper's own limit."""
+_PROMPT_TOKENS = 100
+"""Most tokens of key terms that the decoder is prompted with; Whisper's own limit is 223."""
+_NO_REPEAT_NGRAM = 3
+_FRAMES_PER_SECOND = 100
 
-_NO_SEARCH = "features"
-"""A grammar of one word: what it finds is of no interest, it costs next to nothing and
-leaves the mean of the cepstra. (``no_search`` of the decoder searches all the same.)"""
-
-_SURE = 0.6
-"""Mean confidence from which sentences decoded one by one are believed."""
-
-Pcm = npt.NDArray[np.int16]
-_FRAME_SAMPLES = round(SAMPLE_RATE_HZ * FRAME_SECONDS)
-
-_SETTINGS = {
-    "loglevel": "FATAL",
-    # Weights of the language model in the three passes. The defaults (6.5, 8.5, 9.5) trust it
-    # more than this acoustic model deserves: of 5.0 to 8.0 tried, these gave the fewest errors.
-    "lw": 5.5,
-    "fwdflatlw": 7.0,
-    "bestpathlw": 8.0,
-}
+Prompt = tuple[str, ...]
 
 
-class PackagedTranscriber:
-    """Words of English speech, offline, at a quarter to half of real time on one core.
+@dataclass(frozen=True, slots=True)
+class _Hypothesis:
+    """What the decoder makes of one chunk; ``encoded`` is the window that it decoded."""
 
-    The decoder gets each chunk with the mean of the chunk's own cepstra taken off and a
-    fresh front end, so that a transcript depends on its chunk only and not on what the
-    decoder heard before. Sentences between pauses are decoded one by one, which finds
-    their first words better; where the result is in doubt the chunk is decoded in one
-    piece, since bad sound needs all the context that there is. Its vocabulary and language
-    model are fixed: key terms are put in afterwards, where the words that were heard sound
-    like them. The language hint is not used.
+    tokens: list[int]
+    decoded: Decoded
+    encoded: npt.NDArray[np.float32]
+
+    @property
+    def is_doubtful(self) -> bool:
+        return (
+            is_loop(self.decoded.text)
+            or self.decoded.mean_log_probability < MIN_MEAN_LOG_PROBABILITY
+        )
+
+
+class CTranslate2Transcriber:
+    """Whisper of any size: ``model`` is a folder, or the bytes of its files by name.
+
+    Results depend neither on the batch nor on the number of threads.
     """
 
-    def __init__(self) -> None:
-        self._decoder = pocketsphinx.Decoder(**_SETTINGS)
-        self._search = self._decoder.current_search()
-        self._decoder.add_jsgf_string(_NO_SEARCH, "#JSGF V1.0; grammar g; public <g> = the;")
-        self._detector = PackagedSpeechDetector()
-        self._lock = threading.Lock()
+    def __init__(
+        self,
+        model: Path | Mapping[str, bytes],
+        *,
+        compute_type: str = "int8",
+        threads: int = 1,
+        max_batch: int = 4,
+        beam_size: int = BEAM_SIZE,
+    ) -> None:
+        supported = ctranslate2.get_supported_compute_types("cpu")
+        if compute_type not in supported:
+            raise RuntimeError(
+                f"This processor cannot run the transcriber in {compute_type}: "
+                f"CTranslate2 supports {', '.join(sorted(supported)) or 'nothing'} on it."
+            )
+        in_memory = None if isinstance(model, Path) else dict(model)
+        self._model: Any = WhisperModel(
+            str(model) if isinstance(model, Path) else "whisper",
+            device="cpu",
+            compute_type=compute_type,
+            cpu_threads=threads,
+            files=in_memory,
+        )
+        self._max_batch = max_batch
+        self._beam_size = beam_size
+        self._languages: frozenset[str] = frozenset(self._model.supported_languages)
+        self._suppressed = get_suppressed_tokens(self._tokenizer("en"), [-1])
 
     def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
-        """One transcript a chunk, in order; none of the words that are probably wrong."""
-        return [self._transcribe(chunk.samples, chunk.keyterms) for chunk in chunks]
-
-    def _transcribe(self, samples: Samples, keyterms: Sequence[str]) -> ChunkTranscript:
-        if len(samples) < _SHORTEST_SAMPLES or not samples.any():
-            return ChunkTranscript((), None)
-        with self._lock:
-            path = self._best_path(samples)
-            words = spoken_words(path, len(samples) / SAMPLE_RATE_HZ)
-            if keyterms:
-                words = with_keyterms(words, keyterms, self._decoder.lookup_word)
-        return ChunkTranscript(words=words, language=_LANGUAGE if words else None)
-
-    def _best_path(self, samples: Samples) -> list[DecodedEntry]:
-        pcm = _pcm(samples)
-        cuts = pause_frames(self._detector.detect(samples))
-        if cuts:
-            apart = self._cut_at(pcm, cuts)
-            if mean_confidence(apart) >= _SURE:
-                return apart
-        return self._in_one_piece(pcm)
-
-    def _in_one_piece(self, pcm: Pcm) -> list[DecodedEntry]:
-        self._process(pcm, full_utt=True)
-        return self._path(0)
-
-    def _cut_at(self, pcm: Pcm, cuts: Sequence[int]) -> list[DecodedEntry]:
-        """The parts between the cuts (in frames), all with the mean of the whole."""
-        self._decoder.activate_search(_NO_SEARCH)
-        self._process(pcm, full_utt=True)
-        mean = self._decoder.get_cmn(False)
-        self._decoder.activate_search(self._search)
-        found: list[DecodedEntry] = []
-        for first, part in zip([0, *cuts], _parts(pcm, cuts), strict=True):
-            self._process(part, mean=mean)
-            found.extend(self._path(first))
+        """One transcript a chunk, in order. Raises ValueError for chunks beyond 30 s."""
+        found = [ChunkTranscript((), None)] * len(chunks)
+        for indices in self._batches(chunks):
+            answers = self._transcribe_batch([chunks[index] for index in indices])
+            for index, answer in zip(indices, answers, strict=True):
+                found[index] = answer
         return found
 
-    def _process(self, pcm: Pcm, *, full_utt: bool = False, mean: str | None = None) -> None:
-        # Or the end of the last utterance is still in the front end, and changes this one.
-        self._decoder.reinit_feat()
-        if mean is not None:
-            self._decoder.set_cmn(mean)
-        self._decoder.start_utt()
-        self._decoder.process_raw(pcm.tobytes(), no_search=False, full_utt=full_utt)
-        self._decoder.end_utt()
+    def _batches(self, chunks: Sequence[AudioChunk]) -> Iterable[list[int]]:
+        """Indices of chunks that share a window and a prompt, ``max_batch`` at most."""
 
-    def _path(self, first_frame: int) -> list[DecodedEntry]:
+        def shape(index: int) -> tuple[int, Prompt]:
+            return window_seconds(chunks[index].samples), chunks[index].keyterms
+
+        worth = [i for i, chunk in enumerate(chunks) if _has_sound(chunk.samples)]
+        for _, group in groupby(sorted(worth, key=shape), key=shape):
+            members = list(group)
+            for first in range(0, len(members), self._max_batch):
+                yield members[first : first + self._max_batch]
+
+    def _transcribe_batch(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
+        seconds = window_seconds(chunks[0].samples)
+        encoded = self._encoded([chunk.samples for chunk in chunks], seconds)
+        languages = self._detected(encoded, chunks)
+        hypotheses = self._decoded(encoded, chunks, [name for name, _ in languages])
         return [
-            DecodedEntry(
-                each.word, first_frame + each.start_frame, first_frame + each.end_frame, each.prob
-            )
-            for each in self._decoder.seg() or ()
+            self._transcript(chunk, hypothesis, seconds, *language)
+            for chunk, hypothesis, language in zip(chunks, hypotheses, languages, strict=True)
         ]
 
+    def _encoded(self, samples: Sequence[Samples], seconds: int) -> npt.NDArray[np.float32]:
+        """Encoder states, shape (chunks, positions, width)."""
+        count = seconds * SAMPLE_RATE_HZ
+        features = [
+            self._model.feature_extractor(np.pad(each, (0, count - len(each))), padding=0)
+            for each in samples
+        ]
+        mel = np.stack(features)[..., : seconds * _FRAMES_PER_SECOND]
+        return np.asarray(self._model.encode(mel))
 
-def _parts(pcm: Pcm, cuts: Sequence[int]) -> list[Pcm]:
-    return list(np.split(pcm, [cut * _FRAME_SAMPLES for cut in cuts]))
+    def _detected(
+        self, encoded: npt.NDArray[np.float32], chunks: Sequence[AudioChunk]
+    ) -> list[tuple[str, float]]:
+        """Language and its probability of each chunk; 1 where the caller gave it."""
+        hints = [self._known_language(chunk.language) for chunk in chunks]
+        if all(hint is not None for hint in hints) or not self._model.model.is_multilingual:
+            return [(hint or "en", 1.0) for hint in hints]
+        ranked = self._model.model.detect_language(_storage(encoded))
+        detected = [(token.strip("<|>"), float(p)) for ((token, p), *_) in ranked]
+        return [
+            found if hint is None else (hint, 1.0)
+            for hint, found in zip(hints, detected, strict=True)
+        ]
+
+    def _known_language(self, hint: str | None) -> str | None:
+        """The hint's primary subtag, if the model knows it."""
+        primary = (hint or "").split("-")[0].lower()
+        return primary if primary in self._languages else None
+
+    def _decoded(
+        self,
+        encoded: npt.NDArray[np.float32],
+        chunks: Sequence[AudioChunk],
+        languages: Sequence[str],
+        **options: Any,
+    ) -> list[_Hypothesis]:
+        prompts = [
+            self._model.get_prompt(
+                self._tokenizer(language), self._prompt(chunk.keyterms), without_timestamps=True
+            )
+            for chunk, language in zip(chunks, languages, strict=True)
+        ]
+        # By the window, which is the same for the whole batch, so that the batch changes nothing.
+        longest = window_seconds(chunks[0].samples)
+        room = min(_MOST_TOKENS, _TOKENS_PER_SECOND * longest)
+        results = self._model.model.generate(
+            _storage(encoded),
+            prompts,
+            beam_size=self._beam_size,
+            max_length=min(len(prompts[0]) + room, self._model.max_length),
+            suppress_tokens=self._suppressed,
+            return_scores=True,
+            return_no_speech_prob=True,
+            **options,
+        )
+        return [
+            self._hypothesis(result, encoded[index], languages[index])
+            for index, result in enumerate(results)
+        ]
+
+    def _hypothesis(
+        self, result: Any, encoded: npt.NDArray[np.float32], language: str
+    ) -> _Hypothesis:
+        tokens = list(result.sequences_ids[0])
+        # The score is the mean over the tokens; the mean of Whisper counts the end as one more.
+        mean = result.scores[0] * len(tokens) / (len(tokens) + 1)
+        text = self._tokenizer(language).decode(tokens)
+        return _Hypothesis(tokens, Decoded(text, mean, result.no_speech_prob), encoded)
+
+    def _prompt(self, keyterms: Prompt) -> list[int]:
+        """Tokens of the vocabulary to expect, as text that came before the chunk."""
+        if not keyterms:
+            return []
+        tokens: list[int] = self._tokenizer("en").encode(" " + ", ".join(keyterms))
+        return tokens[:_PROMPT_TOKENS]
+
+    def _tokenizer(self, language: str) -> Any:
+        return Tokenizer(
+            self._model.hf_tokenizer,
+            self._model.model.is_multilingual,
+            task="transcribe",
+            language=language,
+        )
+
+    def _transcript(
+        self,
+        chunk: AudioChunk,
+        hypothesis: _Hypothesis,
+        seconds: int,
+        language: str,
+        probability: float,
+    ) -> ChunkTranscript:
+        if hypothesis.is_doubtful and not is_silence(hypothesis.decoded):
+            hypothesis = self._decoded_again(chunk, hypothesis, seconds, language)
+        if is_silence(hypothesis.decoded) or is_loop(hypothesis.decoded.text):
+            return ChunkTranscript((), None)
+        words = self._words(chunk, hypothesis, language)
+        return ChunkTranscript(words, language if words else None, probability if words else None)
+
+    def _decoded_again(
+        self, chunk: AudioChunk, first: _Hypothesis, seconds: int, language: str
+    ) -> _Hypothesis:
+        """The best of further attempts: the full window, then without repeated n-grams."""
+        attempts = [first]
+        encoded = first.encoded[None]
+        if seconds < FULL_WINDOW_SECONDS:
+            encoded = self._encoded([chunk.samples], FULL_WINDOW_SECONDS)
+            attempts += self._decoded(encoded, [chunk], [language])
+        if attempts[-1].is_doubtful:
+            attempts += self._decoded(
+                encoded, [chunk], [language], no_repeat_ngram_size=_NO_REPEAT_NGRAM
+            )
+        sound = [each for each in attempts if not is_loop(each.decoded.text)]
+        return max(sound or attempts, key=lambda each: each.decoded.mean_log_probability)
+
+    def _words(self, chunk: AudioChunk, hypothesis: _Hypothesis, language: str) -> tuple[Word, ...]:
+        """The words with times from the decoder's attention (dynamic time warping)."""
+        tokenizer = self._tokenizer(language)
+        text = [token for token in hypothesis.tokens if token < tokenizer.eot]
+        if not text:
+            return ()
+        seconds = len(chunk.samples) / SAMPLE_RATE_HZ
+        [alignment] = self._model.find_alignment(
+            tokenizer,
+            [text],
+            _storage(hypothesis.encoded[None]),
+            math.ceil(seconds * _FRAMES_PER_SECOND),
+        )
+        pieces = _joined(alignment, spaced=language not in SPACELESS)
+        return tuple(_in_order(pieces, seconds))
 
 
-def _pcm(samples: Samples) -> Pcm:
-    """16-bit little-endian integers at a fixed peak."""
-    scaled = samples.astype(np.float64) * (_PEAK / np.abs(samples).max())
-    pcm: Pcm = np.round(scaled * 32767).astype("<i2")
-    return pcm
+def window_seconds(samples: Samples) -> int:
+    """How long a window the encoder gets for a chunk. Raises ValueError for chunks beyond 30 s."""
+    seconds = len(samples) / SAMPLE_RATE_HZ
+    if seconds > FULL_WINDOW_SECONDS:
+        raise ValueError(f"A chunk is longer than {FULL_WINDOW_SECONDS} seconds.")
+    steps = math.ceil((seconds + PADDING_SECONDS) / WINDOW_STEP_SECONDS)
+    return min(FULL_WINDOW_SECONDS, steps * WINDOW_STEP_SECONDS)
+
+
+def _has_sound(samples: Samples) -> bool:
+    return len(samples) >= _SHORTEST_SAMPLES and bool(samples.any())
+
+
+def _storage(array: npt.NDArray[np.float32]) -> Any:
+    return ctranslate2.StorageView.from_array(np.ascontiguousarray(array))
+
+
+def _joined(alignment: Sequence[Mapping[str, Any]], *, spaced: bool) -> list[Word]:
+    """Pieces of the alignment as words: faster-whisper splits at every hyphen and apostrophe.
+
+    A piece belongs to the word before it unless a space comes between; in languages without
+    spaces, if it has no letter or digit. Marks before a word belong to it, alone they are nothing.
+    """
+    words: list[Word] = []
+    opening = ""
+    for piece in alignment:
+        text = "".join(piece["word"].split())
+        start, end, probability = (float(piece[key]) for key in ("start", "end", "probability"))
+        is_spoken = any(character.isalnum() for character in text)
+        begins = piece["word"][:1].isspace() if spaced else is_spoken
+        if words and not begins and not opening:
+            last = words.pop()
+            confidence = min(last.confidence, probability) if is_spoken else last.confidence
+            end = end if is_spoken else last.end_seconds
+            words.append(Word(last.text + text, last.start_seconds, end, confidence))
+        elif is_spoken:
+            words.append(Word(opening + text, start, end, probability))
+            opening = ""
+        else:
+            opening += text
+    return words
+
+
+def _in_order(words: Sequence[Word], seconds: float) -> Iterable[Word]:
+    """The words inside the chunk, none before the end of the one before."""
+    earliest = 0.0
+    for word in words:
+        start = min(max(earliest, word.start_seconds), seconds)
+        end = min(max(start, word.end_seconds), seconds)
+        yield Word(word.text, start, end, min(1.0, max(0.0, word.confidence)))
+        earliest = end
+
+
+def open_transcriber(entry: RegistryEntry, models_dir: Path | None) -> CTranslate2Transcriber:
+    """The transcriber of the profile ``packaged``."""
+    files = read_weights(entry.weights["model"], models_dir)
+    return CTranslate2Transcriber(files, max_batch=entry.max_batch)

@@ -21,6 +21,10 @@ class SpokenWord:
 
     text: str
     log_probabilities: list[float] = field(default_factory=list)
+    first: int = 0
+    """Position of its first token."""
+    after: int = 0
+    """Position after its last token but for the marks that follow it."""
 
     @property
     def confidence(self) -> float:
@@ -44,30 +48,36 @@ def words_of_tokens(
     words: list[SpokenWord] = []
     pending: list[int] = []
     doubts: list[float] = []
-    for token, probability in zip(tokens, log_probabilities, strict=True):
+    for position, (token, probability) in enumerate(zip(tokens, log_probabilities, strict=True)):
         pending.append(token)
         doubts.append(probability)
         text = decode(pending)
         if text.endswith(_BROKEN) and len(pending) < _LONGEST_CHARACTER:
             continue
-        _append(words, text, doubts, spaceless=spaceless)
+        first = position + 1 - len(pending)
+        _append(words, text, doubts, first, spaceless=spaceless)
         pending, doubts = [], []
     return _without_lone_marks(words)
 
 
-def _append(words: list[SpokenWord], text: str, doubts: list[float], *, spaceless: bool) -> None:
+def _append(
+    words: list[SpokenWord], text: str, doubts: list[float], first: int, *, spaceless: bool
+) -> None:
+    after = first + len(doubts)
     bare = "".join(character for character in text if _is_written(character))
     if not bare:
         if text[:1].isspace():
             # A lone space: whatever comes next is a new word.
             words.append(SpokenWord(""))
     elif words and not words[-1].text:
-        words[-1] = SpokenWord(bare, list(doubts))
+        words[-1] = SpokenWord(bare, list(doubts), first, after)
     elif not words or text[:1].isspace() or (spaceless and _is_spoken(bare)):
-        words.append(SpokenWord(bare, list(doubts)))
+        words.append(SpokenWord(bare, list(doubts), first, after))
     else:
         words[-1].text += bare
         words[-1].log_probabilities.extend(doubts)
+        if _is_spoken(bare):
+            words[-1].after = after
 
 
 def _is_written(character: str) -> bool:

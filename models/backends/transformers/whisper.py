@@ -3,7 +3,8 @@
 Chunks are cut by our own segmentation and are at most 30 seconds, so the
 library's long-form machinery and its timestamps are not used: one encoder pass
 a batch, one decoder step for language and silence, then greedy decoding. Times
-come from forced alignment (``alignment.py``).
+come from forced alignment (``alignment.py``), or, where no acoustic model serves for a
+language, from the decoder's attention (``attention_alignment.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import torch
 from transformers import GenerationMixin, WhisperForConditionalGeneration, WhisperProcessor
 from transformers.modeling_outputs import BaseModelOutput
 
-from models.backends.transformers.alignment import Span
+from models.backends.transformers.alignment import Span, spread
+from models.backends.transformers.attention_alignment import AttentionAligner
 from models.backends.transformers.hallucinations import Decoded, is_loop, is_silence
 from models.backends.transformers.hardware import Batches, Hardware
 from models.backends.transformers.token_words import SPACELESS, SpokenWord, words_of_tokens
@@ -33,7 +35,11 @@ _PROMPT_SHARE = 2
 class Aligner(Protocol):
     """Places words in time."""
 
-    def align(self, samples: Samples, words: Sequence[str], language: str | None) -> list[Span]: ...
+    def align(
+        self, samples: Samples, words: Sequence[str], language: str | None
+    ) -> list[Span] | None:
+        """One span a word, or None for a language that it does not know."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,8 @@ class _Heard:
     """One chunk's words before they have times."""
 
     words: tuple[SpokenWord, ...]
+    tokens: tuple[int, ...]
+    """Of the text alone; the words' positions count in them."""
     decoded: Decoded
     language: str
 
@@ -55,7 +63,7 @@ class WhisperTranscriber:
     def __init__(
         self,
         checkpoint: str,
-        aligner: Aligner,
+        aligner: Aligner | None,
         hardware: Hardware,
         *,
         revision: str | None = None,
@@ -70,6 +78,7 @@ class WhisperTranscriber:
         )
         self._model = model.to(hardware.device).eval()
         self._aligner = aligner
+        self._attention = AttentionAligner(self._model)
         self._hardware = hardware
         self._batches = Batches(max_batch)
         self._tokens = _SpecialTokens.of(self._processor.tokenizer, model)
@@ -101,7 +110,10 @@ class WhisperTranscriber:
             )
             for index, item in zip(looped, again, strict=True):
                 heard[index] = item
-        return [self._transcript(chunk, item) for chunk, item in zip(chunks, heard, strict=True)]
+        return [
+            self._transcript(chunk, item, encoded[index : index + 1])
+            for index, (chunk, item) in enumerate(zip(chunks, heard, strict=True))
+        ]
 
     def _encode(self, chunks: Sequence[AudioChunk]) -> torch.Tensor:
         """Encoder states, shape (chunks, positions, width)."""
@@ -198,18 +210,37 @@ class WhisperTranscriber:
         )
         mean = sum(doubt for _, doubt in spoken) / len(spoken) if spoken else 0.0
         text = " ".join(word.text for word in words)
-        return _Heard(tuple(words), Decoded(text, mean, silence), language)
+        kept = tuple(token for token, _ in spoken)
+        return _Heard(tuple(words), kept, Decoded(text, mean, silence), language)
 
-    def _transcript(self, chunk: AudioChunk, heard: _Heard) -> ChunkTranscript:
+    def _transcript(
+        self, chunk: AudioChunk, heard: _Heard, encoded: torch.Tensor
+    ) -> ChunkTranscript:
         if not heard.words or is_silence(heard.decoded) or is_loop(heard.decoded.text):
             return ChunkTranscript((), None)
-        texts = [word.text for word in heard.words]
-        spans = self._aligner.align(chunk.samples, texts, heard.language)
+        spans = self._spans(chunk.samples, heard, encoded)
         words = tuple(
             Word(word.text, start, end, word.confidence)
             for word, (start, end) in zip(heard.words, spans, strict=True)
         )
         return ChunkTranscript(words, heard.language)
+
+    def _spans(self, samples: Samples, heard: _Heard, encoded: torch.Tensor) -> list[Span]:
+        """By the acoustic model, else by attention, else each word as long as its letters."""
+        texts = [word.text for word in heard.words]
+        if self._aligner is not None:
+            spans = self._aligner.align(samples, texts, heard.language)
+            if spans is not None:
+                return spans
+        seconds = len(samples) / SAMPLE_RATE_HZ
+        if not self._attention.is_able:
+            return spread(texts, 0.0, seconds)
+        opening = self._tokens.opening(heard.language)
+        starts = self._attention.starts(encoded, opening, heard.tokens, self._tokens.end, seconds)
+        return [
+            (min(starts[word.first], seconds), min(starts[word.after], seconds))
+            for word in heard.words
+        ]
 
 
 @dataclass(frozen=True, slots=True)

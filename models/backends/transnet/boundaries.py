@@ -6,6 +6,7 @@ pieces in which the frames come, and at most two windows of tiny pictures are in
 
 from __future__ import annotations
 
+import io
 import pickle
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 
 from models.backends.transnet.network import TransNetV2
 from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH, BoundaryPictures, Probabilities
+from models.weights import WeightsError
 
 WINDOW_FRAMES = 100
 STEP_FRAMES = 50
@@ -22,22 +24,20 @@ _NO_ANSWER = np.empty(0, np.float32)
 _MARGIN = (WINDOW_FRAMES - STEP_FRAMES) // 2
 
 
-class WeightsError(ValueError):
-    """The file does not hold weights of TransNetV2."""
-
-
 class TransNetBoundaries:
     """Loads a state dictionary as published with TransNetV2 for PyTorch; never downloads."""
 
-    def __init__(self, weights: Path) -> None:
-        """Raises WeightsError."""
+    def __init__(self, weights: Path | bytes) -> None:
+        """From a file, or from what it holds. Raises WeightsError."""
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         network = TransNetV2()
         try:
-            stored = torch.load(weights, map_location="cpu", weights_only=True)
+            source = io.BytesIO(weights) if isinstance(weights, bytes) else weights
+            stored = torch.load(source, map_location="cpu", weights_only=True)
             network.load_state_dict(stored)
         except (OSError, RuntimeError, TypeError, EOFError, pickle.UnpicklingError) as error:
-            raise WeightsError(f"{weights} holds no weights of TransNetV2: {error}") from error
+            name = "The file" if isinstance(weights, bytes) else weights
+            raise WeightsError(f"{name} holds no weights of TransNetV2: {error}") from error
         self._network = network.eval().to(self._device)
 
     def start(self) -> TransNetRun:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
+from models.contracts import BoundaryDetector
 from pipelines.execution.chain import Control, Mapped, Mapper, Row, Workspace, map_here
 from pipelines.types import StageCode, VideoSource
 from pipelines.vision.cuts.detector import Candidates, Cut, CutConfig
@@ -47,7 +47,7 @@ def find_cuts(
     control: Control,
     *,
     config: CutConfig,
-    learned_weights: Path | None,
+    learned: BoundaryDetector | None,
     mapper: Mapper,
     progress: tuple[float, float],
 ) -> Looked:
@@ -65,10 +65,10 @@ def find_cuts(
         keys.append(own_keys)
         part = FeaturesPart(row["features_key"], len(shown))
         stored[part_of[int(row["index"])]].append(part)
-    if learned_weights is None:
+    if learned is None:
         found = _searched(stored, video, workspace, control, config, mapper, progress)
     else:
-        found = _learned(stored, video, workspace, control, config, learned_weights)
+        found = _learned(stored, video, workspace, control, config, learned)
     cuts = programme_cuts([part.start_ms for part in video.all_parts], found)
     return Looked(cuts, np.concatenate(times), np.concatenate(keys))
 
@@ -106,12 +106,9 @@ def _learned(
     workspace: Workspace,
     control: Control,
     config: CutConfig,
-    weights: Path,
+    model: BoundaryDetector,
 ) -> list[tuple[Cut, ...]]:
-    """Each part's cuts by a detector of its own; one segment's features in memory."""
-    from models.backends.transnet.boundaries import TransNetBoundaries
-
-    model = TransNetBoundaries(weights)
+    """Each part's cuts by a run of its own; one segment's features in memory."""
     cuts = []
     for part, features in zip(video.all_parts, stored, strict=True):
         detector = LearnedCutDetector(model, config)

@@ -7,24 +7,20 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 
-import numpy as np
-
-from models.contracts import Picture
 from models.provider import ModelSource
 from pipelines.execution.chain import Row, Step, Workspace, derived_name
 from pipelines.types import Segment, StageCode, StageError, VideoSource
-from pipelines.vision.cuts.detector import nearest_frame
-from pipelines.vision.features import features_key
-from pipelines.vision.frame_features import Times, from_bytes
+from pipelines.vision.frame_features import Times
 from pipelines.vision.policy.contracts import ContentPolicy, find_breach
-from pipelines.vision.stills import StillsConfig, fetch_stills
+from pipelines.vision.scene_plans import even_times
+from pipelines.vision.stills import StillsConfig, segment_stills
 
 log = logging.getLogger("vas.policy")
 
 BLOCKED_MESSAGE = "The content is not permitted by the acceptable-use policy."
 """All that a client is told: more would help to get round the policy."""
 
-_STILL_LONG_SIDE_PX = 448
+_STILLS = StillsConfig(long_side_px=448)
 _EVERY_MS = 5_000
 """A picture that is shown for this long is looked at, whatever the scenes are."""
 _AT_ONCE = 16
@@ -36,9 +32,7 @@ def checked_times(times_ms: Times, still_times_ms: Sequence[int]) -> tuple[int, 
 
     ``times_ms`` holds all frame times of the video, one at least.
     """
-    grid = np.arange(int(times_ms[0]), int(times_ms[-1]) + 1, _EVERY_MS)
-    even = {int(times_ms[nearest_frame(times_ms, int(time_ms))]) for time_ms in grid}
-    return tuple(sorted(even | set(still_times_ms)))
+    return tuple(sorted({*even_times(times_ms, _EVERY_MS), *still_times_ms}))
 
 
 def make_policy_step(
@@ -89,26 +83,9 @@ def _check(
     classifier = models.content_classifier() if policy.label_limits else None
     for first in range(0, len(times), _AT_ONCE):
         workspace.check()
-        stills = _stills(video, segment, times[first : first + _AT_ONCE], workspace)
+        stills = segment_stills(video, segment, times[first : first + _AT_ONCE], workspace, _STILLS)
         breach = find_breach(list(stills.values()), policy, classifier)
         if breach is not None:
             time_ms = list(stills)[breach.index]
             log.warning("%s: blocked at %d ms: %s", workspace.prefix, time_ms, breach.reason)
             raise StageError(StageCode.CONTENT_BLOCKED, BLOCKED_MESSAGE)
-
-
-def _stills(
-    video: VideoSource, segment: Segment, times: Sequence[int], workspace: Workspace
-) -> dict[int, Picture]:
-    features = from_bytes(workspace.store.read_bytes(features_key(video, segment, workspace)))
-    luma = dict(zip(features.times_ms.tolist(), features.luma, strict=True))
-    part = video.part_of(segment)
-    with workspace.store.local_copy(segment.key) as path:
-        return fetch_stills(
-            path,
-            segment,
-            part.stream,
-            part.origin_ms,
-            {time_ms: luma[time_ms] for time_ms in times if time_ms in luma},
-            StillsConfig(_STILL_LONG_SIDE_PX),
-        )

@@ -1,0 +1,66 @@
+"""Things of known classes in stills, by a detection transformer through transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import AutoImageProcessor, AutoModelForObjectDetection
+
+from models.backends.transformers.hardware import Batches, Hardware
+from models.contracts import Box, DetectedObject, Picture
+
+THRESHOLD = 0.5
+"""Lowest confidence of a detection: what the model card of ``PekingU/rtdetr_v2_r18vd`` uses and
+``post_process_object_detection`` of transformers defaults to."""
+
+
+class TransformersObjectDetector:
+    """Task ``find`` with RT-DETRv2 (Lv et al. 2024) or another detector of transformers.
+
+    ``checkpoint`` is a repository with its revision, or a folder. Labels are the checkpoint's
+    own, in lower case.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str,
+        hardware: Hardware,
+        *,
+        revision: str | None = None,
+        max_batch: int = 16,
+        threshold: float = THRESHOLD,
+    ) -> None:
+        self._processor: Any = AutoImageProcessor.from_pretrained(checkpoint, revision=revision)
+        model: Any = AutoModelForObjectDetection.from_pretrained(
+            checkpoint, revision=revision, dtype=hardware.dtype
+        )
+        self._model = model.to(hardware.device).eval()
+        self._hardware = hardware
+        self._batches = Batches(max_batch)
+        self._threshold = threshold
+        self._labels = {n: str(name).lower() for n, name in model.config.id2label.items()}
+
+    def find(self, stills: Sequence[Picture]) -> list[tuple[DetectedObject, ...]]:
+        """What each still shows, in order, the most certain first."""
+        return self._batches.run(self._find, stills)
+
+    @torch.inference_mode()
+    def _find(self, stills: Sequence[Picture]) -> list[tuple[DetectedObject, ...]]:
+        inputs = self._processor(images=list(stills), return_tensors="pt").to(
+            self._hardware.device, self._hardware.dtype
+        )
+        output = self._model(**inputs)
+        output.logits, output.pred_boxes = output.logits.float(), output.pred_boxes.float()
+        # Boxes stay in shares of the picture without target sizes.
+        found = self._processor.post_process_object_detection(output, threshold=self._threshold)
+        return [self._detections(each) for each in found]
+
+    def _detections(self, found: dict[str, Any]) -> tuple[DetectedObject, ...]:
+        boxes = found["boxes"].clamp(0, 1).tolist()
+        rows = zip(found["scores"].tolist(), found["labels"].tolist(), boxes, strict=True)
+        return tuple(
+            DetectedObject(self._labels[label], score, Box(left, top, right - left, bottom - top))
+            for score, label, (left, top, right, bottom) in sorted(rows, reverse=True)
+        )

@@ -1,0 +1,217 @@
+"""Objects with times in the vision stage: sampled frames in, tracks of scenes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from models.contracts import (
+    Box,
+    DetectedObject,
+    ObjectDetector,
+    Picture,
+    SceneDescriber,
+    SceneDescription,
+    SceneStills,
+    ShotAngle,
+    ShotType,
+)
+from models.provider import LocalModels
+from pipelines.codec import from_json, to_json
+from pipelines.execution.chain import FreeRun, Workspace, map_here
+from pipelines.types import ObjectTrack, Scene, VideoStream, VisionResult
+from pipelines.vision import stills as vision_stills
+from pipelines.vision.describe import DescribeConfig
+from pipelines.vision.objects import ObjectsConfig
+from pipelines.vision.pipeline import VisionConfig, analyse_vision
+from serve_app.jobs.documents import scene_document
+from tests.pipelines.media_builders import folder_workspace, still_shot, video_source, write_video
+
+HALF = Box(0.0, 0.0, 0.5, 0.5)
+
+
+class Plain:
+    """A SceneDescriber that sees a wall in everything."""
+
+    def describe(self, scenes: Sequence[SceneStills]) -> list[SceneDescription]:
+        seen = SceneDescription("A wall.", ("wall",), ShotType.WIDE, ShotAngle.EYE_LEVEL)
+        return [seen for _ in scenes]
+
+
+class Corners:
+    """An ObjectDetector: a ``square`` where the top left corner is white."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def find(self, stills: Sequence[Picture]) -> list[tuple[DetectedObject, ...]]:
+        self.batches.append(len(stills))
+        square = (DetectedObject("square", 0.9, HALF), DetectedObject("square", 0.7, HALF))
+        return [square if still[8:24, 8:24].mean() > 220 else () for still in stills]
+
+
+class WithDetector(LocalModels):
+    """Models of this test; ``detector`` is shared by all who ask."""
+
+    detector = Corners()
+
+    def scene_describer(self) -> SceneDescriber:
+        return Plain()
+
+    def object_detector(self) -> ObjectDetector | None:
+        return self.detector
+
+
+class WithoutDetector(WithDetector):
+    def object_detector(self) -> ObjectDetector | None:
+        return None
+
+
+@pytest.fixture(autouse=True)
+def detector(monkeypatch: pytest.MonkeyPatch) -> Corners:
+    fresh = Corners()
+    monkeypatch.setattr(WithDetector, "detector", fresh)
+    return fresh
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """12 seconds, a cut at 6 s; a white square from 2.5 to 4.5 s and from 6 s to the end."""
+    pictures = [*still_shot(1, 150), *still_shot(2, 150)]
+    for index, picture in enumerate(pictures):
+        if 2.5 <= index / 25 < 4.5 or index >= 150:
+            pictures[index] = marked(picture)
+    return write_video(tmp_path_factory.mktemp("film") / "film.mp4", pictures, keyframe_every=25)
+
+
+def marked(picture: Picture) -> Picture:
+    copy = picture.copy()
+    copy[:32, :32] = 255
+    return copy
+
+
+def analysed(
+    path: Path,
+    workspace: Workspace,
+    *,
+    segment_ms: int | None = None,
+    models: LocalModels | None = None,
+    **changes: object,
+) -> VisionResult:
+    config = VisionConfig(objects=replace(ObjectsConfig(), **changes))  # type: ignore[arg-type]
+    return analyse_vision(
+        video_source(workspace, path, segment_ms=segment_ms),
+        workspace=workspace,
+        models=models or WithDetector(),
+        control=FreeRun(),
+        config=config,
+        mapper=map_here,
+    )
+
+
+def tracks(result: VisionResult) -> list[tuple[ObjectTrack, ...]]:
+    return [scene.object_tracks for scene in result.scenes]
+
+
+def test_things_are_found_with_times_and_their_labels_are_objects(
+    film: Path, tmp_path: Path
+) -> None:
+    result = analysed(film, folder_workspace(tmp_path))
+    assert tracks(result) == [
+        (ObjectTrack("square", 2_500, 4_500, 0.9),),
+        (ObjectTrack("square", 6_000, 12_000, 0.9),),
+    ]
+    assert [scene.objects for scene in result.scenes] == [("square", "wall")] * 2
+
+
+def test_a_profile_without_a_detector_has_no_tracks(film: Path, tmp_path: Path) -> None:
+    result = analysed(film, folder_workspace(tmp_path), models=WithoutDetector())
+    assert tracks(result) == [(), ()]
+    assert [scene.objects for scene in result.scenes] == [("wall",)] * 2
+
+
+@pytest.mark.parametrize("segment_ms", [5_000, 7_300])
+def test_tracks_are_the_same_however_the_video_is_cut_into_segments(
+    film: Path, tmp_path: Path, segment_ms: int
+) -> None:
+    whole = analysed(film, folder_workspace(tmp_path, "whole"))
+    parts = analysed(film, folder_workspace(tmp_path, "parts"), segment_ms=segment_ms)
+    assert tracks(parts) == tracks(whole)
+
+
+def test_a_retry_detects_nothing_again(film: Path, tmp_path: Path, detector: Corners) -> None:
+    workspace = folder_workspace(tmp_path)
+    first = analysed(film, workspace, segment_ms=5_000)
+    looked_at = sum(detector.batches)
+    assert looked_at == 12
+    second = analysed(film, workspace, segment_ms=5_000)
+    assert (tracks(second), sum(detector.batches)) == (tracks(first), looked_at)
+    assert second.shards_computed == 0
+    assert second.shards_reused == first.shards_computed
+
+
+def test_other_models_detect_anew(film: Path, tmp_path: Path, detector: Corners) -> None:
+    workspace = folder_workspace(tmp_path)
+    video = video_source(workspace, film)
+    for digest in ("one", "other"):
+        config = VisionConfig(describe=DescribeConfig(models=digest))
+        analyse_vision(
+            video,
+            workspace=workspace,
+            models=WithDetector(),
+            control=FreeRun(),
+            config=config,
+            mapper=map_here,
+        )
+    assert sum(detector.batches) == 24
+
+
+def test_frames_in_memory_and_frames_of_a_video_are_limited(
+    film: Path, tmp_path: Path, detector: Corners
+) -> None:
+    analysed(film, folder_workspace(tmp_path), frames_at_once=4, max_frames=6)
+    assert detector.batches == [4, 2]
+
+
+def test_frames_are_read_by_decord_in_batches(
+    film: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def counted(path: Path, stream: VideoStream, origin_ms: int, wanted: object, *rest: object):  # type: ignore[no-untyped-def]
+        found = by_decord(path, stream, origin_ms, wanted, *rest)  # type: ignore[arg-type]
+        asked.append(len(found))
+        return found
+
+    by_decord = vision_stills.by_decord
+    monkeypatch.setattr(vision_stills, "by_decord", counted)
+    analysed(film, folder_workspace(tmp_path))
+    assert asked == [12]
+
+
+def test_what_decord_cannot_read_comes_from_pyav(
+    film: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_decord = analysed(film, folder_workspace(tmp_path, "decord"))
+
+    def refused(*_: object) -> None:
+        raise vision_stills.DecordUnsuitableError("no codec")
+
+    monkeypatch.setattr(vision_stills, "by_decord", refused)
+    assert tracks(analysed(film, folder_workspace(tmp_path, "pyav"))) == tracks(by_decord)
+
+
+def test_tracks_go_out_with_the_scene_and_older_results_stay_readable(
+    film: Path, tmp_path: Path
+) -> None:
+    scene = analysed(film, folder_workspace(tmp_path)).scenes[0]
+    assert scene_document(scene)["objectTracks"] == [
+        {"label": "square", "start": 2.5, "end": 4.5, "confidence": 0.9}
+    ]
+    stored = to_json(scene)
+    assert from_json(Scene, stored) == scene
+    del stored["object_tracks"]
+    assert from_json(Scene, stored) == replace(scene, object_tracks=())
