@@ -13,7 +13,7 @@ import pickle
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -156,7 +156,7 @@ class _Tensor:
 class _TensorUnpickler(pickle.Unpickler):
     """Constructs dictionaries and stand-ins for float32 tensors; raises for all else."""
 
-    _ALLOWED: dict[tuple[str, str], Any] = {
+    _ALLOWED: ClassVar[dict[tuple[str, str], Any]] = {
         ("collections", "OrderedDict"): OrderedDict,
         ("torch._utils", "_rebuild_tensor_v2"): _Tensor,
         ("torch", "FloatStorage"): _Storage,
