@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
+import torch
 from scipy.signal import lfilter
 
-from models.backends.packaged.speaker_embedder import open_speaker_embedder
+from models.backends.packaged.speaker_embedder import open_speaker_embedder, read_tensors
 from models.backends.packaged.speech_detector import open_speech_detector
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.registry import PACKAGED, Task
+from models.weights import RESEMBLYZER, WeightsError, read_weights
 from pipelines.merge.speakers import SpeakerRules, assign_voices
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -72,11 +75,11 @@ def clustered(utterances: list[Samples]) -> list[int]:
 
 
 def utterances_of(samples: Samples) -> list[Samples]:
-    """Stretches of 1.4 to 4 s of speech."""
+    """Stretches of about 2 s of speech, as the pipeline cuts them."""
     found: list[Samples] = []
     for start, end in DETECTOR.detect(samples):
-        count = max(1, round((end - start) / 2.5))
-        if (end - start) / count >= 1.4:
+        count = max(1, math.ceil((end - start) / 2.0))
+        if (end - start) / count >= 1.0:
             part = samples[round(start * SAMPLE_RATE_HZ) : round(end * SAMPLE_RATE_HZ)]
             found.extend(np.array_split(part, count))
     return found
@@ -109,18 +112,30 @@ def test_loudness_does_not_matter(gain: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "turns",
+    "opcodes",
     [
-        pytest.param([BASS] * 8, id="one voice, low"),
-        pytest.param([ALTO] * 8, id="one voice, high"),
-        pytest.param([BASS, ALTO] * 4, id="two voices"),
-        pytest.param([BASS, TENOR, ALTO] * 3, id="three voices"),
+        pytest.param(b"\x80\x02cos\nsystem\n(X\x04\x00\x00\x00echotR.", id="os.system"),
+        pytest.param(b"\x80\x02cbuiltins\neval\n(X\x01\x00\x00\x001tR.", id="eval"),
+        pytest.param(b"\x80\x02}.", id="cut short"),
+        pytest.param(b"", id="empty"),
     ],
 )
-def test_synthetic_voices_are_told_apart(turns: list[tuple[float, float]]) -> None:
-    voices = list(dict.fromkeys(turns))
-    utterances = [babble(voice, seed=i) for i, voice in enumerate(turns)]
-    assert clustered(utterances) == [voices.index(voice) for voice in turns]
+def test_weights_that_are_no_tensors_are_refused_and_not_run(opcodes: bytes) -> None:
+    with pytest.raises(WeightsError, match="unreadable"):
+        read_tensors(opcodes)
+
+
+def test_the_network_gives_what_torch_gives() -> None:
+    [data] = read_weights(RESEMBLYZER, None).values()
+    tensors = {name: torch.tensor(values) for name, values in read_tensors(data).items()}
+    lstm = torch.nn.LSTM(40, 256, 3, batch_first=True)
+    lstm.load_state_dict({n[5:]: t for n, t in tensors.items() if n.startswith("lstm.")})
+    windows = np.random.default_rng(0).random((3, 160, 40)).astype(np.float32)
+    with torch.no_grad():
+        _, (hidden, _) = lstm(torch.tensor(windows))
+        raw = torch.relu(hidden[-1] @ tensors["linear.weight"].T + tensors["linear.bias"])
+    expected = (raw / raw.norm(dim=1, keepdim=True)).numpy()
+    assert np.abs(EMBEDDER._encoded(windows) - expected).max() < 1e-5
 
 
 @pytest.mark.shared_media
