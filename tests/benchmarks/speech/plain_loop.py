@@ -8,7 +8,13 @@ from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.provider import ModelSource
 from pipelines.execution.chain import Workspace
 from pipelines.media.audio import write_flac
-from pipelines.speech.pipeline import TranscriptConfig, reduce_shards, shard_rows, track_row
+from pipelines.speech.pipeline import (
+    TranscriptConfig,
+    reduce_shards,
+    rows_in_track_language,
+    shard_rows,
+    track_row,
+)
 from pipelines.speech.regions import ShardPlan, make_speech_regions_step
 from pipelines.speech.speaker_embeddings import make_speaker_embeddings_step
 from pipelines.speech.transcribe import make_transcribe_step
@@ -37,6 +43,7 @@ def transcribe_in_a_loop(
     )
     embed = make_speaker_embeddings_step(workspace, models, config.windows)
     done = [embed(transcribe(row)) for row in rows]
+    done = [embed(transcribe(row)) for row in rows_in_track_language(done, workspace)]
     return reduce_shards(done, track, workspace, config, round(track.duration_seconds * 1000))
 
 
