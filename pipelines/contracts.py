@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from models.contracts import CameraMotion, ShotAngle, ShotType
+from models.contracts import CameraMotion, ShotAngle, ShotType, TextLine
 
 
 class StageCode(StrEnum):
@@ -227,6 +227,8 @@ class Scene:
     confidence: float
     """Of the cut that opens the scene, 0 to 1; 1 for the first."""
     thumbnail_key: str
+    on_screen_text: tuple[TextLine, ...] = ()
+    """Writing read in one of its stills, top to bottom."""
 
 
 @dataclass(frozen=True, slots=True)

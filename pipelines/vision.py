@@ -277,6 +277,7 @@ def _scenes(
                 camera_motion=CameraMotion(found.camera_motion),
                 confidence=border.confidence,
                 thumbnail_key=found.thumbnail_key,
+                on_screen_text=found.on_screen_text,
             )
         )
     return tuple(scenes)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from models.contracts import CameraMotion, ShotAngle, ShotType
+from models.contracts import Box, CameraMotion, ShotAngle, ShotType, TextLine
 from pipelines.backfilling.outcome import (
     Item,
     ItemOutcome,
@@ -52,6 +52,8 @@ _TRACK = pa.struct(
     ]
 )
 _WARNING = pa.struct([("code", _TEXT), ("message", _TEXT)])
+_BOX = pa.struct([(edge, pa.float64()) for edge in ("left", "top", "width", "height")])
+_TEXT_LINE = pa.struct([("text", _TEXT), ("confidence", pa.float64()), ("box", _BOX)])
 
 SCHEMAS: dict[str, pa.Schema] = {
     "items": pa.schema(
@@ -93,6 +95,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("camera_motion", _TEXT),
             ("confidence", pa.float64()),
             ("still", _TEXT),
+            ("on_screen_text", pa.list_(_TEXT_LINE)),
         ]
     ),
     "segments": pa.schema(
@@ -287,6 +290,7 @@ def _stage(values: Values) -> StageOutcome:
 
 def _scene(row: Values) -> Scene:
     still = row.pop("still")
+    lines = row.pop("on_screen_text", None) or ()  # absent from earlier versions' tables
     return Scene(
         **row
         | {
@@ -296,6 +300,9 @@ def _scene(row: Values) -> Scene:
             "shot_angle": ShotAngle(row["shot_angle"]),
             "camera_motion": CameraMotion(row["camera_motion"]),
             "thumbnail_key": still,
+            "on_screen_text": tuple(
+                TextLine(line["text"], line["confidence"], Box(**line["box"])) for line in lines
+            ),
         }
     )
 

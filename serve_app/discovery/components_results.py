@@ -49,6 +49,31 @@ def _scene() -> Schema:
             "cameraMotion": choice("What the camera does.", CameraMotion),
             "confidence": {**_confidence(), "description": "Of the cut that opens it, 0 to 1."},
             "thumbnailUrl": address("A still; signed, needs no key, expires."),
+            "onScreenText": list_of(
+                reference("TextLine"),
+                "Writing read in one of its stills, top to bottom. Absent from scenes that were "
+                "analysed before writing was read.",
+            ),
+        },
+    )
+
+
+def _text_line() -> Schema:
+    return record(
+        "A line of writing on the screen.",
+        {"text": text("As read."), "confidence": _confidence(), "box": reference("Box")},
+    )
+
+
+def _box() -> Schema:
+    share = {"minimum": 0, "maximum": 1}
+    return record(
+        "A rectangle in the picture, in shares of its width and height.",
+        {
+            "left": number("Of its left edge.", **share),
+            "top": number("Of its upper edge.", **share),
+            "width": number("How wide it is.", **share),
+            "height": number("How high it is.", **share),
         },
     )
 
@@ -141,6 +166,8 @@ def result_schemas() -> dict[str, Schema]:
                 ),
             },
         ),
+        "TextLine": _text_line(),
+        "Box": _box(),
         "Word": _word(),
         "Speaker": record(
             "Somebody who is heard.",

@@ -106,6 +106,13 @@ SCENE: dict[str, Any] = {
     "cameraMotion": "static",
     "confidence": 0.97,
     "thumbnailUrl": f"{BASE_URL}/jobs/{JOB_ID}/thumbnails/0.jpg{_SIGNED}",
+    "onScreenText": [
+        {
+            "text": "Anna Weber, baker",
+            "confidence": 0.98,
+            "box": {"left": 0.08, "top": 0.82, "width": 0.31, "height": 0.06},
+        }
+    ],
 }
 _SPOKEN = TranscriptSegment(
     index=0,

@@ -15,7 +15,7 @@ import numpy as np
 from models.backends.packaged.networks import Network, Tensor
 from models.contracts import Picture
 from models.registry import RegistryEntry
-from models.weights import read_weights
+from models.weights import locate_weights
 
 _WHOLE_PX, _MIDDLE_PX = 256, 224
 """The still is stretched to the first, square; its middle is looked at."""
@@ -24,8 +24,8 @@ _MEAN_BGR = np.array([104, 117, 123], np.float32)
 
 def open_classifier(entry: RegistryEntry, models_dir: Path | None) -> PackagedContentClassifier:
     """The classifier with its verified weights. Raises WeightsError."""
-    [(name, data)] = read_weights(entry.weights["model"], models_dir).items()
-    return PackagedContentClassifier(Network(name, data))
+    [path] = locate_weights(entry.weights["model"], models_dir).values()
+    return PackagedContentClassifier(Network(path))
 
 
 class PackagedContentClassifier:

@@ -9,7 +9,8 @@ stills for tuning of ``tests/benchmarks/descriptions.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -40,10 +41,10 @@ Windows = npt.NDArray[np.float32]
 class FaceFinder:
     """Upright faces, from the front or turned as long as both eyes can be seen."""
 
-    def __init__(self, weights: Mapping[str, bytes]) -> None:
+    def __init__(self, weights: Mapping[str, Path]) -> None:
         """``weights`` are the files of ``models.weights.MTCNN``."""
         names = ("pnet.onnx", "rnet.onnx", "onet.onnx")
-        self._first, self._second, self._third = (Network(name, weights[name]) for name in names)
+        self._first, self._second, self._third = (Network(weights[name]) for name in names)
 
     def find(self, still: Picture) -> tuple[Box, ...]:
         """Faces in the still, largest first."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.backends.packaged.palette import oklab
-from models.contracts import Picture
+from models.contracts import Box, Picture
 
 _WORK_WIDTH = 640
 _LINE_ASPECT = 1.8
@@ -37,25 +37,8 @@ class PictureFacts:
     hue: str | None
     """Name of the hue that most of the coloured part has; None without a clear one."""
     colour_bars: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A rectangle in shares of the picture's width and height."""
-
-    left: float
-    top: float
-    width: float
-    height: float
-
-    def overlap(self, other: Box) -> float:
-        """Intersection over union."""
-        across = min(self.left + self.width, other.left + other.width) - max(self.left, other.left)
-        down = min(self.top + self.height, other.top + other.height) - max(self.top, other.top)
-        if across <= 0 or down <= 0:
-            return 0.0
-        shared = across * down
-        return shared / (self.width * self.height + other.width * other.height - shared)
+    colours: tuple[str, ...] = ()
+    """Names of the colours of most of the picture, the commonest first; three at most."""
 
 
 def grey(picture: Picture, width: int) -> Grey:
@@ -78,6 +61,7 @@ def measure(picture: Picture) -> PictureFacts:
         colourfulness=_colourfulness(small),
         hue=_hue(small),
         colour_bars=_is_colour_bars(small),
+        colours=_colours(small),
     )
 
 
@@ -101,6 +85,34 @@ _LEADING_SHARE = 0.6
 _COLOURED_SHARE = 0.25
 
 
+_NAMED_SHARE, _MOST_NAMED = 0.15, 3
+"""A colour is named from this share of the picture on."""
+_BLACK, _WHITE = 0.30, 0.88
+"""Lightness in OKLab up to which a grey is called black, and from which white."""
+
+
+def _colours(rgb: Picture) -> tuple[str, ...]:
+    """Plain names of the colours that take up most of the picture."""
+    lab = oklab(rgb.reshape(-1, 3))
+    lightness, strength = lab[:, 0], np.hypot(lab[:, 1], lab[:, 2])
+    names = np.array([name for name, _ in _HUES])[_nearest_hues(lab)]
+    for name, dark_name in _DARK_NAMES.items():
+        names = np.where((names == name) & (lightness < _DARK_LIGHTNESS), dark_name, names)
+    greys = np.select([lightness <= _BLACK, lightness >= _WHITE], ["black", "white"], "grey")
+    is_grey = (strength <= _COLOURED) | (lightness <= _BLACK)
+    found, counts = np.unique(np.where(is_grey, greys, names), return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:_MOST_NAMED]
+    return tuple(str(found[at]) for at in order if counts[at] >= _NAMED_SHARE * len(lab))
+
+
+def _nearest_hues(lab: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Places in ``_HUES``."""
+    angles = np.degrees(np.arctan2(lab[:, 2], lab[:, 1])) % 360
+    centres = np.array([angle for _, angle in _HUES])
+    gaps = np.abs((angles[:, None] - centres[None, :] + 180) % 360 - 180)
+    return np.asarray(gaps.argmin(axis=1), np.int64)
+
+
 def _hue(rgb: Picture) -> str | None:
     """The hue of most coloured pixels, where a fair share of them is coloured at all."""
     lab = oklab(rgb.reshape(-1, 3))
@@ -108,10 +120,8 @@ def _hue(rgb: Picture) -> str | None:
     coloured = strength > _COLOURED
     if coloured.mean() < _COLOURED_SHARE:
         return None
-    angles = np.degrees(np.arctan2(lab[coloured, 2], lab[coloured, 1])) % 360
-    centres = np.array([angle for _, angle in _HUES])
-    gaps = np.abs((angles[:, None] - centres[None, :] + 180) % 360 - 180)
-    shares = np.bincount(gaps.argmin(axis=1), minlength=len(_HUES)) / len(angles)
+    hues = _nearest_hues(lab[coloured])
+    shares = np.bincount(hues, minlength=len(_HUES)) / len(hues)
     leading = int(shares.argmax())
     if shares[leading] < _LEADING_SHARE:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from models.backends.packaged.networks import Network, Tensor
 from models.contracts import Box, Picture, TextLine
 from models.registry import RegistryEntry
-from models.weights import read_weights
+from models.weights import locate_weights
 
 _LONG_SIDE_PX = 640
 """Of the picture in which lines are found."""
@@ -42,18 +42,16 @@ Quad = npt.NDArray[np.float32]
 
 def open_text_reader(entry: RegistryEntry, models_dir: Path | None) -> PackagedTextReader:
     """The reader with its verified weights. Raises WeightsError."""
-    return PackagedTextReader(read_weights(entry.weights["model"], models_dir))
+    return PackagedTextReader(locate_weights(entry.weights["model"], models_dir))
 
 
 class PackagedTextReader:
     """TextReader. Deterministic; works on one core."""
 
-    def __init__(self, weights: dict[str, bytes]) -> None:
-        finder, reader = (
-            next(name for name in weights if kind in name) for kind in ("_det_", "_rec_")
-        )
-        self._finder = Network(finder, weights[finder])
-        self._reader = Network(reader, weights[reader])
+    def __init__(self, weights: Mapping[str, Path]) -> None:
+        """``weights`` are the files of ``models.weights.PP_OCR``."""
+        self._finder = Network(weights["PP-OCRv6_det_small.onnx"])
+        self._reader = Network(weights["PP-OCRv6_rec_small.onnx"])
         characters = self._reader.metadata("character").splitlines()
         self._characters = ["", *characters, " "]
 
