@@ -11,7 +11,7 @@ from typing import Any
 import cv2
 
 from models.backends.packaged.palette import palette
-from models.backends.packaged.pictures import text_lines
+from models.backends.packaged.pictures import may_show_text
 from models.contracts import (
     Box,
     CameraMotion,
@@ -239,7 +239,7 @@ def _read(scene: SceneStills, models: ModelSource) -> SceneStills:
     """The scene with the writing of one still: the middle one, else one that may show some."""
     middle = len(scene.stills) // 2
     for still in (scene.stills[middle], *scene.stills[:middle], *scene.stills[middle + 1 :]):
-        if text_lines(still):
+        if may_show_text(still):
             [lines] = models.text_reader().read([still])
             return replace(scene, text=lines)
     return scene

@@ -62,8 +62,9 @@ _NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
 _BLANK_CONTRAST = 5.0
 _CHANGING_LEVELS = 35.0
 """Difference of mean brightness between the first and the last still worth mentioning."""
-_TITLE_HEIGHT = 0.06
-"""Of the picture's height: larger writing in the middle part is a title."""
+_TITLE_HEIGHT, _TITLE_TO_OTHERS = 0.06, 1.5
+"""Of the picture's height, and of the height of most lines where there are several: larger writing
+above the captions is a title."""
 _CAPTION_TOP = 0.70
 """Of the picture's height: writing that begins below is a caption."""
 _QUOTED_LINES, _QUOTED_CHARACTERS = 3, 80
@@ -188,7 +189,9 @@ def _role(lines: Sequence[TextLine]) -> str:
     tallest = max(lines, key=lambda line: line.box.height).box
     if tallest.top >= _CAPTION_TOP:
         return "caption"
-    return "title" if tallest.height >= _TITLE_HEIGHT else "text"
+    others = median(line.box.height for line in lines)
+    stands_out = len(lines) <= 2 or tallest.height >= _TITLE_TO_OTHERS * others
+    return "title" if tallest.height >= _TITLE_HEIGHT and stands_out else "text"
 
 
 def _shortened(text: str) -> str:

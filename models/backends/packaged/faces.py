@@ -2,9 +2,9 @@
 
 The first network goes over the picture in several sizes and marks windows that may show a face;
 the second and the third look at each window more closely, drop most and straighten the rest. A
-missed face costs a word in a description, a false one is a false statement: the thresholds of the
-second and the third are stricter than the authors' (0.6, 0.7, 0.7). They were chosen on the
-stills for tuning of ``tests/benchmarks/descriptions.py``.
+missed face costs a word in a description, a false one is a false statement: the last threshold is
+stricter than the authors' 0.7. Sizes and thresholds were chosen on the stills for tuning of
+``tests/benchmarks/descriptions.py``.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import numpy.typing as npt
 from models.backends.packaged.networks import Network, Tensor
 from models.contracts import Box, Picture
 
-_LONG_SIDE_PX = 640
-"""Of the picture that is looked at."""
+_LONG_SIDE_PX = 480
+"""Of the picture that is looked at: in 640 pixels as many faces were found, in 1.5 times the time."""
 _LEAST_FACE = 0.06
 """Height of the smallest face looked for, of the picture's height."""
 _LEAST_FACE_PX = 20
 _WINDOW_PX, _WINDOW_STRIDE_PX = 12, 2
 """Of the first network."""
-_PYRAMID = 0.709
-"""Each size of the picture over the one before: half the area."""
-_CANDIDATE, _LIKELY, _SURE = 0.6, 0.8, 0.95
+_PYRAMID = 0.6
+"""Each size of the picture over the one before; 0.709 found no more, in 1.6 times the time."""
+_CANDIDATE, _LIKELY, _SURE = 0.6, 0.7, 0.85
 """Probability from which each network lets a window pass."""
 _SAME_FACE = 0.5
 _MOST_WINDOWS = 400
