@@ -251,7 +251,13 @@ def drawn_writing(seed: int, *, held_out: bool) -> Labelled:
             outline = 2 if kind in ("title", "caption") else 0
             anchor = "lm" if kind == "strap" else "mm"
             pen.text(
-                place, text, ink, face, anchor=anchor, stroke_width=outline, stroke_fill=(12, 12, 16)
+                place,
+                text,
+                ink,
+                face,
+                anchor=anchor,
+                stroke_width=outline,
+                stroke_fill=(12, 12, 16),
             )
         return _compressed(np.asarray(image))
 
@@ -289,7 +295,10 @@ def drawn_faces(seed: int) -> Labelled:
     count = chance.choice((1, 1, 2, 3))
     unit = chance.uniform(0.035, 0.2 / count) * height
     places = [
-        (width * (at + 1) / (count + 1) + chance.uniform(-30, 30), height * chance.uniform(0.3, 0.5))
+        (
+            width * (at + 1) / (count + 1) + chance.uniform(-30, 30),
+            height * chance.uniform(0.3, 0.5),
+        )
         for at in range(count)
     ]
 
@@ -302,7 +311,9 @@ def drawn_faces(seed: int) -> Labelled:
                 own.choice(_SKINS), own.choice(_HAIRS), "#b5564e", "#4a3a28",
                 own.choice(("#27405f", "#7d2f3f", "#3f5f3a")), "#e9e4da", own.random() < 0.5,
             )  # fmt: skip
-            draw_person(picture, looks, Pose(place, unit, own.uniform(0, 0.6), 0, own.uniform(-0.2, 0.2)))
+            draw_person(
+                picture, looks, Pose(place, unit, own.uniform(0, 0.6), 0, own.uniform(-0.2, 0.2))
+            )
         return _compressed(np.clip(picture * 255, 0, 255).astype(np.uint8))
 
     centres = tuple((x / width, y / height) for x, y in places)
@@ -436,7 +447,9 @@ def _face_counts(label: Labelled, found: Found) -> Counter[str]:
             "faces": len(label.faces),
             "faces found": sum(any(_holds(box, at) for box in found.faces) for at in label.faces),
             "hard faces": len(label.hard),
-            "hard faces found": sum(any(_holds(box, at) for box in found.faces) for at in label.hard),
+            "hard faces found": sum(
+                any(_holds(box, at) for box in found.faces) for at in label.hard
+            ),
             "false faces": sum(not any(_holds(box, at) for at in truth) for box in found.faces),
         }
     )

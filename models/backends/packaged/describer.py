@@ -14,7 +14,7 @@ from statistics import median
 import cv2
 
 from models.backends.packaged.faces import FaceFinder
-from models.backends.packaged.pictures import PictureFacts, measure
+from models.backends.packaged.pictures import NEUTRALS, PictureFacts, measure
 from models.contracts import (
     Box,
     CameraMotion,
@@ -124,9 +124,7 @@ class PackagedSceneDescriber:
     def _evidence(self, scene: SceneStills) -> SceneEvidence:
         facts = tuple(measure(still) for still in scene.stills)
         middle = len(facts) // 2
-        may_show_faces = (
-            facts[middle].contrast >= _BLANK_CONTRAST and not facts[middle].colour_bars
-        )
+        may_show_faces = facts[middle].contrast >= _BLANK_CONTRAST and not facts[middle].colour_bars
         return SceneEvidence(
             facts=facts,
             faces=self._faces.find(scene.stills[middle]) if may_show_faces else (),
@@ -202,14 +200,20 @@ def _shortened(text: str) -> str:
 
 def _picture(evidence: SceneEvidence) -> str:
     """A picture in which nothing was found: its light and its colours."""
-    light = _light(evidence)
-    kind = f"{'An' if light[:1] in 'aeiou' and light else 'A'} {light} picture".replace("  ", " ")
-    facts = evidence.facts[len(evidence.facts) // 2]
+    light, colours = _light(evidence), evidence.facts[len(evidence.facts) // 2].colours
     if _is_without_colour(evidence):
-        return f"{kind} in black and white"
-    strength = _graded(_colour_strength(evidence), _STRENGTHS)
-    colours = _listed(facts.colours) or "many colours"
-    return f"{kind} in {f'{strength} ' if strength else ''}{colours}"
+        return f"{_article(light)} picture in black and white"
+    if colours and set(colours) <= NEUTRALS:
+        adjectives = ", ".join(part for part in (light, f"mostly {_listed(colours)}") if part)
+        return f"{_article(adjectives)} picture"
+    kind, strength = f"{_article(light)} picture", _graded(_colour_strength(evidence), _STRENGTHS)
+    if not colours:
+        return f"{kind} in many {strength} colours".replace("  ", " ")
+    return f"{kind} in {f'{strength} colours: ' if strength else ''}{_listed(colours)}"
+
+
+def _article(adjectives: str) -> str:
+    return f"A {adjectives}".rstrip()
 
 
 def _blank_sentence(facts: Sequence[PictureFacts]) -> str:
@@ -235,7 +239,9 @@ def _light(evidence: SceneEvidence) -> str:
 
 def _look(evidence: SceneEvidence) -> str:
     """Light and colour beside what was found, as far as they are out of the ordinary."""
-    return _listed([clause for clause in (_light(evidence), _colour(evidence)) if clause])
+    light, colour = _light(evidence), _colour(evidence)
+    joint = ", " if colour.startswith("in ") else " and "
+    return joint.join(clause for clause in (light, colour) if clause)
 
 
 def _colour(evidence: SceneEvidence) -> str:

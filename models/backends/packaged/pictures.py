@@ -93,6 +93,7 @@ _COLOURED_SHARE = 0.25
 
 _NAMED_SHARE, _MOST_NAMED = 0.15, 3
 """A colour is named from this share of the picture on."""
+NEUTRALS = frozenset({"black", "grey", "white"})
 _BLACK, _WHITE = 0.30, 0.88
 """Lightness in OKLab up to which a grey is called black, and from which white."""
 

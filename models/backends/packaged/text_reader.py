@@ -31,8 +31,8 @@ _LINE_HEIGHT_PX = 48
 _LEAST_WIDTH_PX = 320
 """What the recognition network was trained with; shorter lines are padded."""
 _MOST_WIDTH_PX = 3_200
-_LEAST_CONFIDENCE = 0.90
-"""Mean probability of a line's characters."""
+_LEAST_CONFIDENCE, _LEAST_CHARACTER = 0.90, 0.5
+"""Mean probability of a line's characters, and that of each: none is less likely than not."""
 _UPRIGHT_ASPECT = 1.5
 """Height over width from which a region is taken for a line that runs downwards."""
 
@@ -66,8 +66,7 @@ class PackagedTextReader:
             if text.strip():
                 pieces.append(_Piece(text.strip(), scores, quad))
         height, width = still.shape[:2]
-        lines = [piece.line(width, height) for piece in _joined(pieces)]
-        return tuple(line for line in lines if _is_sure(line))
+        return tuple(piece.line(width, height) for piece in _joined(pieces) if piece.is_sure)
 
     def find(self, picture: Picture) -> list[Quad]:
         """Regions of lines in a BGR picture, top to bottom."""
@@ -121,6 +120,16 @@ class _Piece:
     def height(self) -> float:
         return float(self.quad[:, 1].max()) - self.top
 
+    @property
+    def is_sure(self) -> bool:
+        """Single characters and marks are left out: specks and window bars look like them."""
+        letters = sum(character.isalnum() for character in self.text)
+        return (
+            letters >= 2
+            and float(np.mean(self.scores)) >= _LEAST_CONFIDENCE
+            and min(self.scores) >= _LEAST_CHARACTER
+        )
+
     def line(self, width: int, height: int) -> TextLine:
         """In a picture of that size."""
         left, top = max(0.0, self.left / width), max(0.0, self.top / height)
@@ -160,12 +169,6 @@ def _continues(line: _Piece, piece: _Piece) -> bool:
         and -0.5 * height <= piece.left - line.right <= _SAME_LINE_GAP * height
         and min(line.height, piece.height) >= _SAME_LINE_SIZES * height
     )
-
-
-def _is_sure(line: TextLine) -> bool:
-    """Single characters and marks are left out: specks and window bars look like them."""
-    letters = sum(character.isalnum() for character in line.text)
-    return line.confidence >= _LEAST_CONFIDENCE and letters >= 2
 
 
 def _to_stride(length: float) -> int:
