@@ -41,7 +41,7 @@ def written(*lines: tuple[str, int, int]) -> Picture:
 
 
 def people(*faces: tuple[float, float, float]) -> Picture:
-    """People by the place between their eyes and half their face's width, in pixels of 640 x 360."""
+    """People by the place between their eyes and half the face's width in 640 x 360 pixels."""
     picture = np.full((360, 640, 3), (0.35, 0.45, 0.5), np.float32)
     for index, (left, top, unit) in enumerate(faces):
         draw_person(picture, (HOST, GUEST)[index % 2], Pose((left, top), unit))
@@ -66,7 +66,7 @@ def test_lines_are_read_exactly_top_to_bottom_where_they_stand(reader: PackagedT
 def test_words_of_a_title_that_stand_apart_are_one_line(reader: PackagedTextReader) -> None:
     image = Image.fromarray(written())
     pen = ImageDraw.Draw(image)
-    for place, word in ((200, "NIGHT"), (420, "TRAIN")):
+    for place, word in ((220, "NIGHT"), (400, "TRAIN")):
         pen.text((place, 180), word, (240, 235, 220), ImageFont.load_default(50), anchor="mm")
     [(line,)] = reader.read([np.asarray(image, np.uint8)])
     assert line.text == "NIGHT TRAIN"
@@ -144,5 +144,5 @@ def test_weights_of_the_models_folder_come_before_the_carriers(tmp_path: Path) -
 def test_a_file_that_is_no_network_is_refused_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "odd.onnx"
     path.write_bytes(b"odd")
-    with pytest.raises(WeightsError, match="odd.onnx cannot be run on this machine"):
+    with pytest.raises(WeightsError, match=r"odd\.onnx cannot be run on this machine"):
         Network(path)

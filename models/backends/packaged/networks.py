@@ -32,7 +32,7 @@ class Network:
             self._session: Any = onnxruntime.InferenceSession(
                 str(path), options, providers=["CPUExecutionProvider"]
             )
-        except (ImportError, MemoryError, RuntimeError) as error:
+        except Exception as error:  # onnxruntime raises errors without a common class
             message = f"{path.name} cannot be run on this machine: {error}"
             raise WeightsError(message) from error
         self._input = self._session.get_inputs()[0].name
