@@ -50,8 +50,8 @@ class VisionConfig:
     features: FeaturesConfig = field(default_factory=FeaturesConfig)
     cuts: CutConfig = field(default_factory=CutConfig)
     describe: DescribeConfig = field(default_factory=DescribeConfig)
-    max_scenes_a_task: int = 4
-    """Bounds a task's memory: up to three stills a scene are held at once."""
+    max_scenes_a_task: int = 8
+    """Bounds a task's memory: up to three stills a scene are held at once, 1.6 MB each."""
     policy: ContentPolicy = field(default_factory=ContentPolicy)
     boundary_weights: Path | None = None
     """Weights of TransNetV2: cuts are then found by it in place of the embedded detector."""

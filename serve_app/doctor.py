@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, SceneStills
 from models.registry import REGISTRY, Task
@@ -22,6 +23,8 @@ from storage.database import Database
 
 MIN_FREE_BYTES = 2 * GIB
 CODECS = ("h264", "hevc", "vp9", "av1", "mpeg2video", "prores", "aac", "mp3", "opus", "flac")
+
+_SAMPLE_TEXT = "ROLL 12"
 
 Check = Callable[[Settings], str]
 
@@ -130,6 +133,18 @@ def _describer(settings: Settings) -> str:
     return f"describes a grey picture: {result.description}"
 
 
+def _text_reader(settings: Settings) -> str:
+    image = Image.new("RGB", (480, 120), (20, 30, 60))
+    ImageDraw.Draw(image).text(
+        (240, 60), _SAMPLE_TEXT, (240, 240, 240), ImageFont.load_default(48), anchor="mm"
+    )
+    [lines] = _local(settings).text_reader().read([np.asarray(image, np.uint8)])
+    read = ", ".join(line.text for line in lines)
+    if read != _SAMPLE_TEXT:
+        raise CheckFailedError(f"read {read!r} where {_SAMPLE_TEXT!r} is written")
+    return f"reads {read!r}"
+
+
 def _speech_detector(settings: Settings) -> str:
     silence = np.zeros(2 * SAMPLE_RATE_HZ, dtype=np.float32)
     regions = _local(settings).speech_detector().detect(silence)
@@ -168,4 +183,5 @@ CHECKS: dict[str, Check] = {
     "model: embed": _speaker_embedder,
     "model: describe": _describer,
     "model: classify": _classifier,
+    "model: read": _text_reader,
 }

@@ -34,7 +34,7 @@ from typing import Any
 
 import av
 import cv2
-import matplotlib
+import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
@@ -95,6 +95,11 @@ _TALK = (ShotType.MEDIUM,)
 _FAR = (ShotType.MEDIUM, ShotType.FULL)
 
 
+def _room(people: int) -> dict[str, Any]:
+    """The shot of ``friday.mp4``: people around a desk."""
+    return {"people": people, "shots": _FAR}
+
+
 def tuning_stills() -> list[Labelled]:
     """Stills that thresholds may be chosen on."""
     bunny, friday, bikes = "cuts/big_buck_bunny_0_30.webm", "cuts/friday.mp4", "cuts/bikes.mp4"
@@ -103,10 +108,10 @@ def tuning_stills() -> list[Labelled]:
         _real(bunny, 21, lines=_PEACH),
         _real(bunny, 24),
         _real(bunny, 26, small=("Big Buck", "BUNNY")),
-        _real(friday, 0.3, faces=((0.69, 0.25),), hard=((0.23, 0.5), (0.47, 0.5)), people=4, shots=_FAR),
-        _real(friday, 2, faces=((0.655, 0.25),), hard=((0.41, 0.47),), people=4, shots=_FAR),
-        _real(friday, 3.3, faces=((0.64, 0.25),), hard=((0.43, 0.5),), people=4, shots=_FAR),
-        _real(friday, 5.4, faces=((0.67, 0.22),), hard=((0.46, 0.49),), people=4, shots=_FAR),
+        _real(friday, 0.3, faces=((0.69, 0.25),), hard=((0.23, 0.5), (0.47, 0.5)), **_room(4)),
+        _real(friday, 2, faces=((0.655, 0.25),), hard=((0.41, 0.47),), **_room(4)),
+        _real(friday, 3.3, faces=((0.64, 0.25),), hard=((0.43, 0.5),), **_room(4)),
+        _real(friday, 5.4, faces=((0.67, 0.22),), hard=((0.46, 0.49),), **_room(4)),
         _real(bikes, 0.6), _real(bikes, 2.4, small=("TAXI",)), _real(bikes, 6), _real(bikes, 9),
         _real(bikes, 1.5, faces=((0.67, 0.2),), people=1, shots=(ShotType.MEDIUM,)),
         _real(bikes, 3.5), _real(bikes, 5, hard=((0.66, 0.16),), people=1),
@@ -130,11 +135,11 @@ def reported_stills() -> list[Labelled]:
         _real(man, 0.5, faces=((0.53, 0.52),), people=1, shots=_MEDIUM),
         _real("odd/sample_portrait.mp4", 0.5, hard=((0.49, 0.52),), people=1),
         _real("odd/sample_rotate_and_reflect.mp4", 0.5, hard=((0.52, 0.52),), people=1),
-        _real(friday, 1, faces=((0.67, 0.27),), hard=((0.24, 0.5), (0.48, 0.49)), people=4, shots=_FAR),
-        _real(friday, 2.8, faces=((0.645, 0.25),), hard=((0.435, 0.48),), people=4, shots=_FAR),
-        _real(friday, 4, faces=((0.655, 0.245),), hard=((0.40, 0.49), (0.24, 0.5)), people=4, shots=_FAR),
-        _real(friday, 4.7, faces=((0.66, 0.22),), hard=((0.435, 0.47),), people=5, shots=_FAR),
-        _real(friday, 6, faces=((0.68, 0.23),), hard=((0.44, 0.5), (0.1, 0.3)), people=5, shots=_FAR),
+        _real(friday, 1, faces=((0.67, 0.27),), hard=((0.24, 0.5), (0.48, 0.49)), **_room(4)),
+        _real(friday, 2.8, faces=((0.645, 0.25),), hard=((0.435, 0.48),), **_room(4)),
+        _real(friday, 4, faces=((0.655, 0.245),), hard=((0.40, 0.49), (0.24, 0.5)), **_room(4)),
+        _real(friday, 4.7, faces=((0.66, 0.22),), hard=((0.435, 0.47),), **_room(5)),
+        _real(friday, 6, faces=((0.68, 0.23),), hard=((0.44, 0.5), (0.1, 0.3)), **_room(5)),
         _real(nasa, 2, people=1), _real(nasa, 7, people=1), _real(nasa, 9, people=1),
         _real("cuts/car-detection.mp4", 5), _real("cuts/car-detection.mp4", 20),
         _real("cuts/flower.mp4", 4), _real("cuts/bottle-detection.mp4", 3),
@@ -172,7 +177,8 @@ _WORDS = {
     False: {
         "title": (
             "THE LAST HARBOUR", "Night Train", "ZERO HOUR", "A Winter's Tale", "Episode 12", "MAPS",
-            "Quiet Rooms", "THE GLASS MOUNTAIN", "Part Two", "1987", "Behind the Door", "NORTHERN LIGHTS",
+            "Quiet Rooms", "THE GLASS MOUNTAIN", "Part Two", "1987", "Behind the Door",
+            "NORTHERN LIGHTS",
         ),
         "caption": (
             "I never said that he was here.", "Where are you going?", "- No. Not today!",
@@ -181,26 +187,35 @@ _WORDS = {
             "and nobody asked him why.",
         ),
         "name": ("Dr. Emily Carter", "Marco Rossi", "Hélène Dubois", "John O'Neill", "Yuki Tanaka"),
-        "role": ("Marine biologist", "Mayor of Springfield", "Head of Research", "Eyewitness, Lisbon"),
+        "role": (
+            "Marine biologist", "Mayor of Springfield", "Head of Research", "Eyewitness, Lisbon",
+        ),
         "credit": (
-            "Directed by", "Produced by Ana Silva", "Music: Paul Weber", "Camera: L. Moreau", "Sound mix",
+            "Directed by", "Produced by Ana Silva", "Music: Paul Weber", "Camera: L. Moreau",
+            "Sound mix",
             "Edited by Kim Olsen", "Costumes", "© 2019 Harbour Films",
         ),
     },
     True: {
         "title": (
-            "THE SALT ROAD", "Summer of '69", "BLACK RIVER", "Chapter Seven", "A House of Cards", "ECHO",
+            "THE SALT ROAD", "Summer of '69", "BLACK RIVER", "Chapter Seven",
+            "A House of Cards", "ECHO",
             "The Long Way Home", "INTERMISSION", "Season 3", "2041", "Under the Ice", "PAPER MOONS",
         ),
         "caption": (
             "She told me to wait outside.", "Have you seen this man?", "- Yes. Every night.",
-            "The train leaves at 10:45.", "They moved to Málaga in May.", "Don't touch the red one!",
-            "(door slams)", "That's 350 dollars, sir.", "If you find the letter,", "burn it at once.",
+            "The train leaves at 10:45.", "They moved to Málaga in May.",
+            "Don't touch the red one!",
+            "(door slams)", "That's 350 dollars, sir.", "If you find the letter,",
+            "burn it at once.",
         ),
-        "name": ("Prof. Daniel Kim", "Sofia Marin", "André Lefèvre", "Grace Okafor", "Peter van Dijk"),
+        "name": (
+            "Prof. Daniel Kim", "Sofia Marin", "André Lefèvre", "Grace Okafor", "Peter van Dijk",
+        ),
         "role": ("Volcanologist", "Minister of Transport", "Chief Engineer", "Resident, Old Town"),
         "credit": (
-            "Written by", "Executive producer", "Story: Nora Quinn", "Visual effects", "With Eva Lund",
+            "Written by", "Executive producer", "Story: Nora Quinn", "Visual effects",
+            "With Eva Lund",
             "Casting: R. Boyle", "Lighting", "Filmed in Iceland 2022",
         ),
     },
@@ -209,7 +224,7 @@ _FONTS = (
     "DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSerif", "DejaVuSerif-Bold",
     "DejaVuSerif-Italic", "DejaVuSansMono", "STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic",
 )  # fmt: skip
-_FONT_FOLDER = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+_FONT_FOLDER = Path(mpl.get_data_path()) / "fonts" / "ttf"
 
 
 def drawn_writing(seed: int, *, held_out: bool) -> Labelled:
@@ -305,7 +320,7 @@ def drawn_faces(seed: int) -> Labelled:
     def draw() -> Picture:
         own = random.Random(f"people {seed}")
         world = WORLDS[own.choice(("landscape", "town", "room", "things"))](own, SIZE, 1)[0]
-        picture = world.astype(np.float32) / 255
+        picture = world.astype(np.float32) / np.float32(255)
         for place in places:
             looks = Looks(
                 own.choice(_SKINS), own.choice(_HAIRS), "#b5564e", "#4a3a28",
@@ -387,7 +402,8 @@ def figures(labels: Sequence[Labelled], found: Sequence[Found]) -> dict[str, Any
 
 
 _TEXT_COUNTS = (
-    "lines", "lines read exactly", "misread", "invented", "stills with lines", "left unread by the measure",
+    "lines", "lines read exactly", "misread", "invented", "stills with lines",
+    "left unread by the measure",
     "stills read", "stills read in vain",
 )  # fmt: skip
 _FACE_COUNTS = ("faces", "faces found", "hard faces", "hard faces found", "false faces")
@@ -423,7 +439,8 @@ def _text_counts(label: Labelled, found: Found) -> Counter[str]:
 def _wrong_lines(label: Labelled, found: Found) -> tuple[list[str], list[str]]:
     """Lines read wrongly, and lines that are not there at all."""
     truth = [_plain(line) for line in (*label.lines, *label.small)]
-    misread, invented = [], []
+    misread: list[str] = []
+    invented: list[str] = []
     for line in (_plain(line.text) for line in found.text):
         if line in truth:
             continue

@@ -29,7 +29,7 @@ from models.weights import locate_weights
 
 _FACE_SHOTS = (
     (0.80, ShotType.EXTREME_CLOSE_UP),
-    (0.50, ShotType.CLOSE_UP),
+    (0.55, ShotType.CLOSE_UP),
     (0.28, ShotType.MEDIUM_CLOSE_UP),
     (0.12, ShotType.MEDIUM),
     (0.00, ShotType.FULL),

@@ -20,7 +20,7 @@ from models.backends.packaged.networks import Network, Tensor
 from models.contracts import Box, Picture
 
 _LONG_SIDE_PX = 480
-"""Of the picture that is looked at: in 640 pixels as many faces were found, in 1.5 times the time."""
+"""Of the picture that is looked at; 640 pixels found no more faces, in 1.5 times the time."""
 _LEAST_FACE = 0.06
 """Height of the smallest face looked for, of the picture's height."""
 _LEAST_FACE_PX = 20
