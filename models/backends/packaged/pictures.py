@@ -94,8 +94,9 @@ _COLOURED_SHARE = 0.25
 _NAMED_SHARE, _MOST_NAMED = 0.15, 3
 """A colour is named from this share of the picture on."""
 NEUTRALS = frozenset({"black", "grey", "white"})
-_BLACK, _WHITE = 0.30, 0.88
-"""Lightness in OKLab up to which a grey is called black, and from which white."""
+_BLACK, _WHITE, _PITCH_BLACK = 0.30, 0.88, 0.18
+"""Lightness in OKLab up to which a grey is called black, from which white, and up to which any
+colour is."""
 
 
 def _colours(rgb: Picture) -> tuple[str, ...]:
@@ -106,7 +107,7 @@ def _colours(rgb: Picture) -> tuple[str, ...]:
     for name, dark_name in _DARK_NAMES.items():
         names = np.where((names == name) & (lightness < _DARK_LIGHTNESS), dark_name, names)
     greys = np.select([lightness <= _BLACK, lightness >= _WHITE], ["black", "white"], "grey")
-    is_grey = (strength <= _COLOURED) | (lightness <= _BLACK)
+    is_grey = (strength <= _COLOURED) | (lightness <= _PITCH_BLACK)
     found, counts = np.unique(np.where(is_grey, greys, names), return_counts=True)
     order = np.argsort(-counts, kind="stable")[:_MOST_NAMED]
     return tuple(str(found[at]) for at in order if counts[at] >= _NAMED_SHARE * len(lab))
