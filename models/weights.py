@@ -32,12 +32,20 @@ class Carrier:
     distribution: str
     path: str
 
+    def locate(self) -> Path | None:
+        """Where the file lies; None where its distribution is not installed."""
+        try:
+            distribution = importlib.metadata.distribution(self.distribution)
+        except importlib.metadata.PackageNotFoundError:
+            return None
+        return Path(str(distribution.locate_file(self.path)))
+
     def read(self) -> bytes | None:
         """The file's bytes; None where the distribution or the file is not installed."""
+        path = self.locate()
         try:
-            located = importlib.metadata.distribution(self.distribution).locate_file(self.path)
-            return Path(str(located)).read_bytes()
-        except (importlib.metadata.PackageNotFoundError, OSError):
+            return None if path is None else path.read_bytes()
+        except OSError:
             return None
 
 
@@ -82,6 +90,26 @@ def read_weights(weights: PackagedWeights, models_dir: Path | None) -> dict[str,
     is not the one that was published.
     """
     return {file.name: _read(weights, file, models_dir) for file in weights.files}
+
+
+def locate_weights(weights: PackagedWeights, models_dir: Path | None) -> dict[str, Path]:
+    """File name -> path, for libraries that need less memory to load a file than bytes.
+
+    For weights whose carriers hold each file whole; raises WeightsError as ``read_weights`` does.
+    """
+    read_weights(weights, models_dir)
+    return {file.name: _path(weights, file, models_dir) for file in weights.files}
+
+
+def _path(weights: PackagedWeights, file: WeightFile, models_dir: Path | None) -> Path:
+    own = None if models_dir is None else models_dir / weights.name / file.name
+    if own is not None and own.is_file():
+        return own
+    [carrier] = file.carriers
+    path = carrier.locate()
+    if path is None:
+        raise WeightsError(f"{weights.name}/{file.name} is missing.")
+    return path
 
 
 def _read(weights: PackagedWeights, file: WeightFile, models_dir: Path | None) -> bytes:

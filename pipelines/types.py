@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from models.contracts import CameraMotion, ShotAngle, ShotType
+from models.contracts import CameraMotion, ShotAngle, ShotType, TextLine
 
 
 class StageCode(StrEnum):
@@ -239,6 +239,8 @@ class Scene:
     thumbnail_key: str
     object_tracks: tuple[ObjectTrack, ...] = ()
     """By start and label; none where the profile has no detector of objects."""
+    on_screen_text: tuple[TextLine, ...] = ()
+    """Writing read in one of its stills, top to bottom."""
 
 
 @dataclass(frozen=True, slots=True)

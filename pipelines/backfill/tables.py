@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from models.contracts import CameraMotion, ShotAngle, ShotType
+from models.contracts import Box, CameraMotion, ShotAngle, ShotType, TextLine
 from pipelines.backfill.outcome import (
     Item,
     ItemOutcome,
@@ -56,6 +56,8 @@ _OBJECT_TRACK = pa.struct(
     [("label", _TEXT), ("start_ms", _MS), ("end_ms", _MS), ("confidence", pa.float64())]
 )
 _WARNING = pa.struct([("code", _TEXT), ("message", _TEXT)])
+_BOX = pa.struct([(edge, pa.float64()) for edge in ("left", "top", "width", "height")])
+_TEXT_LINE = pa.struct([("text", _TEXT), ("confidence", pa.float64()), ("box", _BOX)])
 
 SCHEMAS: dict[str, pa.Schema] = {
     "items": pa.schema(
@@ -98,6 +100,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("confidence", pa.float64()),
             ("still", _TEXT),
             ("object_tracks", pa.list_(_OBJECT_TRACK)),
+            ("on_screen_text", pa.list_(_TEXT_LINE)),
         ]
     ),
     "segments": pa.schema(
@@ -292,6 +295,7 @@ def _stage(values: Values) -> StageOutcome:
 
 def _scene(row: Values) -> Scene:
     still = row.pop("still")
+    lines = row.pop("on_screen_text", None) or ()  # absent from earlier versions' tables
     return Scene(
         **row
         | {
@@ -303,6 +307,9 @@ def _scene(row: Values) -> Scene:
             "thumbnail_key": still,
             # Parts that were written before there was a detector of objects lack the column.
             "object_tracks": tuple(ObjectTrack(**it) for it in row.get("object_tracks") or ()),
+            "on_screen_text": tuple(
+                TextLine(line["text"], line["confidence"], Box(**line["box"])) for line in lines
+            ),
         }
     )
 

@@ -5,13 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import cv2
 
 from models.backends.packaged.palette import palette
-from models.contracts import CameraMotion, Picture, SceneDescriber, SceneDescription, SceneStills
+from models.backends.packaged.pictures import may_show_text
+from models.contracts import (
+    Box,
+    CameraMotion,
+    Picture,
+    SceneDescription,
+    SceneStills,
+    TextLine,
+)
 from models.provider import ModelSource
 from pipelines.execution.chain import Row, Step, Workspace, derived_name
 from pipelines.types import Segment, StageCode, StageError, VideoSource
@@ -20,7 +28,7 @@ from pipelines.vision.features import FEATURES_VERSION, features_key
 from pipelines.vision.frame_features import FrameFeatures, from_bytes, joined
 from pipelines.vision.stills import StillsConfig, fetch_stills
 
-DESCRIBE_VERSION = 3
+DESCRIBE_VERSION = 4
 """Raise it whenever the same scene would be stored differently."""
 
 
@@ -57,6 +65,7 @@ class SceneFindings:
     camera_motion: str
     color_palette: tuple[str, ...]
     thumbnail_key: str
+    on_screen_text: tuple[TextLine, ...] = ()
 
 
 def make_describe_step(
@@ -73,7 +82,7 @@ def make_describe_step(
             if not workspace.store.exists(key)
         ]
         if fresh:
-            _describe(fresh, video, workspace, models.scene_describer(), config)
+            _describe(fresh, video, workspace, models, config)
         return {"index": row["index"], "keys": keys, "computed": len(fresh)}
 
     return run
@@ -118,6 +127,10 @@ def read_findings(workspace: Workspace, key: str) -> SceneFindings:
     stored: dict[str, Any] = json.loads(workspace.store.read_bytes(key))
     stored["objects"] = tuple(stored["objects"])
     stored["color_palette"] = tuple(stored["color_palette"])
+    stored["on_screen_text"] = tuple(
+        TextLine(line["text"], line["confidence"], Box(**line["box"]))
+        for line in stored.get("on_screen_text", ())
+    )
     return SceneFindings(**stored)
 
 
@@ -140,16 +153,19 @@ def _describe(
     fresh: Sequence[tuple[ScenePlan, str]],
     video: VideoSource,
     workspace: Workspace,
-    describer: SceneDescriber,
+    models: ModelSource,
     config: DescribeConfig,
 ) -> None:
     """Look at the scenes and store the findings of each under its key."""
     plans = [plan for plan, _ in fresh]
     features = _chosen_features(plans, video, workspace)
     stills = _stills(plans, features, video, workspace, config)
-    scenes = [_scene(plan, features, stills, video) for plan in plans]
+    scenes = []
+    for plan in plans:
+        workspace.check()
+        scenes.append(_read(_scene(plan, features, stills, video), models))
     workspace.check()
-    descriptions = describer.describe(scenes)
+    descriptions = models.scene_describer().describe(scenes)
     for (_, key), scene, description in zip(fresh, scenes, descriptions, strict=True):
         workspace.check()
         findings = _findings(scene, description, workspace, config)
@@ -218,6 +234,16 @@ def _scene(
     return SceneStills(pictures, (plan.end_ms - plan.start_ms) / 1000, motion)
 
 
+def _read(scene: SceneStills, models: ModelSource) -> SceneStills:
+    """The scene with the writing of one still: the middle one, else one that may show some."""
+    middle = len(scene.stills) // 2
+    for still in (scene.stills[middle], *scene.stills[:middle], *scene.stills[middle + 1 :]):
+        if may_show_text(still):
+            [lines] = models.text_reader().read([still])
+            return replace(scene, text=lines)
+    return scene
+
+
 def _findings(
     scene: SceneStills, said: SceneDescription, workspace: Workspace, config: DescribeConfig
 ) -> SceneFindings:
@@ -233,6 +259,7 @@ def _findings(
         camera_motion=str(CameraMotion(scene.camera_motion)),
         color_palette=palette(scene.stills),
         thumbnail_key=key,
+        on_screen_text=scene.text,
     )
 
 

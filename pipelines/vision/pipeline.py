@@ -61,8 +61,8 @@ class VisionConfig:
     cuts: CutConfig = field(default_factory=CutConfig)
     objects: ObjectsConfig = field(default_factory=ObjectsConfig)
     describe: DescribeConfig = field(default_factory=DescribeConfig)
-    max_scenes_a_task: int = 4
-    """Bounds a task's memory: up to three stills a scene are held at once."""
+    max_scenes_a_task: int = 8
+    """Bounds a task's memory: up to three stills a scene are held at once, 1.6 MB each."""
     policy: ContentPolicy = field(default_factory=ContentPolicy)
     boundaries: Callable[[], BoundaryDetector] | None = None
     """Opens a learned detector, which then finds the cuts in place of the measured one."""
@@ -324,6 +324,7 @@ def _scenes(
                 confidence=border.confidence,
                 thumbnail_key=found.thumbnail_key,
                 object_tracks=tracks,
+                on_screen_text=found.on_screen_text,
             )
         )
     return tuple(scenes)

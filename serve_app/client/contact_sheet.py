@@ -204,12 +204,13 @@ def _draw_badge(
 
 
 def _draw_words(pen: ImageDraw.ImageDraw, scene: Scene, grid: _Grid) -> None:
-    """Shot type (the number where it is unknown), objects, a few lines of description."""
+    """Shot type (else the title, else the number), objects, a few lines of description."""
     top, room = grid.still_height + _PALETTE + 14, grid.card_width - 2 * _PADDING
     words = shot_words(scene)
-    heading = " · ".join(words) or f"scene {scene['index'] + 1}"
+    title = _largest_line(scene)
+    heading = " · ".join(words) or title or f"scene {scene['index'] + 1}"
     heading = shortened(heading[0].upper() + heading[1:], font(19), room)
-    pen.text((_PADDING, top), heading, font=font(19), fill=_BRIGHT if words else _FAINT)
+    pen.text((_PADDING, top), heading, font=font(19), fill=_BRIGHT if words or title else _FAINT)
     objects = ", ".join(one_line(str(name)) for name in scene.get("objects") or [])
     if objects:
         line = shortened(objects, font(16), room)
@@ -217,6 +218,15 @@ def _draw_words(pen: ImageDraw.ImageDraw, scene: Scene, grid: _Grid) -> None:
     text_top = top + (54 if objects else 32)
     description = one_line(str(scene.get("description") or ""))
     _draw_lines(pen, (_PADDING, text_top), wrapped(description, font(16), room, _DESCRIPTION_LINES))
+
+
+def _largest_line(scene: Scene) -> str:
+    """The largest writing on the screen, in quotes; empty where there is none."""
+    lines = scene.get("onScreenText") or []
+    if not lines:
+        return ""
+    largest = max(lines, key=lambda line: float(line["box"]["height"]))
+    return f"“{one_line(str(largest['text']))}”"
 
 
 def _draw_lines(pen: ImageDraw.ImageDraw, at: tuple[int, int], lines: Sequence[str]) -> None:

@@ -27,6 +27,7 @@ from storage.database import Database
 MIN_FREE_BYTES = 2 * GIB
 CODECS = ("h264", "hevc", "vp9", "av1", "mpeg2video", "prores", "aac", "mp3", "opus", "flac")
 
+
 Check = Callable[[Settings], str]
 
 

@@ -54,6 +54,11 @@ def _scene() -> Schema:
                 "When things of known classes are in the picture, sampled once a second, by start; "
                 "empty where no detector of objects serves.",
             ),
+            "onScreenText": list_of(
+                reference("TextLine"),
+                "Writing read in one of its stills, top to bottom. Absent from scenes that were "
+                "analysed before writing was read.",
+            ),
         },
     )
 
@@ -66,6 +71,26 @@ def _object_track() -> Schema:
             "start": _seconds("Where it begins."),
             "end": _seconds("Where it ends."),
             "confidence": _confidence(),
+        },
+    )
+
+
+def _text_line() -> Schema:
+    return record(
+        "A line of writing on the screen.",
+        {"text": text("As read."), "confidence": _confidence(), "box": reference("Box")},
+    )
+
+
+def _box() -> Schema:
+    share = {"minimum": 0, "maximum": 1}
+    return record(
+        "A rectangle in the picture, in shares of its width and height.",
+        {
+            "left": number("Of its left edge.", **share),
+            "top": number("Of its upper edge.", **share),
+            "width": number("How wide it is.", **share),
+            "height": number("How high it is.", **share),
         },
     )
 
@@ -159,6 +184,8 @@ def result_schemas() -> dict[str, Schema]:
                 ),
             },
         ),
+        "TextLine": _text_line(),
+        "Box": _box(),
         "Word": _word(),
         "Speaker": record(
             "Somebody who is heard.",

@@ -107,6 +107,13 @@ SCENE: dict[str, Any] = {
     "confidence": 0.97,
     "thumbnailUrl": f"{BASE_URL}/jobs/{JOB_ID}/thumbnails/0.jpg{_SIGNED}",
     "objectTracks": [{"label": "woman", "start": 0.0, "end": 12.48, "confidence": 0.91}],
+    "onScreenText": [
+        {
+            "text": "Anna Weber, baker",
+            "confidence": 0.98,
+            "box": {"left": 0.08, "top": 0.82, "width": 0.31, "height": 0.06},
+        }
+    ],
 }
 _SPOKEN = TranscriptSegment(
     index=0,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from models.contracts import Box, TextLine
 from pipelines.types import Scene, TranscriptResult, TranscriptSegment, TranscriptWord
 
 
@@ -30,7 +32,21 @@ def scene_document(scene: Scene) -> dict[str, Any]:
             }
             for track in scene.object_tracks
         ],
+        "onScreenText": [_text_line(line) for line in scene.on_screen_text],
     }
+
+
+def _text_line(line: TextLine) -> dict[str, Any]:
+    return {
+        "text": line.text,
+        "confidence": round(line.confidence, 4),
+        "box": box_document(line.box),
+    }
+
+
+def box_document(box: Box) -> dict[str, float]:
+    """A rectangle in shares of the picture's width and height."""
+    return {name: round(value, 4) for name, value in asdict(box).items()}
 
 
 def transcript_document(result: TranscriptResult) -> dict[str, Any]:

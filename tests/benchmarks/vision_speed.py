@@ -1,13 +1,15 @@
 """Frames a second of the whole vision stage against plain decoding and PySceneDetect.
 
     .venv/bin/python -m tests.benchmarks.vision_speed [--sizes 1080p 4k] [--cores 1 2] [--files F …]
+    .venv/bin/python -m tests.benchmarks.vision_speed --shares
 
 Over the same files, on the same cores (the processes are bound to them), in one call:
 
 - ours: ``analyse_vision`` through Ray Data on segments cut as the service cuts them: features,
   cuts, stills, descriptions, palettes, thumbnails. Ray is started before the clock, and the
   stage has gone over the demo video once, as in a service that is up: workers have their imports.
-- ffmpeg: ``ffmpeg -i FILE -f null -``, its video decoded and thrown away.
+- ffmpeg: ``ffmpeg -i FILE -f null -``, its video decoded and thrown away; left out where there is
+  none.
 - PySceneDetect: its default detector over the file, reading with its default backend.
 
 Each side runs ``--rounds`` times, taking turns, and its median counts: the machine may be shared.
@@ -15,13 +17,19 @@ Memory is the largest sum of proportional set sizes (PSS) of a side's processes,
 run that is not timed: to sample it costs more, the more processes a side has. The
 footage is real shots and drawn ones with a cut every few seconds, encoded once, and lengthened by
 remuxing for ``--minutes``. ffmpeg is for measuring only. The last line is JSON.
+
+``--shares`` runs the stage in one process without Ray and counts the processor seconds of its
+parts, those of confined children with them: they do not depend on what else the machine does.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
+import pkgutil
+import resource
 import shutil
 import statistics
 import subprocess
@@ -57,6 +65,7 @@ def main() -> None:
     parser.add_argument("--cores", type=int, nargs="*", default=[2])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="keeps the footage from run to run")
+    parser.add_argument("--shares", action="store_true", help="processor seconds of the parts")
     parser.add_argument("--side", nargs=2, metavar=("SIDE", "FILE"), help=argparse.SUPPRESS)
     parser.add_argument("--cpus", type=int, default=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -66,6 +75,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="vas-speed-") as scratch:
         folder = options.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
+        if options.shares:
+            print(json.dumps(shares(footage(folder, options.sizes[0], options.seconds))))
+            return
         rows = []
         for size in options.sizes:
             short = footage(folder, size, options.seconds)
@@ -130,12 +142,14 @@ def measured(path: Path, size: str, cores: int, rounds: int) -> dict[str, Any]:
     """Every side over the file on so many cores, in turns; prints and returns the row."""
     with av.open(str(path)) as container:
         frames = container.streams.video[0].frames
-    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
-    memory = dict.fromkeys(SIDES, 0)
+        frame_rate = float(container.streams.video[0].average_rate or RATE)
+    sides = [side for side in SIDES if side != "ffmpeg" or shutil.which("ffmpeg")]
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    memory = dict.fromkeys(sides, 0)
     for _ in range(rounds):
-        for side in SIDES:
+        for side in sides:
             seconds[side].append(run_side(side, path, cores)[0])
-    for side in SIDES:
+    for side in sides:
         memory[side] = run_side(side, path, cores, sampled=True)[1]
     rates = {side: frames / statistics.median(times) for side, times in seconds.items()}
     row = {
@@ -145,8 +159,12 @@ def measured(path: Path, size: str, cores: int, rounds: int) -> dict[str, Any]:
         "frames": frames,
         "frames_a_second": {side: round(rate, 1) for side, rate in rates.items()},
         "peak_mib": {side: peak // 2**20 for side, peak in memory.items()},
-        "ours_to_ffmpeg": round(median_ratio(seconds["ours"], seconds["ffmpeg"]), 3),
-        "ours_to_pyscenedetect": round(median_ratio(seconds["ours"], seconds["pyscenedetect"]), 3),
+        "ours_to_real_time": round(rates["ours"] / frame_rate, 1),
+        **{
+            f"ours_to_{side}": round(median_ratio(seconds["ours"], seconds[side]), 3)
+            for side in sides
+            if side != "ours"
+        },
         "seconds": {side: [round(value, 2) for value in times] for side, times in seconds.items()},
     }
     print(row, flush=True)
@@ -206,10 +224,69 @@ def _ours(path: Path, cores: int) -> None:
     print(_vision_seconds(path, SEGMENT_SECONDS))
 
 
-def _vision_seconds(path: Path, segment_seconds: float) -> float:
+_PARTS = (
+    ("decoding and features", "pipelines.vision.features", "segment_features"),
+    ("cuts", "pipelines.vision", "find_cuts"),
+    ("stills", "pipelines.vision.describe", "fetch_stills"),
+    ("is there writing?", "pipelines.vision.describe", "may_show_text"),
+    ("camera motion", "pipelines.vision.describe", "camera_motion"),
+    ("palettes", "pipelines.vision.describe", "palette"),
+    ("thumbnails", "pipelines.vision.describe", "thumbnail"),
+    ("light and colours", "models.backends.packaged.describer", "measure"),
+    ("reading", "models.backends.packaged.text_reader.PackagedTextReader", "read"),
+    ("faces", "models.backends.packaged.faces.FaceFinder", "find"),
+)
+"""What is timed: a name, and the function by its module or class."""
+
+
+def shares(path: Path) -> dict[str, Any]:
+    """Processor seconds of the parts of the stage over the file, and how often each was called."""
+    from pipelines.execution.chain import map_here
+
+    spent: dict[str, list[float]] = {name: [] for name, _, _ in _PARTS}
+    _vision_seconds(DEMO, 10.0, map_here)
+    for name, place, function in _PARTS:
+        owner = pkgutil.resolve_name(place)
+        setattr(owner, function, _timed(getattr(owner, function), spent[name]))
+    before = _processor_seconds()
+    _vision_seconds(path, SEGMENT_SECONDS, map_here)
+    whole = _processor_seconds() - before
+    parts = {name: round(sum(times), 2) for name, times in spent.items()}
+    rest = round(whole - sum(parts.values()), 2)
+    return {
+        "file": path.name,
+        "seconds": {
+            **parts,
+            "the rest, with cutting into segments": rest,
+            "whole": round(whole, 2),
+        },
+        "calls": {name: len(times) for name, times in spent.items()},
+    }
+
+
+def _timed(function: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def run(*arguments: Any, **named: Any) -> Any:
+        before = _processor_seconds()
+        try:
+            return function(*arguments, **named)
+        finally:
+            spent.append(_processor_seconds() - before)
+
+    return run
+
+
+def _processor_seconds() -> float:
+    """Of this process and its ended children."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def _vision_seconds(path: Path, segment_seconds: float, mapper: Any = None) -> float:
     """Wall time of the vision stage over the file's segments, cut before the clock."""
     from models.provider import LocalModels
     from pipelines.execution.chain import FreeRun, Workspace
+    from pipelines.execution.ray_data import map_on_ray
     from pipelines.ingest.pipeline import SHORTEST_SEGMENT_SECONDS, IngestConfig, ingest
     from pipelines.vision.pipeline import VisionConfig, analyse_vision
     from storage.objects import FolderStore
@@ -240,6 +317,7 @@ def _vision_seconds(path: Path, segment_seconds: float) -> float:
             models=LocalModels(),
             control=FreeRun(),
             config=VisionConfig(),
+            mapper=mapper or map_on_ray,
         )
         return time.perf_counter() - started
 

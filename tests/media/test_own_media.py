@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from models.backends.packaged.faces import FaceFinder
+from models.weights import MTCNN, locate_weights
+
 MEDIA = Path(__file__).parent
 DEMO = MEDIA / "demo.mp4"
 TRUTH: dict[str, Any] = json.loads((MEDIA / "demo.truth.json").read_text())
@@ -82,13 +85,11 @@ def test_the_picture_changes_where_the_truth_has_a_joint(
 @pytest.mark.parametrize(
     "shot", [pytest.param(shot, id=shot["name"]) for shot in TRUTH["shots"] if shot["faces"]]
 )
-def test_the_drawn_faces_are_found_by_the_bundled_cascade(
-    frames: list[Gray], shot: dict[str, Any]
-) -> None:
-    folder = Path(cv2.__file__).parent / "data"
-    cascade = cv2.CascadeClassifier(str(folder / "haarcascade_frontalface_default.xml"))
+def test_the_drawn_faces_are_found(frames: list[Gray], shot: dict[str, Any]) -> None:
+    finder = FaceFinder(locate_weights(MTCNN, None))
     for frame in range(shot["start_ms"] // FRAME_MS, shot["end_ms"] // FRAME_MS, 25):
-        assert len(cascade.detectMultiScale(frames[frame], 1.1, 5)) == shot["faces"]
+        picture = np.repeat(frames[frame][:, :, None], 3, axis=2)
+        assert len(finder.find(picture)) == shot["faces"]
 
 
 def _all_sentences() -> list[Any]:

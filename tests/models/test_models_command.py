@@ -286,7 +286,13 @@ def test_the_service_does_not_start_with_altered_weights(tmp_path: Path) -> None
     environment |= {"VAS_MODELS_DIR": str(folder), "VAS_MODEL_PROFILE": "packaged"}
     command = [sys.executable, "-m", "serve_app.cli", "serve", "--data", str(tmp_path / "data")]
     answer = subprocess.run(
-        command, env=environment, cwd=PROJECT, capture_output=True, text=True, timeout=120
+        command,
+        env=environment,
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert answer.returncode == 1
     assert "whisper-base/model.bin" in answer.stderr

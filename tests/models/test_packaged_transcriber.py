@@ -18,6 +18,7 @@ from models.backends.packaged.transcriber import (
     open_transcriber,
     window_seconds,
 )
+from models.backends.transformers.hallucinations import Decoded
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples
 from models.registry import PACKAGED, Task
 from models.weights import WHISPER_BASE, read_weights
@@ -171,7 +172,7 @@ class Scripted:
     ) -> list[module._Hypothesis]:
         self.calls.append({"positions": encoded.shape[1]} | options)
         words, probability = self.answers.pop(0)
-        decoded = module.Decoded(words, probability, 0.0)
+        decoded = Decoded(words, probability, 0.0)
         return [module._Hypothesis(self.tokenizer.encode(" " + words), decoded, encoded[0])]
 
 

@@ -15,9 +15,10 @@ from models.backends.transformers.describer import (
     VisionLanguageDescriber,
     _description,
     _parsed,
+    _question,
 )
 from models.backends.transformers.hardware import pick_hardware
-from models.contracts import CameraMotion, SceneStills, ShotAngle, ShotType
+from models.contracts import Box, CameraMotion, SceneStills, ShotAngle, ShotType, TextLine
 from tests.models.tiny_models import save_tiny_vision_language
 
 
@@ -102,3 +103,11 @@ def test_objects_are_sorted_and_not_repeated() -> None:
     )
     assert answer is not None
     assert _description(answer).objects == ("dog", "tree")
+
+
+def test_the_question_quotes_what_was_read_on_the_screen() -> None:
+    still = np.zeros((8, 8, 3), np.uint8)
+    line = TextLine('SAY "HI"\nnow', 0.95, Box(0, 0, 1, 1))
+    question = _question(SceneStills((still,), 1.0, text=(line,)))
+    assert question.endswith(r'as read in one still: ["SAY \"HI\"\nnow"].')
+    assert "Writing on the screen" not in _question(SceneStills((still,), 1.0))

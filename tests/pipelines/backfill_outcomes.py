@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.contracts import CameraMotion, ShotAngle, ShotType
+from models.contracts import Box, CameraMotion, ShotAngle, ShotType, TextLine
 from pipelines.backfill.outcome import (
     Item,
     ItemOutcome,
@@ -94,6 +94,7 @@ def _scene(item_id: str, index: int) -> Scene:
         camera_motion=CameraMotion.STATIC,
         confidence=0.9,
         thumbnail_key=f"stills/{item_id}/{index:05d}.jpg",
+        on_screen_text=(TextLine("HIGH STREET", 0.97, Box(0.1, 0.2, 0.3, 0.05)),),
     )
 
 

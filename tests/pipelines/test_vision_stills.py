@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import av
 import cv2
@@ -14,8 +15,10 @@ import psutil
 import pytest
 
 from models.contracts import Picture
+from pipelines.media import decord_child
 from pipelines.media.tone_mapping import hlg_to_nits, pq_to_nits, rolled_off
 from pipelines.types import VideoSource
+from pipelines.vision import stills as vision_stills
 from pipelines.vision.features import FeaturesConfig, segment_features
 from pipelines.vision.stills import (
     DecordUnsuitableError,
@@ -125,6 +128,33 @@ def test_what_decord_cannot_decode_comes_from_pyav(tmp_path: Path) -> None:
     stills = fetch_stills(path, video.segments[0], modern, video.origin_ms, wanted, config)
     usual = fetch_stills(path, video.segments[0], video.stream, video.origin_ms, wanted, config)
     assert np.abs(stills[400].astype(int) - usual[400]).mean() < 1
+
+
+def test_stills_come_from_decord_where_it_can_read_them_and_else_from_pyav(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_video(tmp_path / "clip.mp4", moving_shot(3, 50, across=4))
+    video = video_source(folder_workspace(tmp_path / "store"), path)
+    wanted = wanted_of(video, tmp_path / "store", [400, 1200])
+    read: list[int] = []
+    by_child = decord_child.pictures_by_decord
+
+    def counted(*arguments: Any, take: Callable[[int, Picture], None], **named: Any) -> None:
+        def counting(time_ms: int, picture: Picture) -> None:
+            read.append(time_ms)
+            take(time_ms, picture)
+
+        by_child(*arguments, take=counting, **named)
+
+    monkeypatch.setattr(vision_stills, "pictures_by_decord", counted)
+    arguments = (path, video.segments[0], video.stream, video.origin_ms, wanted, StillsConfig())
+    stills = fetch_stills(*arguments)
+    assert read == sorted(stills) == [400, 1200]
+    monkeypatch.setattr(vision_stills, "_DECORD_FILE_LIMIT_BYTES", 0)
+    others = fetch_stills(*arguments)
+    assert read == [400, 1200], "decord was asked for a file that is too long for it"
+    for time_ms, still in stills.items():
+        assert np.abs(still.astype(int) - others[time_ms]).mean() < 1
 
 
 def test_a_picture_that_is_not_the_frame_of_that_time_is_not_taken_from_decord(

@@ -101,6 +101,21 @@ def test_the_palette_lies_under_the_still_first_colour_widest() -> None:
     assert counts[-1] > 1000
 
 
+def test_a_title_heads_its_scene_where_no_shot_type_is_known() -> None:
+    box = {"left": 0.1, "top": 0.4, "width": 0.8, "height": 0.1}
+    small = {"text": "a film", "confidence": 0.95, "box": box | {"height": 0.04}}
+    title = {"text": "THE SEA", "confidence": 0.98, "box": box}
+
+    def sheet(**more: Any) -> Image.Image:
+        return contact_sheet([scene(0, **more)], [None], title="a.mp4")
+
+    titled = sheet(shotType="unknown", onScreenText=[small, title])
+    assert titled == sheet(shotType="unknown", onScreenText=[title])
+    assert titled != sheet(shotType="unknown", onScreenText=[small])
+    assert titled != sheet(shotType="unknown")
+    assert sheet(onScreenText=[title]) == sheet()
+
+
 def test_scenes_take_room_on_the_time_line_as_they_take_time() -> None:
     first = scene(0, endTime=30.0, colorPalette=["#fa0000"])
     second = scene(1, startTime=30.0, endTime=40.0, colorPalette=["#00fa00"])

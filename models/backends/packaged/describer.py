@@ -1,39 +1,42 @@
-"""Scenes described from what can be measured without downloaded weights.
+"""Scenes described from faces, writing and what can be measured of light, colour and movement.
 
-Every clause of a description stands for a measurement; what was not measured
-is not said, and a label that nothing supports is ``unknown``.
+Every clause of a description stands for a finding; what was not found is not said, and a label
+that nothing supports is ``unknown``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 import cv2
 
-from models.backends.packaged.faces import FaceFinder, PeopleFinder
-from models.backends.packaged.pictures import Box, PictureFacts, measure, text_lines
+from models.backends.packaged.faces import FaceFinder
+from models.backends.packaged.pictures import NEUTRALS, PictureFacts, measure
 from models.contracts import (
+    Box,
     CameraMotion,
     SceneDescription,
     SceneStills,
     ShotAngle,
     ShotType,
+    TextLine,
 )
+from models.registry import RegistryEntry
+from models.weights import locate_weights
 
 _FACE_SHOTS = (
-    (0.60, ShotType.EXTREME_CLOSE_UP),
-    (0.35, ShotType.CLOSE_UP),
-    (0.22, ShotType.MEDIUM_CLOSE_UP),
-    (0.11, ShotType.MEDIUM),
+    (0.80, ShotType.EXTREME_CLOSE_UP),
+    (0.55, ShotType.CLOSE_UP),
+    (0.28, ShotType.MEDIUM_CLOSE_UP),
+    (0.12, ShotType.MEDIUM),
     (0.00, ShotType.FULL),
 )
-"""Least height of the largest face, of the picture's height. A head is about an eighth of
-a standing person: a face of a tenth leaves room for the whole figure."""
-
-_PERSON_SHOTS = ((0.50, ShotType.FULL), (0.20, ShotType.WIDE), (0.00, ShotType.EXTREME_WIDE))
-"""Least height of the tallest person, of the picture's height."""
+"""Least height of the largest face, from brow to chin, of the picture's height. The whole head is
+about 1.4 times as high, a standing person eight heads: a close-up is filled by a head, a medium
+close-up reaches to the chest, a medium shot to the waist."""
 
 _SHOT_NAMES = {
     ShotType.EXTREME_CLOSE_UP: "An extreme close-up",
@@ -41,9 +44,6 @@ _SHOT_NAMES = {
     ShotType.MEDIUM_CLOSE_UP: "A medium close-up",
     ShotType.MEDIUM: "A medium shot",
     ShotType.FULL: "A full shot",
-    ShotType.WIDE: "A wide shot",
-    ShotType.EXTREME_WIDE: "An extreme wide shot",
-    ShotType.UNKNOWN: "A shot",
 }
 
 _MOTION_SENTENCES = {
@@ -62,38 +62,50 @@ _NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
 _BLANK_CONTRAST = 5.0
 _CHANGING_LEVELS = 35.0
 """Difference of mean brightness between the first and the last still worth mentioning."""
-_SHORTEST_LINE = 0.12
-"""Share of the picture's width below which a row of letter-like shapes proves nothing."""
-
-_SAME_LINE = 0.3
+_TITLE_HEIGHT, _TITLE_TO_OTHERS = 0.06, 1.5
+"""Of the picture's height, and of the height of most lines where there are several: larger writing
+above the captions is a title."""
+_CAPTION_TOP = 0.70
+"""Of the picture's height: writing that begins below is a caption."""
+_QUOTED_LINES, _QUOTED_CHARACTERS = 3, 80
+"""The most that a description repeats; the rest is in ``onScreenText``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SceneEvidence:
-    """All that was measured of a scene's stills."""
+    """All that was found and measured in a scene's stills."""
 
     facts: tuple[PictureFacts, ...]
-    faces: tuple[tuple[Box, ...], ...]
-    people: tuple[tuple[Box, ...], ...]
-    text: bool
+    faces: tuple[Box, ...]
+    """In the middle still, largest first."""
+    text: tuple[TextLine, ...]
     camera_motion: CameraMotion
 
     @property
     def is_blank(self) -> bool:
         return all(fact.contrast < _BLANK_CONTRAST for fact in self.facts)
 
+    @property
+    def is_test_picture(self) -> bool:
+        return sum(fact.colour_bars for fact in self.facts) * 2 > len(self.facts)
+
+
+def open_describer(entry: RegistryEntry, models_dir: Path | None) -> PackagedSceneDescriber:
+    """The describer with its verified weights. Raises WeightsError."""
+    faces = FaceFinder(locate_weights(entry.weights["faces"], models_dir))
+    return PackagedSceneDescriber(faces)
+
 
 class PackagedSceneDescriber:
-    """SceneDescriber by classical picture measurements. Deterministic; holds no GPU.
+    """SceneDescriber without a language model. Deterministic.
 
     One call works on one core: OpenCV's own threads are turned off, because
     a task has no more, and several share the machine.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, faces: FaceFinder) -> None:
         cv2.setNumThreads(1)
-        self._faces = FaceFinder()
-        self._people = PeopleFinder()
+        self._faces = faces
 
     def describe(self, scenes: Sequence[SceneStills]) -> list[SceneDescription]:
         return [self._describe(scene) for scene in scenes]
@@ -102,75 +114,106 @@ class PackagedSceneDescriber:
         if not scene.stills:
             raise ValueError("A scene to describe needs at least one still.")
         evidence = self._evidence(scene)
-        shot_type = shot_type_of(evidence)
         return SceneDescription(
-            description=sentences(evidence, shot_type),
+            description=sentences(evidence),
             objects=objects_in(evidence),
-            shot_type=shot_type,
+            shot_type=shot_type_of(evidence.faces),
             shot_angle=ShotAngle.UNKNOWN,
         )
 
     def _evidence(self, scene: SceneStills) -> SceneEvidence:
         facts = tuple(measure(still) for still in scene.stills)
-        shown = [
-            still
-            for still, fact in zip(scene.stills, facts, strict=True)
-            if fact.contrast >= _BLANK_CONTRAST and not fact.colour_bars
-        ]
+        middle = len(facts) // 2
+        may_show_faces = facts[middle].contrast >= _BLANK_CONTRAST and not facts[middle].colour_bars
         return SceneEvidence(
             facts=facts,
-            faces=tuple(tuple(boxes) for boxes in self._faces.find(shown)),
-            people=tuple(tuple(boxes) for boxes in self._people.find(shown)),
-            text=_shows_text([text_lines(still) for still in shown]),
+            faces=self._faces.find(scene.stills[middle]) if may_show_faces else (),
+            text=scene.text,
             camera_motion=scene.camera_motion,
         )
 
 
-def _shows_text(lines: Sequence[Sequence[Box]]) -> bool:
-    """Whether writing stands at one place in two stills (or in the only one).
-
-    Short runs are left out: leaves and pebbles make letter-like rows too, but small ones.
-    """
-    lines = [[line for line in still if line.width >= _SHORTEST_LINE] for still in lines]
-    if len(lines) < 2:
-        return any(lines)
-    return any(
-        one.overlap(other) >= _SAME_LINE
-        for index, first in enumerate(lines)
-        for second in lines[index + 1 :]
-        for one in first
-        for other in second
-    )
-
-
 def objects_in(evidence: SceneEvidence) -> tuple[str, ...]:
-    """What the detectors found, as sorted nouns."""
-    found = {
-        "face": any(evidence.faces),
-        "person": any(evidence.people),
-        "text": evidence.text,
-    }
-    return tuple(sorted(noun for noun, seen in found.items() if seen))
+    """What was found, as sorted nouns."""
+    found = {"face": bool(evidence.faces), "text": bool(evidence.text)}
+    return tuple(sorted(noun for noun, is_found in found.items() if is_found))
 
 
-def shot_type_of(evidence: SceneEvidence) -> ShotType:
-    """From the largest face, else from the tallest person, else unknown."""
-    for boxes, table in ((evidence.faces, _FACE_SHOTS), (evidence.people, _PERSON_SHOTS)):
-        heights = [max(box.height for box in still) for still in boxes if still]
-        if heights:
-            height = median(heights)
-            return next(shot for least, shot in table if height >= least)
-    return ShotType.UNKNOWN
+def shot_type_of(faces: Sequence[Box]) -> ShotType:
+    """From the largest face; unknown without one."""
+    if not faces:
+        return ShotType.UNKNOWN
+    height = max(face.height for face in faces)
+    return next(shot for least, shot in _FACE_SHOTS if height >= least)
 
 
-def sentences(evidence: SceneEvidence, shot_type: ShotType) -> str:
-    """One or two sentences of what was measured."""
-    if evidence.is_blank:
+def sentences(evidence: SceneEvidence) -> str:
+    """One or two sentences of what was found."""
+    if evidence.is_blank and not evidence.text:
         return _blank_sentence(evidence.facts)
-    if sum(fact.colour_bars for fact in evidence.facts) * 2 > len(evidence.facts):
-        return "Colour bars, a test picture."
-    first = f"{_SHOT_NAMES[shot_type]}{_subject(evidence)}{_look(evidence)}."
+    first = f"{_subject(evidence)}."
     return " ".join(part for part in (first, _second(evidence)) if part)
+
+
+def _subject(evidence: SceneEvidence) -> str:
+    """The first sentence: faces, else writing, else the picture itself; then its light."""
+    look, written = _look(evidence), _written(evidence.text)
+    if evidence.is_test_picture:
+        return f"Colour bars, a test picture{f', with the {written}' if written else ''}"
+    if evidence.faces:
+        shot = _SHOT_NAMES[shot_type_of(evidence.faces)]
+        count = len(evidence.faces)
+        shown = "a face" if count == 1 else f"{_NUMBERS.get(count, 'many')} faces"
+        words = f"with the {written}" if written else ""
+        return ", ".join(part for part in (f"{shot} of {shown}", words, look) if part)
+    if written:
+        return ", ".join(part for part in (written[0].upper() + written[1:], look) if part)
+    return _picture(evidence)
+
+
+def _written(lines: Sequence[TextLine]) -> str:
+    """What is written: ``title “THE END” and “thank you”``; empty without writing."""
+    if not lines:
+        return ""
+    quoted = [f"“{_shortened(line.text)}”" for line in lines[:_QUOTED_LINES]]
+    more = len(lines) - len(quoted)
+    if more:
+        quoted.append("another line" if more == 1 else f"{more} more lines")
+    return f"{_role(lines)} {_listed(quoted)}"
+
+
+def _role(lines: Sequence[TextLine]) -> str:
+    """What kind of writing it is, by its tallest line."""
+    tallest = max(lines, key=lambda line: line.box.height).box
+    if tallest.top >= _CAPTION_TOP:
+        return "caption"
+    others = median(line.box.height for line in lines)
+    stands_out = len(lines) <= 2 or tallest.height >= _TITLE_TO_OTHERS * others
+    return "title" if tallest.height >= _TITLE_HEIGHT and stands_out else "text"
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _QUOTED_CHARACTERS:
+        return text
+    return f"{text[: _QUOTED_CHARACTERS - 1].rstrip()}…"
+
+
+def _picture(evidence: SceneEvidence) -> str:
+    """A picture in which nothing was found: its light and its colours."""
+    light, colours = _light(evidence), evidence.facts[len(evidence.facts) // 2].colours
+    if _is_without_colour(evidence):
+        return f"{_article(light)} picture in black and white"
+    if colours and set(colours) <= NEUTRALS:
+        adjectives = ", ".join(part for part in (light, f"mostly {_listed(colours)}") if part)
+        return f"{_article(adjectives)} picture"
+    kind, strength = f"{_article(light)} picture", _graded(_colour_strength(evidence), _STRENGTHS)
+    if not colours:
+        return f"{kind} in many {strength} colours".replace("  ", " ")
+    return f"{kind} in {f'{strength} colours: ' if strength else ''}{_listed(colours)}"
+
+
+def _article(adjectives: str) -> str:
+    return f"A {adjectives}".rstrip()
 
 
 def _blank_sentence(facts: Sequence[PictureFacts]) -> str:
@@ -182,51 +225,47 @@ def _blank_sentence(facts: Sequence[PictureFacts]) -> str:
     return f"A plain {facts[0].hue or 'grey'} screen."
 
 
-def _subject(evidence: SceneEvidence) -> str:
-    faces, people = (max(map(len, boxes), default=0) for boxes in (evidence.faces, evidence.people))
-    shown = []
-    if faces:
-        shown.append("a face" if faces == 1 else f"{_NUMBERS.get(faces, 'several')} faces")
-    elif people:
-        shown.append("a person" if people == 1 else f"{_NUMBERS.get(people, 'several')} people")
-    subject = f" of {shown[0]}" if shown else ""
-    if evidence.text:
-        subject += " and text on the screen" if shown else " with text on the screen"
-    return subject
+_BRIGHTNESSES = ((40, "very dark"), (85, "dark"), (165, ""), (200, "bright"), (256, "very bright"))
+"""Mean level below which a picture is called so."""
+_STRENGTHS = ((22.0, "muted"), (50.0, ""), (1e9, "vivid"))
+"""Colourfulness below which the colours are called so."""
+_WITHOUT_COLOUR = 6.0
+
+
+def _light(evidence: SceneEvidence) -> str:
+    """Brightness, as far as it is out of the ordinary."""
+    return _graded(median(fact.brightness for fact in evidence.facts), _BRIGHTNESSES)
 
 
 def _look(evidence: SceneEvidence) -> str:
-    """Light, contrast and colour, as far as they are out of the ordinary."""
-    facts = evidence.facts
-    clauses = [
-        _graded(
-            median(fact.brightness for fact in facts),
-            ((40, "very dark"), (85, "dark"), (165, ""), (200, "bright"), (256, "very bright")),
-        ),
-        _graded(
-            median(fact.contrast for fact in facts),
-            ((22, "low in contrast"), (68, ""), (256, "high in contrast")),
-        ),
-        _colour(evidence),
-    ]
-    said = [clause for clause in clauses if clause]
-    if len(said) > 1:
-        said = [*said[:-2], f"{said[-2]} and {said[-1]}"]
-    return f", {', '.join(said)}"
+    """Light and colour beside what was found, as far as they are out of the ordinary."""
+    light, colour = _light(evidence), _colour(evidence)
+    joint = ", " if colour.startswith("in ") else " and "
+    return joint.join(clause for clause in (light, colour) if clause)
 
 
 def _colour(evidence: SceneEvidence) -> str:
-    facts = evidence.facts
-    strength = median(fact.colourfulness for fact in facts)
-    if strength < 6:
+    if _is_without_colour(evidence):
         return "in black and white"
+    facts = evidence.facts
     hues = [fact.hue for fact in facts if fact.hue]
     if len(hues) * 2 > len(facts) and len(set(hues)) == 1:
         return f"mostly {hues[0]}"
-    return _graded(
-        strength,
-        ((22, "in muted colours"), (50, "in moderate colours"), (1e9, "in vivid colours")),
-    )
+    strength = _graded(_colour_strength(evidence), _STRENGTHS)
+    return f"in {strength} colours" if strength else ""
+
+
+def _is_without_colour(evidence: SceneEvidence) -> bool:
+    return _colour_strength(evidence) < _WITHOUT_COLOUR
+
+
+def _colour_strength(evidence: SceneEvidence) -> float:
+    return median(fact.colourfulness for fact in evidence.facts)
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join(part for part in (", ".join(parts[:-1]), "".join(parts[-1:])) if part)
 
 
 def _graded(value: float, grades: Sequence[tuple[float, str]]) -> str:

@@ -7,6 +7,7 @@ it is written; an answer that was cut off is asked for again with more room.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -23,6 +24,9 @@ MAX_OBJECTS = 12
 _FIRST_ROOM = 256
 _MORE_ROOM = 768
 """Tokens of the first try and of the second; the longest allowed answer fits the second."""
+
+_MOST_LINES, _MOST_CHARACTERS = 8, 120
+"""Of the writing on the screen that goes into the question."""
 
 _QUESTION = (
     "These are stills of one scene of a video, in order. Describe only what can be seen. "
@@ -117,10 +121,17 @@ class VisionLanguageDescriber:
 
 
 def _question(scene: SceneStills) -> str:
-    if scene.camera_motion is CameraMotion.UNKNOWN:
-        return _QUESTION
-    motion = scene.camera_motion.value.replace("_", " ")
-    return f"{_QUESTION} The camera's measured movement: {motion}."
+    """The question with what was measured; writing is quoted so that it is not taken for orders."""
+    parts = [_QUESTION]
+    if scene.camera_motion is not CameraMotion.UNKNOWN:
+        motion = scene.camera_motion.value.replace("_", " ")
+        parts.append(f"The camera's measured movement: {motion}.")
+    if scene.text:
+        written = json.dumps(
+            [line.text[:_MOST_CHARACTERS] for line in scene.text[:_MOST_LINES]], ensure_ascii=False
+        )
+        parts.append(f"Writing on the screen, as read in one still: {written}.")
+    return " ".join(parts)
 
 
 def _end_tokens(model: Any) -> list[int]:

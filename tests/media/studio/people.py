@@ -1,4 +1,4 @@
-"""A drawn person: shaded enough that OpenCV's frontal-face cascade finds the face."""
+"""A drawn person: shaded enough that face detectors find the face."""
 
 from __future__ import annotations
 
