@@ -18,6 +18,7 @@ from models.backends.packaged.transcriber import (
     open_transcriber,
     window_seconds,
 )
+from models.backends.transformers.hallucinations import Decoded
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples
 from models.registry import PACKAGED, Task
 from models.weights import WHISPER_BASE, read_weights
@@ -171,7 +172,7 @@ class Scripted:
     ) -> list[module._Hypothesis]:
         self.calls.append({"positions": encoded.shape[1]} | options)
         words, probability = self.answers.pop(0)
-        decoded = module.Decoded(words, probability, 0.0)
+        decoded = Decoded(words, probability, 0.0)
         return [module._Hypothesis(self.tokenizer.encode(" " + words), decoded, encoded[0])]
 
 
@@ -196,7 +197,7 @@ def test_a_loop_is_decoded_again_in_the_full_window_then_without_repetition(
     decoder = scripted((LOOP, -0.1), (LOOP, -0.1), ("the market was open", -0.5))
     (answer,) = transcriber.transcribe([sentence])
     assert text(answer) == "the market was open"
-    assert [call["positions"] for call in decoder.calls] == [500, 1500, 1500]
+    assert [call["positions"] for call in decoder.calls] == [750, 1500, 1500]
     assert [call.get("no_repeat_ngram_size") for call in decoder.calls] == [None, None, 3]
 
 
