@@ -197,7 +197,7 @@ def test_a_loop_is_decoded_again_in_the_full_window_then_without_repetition(
     decoder = scripted((LOOP, -0.1), (LOOP, -0.1), ("the market was open", -0.5))
     (answer,) = transcriber.transcribe([sentence])
     assert text(answer) == "the market was open"
-    assert [call["positions"] for call in decoder.calls] == [500, 1500, 1500]
+    assert [call["positions"] for call in decoder.calls] == [750, 1500, 1500]
     assert [call.get("no_repeat_ngram_size") for call in decoder.calls] == [None, None, 3]
 
 

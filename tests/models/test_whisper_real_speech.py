@@ -77,8 +77,8 @@ def error_rate(truth: str, words: Sequence[Word]) -> float:
 
 def differences_ms(one: Sequence[Word], other: Sequence[Word]) -> list[float]:
     """Between starts and between ends of the words that both have."""
-    texts = [[plain(word.text) for word in words] for words in (one, other)]
-    blocks = SequenceMatcher(None, *texts, autojunk=False).get_matching_blocks()
+    first, second = ([plain(word.text) for word in words] for words in (one, other))
+    blocks = SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks()
     pairs = [(one[b.a + n], other[b.b + n]) for b in blocks for n in range(b.size)]
     starts = [abs(a.start_seconds - b.start_seconds) * 1000 for a, b in pairs]
     return starts + [abs(a.end_seconds - b.end_seconds) * 1000 for a, b in pairs]

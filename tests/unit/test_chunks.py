@@ -83,6 +83,13 @@ def test_speech_without_a_pause_is_cut_where_it_is_quietest() -> None:
     assert first.end_seconds == pytest.approx(12.0, abs=0.11)
 
 
+def test_a_chunk_names_its_regions_of_speech() -> None:
+    regions = [(0.0, 9.0), (9.5, 14.0), (14.9, 19.0), (19.6, 30.0)]
+    chunks = plan_chunks(regions, flat(30), LIMITS)
+    spans = [(0, 460), (465, 710), (735, 960), (970, 1500)]
+    assert [span for chunk in chunks for span in chunk.speech] == spans
+
+
 def test_no_speech_gives_no_chunks() -> None:
     assert plan_chunks([], flat(10), LIMITS) == []
     assert plan_chunks([], np.empty(0, np.float32), LIMITS) == []
