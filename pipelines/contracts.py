@@ -292,3 +292,5 @@ class TranscriptResult:
     segments: tuple[TranscriptSegment, ...]
     shards_computed: int
     shards_reused: int
+    language_probability: float | None = None
+    """Mean over the words of that language; None where no backend estimates it."""

@@ -5,14 +5,17 @@
     all shards -> speakers -> segments                     over the whole track
 
 Chunks follow from the audio only; sharding only groups them into tasks. So the words
-are the same for every shard length, and after every retry.
+are the same for every shard length, and after every retry. Every chunk has its own language, so
+that a recording may change it; a chunk whose language is improbable is transcribed again in the
+language of its track.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 
@@ -38,11 +41,12 @@ from pipelines.steps.speech_regions import Sharding, ShardPlan, make_speech_regi
 from pipelines.steps.transcribe import (
     ChunkWords,
     chunks_to_json,
+    is_doubtful,
     make_transcribe_step,
     words_from_json,
 )
 
-_FORMAT = 1
+_FORMAT = 2
 """Raised when stored intermediate results change their meaning, so that old ones are ignored."""
 _REGIONS_SHARE = 0.05
 """Share of the progress that cutting the track stands for."""
@@ -90,6 +94,9 @@ def transcribe_track(
     rows = shard_rows(plan, config)
     missing = [row for row in rows if not _is_done(row, workspace)]
     _transcribe_shards(missing, workspace, models, control, config, mapper)
+    rows = rows_in_track_language(rows, workspace)
+    doubtful = [row for row in rows if "track_language" in row and not _is_done(row, workspace)]
+    _transcribe_shards(doubtful, workspace, models, control, config, mapper)
     result = reduce_shards(rows, track, workspace, config, media_duration_ms)
     control.progress(1.0)
     return replace(result, shards_computed=len(missing), shards_reused=len(rows) - len(missing))
@@ -172,6 +179,26 @@ def shard_rows(plan: ShardPlan, config: TranscriptConfig) -> list[Row]:
     return rows
 
 
+def rows_in_track_language(rows: Sequence[Row], workspace: Workspace) -> list[Row]:
+    """The rows, those of shards with chunks of doubtful language as rows of a second pass."""
+    words = [words_from_json(workspace.store.read_bytes(row["words_key"])) for row in rows]
+    language, _ = track_language([chunk for shard in words for chunk in shard])
+    if language is None:
+        return list(rows)
+    return [
+        row
+        | {
+            "track_language": language,
+            "first_words_key": row["words_key"],
+            "words_key": row["words_key"].replace(".words.", f".{language}.words."),
+            "voices_key": row["voices_key"].replace(".voices.", f".{language}.voices."),
+        }
+        if any(is_doubtful(chunk, language) for chunk in shard)
+        else row
+        for row, shard in zip(rows, words, strict=True)
+    ]
+
+
 def _is_done(row: Row, workspace: Workspace) -> bool:
     return all(workspace.store.exists(row[name]) for name in ("words_key", "voices_key"))
 
@@ -192,12 +219,17 @@ def reduce_shards(
     chunks = [chunk for row in rows for chunk in words_from_json(read(row["words_key"]))]
     voices = join_voices([ShardVoices.from_npz(read(row["voices_key"])) for row in rows])
     words = _with_voices([word for chunk in chunks for word in chunk.words], voices, config)
+    language, probability = track_language(chunks)
+    certain = [not is_doubtful(chunk, language) for chunk in chunks for _ in chunk.words]
     placed = place_words(
-        words, offset_seconds=track.offset_seconds, media_duration_ms=media_duration_ms
+        itertools.compress(words, certain),
+        offset_seconds=track.offset_seconds,
+        media_duration_ms=media_duration_ms,
     )
     named, speakers = name_speakers(placed)
     return TranscriptResult(
-        language=_spoken_language(chunks),
+        language=language,
+        language_probability=probability,
         speakers=speakers,
         segments=build_segments(named, config.segments),
         shards_computed=len(rows),
@@ -217,10 +249,18 @@ def _with_voices(
     return with_speakers(words, names)
 
 
-def _spoken_language(chunks: Sequence[ChunkWords]) -> str | None:
-    """The language of most words; None where nothing was said or no backend could tell."""
+def track_language(chunks: Sequence[ChunkWords]) -> tuple[str | None, float | None]:
+    """The language of most words and its mean probability over them.
+
+    None where no chunk's language is probable, or no backend could tell.
+    """
     words: Counter[str] = Counter()
+    evidence: defaultdict[str, float] = defaultdict(float)
     for chunk in chunks:
-        if chunk.language is not None and chunk.words:
+        if chunk.language is not None and chunk.words and not is_doubtful(chunk, None):
             words[chunk.language] += len(chunk.words)
-    return words.most_common(1)[0][0] if words else None
+            evidence[chunk.language] += len(chunk.words) * (chunk.language_probability or 0.0)
+    if not words:
+        return None, None
+    language, count = words.most_common(1)[0]
+    return language, evidence[language] / count or None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,8 @@ class Chunk:
 
     start_frame: int
     end_frame: int
+    speech: tuple[tuple[int, int], ...] = ()
+    """Its padded regions of speech, in frames of the track; none: all of it."""
 
     @property
     def start_seconds(self) -> float:
@@ -84,8 +86,19 @@ def plan_chunks(
     speech = _padded(regions, len(levels), limits)
     chunks: list[Chunk] = []
     for block in _blocks(speech, _frames(limits.pause_seconds)):
-        chunks.extend(_cut_block(block, _smoothed(levels, block), limits))
+        chunks.extend(
+            _with_speech(chunk, block)
+            for chunk in _cut_block(block, _smoothed(levels, block), limits)
+        )
     return chunks
+
+
+def _with_speech(chunk: Chunk, block: Sequence[Chunk]) -> Chunk:
+    spans = (
+        (max(run.start_frame, chunk.start_frame), min(run.end_frame, chunk.end_frame))
+        for run in block
+    )
+    return replace(chunk, speech=tuple(span for span in spans if span[0] < span[1]))
 
 
 def group_chunks(

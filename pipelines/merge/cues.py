@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pipelines.contracts import TranscriptSegment, TranscriptWord
-from pipelines.merge.words import ends_sentence
+from pipelines.merge.words import ends_sentence, joined
 
 LINE_CHARACTERS = 42
 CUE_LINES = 2
@@ -166,8 +166,8 @@ def _break_cost(left: _Piece, right: _Piece) -> float:
 def _greedy_lines(words: Sequence[str]) -> list[str]:
     lines: list[str] = []
     for word in words:
-        if lines and len(lines[-1]) + 1 + len(word) <= LINE_CHARACTERS:
-            lines[-1] += f" {word}"
+        if lines and len(longer := joined([lines[-1], word])) <= LINE_CHARACTERS:
+            lines[-1] = longer
         else:
             lines.append(word)
     return lines
@@ -176,19 +176,19 @@ def _greedy_lines(words: Sequence[str]) -> list[str]:
 def _lines(pieces: Sequence[_Piece]) -> tuple[str, ...]:
     """One line if it fits, else two: about equally long, and broken between phrases."""
     words = [piece.text for piece in pieces]
-    if len(" ".join(words)) <= LINE_CHARACTERS:
-        return (" ".join(words),)
+    if len(joined(words)) <= LINE_CHARACTERS:
+        return (joined(words),)
     splits = [n for n in range(1, len(words)) if _longest(words, n) <= LINE_CHARACTERS]
     best = min(splits, key=lambda n: _line_cost(pieces, words, n))
-    return " ".join(words[:best]), " ".join(words[best:])
+    return joined(words[:best]), joined(words[best:])
 
 
 def _longest(words: Sequence[str], n: int) -> int:
-    return max(len(" ".join(words[:n])), len(" ".join(words[n:])))
+    return max(len(joined(words[:n])), len(joined(words[n:])))
 
 
 def _line_cost(pieces: Sequence[_Piece], words: Sequence[str], n: int) -> float:
-    uneven = abs(len(" ".join(words[:n])) - len(" ".join(words[n:]))) / LINE_CHARACTERS
+    uneven = abs(len(joined(words[:n])) - len(joined(words[n:]))) / LINE_CHARACTERS
     return uneven + 0.4 * _break_cost(pieces[n - 1], pieces[n])
 
 

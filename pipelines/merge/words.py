@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pipelines.contracts import TranscriptSegment, TranscriptWord
 
 _SENTENCE_ENDS = (".", "?", "!", "…", "。", "？", "！", "｡", "؟", "।")
+_SPACELESS = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]"
+)
+"""Thai, Lao, Burmese, Khmer, Chinese and Japanese, with their punctuation. Korean has spaces."""
 _CLOSERS = "\"'”’»)]"
 _ABBREVIATIONS = frozenset({"mr.", "mrs.", "ms.", "dr.", "st.", "vs.", "prof.", "no."})
 
@@ -134,11 +139,20 @@ def _segment(index: int, words: Sequence[TranscriptWord]) -> TranscriptSegment:
         index=index,
         start_ms=words[0].start_ms,
         end_ms=words[-1].end_ms,
-        text=" ".join(word.text for word in words),
+        text=joined([word.text for word in words]),
         speaker=words[0].speaker,
         confidence=weighted / sum(lengths_ms),
         words=tuple(words),
     )
+
+
+def joined(words: Sequence[str]) -> str:
+    """The words as running text: a space between two, but in scripts that are written without."""
+    text = ""
+    for word in words:
+        spaced = text and not (_SPACELESS.match(text[-1]) and _SPACELESS.match(word[:1]))
+        text += f" {word}" if spaced else word
+    return text
 
 
 def with_speakers(words: Sequence[TrackWord], speakers: Sequence[str | None]) -> list[TrackWord]:

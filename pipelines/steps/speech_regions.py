@@ -57,7 +57,13 @@ class ShardPlan:
     @staticmethod
     def from_json(data: bytes) -> ShardPlan:
         raw = json.loads(data)
-        shards = tuple(tuple(Chunk(**chunk) for chunk in shard) for shard in raw["shards"])
+        shards = tuple(
+            tuple(
+                Chunk(each["start_frame"], each["end_frame"], tuple(map(tuple, each["speech"])))
+                for each in shard
+            )
+            for shard in raw["shards"]
+        )
         return ShardPlan(shards, tuple(raw["audio_keys"]))
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from models.contracts import AudioChunk, ChunkTranscript, Samples
+from models.contracts import AudioChunk, ChunkTranscript, Samples, Word
 from models.sources import ModelSource
 from pipelines.chains import Row, Step, Workspace
-from pipelines.merge.chunks import Chunk
+from pipelines.merge.chunks import LEVEL_FRAME_SECONDS, Chunk
 from pipelines.merge.words import TrackWord
 from pipelines.steps.track_audio import FRAME_SAMPLES, SampleReader, read_blocks
 
 _BATCH_CHUNKS = 4
-"""Chunks a call: enough to fill a batch, few enough to hear a stop and to bound memory."""
+"""Chunks a call: enough to fill a batch, few enough to notice a stop and to bound memory."""
+
+LANGUAGE_PROBABILITY = 0.5
+"""Below it a chunk's language is doubtful: faster-whisper's own threshold of its detection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,7 @@ class ChunkWords:
 
     language: str | None
     words: tuple[TrackWord, ...]
+    language_probability: float | None = None
 
 
 def make_transcribe_step(
@@ -35,7 +39,9 @@ def make_transcribe_step(
 ) -> Step:
     """1:1. ``{audio_key, chunks, words_key}`` to itself; writes the words of each chunk.
 
-    ``chunks`` is the shard's chunks as JSON. Words already stored are kept.
+    ``chunks`` is the shard's chunks as JSON. Words already stored are kept. A row of the second
+    pass names its ``first_words_key`` and the ``track_language``: only the chunks whose language
+    was doubtful are transcribed again, in that language.
     """
 
     def run(row: Row) -> Row:
@@ -43,25 +49,44 @@ def make_transcribe_step(
             return row
         chunks = chunks_from_json(row["chunks"])
         transcriber = models.transcriber()
-        found: list[ChunkWords] = []
+        found: dict[Chunk, ChunkWords] = {}
+        if track_language := row.get("track_language"):
+            first = words_from_json(workspace.store.read_bytes(row["first_words_key"]))
+            pairs = zip(chunks, first, strict=True)
+            found = {c: words for c, words in pairs if not is_doubtful(words, track_language)}
         with workspace.store.local_copy(row["audio_key"]) as path:
-            for batch, samples in _batches(chunks, path):
+            for batch, samples in _batches(chunks, found, path):
                 workspace.check()
-                asked = [AudioChunk(each, language, keyterms) for each in samples]
-                heard = transcriber.transcribe(asked)
-                found.extend(map(_on_track, batch, heard))
-        workspace.store.write_bytes(row["words_key"], words_to_json(found))
+                inputs = [
+                    AudioChunk(each, track_language or language, keyterms) for each in samples
+                ]
+                transcripts = transcriber.transcribe(inputs)
+                found |= zip(batch, map(_on_track, batch, transcripts), strict=True)
+        words = [found[chunk] for chunk in chunks]
+        workspace.store.write_bytes(row["words_key"], words_to_json(words))
         return row
 
     return run
 
 
+def is_doubtful(chunk: ChunkWords, track_language: str | None) -> bool:
+    """Whether the chunk's language is improbable, and is not that of its track either."""
+    return (
+        chunk.language != track_language
+        and chunk.language_probability is not None
+        and chunk.language_probability < LANGUAGE_PROBABILITY
+    )
+
+
 def chunks_to_json(chunks: Sequence[Chunk]) -> str:
-    return json.dumps([[chunk.start_frame, chunk.end_frame] for chunk in chunks])
+    return json.dumps([[chunk.start_frame, chunk.end_frame, chunk.speech] for chunk in chunks])
 
 
 def chunks_from_json(text: str) -> list[Chunk]:
-    return [Chunk(start, end) for start, end in json.loads(text)]
+    return [
+        Chunk(start, end, tuple((a, b) for a, b in speech))
+        for start, end, speech in json.loads(text)
+    ]
 
 
 def shard_samples(chunks: Sequence[Chunk], path: Path) -> Iterator[Samples]:
@@ -80,22 +105,49 @@ def words_to_json(found: Sequence[ChunkWords]) -> bytes:
 
 def words_from_json(data: bytes) -> list[ChunkWords]:
     return [
-        ChunkWords(raw["language"], tuple(TrackWord(**word) for word in raw["words"]))
+        ChunkWords(
+            raw["language"],
+            tuple(TrackWord(**word) for word in raw["words"]),
+            raw["language_probability"],
+        )
         for raw in json.loads(data)
     ]
 
 
-def _batches(chunks: Sequence[Chunk], path: Path) -> Iterator[tuple[list[Chunk], list[Samples]]]:
-    samples = shard_samples(chunks, path)
-    for first in range(0, len(chunks), _BATCH_CHUNKS):
-        batch = list(chunks[first : first + _BATCH_CHUNKS])
-        yield batch, [next(samples) for _ in batch]
+def _batches(
+    chunks: Sequence[Chunk], done: Container[Chunk], path: Path
+) -> Iterator[tuple[list[Chunk], list[Samples]]]:
+    """The chunks that are not ``done``, a few at a time, with their samples."""
+    batch: list[tuple[Chunk, Samples]] = []
+    for chunk, samples in zip(chunks, shard_samples(chunks, path), strict=True):
+        if chunk not in done:
+            batch.append((chunk, samples))
+        if len(batch) == _BATCH_CHUNKS:
+            yield [each for each, _ in batch], [each for _, each in batch]
+            batch = []
+    if batch:
+        yield [each for each, _ in batch], [each for _, each in batch]
 
 
-def _on_track(chunk: Chunk, heard: ChunkTranscript) -> ChunkWords:
-    start = chunk.start_seconds
-    words = (
-        TrackWord(w.text, start + w.start_seconds, start + w.end_seconds, w.confidence)
-        for w in heard.words
+def _on_track(chunk: Chunk, transcript: ChunkTranscript) -> ChunkWords:
+    """The words in seconds of the track, each cut down to the chunk's regions of speech."""
+    spans = [
+        (a * LEVEL_FRAME_SECONDS, b * LEVEL_FRAME_SECONDS)
+        for a, b in chunk.speech or ((chunk.start_frame, chunk.end_frame),)
+    ]
+    words = tuple(
+        TrackWord(word.text, *inside, word.confidence)
+        for word in transcript.words
+        if (inside := _within_speech(chunk.start_seconds, word, spans)) is not None
     )
-    return ChunkWords(heard.language, tuple(words))
+    return ChunkWords(transcript.language, words, transcript.language_probability)
+
+
+def _within_speech(
+    shift: float, word: Word, spans: Sequence[tuple[float, float]]
+) -> tuple[float, float] | None:
+    """The part of the word in the span that it shares most with; None for a word outside all."""
+    start, end = shift + word.start_seconds, shift + word.end_seconds
+    low, high = max(spans, key=lambda span: min(end, span[1]) - max(start, span[0]))
+    inside = max(start, low), min(end, high)
+    return inside if inside[0] <= inside[1] else None

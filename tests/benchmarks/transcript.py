@@ -10,9 +10,9 @@ per second of audio, with the loading of the models left out and all else includ
 
 Diarisation error rates by pyannote.metrics with a collar of 0.25 s, overlaps counted, over whole
 recordings, beside plain (one speaker); ``--old`` names a checkout and its interpreter, which
-transcribes the same recordings with the defaults of then. Only HALF of the recordings had a part in
-tuning; the others are reported apart. The last line is JSON. Needs the real media beside the
-project.
+transcribes the same recordings with the defaults of then. Half of them (TUNED_CONVERSATIONS) had a
+part in tuning; the others are reported apart. The last line is JSON. Needs the real media beside
+the project.
 """
 
 from __future__ import annotations
@@ -229,15 +229,23 @@ def speakers_table(
         "tuned_on": [row for row in rows if row["tuned_on"]],
         "reported": [row for row in rows if not row["tuned_on"]],
     }
-    means = {
-        half: {
-            name: round(sum(row[name]["der"] for row in members) / len(members), 3)
-            for name in (*sides, *(["old"] if before else []))
-        }
+    names = (*sides, *(["old"] if before else []))
+    totals = {
+        half: {name: _total_der(members, name) for name in names}
         for half, members in halves.items()
         if members
     }
-    return {"mean_der": means, "conversations": rows}
+    return {"der": totals, "conversations": rows}
+
+
+def _total_der(rows: Sequence[dict[str, Any]], name: str) -> dict[str, float]:
+    """Over all spoken time together, as pyannote.metrics accumulates it, and a file's mean."""
+    spoken = sum(row[name]["spoken_seconds"] for row in rows)
+    errors = sum(row[name]["der"] * row[name]["spoken_seconds"] for row in rows)
+    return {
+        "together": round(errors / spoken, 3),
+        "mean_per_file": round(sum(row[name]["der"] for row in rows) / len(rows), 3),
+    }
 
 
 def _old_turns(paths: Sequence[str], checkout: str, python: str) -> dict[str, list[Turn]]:
@@ -246,7 +254,7 @@ def _old_turns(paths: Sequence[str], checkout: str, python: str) -> dict[str, li
     done = subprocess.run(
         [python, "-c", _OLD_PROGRAM, *files],
         cwd=checkout,
-        env=os.environ | {"PYTHONPATH": checkout},
+        env=os.environ | {"PYTHONPATH": checkout, "PYTHONDONTWRITEBYTECODE": "1"},
         check=True,
         stdout=subprocess.PIPE,
         text=True,
@@ -274,7 +282,10 @@ def diarisation_error(
         "confusion": "confusion",
     }
     shares = {name: round(scores[key] / scores["total"], 3) for name, key in parts.items()}
-    return {"der": round(scores["diarization error rate"], 3)} | shares
+    return {
+        "der": round(scores["diarization error rate"], 3),
+        "spoken_seconds": round(scores["total"], 2),
+    } | shares
 
 
 def _annotation(turns: Sequence[Turn]) -> Any:

@@ -22,7 +22,7 @@ from pipelines.merge.speakers import (
     voice_windows,
 )
 
-RULES = SpeakerRules(distance=0.3, min_seconds=3.0, min_silhouette=0.3, switch_penalty=0.02)
+RULES = SpeakerRules(min_seconds=3.0, min_silhouette=0.3, switch_penalty=0.02)
 LIMITS = WindowLimits(pause_seconds=0.35, min_seconds=1.5, max_seconds=3.5)
 
 
@@ -76,7 +76,7 @@ def test_a_voice_heard_too_briefly_joins_the_nearest() -> None:
 def test_where_the_evidence_is_weak_there_is_one_speaker(
     turns: list[int], vectors: npt.NDArray[np.float32]
 ) -> None:
-    rules = SpeakerRules(distance=0.9)
+    rules = SpeakerRules()
     assert assign_voices(two_seconds(turns), vectors, rules).tolist() == turns
 
 
@@ -154,7 +154,7 @@ def test_a_doubtful_window_stays_with_the_voice_around_it() -> None:
 
 def test_a_long_track_is_clustered_on_a_bounded_number_of_windows() -> None:
     turns = ([0] * 20 + [1] * 20) * 200
-    rules = SpeakerRules(distance=0.3, max_exemplars=300)
+    rules = SpeakerRules(max_exemplars=300)
     assert assign_voices(two_seconds(turns), vectors_of(turns), rules).tolist() == turns
 
 

@@ -12,6 +12,7 @@ from pipelines.merge.words import (
     TrackWord,
     build_segments,
     ends_sentence,
+    joined,
     place_words,
     to_ms,
 )
@@ -62,7 +63,7 @@ def test_segments_hold_every_word_once_within_the_limits(
     assert [w for segment in segments for w in segment.words] == placed
     for index, segment in enumerate(segments):
         assert segment.index == index
-        assert segment.text == " ".join(w.text for w in segment.words)
+        assert segment.text == joined([w.text for w in segment.words])
         assert (segment.start_ms, segment.end_ms) == (
             segment.words[0].start_ms,
             segment.words[-1].end_ms,
@@ -154,3 +155,19 @@ def test_a_segments_confidence_is_that_of_its_words_by_their_length() -> None:
 )
 def test_sentence_ends_are_read_from_punctuation(text: str, ends: bool) -> None:
     assert ends_sentence(text) is ends
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["two", "words"], "two words"),
+        (["音", "楽。", "です"], "音楽。です"),
+        (["Microsoft", "の", "音"], "Microsoft の音"),
+        (["안녕", "하세요"], "안녕 하세요"),
+        (["สวัส", "ดี"], "สวัสดี"),
+        ([], ""),
+    ],
+    ids=["English", "Japanese", "mixed", "Korean", "Thai", "nothing"],
+)
+def test_words_are_joined_as_their_script_is_written(words: list[str], text: str) -> None:
+    assert joined(words) == text

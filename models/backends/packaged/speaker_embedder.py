@@ -13,7 +13,7 @@ import pickle
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,8 @@ _WINDOW_FRAMES = 160
 _STEP_FRAMES = 80
 """From one window to the next, at most: windows overlap by half."""
 _LEVEL_DBFS = -30.0
-"""Quieter utterances are raised to it, as in training; louder ones stay as they are."""
+"""Every utterance is brought to it. Resemblyzer raises quieter ones only; with louder ones lowered
+too, a vector does not depend on the level of the recording."""
 _BATCH_WINDOWS = 64
 """Bounds memory; each window's result is its own."""
 
@@ -77,7 +78,7 @@ class ResemblyzerSpeakerEmbedder:
 
     def _windows(self, samples: Samples) -> Matrix:
         """Mel spectrograms of evenly spread windows, shape (windows, frames, bands)."""
-        mel = self._mel(_raised(samples))
+        mel = self._mel(_levelled(samples))
         excess = max(0, len(mel) - _WINDOW_FRAMES)
         count = 1 + math.ceil(excess / _STEP_FRAMES)
         starts = np.linspace(0, excess, count).round().astype(int)
@@ -129,11 +130,11 @@ def _unit(vectors: Matrix) -> Matrix:
     return np.where(lengths > 0, vectors / np.maximum(lengths, 1e-12), even).astype(np.float32)
 
 
-def _raised(samples: Samples) -> Samples:
+def _levelled(samples: Samples) -> Samples:
     power = float(np.mean(samples.astype(np.float64) ** 2)) if len(samples) else 0.0
     gain = 10 ** (_LEVEL_DBFS / 20) / math.sqrt(power) if power > 0 else 1.0
-    raised: Samples = (samples * max(1.0, gain)).astype(np.float32)
-    return raised
+    levelled: Samples = (samples * gain).astype(np.float32)
+    return levelled
 
 
 class _Storage:
@@ -156,7 +157,7 @@ class _Tensor:
 class _TensorUnpickler(pickle.Unpickler):
     """Constructs dictionaries and stand-ins for float32 tensors; raises for all else."""
 
-    _ALLOWED: dict[tuple[str, str], Any] = {
+    _ALLOWED: ClassVar[dict[tuple[str, str], Any]] = {
         ("collections", "OrderedDict"): OrderedDict,
         ("torch._utils", "_rebuild_tensor_v2"): _Tensor,
         ("torch", "FloatStorage"): _Storage,

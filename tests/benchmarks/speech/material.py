@@ -94,7 +94,12 @@ CONVERSATIONS = {
 """Recording of several speakers: the file of its turns, and its name in there."""
 
 TUNED_CONVERSATIONS = frozenset(
-    {"speakers/sample.wav", "speakers/ami-trn01.wav", "speakers/ami-trn02.wav"}
+    {
+        "speakers/sample.wav",
+        "speakers/ami-dev00.wav",
+        "speakers/ami-trn01.wav",
+        "speakers/ami-trn05.wav",
+    }
 )
 """Thresholds of the speakers were chosen on these; the others are reported only."""
 

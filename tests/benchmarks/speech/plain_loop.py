@@ -12,7 +12,13 @@ from pipelines.steps.speaker_embeddings import make_speaker_embeddings_step
 from pipelines.steps.speech_regions import ShardPlan, make_speech_regions_step
 from pipelines.steps.track_audio import write_flac
 from pipelines.steps.transcribe import make_transcribe_step
-from pipelines.transcript import TranscriptConfig, reduce_shards, shard_rows, track_row
+from pipelines.transcript import (
+    TranscriptConfig,
+    reduce_shards,
+    rows_in_track_language,
+    shard_rows,
+    track_row,
+)
 from storage.objects import FolderStore
 
 
@@ -37,6 +43,7 @@ def transcribe_in_a_loop(
     )
     embed = make_speaker_embeddings_step(workspace, models, config.windows)
     done = [embed(transcribe(row)) for row in rows]
+    done = [embed(transcribe(row)) for row in rows_in_track_language(done, workspace)]
     return reduce_shards(done, track, workspace, config, round(track.duration_seconds * 1000))
 
 
