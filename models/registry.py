@@ -223,6 +223,8 @@ _CTRANSLATE2_WHISPER = RegistryEntry(
     checkpoints={"model": CTRANSLATE2_WHISPER_SMALL},
     dtype="int8",
     max_batch=4,
+    # Four chunks of 30 s at once, above 71 MB of an empty process; random weights of its size.
+    memory_bytes=1_800_000_000,
     languages="99 languages",
 )
 

@@ -128,9 +128,8 @@ def test_a_hub_that_cannot_be_reached_is_said_in_a_sentence(tmp_path: Path) -> N
     gone = vas(*pull, hub=empty, home=tmp_path / "hub")
     for answer in (unknown, gone):
         assert answer.returncode == 1
-        assert "Systran/faster-whisper-small could not be fetched" in " ".join(
-            answer.stderr.split()
-        )
+        said = " ".join(answer.stderr.split())
+        assert "Systran/faster-whisper-small could not be fetched" in said
         assert "Traceback" not in answer.stderr
 
 

@@ -25,7 +25,7 @@ from models.backends.transformers.hardware import pick_hardware
 from models.backends.transformers.whisper import WhisperTranscriber
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, Samples, Transcriber, Word
 from models.weights import WHISPER_BASE, read_weights
-from tests.models.tiny_models import save_tiny_ctranslate2_whisper, save_tiny_whisper
+from tests.models.tiny_models import TINY_CTRANSLATE2, save_tiny_ctranslate2_whisper, save_whisper
 from tests.models.whisper_conversion import convert_whisper, read_variables, state_of
 from tests.places import PROJECT
 
@@ -77,8 +77,8 @@ def error_rate(truth: str, words: Sequence[Word]) -> float:
 
 def differences_ms(one: Sequence[Word], other: Sequence[Word]) -> list[float]:
     """Between starts and between ends of the words that both have."""
-    first, second = ([plain(word.text) for word in words] for words in (one, other))
-    blocks = SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks()
+    texts, others = ([plain(word.text) for word in words] for words in (one, other))
+    blocks = SequenceMatcher(a=texts, b=others, autojunk=False).get_matching_blocks()
     pairs = [(one[b.a + n], other[b.b + n]) for b in blocks for n in range(b.size)]
     starts = [abs(a.start_seconds - b.start_seconds) * 1000 for a, b in pairs]
     return starts + [abs(a.end_seconds - b.end_seconds) * 1000 for a, b in pairs]
@@ -116,7 +116,7 @@ def test_recorded_speech_too(backends: Backends, name: str) -> None:
 
 
 def test_the_conversion_is_the_way_back_from_ctranslate2s_own(tmp_path: Path) -> None:
-    there = save_tiny_whisper(tmp_path / "transformers")
+    there = save_whisper(tmp_path / "transformers", TINY_CTRANSLATE2)
     back = save_tiny_ctranslate2_whisper(tmp_path / "ctranslate2") / "model.bin"
     expected = WhisperForConditionalGeneration.from_pretrained(there).state_dict()
     found = state_of(read_variables(back.read_bytes()))

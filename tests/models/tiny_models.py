@@ -123,10 +123,14 @@ def save_whisper(
     return folder
 
 
+TINY_CTRANSLATE2 = TINY_WHISPER | {"max_target_positions": 448}
+"""CTranslate2 takes it for granted that a Whisper has 448 positions, as all published ones do."""
+
+
 def save_tiny_ctranslate2_whisper(folder: Path) -> Path:
     """The tiny Whisper as CTranslate2's own converter writes it."""
     with tempfile.TemporaryDirectory() as source:
-        save_tiny_whisper(Path(source))
+        save_whisper(Path(source), TINY_CTRANSLATE2)
         converter = TransformersConverter(source, copy_files=["tokenizer.json"])
         converter.convert(str(folder), force=True)
     return folder
