@@ -52,7 +52,7 @@ def test_what_was_under_way_goes_on_after_a_stop_in_order_and_after_a_hard_kill(
         # Handed back, not lost: a stop in order is none of the three lives of a job.
         assert leases(service, busy) <= {0, 1}
         rest_of_an_upload(service, upload, clip)
-        for job_id in (*busy, waiting):
+        for job_id in (waiting, *busy):
             assert service.ended(job_id)["state"] == "completed"
             # Nothing disturbed the analysis of the one that waited for its upload.
             assert service.results(job_id) == service.results(waiting)
