@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sized
 from itertools import pairwise
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -144,6 +145,19 @@ def test_classifiers_score_the_same_labels_for_every_still(models: LocalModels) 
     assert all(0 <= value <= 1 for each in scores for value in each.values())
 
 
+def test_lines_of_text_lie_in_the_picture_top_to_bottom(models: LocalModels) -> None:
+    still = np.full((360, 640, 3), 30, np.uint8)
+    for row, text in ((120, "HARBOUR"), (240, "STREET")):
+        cv2.putText(still, text, (120, row), cv2.FONT_HERSHEY_SIMPLEX, 2.0, (240, 240, 240), 4)
+    nothing, lines = models.text_reader().read([picture(1), still])
+    assert nothing == ()
+    assert [line.text for line in lines] == ["HARBOUR", "STREET"]
+    assert lines[0].box.top < lines[1].box.top
+    for line in lines:
+        assert 0.9 <= line.confidence <= 1
+        assert 0 <= line.box.left < line.box.left + line.box.width <= 1
+
+
 @pytest.mark.parametrize("task", [*Task])
 def test_no_inputs_give_no_outputs(models: LocalModels, task: Task) -> None:
     if task not in REGISTRY[models.profile] or task is Task.DETECT:
@@ -153,5 +167,6 @@ def test_no_inputs_give_no_outputs(models: LocalModels, task: Task) -> None:
         Task.EMBED: lambda: models.speaker_embedder().embed([]),
         Task.DESCRIBE: lambda: models.scene_describer().describe([]),
         Task.CLASSIFY: lambda: models.content_classifier().classify([]),
+        Task.READ: lambda: models.text_reader().read([]),
     }
     assert len(calls[task]()) == 0
