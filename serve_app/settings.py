@@ -170,7 +170,9 @@ class Settings(BaseSettings):
         8, ge=0, le=24, description="Bits of 64 that a still may differ by and still be blocked."
     )
     blocked_labels: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
-        {}, description="Labels of the content classifier, and the score from which each blocks."
+        {},
+        description="Labels of the content classifier, and the score from which each blocks. All "
+        'profiles have `nsfw` and `normal`; {"nsfw": 0.8} blocks what is very probably nudity.',
     )
     model_profile: Literal["auto", "packaged", "cpu", "cpu-transformers", "gpu"] = Field(
         "auto",
