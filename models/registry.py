@@ -20,6 +20,7 @@ from models.weights import (
     TRANSNETV2,
     WHISPER_BASE,
     PackagedWeights,
+    read_weights,
 )
 
 
@@ -279,6 +280,13 @@ def weights_of(profile: str) -> list[PackagedWeights]:
     """
     found = [weights for entry in REGISTRY[profile].values() for weights in entry.weights.values()]
     return list(dict.fromkeys([*found, *([] if profile == "packaged" else [TRANSNETV2])]))
+
+
+def check_weights(profile: str, models_dir: Path | None) -> None:
+    """Raise WeightsError where packaged weights that a task needs are missing or altered."""
+    for entry in REGISTRY[profile].values():
+        for weights in entry.weights.values():
+            read_weights(weights, models_dir)
 
 
 SPEECH_TASKS = (Task.TRANSCRIBE, Task.DETECT, Task.EMBED)

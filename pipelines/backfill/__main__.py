@@ -30,16 +30,18 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from models.factories import BoundaryWeights, boundaries_opener
+from models.factories import BoundaryWeights, boundaries_opener, open_boundaries
 from models.provider import LocalModels
 from models.registry import (
     REGISTRY,
     VISION_TASKS,
+    check_weights,
     choose_profile,
     digest_of,
     missing_checkpoints,
     profile_named,
 )
+from models.weights import WeightsError
 from pipelines.backfill.driver import Pacing, RunStoppedError, run_items
 from pipelines.backfill.fetch import SourceRules
 from pipelines.backfill.items import ItemWork
@@ -72,7 +74,7 @@ from storage.objects import ObjectStoreUnavailableError
 ALL_DONE, WITH_ERRORS, NOT_BEGUN, NOT_FINISHED = 0, 1, 2, 3
 
 GIB = 1024**3
-CANNOT_BEGIN = (ManifestError, OutputError, PlaceError, BlocklistError)
+CANNOT_BEGIN = (ManifestError, OutputError, PlaceError, BlocklistError, WeightsError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -200,6 +202,9 @@ def _profile(options: argparse.Namespace) -> str:
         if missing:
             names = ", ".join(checkpoint.repository for checkpoint in missing)
             raise OutputError(f"{options.models_dir} lacks weights of {choice.profile}: {names}.")
+    check_weights(choice.profile, options.models_dir)
+    if options.boundary_weights is not None:
+        open_boundaries(options.boundary_weights, options.models_dir)
     return choice.profile
 
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import subprocess
+from pathlib import Path
 
 import psutil
 
-from models.registry import REGISTRY, Choice, choose_profile, missing_checkpoints
-from models.weights import TRANSNETV2, PackagedWeights, WeightsError, read_weights
+from models.registry import (
+    REGISTRY,
+    Choice,
+    check_weights,
+    choose_profile,
+    missing_checkpoints,
+)
+from models.weights import TRANSNETV2, WeightsError, read_weights
 from serve_app.settings import GIB, Settings
 
 _DRIVER_SECONDS = 20.0
@@ -39,14 +46,16 @@ def with_models_chosen(settings: Settings) -> Settings:
 
 
 def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
-    for entry in REGISTRY[profile].values():
-        for weights in entry.weights.values():
-            _readable(weights, settings)
-    if settings.boundary_weights == "packaged":
-        _readable(TRANSNETV2, settings)
-    elif settings.boundary_weights is not None and not settings.boundary_weights.is_file():
-        raise ModelProfileError(f"VAS_BOUNDARY_WEIGHTS: {settings.boundary_weights} is no file.")
-    if settings.boundary_weights is not None and "torch" in lacking:
+    try:
+        check_weights(profile, settings.models_dir)
+        if settings.boundary_weights == "packaged":
+            read_weights(TRANSNETV2, settings.models_dir)
+    except WeightsError as error:
+        raise ModelProfileError(str(error)) from error
+    named = settings.boundary_weights
+    if isinstance(named, Path) and not named.is_file():
+        raise ModelProfileError(f"VAS_BOUNDARY_WEIGHTS: {named} is no file.")
+    if named is not None and "torch" in lacking:
         raise ModelProfileError("VAS_BOUNDARY_WEIGHTS needs torch: install extra `models`.")
     if profile == "packaged":
         return
@@ -61,13 +70,6 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
         raise ModelProfileError(
             f"{settings.models_dir} lacks {names}: `vas models pull --profile {profile}`."
         )
-
-
-def _readable(weights: PackagedWeights, settings: Settings) -> None:
-    try:
-        read_weights(weights, settings.models_dir)
-    except WeightsError as error:
-        raise ModelProfileError(str(error)) from error
 
 
 def require_machine(profile: str) -> None:

