@@ -90,6 +90,8 @@ class ModelReplica:
             del self._begun[call]
             seconds = time.perf_counter() - started
             self._busy_seconds += seconds
+        if all(isinstance(result, Exception) for result in results):
+            return list(results)  # no sign of health
         if self._observer is not None:
             self._observer.batch(len(items), seconds)
         self._batch_sizes[len(items)] = self._batch_sizes.get(len(items), 0) + 1

@@ -72,3 +72,6 @@ async def test_an_input_that_the_model_fails_on_fails_alone(
     first, failure, last = await replica._work([long, short, long])
     assert (first.shape, last.shape) == ((2,), (2,))
     assert isinstance(failure, ValueError)
+    answered_at = replica._answered_at
+    assert isinstance((await replica._work([short]))[0], ValueError)
+    assert replica._answered_at == answered_at, "a failure is no sign of health"
