@@ -58,8 +58,11 @@ class ModelReplica:
         METHODS[task](self._model, [PROBES[task]()])
 
     async def __call__(self, item: Any) -> Any:
-        """The model's answer to one input."""
-        return await self._gather(item)
+        """The model's answer to one input. Raises what the model raises for it."""
+        answer = await self._gather(item)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     @serve.batch(max_batch_size=1, batch_wait_timeout_s=0.0)  # type: ignore[untyped-decorator]
     async def _gather(self, items: list[Any]) -> list[Any]:
@@ -70,11 +73,13 @@ class ModelReplica:
         call = object()
         self._begun[call] = time.monotonic()
         try:
-            results = await asyncio.to_thread(METHODS[self._task], self._model, items)
+            results = await asyncio.to_thread(_answers, METHODS[self._task], self._model, items)
         finally:
             del self._begun[call]
             seconds = time.perf_counter() - started
             self._busy_seconds += seconds
+        if all(isinstance(result, Exception) for result in results):
+            return list(results)  # no sign of health
         if self._observer is not None:
             self._observer.batch(len(items), seconds)
         self._batch_sizes[len(items)] = self._batch_sizes.get(len(items), 0) + 1
@@ -102,3 +107,19 @@ class ModelReplica:
     async def batch_sizes(self) -> dict[int, int]:
         """How many batches of each size this replica's model has worked on."""
         return self._batch_sizes
+
+
+def _answers(
+    method: Callable[[Any, Sequence[Any]], Sequence[Any]], model: Any, items: Sequence[Any]
+) -> Sequence[Any]:
+    """An answer for each input, or the exception that the model raises for it.
+
+    A batch holds inputs of many jobs: where it fails, its inputs are worked on one by one, so that
+    only the job fails whose input the model cannot take.
+    """
+    try:
+        return method(model, items)
+    except Exception as error:
+        if len(items) == 1:
+            return [error]
+        return [answer for item in items for answer in _answers(method, model, [item])]

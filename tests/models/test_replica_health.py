@@ -56,3 +56,22 @@ async def test_a_call_that_hangs_has_the_replica_replaced(
     model.free.set()
     await call
     await replica.check_health()
+
+
+async def test_an_input_that_the_model_fails_on_fails_alone(
+    model: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def embed(utterances: Sequence[Samples]) -> Any:
+        if any(len(samples) == 1 for samples in utterances):
+            raise ValueError("too short")
+        return np.zeros((len(utterances), 2), np.float32)
+
+    replica = ModelReplica("packaged", Task.EMBED)
+    monkeypatch.setattr(model, "embed", embed)
+    long, short = np.zeros(16_000, np.float32), np.zeros(1, np.float32)
+    first, failure, last = await replica._work([long, short, long])
+    assert (first.shape, last.shape) == ((2,), (2,))
+    assert isinstance(failure, ValueError)
+    answered_at = replica._answered_at
+    assert isinstance((await replica._work([short]))[0], ValueError)
+    assert replica._answered_at == answered_at, "a failure is no sign of health"

@@ -86,12 +86,12 @@ def test_thresholds_are_tuned_on_programmes_with_known_cuts(
 def test_transcription_backends_stand_side_by_side(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Whisper is one of tiny random weights here: it is heard, and says nothing sensible."""
+    """The neural profile has tiny random weights here: it runs, its words mean nothing."""
     monkeypatch.setenv("VAS_MODELS_DIR", str(fill_models_folder(tmp_path, "cpu")))
     monkeypatch.setenv("VAS_NOTEBOOK_NOISE_DB", "")
     notebook = executed("03_transcription_models")
     said = printed(notebook)
-    assert "backends: embedded, engine alone, whisper" in said
-    rates = [float(rate) for rate in re.findall(r"two_voices.flac +embedded +\d+ +([\d.]+)", said)]
+    assert "backends: packaged, plain, neural" in said
+    rates = [float(rate) for rate in re.findall(r"two_voices.flac +packaged +\d+ +([\d.]+)", said)]
     assert rates[0] < 0.1
     assert len(pictures(notebook)) == 3

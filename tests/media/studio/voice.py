@@ -1,8 +1,8 @@
 """Spoken sentences by Flite (through the ``ffmpeg`` program), laid on a sound track.
 
 Flite's CMU Arctic voices are free to use and redistribute (CMU's BSD-like licence).
-They were chosen over espeak-ng by measuring: pocketsphinx's bundled model recognises
-them nearly word for word, espeak-ng's hardly at all.
+They were chosen over espeak-ng by measuring: speech recognition gets them nearly word for word,
+espeak-ng's hardly at all.
 """
 
 from __future__ import annotations
