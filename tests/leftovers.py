@@ -8,6 +8,7 @@ its usual place pytest does so at each start, and takes databases from under ser
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import secrets
@@ -43,9 +44,11 @@ class Leftovers:
         self._config = config
         self._usual = tempfile.gettempdir()
         self._has_failed = True
-        place = _place(self._usual)
+        place = short_place(self._usual)
         _remove_kept(place)
         self.folder = _new_folder(place)
+        # What is imported later may write its lock once more when the interpreter ends.
+        atexit.register(self._remove)
         os.environ["TMPDIR"] = tempfile.tempdir = str(self.folder)
         if config.option.basetemp is None:
             config.option.basetemp = str(self.folder / OF_PYTEST)
@@ -64,14 +67,16 @@ class Leftovers:
     def pytest_unconfigure(self) -> None:
         """The folder goes, but for what failed tests left in theirs."""
         tempfile.tempdir = os.environ["TMPDIR"] = self._usual
-        keeps = self._has_failed and (self.folder / OF_PYTEST).is_dir()
-        for path in self.folder.iterdir():
-            if not (keeps and path.name == OF_PYTEST):
-                shutil.rmtree(path, ignore_errors=True)
-        if keeps:
-            (self.folder / KEPT).touch()
-        else:
+        self._remove()
+
+    def _remove(self) -> None:
+        kept = self.folder / OF_PYTEST
+        if not (self._has_failed and kept.is_dir()):
             shutil.rmtree(self.folder, ignore_errors=True)
+            return
+        for path in set(self.folder.iterdir()) - {kept}:
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+        (self.folder / KEPT).touch()
 
     def left(self) -> list[str]:
         """Sentences on what is left; processes among it are ended."""
@@ -122,7 +127,7 @@ class Leftovers:
         reporter.stats.setdefault("error", []).append(report)
 
 
-def _place(usual: str) -> str:
+def short_place(usual: str) -> str:
     """The usual place of temporary files where its path is short enough."""
     return usual if len(usual) <= LONGEST_PATH - 4 else "/tmp"  # noqa: S108
 

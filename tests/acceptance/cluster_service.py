@@ -22,6 +22,7 @@ from serve_app.settings import Settings
 from storage.objects.s3 import S3Store
 from tests.acceptance.ray_nodes import PROGRAMS, START_SECONDS, RayNode, ray_node
 from tests.acceptance.service import Service, wait_until
+from tests.leftovers import short_place
 from tests.places import PROJECT
 from tests.storage.s3_server import fresh_store, s3_process
 from tests.storage.tcp_postgres import tcp_postgres
@@ -99,7 +100,7 @@ def head_node(
     """
     with contextlib.ExitStack() as stack:
         # Sockets of Ray and HAProxy lie below it, and their paths must be short.
-        folder = Path(tempfile.mkdtemp(prefix="vas-", dir="/tmp"))
+        folder = Path(tempfile.mkdtemp(prefix="vas-", dir=short_place(tempfile.gettempdir())))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         database_url = stack.enter_context(tcp_postgres(folder / "postgres"))
         store = fresh_store(store_endpoint or stack.enter_context(s3_process()))

@@ -155,7 +155,7 @@ def everything(folder: Path) -> list[DamagedFile]:
 @pytest.fixture(scope="module")
 def temporary() -> Iterator[Path]:
     """Where the service is told to put its temporary files. Sockets need short paths."""
-    folder = Path(tempfile.mkdtemp(prefix="vas-damaged-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="vas-damaged-"))
     yield folder
     shutil.rmtree(folder)
 
