@@ -152,7 +152,7 @@ def _neural(device: str) -> dict[Task, RegistryEntry]:
             f"{_OPENING}vision_language_describer",
             checkpoints={"model": DESCRIBER_4B if on_gpu else DESCRIBER_2B},
             device=device,
-            gpus=0.4 if on_gpu else 0.0,
+            gpus=0.35 if on_gpu else 0.0,
             max_batch=8 if on_gpu else 1,
             batch_wait_seconds=0.1 if on_gpu else 0.0,
             languages="English",

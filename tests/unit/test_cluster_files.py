@@ -148,7 +148,8 @@ def test_the_service_itself_stays_on_the_head_and_models_take_gpus() -> None:
         "Transcriber": 0.4,
         "SpeechDetector": 0.05,
         "SpeakerEmbedder": 0.05,
-        "SceneDescriber": 0.45,
+        "SceneDescriber": 0.35,
+        "ObjectDetector": 0.05,
     }
     assert all(each["num_cpus"] == 0 for each in asked.values())
 
