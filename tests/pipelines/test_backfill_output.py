@@ -163,7 +163,7 @@ def test_a_folder_is_locked(tmp_path: Path) -> None:
 def test_an_output_holds_results_of_one_kind(place: Place) -> None:
     first = begin_output(place, SETTINGS)
     assert begin_output(place, SETTINGS).id == first.id
-    with pytest.raises(OutputError, match="begun with profile 'embedded', not 'gpu'"):
+    with pytest.raises(OutputError, match="begun with profile 'packaged', not 'gpu'"):
         begin_output(place, {"profile": "gpu"})
 
 
