@@ -191,7 +191,6 @@ PACKAGED: dict[Task, RegistryEntry] = {
         f"{_PACKAGED}transcriber:open_transcriber",
         weights={"model": WHISPER_BASE},
         dtype="int8",
-        max_batch=4,
         # Four chunks of 30 s at once, above 71 MB of an empty process.
         memory_bytes=1_300_000_000,
         languages="99 languages",
