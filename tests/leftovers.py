@@ -33,6 +33,8 @@ PATIENCE_SECONDS = 20.0
 """Ray's processes end some seconds after the one that they were started for."""
 SHARED = {".lockfile", "ray", "torchinductor_root"}
 """What libraries keep in the temporary folder for the processes that come after."""
+OF_MULTIPROCESSING = "pymp-"
+"""Folders of sockets that Python removes when a process ends, which xdist's workers do abruptly."""
 _HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 """Children of this very process that end with it."""
 
@@ -91,7 +93,7 @@ class Leftovers:
         return sentences + [
             f"in the temporary folder: {path.relative_to(self.folder)}"
             for name in sorted(path.name for path in self.folder.iterdir())
-            if name not in {*SHARED, OF_PYTEST}
+            if name not in {*SHARED, OF_PYTEST} and not name.startswith(OF_MULTIPROCESSING)
             for path in (self.folder / name, *sorted((self.folder / name).glob("*")))
         ]
 
