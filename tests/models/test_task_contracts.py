@@ -27,10 +27,12 @@ from models.contracts import (
 )
 from models.provider import LocalModels
 from models.registry import REGISTRY, Task
+from models.warm_up import METHODS
 from tests.models.tiny_folder import fill_models_folder
 
 NEURAL = "cpu"
-PROFILES = ("packaged", NEURAL)
+OTHER_NEURAL = "cpu-transformers"
+PROFILES = ("packaged", NEURAL, OTHER_NEURAL)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,7 +45,9 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fill_models_folder(tmp_path_factory.mktemp("models"), NEURAL)
+    models_dir = tmp_path_factory.mktemp("models")
+    fill_models_folder(models_dir, NEURAL)
+    return fill_models_folder(models_dir, OTHER_NEURAL)
 
 
 @pytest.fixture(params=PROFILES)
@@ -158,6 +162,29 @@ def test_lines_of_text_lie_in_the_picture_top_to_bottom(models: LocalModels) -> 
         assert 0 <= line.box.left < line.box.left + line.box.width <= 1
 
 
+def test_things_that_are_found_have_labels_and_lie_inside_the_picture(models: LocalModels) -> None:
+    detector = models.object_detector()
+    assert (detector is None) == (Task.FIND not in REGISTRY[models.profile])
+    if detector is None:
+        return
+    stills = [picture(seed) for seed in range(5)]
+    found = detector.find(stills)
+    assert len(found) == 5
+    assert any(found), "the tiny model finds something"
+    for things in found:
+        confidences = [thing.confidence for thing in things]
+        assert confidences == sorted(confidences, reverse=True)
+        for thing in things:
+            assert thing.label in {"person", "dog", "car"}
+            assert 0.5 <= thing.confidence <= 1
+            assert 0 <= thing.box.left <= thing.box.left + thing.box.width <= 1 + 1e-6
+            assert 0 <= thing.box.top <= thing.box.top + thing.box.height <= 1 + 1e-6
+    alone = [detector.find([still])[0] for still in stills]
+    assert [[thing.label for thing in one] for one in alone] == [
+        [thing.label for thing in one] for one in found
+    ]
+
+
 @pytest.mark.parametrize("task", [*Task])
 def test_no_inputs_give_no_outputs(models: LocalModels, task: Task) -> None:
     if task not in REGISTRY[models.profile] or task is Task.DETECT:
@@ -168,5 +195,6 @@ def test_no_inputs_give_no_outputs(models: LocalModels, task: Task) -> None:
         Task.DESCRIBE: lambda: models.scene_describer().describe([]),
         Task.CLASSIFY: lambda: models.content_classifier().classify([]),
         Task.READ: lambda: models.text_reader().read([]),
+        Task.FIND: lambda: METHODS[Task.FIND](models.object_detector(), []),
     }
     assert len(calls[task]()) == 0
