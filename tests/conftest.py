@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
+import models  # noqa: F401  (before any test imports onnxruntime: its telemetry is off then)
 from storage.database import Database
 from tests.databases import fresh_database, server_with_template
 from tests.examples import EVERY_EXAMPLE, FEWER_EXAMPLES
