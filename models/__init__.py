@@ -2,5 +2,5 @@
 
 import os
 
-# onnxruntime reports its use to its maker unless it is told not to before it is first imported.
+# onnxruntime sends usage telemetry unless this is set before its first import.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"

@@ -16,7 +16,7 @@ from models.provider import DEPLOYMENT_NAMES
 from models.registry import Task
 
 APP_NAME = "lost-replicas"
-PAUSES = 1
+PAUSES = 2
 """Fewer than in the service: each replica takes seconds to start."""
 
 
