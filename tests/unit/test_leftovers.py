@@ -52,7 +52,8 @@ def run(folder: Path, test: str, *options: str) -> subprocess.CompletedProcess[s
     """One run of pytest over ``test``, with the check."""
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_it.py").write_text(test)
-    environment = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
+    # With CI set, pytest prints what failed a second time, in its summary.
+    environment = {k: v for k, v in os.environ.items() if "PYTEST" not in k and k != "CI"}
     environment |= {"PYTHONPATH": str(PROJECT), "TMPDIR": str(folder)}
     command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(folder)]
     command += ["-p", "no:cacheprovider", "--basetemp", str(folder / "base"), *options]
