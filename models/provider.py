@@ -54,7 +54,7 @@ DEPLOYMENT_NAMES = {
 }
 
 
-class ModelSource(Protocol):
+class ModelProvider(Protocol):
     """Hands out one model a task. Picklable; models are opened where they are used."""
 
     def transcriber(self) -> Transcriber: ...

@@ -48,7 +48,7 @@ class RegistryEntry:
     """``package.module:callable``; called without arguments, or, where there are checkpoints or
     packaged weights, with this entry and the models folder."""
     in_task: bool = False
-    calls_at_once: int = 1
+    concurrent_calls: int = 1
     """How many calls a replica works on at the same time."""
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     """Role -> weights from a hub."""

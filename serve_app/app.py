@@ -14,7 +14,7 @@ from serve_app.api.envelope import RequestIdMiddleware, install_error_handlers
 from serve_app.api.health import ReadinessProbe
 from serve_app.api.health import router as observing_routes
 from serve_app.api.methods import install_methods
-from serve_app.context import World
+from serve_app.context import AppContext
 from serve_app.credits.routes import router as credit_routes
 from serve_app.discovery.pages import router as page_routes
 from serve_app.discovery.routes import router as discovery_routes
@@ -52,16 +52,16 @@ ROUTERS = (
 )
 
 
-def build_api(world: World) -> FastAPI:
-    """The API over ``world``; closes the world's database when it shuts down."""
-    gate = UploadGate(world.settings.max_concurrent_uploads, world.meters)
+def build_api(context: AppContext) -> FastAPI:
+    """The API over ``context``; closes the context's database when it shuts down."""
+    gate = UploadGate(context.settings.max_concurrent_uploads, context.metrics)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         reporting = asyncio.create_task(gate.report_for_ever())
         yield
         reporting.cancel()
-        await world.database.close()
+        await context.database.close()
 
     app = FastAPI(
         title="Video Analysis Service",
@@ -73,12 +73,12 @@ def build_api(world: World) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.world = world
+    app.state.context = context
     # Loaded here, not by the first notification: the library takes a while.
-    app.state.payment_provider = find_provider(world.settings)
+    app.state.payment_provider = find_provider(context.settings)
     app.state.upload_gate = gate
-    app.state.readiness = ReadinessProbe(world)
-    app.add_middleware(RequestIdMiddleware, meters=world.meters)
+    app.state.readiness = ReadinessProbe(context)
+    app.add_middleware(RequestIdMiddleware, metrics=context.metrics)
     install_error_handlers(app)
     install_methods(app, ROUTERS)
     for router in ROUTERS:
@@ -96,7 +96,7 @@ def _add_open_routes(app: FastAPI) -> None:
     @app.get("/health", include_in_schema=False)
     async def health(request: Request) -> Response:
         """200 as soon as the API answers and reaches its database."""
-        world: World = request.app.state.world
-        async with world.database.transaction() as connection:
+        context: AppContext = request.app.state.context
+        async with context.database.transaction() as connection:
             await connection.exec_driver_sql("SELECT 1")
         return JSONResponse({"status": "ok"})

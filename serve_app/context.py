@@ -1,4 +1,4 @@
-"""What the service's parts are handed: settings, database, stores, meters. Built once a process."""
+"""What all parts receive: settings, database, stores, metrics. Built once a process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from models.registry import REGISTRY, Task
 from pipelines.vision.policy.blocklist import BlocklistError, read_blocklist
 from pipelines.vision.policy.contracts import ContentPolicy
 from serve_app.encryption import Sealer
-from serve_app.observability.metrics import SILENT, Meters
+from serve_app.observability.metrics import SILENT, Metrics
 from serve_app.pricing import PriceTable, load_prices
 from serve_app.settings import Settings
 from serve_app.signing import Signer
@@ -17,8 +17,8 @@ from storage.objects import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """Everything outside a function that it may touch."""
+class AppContext:
+    """What request handlers and background tasks may use beside their arguments."""
 
     settings: Settings
     database: Database
@@ -27,17 +27,17 @@ class World:
     sealer: Sealer
     prices: PriceTable
     content_policy: ContentPolicy
-    meters: Meters = field(default=SILENT)
+    metrics: Metrics = field(default=SILENT)
 
 
-def build_world(settings: Settings, meters: Meters = SILENT) -> World:
+def build_context(settings: Settings, metrics: Metrics = SILENT) -> AppContext:
     """Connect a process to what ``settings`` name; ValueError without database or secret key."""
     if settings.database_url is None:
         raise ValueError("VAS_DATABASE_URL is not set and no embedded server was started.")
     secret = settings.secret_key.get_secret_value().encode()
     if len(secret) < 32:
         raise ValueError("VAS_SECRET_KEY must have at least 32 characters.")
-    return World(
+    return AppContext(
         settings=settings,
         database=Database(
             settings.database_url,
@@ -49,7 +49,7 @@ def build_world(settings: Settings, meters: Meters = SILENT) -> World:
         sealer=Sealer(secret),
         prices=load_prices(settings.price_file),
         content_policy=load_content_policy(settings),
-        meters=meters,
+        metrics=metrics,
     )
 
 

@@ -220,7 +220,7 @@ def _pacing(options: argparse.Namespace, profile: str) -> Pacing:
     if gpus is None:
         gpus = sum(entry.gpus for entry in REGISTRY[profile].values())
     return Pacing(
-        at_once=options.at_once,
+        concurrency=options.concurrency,
         cpus_an_item=options.cpus_an_item,
         gpus_an_item=round(gpus, 3),
         part_items=options.part_items,
@@ -338,7 +338,12 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         default=os.environ.get("RAY_ADDRESS"),
         help="of a Ray cluster; default: RAY_ADDRESS, else a Ray of this machine's own",
     )
-    add("--at-once", type=int, help="most items under way; default: what CPUs and GPUs carry")
+    add(
+        "--concurrency",
+        "--at-once",
+        type=int,
+        help="most items under way; default: what CPUs and GPUs carry",
+    )
     add("--cpus-an-item", type=_positive, default=1.0, help="default: 1")
     add("--gpus-an-item", type=float, help="default: what the profile's models take")
     add("--part-items", type=int, default=50, help="items of a part, at most; default: 50")

@@ -35,7 +35,7 @@ class RunStoppedError(Exception):
 class Pacing:
     """How many items at once, and when parts and lines of progress are written."""
 
-    at_once: int | None = None
+    concurrency: int | None = None
     """Most items under way; None for as many as the cluster's CPUs and GPUs carry."""
     cpus_an_item: float = 1.0
     gpus_an_item: float = 0.0
@@ -141,7 +141,7 @@ def _dataset(items: Sequence[Item], work: ItemWork, pacing: Pacing) -> Dataset:
     rows = [{"item": json.dumps(to_json(item))} for item in items]
     dataset = rows_dataset(rows)
     if pacing.gpus_an_item > 0:
-        most = pacing.at_once or _most_on_gpus(pacing)
+        most = pacing.concurrency or _most_on_gpus(pacing)
         return dataset.map(
             _KeptWorker,
             fn_constructor_args=(work,),
@@ -151,7 +151,7 @@ def _dataset(items: Sequence[Item], work: ItemWork, pacing: Pacing) -> Dataset:
         )
     return dataset.map(
         work,
-        compute=TaskPoolStrategy(size=pacing.at_once),
+        compute=TaskPoolStrategy(size=pacing.concurrency),
         num_cpus=pacing.cpus_an_item,
     )
 

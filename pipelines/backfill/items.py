@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from models.provider import ModelSource
+from models.provider import ModelProvider
 from models.registry import SPEECH_TASKS, digest_of
 from pipelines.backfill.fetch import SourceRules, bring
 from pipelines.backfill.outcome import (
@@ -66,7 +66,7 @@ class ItemWork:
     """What every task is given. Picklable; called with a row ``{"item": JSON}``."""
 
     out: Place
-    models: ModelSource
+    models: ModelProvider
     profile: str
     run: str
     """Names this run of the backfill."""
@@ -78,7 +78,7 @@ class ItemWork:
         """1:1. Says how the item went once its outcome is stored, or ``failure``: why it is not."""
         item = from_json(Item, json.loads(row["item"]))
         try:
-            outcome = _patiently(lambda: self.carry_out(item))
+            outcome = _retry_on_outage(lambda: self.carry_out(item))
         except ObjectStoreUnavailableError as error:
             return {"failure": str(error)}
         return {
@@ -130,7 +130,7 @@ def outcome_of(store: ObjectStore, folder: str) -> ItemOutcome:
     return from_json(ItemOutcome, json.loads(store.read_bytes(f"{folder}/{OUTCOME_NAME}")))
 
 
-def _patiently(call: Callable[[], Result]) -> Result:
+def _retry_on_outage(call: Callable[[], Result]) -> Result:
     for pause_seconds in STORE_PAUSES_SECONDS:
         try:
             return call()

@@ -148,7 +148,7 @@ def collected(
     rows_expected: int,
     progress_from: float = 0.0,
     progress_to: float = 1.0,
-    at_once: int = 1,
+    concurrency: int = 1,
 ) -> list[Row]:
     """The rows of ``done`` as they come, with progress.
 
@@ -160,7 +160,7 @@ def collected(
     control.check()
     rows: list[Row] = []
     span = (progress_from, progress_to)
-    with paced(control.progress, rows_expected, *span, at_once=at_once) as progress:
+    with paced(control.progress, rows_expected, *span, concurrency=concurrency) as progress:
         for row in done:
             control.check()
             _raise_failure(row)
@@ -192,7 +192,7 @@ class Mapped:
     code: StageCode
     num_cpus: float = 1.0
     """Logical CPUs of its task, where it is one."""
-    at_once: int | None = None
+    concurrency: int | None = None
     """Most of its tasks at a time; None for as many as there are CPUs for."""
 
 

@@ -24,13 +24,13 @@ _TICK_SECONDS = 1.0
 class Pace:
     """How far ``total`` rows are, 0 to 1, by what ended and by the time since. Never falls.
 
-    ``at_once`` rows are under way: when one ends, the others are taken to be halfway, and all
+    ``concurrency`` rows are under way: when one ends, the others are taken to be halfway, and all
     of them may be credited before they end.
     """
 
     total: int
     started_seconds: float
-    at_once: int = 1
+    concurrency: int = 1
     done: int = 0
     _last_seconds: float = 0.0
     _highest: float = 0.0
@@ -45,12 +45,12 @@ class Pace:
         if self.done >= self.total:
             return 1.0
         elapsed = now_seconds - self.started_seconds
-        halfway = min(self.at_once - 1, self.total - self.done) / 2 if self.done else 0.0
+        halfway = min(self.concurrency - 1, self.total - self.done) / 2 if self.done else 0.0
         worked = self.done + halfway
         row_seconds = self._last_seconds / worked if self.done else _FIRST_ROW_SECONDS
         waited = halfway + (elapsed - self._last_seconds) / max(row_seconds, 1e-3)
         # Straight at first, then ever slower towards the bound: it moves however long a row takes.
-        bound = 0.98 * min(self.at_once + 1, self.total - self.done)
+        bound = 0.98 * min(self.concurrency + 1, self.total - self.done)
         ahead = bound * (1 - math.exp(-max(0.0, waited) / bound))
         self._highest = max(self._highest, (self.done + ahead) / self.total)
         return self._highest
@@ -84,10 +84,10 @@ class PacedProgress:
 
 @contextmanager
 def paced(
-    report: Report, total: int, low: float, high: float, *, at_once: int = 1
+    report: Report, total: int, low: float, high: float, *, concurrency: int = 1
 ) -> Iterator[PacedProgress]:
     """Progress from ``low`` to ``high`` over ``total`` rows, reported every second meanwhile."""
-    progress = PacedProgress(report, Pace(total, time.monotonic(), at_once), low, high)
+    progress = PacedProgress(report, Pace(total, time.monotonic(), concurrency), low, high)
     ended = threading.Event()
 
     def tick() -> None:

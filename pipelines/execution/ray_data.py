@@ -54,7 +54,7 @@ def map_on_ray(
     dataset = rows_dataset(rows)
     for each in steps:
         step = guarded(each.step, name=each.name, code=each.code)
-        compute = TaskPoolStrategy(size=each.at_once)
+        compute = TaskPoolStrategy(size=each.concurrency)
         dataset = dataset.map(step, compute=compute, num_cpus=each.num_cpus)
     return run_chain(
         dataset,
@@ -62,16 +62,16 @@ def map_on_ray(
         rows_expected=len(rows),
         progress_from=progress_from,
         progress_to=progress_to,
-        at_once=_at_once(steps),
+        concurrency=_concurrency(steps),
     )
 
 
-def _at_once(steps: Sequence[Mapped]) -> int:
+def _concurrency(steps: Sequence[Mapped]) -> int:
     """About how many rows will be under way at a time, if nothing else is."""
     import ray
 
     cpus = float(ray.cluster_resources().get("CPU", 1.0))
-    return max(1, min(each.at_once or int(cpus / each.num_cpus) for each in steps))
+    return max(1, min(each.concurrency or int(cpus / each.num_cpus) for each in steps))
 
 
 def rows_dataset(rows: Sequence[Row]) -> Dataset:
@@ -94,11 +94,11 @@ def run_chain(
     rows_expected: int,
     progress_from: float = 0.0,
     progress_to: float = 1.0,
-    at_once: int = 1,
+    concurrency: int = 1,
 ) -> list[Row]:
     """Run ``dataset`` and return its rows in order of completion.
 
-    About ``at_once`` rows are under way at a time: between their ends, progress follows from it.
+    Between the ends of rows, progress follows from ``concurrency``: about so many are under way.
     ``control`` is asked while no row comes, too: tasks that cannot begin, or never end, are then
     ended. Raises StageStoppedError if a step met the stop marker or ``control`` says
     so, StageError with the failed step's code, StageError with
@@ -113,7 +113,7 @@ def run_chain(
                 rows_expected=rows_expected,
                 progress_from=progress_from,
                 progress_to=progress_to,
-                at_once=at_once,
+                concurrency=concurrency,
             )
         except StageStoppedError:
             _let_end(rows)

@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from models.provider import ModelSource
+from models.provider import ModelProvider
 from pipelines.execution.chain import Control, Mapped, Mapper, Row, Workspace
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.speech.chunks import ChunkLimits
@@ -70,7 +70,7 @@ class TranscriptConfig:
     """Logical CPUs of the task that cuts the track."""
     transcribe_cpus: float = 0.25
     """Of a task that transcribes: it mostly waits for a model in another process."""
-    transcribe_at_once: int | None = None
+    transcribe_concurrency: int | None = None
     """Most tasks that transcribe at a time. More than the models can take only wait, and hold
     processors that pictures could be read on meanwhile."""
 
@@ -79,7 +79,7 @@ def transcribe_track(
     track: AudioTrack,
     *,
     workspace: Workspace,
-    models: ModelSource,
+    models: ModelProvider,
     control: Control,
     config: TranscriptConfig,
     media_duration_ms: int,
@@ -105,7 +105,7 @@ def transcribe_track(
 def _find_or_make_plan(
     track: AudioTrack,
     workspace: Workspace,
-    models: ModelSource,
+    models: ModelProvider,
     control: Control,
     config: TranscriptConfig,
     mapper: Mapper,
@@ -134,7 +134,7 @@ def track_row(track: AudioTrack, workspace: Workspace, config: TranscriptConfig)
 def _transcribe_shards(
     rows: list[Row],
     workspace: Workspace,
-    models: ModelSource,
+    models: ModelProvider,
     control: Control,
     config: TranscriptConfig,
     mapper: Mapper,
@@ -147,10 +147,10 @@ def _transcribe_shards(
     )
     embed = make_speaker_embeddings_step(workspace, models, config.windows)
     code, cpus = StageCode.TRANSCRIPT_FAILED, config.transcribe_cpus
-    at_once = config.transcribe_at_once
+    concurrency = config.transcribe_concurrency
     steps = [
-        Mapped(transcribe, "Transcription", code, cpus, at_once),
-        Mapped(embed, "Voice embedding", code, cpus, at_once),
+        Mapped(transcribe, "Transcription", code, cpus, concurrency),
+        Mapped(embed, "Voice embedding", code, cpus, concurrency),
     ]
     mapper(rows, steps, control, progress_from=_REGIONS_SHARE)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from models.contracts import SAMPLE_RATE_HZ
-from models.provider import ModelSource
+from models.provider import ModelProvider
 from pipelines.execution.chain import Row, Step, Workspace
 from pipelines.media.audio import (
     FRAME_SAMPLES,
@@ -71,7 +71,7 @@ class Sharding:
 
 
 def make_speech_regions_step(
-    workspace: Workspace, models: ModelSource, limits: ChunkLimits, sharding: Sharding
+    workspace: Workspace, models: ModelProvider, limits: ChunkLimits, sharding: Sharding
 ) -> Step:
     """1:1. ``{track_key, seconds, folder, plan_key}`` to itself; writes the plan and the shards.
 
@@ -102,7 +102,7 @@ def _check_length(found_seconds: float, expected_seconds: float) -> None:
 
 
 def scan_track(
-    path: Path, models: ModelSource, check: Callable[[], None]
+    path: Path, models: ModelProvider, check: Callable[[], None]
 ) -> tuple[list[tuple[float, float]], Levels]:
     """Regions of speech in seconds and the level of every frame of a whole file."""
     detector = models.speech_detector()

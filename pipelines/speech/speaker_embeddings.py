@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.contracts import SAMPLE_RATE_HZ, Samples, SpeakerEmbedder
-from models.provider import ModelSource
+from models.provider import ModelProvider
 from pipelines.execution.chain import Row, Step, Workspace
 from pipelines.speech.chunks import Chunk
 from pipelines.speech.speakers import Vectors, VoiceWindow, WindowLimits, voice_windows
@@ -42,7 +42,7 @@ class ShardVoices:
 
 
 def make_speaker_embeddings_step(
-    workspace: Workspace, models: ModelSource, limits: WindowLimits
+    workspace: Workspace, models: ModelProvider, limits: WindowLimits
 ) -> Step:
     """1:1. ``{audio_key, chunks, words_key, voices_key}`` to itself; writes ShardVoices."""
 

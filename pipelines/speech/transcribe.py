@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from models.contracts import AudioChunk, ChunkTranscript, Samples, Word
-from models.provider import ModelSource
+from models.provider import ModelProvider
 from pipelines.execution.chain import Row, Step, Workspace
 from pipelines.media.audio import FRAME_SAMPLES, LEVEL_FRAME_SECONDS, SampleReader, read_blocks
 from pipelines.speech.chunks import Chunk
@@ -32,7 +32,7 @@ class ChunkWords:
 
 def make_transcribe_step(
     workspace: Workspace,
-    models: ModelSource,
+    models: ModelProvider,
     *,
     language: str | None,
     keyterms: tuple[str, ...],

@@ -20,7 +20,7 @@ from models.contracts import (
     SceneStills,
     TextLine,
 )
-from models.provider import ModelSource
+from models.provider import ModelProvider
 from pipelines.execution.chain import Row, Step, Workspace, derived_name
 from pipelines.types import Segment, StageCode, StageError, VideoSource
 from pipelines.vision.camera_motion import camera_motion
@@ -69,7 +69,7 @@ class SceneFindings:
 
 
 def make_describe_step(
-    video: VideoSource, workspace: Workspace, models: ModelSource, config: DescribeConfig
+    video: VideoSource, workspace: Workspace, models: ModelProvider, config: DescribeConfig
 ) -> Step:
     """1:1, a row of scene plans to a row naming the findings object of each."""
 
@@ -153,7 +153,7 @@ def _describe(
     fresh: Sequence[tuple[ScenePlan, str]],
     video: VideoSource,
     workspace: Workspace,
-    models: ModelSource,
+    models: ModelProvider,
     config: DescribeConfig,
 ) -> None:
     """Look at the scenes and store the findings of each under its key."""
@@ -234,7 +234,7 @@ def _scene(
     return SceneStills(pictures, (plan.end_ms - plan.start_ms) / 1000, motion)
 
 
-def _read(scene: SceneStills, models: ModelSource) -> SceneStills:
+def _read(scene: SceneStills, models: ModelProvider) -> SceneStills:
     """The scene with the writing of one still: the middle one, else one that may show some."""
     middle = len(scene.stills) // 2
     for still in (scene.stills[middle], *scene.stills[:middle], *scene.stills[middle + 1 :]):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from models.contracts import DetectedObject, ObjectDetector
-from models.provider import ModelSource
+from models.provider import ModelProvider
 from pipelines.execution.chain import Row, Step, Workspace, derived_name
 from pipelines.types import Segment, VideoSource
 from pipelines.vision.features import FEATURES_VERSION
@@ -48,7 +48,7 @@ def object_times(times_ms: Times, config: ObjectsConfig) -> list[int]:
 def make_objects_step(
     video: VideoSource,
     workspace: Workspace,
-    models: ModelSource,
+    models: ModelProvider,
     config: ObjectsConfig,
     models_digest: str,
 ) -> Step:
@@ -78,7 +78,7 @@ def make_objects_step(
     return run
 
 
-def _detector(models: ModelSource) -> ObjectDetector:
+def _detector(models: ModelProvider) -> ObjectDetector:
     detector = models.object_detector()
     if detector is None:
         raise ValueError("The profile has no detector of objects.")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from models.contracts import BoundaryDetector, CameraMotion, ShotAngle, ShotType
-from models.provider import ModelSource
+from models.provider import ModelProvider
 from pipelines.execution.chain import Control, Mapped, Mapper, Row, Step, Workspace
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.processor_time import vision_work
@@ -72,7 +72,7 @@ def analyse_vision(
     video: VideoSource,
     *,
     workspace: Workspace,
-    models: ModelSource,
+    models: ModelProvider,
     control: Control,
     config: VisionConfig,
     mapper: Mapper = map_on_ray,
@@ -188,7 +188,7 @@ def _policy_chain(
     times_ms: Times,
     video: VideoSource,
     workspace: Workspace,
-    models: ModelSource,
+    models: ModelProvider,
     control: Control,
     policy: ContentPolicy,
     mapper: Mapper,
@@ -212,7 +212,7 @@ def _objects_chain(
     times_ms: Times,
     video: VideoSource,
     workspace: Workspace,
-    models: ModelSource,
+    models: ModelProvider,
     control: Control,
     config: VisionConfig,
     mapper: Mapper,
@@ -237,7 +237,7 @@ def _describe_chain(
     plans: Sequence[ScenePlan],
     video: VideoSource,
     workspace: Workspace,
-    models: ModelSource,
+    models: ModelProvider,
     control: Control,
     config: VisionConfig,
     mapper: Mapper,

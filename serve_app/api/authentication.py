@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from serve_app.api.rate_limits import Bucket, check_rate, client_address, rate_headers
-from serve_app.context import World
+from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.observability.logs import note
 from storage.access import (
@@ -109,11 +109,11 @@ async def _admit_key(request: Request, bucket: Bucket) -> None:
 
 
 async def _find_caller(request: Request, key: str, bucket: Bucket) -> Caller | None:
-    world: World = request.app.state.world
+    context: AppContext = request.app.state.context
     job_id = request.path_params.get("jobId")
     if job_id is None:
-        return await authenticate_and_count(world.database, key, bucket)
-    found = await authenticate_count_and_read(world.database, key, bucket, parse_job_id(job_id))
+        return await authenticate_and_count(context.database, key, bucket)
+    found = await authenticate_count_and_read(context.database, key, bucket, parse_job_id(job_id))
     if found is None:
         return None
     caller, request.state.job = found
@@ -150,9 +150,9 @@ class KeylessRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def keyless(request: Request) -> Response:
-            world: World = request.app.state.world
-            address = client_address(request, world.settings.trusted_proxies)
-            window = await count_request(world.database, f"ip:{address}")
+            context: AppContext = request.app.state.context
+            address = client_address(request, context.settings.trusted_proxies)
+            window = await count_request(context.database, f"ip:{address}")
             add_answer_headers(request, rate_headers(Bucket.DISCOVERY, window))
             check_rate(Bucket.DISCOVERY, window)
             return _with_answer_headers(request, await handle(request))
@@ -177,8 +177,8 @@ async def _admit_session(request: Request) -> None:
     tokens = _bearer_tokens(request)
     found = None
     if len(tokens) == 1 and _SESSION_FORM.fullmatch(tokens[0]):
-        world: World = request.app.state.world
-        async with world.database.statement() as connection:
+        context: AppContext = request.app.state.context
+        async with context.database.statement() as connection:
             found = await find_session(connection, tokens[0])
     if found is None:
         raise ApiError(

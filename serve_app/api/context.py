@@ -1,19 +1,19 @@
-"""What endpoints ask of a request: the world behind it and the addresses in front of it."""
+"""What endpoints read of a request: the application context and the public addresses."""
 
 from __future__ import annotations
 
 from fastapi import Request
 
 from serve_app.api.envelope import public_url
-from serve_app.context import World
+from serve_app.context import AppContext
 
 API_PREFIX = "/v1/api"
 
 
-def world_of(request: Request) -> World:
+def context_of(request: Request) -> AppContext:
     """What this process was built with."""
-    world: World = request.app.state.world
-    return world
+    context: AppContext = request.app.state.context
+    return context
 
 
 def base_url(request: Request) -> str:

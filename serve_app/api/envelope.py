@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serve_app.api.methods import allow_header
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.observability.logs import enter_context, leave_context
-from serve_app.observability.metrics import SILENT, Meters, record_request
+from serve_app.observability.metrics import SILENT, Metrics, record_request
 from storage.database import UNAVAILABLE
 from storage.objects import ObjectStoreUnavailableError
 
@@ -65,7 +65,7 @@ def request_id(request: Request) -> str:
 
 def public_url(request: Request) -> str:
     """Scheme and host that clients use, without a trailing slash."""
-    configured: str | None = request.app.state.world.settings.public_url
+    configured: str | None = request.app.state.context.settings.public_url
     if configured:
         return configured.rstrip("/")
     return f"{request.url.scheme}://{request.url.netloc}"
@@ -116,9 +116,9 @@ class RequestIdMiddleware:
     reached the server would make it close the connection after the answer.
     """
 
-    def __init__(self, app: ASGIApp, *, meters: Meters = SILENT) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics = SILENT) -> None:
         self.app = app
-        self._meters = meters
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -149,7 +149,7 @@ class RequestIdMiddleware:
             answer = failure(Request(scope), ApiError(ErrorCode.INTERNAL_ERROR))
             await answer(scope, receive, send_with_id)
         finally:
-            record_request(self._meters, scope, status, time.perf_counter() - began)
+            record_request(self._metrics, scope, status, time.perf_counter() - began)
             leave_context(context)
 
 

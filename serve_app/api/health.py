@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from serve_app.context import World
+from serve_app.context import AppContext
 from serve_app.encryption import SealBrokenError
 from storage.database import database_revision, newest_revision
 from storage.signing_secrets import find_any_sealed
@@ -48,38 +48,38 @@ CHECK_SECONDS = 5.0
 REMEMBERED_SECONDS = 1.0
 """However often somebody asks, the database and the store are asked once in so long."""
 
-Check = Callable[[World], Coroutine[Any, Any, None]]
+Check = Callable[[AppContext], Coroutine[Any, Any, None]]
 
 
 class NotReadyError(Exception):
     """A part is missing; the message says so to strangers too: no addresses, no names."""
 
 
-async def _database(world: World) -> None:
-    async with world.database.statement() as connection:
+async def _database(context: AppContext) -> None:
+    async with context.database.statement() as connection:
         await connection.exec_driver_sql("SELECT 1")
 
 
-async def _migrations(world: World) -> None:
+async def _migrations(context: AppContext) -> None:
     """A newer schema is fine: the next version migrates first, and only ever adds to it."""
-    async with world.database.statement() as connection:
+    async with context.database.statement() as connection:
         found = await database_revision(connection)
     expected = newest_revision()
     if found is None or found < expected:
         raise NotReadyError(f"the schema is at {found}, the code needs {expected}")
 
 
-async def _object_store(world: World) -> None:
-    await asyncio.to_thread(world.objects.require_usable)
+async def _object_store(context: AppContext) -> None:
+    await asyncio.to_thread(context.objects.require_usable)
 
 
-async def _secret(world: World) -> None:
-    async with world.database.statement() as connection:
+async def _secret(context: AppContext) -> None:
+    async with context.database.statement() as connection:
         sealed = await find_any_sealed(connection)
     if sealed is None:
         return
     try:
-        world.sealer.open(sealed)
+        context.sealer.open(sealed)
     except SealBrokenError:
         raise NotReadyError("VAS_SECRET_KEY is not the key of this database") from None
 
@@ -111,9 +111,9 @@ class Readiness:
 
 @dataclass(slots=True)
 class ReadinessProbe:
-    """Examines a world for all who ask; one examination at a time, and none twice a second."""
+    """Examines a context for all who ask; one examination at a time, and none twice a second."""
 
-    world: World
+    context: AppContext
     checks: Mapping[str, Check] = field(default_factory=lambda: CHECKS)
     clock: Callable[[], float] = time.monotonic
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -140,7 +140,7 @@ class ReadinessProbe:
         """What is wrong with a part, in words for strangers; what exactly goes to the log."""
         # A check that hangs is waited for again, not started again: they must not pile up.
         if name not in self._under_way:
-            self._under_way[name] = asyncio.create_task(self.checks[name](self.world))
+            self._under_way[name] = asyncio.create_task(self.checks[name](self.context))
         done, _ = await asyncio.wait({self._under_way[name]}, timeout=CHECK_SECONDS)
         if not done:
             return f"does not answer within {CHECK_SECONDS:g} s"

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from serve_app.api.authentication import account_of
 from serve_app.api.envelope import failure
-from serve_app.context import World
+from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from storage.database import Connection
 from storage.idempotency import Slot, StoredAnswer, find_answer, store_answer, try_lock
@@ -52,9 +52,9 @@ async def create_once(
     Refusals that a later try may not meet (429) are not remembered; a refusal
     for want of credits is, together with the fact that nothing was made.
     """
-    world: World = request.app.state.world
+    context: AppContext = request.app.state.context
     key = idempotency_key(request, body)
-    async with world.database.transaction() as connection:
+    async with context.database.transaction() as connection:
         if key is None:
             return await create(connection)
         slot = Slot(account_of(request), operation, key)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from serve_app.api.authentication import KeyedRoute, account_of
-from serve_app.api.context import API_PREFIX, world_of
+from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import success
 from storage import jobs, keys
 from storage.database import DatabaseError
@@ -31,9 +31,9 @@ async def get_quota(request: Request) -> Response:
 
 async def _read_quota(request: Request) -> dict[str, Any]:
     account_id = account_of(request)
-    world = world_of(request)
-    threshold = world.prices.volume_threshold_seconds
-    async with world.database.statement() as connection:
+    context = context_of(request)
+    threshold = context.prices.volume_threshold_seconds
+    async with context.database.statement() as connection:
         account = await keys.get_account(connection, str(account_id))
         usage = await jobs.month_usage_seconds(connection, account_id)
     return {

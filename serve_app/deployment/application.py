@@ -13,11 +13,11 @@ from ray.serve import Application
 from models.provider import ServedModels
 from models.registry import REGISTRY, Task
 from serve_app.app import build_api
-from serve_app.context import build_world, load_content_policy
+from serve_app.context import build_context, load_content_policy
 from serve_app.deployment.model_choice import with_models_chosen
 from serve_app.deployment.models import model_application
 from serve_app.observability.logs import configure_logging
-from serve_app.observability.ray_metrics import RayMeters
+from serve_app.observability.ray_metrics import RayMetrics
 from serve_app.settings import Settings
 
 APP_NAME = "vas"
@@ -46,7 +46,7 @@ class Api:
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         configure_logging(self._settings, "api")
-        return build_api(build_world(self._settings, RayMeters()))
+        return build_api(build_context(self._settings, RayMetrics()))
 
 
 class RunnerReplica:
@@ -57,7 +57,7 @@ class RunnerReplica:
 
         configure_logging(settings, "runner")
         models = ServedModels(APP_NAME, settings.model_profile, settings.models_dir)
-        self._runner = Runner(build_world(settings, RayMeters()), models)
+        self._runner = Runner(build_context(settings, RayMetrics()), models)
         self._running = asyncio.create_task(self._runner.run())
 
     def check_health(self) -> None:
@@ -82,7 +82,7 @@ class WebhookSender:
         from serve_app.webhooks.sender import Sender
 
         configure_logging(settings, "sender")
-        self._sender = Sender(build_world(settings, RayMeters()))
+        self._sender = Sender(build_context(settings, RayMetrics()))
         self._running = asyncio.create_task(self._sender.run())
 
     def check_health(self) -> None:

@@ -10,7 +10,7 @@ from models.registry import REGISTRY, Task
 from models.replica import ModelReplica
 from serve_app.observability.ray_metrics import ModelObserver
 from serve_app.settings import Settings
-from serve_app.worker.model_capacity import inputs_at_once, most_replicas
+from serve_app.worker.model_capacity import concurrent_inputs, most_replicas
 
 _QUEUED_BATCHES = 1024
 """Inputs that may wait in each caller; beyond it callers are told at once."""
@@ -19,20 +19,20 @@ _QUEUED_BATCHES = 1024
 def model_application(settings: Settings, task: Task) -> Application:
     """One task as a deployment that grows with its queue and shrinks when idle."""
     entry = REGISTRY[settings.model_profile][task]
-    at_once = inputs_at_once(settings, task)
+    concurrency = concurrent_inputs(settings, task)
     options = {"num_cpus": 0.0, "num_gpus": entry.gpus}
     if not entry.gpus:
         options = {"num_cpus": settings.model_cpus}
     return serve.deployment(
         ModelReplica,
         name=DEPLOYMENT_NAMES[task],
-        max_ongoing_requests=at_once,
+        max_ongoing_requests=concurrency,
         max_queued_requests=_QUEUED_BATCHES,
         autoscaling_config={
             "min_replicas": settings.model_min_replicas,
             "initial_replicas": max(1, settings.model_min_replicas),
             "max_replicas": most_replicas(settings, task),
-            "target_ongoing_requests": max(1, at_once // 2),
+            "target_ongoing_requests": max(1, concurrency // 2),
             "upscale_delay_s": settings.model_upscale_seconds,
             "downscale_delay_s": settings.model_downscale_seconds,
         },

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from serve_app import formats, pricing
 from serve_app.api.authentication import KeylessRoute
-from serve_app.api.context import API_PREFIX, world_of
+from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import success
 from serve_app.api.queries import one_of, read_integer, read_number
 from serve_app.errors import invalid
@@ -54,7 +54,7 @@ def _matches(conditions: Iterable[str], etag: str) -> bool:
 @router.get("/pricing", operation_id="getPricing")
 async def get_pricing(request: Request) -> Response:
     """Rates in cents per footage-hour."""
-    return success(request, price_table(world_of(request).prices), headers=CACHE_HEADERS)
+    return success(request, price_table(context_of(request).prices), headers=CACHE_HEADERS)
 
 
 @router.get("/pricing/estimate", operation_id="estimatePrice")
@@ -67,7 +67,7 @@ async def estimate_price(request: Request) -> Response:
     mode = ProcessingMode(one_of(request, "mode", ProcessingMode) or ProcessingMode.ALL)
     tracks = read_integer(request, "audioTracks", low=1, high=MAX_ESTIMATE_TRACKS) or 1
     prior = read_integer(request, "priorUsageSeconds", low=0, high=MAX_PRIOR_USAGE_SECONDS) or 0
-    prices = world_of(request).prices
+    prices = context_of(request).prices
     billable = pricing.billable_seconds(prices, duration)
     quote = pricing.quote(
         prices,
@@ -96,7 +96,7 @@ async def estimate_price(request: Request) -> Response:
 @router.get("/formats", operation_id="listFormats")
 async def list_formats(request: Request) -> Response:
     """File types and limits."""
-    settings = world_of(request).settings
+    settings = context_of(request).settings
     data = {
         "standard": formats.STANDARD,
         "audioOnly": formats.AUDIO_ONLY,

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from serve_app.api.authentication import KeyedRoute, account_of
 from serve_app.api.bodies import parse_body, read_json_object
-from serve_app.api.context import API_PREFIX, base_url, world_of
+from serve_app.api.context import API_PREFIX, base_url, context_of
 from serve_app.api.envelope import public_url, success
 from serve_app.api.idempotency import create_once
 from serve_app.api.upload_urls import direct_urls, upload_fields
@@ -23,12 +23,12 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute)
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    return await read_json_object(request, max_bytes=world_of(request).settings.max_body_bytes)
+    return await read_json_object(request, max_bytes=context_of(request).settings.max_body_bytes)
 
 
 def _planner(request: Request) -> Planner:
-    world = world_of(request)
-    return Planner(world.settings, world.sealer, account_of(request), base_url(request))
+    context = context_of(request)
+    return Planner(context.settings, context.sealer, account_of(request), base_url(request))
 
 
 @router.post("/jobs", operation_id="createJob")
@@ -37,17 +37,17 @@ async def create_job(request: Request) -> Response:
     raw = await _body(request)
     body = parse_body(CreateJobBody, raw)
     plan = plan_upload(_planner(request), body)
-    world = world_of(request)
-    direct = await direct_urls(world.objects, plan.uploads, world.settings)
+    context = context_of(request)
+    direct = await direct_urls(context.objects, plan.uploads, context.settings)
 
     async def create(connection: Connection) -> Response:
         account_id = account_of(request)
-        [job] = await create_jobs(connection, account_id, [plan], world)
+        [job] = await create_jobs(connection, account_id, [plan], context)
         data = render_job(job, base_url(request)) | upload_fields(
             job,
             plan.uploads,
-            signer=world.signer,
-            settings=world.settings,
+            signer=context.signer,
+            settings=context.settings,
             public=public_url(request),
             direct=direct,
         )
@@ -63,8 +63,8 @@ async def create_job_from_url(request: Request) -> Response:
     plan = plan_from_url(_planner(request), parse_body(CreateJobFromUrlBody, raw))
 
     async def create(connection: Connection) -> Response:
-        world = world_of(request)
-        [job] = await create_jobs(connection, account_of(request), [plan], world)
+        context = context_of(request)
+        [job] = await create_jobs(connection, account_of(request), [plan], context)
         return _created(request, render_job(job, base_url(request)))
 
     return await create_once(request, "createJobFromUrl", raw, create)
@@ -78,7 +78,7 @@ async def create_batch(request: Request) -> Response:
     plans = plan_batch(_planner(request), body)
 
     async def create(connection: Connection) -> Response:
-        jobs = await create_jobs(connection, account_of(request), plans, world_of(request))
+        jobs = await create_jobs(connection, account_of(request), plans, context_of(request))
         data = {
             "batchId": str(plans[0].job.batch_id),
             "mode": body.mode,

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from serve_app.api.authentication import KeyedRoute, job_of
-from serve_app.api.context import API_PREFIX, world_of
+from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import success
 from serve_app.api.queries import one_of, read_integer
 from serve_app.errors import ApiError, ErrorCode, invalid
@@ -29,7 +29,7 @@ async def get_scenes_of_job(request: Request) -> Response:
     """The scenes of a job; empty when the video has no cuts."""
     job = job_of(request)
     results.require_stage(job, StageName.VISION)
-    async with world_of(request).database.statement() as connection:
+    async with context_of(request).database.statement() as connection:
         scenes = await get_scenes(connection, job.id)
     shown = with_thumbnails(request, job.id, scenes)
     return success(request, {"jobId": str(job.id), "scenes": shown})
@@ -41,7 +41,7 @@ async def get_transcript(request: Request) -> Response:
     form = one_of(request, "format", TRANSCRIPT_FORMATS) or "json"
     index = read_integer(request, "track", low=0, high=MAX_TRACK_INDEX)
     job = job_of(request)
-    async with world_of(request).database.statement() as connection:
+    async with context_of(request).database.statement() as connection:
         tracks = await results.read_tracks(connection, job)
     several = len(tracks) > 1
     if form == "json" and index is None and several:
@@ -56,7 +56,7 @@ async def get_transcript(request: Request) -> Response:
 async def list_audio_tracks(request: Request) -> Response:
     """The audio tracks of a multi-track job, by index."""
     job = job_of(request)
-    async with world_of(request).database.statement() as connection:
+    async with context_of(request).database.statement() as connection:
         tracks = await results.list_audio_tracks(connection, job)
     return success(request, {"jobId": str(job.id), "tracks": tracks})
 
@@ -67,7 +67,7 @@ async def get_audio_track(request: Request, trackIndex: str) -> Response:  # noq
     if not _TRACK_INDEX.fullmatch(trackIndex):
         raise invalid("trackIndex must be a whole number from 0.", "trackIndex")
     job = job_of(request)
-    async with world_of(request).database.statement() as connection:
+    async with context_of(request).database.statement() as connection:
         tracks = await results.list_audio_tracks(connection, job)
     for track in tracks:
         if str(track["trackIndex"]) == trackIndex:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from serve_app.api.authentication import KeyedRoute, account_of, job_of
-from serve_app.api.context import API_PREFIX, base_url, world_of
+from serve_app.api.context import API_PREFIX, base_url, context_of
 from serve_app.api.envelope import ExactJSONResponse, success
 from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
 from serve_app.api.queries import one_of, read_integer, single
@@ -39,7 +39,7 @@ async def list_jobs_of_account(request: Request) -> Response:
     if state is not None and legacy is not None:
         raise invalid("state and status cannot be combined.", "status")
     cursor = _read_cursor(request)
-    async with world_of(request).database.statement() as connection:
+    async with context_of(request).database.statement() as connection:
         found = await list_jobs(
             connection,
             account_of(request),
@@ -64,7 +64,7 @@ def _read_cursor(request: Request) -> Cursor | None:
         return None
     try:
         return decode_cursor(
-            text, secret=world_of(request).signer.secret, account_id=account_of(request)
+            text, secret=context_of(request).signer.secret, account_id=account_of(request)
         )
     except BadCursorError as error:
         raise invalid("The cursor is not one that this list gave out.", "cursor") from error
@@ -75,7 +75,7 @@ def _page(request: Request, jobs: list[JobRecord], *, more: bool) -> Response:
     headers = {}
     if more:
         last = Cursor(jobs[-1].created_at, jobs[-1].id)
-        secret = world_of(request).signer.secret
+        secret = context_of(request).signer.secret
         next_cursor = encode_cursor(last, secret=secret, account_id=account_of(request))
         query = {**dict(request.query_params), "cursor": next_cursor}
         headers["Link"] = f'<{base_url(request)}/jobs?{urlencode(query)}>; rel="next"'
@@ -95,7 +95,7 @@ async def get_job(request: Request) -> Response:
     job = job_of(request)
     data = render_job(job, base_url(request))
     if wanted:
-        async with world_of(request).database.statement() as connection:
+        async with context_of(request).database.statement() as connection:
             processed = await results.processed_data(connection, job, wanted)
         if "scenes" in processed:
             processed["scenes"] = with_thumbnails(request, job.id, processed["scenes"])
@@ -127,7 +127,7 @@ async def cancel_job_deprecated(request: Request, jobId: str) -> Response:  # no
 
 
 async def _cancel(request: Request, job_id: str) -> dict[str, Any]:
-    async with world_of(request).database.transaction() as connection:
+    async with context_of(request).database.transaction() as connection:
         job = await service.cancel_job(connection, account_of(request), job_id)
-    record_job_end(world_of(request).meters, job.state)
+    record_job_end(context_of(request).metrics, job.state)
     return render_job(job, base_url(request))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from serve_app import pricing
 from serve_app.api.authentication import parse_job_id
-from serve_app.context import World
+from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.jobs.lifecycle import end_job
 from serve_app.jobs.plans import JobPlan
@@ -24,21 +24,21 @@ log = logging.getLogger("vas.credits")
 
 
 async def create_jobs(
-    connection: Connection, account_id: uuid.UUID, plans: list[JobPlan], world: World
+    connection: Connection, account_id: uuid.UUID, plans: list[JobPlan], context: AppContext
 ) -> list[JobRecord]:
     """All of the planned jobs, their minimum charges held, or none of them.
 
     Raises THROTTLED, TOO_MANY_ACTIVE_JOBS, INSUFFICIENT_CREDITS, or SERVICE_UNAVAILABLE
     where the balance cannot be verified.
     """
-    await _check_admission(connection, account_id, len(plans), world.settings)
+    await _check_admission(connection, account_id, len(plans), context.settings)
     created = []
     for plan in plans:
         await jobs.insert_job(connection, plan.job)
         for upload in plan.uploads:
             await uploads.insert_upload(connection, upload)
         with _verifying_balance():
-            await _hold_minimum(connection, plan.job, world.prices)
+            await _hold_minimum(connection, plan.job, context.prices)
         created.append(await get_job(connection, account_id, str(plan.job.id)))
     return created
 

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from serve_app.api.authentication import parse_job_id
-from serve_app.api.context import API_PREFIX, world_of
+from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import public_url
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.signing import BadSignatureError
@@ -28,7 +28,7 @@ def with_thumbnails(
     request: Request, job_id: uuid.UUID, scenes: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Stored scenes with ``thumbnailUrl`` in place of the object's key."""
-    signer = world_of(request).signer
+    signer = context_of(request).signer
     # Whole hours, so that a list that is read twice shows the same addresses.
     expires_at = (int(time.time()) // 3600 + _LIFETIME_HOURS + 1) * 3600
     rendered = []
@@ -47,19 +47,19 @@ async def get_thumbnail(
     request: Request, job_id: str, index: int, expires: str = "", signature: str = ""
 ) -> Response:
     """A still, for whoever holds its signed address; otherwise there is nothing here."""
-    world = world_of(request)
+    context = context_of(request)
     missing = ApiError(ErrorCode.NOT_FOUND, "There is no such picture.")
     try:
         path = request.scope["path"]
-        world.signer.check_path(_PURPOSE, path, expires=expires, signature=signature)
+        context.signer.check_path(_PURPOSE, path, expires=expires, signature=signature)
     except BadSignatureError:
         raise missing from None
-    async with world.database.statement() as connection:
+    async with context.database.statement() as connection:
         key = await find_thumbnail_key(connection, parse_job_id(job_id), index)
     if key is None:
         raise missing
     try:
-        picture = await run_in_threadpool(world.objects.read_bytes, key)
+        picture = await run_in_threadpool(context.objects.read_bytes, key)
     except ObjectNotFoundError:
         raise missing from None
     headers = {"Cache-Control": "private, max-age=3600"}

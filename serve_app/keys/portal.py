@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from serve_app.api.authentication import parse_job_id
-from serve_app.api.context import world_of
+from serve_app.api.context import context_of
 from serve_app.keys.portal_page import Billing, billing_page, closed_page
 from serve_app.signing import BadSignatureError
 from storage import keys, purchases, usage
@@ -56,13 +56,13 @@ async def get_billing_page(
     request: Request, account_id: str, expires: str = "", signature: str = ""
 ) -> Response:
     """The account's billing, for whoever holds a link to it that is not too old."""
-    world = world_of(request)
+    context = context_of(request)
     path = f"{PORTAL_PATH}/{account_id}"
     try:
-        world.signer.check_path(PORTAL_PURPOSE, path, expires=expires, signature=signature)
+        context.signer.check_path(PORTAL_PURPOSE, path, expires=expires, signature=signature)
     except BadSignatureError:
         return _closed()
-    async with world.database.transaction() as connection:
+    async with context.database.transaction() as connection:
         billing = await _read_billing(connection, parse_job_id(account_id))
     return _closed() if billing is None else _html(billing_page(billing), 200)
 

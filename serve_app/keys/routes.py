@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from serve_app.api.authentication import SessionRoute, account_of, parse_job_id
 from serve_app.api.bodies import parse_body, read_json_object
-from serve_app.api.context import API_PREFIX, world_of
+from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import NO_STORE, public_url, success, timestamp
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.keys.portal import PORTAL_LINK_SECONDS, PORTAL_PATH, PORTAL_PURPOSE
@@ -37,7 +37,7 @@ def _key_object(record: KeyRecord) -> dict[str, Any]:
 @router.get("/keys", operation_id="listKeys")
 async def list_keys(request: Request) -> Response:
     """The account's keys, newest first; never a full secret."""
-    async with world_of(request).database.statement() as connection:
+    async with context_of(request).database.statement() as connection:
         found = await keys.list_keys(connection, account_of(request))
     return success(request, [_key_object(record) for record in found], headers=NO_STORE)
 
@@ -45,21 +45,23 @@ async def list_keys(request: Request) -> Response:
 @router.get("/keys/portal", operation_id="getKeysPortal")
 async def get_keys_portal(request: Request) -> Response:
     """A short-lived link to the billing page; NOT_FOUND if nothing was ever purchased."""
-    world = world_of(request)
+    context = context_of(request)
     account_id = account_of(request)
-    async with world.database.statement() as connection:
+    async with context.database.statement() as connection:
         if not await ledger.has_purchases(connection, account_id):
             raise ApiError(ErrorCode.NOT_FOUND, "Nothing was purchased for this account yet.")
     path = f"{PORTAL_PATH}/{account_id}"
     expires_at = int(time.time()) + PORTAL_LINK_SECONDS
-    url = public_url(request) + world.signer.sign_path(PORTAL_PURPOSE, path, expires_at=expires_at)
+    url = public_url(request) + context.signer.sign_path(
+        PORTAL_PURPOSE, path, expires_at=expires_at
+    )
     return success(request, {"url": url}, headers=NO_STORE)
 
 
 @router.post("/keys/{id}/rotate", operation_id="rotateKey")
 async def rotate_key(request: Request, id: str) -> Response:  # noqa: A002
     """A new key in place of an active one; its secret is shown this once."""
-    async with world_of(request).database.transaction() as connection:
+    async with context_of(request).database.transaction() as connection:
         issued = await keys.rotate_key(connection, account_of(request), parse_job_id(id))
     if issued is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such active key.")
@@ -85,10 +87,10 @@ class SignInBody(BaseModel):
 @open_router.post("/sessions", include_in_schema=False)
 async def create_session(request: Request) -> Response:
     """Exchange a one-time sign-in token for a session (the dashboard calls this)."""
-    world = world_of(request)
-    raw = await read_json_object(request, max_bytes=world.settings.max_body_bytes)
+    context = context_of(request)
+    raw = await read_json_object(request, max_bytes=context.settings.max_body_bytes)
     body = parse_body(SignInBody, raw)
-    async with world.database.transaction() as connection:
+    async with context.database.transaction() as connection:
         session = await keys.exchange_sign_in_link(connection, body.token)
     if session is None:
         raise ApiError(ErrorCode.UNAUTHORIZED, "The sign-in link is unknown, used or too old.")

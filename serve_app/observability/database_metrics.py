@@ -15,22 +15,22 @@ from serve_app.observability.metrics import (
     LEVEL_SECONDS,
     QUEUE_AGE,
     WEBHOOKS_OPEN,
-    Meters,
+    Metrics,
 )
 from storage.database import Database
 from storage.metrics import Counts, LedgerTotals, count_ledger, count_now
 
 
-class Census:
+class DatabaseMetrics:
     """Counts again and again; the ledger only from where the last count ended."""
 
-    def __init__(self, database: Database, meters: Meters) -> None:
+    def __init__(self, database: Database, metrics: Metrics) -> None:
         self._database = database
-        self._meters = meters
+        self._metrics = metrics
         self._ledger = LedgerTotals()
 
     async def take_and_wait(self) -> None:
-        """One census and the pause after it."""
+        """Measure, then pause."""
         await self.take()
         await asyncio.sleep(LEVEL_SECONDS)
 
@@ -39,11 +39,11 @@ class Census:
         self._record_counts(await count_now(self._database))
         self._ledger = await count_ledger(self._database, self._ledger)
         for kind, (entries, cents) in self._ledger.by_kind.items():
-            self._meters.record(LEDGER_ENTRIES, entries, {"kind": kind})
-            self._meters.record(LEDGER_CENTS, cents, {"kind": kind})
+            self._metrics.record(LEDGER_ENTRIES, entries, {"kind": kind})
+            self._metrics.record(LEDGER_CENTS, cents, {"kind": kind})
 
     def _record_counts(self, counts: Counts) -> None:
-        record = self._meters.record
+        record = self._metrics.record
         for state, jobs in counts.unfinished_jobs.items():
             record(JOBS, jobs, {"state": state})
         record(QUEUE_AGE, counts.queue_age_seconds, {})

@@ -52,7 +52,7 @@ LEVEL_SECONDS = 5.0
 """Gauges are set that often: Ray hands each value on once, at most every ten seconds."""
 
 
-class Meters(Protocol):
+class Metrics(Protocol):
     """Where values go. Cheap enough for every request; never raises for a known metric."""
 
     def record(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
@@ -144,32 +144,32 @@ CATALOGUE = (
 """All of them: what ``series`` these export is what dashboards may ask for."""
 
 
-def record_job_end(meters: Meters, state: JobState | None) -> None:
+def record_job_end(metrics: Metrics, state: JobState | None) -> None:
     """A job ended in ``state``; None: it has not ended, or not by us."""
     if state is not None:
-        meters.record(JOBS_ENDED, 1, {"state": str(state)})
+        metrics.record(JOBS_ENDED, 1, {"state": str(state)})
 
 
-def record_stage(meters: Meters, stage: StageName, outcome: StageStatus, seconds: float) -> None:
+def record_stage(metrics: Metrics, stage: StageName, outcome: StageStatus, seconds: float) -> None:
     """A stage ended after so much time with this runner."""
-    meters.record(STAGES, seconds, {"stage": str(stage), "outcome": str(outcome)})
+    metrics.record(STAGES, seconds, {"stage": str(stage), "outcome": str(outcome)})
 
 
-def record_footage(meters: Meters, stage: StageName, seconds: float) -> None:
+def record_footage(metrics: Metrics, stage: StageName, seconds: float) -> None:
     """A stage was completed for footage of ``seconds``."""
     if seconds > 0:
-        meters.record(FOOTAGE, seconds, {"stage": str(stage)})
+        metrics.record(FOOTAGE, seconds, {"stage": str(stage)})
 
 
 _ELSEWHERE = "none"
 """Operation of requests to addresses that no route takes."""
 
 
-def record_request(meters: Meters, scope: Scope, status: int, seconds: float) -> None:
+def record_request(metrics: Metrics, scope: Scope, status: int, seconds: float) -> None:
     """Record a request that ended with ``status``; 0: it broke off before an answer began."""
     route = scope.get("route")
     operation = getattr(route, "operation_id", None) or getattr(route, "name", _ELSEWHERE)
-    meters.record(HTTP_REQUESTS, seconds, _labels(str(operation), status // 100))
+    metrics.record(HTTP_REQUESTS, seconds, _labels(str(operation), status // 100))
 
 
 @lru_cache(maxsize=512)

@@ -21,8 +21,8 @@ from serve_app.observability.metrics import (
 Record = Callable[[float, dict[str, str]], None]
 
 
-class RayMeters:
-    """Meters of one Ray process. 3 µs a value, measured, so nothing is gathered up first."""
+class RayMetrics:
+    """Metrics of one Ray process. 3 µs a value, measured, so nothing is gathered up first."""
 
     def __init__(self) -> None:
         self._record: dict[str, Record] = {each.name: _opened(each) for each in CATALOGUE}
@@ -50,16 +50,16 @@ class ModelObserver:
 
     settings: LogSettings
     task: Task
-    _meters: RayMeters | None = None
+    _metrics: RayMetrics | None = None
 
     def started(self) -> None:
-        """Open log and meters in the process that the model runs in."""
+        """Open log and metrics in the process that the model runs in."""
         configure_logging(self.settings, f"model:{self.task}")
-        self._meters = RayMeters()
+        self._metrics = RayMetrics()
 
     def batch(self, size: int, seconds: float) -> None:
         """Record one batch."""
-        if self._meters is not None:
+        if self._metrics is not None:
             labels = {"task": str(self.task)}
-            self._meters.record(MODEL_BATCHES, size, labels)
-            self._meters.record(MODEL_SECONDS, seconds, labels)
+            self._metrics.record(MODEL_BATCHES, size, labels)
+            self._metrics.record(MODEL_SECONDS, seconds, labels)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from serve_app.api.bodies import read_bounded
-from serve_app.api.context import world_of
+from serve_app.api.context import context_of
 from serve_app.api.envelope import success
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.payments.contracts import BadNotificationError, Notification, PaymentProvider
@@ -27,13 +27,13 @@ async def take_event(request: Request, provider: str) -> Response:
     Everything but a 2xx makes the provider send it again and shows there as
     failed, so that a payment which cannot be credited is not lost in silence.
     """
-    world = world_of(request)
+    context = context_of(request)
     known: PaymentProvider | None = request.app.state.payment_provider
     if known is None or known.name != provider:
         raise ApiError(ErrorCode.NOT_FOUND, "There is nothing at this address.")
     notification = await _verified(request, known)
     try:
-        async with world.database.transaction() as connection:
+        async with context.database.transaction() as connection:
             changed = await apply_notification(connection, provider, notification)
     except AccountNotFoundError as error:
         log.exception("payment event %s cannot be credited", notification.event_id)
@@ -43,9 +43,9 @@ async def take_event(request: Request, provider: str) -> Response:
 
 
 async def _verified(request: Request, provider: PaymentProvider) -> Notification:
-    world = world_of(request)
-    body = await read_bounded(request, world.settings.max_body_bytes)
-    secret = await find_secret(world.settings, world.database, world.sealer)
+    context = context_of(request)
+    body = await read_bounded(request, context.settings.max_body_bytes)
+    secret = await find_secret(context.settings, context.database, context.sealer)
     if secret is None:
         log.error("payment event refused: no webhook secret of %s is set", provider.name)
         raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, "The provider's secret is not set yet.")

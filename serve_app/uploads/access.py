@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from serve_app.api.authentication import parse_job_id
-from serve_app.api.context import world_of
+from serve_app.api.context import context_of
 from serve_app.api.upload_urls import UPLOAD_PURPOSE
-from serve_app.context import World
+from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.settings import Settings
 from serve_app.signing import BadSignatureError, ExpiredSignatureError
@@ -44,7 +44,7 @@ class Slot:
 def check_signature(request: Request, expires: str, signature: str) -> None:
     """Raises UNAUTHORIZED; ExpiredSignatureError for an address whose time is over."""
     # The path that was routed by, not one put together from it and the Host header.
-    path, signer = request.scope["path"], world_of(request).signer
+    path, signer = request.scope["path"], context_of(request).signer
     try:
         signer.check_path(UPLOAD_PURPOSE, path, expires=expires, signature=signature)
     except ExpiredSignatureError:
@@ -57,16 +57,16 @@ def unauthorized() -> ApiError:
     return ApiError(ErrorCode.UNAUTHORIZED, "The upload URL is not valid or has expired.")
 
 
-async def open_slot(world: World, job_id: str, slot: str) -> Slot:
+async def open_slot(context: AppContext, job_id: str, slot: str) -> Slot:
     """The file that the address names; raises NOT_FOUND."""
-    async with world.database.statement() as connection:
+    async with context.database.statement() as connection:
         job = await jobs.find_job(connection, parse_job_id(job_id))
         if job is None:
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
         upload = await uploads.find_upload(connection, job.id, slot)
     if upload is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such upload.")
-    return Slot(job, upload, upload_limit(world.settings, job))
+    return Slot(job, upload, upload_limit(context.settings, job))
 
 
 def upload_limit(settings: Settings, job: JobRecord) -> int:
@@ -94,9 +94,9 @@ def too_large(slot: Slot) -> ApiError:
     )
 
 
-async def require_room(world: World, size_bytes: int) -> None:
+async def require_room(context: AppContext, size_bytes: int) -> None:
     """Raises SERVICE_UNAVAILABLE where the store cannot hold so much more."""
-    free = await asyncio.to_thread(world.objects.free_bytes)
+    free = await asyncio.to_thread(context.objects.free_bytes)
     if free is not None and size_bytes > max(0, free - _SPARE_BYTES):
         raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, "There is no room for the file.")
 

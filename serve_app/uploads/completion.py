@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 
-from serve_app.context import World
+from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.uploads.access import require_awaiting
 from storage import jobs, uploads
@@ -13,14 +13,14 @@ from storage.types import JobState
 
 
 async def record_complete(
-    world: World, job_id: uuid.UUID, slot: str, received_bytes: int, object_key: str
+    context: AppContext, job_id: uuid.UUID, slot: str, received_bytes: int, object_key: str
 ) -> None:
     """The file lies under ``object_key``; one that came before it is removed.
 
     Raises ApiError 409 where the job takes no upload any more: then the caller's
     object belongs to nobody.
     """
-    async with world.database.transaction() as connection:
+    async with context.database.transaction() as connection:
         # The job's lock makes completions one after the other: only one is the last.
         job = await jobs.find_job(connection, job_id, for_update=True)
         earlier = await uploads.find_upload(connection, job_id, slot)
@@ -36,4 +36,4 @@ async def record_complete(
                 connection, job_id, expected=JobState.AWAITING_UPLOAD, state=JobState.QUEUED
             )
     if earlier.completed_at is not None and earlier.object_key != object_key:
-        await asyncio.to_thread(world.objects.delete, earlier.object_key)
+        await asyncio.to_thread(context.objects.delete, earlier.object_key)

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from serve_app.api.upload_urls import arrived_key, direct_key
-from serve_app.context import World
+from serve_app.context import AppContext
 from serve_app.errors import ApiError
 from serve_app.uploads.completion import record_complete
 from storage import jobs, uploads
@@ -38,8 +38,8 @@ class ArrivalWatch:
     client, who could otherwise change it under the running job.
     """
 
-    def __init__(self, world: World, store: TakesDirectUploads) -> None:
-        self._world = world
+    def __init__(self, context: AppContext, store: TakesDirectUploads) -> None:
+        self._context = context
         self._store = store
         self._threads = ThreadPoolExecutor(_LOOKS_AT_ONCE + _MOVES_AT_ONCE, "arrivals")
         self._free_to_move = asyncio.Semaphore(_MOVES_AT_ONCE)
@@ -52,7 +52,7 @@ class ArrivalWatch:
 
     async def look(self) -> None:
         """Look for the files that are due; a store that is away is asked again later."""
-        async with self._world.database.transaction() as connection:
+        async with self._context.database.transaction() as connection:
             awaited = await claim_awaited(connection, limit=_LOOKS_A_ROUND)
         for start in range(0, len(awaited), _LOOKS_AT_ONCE):
             some = awaited[start : start + _LOOKS_AT_ONCE]
@@ -86,7 +86,7 @@ class ArrivalWatch:
             if held is None:
                 return
             try:
-                if arrival.size_bytes > self._world.settings.max_upload_bytes(item.tier):
+                if arrival.size_bytes > self._context.settings.max_upload_bytes(item.tier):
                     await self._refuse(item, arrival)
                 else:
                     await self._take_over(item, arrival)
@@ -98,7 +98,7 @@ class ArrivalWatch:
             await self._hold(held, _AGAIN)
 
     async def _hold(self, item: AwaitedUpload, lease: timedelta) -> AwaitedUpload | None:
-        async with self._world.database.transaction() as connection:
+        async with self._context.database.transaction() as connection:
             return await hold_awaited(connection, item, lease=lease)
 
     async def _take_over(self, item: AwaitedUpload, arrival: Arrival) -> None:
@@ -111,8 +111,8 @@ class ArrivalWatch:
         target = arrived_key(item.job_id, item.slot, arrival.version)
         if await self._in_thread(lambda: self._store.copy_arrival(source, arrival, target)):
             size_bytes = arrival.size_bytes
-            await record_complete(self._world, item.job_id, item.slot, size_bytes, target)
-            await self._in_thread(lambda: self._world.objects.delete(source))
+            await record_complete(self._context, item.job_id, item.slot, size_bytes, target)
+            await self._in_thread(lambda: self._context.objects.delete(source))
 
     async def _refuse(self, item: AwaitedUpload, arrival: Arrival) -> None:
         """Let the job run into its end at once: ingest refuses the size that is recorded here.
@@ -120,7 +120,7 @@ class ArrivalWatch:
         There is no request that could be answered with 413, and the state
         machine knows no way from waiting to failed; nothing is kept of the file.
         """
-        async with self._world.database.transaction() as connection:
+        async with self._context.database.transaction() as connection:
             job = await jobs.find_job(connection, item.job_id, for_update=True)
             if job is None or job.state is not JobState.AWAITING_UPLOAD:
                 return
@@ -129,7 +129,7 @@ class ArrivalWatch:
                 connection, item.job_id, expected=JobState.AWAITING_UPLOAD, state=JobState.QUEUED
             )
         key = direct_key(item.job_id, item.slot)
-        await self._in_thread(lambda: self._world.objects.delete(key))
+        await self._in_thread(lambda: self._context.objects.delete(key))
 
     async def _in_thread(self, call: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)

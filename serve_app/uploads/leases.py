@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from serve_app.context import World
+from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.uploads.access import Slot, open_slot
 from storage import uploads
@@ -57,22 +57,22 @@ def gone() -> ApiError:
 class Claim:
     """The right to write, and the file as it was when the right was taken."""
 
-    world: World
+    context: AppContext
     slot: Slot
     token: uuid.UUID
 
     async def keep(self, arriving: bool) -> bool:
         """The heartbeat; False once the right is lost."""
         job_id, name = self.slot.job.id, self.slot.upload.slot
-        async with self.world.database.statement() as connection:
+        async with self.context.database.statement() as connection:
             return await uploads.keep_writer(
-                connection, job_id, name, self.token, lease=_lease(self.world), arriving=arriving
+                connection, job_id, name, self.token, lease=_lease(self.context), arriving=arriving
             )
 
     async def set_unverified(self, offset_bytes: int | None) -> None:
         """Note from where on nothing counts yet; raises ApiError 423 if the right is lost."""
         job_id, name = self.slot.job.id, self.slot.upload.slot
-        async with self.world.database.statement() as connection:
+        async with self.context.database.statement() as connection:
             if not await uploads.set_unverified(connection, job_id, name, self.token, offset_bytes):
                 raise locked()
 
@@ -96,39 +96,39 @@ class Claim:
 
 
 @contextlib.asynccontextmanager
-async def claimed(world: World, slot: Slot, *, wait_seconds: float) -> AsyncIterator[Claim]:
+async def claimed(context: AppContext, slot: Slot, *, wait_seconds: float) -> AsyncIterator[Claim]:
     """Hold the right to write for the block; raises ApiError 423, 410, 409."""
     token = uuid.uuid4()
-    await _take(world, slot, token, wait_seconds)
+    await _take(context, slot, token, wait_seconds)
     try:
         # What the row said before the claim may be old.
-        now = await open_slot(world, str(slot.job.id), slot.upload.slot)
-        yield Claim(world, now, token)
+        now = await open_slot(context, str(slot.job.id), slot.upload.slot)
+        yield Claim(context, now, token)
     finally:
-        await _release(world, slot, token)
+        await _release(context, slot, token)
 
 
-async def _take(world: World, slot: Slot, token: uuid.UUID, wait_seconds: float) -> None:
+async def _take(context: AppContext, slot: Slot, token: uuid.UUID, wait_seconds: float) -> None:
     job_id, name = slot.job.id, slot.upload.slot
     deadline = asyncio.get_running_loop().time() + wait_seconds
     while True:
-        async with world.database.statement() as connection:
-            if await uploads.take_writer(connection, job_id, name, token, lease=_lease(world)):
+        async with context.database.statement() as connection:
+            if await uploads.take_writer(connection, job_id, name, token, lease=_lease(context)):
                 return
-        now = await open_slot(world, str(job_id), name)
+        now = await open_slot(context, str(job_id), name)
         require_alive(now)
         if not now.awaiting or asyncio.get_running_loop().time() >= deadline:
             raise locked()
         await asyncio.sleep(_RETRY_SECONDS)
 
 
-def _lease(world: World) -> timedelta:
-    return timedelta(seconds=world.settings.upload_lease_seconds)
+def _lease(context: AppContext) -> timedelta:
+    return timedelta(seconds=context.settings.upload_lease_seconds)
 
 
-async def _release(world: World, slot: Slot, token: uuid.UUID) -> None:
+async def _release(context: AppContext, slot: Slot, token: uuid.UUID) -> None:
     try:
-        async with world.database.statement() as connection:
+        async with context.database.statement() as connection:
             await uploads.release_writer(connection, slot.job.id, slot.upload.slot, token)
     except UNAVAILABLE as error:
         # It lapses by itself in a few seconds.

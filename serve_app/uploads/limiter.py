@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fastapi import Request
 
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.observability.metrics import LEVEL_SECONDS, SILENT, UPLOADS_UNDER_WAY, Meters
+from serve_app.observability.metrics import LEVEL_SECONDS, SILENT, UPLOADS_UNDER_WAY, Metrics
 
 
 class UploadGate:
@@ -20,10 +20,10 @@ class UploadGate:
     nobody else; ``threads`` has one for every place.
     """
 
-    def __init__(self, limit: int, meters: Meters = SILENT) -> None:
+    def __init__(self, limit: int, metrics: Metrics = SILENT) -> None:
         self._limit = limit
         self._free = limit
-        self._meters = meters
+        self._metrics = metrics
         self.threads = ThreadPoolExecutor(limit, thread_name_prefix="upload")
 
     @contextlib.contextmanager
@@ -43,7 +43,7 @@ class UploadGate:
         Ray forgets a level that it has handed on: what is not recorded again is gone.
         """
         while True:
-            self._meters.record(UPLOADS_UNDER_WAY, self._limit - self._free, {})
+            self._metrics.record(UPLOADS_UNDER_WAY, self._limit - self._free, {})
             await asyncio.sleep(LEVEL_SECONDS)
 
 

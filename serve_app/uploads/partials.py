@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from serve_app.api.upload_urls import resumable_key
-from serve_app.context import World
+from serve_app.context import AppContext
 from serve_app.errors import ApiError
 from serve_app.uploads.access import Slot
 from serve_app.uploads.completion import record_complete
@@ -18,11 +18,11 @@ def slot_key(slot: Slot) -> str:
     return resumable_key(slot.job.id, slot.upload.slot)
 
 
-async def counted_bytes(world: World, slot: Slot) -> int:
+async def counted_bytes(context: AppContext, slot: Slot) -> int:
     """The upload's offset: what arrived and counts."""
     if slot.upload.received_bytes is not None:
         return slot.upload.received_bytes
-    arrived = await asyncio.to_thread(_stored_bytes, world.objects, slot_key(slot))
+    arrived = await asyncio.to_thread(_stored_bytes, context.objects, slot_key(slot))
     unverified_from = slot.upload.unverified_from_bytes
     return arrived if unverified_from is None else min(arrived, unverified_from)
 
@@ -34,7 +34,7 @@ def _stored_bytes(store: ObjectStore, key: str) -> int:
 
 async def recover_offset(claim: Claim) -> int:
     """``counted_bytes`` for the writer, who drops what a dead one left unverified."""
-    offset = await counted_bytes(claim.world, claim.slot)
+    offset = await counted_bytes(claim.context, claim.slot)
     if claim.slot.upload.unverified_from_bytes is not None:
         await drop_back(claim, offset)
     return offset
@@ -44,7 +44,7 @@ async def drop_back(claim: Claim, offset_bytes: int) -> None:
     """Forget what lies beyond ``offset_bytes``, unless the right to write was lost."""
     if not await claim.keep(True):
         return
-    await asyncio.to_thread(_truncate, claim.world.objects, slot_key(claim.slot), offset_bytes)
+    await asyncio.to_thread(_truncate, claim.context.objects, slot_key(claim.slot), offset_bytes)
     await claim.set_unverified(None)
 
 
@@ -55,11 +55,11 @@ def _truncate(store: ObjectStore, key: str, size_bytes: int) -> None:
 
 async def finish(claim: Claim, total_bytes: int) -> None:
     """Make the complete partial the file and record it; raises ApiError 409 if nobody wants it."""
-    key, store, job = slot_key(claim.slot), claim.world.objects, claim.slot.job
+    key, store, job = slot_key(claim.slot), claim.context.objects, claim.slot.job
     async with claim.kept():
         await asyncio.to_thread(_finish, store, key, total_bytes)
     try:
-        await record_complete(claim.world, job.id, claim.slot.upload.slot, total_bytes, key)
+        await record_complete(claim.context, job.id, claim.slot.upload.slot, total_bytes, key)
     except ApiError:
         await asyncio.to_thread(store.delete, key)
         raise
@@ -72,7 +72,7 @@ def _finish(store: ObjectStore, key: str, total_bytes: int) -> None:
     store.finish_partial(key)
 
 
-async def settle(world: World, slot: Slot) -> bool:
+async def settle(context: AppContext, slot: Slot) -> bool:
     """Finish an upload of which all bytes came, though its writer died; whether it is complete.
 
     Raises ApiError 423 while another request is at work on it.
@@ -80,9 +80,9 @@ async def settle(world: World, slot: Slot) -> bool:
     if slot.upload.completed_at is not None:
         return True
     total = slot.upload.total_bytes
-    if not slot.awaiting or total is None or await counted_bytes(world, slot) != total:
+    if not slot.awaiting or total is None or await counted_bytes(context, slot) != total:
         return False
-    async with claimed(world, slot, wait_seconds=0) as claim:
+    async with claimed(context, slot, wait_seconds=0) as claim:
         if claim.slot.upload.completed_at is not None:
             return True
         if await recover_offset(claim) != total:

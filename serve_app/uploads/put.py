@@ -13,10 +13,10 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from serve_app.api.context import world_of
+from serve_app.api.context import context_of
 from serve_app.api.envelope import success
 from serve_app.api.upload_urls import resumable_key
-from serve_app.context import World
+from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.signing import ExpiredSignatureError
 from serve_app.uploads.access import (
@@ -50,19 +50,19 @@ async def put_upload(
     request: Request, job_id: str, slot: str, expires: str = "", signature: str = ""
 ) -> Response:
     """Take one file of a job. A second complete PUT replaces the first until the job is queued."""
-    world, gate = world_of(request), upload_gate(request)
+    context, gate = context_of(request), upload_gate(request)
     request.state.answer_headers = ANY_ORIGIN
     with closing_unread(request):
         try:
             check_signature(request, expires, signature)
         except ExpiredSignatureError:
             raise unauthorized() from None
-        found = await open_slot(world, job_id, slot)
+        found = await open_slot(context, job_id, slot)
         require_awaiting(found.job)
         _require_all_of_it(request.headers.get("content-range"))
-        await _refuse_hopeless(world, found, content_length(request))
+        await _refuse_hopeless(context, found, content_length(request))
         with gate.enter():
-            received = await _take(request, world, gate, found)
+            received = await _take(request, context, gate, found)
     data = {"jobId": str(found.job.id), "receivedBytes": received}
     return success(request, data, headers=ANY_ORIGIN)
 
@@ -77,14 +77,14 @@ def _require_all_of_it(content_range: str | None) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST, message)
 
 
-async def _refuse_hopeless(world: World, slot: Slot, declared: int | None) -> None:
+async def _refuse_hopeless(context: AppContext, slot: Slot, declared: int | None) -> None:
     """Refuse before a byte is read what cannot succeed."""
     if declared is None:
         return
     if declared > slot.limit_bytes:
         raise too_large(slot)
     _require_promised_size(slot, declared)
-    await require_room(world, declared)
+    await require_room(context, declared)
 
 
 def _require_promised_size(slot: Slot, size_bytes: int) -> None:
@@ -98,44 +98,46 @@ def _require_promised_size(slot: Slot, size_bytes: int) -> None:
         )
 
 
-async def _take(request: Request, world: World, gate: UploadGate, slot: Slot) -> int:
+async def _take(request: Request, context: AppContext, gate: UploadGate, slot: Slot) -> int:
     # A name of its own: a PUT that loses a race has touched nobody else's file.
     key = f"{resumable_key(slot.job.id, slot.upload.slot)}-{uuid.uuid4().hex}"
     try:
-        received = await _store(request, world, gate, slot, key)
+        received = await _store(request, context, gate, slot, key)
         _require_promised_size(slot, received)
-        await _record(world, slot, received, key)
+        await _record(context, slot, received, key)
     except ApiError:
-        await asyncio.to_thread(world.objects.delete, key)
+        await asyncio.to_thread(context.objects.delete, key)
         raise
     except ClientDisconnect:
         raise ApiError(ErrorCode.INVALID_REQUEST, "The upload broke off.") from None
     return received
 
 
-async def _record(world: World, slot: Slot, received: int, key: str) -> None:
+async def _record(context: AppContext, slot: Slot, received: int, key: str) -> None:
     """Record the file; a database that is away for a moment must not cost all that was sent."""
     for pause_seconds in _RECORD_PAUSES_SECONDS:
         try:
-            await record_complete(world, slot.job.id, slot.upload.slot, received, key)
+            await record_complete(context, slot.job.id, slot.upload.slot, received, key)
         except UNAVAILABLE as error:
             log.warning("job %s: its file is there, recording waits: %s", slot.job.id, error)
             await asyncio.sleep(pause_seconds)
         else:
             return
-    await record_complete(world, slot.job.id, slot.upload.slot, received, key)
+    await record_complete(context, slot.job.id, slot.upload.slot, received, key)
 
 
-async def _store(request: Request, world: World, gate: UploadGate, slot: Slot, key: str) -> int:
-    keep = functools.partial(_keep_arriving, world, slot)
+async def _store(
+    request: Request, context: AppContext, gate: UploadGate, slot: Slot, key: str
+) -> int:
+    keep = functools.partial(_keep_arriving, context, slot)
     if not await keep(True):
-        require_awaiting((await open_slot(world, str(slot.job.id), slot.upload.slot)).job)
+        require_awaiting((await open_slot(context, str(slot.job.id), slot.upload.slot)).job)
     limit = slot.limit_bytes
     if slot.upload.declared_bytes is not None:
         limit = min(limit, slot.upload.declared_bytes)
     rules = Rules(limit, functools.partial(_over, slot, limit))
-    writer = await PieceWriter.open(world.objects.writer(key), gate.threads)
-    watch = Watch(keep, world.settings, exclusive=False)
+    writer = await PieceWriter.open(context.objects.writer(key), gate.threads)
+    watch = Watch(keep, context.settings, exclusive=False)
     return await receive(request, writer, rules, watch)
 
 
@@ -149,9 +151,9 @@ def _over(slot: Slot, limit_bytes: int) -> ApiError:
     )
 
 
-async def _keep_arriving(world: World, slot: Slot, arriving: bool) -> bool:
-    lease = timedelta(seconds=world.settings.upload_lease_seconds)
-    async with world.database.statement() as connection:
+async def _keep_arriving(context: AppContext, slot: Slot, arriving: bool) -> bool:
+    lease = timedelta(seconds=context.settings.upload_lease_seconds)
+    async with context.database.statement() as connection:
         return await uploads.keep_arriving(
             connection, slot.job.id, slot.upload.slot, lease=lease, arriving=arriving
         )

@@ -16,7 +16,7 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from serve_app.api.context import world_of
+from serve_app.api.context import context_of
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.signing import ExpiredSignatureError
 from serve_app.uploads import tus_headers as tus
@@ -73,7 +73,7 @@ async def resumable(
             check_signature(request, expires, signature)
         except ExpiredSignatureError:
             raise gone() from None
-        return await handler(request, await open_slot(world_of(request), job_id, slot))
+        return await handler(request, await open_slot(context_of(request), job_id, slot))
 
 
 def _not_allowed(method: str) -> ApiError:
@@ -98,7 +98,7 @@ async def _options(
     }
     try:
         check_signature(request, expires, signature)
-        found = await open_slot(world_of(request), job_id, slot)
+        found = await open_slot(context_of(request), job_id, slot)
     except (ApiError, ExpiredSignatureError):
         return _answer(request, 204, headers)
     return _answer(request, 204, headers | {"Tus-Max-Size": str(found.limit_bytes)})
@@ -107,15 +107,15 @@ async def _options(
 async def _head(request: Request, slot: Slot) -> Response:
     """How far the upload is."""
     require_alive(slot)
-    world = world_of(request)
+    context = context_of(request)
     try:
-        if await settle(world, slot):
-            slot = await open_slot(world, str(slot.job.id), slot.upload.slot)
+        if await settle(context, slot):
+            slot = await open_slot(context, str(slot.job.id), slot.upload.slot)
     except ApiError as error:
         if error.status != locked().status:
             raise
     headers = {
-        "Upload-Offset": str(await counted_bytes(world, slot)),
+        "Upload-Offset": str(await counted_bytes(context, slot)),
         "Cache-Control": "no-store",
     }
     total = slot.upload.total_bytes
@@ -138,7 +138,7 @@ async def _patch(request: Request, slot: Slot) -> Response:
         return _appended(request, slot, _nothing_more(slot.upload.received_bytes, request, patch))
     gate = upload_gate(request)
     try:
-        async with claimed(world_of(request), slot, wait_seconds=_WAIT_SECONDS) as claim:
+        async with claimed(context_of(request), slot, wait_seconds=_WAIT_SECONDS) as claim:
             with gate.enter():
                 return _appended(request, slot, await _append(request, claim, gate, patch))
     except PartialBusyError:
@@ -182,7 +182,7 @@ async def _append(request: Request, claim: Claim, gate: UploadGate, patch: tus.P
     declared = content_length(request)
     if declared is not None and offset + declared > limit:
         raise over()
-    await require_room(claim.world, declared or 0)
+    await require_room(claim.context, declared or 0)
     rules = Rules(limit - offset, over, keep_parts=True)
     offset += await _receive(request, claim, gate, rules, patch)
     if offset == total:
@@ -203,7 +203,7 @@ async def _total_bytes(claim: Claim, patch: tus.Patch) -> int | None:
         raise too_large(slot)
     if length < patch.offset_bytes:
         raise invalid("Upload-Length is less than what has arrived.", "Upload-Length")
-    async with claim.world.database.statement() as connection:
+    async with claim.context.database.statement() as connection:
         if not await uploads.set_resumable_length(
             connection, slot.job.id, slot.upload.slot, length
         ):
@@ -216,7 +216,7 @@ async def _receive(
 ) -> int:
     """Take the body; with a checksum all of it or nothing, otherwise what arrives."""
     start, digest = patch.offset_bytes, None
-    watch = Watch(claim.keep, claim.world.settings)
+    watch = Watch(claim.keep, claim.context.settings)
     if patch.checksum is not None:
         await claim.set_unverified(start)
         digest = tus.ALGORITHMS[patch.checksum.algorithm]()
@@ -240,7 +240,7 @@ async def _open(
     claim: Claim, gate: UploadGate, start: int, observe: Callable[[bytes], None] | None
 ) -> PieceWriter:
     """Begin to write; a writer that was just replaced may need a moment to hear of it."""
-    store, key = claim.world.objects, slot_key(claim.slot)
+    store, key = claim.context.objects, slot_key(claim.slot)
     deadline = asyncio.get_running_loop().time() + _WAIT_SECONDS
     while True:
         try:
@@ -266,16 +266,16 @@ async def _delete(request: Request, slot: Slot) -> Response:
     """The client gives the upload up; what has arrived goes."""
     require_alive(slot)
     require_awaiting(slot.job)
-    world = world_of(request)
-    async with claimed(world, slot, wait_seconds=_WAIT_SECONDS) as claim:
+    context = context_of(request)
+    async with claimed(context, slot, wait_seconds=_WAIT_SECONDS) as claim:
         upload = claim.slot.upload
-        async with world.database.statement() as connection:
+        async with context.database.statement() as connection:
             if not await uploads.terminate_upload(
                 connection, upload.job_id, upload.slot, claim.token
             ):
                 raise locked()
-        await asyncio.to_thread(world.objects.discard_partial, slot_key(slot))
-        await asyncio.to_thread(world.objects.delete, upload.object_key)
+        await asyncio.to_thread(context.objects.discard_partial, slot_key(slot))
+        await asyncio.to_thread(context.objects.delete, upload.object_key)
     return _answer(request, 204, {})
 
 

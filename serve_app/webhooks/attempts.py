@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from serve_app.context import World
+from serve_app.context import AppContext
 from serve_app.webhooks.connections import Connections
 from serve_app.webhooks.retrying import error_text, judge
 from serve_app.webhooks.sending import Outcome, Way, send_event
@@ -30,7 +30,7 @@ class Clock:
 class Attempts:
     """Makes attempts. ``chance`` gives numbers in [0, 1) for the jitter."""
 
-    world: World
+    context: AppContext
     way: Way
     connections: Connections
     clock: Clock
@@ -65,8 +65,8 @@ class Attempts:
         """The newest first; an account's first delivery makes its secret."""
         sealed = [event.current_secret, event.previous_secret]
         if event.current_secret is None:
-            fresh = self.world.sealer.seal(new_signing_secret())
-            async with self.world.database.transaction() as connection:
+            fresh = self.context.sealer.seal(new_signing_secret())
+            async with self.context.database.transaction() as connection:
                 stored = await signing_secrets.get_or_create(connection, event.account_id, fresh)
             sealed = [stored.current, stored.previous]
-        return [self.world.sealer.open(secret) for secret in sealed if secret is not None]
+        return [self.context.sealer.open(secret) for secret in sealed if secret is not None]

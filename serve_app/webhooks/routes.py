@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from serve_app.api.authentication import KeyedRoute, SessionRoute, account_of, parse_job_id
 from serve_app.api.bodies import parse_body, read_json_object
-from serve_app.api.context import API_PREFIX, world_of
+from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import NO_STORE, success, timestamp
 from serve_app.api.queries import single
 from serve_app.api.urls import CallbackUrl, require_callback_url
@@ -37,7 +37,7 @@ async def list_webhook_deliveries(request: Request) -> Response:
     """The account's last deliveries, newest first."""
     job_id = single(request, "jobId")
     wanted = None if job_id is None else parse_job_id(job_id)
-    async with world_of(request).database.statement() as connection:
+    async with context_of(request).database.statement() as connection:
         found = await list_deliveries(connection, account_of(request), job_id=wanted)
     return success(request, [_record(delivery) for delivery in found])
 
@@ -69,22 +69,22 @@ class TestWebhookBody(BaseModel):
 @router.post("/webhooks/test", operation_id="sendTestWebhook")
 async def send_test_webhook(request: Request) -> Response:
     """Send a signed ``webhook.test`` event to ``url`` and say what came back."""
-    world = world_of(request)
-    raw = await read_json_object(request, max_bytes=world.settings.max_body_bytes)
+    context = context_of(request)
+    raw = await read_json_object(request, max_bytes=context.settings.max_body_bytes)
     body = parse_body(TestWebhookBody, raw)
-    require_callback_url(body.url, "url", world.settings, standard_port_only=True)
-    fresh = world.sealer.seal(new_signing_secret())
-    async with world.database.transaction() as connection:
+    require_callback_url(body.url, "url", context.settings, standard_port_only=True)
+    fresh = context.sealer.seal(new_signing_secret())
+    async with context.database.transaction() as connection:
         stored = await signing_secrets.get_or_create(connection, account_of(request), fresh)
     sealed = [stored.current] + ([stored.previous] if stored.previous else [])
     content = _test_event()
     headers = signed_headers(
-        [world.sealer.open(secret) for secret in sealed],
+        [context.sealer.open(secret) for secret in sealed],
         f"test_{secrets.token_hex(16)}",
         int(time.time()),
         content,
     )
-    outcome = await send_event(body.url, headers, content, way=delivery_way(world.settings))
+    outcome = await send_event(body.url, headers, content, way=delivery_way(context.settings))
     return success(request, _test_result(outcome))
 
 
@@ -111,9 +111,9 @@ def _test_result(outcome: Outcome) -> dict[str, Any]:
 @secret_router.get("/webhooks/secret", operation_id="getWebhookSecret")
 async def get_webhook_secret(request: Request) -> Response:
     """The signing secret, made at its first use."""
-    world = world_of(request)
-    fresh = world.sealer.seal(new_signing_secret())
-    async with world.database.transaction() as connection:
+    context = context_of(request)
+    fresh = context.sealer.seal(new_signing_secret())
+    async with context.database.transaction() as connection:
         stored = await signing_secrets.get_or_create(connection, account_of(request), fresh)
     return _secret_response(request, stored)
 
@@ -121,16 +121,16 @@ async def get_webhook_secret(request: Request) -> Response:
 @secret_router.post("/webhooks/secret/rotate", operation_id="rotateWebhookSecret")
 async def rotate_webhook_secret(request: Request) -> Response:
     """A new signing secret; the previous one goes on signing for 24 hours."""
-    world = world_of(request)
-    fresh = world.sealer.seal(new_signing_secret())
-    async with world.database.transaction() as connection:
+    context = context_of(request)
+    fresh = context.sealer.seal(new_signing_secret())
+    async with context.database.transaction() as connection:
         stored = await signing_secrets.rotate(connection, account_of(request), fresh)
     return _secret_response(request, stored)
 
 
 def _secret_response(request: Request, stored: SealedSecret) -> Response:
     data = {
-        "secret": world_of(request).sealer.open(stored.current),
+        "secret": context_of(request).sealer.open(stored.current),
         "createdAt": timestamp(stored.created_at),
         "rotatedAt": timestamp(stored.rotated_at),
     }

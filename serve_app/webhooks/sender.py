@@ -19,7 +19,7 @@ from datetime import timedelta
 import psycopg
 
 from pipelines.net.safe_http import system_addresses
-from serve_app.context import World
+from serve_app.context import AppContext
 from serve_app.observability.metrics import WEBHOOK_ATTEMPTS
 from serve_app.webhooks.attempts import Attempts, Clock
 from serve_app.webhooks.connections import Connections, Lookup, SharedResolver
@@ -87,21 +87,21 @@ class Sender:
 
     def __init__(
         self,
-        world: World,
+        context: AppContext,
         *,
         clock: Clock | None = None,
         chance: Callable[[], float] = random.random,
         lookup: Lookup = system_addresses,
         deadline_seconds: float = ACKNOWLEDGE_SECONDS,
     ) -> None:
-        self._world = world
+        self._context = context
         self._clock = clock or Clock()
-        self._resolver = SharedResolver(threads=world.settings.webhook_concurrency, lookup=lookup)
+        self._resolver = SharedResolver(threads=context.settings.webhook_concurrency, lookup=lookup)
         way = replace(
-            delivery_way(world.settings, self._resolver), deadline_seconds=deadline_seconds
+            delivery_way(context.settings, self._resolver), deadline_seconds=deadline_seconds
         )
         self._connections = Connections(way)
-        self._attempts = Attempts(world, way, self._connections, self._clock, chance)
+        self._attempts = Attempts(context, way, self._connections, self._clock, chance)
         self._strained = StrainedEndpoints()
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -160,12 +160,12 @@ class Sender:
         if len(leased) == LEASED_AT_ONCE:
             return  # there may be more
         try:
-            await asyncio.wait_for(self._wake.wait(), self._world.settings.poll_seconds)
+            await asyncio.wait_for(self._wake.wait(), self._context.settings.poll_seconds)
         except TimeoutError:
             return
 
     async def _lease(self) -> list[LeasedEvent]:
-        settings = self._world.settings
+        settings = self._context.settings
         free = settings.webhook_concurrency - len(self._held)
         if free <= 0:
             return []
@@ -177,7 +177,7 @@ class Sender:
             most_strained=max(0, settings.webhook_concurrency // STRAINED_SHARE - strained),
         )
         return await lease_due(
-            self._world.database,
+            self._context.database,
             shares,
             lease=timedelta(seconds=settings.webhook_lease_seconds),
             ahead=self._clock.ahead,
@@ -199,7 +199,7 @@ class Sender:
             del self._held[event.token]
             return
         self._strained.note(event.endpoint, outcome)
-        self._world.meters.record(WEBHOOK_ATTEMPTS, 1, {"outcome": str(record.status)})
+        self._context.metrics.record(WEBHOOK_ATTEMPTS, 1, {"outcome": str(record.status)})
         self._ended.put_nowait(record)
 
     async def _record_next(self) -> None:
@@ -208,7 +208,9 @@ class Sender:
         while not self._ended.empty() and len(records) < RECORDED_AT_ONCE:
             records.append(self._ended.get_nowait())
         try:
-            recorded = await record_attempts(self._world.database, records, ahead=self._clock.ahead)
+            recorded = await record_attempts(
+                self._context.database, records, ahead=self._clock.ahead
+            )
         except BaseException:
             for record in records:
                 self._ended.put_nowait(record)
@@ -234,12 +236,12 @@ class Sender:
             task.cancel()
         async with asyncio.timeout(LAST_WORDS_SECONDS):
             await self._ended.join()
-            async with self._world.database.transaction() as connection:
+            async with self._context.database.transaction() as connection:
                 await hand_back(connection, list(self._held.values()), ahead=self._clock.ahead)
 
     async def _listen(self) -> None:
         """Wake on NOTIFY; polling covers for it whenever this connection is down."""
-        url = self._world.settings.database_url or ""
+        url = self._context.settings.database_url or ""
         connection = await psycopg.AsyncConnection.connect(
             url, autocommit=True, **bounded_silence(url)
         )
@@ -254,7 +256,7 @@ class Sender:
         accounts, self._untrimmed = self._untrimmed, set()
         if accounts is None or accounts:
             try:
-                async with self._world.database.transaction() as connection:
+                async with self._context.database.transaction() as connection:
                     await trim_logs(connection, accounts)
             except BaseException:
                 self._untrimmed = None

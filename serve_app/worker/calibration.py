@@ -38,7 +38,7 @@ class Machine:
 
 
 @dataclass(slots=True)
-class Experience:
+class Calibration:
     """How many times as long as that they take here; learned by a runner while it lives.
 
     Apart for analyses by themselves and side by side: how two share the processors is known only

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
-from models.provider import ModelSource
+from models.provider import ModelProvider
 from pipelines.execution.chain import Workspace
 from pipelines.ingest.pipeline import ingest_result_from_json
 from pipelines.types import IngestResult, StageCode, StageError, StageStoppedError
-from serve_app.context import World
+from serve_app.context import AppContext
 from serve_app.jobs.eta import ANALYSES
 from serve_app.observability.logs import log_context, note
 from serve_app.observability.metrics import record_job_end, record_stage
 from serve_app.worker import publishing
-from serve_app.worker.calibration import Experience
+from serve_app.worker.calibration import Calibration
 from serve_app.worker.publishing import Lease
 from serve_app.worker.stage_work import StageWork, machine_of
 from storage import jobs
@@ -77,11 +77,11 @@ class StageControl:
 class JobDriver:
     """One job in the hands of one runner."""
 
-    world: World
-    models: ModelSource
+    context: AppContext
+    models: ModelProvider
     lease: Lease
     threads: Executor
-    experience: Experience
+    calibration: Calibration
     progress: dict[StageName, float] = field(default_factory=dict)
     took: dict[StageName, float] = field(default_factory=dict)
     """Seconds of the stages that were completed."""
@@ -91,7 +91,7 @@ class JobDriver:
     def workspace(self) -> Workspace:
         """The job's folder of intermediate objects, with this lease's own stop marker."""
         return Workspace(
-            store=self.world.objects,
+            store=self.context.objects,
             prefix=f"jobs/{self.lease.job_id}/work",
             stop_name=f"stop-{self.lease.token}",
         )
@@ -121,7 +121,7 @@ class JobDriver:
             log.warning("job %s: tasks could not be told to stop: %s", self.lease.job_id, error)
 
     async def _heartbeat(self) -> None:
-        settings = self.world.settings
+        settings = self.context.settings
         last_success = time.monotonic()
         while not self.stopped:
             await asyncio.sleep(settings.heartbeat_seconds)
@@ -138,17 +138,17 @@ class JobDriver:
                     await self.stop()
 
     async def _extend_lease(self) -> None:
-        async with self.world.database.transaction() as connection:
+        async with self.context.database.transaction() as connection:
             await jobs.extend_lease(
                 connection,
                 self.lease.job_id,
                 self.lease.token,
-                lease=timedelta(seconds=self.world.settings.lease_seconds),
+                lease=timedelta(seconds=self.context.settings.lease_seconds),
                 progress=dict(self.progress),
             )
 
     async def _run_stages(self) -> None:
-        job = await self._patiently("reading the job", self._read_job)
+        job = await self._retry_on_outage("reading the job", self._read_job)
         note(accountId=job.account_id)
         is_new = job.stages[StageName.INGEST].status is not StageStatus.COMPLETED
         if is_new:
@@ -159,16 +159,16 @@ class JobDriver:
             self._learn(ingested)
 
     def _learn(self, ingested: IngestResult) -> None:
-        machine = machine_of(self.world.settings)
+        machine = machine_of(self.context.settings)
         took = {stage: self.took[stage] for stage in ANALYSES if stage in self.took}
-        self.experience.learn(machine.alone_seconds(ingested), took, machine)
+        self.calibration.learn(machine.alone_seconds(ingested), took, machine)
 
     async def _run_analyses(self) -> IngestResult | None:
         """Vision and transcript side by side; one failing does not stop the other.
 
         Gives what ingest found; None where it failed.
         """
-        job, ingested = await self._patiently("reading the job", self._read_ingested)
+        job, ingested = await self._retry_on_outage("reading the job", self._read_ingested)
         if ingested is None:
             return None
         analyses: dict[StageName, Work] = {
@@ -187,12 +187,12 @@ class JobDriver:
         return ingested
 
     async def _read_job(self) -> JobRecord:
-        async with self.world.database.transaction() as connection:
+        async with self.context.database.transaction() as connection:
             return await jobs.lock_leased(connection, self.lease.job_id, self.lease.token)
 
     async def _read_ingested(self) -> tuple[JobRecord, IngestResult | None]:
         """The job after ingest; None with it where ingest failed and so ended the job."""
-        async with self.world.database.transaction() as connection:
+        async with self.context.database.transaction() as connection:
             job = await jobs.find_job(connection, self.lease.job_id)
             if job is None or job.lease_token != self.lease.token:
                 raise LeaseLostError(str(self.lease.job_id))
@@ -201,11 +201,11 @@ class JobDriver:
 
     async def _run_stage(self, stage: StageName, run: Work) -> None:
         """Run a stage to its published end, good or bad."""
-        await self._patiently(stage, lambda: self._start(stage))
+        await self._retry_on_outage(stage, lambda: self._start(stage))
         began = time.monotonic()
         for attempt in range(1, STAGE_ATTEMPTS + 1):
             try:
-                end = await self._patiently(stage, lambda: run(self._work(stage)))
+                end = await self._retry_on_outage(stage, lambda: run(self._work(stage)))
             except (LeaseLostError, StageStoppedError):
                 raise
             except StageError as error:
@@ -229,14 +229,14 @@ class JobDriver:
     ) -> None:
         seconds = time.monotonic() - began
         log.info("job %s: %s %s in %.1f s", self.lease.job_id, stage, outcome, seconds)
-        record_stage(self.world.meters, stage, outcome, seconds)
-        record_job_end(self.world.meters, end)
+        record_stage(self.context.metrics, stage, outcome, seconds)
+        record_job_end(self.context.metrics, end)
 
     async def _start(self, stage: StageName) -> None:
-        async with self.world.database.transaction() as connection:
+        async with self.context.database.transaction() as connection:
             await publishing.start_stage(connection, self.lease, stage)
 
-    async def _patiently(self, what: str, act: Callable[[], Awaitable[Result]]) -> Result:
+    async def _retry_on_outage(self, what: str, act: Callable[[], Awaitable[Result]]) -> Result:
         """Do ``act``; wait for a database or a store that is away, or full, and do it again.
 
         All that jobs do may be done again: what is stored is reused, what was published stays.
@@ -260,22 +260,22 @@ class JobDriver:
             await asyncio.sleep(min(left, _LISTEN_SECONDS))
 
     def _work(self, stage: StageName) -> StageWork:
-        deadline = time.monotonic() + self.world.settings.stage_timeout_seconds
+        deadline = time.monotonic() + self.context.settings.stage_timeout_seconds
         return StageWork(
-            world=self.world,
+            context=self.context,
             models=self.models,
             lease=self.lease,
             workspace=self.workspace,
             threads=self.threads,
-            experience=self.experience,
+            calibration=self.calibration,
             control=StageControl(self, stage, deadline),
         )
 
     async def _fail(self, stage: StageName, error: StageError, began: float) -> None:
         log.info("job %s: %s failed: %s", self.lease.job_id, stage, error)
-        end = await self._patiently(stage, lambda: self._publish_failure(stage, error))
+        end = await self._retry_on_outage(stage, lambda: self._publish_failure(stage, error))
         self._record(stage, StageStatus.FAILED, began, end)
 
     async def _publish_failure(self, stage: StageName, error: StageError) -> JobState | None:
-        async with self.world.database.transaction() as connection:
+        async with self.context.database.transaction() as connection:
             return await publishing.fail_stage(connection, self.lease, stage, error)

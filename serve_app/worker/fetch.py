@@ -16,7 +16,7 @@ from pipelines.ingest.timeline import ClipFile, naming_clip
 from pipelines.net.fetch import FetchLimits, fetch
 from pipelines.types import StageCode, StageError
 from serve_app.api.urls import address_policy
-from serve_app.context import World
+from serve_app.context import AppContext
 from serve_app.formats import raw_family
 from serve_app.settings import Settings
 from storage.job_records import JobRecord
@@ -28,10 +28,10 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class SourceBringer:
+class SourceFetcher:
     """Brings the footage of one job. Synchronous: run it off the event loop."""
 
-    world: World
+    context: AppContext
     job: JobRecord
     control: Control
 
@@ -61,14 +61,14 @@ class SourceBringer:
         return decode_footage(
             clip.key,
             clip.name,
-            store=self.world.objects,
-            settings=self.world.settings,
+            store=self.context.objects,
+            settings=self.context.settings,
             control=self.control,
         )
 
     @property
     def _limit_bytes(self) -> int:
-        return self.world.settings.max_upload_bytes(self.job.tier)
+        return self.context.settings.max_upload_bytes(self.job.tier)
 
     def _clips(self, clips: Sequence[Values], programme: bool) -> Iterator[ClipFile]:
         for index, clip in enumerate(clips):
@@ -107,17 +107,17 @@ class SourceBringer:
     def _fetch(self, item: Values, key: str, position: int) -> None:
         """Download a file, unless it is there already; ``position`` among all that are wanted."""
         self.control.check()
-        if self.world.objects.exists(key):
+        if self.context.objects.exists(key):
             return
         wanted = len(_clips_to_fetch(self.job)) + len(_audio_wanted(self.job))
         sealed = item["sealed_token"]
-        token = None if sealed is None else self.world.sealer.open(base64.b64decode(sealed))
+        token = None if sealed is None else self.context.sealer.open(base64.b64decode(sealed))
         fetch(
             item["url"],
-            store=self.world.objects,
+            store=self.context.objects,
             key=key,
             limits=FetchLimits(max_bytes=self._limit_bytes),
-            policy=address_policy(self.world.settings),
+            policy=address_policy(self.context.settings),
             token=token,
             provider=item["provider"],
             control=ControlSpan.of_piece(self.control, position, wanted),

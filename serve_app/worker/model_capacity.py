@@ -6,15 +6,15 @@ from models.registry import REGISTRY, Task
 from serve_app.settings import Settings
 
 
-def inputs_at_once(settings: Settings, task: Task) -> int:
+def concurrent_inputs(settings: Settings, task: Task) -> int:
     """How many inputs a replica takes: two batches, one being worked on, one gathering."""
     most = REGISTRY[settings.model_profile][task].max_batch
     return 1 if most == 1 else 2 * most
 
 
-def callers_at_once(settings: Settings, task: Task) -> int:
+def concurrent_callers(settings: Settings, task: Task) -> int:
     """With so many callers no replica of a task ever waits for an input: one more each."""
-    return most_replicas(settings, task) * (inputs_at_once(settings, task) + 1)
+    return most_replicas(settings, task) * (concurrent_inputs(settings, task) + 1)
 
 
 def most_replicas(settings: Settings, task: Task) -> int:

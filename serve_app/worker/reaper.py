@@ -9,7 +9,7 @@ import uuid
 from datetime import timedelta
 
 from serve_app.api.upload_urls import direct_key
-from serve_app.context import World
+from serve_app.context import AppContext
 from serve_app.jobs.lifecycle import end_job
 from serve_app.observability.metrics import record_job_end
 from serve_app.uploads.sweeping import settle_lost_writers
@@ -39,13 +39,13 @@ def _clock() -> float:
 class Reaper:
     """Sweeps every few seconds. Several may run at once: rows are taken with SKIP LOCKED."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, context: AppContext) -> None:
+        self._context = context
         self._forget_at = 0.0
         self._leftovers_at = 0.0
         self._leases_count_from = 0.0
         self._swept_at = _clock()
-        self._direct = isinstance(world.objects, TakesDirectUploads)
+        self._direct = isinstance(context.objects, TakesDirectUploads)
         self._grace = _UNSEEN if self._direct else timedelta(0)
 
     async def sweep_and_wait(self) -> None:
@@ -64,17 +64,17 @@ class Reaper:
         await self._sweep_objects()
 
     async def _sweep_objects(self) -> None:
-        await settle_lost_writers(self._world)
-        await remove_due(self._world)
+        await settle_lost_writers(self._context)
+        await remove_due(self._context)
         if self._direct and time.monotonic() >= self._leftovers_at:
             # Nothing else tells of a multipart upload that a killed writer left in a bucket.
-            await asyncio.to_thread(self._world.objects.remove_leftovers, JOBS_PREFIX)
+            await asyncio.to_thread(self._context.objects.remove_leftovers, JOBS_PREFIX)
             self._leftovers_at = time.monotonic() + _LEFTOVERS_SECONDS
 
     async def sweep_database(self) -> None:
         """Do everything that is due now and that the database alone is needed for."""
         late = _clock() - self._swept_at - _SWEEP_SECONDS
-        if late > self._world.settings.lease_seconds / 2:
+        if late > self._context.settings.lease_seconds / 2:
             # The machine slept, or the sweeps before failed: runners get the time to report first.
             self._wait_for_runners()
         try:
@@ -90,13 +90,13 @@ class Reaper:
         self._swept_at = _clock()
 
     def _wait_for_runners(self) -> None:
-        self._leases_count_from = time.monotonic() + self._world.settings.lease_seconds
+        self._leases_count_from = time.monotonic() + self._context.settings.lease_seconds
 
     async def _requeue_lost(self) -> None:
         ended = 0
         if time.monotonic() < self._leases_count_from:
             return
-        async with self._world.database.transaction() as connection:
+        async with self._context.database.transaction() as connection:
             for job_id, runs_again in await jobs.requeue_lost(connection):
                 log.warning("job %s: its runner was lost", job_id)
                 if runs_again:
@@ -120,7 +120,7 @@ class Reaper:
         except ObjectStoreUnavailableError as error:
             log.warning("no upload expires while the store cannot say what is there: %s", error)
             return
-        async with self._world.database.transaction() as connection:
+        async with self._context.database.transaction() as connection:
             for job_id in await uploads.jobs_past_upload(
                 connection, grace=self._grace, among=among
             ):
@@ -142,10 +142,10 @@ class Reaper:
         What lies there came in time, as its address is no longer good: who looks for such files
         may have been away, or copies a large one. Raises ObjectStoreUnavailableError.
         """
-        store = self._world.objects
+        store = self._context.objects
         if not isinstance(store, TakesDirectUploads):
             return None
-        async with self._world.database.statement() as connection:
+        async with self._context.database.statement() as connection:
             missing = await awaited_past_upload(connection, grace=self._grace, limit=_LOOKS_A_SWEEP)
         arrived = {
             job_id
@@ -157,11 +157,11 @@ class Reaper:
 
     def _record_ends(self, state: JobState, count: int) -> None:
         for _ in range(count):
-            record_job_end(self._world.meters, state)
+            record_job_end(self._context.metrics, state)
 
     async def _forget_old(self) -> None:
         """Rows whose time is over: remembered answers, rate windows, sign-in links, sessions."""
-        async with self._world.database.transaction() as connection:
+        async with self._context.database.transaction() as connection:
             await idempotency.forget_old(connection)
             await access.forget_old_windows(connection)
             await keys.forget_old_sign_ins(connection)

@@ -8,7 +8,7 @@ import uuid
 from datetime import timedelta
 
 from pipelines.execution.chain import is_stop_marker
-from serve_app.context import World
+from serve_app.context import AppContext
 from storage import jobs, results
 from storage.cleaning import CleaningRound, claim_rounds, end_round
 from storage.objects import ObjectStore, ObjectStoreUnavailableError
@@ -20,14 +20,14 @@ log = logging.getLogger("vas.removal")
 _AT_ONCE = 20
 
 
-async def remove_due(world: World) -> None:
+async def remove_due(context: AppContext) -> None:
     """Carry out the rounds that are due; one that fails is taken up again when its lease ends."""
-    retention = timedelta(seconds=world.settings.source_retention_seconds)
-    async with world.database.transaction() as connection:
+    retention = timedelta(seconds=context.settings.source_retention_seconds)
+    async with context.database.transaction() as connection:
         rounds = await claim_rounds(connection, retention=retention, limit=_AT_ONCE)
     for due in rounds:
         try:
-            await _carry_out(world, due)
+            await _carry_out(context, due)
         except ObjectStoreUnavailableError as error:
             log.warning("objects of ended jobs are not removed yet: %s", error)
             return
@@ -36,16 +36,16 @@ async def remove_due(world: World) -> None:
             log.exception("job %s: its objects could not be removed", due.job_id)
 
 
-async def _carry_out(world: World, due: CleaningRound) -> None:
-    kept = await _results(world, due.job_id)
-    await asyncio.to_thread(remove_objects, world.objects, due, kept)
-    async with world.database.transaction() as connection:
+async def _carry_out(context: AppContext, due: CleaningRound) -> None:
+    kept = await _results(context, due.job_id)
+    await asyncio.to_thread(remove_objects, context.objects, due, kept)
+    async with context.database.transaction() as connection:
         await end_round(connection, due)
 
 
-async def _results(world: World, job_id: uuid.UUID) -> set[str]:
+async def _results(context: AppContext, job_id: uuid.UUID) -> set[str]:
     """Keys of the stills that the job's scenes show."""
-    async with world.database.transaction() as connection:
+    async with context.database.transaction() as connection:
         job = await jobs.find_job(connection, job_id)
         if job is None or job.stages[StageName.VISION].status is not StageStatus.COMPLETED:
             return set()

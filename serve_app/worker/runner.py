@@ -11,12 +11,12 @@ from datetime import timedelta
 
 import psycopg
 
-from models.provider import ModelSource
+from models.provider import ModelProvider
 from pipelines.execution.memory import release_free_memory
-from serve_app.context import World
-from serve_app.observability.database_metrics import Census
+from serve_app.context import AppContext
+from serve_app.observability.database_metrics import DatabaseMetrics
 from serve_app.uploads.direct import ArrivalWatch
-from serve_app.worker.calibration import Experience
+from serve_app.worker.calibration import Calibration
 from serve_app.worker.driver import JobDriver
 from serve_app.worker.publishing import Lease
 from serve_app.worker.reaper import Reaper
@@ -38,13 +38,13 @@ _THREADS_PER_JOB = 3
 class Runner:
     """Runs until ``stop``; any number of runners share the queue."""
 
-    def __init__(self, world: World, models: ModelSource) -> None:
-        self._world = world
+    def __init__(self, context: AppContext, models: ModelProvider) -> None:
+        self._context = context
         self._models = models
-        concurrency = world.settings.runner_concurrency
+        concurrency = context.settings.runner_concurrency
         self._slots = asyncio.Semaphore(concurrency)
         self._threads = ThreadPoolExecutor(concurrency * _THREADS_PER_JOB, "pipeline")
-        self._experience = Experience(world.settings.model_profile)
+        self._experience = Calibration(context.settings.model_profile)
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._leasing = asyncio.Lock()
@@ -52,17 +52,17 @@ class Runner:
 
     async def run(self) -> None:
         """Lease and drive jobs until stopped."""
-        reaper = Reaper(self._world)
-        census = Census(self._world.database, self._world.meters)
+        reaper = Reaper(self._context)
+        database_metrics = DatabaseMetrics(self._context.database, self._context.metrics)
         helpers = [
             asyncio.create_task(self._forever(self._listen)),
             asyncio.create_task(self._forever(reaper.sweep_and_wait)),
             asyncio.create_task(self._forever(reaper.clean_and_wait)),
-            asyncio.create_task(self._forever(census.take_and_wait)),
+            asyncio.create_task(self._forever(database_metrics.take_and_wait)),
         ]
-        store = self._world.objects
+        store = self._context.objects
         if isinstance(store, TakesDirectUploads):
-            watch = ArrivalWatch(self._world, store)
+            watch = ArrivalWatch(self._context, store)
             helpers.append(asyncio.create_task(self._forever(watch.look_and_wait)))
         try:
             await self._forever(self._take_next)
@@ -120,13 +120,13 @@ class Runner:
             await self._wait_for_work()
 
     async def _lease(self) -> Lease | None:
-        duration = timedelta(seconds=self._world.settings.lease_seconds)
-        async with self._world.database.transaction() as connection:
+        duration = timedelta(seconds=self._context.settings.lease_seconds)
+        async with self._context.database.transaction() as connection:
             leased = await jobs.lease_next(connection, lease=duration)
         return None if leased is None else Lease(*leased)
 
     def _drive(self, lease: Lease) -> None:
-        driver = JobDriver(self._world, self._models, lease, self._threads, self._experience)
+        driver = JobDriver(self._context, self._models, lease, self._threads, self._experience)
         task = asyncio.create_task(driver.run())
         self._driving[task] = driver
         task.add_done_callback(self._ended)
@@ -141,13 +141,13 @@ class Runner:
 
     async def _wait_for_work(self) -> None:
         try:
-            await asyncio.wait_for(self._wake.wait(), self._world.settings.poll_seconds)
+            await asyncio.wait_for(self._wake.wait(), self._context.settings.poll_seconds)
         except TimeoutError:
             return
 
     async def _listen(self) -> None:
         """Wake on NOTIFY; polling covers for it whenever this connection is down."""
-        url = self._world.settings.database_url or ""
+        url = self._context.settings.database_url or ""
         connection = await psycopg.AsyncConnection.connect(
             url, autocommit=True, **bounded_silence(url)
         )
@@ -164,7 +164,7 @@ class Runner:
             log.exception("job %s: could not be handed back", lease.job_id)
 
     async def _hand_back(self, lease: Lease) -> None:
-        async with self._world.database.transaction() as connection:
+        async with self._context.database.transaction() as connection:
             job = await jobs.find_job(connection, lease.job_id, for_update=True)
             if job is not None and job.lease_token == lease.token:
                 await jobs.set_state(

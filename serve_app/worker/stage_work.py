@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 from models.factories import boundaries_opener
-from models.provider import ModelSource
+from models.provider import ModelProvider
 from models.registry import SPEECH_TASKS, VISION_TASKS, Task, digest_of
 from pipelines.execution.chain import Control, ControlSpan, Workspace
 from pipelines.ingest.job_media import survey, take_in
@@ -28,15 +28,15 @@ from pipelines.speech.speakers import SpeakerRules
 from pipelines.types import AudioTrack, IngestResult, StageCode, StageError
 from pipelines.vision.describe import DescribeConfig
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
-from serve_app.context import World
+from serve_app.context import AppContext
 from serve_app.jobs.documents import scene_document, transcript_document
 from serve_app.jobs.eta import timings_of
 from serve_app.observability.metrics import record_footage
 from serve_app.settings import Settings
 from serve_app.worker import publishing
-from serve_app.worker.calibration import Experience, Machine
-from serve_app.worker.fetch import SourceBringer, has_files_to_fetch
-from serve_app.worker.model_capacity import callers_at_once
+from serve_app.worker.calibration import Calibration, Machine
+from serve_app.worker.fetch import SourceFetcher, has_files_to_fetch
+from serve_app.worker.model_capacity import concurrent_callers
 from serve_app.worker.publishing import Lease
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
@@ -80,13 +80,13 @@ class StageWork:
     event loop.
     """
 
-    world: World
-    models: ModelSource
+    context: AppContext
+    models: ModelProvider
     lease: Lease
     workspace: Workspace
     threads: Executor
     control: Control
-    experience: Experience
+    calibration: Calibration
     timings: Timings = field(default_factory=Timings)
 
     async def run_ingest(self, job: JobRecord) -> JobState | None:
@@ -94,13 +94,13 @@ class StageWork:
 
         Like the other stages, returns the job's end, if this was it.
         """
-        wanted_seconds = self.world.settings.segment_seconds
+        wanted_seconds = self.context.settings.segment_seconds
         config = IngestConfig(
             segment_seconds=wanted_seconds or UNSHARDED_SECONDS,
             shortest_segment_seconds=SHORTEST_SEGMENT_SECONDS if wanted_seconds else None,
         )
         spans = intake_spans(self.control, fetches=has_files_to_fetch(job))
-        sources, uploads = SourceBringer(self.world, job, spans.fetch), await self._uploads(job)
+        sources, uploads = SourceFetcher(self.context, job, spans.fetch), await self._uploads(job)
         with self.timings.measure("fetch"):
             brought = await self._in_thread(lambda: sources.bring(uploads))
         spans.fetch.progress(1.0)
@@ -114,8 +114,8 @@ class StageWork:
             )
         spans.probe.progress(1.0)
         media = found.media
-        async with self.world.database.transaction() as connection:
-            await publishing.raise_hold(connection, self.lease, media, self.world.prices)
+        async with self.context.database.transaction() as connection:
+            await publishing.raise_hold(connection, self.lease, media, self.context.prices)
         wanted = publishing.analyses_to_run(job, media)
         with self.timings.measure("cut"):
             result = await self._in_thread(
@@ -131,7 +131,7 @@ class StageWork:
         # What the analyses will share: the expected end follows from it.
         for name, value in self._shared(result).items():
             self.timings.add(name, value)
-        async with self.world.database.transaction() as connection:
+        async with self.context.database.transaction() as connection:
             return await publishing.publish_ingest(
                 connection,
                 self.lease,
@@ -143,12 +143,12 @@ class StageWork:
             )
 
     def _shared(self, result: IngestResult) -> dict[str, float]:
-        machine = machine_of(self.world.settings)
-        expected = self.experience.expected_seconds(machine.alone_seconds(result))
+        machine = machine_of(self.context.settings)
+        expected = self.calibration.expected_seconds(machine.alone_seconds(result))
         return timings_of(machine.cpus, machine.transcribers, expected)
 
     async def _uploads(self, job: JobRecord) -> list[Upload]:
-        async with self.world.database.statement() as connection:
+        async with self.context.database.statement() as connection:
             return await list_uploads(connection, job.id)
 
     async def run_vision(self, ingested: IngestResult) -> JobState | None:
@@ -165,22 +165,22 @@ class StageWork:
                     control=self.control,
                     config=VisionConfig(
                         describe=DescribeConfig(
-                            models=digest_of(self.world.settings.model_profile, VISION_TASKS)
+                            models=digest_of(self.context.settings.model_profile, VISION_TASKS)
                         ),
-                        policy=self.world.content_policy,
+                        policy=self.context.content_policy,
                         boundaries=boundaries_opener(
-                            self.world.settings.boundary_weights, self.world.settings.models_dir
+                            self.context.settings.boundary_weights, self.context.settings.models_dir
                         ),
                     ),
                 )
             )
         self._count_shards(found.shards_computed, found.shards_reused)
         documents = [scene_document(scene) for scene in found.scenes]
-        async with self.world.database.transaction() as connection:
+        async with self.context.database.transaction() as connection:
             end = await publishing.publish_scenes(
                 connection, self.lease, documents, self.timings.values
             )
-        record_footage(self.world.meters, StageName.VISION, ingested.media.duration_seconds)
+        record_footage(self.context.metrics, StageName.VISION, ingested.media.duration_seconds)
         return end
 
     async def run_transcript(self, job: JobRecord, ingested: IngestResult) -> JobState | None:
@@ -198,21 +198,21 @@ class StageWork:
         tracks += [_failed_track(it.index, it.name, it.code) for it in ingested.failed_tracks]
         if all(track.document is None for track in tracks):
             raise last_error
-        async with self.world.database.transaction() as connection:
+        async with self.context.database.transaction() as connection:
             end = await publishing.publish_transcripts(
                 connection, self.lease, tracks, self.timings.values
             )
-        record_footage(self.world.meters, StageName.TRANSCRIPT, ingested.media.duration_seconds)
+        record_footage(self.context.metrics, StageName.TRANSCRIPT, ingested.media.duration_seconds)
         return end
 
     async def _transcribe(
         self, job: JobRecord, track: AudioTrack, ingested: IngestResult, control: Control
     ) -> TrackTranscript:
-        shard_seconds = self.world.settings.transcript_shard_seconds
+        shard_seconds = self.context.settings.transcript_shard_seconds
         config = TranscriptConfig(
             keyterms=tuple(job.source["keyterms"]),
-            models=digest_of(self.world.settings.model_profile, SPEECH_TASKS),
-            transcribe_at_once=callers_at_once(self.world.settings, Task.TRANSCRIBE),
+            models=digest_of(self.context.settings.model_profile, SPEECH_TASKS),
+            transcribe_concurrency=concurrent_callers(self.context.settings, Task.TRANSCRIBE),
             sharding=Sharding(shard_seconds=shard_seconds),
             # Jobs that waited while the service was brought up to date have no such field.
             speakers=SpeakerRules(expected=job.source.get("speakers_expected")),

@@ -60,7 +60,7 @@ def complete(
         lease = await lease_of(connection, job_id)
         found = media(len(tracks))
         await publishing.start_stage(connection, lease, StageName.INGEST)
-        await publishing.raise_hold(connection, lease, found, api.world.prices)
+        await publishing.raise_hold(connection, lease, found, api.context.prices)
         await publishing.publish_ingest(
             connection,
             lease,

@@ -16,8 +16,8 @@ import uvicorn
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app.app import build_api
-from serve_app.context import World, build_world
-from serve_app.observability.metrics import SILENT, Meters
+from serve_app.context import AppContext, build_context
+from serve_app.observability.metrics import SILENT, Metrics
 from serve_app.settings import Settings
 from storage import keys, ledger
 from storage.database import Database
@@ -41,11 +41,11 @@ class Customer:
 class RunningApi:
     """The API served by uvicorn in a thread, and the means to look behind it."""
 
-    def __init__(self, settings: Settings, meters: Meters = SILENT) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics = SILENT) -> None:
         self.settings = settings
-        self.world: World = build_world(settings, meters)
+        self.context: AppContext = build_context(settings, metrics)
         config = uvicorn.Config(
-            build_api(self.world), host="127.0.0.1", port=0, log_level="warning", lifespan="on"
+            build_api(self.context), host="127.0.0.1", port=0, log_level="warning", lifespan="on"
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)

@@ -17,7 +17,7 @@ import pytest
 
 from pipelines.types import StageError
 from serve_app.api.upload_urls import UPLOAD_PURPOSE, direct_key, upload_path
-from serve_app.context import World, build_world
+from serve_app.context import AppContext, build_context
 from serve_app.settings import GIB, Settings
 from serve_app.uploads import direct as arrivals
 from serve_app.uploads.direct import ArrivalWatch
@@ -61,7 +61,7 @@ def api_settings(api_settings: Settings, endpoint: str) -> Settings:
 
 
 def bucket(api: RunningApi) -> S3Store:
-    store = api.world.objects
+    store = api.context.objects
     assert isinstance(store, S3Store)
     return store
 
@@ -69,16 +69,16 @@ def bucket(api: RunningApi) -> S3Store:
 def look(api: RunningApi, *, watches: int = 1, **changes: Any) -> None:
     """One round of so many watches at once, on a loop of their own."""
 
-    async def one(world: World) -> None:
-        watch = ArrivalWatch(world, bucket(api))
+    async def one(context: AppContext) -> None:
+        watch = ArrivalWatch(context, bucket(api))
         await watch.look()
         await watch.settle()
 
     async def run() -> None:
-        worlds = [build_world(api.settings.model_copy(update=changes)) for _ in range(watches)]
+        worlds = [build_context(api.settings.model_copy(update=changes)) for _ in range(watches)]
         await asyncio.gather(*map(one, worlds))
-        for world in worlds:
-            await world.database.close()
+        for context in worlds:
+            await context.database.close()
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(lambda: asyncio.run(run())).result()
@@ -90,9 +90,9 @@ def make_due(api: RunningApi) -> None:
 
 def sweep(api: RunningApi, **changes: Any) -> None:
     async def run() -> None:
-        world = build_world(api.settings.model_copy(update=changes))
-        await Reaper(world).sweep()
-        await world.database.close()
+        context = build_context(api.settings.model_copy(update=changes))
+        await Reaper(context).sweep()
+        await context.database.close()
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(lambda: asyncio.run(run())).result()
@@ -201,7 +201,7 @@ def test_watches_that_look_at_once_deal_with_a_file_once(
 def test_a_put_to_the_service_still_counts(api: RunningApi, customer: Customer) -> None:
     job = create(api, customer)
     row = upload_of(api, job)
-    path = api.world.signer.sign_path(
+    path = api.context.signer.sign_path(
         UPLOAD_PURPOSE, upload_path(row), expires_at=int(time.time()) + 60
     )
     assert put(api.root + path, b"footage").status_code == 200
@@ -356,10 +356,10 @@ def test_a_store_that_is_away_is_asked_again(
     put(job["uploadUrl"], b"footage")
 
     async def run() -> None:
-        world = build_world(api.settings)
+        context = build_context(api.settings)
         away = S3Store(replace(bucket(api).place, endpoint_url="http://127.0.0.1:9"))
-        await ArrivalWatch(world, away).look()
-        await world.database.close()
+        await ArrivalWatch(context, away).look()
+        await context.database.close()
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(lambda: asyncio.run(run())).result()

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from serve_app.api.health import CHECKS, NotReadyError, ReadinessProbe
-from serve_app.context import World, build_world
+from serve_app.context import AppContext, build_context
 from serve_app.encryption import Sealer
 from serve_app.observability.metrics import HTTP_REQUESTS, UPLOADS_UNDER_WAY
 from serve_app.settings import Settings
@@ -22,7 +22,7 @@ from serve_app.uploads.limiter import UploadGate
 from storage import keys, signing_secrets
 from storage.database import Connection, embedded_postgres, migrate, newest_revision
 from tests.api.running_api import SECRET, RunningApi
-from tests.observing.meters import KeptMeters
+from tests.observing.metrics import RecordedMetrics
 
 
 def get(api: RunningApi, path: str) -> httpx.Response:
@@ -85,10 +85,10 @@ def _never_migrated(settings: Settings) -> None:
 
 def _sealed_by_somebody_else(settings: Settings) -> None:
     async def seal() -> None:
-        world = build_world(settings)
-        async with world.database.transaction() as connection:
+        context = build_context(settings)
+        async with context.database.transaction() as connection:
             await _seal_with(connection, "another secret, also long enough for the signer")
-        await world.database.close()
+        await context.database.close()
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(lambda: asyncio.run(seal())).result()
@@ -165,7 +165,7 @@ class Part:
     answers: asyncio.Event = field(default_factory=asyncio.Event)
     fails: Exception | None = None
 
-    async def check(self, _: World) -> None:
+    async def check(self, _: AppContext) -> None:
         self.asked += 1
         await self.answers.wait()
         if self.fails is not None:
@@ -173,14 +173,14 @@ class Part:
 
 
 @pytest.fixture
-def world(api: RunningApi) -> World:
-    return api.world
+def context(api: RunningApi) -> AppContext:
+    return api.context
 
 
-async def test_a_crowd_is_told_what_one_examination_found(world: World) -> None:
+async def test_a_crowd_is_told_what_one_examination_found(context: AppContext) -> None:
     part, clock = Part(), Clock()
     part.answers.set()
-    probe = ReadinessProbe(world, checks={"part": part.check}, clock=clock)
+    probe = ReadinessProbe(context, checks={"part": part.check}, clock=clock)
     found = await asyncio.gather(*(probe.examine() for _ in range(50)))
     assert {each.ready for each in found} == {True}
     assert part.asked == 1
@@ -191,11 +191,11 @@ async def test_a_crowd_is_told_what_one_examination_found(world: World) -> None:
 
 
 async def test_a_part_that_hangs_is_missing_and_is_not_asked_again_meanwhile(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    context: AppContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serve_app.api.health.CHECK_SECONDS", 0.02)
     part, clock = Part(), Clock()
-    probe = ReadinessProbe(world, checks={"part": part.check}, clock=clock)
+    probe = ReadinessProbe(context, checks={"part": part.check}, clock=clock)
     for _ in range(5):
         assert "does not answer" in (await probe.examine()).missing["part"]
         clock.seconds += 1
@@ -205,30 +205,30 @@ async def test_a_part_that_hangs_is_missing_and_is_not_asked_again_meanwhile(
 
 
 def test_requests_and_uploads_are_metered(api_settings: Settings) -> None:
-    meters = KeptMeters()
-    with RunningApi(api_settings, meters) as api:
+    metrics = RecordedMetrics()
+    with RunningApi(api_settings, metrics) as api:
         customer = api.customer()
         job = api.client.post("/jobs", json={"fileName": "a.mp4"}, headers=customer.headers)
         upload = job.json()["data"]["uploadUrl"]
         httpx.put(upload, content=b"x" * 1000, trust_env=False)
         api.client.get("/jobs")
         get(api, "/nowhere/at/all")
-    [seconds] = meters.of(HTTP_REQUESTS, operation="createJob", status="2xx")
+    [seconds] = metrics.of(HTTP_REQUESTS, operation="createJob", status="2xx")
     assert 0 < seconds < 20
-    assert len(meters.of(HTTP_REQUESTS, operation="listJobs", status="4xx")) == 1
-    assert len(meters.of(HTTP_REQUESTS, operation="none", status="4xx")) == 1
-    assert set(meters.of(UPLOADS_UNDER_WAY)) == {0}
+    assert len(metrics.of(HTTP_REQUESTS, operation="listJobs", status="4xx")) == 1
+    assert len(metrics.of(HTTP_REQUESTS, operation="none", status="4xx")) == 1
+    assert set(metrics.of(UPLOADS_UNDER_WAY)) == {0}
 
 
 async def test_uploads_under_way_are_told_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve_app.uploads.limiter.LEVEL_SECONDS", 0.001)
-    meters = KeptMeters()
-    gate = UploadGate(3, meters)
+    metrics = RecordedMetrics()
+    gate = UploadGate(3, metrics)
     reporting = asyncio.create_task(gate.report_for_ever())
     with gate.enter(), gate.enter():
         await asyncio.sleep(0.05)
-        assert len(meters.of(UPLOADS_UNDER_WAY)) > 1
-        assert set(meters.of(UPLOADS_UNDER_WAY)) == {2}
+        assert len(metrics.of(UPLOADS_UNDER_WAY)) > 1
+        assert set(metrics.of(UPLOADS_UNDER_WAY)) == {2}
     await asyncio.sleep(0.05)
     reporting.cancel()
-    assert meters.of(UPLOADS_UNDER_WAY)[-1] == 0
+    assert metrics.of(UPLOADS_UNDER_WAY)[-1] == 0

@@ -75,10 +75,10 @@ def test_the_last_upload_queues_the_job_once_and_later_ones_are_refused(
     assert put(job["uploadUrl"], b"x" * 3_000_000).status_code == 200
     assert state_of(api, customer, job["jobId"]) == "queued"
     key = object_of(api, job)
-    assert api.world.objects.read_bytes(key) == b"x" * 3_000_000
+    assert api.context.objects.read_bytes(key) == b"x" * 3_000_000
     again = put(job["uploadUrl"], b"other")
     assert again.status_code == 409
-    assert api.world.objects.size_bytes(key) == 3_000_000
+    assert api.context.objects.size_bytes(key) == 3_000_000
 
 
 @pytest.mark.parametrize("declared", [True, False], ids=["declared length", "chunked"])
@@ -96,7 +96,7 @@ def test_an_upload_over_the_limit_is_refused_and_nothing_of_it_is_kept(
         pass  # refused before all was sent: the connection may be gone
     else:
         assert answer.status_code == 413
-    assert not list(api.world.objects.list_keys(f"jobs/{job['jobId']}"))
+    assert not list(api.context.objects.list_keys(f"jobs/{job['jobId']}"))
     assert state_of(api, customer, job["jobId"]) == "awaiting_upload"
 
 
@@ -112,7 +112,7 @@ def test_a_broken_off_upload_leaves_nothing_behind(api: RunningApi, customer: Cu
         connection.sendall(head.encode() + b"y" * 1_500_000)
     assert put(job["uploadUrl"], b"whole").status_code == 200
     key = object_of(api, job)
-    assert api.world.objects.read_bytes(key) == b"whole"
+    assert api.context.objects.read_bytes(key) == b"whole"
     for _ in range(100):
         if len(files_of(api, job)) == 1:
             break

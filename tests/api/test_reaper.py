@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from serve_app.context import build_world
+from serve_app.context import build_context
 from serve_app.worker.reaper import Reaper
 from storage import keys
 from tests.api.running_api import Customer, RunningApi
@@ -20,9 +20,9 @@ from tests.api.test_jobs_api import create, put, state_of
 
 def sweep(api: RunningApi) -> None:
     async def run() -> None:
-        world = build_world(api.settings)
-        await Reaper(world).sweep()
-        await world.database.close()
+        context = build_context(api.settings)
+        await Reaper(context).sweep()
+        await context.database.close()
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(lambda: asyncio.run(run())).result()
@@ -40,7 +40,7 @@ def test_media_of_a_job_that_ended_go_after_a_while_and_its_stills_stay(
     api: RunningApi, customer: Customer
 ) -> None:
     job_id = create(api, customer, processingMode="vision")["jobId"]
-    store = api.world.objects
+    store = api.context.objects
     store.write_bytes(f"jobs/{job_id}/source/media", b"footage")
     store.write_bytes(f"jobs/{job_id}/work/still.jpg", b"still")
     run_sql(

@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from serve_app.context import build_world
+from serve_app.context import build_context
 from serve_app.worker.removal import remove_due
 from storage.objects import FolderStore, ObjectStore, ObjectStoreUnavailableError
 from tests.api.running_api import Customer, RunningApi
@@ -39,9 +39,9 @@ def remove(api: RunningApi, store: ObjectStore) -> None:
     """Everything that is due."""
 
     async def run() -> None:
-        world = replace(build_world(api.settings), objects=store)
-        await remove_due(world)
-        await world.database.close()
+        context = replace(build_context(api.settings), objects=store)
+        await remove_due(context)
+        await context.database.close()
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(lambda: asyncio.run(run())).result()

@@ -46,7 +46,7 @@ def test_a_file_sent_in_pieces_arrives_whole_and_queues_the_job(
         assert answer.content == b""
         assert int(answer.headers["upload-offset"]) == min(start + 700, len(CONTENT))
         assert answer.headers["tus-resumable"] == "1.0.0"
-    assert api.world.objects.read_bytes(object_of(api, job)) == CONTENT
+    assert api.context.objects.read_bytes(object_of(api, job)) == CONTENT
     assert state_of(api, customer, job["jobId"]) == "queued"
     assert offset_of(url) == len(CONTENT)
 
@@ -80,7 +80,7 @@ def test_a_length_that_nobody_told_is_deferred_until_a_patch_tells_it(
     assert "upload-defer-length" not in head(url).headers
     assert patch(url, 6, b"ghi").status_code == 204
     assert state_of(api, customer, open_job["jobId"]) == "queued"
-    assert api.world.objects.read_bytes(object_of(api, open_job)) == b"abcdefghi"
+    assert api.context.objects.read_bytes(object_of(api, open_job)) == b"abcdefghi"
 
 
 def test_a_length_told_with_an_empty_patch_completes_what_has_arrived(
@@ -176,7 +176,7 @@ def test_a_patch_that_breaks_a_rule_changes_nothing(
     assert answer.headers["tus-resumable"] == "1.0.0"
     assert offset_of(url) == 3
     assert patch(url, 3, CONTENT[3:]).status_code == 204
-    assert api.world.objects.read_bytes(object_of(api, job)) == b"abc" + CONTENT[3:]
+    assert api.context.objects.read_bytes(object_of(api, job)) == b"abc" + CONTENT[3:]
 
 
 def test_a_patch_without_an_offset_is_refused(job: dict[str, Any]) -> None:
@@ -255,7 +255,7 @@ def test_a_queued_job_keeps_its_file(api: RunningApi, job: dict[str, Any]) -> No
     url = job["resumableUploadUrl"]
     patch(url, 0, CONTENT)
     assert httpx.delete(url, headers=TUS, trust_env=False).status_code == 409
-    assert api.world.objects.read_bytes(object_of(api, job)) == CONTENT
+    assert api.context.objects.read_bytes(object_of(api, job)) == CONTENT
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_a_complete_upload_takes_nothing_more(
     url = job["resumableUploadUrl"]
     patch(url, 0, CONTENT)
     assert patch(url, offset, content).status_code == status
-    assert api.world.objects.read_bytes(object_of(api, job)) == CONTENT
+    assert api.context.objects.read_bytes(object_of(api, job)) == CONTENT
 
 
 def test_an_empty_file_is_complete_as_soon_as_it_is_asked_for(
@@ -296,7 +296,7 @@ def test_an_address_whose_time_is_over_is_gone_and_a_forged_one_is_worth_nothing
     api: RunningApi, job: dict[str, Any]
 ) -> None:
     path = httpx.URL(job["resumableUploadUrl"]).path
-    expired = api.root + api.world.signer.sign_path("upload", path, expires_at=1)
+    expired = api.root + api.context.signer.sign_path("upload", path, expires_at=1)
     assert head(expired).status_code == 410
     for forged in (
         job["resumableUploadUrl"][:-1] + "x",
@@ -345,7 +345,7 @@ def test_every_audio_file_has_an_address_of_its_own(api: RunningApi, customer: C
     for job, url, slot in wanted:
         content = slot.encode()
         assert patch(url, 0, content, Upload_Length=str(len(content))).status_code == 204
-        assert api.world.objects.read_bytes(object_of(api, job, slot)) == content
+        assert api.context.objects.read_bytes(object_of(api, job, slot)) == content
 
 
 def test_what_a_killed_process_did_not_verify_does_not_count(
@@ -361,7 +361,7 @@ def test_what_a_killed_process_did_not_verify_does_not_count(
     assert offset_of(url) == 1
     assert patch(url, 3, b"d").status_code == 409
     assert patch(url, 1, CONTENT[1:]).status_code == 204
-    assert api.world.objects.read_bytes(object_of(api, job)) == b"a" + CONTENT[1:]
+    assert api.context.objects.read_bytes(object_of(api, job)) == b"a" + CONTENT[1:]
 
 
 @pytest.mark.parametrize("step", ["all bytes came", "it was made the object"])
@@ -369,10 +369,10 @@ def test_a_process_that_died_before_recording_a_complete_upload_loses_nothing(
     api: RunningApi, customer: Customer, job: dict[str, Any], step: str
 ) -> None:
     key = f"jobs/{job['jobId']}/source/media"
-    with api.world.objects.append_partial(key, 0) as stream:
+    with api.context.objects.append_partial(key, 0) as stream:
         stream.write(CONTENT)
     if step == "it was made the object":
-        api.world.objects.finish_partial(key)
+        api.context.objects.finish_partial(key)
     assert offset_of(job["resumableUploadUrl"]) == len(CONTENT)
     assert state_of(api, customer, job["jobId"]) == "queued"
-    assert api.world.objects.read_bytes(object_of(api, job)) == CONTENT
+    assert api.context.objects.read_bytes(object_of(api, job)) == CONTENT

@@ -37,7 +37,7 @@ def test_it_uploads_a_file(
     client = uploader(job["resumableUploadUrl"], chunk_size=chunk_size, upload_checksum=checksums)
     client.upload()
     assert client.offset == len(CONTENT)
-    assert api.world.objects.read_bytes(object_of(api, job)) == CONTENT
+    assert api.context.objects.read_bytes(object_of(api, job)) == CONTENT
     assert state_of(api, customer, job["jobId"]) == "queued"
 
 
@@ -49,7 +49,7 @@ def test_a_new_client_goes_on_where_the_first_one_stopped(
     again = uploader(url)
     assert again.offset == 1_200_000
     again.upload()
-    assert api.world.objects.read_bytes(object_of(api, job)) == CONTENT
+    assert api.context.objects.read_bytes(object_of(api, job)) == CONTENT
 
 
 class BreakingStream(io.BytesIO):
@@ -74,7 +74,7 @@ def test_a_client_that_dies_between_pieces_is_followed_by_one_that_goes_on(
         Uploader(file_stream=stream, url=url, chunk_size=500_000).upload()
     assert offset_of(url) == 1_000_000
     uploader(url).upload()
-    assert api.world.objects.read_bytes(object_of(api, job)) == CONTENT
+    assert api.context.objects.read_bytes(object_of(api, job)) == CONTENT
 
 
 def test_it_goes_on_after_the_server_was_restarted_under_it(
@@ -91,7 +91,7 @@ def test_it_goes_on_after_the_server_was_restarted_under_it(
         moved = uploader(url.replace(first.root, second.root))
         assert moved.offset == 700_000
         moved.upload()
-        assert second.world.objects.read_bytes(object_of(second, job)) == CONTENT
+        assert second.context.objects.read_bytes(object_of(second, job)) == CONTENT
 
 
 def test_it_retries_past_a_second_client_that_holds_the_upload(
@@ -113,7 +113,7 @@ def test_it_retries_past_a_second_client_that_holds_the_upload(
     for thread in threads:
         thread.join(60)
     assert len(failures) <= 1
-    assert api.world.objects.read_bytes(object_of(api, job)) == CONTENT
+    assert api.context.objects.read_bytes(object_of(api, job)) == CONTENT
 
 
 def test_it_hears_of_a_piece_that_was_changed_on_the_way(
@@ -151,4 +151,4 @@ def test_a_stored_address_is_all_that_a_client_needs(
     footage.write_bytes(CONTENT)
     client = TusClient("http://127.0.0.1:9/never-used")
     client.uploader(str(footage), url=job["resumableUploadUrl"], chunk_size=10**6).upload()
-    assert api.world.objects.read_bytes(object_of(api, job)) == CONTENT
+    assert api.context.objects.read_bytes(object_of(api, job)) == CONTENT

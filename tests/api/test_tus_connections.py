@@ -45,7 +45,7 @@ def test_a_patch_that_breaks_off_keeps_what_arrived(
     # The last buffer on the way may be lost with its connection, no more than that.
     assert 1_500_000 - 256 * 1024 <= offset <= 1_500_000
     assert patch(url, offset, CONTENT[offset:]).status_code == 204
-    assert api.world.objects.read_bytes(object_of(api, job)) == CONTENT
+    assert api.context.objects.read_bytes(object_of(api, job)) == CONTENT
     assert state_of(api, customer, job["jobId"]) == "queued"
 
 
@@ -82,9 +82,9 @@ def test_a_piece_with_a_checksum_counts_whole_or_not_at_all(
         assert offset_of(url) == 0
     eventually(lambda: free(api, job), "it let go")
     assert offset_of(url) == 0
-    assert api.world.objects.partial_size_bytes(f"jobs/{job['jobId']}/source/media") == 0
+    assert api.context.objects.partial_size_bytes(f"jobs/{job['jobId']}/source/media") == 0
     assert patch(url, 0, CONTENT, **promise).status_code == 204
-    assert api.world.objects.read_bytes(object_of(api, job)) == CONTENT
+    assert api.context.objects.read_bytes(object_of(api, job)) == CONTENT
 
 
 def test_while_one_request_writes_a_second_is_locked_out(
@@ -111,7 +111,7 @@ def test_while_one_request_writes_a_second_is_locked_out(
     eventually(lambda: free(api, job), "it let go")
     offset = offset_of(url)
     assert patch(url, offset, CONTENT[offset:]).status_code == 204
-    assert api.world.objects.read_bytes(object_of(api, job)) == CONTENT
+    assert api.context.objects.read_bytes(object_of(api, job)) == CONTENT
 
 
 def keep_sending(sender: Any, stop: threading.Event) -> None:
@@ -133,7 +133,7 @@ def test_a_client_that_comes_back_replaces_its_hanging_connection(
             answers.append(patch(url, offset, CONTENT[offset:]))
         assert answers[-1].status_code == 204
         assert hanging.answer().status == 409
-    assert api.world.objects.read_bytes(object_of(api, job)) == CONTENT
+    assert api.context.objects.read_bytes(object_of(api, job)) == CONTENT
 
 
 def test_requests_that_race_for_the_same_offset_never_interleave(
@@ -162,7 +162,7 @@ def test_requests_that_race_for_the_same_offset_never_interleave(
         stored = offset_of(urls[1])
         assert stored == 300_000
         patch(urls[0], stored, b"", Upload_Length=str(stored))
-        assert api.world.objects.read_bytes(object_of(api, job)) == pieces[statuses.index(204)]
+        assert api.context.objects.read_bytes(object_of(api, job)) == pieces[statuses.index(204)]
 
 
 def test_a_patch_of_a_job_that_is_cancelled_is_ended(

@@ -137,7 +137,7 @@ def test_a_client_that_asks_first_hears_of_a_refusal_before_it_sends(
             assert sender.answer().status == 100
             sender.send(b"abc")
             assert sender.answer().status == 200
-        assert api.world.objects.read_bytes(object_of(api, job)) == b"abc"
+        assert api.context.objects.read_bytes(object_of(api, job)) == b"abc"
 
 
 def test_a_small_refused_body_leaves_the_connection_usable(
@@ -231,7 +231,7 @@ def test_a_slow_upload_is_not_broken_off_as_long_as_bytes_arrive(
                 sender.send(b"x")
                 time.sleep(0.3)
             assert sender.answer().status == 200
-        assert api.world.objects.read_bytes(object_of(api, job)) == b"x" * 8
+        assert api.context.objects.read_bytes(object_of(api, job)) == b"x" * 8
 
 
 def test_the_second_file_counts_until_the_job_is_queued_and_the_first_is_removed(
@@ -244,7 +244,7 @@ def test_the_second_file_counts_until_the_job_is_queued_and_the_first_is_removed
     assert len(files_of(api, job)) == 1
     put(job["audioUploadUrl"], b"sound")
     assert state_of(api, customer, job["jobId"]) == "queued"
-    assert api.world.objects.read_bytes(object_of(api, job)) == b"second"
+    assert api.context.objects.read_bytes(object_of(api, job)) == b"second"
     assert len(files_of(api, job)) == 2
 
 
@@ -259,7 +259,7 @@ def test_a_put_that_loses_the_race_does_not_touch_the_queued_jobs_file(
         with contextlib.suppress(OSError):
             slow.send(b"67890")
         assert slow.answer().status == 409
-    assert api.world.objects.read_bytes(object_of(api, job)) == b"quick"
+    assert api.context.objects.read_bytes(object_of(api, job)) == b"quick"
     assert len(files_of(api, job)) == 1
 
 
@@ -342,7 +342,7 @@ def test_the_job_is_queued_once_however_its_last_files_race(
             assert set(statuses) <= {200, 204, 409, 423}, statuses
             assert queueings(job["jobId"]) == 1
             for number, slot in enumerate(["media", "track-0", "track-1", "track-2"]):
-                found = api.world.objects.read_bytes(object_of(api, job, slot))
+                found = api.context.objects.read_bytes(object_of(api, job, slot))
                 assert found == f"file {number}".encode()
             api.client.post(f"/jobs/{job['jobId']}/cancel", headers=customer.headers)
 
@@ -357,7 +357,7 @@ def test_two_puts_of_the_last_file_at_once_give_one_whole_file(
         statuses = list(threads.map(lambda c: put(job["uploadUrl"], c).status_code, contents))
         assert sorted(statuses) == [200, 409, 409, 409, 409, 409]
         key = object_of(api, job)
-        assert api.world.objects.read_bytes(key) == contents[statuses.index(200)]
+        assert api.context.objects.read_bytes(key) == contents[statuses.index(200)]
         assert files_of(api, job) == [key.rsplit("/", 1)[1]]
 
 

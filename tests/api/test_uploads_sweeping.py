@@ -77,7 +77,7 @@ def test_a_file_that_is_coming_in_holds_its_job_open_past_the_expiry(
         sender.send(b"67890")
         assert sender.answer().status in {200, 204}
     assert state_of(api, customer, job["jobId"]) == "queued"
-    assert api.world.objects.read_bytes(object_of(api, job)) == b"1234567890"
+    assert api.context.objects.read_bytes(object_of(api, job)) == b"1234567890"
 
 
 def test_nothing_comes_in_for_ever(api: RunningApi, customer: Customer) -> None:
@@ -107,12 +107,12 @@ def test_an_upload_that_was_complete_when_its_process_died_is_finished_without_i
     api: RunningApi, customer: Customer
 ) -> None:
     job = create(api, customer, fileSizeBytes=7)
-    with api.world.objects.append_partial(f"jobs/{job['jobId']}/source/media", 0) as stream:
+    with api.context.objects.append_partial(f"jobs/{job['jobId']}/source/media", 0) as stream:
         stream.write(b"footage")
     lose_the_writer(api, job, silent_seconds=3600)
     sweep(api)
     assert state_of(api, customer, job["jobId"]) == "queued"
-    assert api.world.objects.read_bytes(object_of(api, job)) == b"footage"
+    assert api.context.objects.read_bytes(object_of(api, job)) == b"footage"
 
 
 def test_an_upload_whose_process_died_halfway_waits_for_its_client(
@@ -157,4 +157,4 @@ def test_a_put_whose_process_died_can_be_sent_again(api: RunningApi, customer: C
     job = create(api, customer)
     leave_a_dead_writers_file(api, job)
     assert put(job["uploadUrl"], b"whole").status_code == 200
-    assert api.world.objects.read_bytes(object_of(api, job)) == b"whole"
+    assert api.context.objects.read_bytes(object_of(api, job)) == b"whole"

@@ -228,7 +228,7 @@ _FONT_FOLDER = Path(mpl.get_data_path()) / "fonts" / "ttf"
 
 
 def drawn_writing(seed: int, *, held_out: bool) -> Labelled:
-    """A title, a caption, a name strap or credits over a drawn world or a plain ground."""
+    """A title, a caption, a name strap or credits over a drawn context or a plain ground."""
     chance = random.Random(f"writing {seed}")
     words = _WORDS[held_out]
     kind = ("title", "caption", "strap", "credits")[seed % 4]
@@ -304,7 +304,7 @@ _HAIRS = ("#1c1512", "#3a2418", "#5b2a16", "#a8793d", "#8d8a86")
 
 
 def drawn_faces(seed: int) -> Labelled:
-    """One to three drawn people before a drawn world."""
+    """One to three drawn people before a drawn context."""
     chance = random.Random(f"faces {seed}")
     width, height = SIZE
     count = chance.choice((1, 1, 2, 3))
@@ -319,8 +319,8 @@ def drawn_faces(seed: int) -> Labelled:
 
     def draw() -> Picture:
         own = random.Random(f"people {seed}")
-        world = WORLDS[own.choice(("landscape", "town", "room", "things"))](own, SIZE, 1)[0]
-        picture = world.astype(np.float32) / np.float32(255)
+        context = WORLDS[own.choice(("landscape", "town", "room", "things"))](own, SIZE, 1)[0]
+        picture = context.astype(np.float32) / np.float32(255)
         for place in places:
             looks = Looks(
                 own.choice(_SKINS), own.choice(_HAIRS), "#b5564e", "#4a3a28",

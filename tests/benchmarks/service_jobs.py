@@ -51,7 +51,7 @@ def main() -> None:
             with ApiClient(base, key) as client:
                 result = {
                     "overhead": overhead(client, clip, complete, options.runs),
-                    "at_once": at_once(client, options.jobs),
+                    "concurrency": concurrency(client, options.jobs),
                 }
     print(json.dumps(result))
 
@@ -139,7 +139,7 @@ def wait(client: ApiClient, job_id: str) -> dict[str, Any]:
         time.sleep(POLL_SECONDS)
 
 
-def at_once(client: ApiClient, count: int) -> dict[str, Any]:
+def concurrency(client: ApiClient, count: int) -> dict[str, Any]:
     """Memory of the whole service, sampled, while ``count`` jobs of the demo video run."""
     idle = resident_bytes()
     peak = {"bytes": idle}

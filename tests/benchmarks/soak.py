@@ -72,11 +72,11 @@ def main() -> None:
 def soak(service: Service, clips: list[Clip], options: argparse.Namespace) -> dict[str, Any]:
     """Warm up, then work in two halves with a measurement after each."""
     ends: Counter[str] = Counter()
-    warmed = work(service, clips, options.warm_up, options.at_once)
+    warmed = work(service, clips, options.warm_up, options.concurrency)
     memory = [at_rest(service)]
     began = time.monotonic()
     for share in (options.jobs // 2, options.jobs - options.jobs // 2):
-        ends += work(service, clips, share, options.at_once)
+        ends += work(service, clips, share, options.concurrency)
         memory.append(at_rest(service))
         print(f"{sum(ends.values())} jobs, {time.monotonic() - began:.0f} s: {ends}", flush=True)
     return {
@@ -89,7 +89,7 @@ def soak(service: Service, clips: list[Clip], options: argparse.Namespace) -> di
     }
 
 
-def work(service: Service, clips: list[Clip], count: int, at_once: int) -> Counter[str]:
+def work(service: Service, clips: list[Clip], count: int, concurrency: int) -> Counter[str]:
     """``count`` jobs, so many at once; how they ended."""
     pace = Pace(per_minute=28)
 
@@ -98,7 +98,7 @@ def work(service: Service, clips: list[Clip], count: int, at_once: int) -> Count
             pace.wait()
             return drive(client, clips[number % len(clips)], cancels=number % CANCELLED_OF == 7)
 
-    with ThreadPoolExecutor(at_once) as threads:
+    with ThreadPoolExecutor(concurrency) as threads:
         return Counter(threads.map(one, range(count)))
 
 

@@ -30,7 +30,7 @@ import psutil
 from cryptography.hazmat.primitives.serialization import Encoding
 from sqlalchemy import text
 
-from serve_app.context import World, build_world
+from serve_app.context import AppContext, build_context
 from serve_app.deployment.local import prepared
 from serve_app.settings import Settings
 from serve_app.webhooks.sending import USER_AGENT
@@ -95,16 +95,16 @@ async def our_side(
     settings: Settings, ports: tuple[int, int], endpoints: int, events: int, profile: Path | None
 ) -> dict[str, Any]:
     """From the commit of ``events`` events to the record of the last one's delivery."""
-    world = build_world(settings)
+    context = build_context(settings)
     try:
-        await add_accounts(world, ports, endpoints)
+        await add_accounts(context, ports, endpoints)
         with sending(settings, profile) as sender:
-            await deliver(world, min(events, 200), dead_events=0)  # warm
+            await deliver(context, min(events, 200), dead_events=0)  # warm
             used = cpu_seconds(sender)
-            seconds = await deliver(world, events, dead_events=100)
+            seconds = await deliver(context, events, dead_events=100)
             used = cpu_seconds(sender) - used
     finally:
-        await world.database.close()
+        await context.database.close()
     return figures(events, seconds, used)
 
 
@@ -123,14 +123,14 @@ def cpu_seconds(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-async def add_accounts(world: World, ports: tuple[int, int], endpoints: int) -> None:
+async def add_accounts(context: AppContext, ports: tuple[int, int], endpoints: int) -> None:
     """An account an endpoint, and one whose endpoint never answers."""
-    async with world.database.transaction() as connection:
+    async with context.database.transaction() as connection:
         await connection.execute(text("DELETE FROM webhook_events"))
         await connection.execute(text("DELETE FROM jobs"))
         for port in [ports[0]] * endpoints + [ports[1]]:
             account = await keys.create_account(connection, uuid.uuid4().hex)
-            secret = world.sealer.seal(new_signing_secret())
+            secret = context.sealer.seal(new_signing_secret())
             await signing_secrets.get_or_create(connection, account.id, secret)
             values = {"account": account.id, "url": f"https://127.0.0.1:{port}/hook"}
             await connection.execute(text(INSERT_JOB), values | {"dead": port == ports[1]})
@@ -160,19 +160,19 @@ OWED = """
 """
 
 
-async def deliver(world: World, events: int, dead_events: int) -> float:
+async def deliver(context: AppContext, events: int, dead_events: int) -> float:
     """Seconds until all but the dead endpoint's events are recorded as delivered."""
     label = uuid.uuid4().hex[:8]
     values = {"body": event_bytes(), "count": events, "label": f"{label}-"}
     started = time.perf_counter()
-    async with world.database.transaction() as connection:
+    async with context.database.transaction() as connection:
         dead = values | {"dead": True, "count": dead_events, "label": "dead-"}
         await connection.execute(text(INSERT_EVENTS), dead)
         await connection.execute(text(INSERT_EVENTS), values | {"dead": False})
         await connection.execute(text(f"NOTIFY {EVENTS_CHANNEL}"))
     async with asyncio.timeout(PATIENCE_SECONDS):
         owed = text(OWED)
-        while (await world.database.query(owed, label=label))[0]["events"]:  # noqa: ASYNC110
+        while (await context.database.query(owed, label=label))[0]["events"]:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     return time.perf_counter() - started
 

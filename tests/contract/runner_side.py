@@ -102,7 +102,7 @@ class RunnerSide:
 
     def price(self, lease: Lease, media: MediaInfo) -> None:
         """Hold the whole price; raises StageError INSUFFICIENT_CREDITS."""
-        prices = self.api.world.prices
+        prices = self.api.context.prices
         self.api.transact(lambda c: publishing.raise_hold(c, lease, media, prices))
 
     def publish_scenes(self, lease: Lease, count: int = 2) -> None:
@@ -144,7 +144,7 @@ class RunnerSide:
 
     def sweep(self) -> None:
         """One round of the reaper."""
-        reaper = Reaper(replace(self.api.world, database=self.api.database))
+        reaper = Reaper(replace(self.api.context, database=self.api.database))
         self.api.run(reaper.sweep())
 
     def lose(self, job_id: str) -> None:

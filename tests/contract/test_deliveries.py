@@ -114,12 +114,12 @@ def running(api: ContractApi, tmp_path_factory: pytest.TempPathFactory) -> Itera
     ca_file = authority.folder / "authority.pem"
     ca_file.write_bytes(authority.certificate.public_bytes(Encoding.PEM))
     settings = api.settings.model_copy(update={"webhook_ca_file": ca_file, "poll_seconds": 0.2})
-    world = replace(api.world, database=api.database, settings=settings)
+    context = replace(api.context, database=api.database, settings=settings)
     clock = Clock()
     sender, task = api.run(
         _started(
             lambda: Sender(
-                world,
+                context,
                 clock=clock,
                 chance=lambda: 0.0,
                 lookup=unknown_name,

@@ -10,7 +10,7 @@ import httpx
 from sqlalchemy import text
 
 from serve_app.app import build_api
-from serve_app.context import build_world
+from serve_app.context import build_context
 from serve_app.settings import Settings
 from serve_app.worker.reaper import Reaper
 from storage.database import Connection
@@ -23,20 +23,20 @@ class Bench:
 
     def __init__(self, settings: Settings) -> None:
         self._runner = asyncio.Runner()
-        self.world = build_world(settings)
-        transport = httpx.ASGITransport(build_api(self.world))
+        self.context = build_context(settings)
+        transport = httpx.ASGITransport(build_api(self.context))
         self._client = httpx.AsyncClient(transport=transport, base_url="http://test")
-        self._reaper = Reaper(self.world)
+        self._reaper = Reaper(self.context)
         self.steps = 0
 
     def close(self) -> None:
         self._runner.run(self._client.aclose())
-        self._runner.run(self.world.database.close())
+        self._runner.run(self.context.database.close())
         self._runner.close()
 
     def transact(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         async def run() -> Result:
-            async with self.world.database.transaction() as connection:
+            async with self.context.database.transaction() as connection:
                 return await work(connection)
 
         return self._runner.run(run())

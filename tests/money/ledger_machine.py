@@ -236,7 +236,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return replace(MEDIA[kind], duration_seconds=media.duration_seconds)
 
     def _price(self, job: ModelJob, media: MediaInfo) -> None:
-        lease, prices = self._lease(job), self.bench.world.prices
+        lease, prices = self._lease(job), self.bench.context.prices
         self.bench.transact(lambda c: publishing.start_stage(c, lease, StageName.INGEST))
         self.bench.transact(lambda c: publishing.raise_hold(c, lease, media, prices))
 

@@ -18,7 +18,7 @@ from datetime import timedelta
 from sqlalchemy import event
 
 from pipelines.types import MediaInfo, StageCode, StageError
-from serve_app.context import World, build_world
+from serve_app.context import AppContext, build_context
 from serve_app.settings import Settings
 from serve_app.worker import publishing
 from serve_app.worker.publishing import Lease
@@ -43,8 +43,8 @@ class Fuse:
     after: bool
     count: int = 0
 
-    def attach(self, world: World) -> None:
-        engine = world.database.engine.sync_engine
+    def attach(self, context: AppContext) -> None:
+        engine = context.database.engine.sync_engine
         event.listen(engine, "before_cursor_execute", lambda *_: self._tick())
         event.listen(engine, "after_cursor_execute", lambda *_: self._burn())
         event.listen(engine, "commit", lambda *_: self._tick())
@@ -66,51 +66,51 @@ def run_until_done(settings: Settings, seed: int, dies_at: int | None) -> None:
 
 
 async def _run(settings: Settings, chance: random.Random, fuse: Fuse) -> None:
-    world = build_world(settings)
-    fuse.attach(world)
+    context = build_context(settings)
+    fuse.attach(context)
     try:
-        while await _unfinished(world):
-            await Reaper(world).sweep()
-            async with world.database.transaction() as connection:
+        while await _unfinished(context):
+            await Reaper(context).sweep()
+            async with context.database.transaction() as connection:
                 leased = await jobs.lease_next(connection, lease=LEASE)
             if leased is None:
                 await asyncio.sleep(0.02)
                 continue
-            await _drive(world, Lease(*leased), chance)
+            await _drive(context, Lease(*leased), chance)
     finally:
-        await world.database.close()
+        await context.database.close()
 
 
-async def _unfinished(world: World) -> bool:
-    async with world.database.transaction() as connection:
+async def _unfinished(context: AppContext) -> bool:
+    async with context.database.transaction() as connection:
         query = "SELECT EXISTS (SELECT FROM jobs WHERE completed_at IS NULL)"
         return bool((await connection.exec_driver_sql(query)).scalar_one())
 
 
-async def _drive(world: World, lease: Lease, chance: random.Random) -> None:
+async def _drive(context: AppContext, lease: Lease, chance: random.Random) -> None:
     """One job as the driver of the service goes through it, each stage's work a short sleep."""
     try:
-        async with world.database.transaction() as connection:
+        async with context.database.transaction() as connection:
             job = await jobs.lock_leased(connection, lease.job_id, lease.token)
         if job.stages[StageName.INGEST].status not in ENDED_STATUSES:
-            await _ingest(world, lease, chance)
+            await _ingest(context, lease, chance)
         analyses = [StageName.VISION, StageName.TRANSCRIPT]
         chance.shuffle(analyses)
         for stage in analyses:
             if job.stages[stage].status not in ENDED_STATUSES:
                 fails = stage is StageName.TRANSCRIPT and job.file_name == FAILING_FILE
-                await _analyse(world, lease, stage, chance, fails=fails)
+                await _analyse(context, lease, stage, chance, fails=fails)
     except LeaseLostError:
         return
 
 
-async def _ingest(world: World, lease: Lease, chance: random.Random) -> None:
-    await _start(world, lease, StageName.INGEST)
+async def _ingest(context: AppContext, lease: Lease, chance: random.Random) -> None:
+    await _start(context, lease, StageName.INGEST)
     media = _media_of(lease)
-    async with world.database.transaction() as connection:
-        await publishing.raise_hold(connection, lease, media, world.prices)
+    async with context.database.transaction() as connection:
+        await publishing.raise_hold(connection, lease, media, context.prices)
     await asyncio.sleep(chance.uniform(0, 0.01))
-    async with world.database.transaction() as connection:
+    async with context.database.transaction() as connection:
         await publishing.publish_ingest(
             connection, lease, media=media, result={}, track_names=[], warnings=[], timings={}
         )
@@ -123,16 +123,16 @@ def _media_of(lease: Lease) -> MediaInfo:
 
 
 async def _analyse(
-    world: World, lease: Lease, stage: StageName, chance: random.Random, *, fails: bool
+    context: AppContext, lease: Lease, stage: StageName, chance: random.Random, *, fails: bool
 ) -> None:
-    await _start(world, lease, stage)
+    await _start(context, lease, stage)
     await asyncio.sleep(chance.uniform(0, 0.01))
-    async with world.database.transaction() as connection:
+    async with context.database.transaction() as connection:
         await _publish(connection, lease, stage, fails=fails)
 
 
-async def _start(world: World, lease: Lease, stage: StageName) -> None:
-    async with world.database.transaction() as connection:
+async def _start(context: AppContext, lease: Lease, stage: StageName) -> None:
+    async with context.database.transaction() as connection:
         await publishing.start_stage(connection, lease, stage)
 
 

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 from serve_app import pricing
-from serve_app.context import World, build_world
+from serve_app.context import AppContext, build_context
 from serve_app.settings import Settings
 from storage import jobs, keys, ledger
 from storage.database import Connection
@@ -37,7 +37,7 @@ CREDITS_CENTS = 10**9
 
 
 def create_jobs(
-    settings: Settings, account: uuid.UUID, world: World, chance: random.Random
+    settings: Settings, account: uuid.UUID, context: AppContext, chance: random.Random
 ) -> None:
     async def create(connection: Connection) -> None:
         for _ in range(JOBS_A_ROUND):
@@ -45,7 +45,7 @@ def create_jobs(
             source = {"kind": "url", "base_url": "http://test"}
             job = NewJob(account, JobState.QUEUED, ProcessingMode.ALL, name, source)
             await jobs.insert_job(connection, job)
-            amount = pricing.minimum_hold(world.prices, Tier.STANDARD, ProcessingMode.ALL)
+            amount = pricing.minimum_hold(context.prices, Tier.STANDARD, ProcessingMode.ALL)
             await ledger.hold(connection, account, job.id, amount, "minimum charge")
 
     in_database(settings, create)
@@ -66,14 +66,14 @@ def new_account(settings: Settings) -> uuid.UUID:
 
 @pytest.mark.timeout(120 + 10 * ROUNDS)
 def test_killed_runners_charge_nothing_twice_and_miss_nothing(settings: Settings) -> None:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.money.runner_process"])
+    forkserver = multiprocessing.get_context("forkserver")
+    forkserver.set_forkserver_preload(["tests.money.runner_process"])
     chance = random.Random(20)
-    account, world = new_account(settings), build_world(settings)
+    account, context = new_account(settings), build_context(settings)
 
     def start(dies_at: int | None) -> BaseProcess:
         seed = chance.randrange(2**32)
-        process = context.Process(target=run_until_done, args=(settings, seed, dies_at))
+        process = forkserver.Process(target=run_until_done, args=(settings, seed, dies_at))
         process.start()
         return process
 
@@ -81,7 +81,7 @@ def test_killed_runners_charge_nothing_twice_and_miss_nothing(settings: Settings
     while killed < ROUNDS:
         rounds += 1
         assert rounds <= 4 * ROUNDS, "runners end before they can be killed"
-        create_jobs(settings, account, world, chance)
+        create_jobs(settings, account, context, chance)
         at_a_statement = rounds % 2 == 0
         victim = start(chance.randrange(1, STATEMENTS_OF_TWO_JOBS) if at_a_statement else None)
         victim.join(10 if at_a_statement else chance.uniform(0.05, 0.6))

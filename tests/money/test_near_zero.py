@@ -26,7 +26,7 @@ def replicas(settings: Settings) -> Iterator[tuple[ContractApi, ContractApi]]:
         yield first, second
 
 
-def at_once(work: Callable[[int], httpx.Response]) -> collections.Counter[int]:
+def concurrency(work: Callable[[int], httpx.Response]) -> collections.Counter[int]:
     """Statuses of CLIENTS requests that start at the same moment."""
     barrier = threading.Barrier(CLIENTS)
 
@@ -72,7 +72,7 @@ def test_exactly_as_many_jobs_are_accepted_as_the_credits_cover(
         client = replicas[number % 2].client
         return client.post("/jobs/from-url", json=asked, headers=caller.customer.headers)
 
-    counts = at_once(create)
+    counts = concurrency(create)
     assert set(counts) <= {201, 402, 429}
     assert counts[201] == covered
     assert counts[402] >= CREATIONS_A_MINUTE - covered
@@ -121,7 +121,7 @@ def test_batches_cancellations_and_runners_at_the_same_moment_never_overdraw(
             return client.post("/jobs/batch", json=clips, headers=headers)
         return client.post("/jobs/from-url", json={"url": source}, headers=headers)
 
-    counts = at_once(act)
+    counts = concurrency(act)
     assert set(counts) <= {200, 201, 402, 429}
     assert counts[500] == counts[503] == 0
     assert api.transact(audit.find_discrepancies) == []

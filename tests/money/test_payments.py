@@ -256,7 +256,7 @@ def test_the_stored_secret_is_used_and_is_encrypted_at_rest(settings: Settings) 
         told = stripe_side.session(str(caller.customer.account_id), 2500, "pi_stored_secret")
         api.sql("DELETE FROM payment_credentials")
         refusal(send(api, told), 503, "SERVICE_UNAVAILABLE", retry_after="30")
-        sealed = api.world.sealer.seal(STRIPE_SECRET)
+        sealed = api.context.sealer.seal(STRIPE_SECRET)
         api.transact(lambda c: purchases.store_credential(c, "stripe", sealed))
         assert send(api, told).status_code == 200
         [(stored,)] = api.sql("SELECT sealed FROM payment_credentials")

@@ -114,7 +114,7 @@ def test_a_link_opens_for_a_quarter_of_an_hour(caller: Caller) -> None:
 def test_a_link_whose_time_is_over_opens_nothing(caller: Caller) -> None:
     buy(caller, 500, "INV")
     path = f"/portal/{caller.customer.account_id}"
-    old = caller.api.world.signer.sign_path(PORTAL_PURPOSE, path, expires_at=int(time.time()) - 1)
+    old = caller.api.context.signer.sign_path(PORTAL_PURPOSE, path, expires_at=int(time.time()) - 1)
     closed(open_page(caller.api.root + old), caller)
 
 
@@ -152,7 +152,7 @@ def test_a_link_opens_its_own_account_only(caller: Caller, tamper: object) -> No
 def test_an_upload_signature_does_not_open_the_page(caller: Caller) -> None:
     path = f"/portal/{caller.customer.account_id}"
     later = int(time.time()) + 100
-    foreign = caller.api.world.signer.sign_path("upload", path, expires_at=later)
+    foreign = caller.api.context.signer.sign_path("upload", path, expires_at=later)
     closed(open_page(caller.api.root + foreign), caller)
 
 

@@ -23,7 +23,7 @@ from serve_app.observability.metrics import (
     record_stage,
 )
 from storage.types import JobState, StageName, StageStatus
-from tests.observing.meters import KeptMeters
+from tests.observing.metrics import RecordedMetrics
 from tests.places import PROJECT
 
 DASHBOARD: dict[str, Any] = json.loads((PROJECT / "docs" / "grafana-dashboard.json").read_text())
@@ -151,19 +151,19 @@ class Route:
 def test_a_request_is_recorded_by_operation_and_class(
     scope: dict[str, Any], status: int, labels: dict[str, str]
 ) -> None:
-    meters = KeptMeters()
-    record_request(meters, scope, status, 0.25)
-    assert meters.of(HTTP_REQUESTS, **labels) == [0.25]
+    metrics = RecordedMetrics()
+    record_request(metrics, scope, status, 0.25)
+    assert metrics.of(HTTP_REQUESTS, **labels) == [0.25]
 
 
 def test_jobs_stages_and_footage_are_recorded_once_they_are_true() -> None:
-    meters = KeptMeters()
-    record_job_end(meters, None)
-    record_job_end(meters, JobState.FAILED)
-    record_stage(meters, StageName.VISION, StageStatus.COMPLETED, 3.5)
-    record_footage(meters, StageName.VISION, 12.0)
-    record_footage(meters, StageName.TRANSCRIPT, 0.0)
-    assert meters.of(JOBS_ENDED, state="failed") == [1]
-    assert meters.of(STAGES, stage="vision", outcome="completed") == [3.5]
-    assert meters.of(FOOTAGE, stage="vision") == [12.0]
-    assert len(meters.values) == 3
+    metrics = RecordedMetrics()
+    record_job_end(metrics, None)
+    record_job_end(metrics, JobState.FAILED)
+    record_stage(metrics, StageName.VISION, StageStatus.COMPLETED, 3.5)
+    record_footage(metrics, StageName.VISION, 12.0)
+    record_footage(metrics, StageName.TRANSCRIPT, 0.0)
+    assert metrics.of(JOBS_ENDED, state="failed") == [1]
+    assert metrics.of(STAGES, stage="vision", outcome="completed") == [3.5]
+    assert metrics.of(FOOTAGE, stage="vision") == [12.0]
+    assert len(metrics.values) == 3

@@ -12,10 +12,10 @@ from pipelines.execution.chain import FreeRun, Mapped, Row
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.types import StageCode
 from serve_app.settings import Settings
-from serve_app.worker.model_capacity import callers_at_once
+from serve_app.worker.model_capacity import concurrent_callers
 
 
-def most_at_a_time(at_once: int | None, begun: Path, *, meeting_seconds: float) -> int:
+def most_at_a_time(concurrency: int | None, begun: Path, *, meeting_seconds: float) -> int:
     """Of five tasks, how many were under way together; each waits so long for another one."""
     begun.mkdir()
 
@@ -26,7 +26,7 @@ def most_at_a_time(at_once: int | None, begun: Path, *, meeting_seconds: float) 
             time.sleep(0.05)
         return {"index": row["index"], "began": began, "ended": time.time()}
 
-    mapped = Mapped(step, "Waiting", StageCode.TRANSCRIPT_FAILED, 0.25, at_once)
+    mapped = Mapped(step, "Waiting", StageCode.TRANSCRIPT_FAILED, 0.25, concurrency)
     rows = map_on_ray([{"index": index} for index in range(5)], [mapped], FreeRun())
     together = [[it["began"] <= row["began"] < it["ended"] for it in rows] for row in rows]
     return max(map(sum, together))
@@ -44,6 +44,6 @@ def test_there_are_no_more_than_the_limit_although_processors_would_carry_them(
 
 def test_every_replica_has_an_input_and_the_next_one() -> None:
     settings = Settings(model_profile="packaged", transcriber_replicas=3)
-    assert callers_at_once(settings, Task.TRANSCRIBE) == 6
+    assert concurrent_callers(settings, Task.TRANSCRIBE) == 6
     on_gpu = Settings(model_profile="gpu", transcriber_replicas=1)
-    assert callers_at_once(on_gpu, Task.TRANSCRIBE) > 16
+    assert concurrent_callers(on_gpu, Task.TRANSCRIBE) > 16

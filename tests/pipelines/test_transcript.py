@@ -21,7 +21,7 @@ from models.contracts import (
     Transcriber,
     Word,
 )
-from models.provider import LocalModels, ModelSource
+from models.provider import LocalModels, ModelProvider
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.media.audio import read_blocks, write_flac
 from pipelines.speech.chunks import ChunkLimits
@@ -113,7 +113,7 @@ def transcript(
     track: AudioTrack,
     *,
     config: TranscriptConfig = SHARDED,
-    models: ModelSource | None = None,
+    models: ModelProvider | None = None,
     control: FreeRun | None = None,
     duration_ms: int = MEDIA_MS,
 ) -> TranscriptResult:

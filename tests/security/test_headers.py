@@ -163,7 +163,7 @@ def test_a_browser_that_asks_first_is_not_let_in(own: Household, path: str) -> N
 def test_a_still_is_a_picture_that_only_its_viewer_keeps(own: Household) -> None:
     api, url = own.caller.api, own.still_urls[0]
     key = f"jobs/{own.finished['jobId']}/work/vision/0.jpg"
-    api.world.objects.write_bytes(key, b"\xff\xd8\xff<script>alert(1)</script>")
+    api.context.objects.write_bytes(key, b"\xff\xd8\xff<script>alert(1)</script>")
     answer = httpx.get(url, trust_env=False)
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "image/jpeg"

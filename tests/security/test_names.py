@@ -70,7 +70,7 @@ def files_below(folder: Path) -> set[str]:
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_name_is_only_ever_text(api: ContractApi, caller: Caller, kind: str) -> None:
     """Files lie under names of our own below the job's folder, and nowhere else."""
-    store, name = api.world.objects, HOSTILE[kind]
+    store, name = api.context.objects, HOSTILE[kind]
     assert isinstance(store, FolderStore)
     before = files_below(store.root.parent)
     track = {"fileName": name, "label": name[:100]}

@@ -34,7 +34,7 @@ def put(url: str, content: bytes = CONTENT) -> httpx.Response:
 
 def stored(api: ContractApi, job_id: str) -> list[bytes]:
     """Contents of all files that the job has in the object store."""
-    store = api.world.objects
+    store = api.context.objects
     assert isinstance(store, FolderStore)
     return [
         path.read_bytes() for path in (store.root / "jobs" / job_id).rglob("*") if path.is_file()
@@ -230,7 +230,7 @@ def test_a_signature_for_another_purpose_opens_no_upload(
     api: ContractApi, waiting: dict[str, Any], purpose: str
 ) -> None:
     path = signed_parts(waiting["uploadUrl"])[0]
-    signed = api.world.signer.sign_path(purpose, path, expires_at=int(time.time()) + 60)
+    signed = api.context.signer.sign_path(purpose, path, expires_at=int(time.time()) + 60)
     assert put(f"{api.root}{signed}").status_code == 401
 
 
@@ -240,7 +240,7 @@ def test_a_signature_for_another_purpose_opens_no_upload(
 def over(api: ContractApi, url: str) -> str:
     """The same address as if it had been signed an hour earlier."""
     path, expires, _ = signed_parts(url)
-    return api.root + api.world.signer.sign_path("upload", path, expires_at=int(expires) - 3600)
+    return api.root + api.context.signer.sign_path("upload", path, expires_at=int(expires) - 3600)
 
 
 def test_an_address_whose_time_is_over_opens_nothing(

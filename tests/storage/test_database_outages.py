@@ -15,12 +15,12 @@ import pytest
 from sqlalchemy import text
 
 from models.provider import LocalModels
-from serve_app.context import World, build_world
+from serve_app.context import AppContext, build_context
 from serve_app.settings import Settings
 from serve_app.worker import driver as driving
 from serve_app.worker import publishing
 from serve_app.worker import reaper as reaping
-from serve_app.worker.calibration import Experience
+from serve_app.worker.calibration import Calibration
 from serve_app.worker.driver import JobDriver
 from serve_app.worker.publishing import Lease
 from serve_app.worker.reaper import Reaper
@@ -50,7 +50,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseServer]
 
 
 @pytest.fixture
-async def world(server: DatabaseServer, tmp_path: Path) -> AsyncIterator[World]:
+async def context(server: DatabaseServer, tmp_path: Path) -> AsyncIterator[AppContext]:
     settings = Settings(
         data_dir=tmp_path,
         database_url=server.url,
@@ -58,14 +58,14 @@ async def world(server: DatabaseServer, tmp_path: Path) -> AsyncIterator[World]:
         lease_seconds=LEASE_SECONDS,
         heartbeat_seconds=0.2,
     )
-    built = build_world(settings)
+    built = build_context(settings)
     yield built
     await built.database.close()
 
 
-async def leased(world: World) -> Lease:
+async def leased(context: AppContext) -> Lease:
     """A job of a new account in the hands of a runner."""
-    async with world.database.transaction() as connection:
+    async with context.database.transaction() as connection:
         account = await keys.create_account(connection, uuid.uuid4().hex)
         await ledger.grant(connection, account.id, 1000, "test")
         source = {"kind": "url", "base_url": "http://test"}
@@ -76,37 +76,37 @@ async def leased(world: World) -> Lease:
     return Lease(*taken)
 
 
-async def found(world: World, lease: Lease) -> JobRecord:
-    async with world.database.transaction() as connection:
+async def found(context: AppContext, lease: Lease) -> JobRecord:
+    async with context.database.transaction() as connection:
         job = await jobs.find_job(connection, lease.job_id)
     assert job is not None
     return job
 
 
-async def ask_until_it_answers(world: World) -> None:
+async def ask_until_it_answers(context: AppContext) -> None:
     for _ in range(200):
         with contextlib.suppress(*UNAVAILABLE):
-            async with world.database.transaction() as connection:
+            async with context.database.transaction() as connection:
                 await connection.exec_driver_sql("SELECT 1")
             return
         await asyncio.sleep(0.1)
 
 
 async def test_a_stage_whose_database_goes_away_is_published_when_it_is_back(
-    world: World, server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
+    context: AppContext, server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driving, "OUTAGE_PAUSES_SECONDS", (0.3,) * 60)
-    lease = await leased(world)
+    lease = await leased(context)
     with ThreadPoolExecutor(1) as threads:
-        driver = JobDriver(world, LocalModels(), lease, threads, Experience("packaged"))
+        driver = JobDriver(context, LocalModels(), lease, threads, Calibration("packaged"))
         crash = threading.Thread(target=server.crash, args=(DOWN_SECONDS,))
 
         async def ingest(_: StageWork) -> JobState | None:
             if crash.ident is None:
                 crash.start()
                 await asyncio.sleep(0.5)
-            async with world.database.transaction() as connection:
-                await publishing.raise_hold(connection, lease, FOOTAGE, world.prices)
+            async with context.database.transaction() as connection:
+                await publishing.raise_hold(connection, lease, FOOTAGE, context.prices)
                 return await publishing.publish_ingest(
                     connection,
                     lease,
@@ -121,15 +121,15 @@ async def test_a_stage_whose_database_goes_away_is_published_when_it_is_back(
         await driver._run_stage(StageName.INGEST, ingest)
         heartbeat.cancel()
         await asyncio.to_thread(crash.join)
-    job = await found(world, lease)
+    job = await found(context, lease)
     assert job.stages[StageName.INGEST].status is StageStatus.COMPLETED
     assert job.state is JobState.PROCESSING
 
 
 async def test_leases_that_could_not_be_renewed_get_the_time_to_be(
-    world: World, server: DatabaseServer
+    context: AppContext, server: DatabaseServer
 ) -> None:
-    lease, reaper = await leased(world), Reaper(world)
+    lease, reaper = await leased(context), Reaper(context)
     await reaper.sweep_database()
     crash = threading.Thread(target=server.crash, args=(DOWN_SECONDS,))
     crash.start()
@@ -137,16 +137,16 @@ async def test_leases_that_could_not_be_renewed_get_the_time_to_be(
         with contextlib.suppress(*UNAVAILABLE):
             await reaper.sweep_database()
         await asyncio.sleep(0.1)
-    await ask_until_it_answers(world)
+    await ask_until_it_answers(context)
     await reaper.sweep_database()
-    job = await found(world, lease)
+    job = await found(context, lease)
     assert (job.state, job.lease_token) == (JobState.PROCESSING, lease.token)
 
 
 async def test_a_runner_that_does_not_come_back_with_the_database_is_lost_all_the_same(
-    world: World, server: DatabaseServer
+    context: AppContext, server: DatabaseServer
 ) -> None:
-    lease, reaper = await leased(world), Reaper(world)
+    lease, reaper = await leased(context), Reaper(context)
     await reaper.sweep_database()
     await asyncio.to_thread(server.restart)
     for _ in range(round(2 * LEASE_SECONDS / 0.2)):
@@ -154,16 +154,16 @@ async def test_a_runner_that_does_not_come_back_with_the_database_is_lost_all_th
             await reaper.sweep_database()
         await asyncio.sleep(0.2)
     await reaper.sweep_database()
-    assert (await found(world, lease)).state is JobState.QUEUED
+    assert (await found(context, lease)).state is JobState.QUEUED
 
 
 async def test_after_the_machine_slept_runners_report_before_anybody_counts_them_lost(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    context: AppContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease, reaper = await leased(world), Reaper(world)
+    lease, reaper = await leased(context), Reaper(context)
     await reaper.sweep_database()
     asleep = 60.0
-    async with world.database.transaction() as connection:
+    async with context.database.transaction() as connection:
         # The database's clock went on as well: by it the lease is long over.
         await connection.execute(
             text(
@@ -176,27 +176,27 @@ async def test_after_the_machine_slept_runners_report_before_anybody_counts_them
     real = reaping._clock
     monkeypatch.setattr(reaping, "_clock", lambda: real() + asleep)
     await reaper.sweep_database()
-    job = await found(world, lease)
+    job = await found(context, lease)
     assert (job.state, job.lease_token) == (JobState.PROCESSING, lease.token)
     for _ in range(round(2 * LEASE_SECONDS / 0.2)):
         await reaper.sweep_database()
         await asyncio.sleep(0.2)
-    assert (await found(world, lease)).state is JobState.QUEUED
+    assert (await found(context, lease)).state is JobState.QUEUED
 
 
 async def test_queries_are_answered_soon_after_an_outage_however_long_it_was(
-    world: World, server: DatabaseServer
+    context: AppContext, server: DatabaseServer
 ) -> None:
     """A pool that tries ever more seldom would let them wait for as long again."""
     query = text("SELECT 1 AS one")
-    assert await world.database.query(query) == [{"one": 1}]
+    assert await context.database.query(query) == [{"one": 1}]
     outage = threading.Thread(target=server.crash, args=(LONG_DOWN_SECONDS,))
     outage.start()
     while outage.is_alive():
         with contextlib.suppress(TimeoutError, *UNAVAILABLE):
-            await asyncio.wait_for(world.database.query(query), 0.5)
+            await asyncio.wait_for(context.database.query(query), 0.5)
     async with asyncio.timeout(SOON_SECONDS):
         while True:
             with contextlib.suppress(*UNAVAILABLE):
-                assert await world.database.query(query) == [{"one": 1}]
+                assert await context.database.query(query) == [{"one": 1}]
                 return

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from models.provider import LocalModels
-from serve_app.context import World, build_world
+from serve_app.context import AppContext, build_context
 from serve_app.deployment.application import STOP_SECONDS
 from serve_app.settings import Settings
 from serve_app.webhooks import sender
@@ -52,7 +52,7 @@ async def endless_file() -> AsyncIterator[tuple[str, asyncio.Event]]:
         server.close()
 
 
-async def queued(world: World, url: str) -> list[uuid.UUID]:
+async def queued(context: AppContext, url: str) -> list[uuid.UUID]:
     source = {
         "kind": "url",
         "base_url": "http://test",
@@ -62,7 +62,7 @@ async def queued(world: World, url: str) -> list[uuid.UUID]:
         "speakers_expected": None,
     }
     ids = []
-    async with world.database.transaction() as connection:
+    async with context.database.transaction() as connection:
         account = await keys.create_account(connection, uuid.uuid4().hex)
         await ledger.grant(connection, account.id, 1000, "test")
         for _ in range(1 + WAITING):
@@ -72,13 +72,13 @@ async def queued(world: World, url: str) -> list[uuid.UUID]:
     return ids
 
 
-async def found(world: World, ids: list[uuid.UUID]) -> list[JobRecord]:
-    async with world.database.transaction() as connection:
+async def found(context: AppContext, ids: list[uuid.UUID]) -> list[JobRecord]:
+    async with context.database.transaction() as connection:
         return [job for each in ids if (job := await jobs.find_job(connection, each)) is not None]
 
 
 @pytest.fixture
-async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
+async def context(database_url: str, tmp_path: Path) -> AsyncIterator[AppContext]:
     settings = Settings(
         data_dir=tmp_path,
         database_url=database_url,
@@ -86,24 +86,26 @@ async def world(database_url: str, tmp_path: Path) -> AsyncIterator[World]:
         runner_concurrency=1,
         allowed_networks=("127.0.0.0/8",),
     )
-    built = build_world(settings)
+    built = build_context(settings)
     yield built
     await built.database.close()
 
 
-async def stopped_amid_a_fetch(world: World, deaf: Sequence[JobDriver] = ()) -> list[JobRecord]:
+async def stopped_amid_a_fetch(
+    context: AppContext, deaf: Sequence[JobDriver] = ()
+) -> list[JobRecord]:
     """What is left of the jobs after a runner was stopped in the middle of the first.
 
     Drivers that are ``deaf`` hear of the stop when it is over.
     """
     async with endless_file() as (url, asked):
-        ids = await queued(world, url)
-        runner = Runner(world, LocalModels())
+        ids = await queued(context, url)
+        runner = Runner(context, LocalModels())
         running = asyncio.create_task(runner.run())
         await asked.wait()
         await asyncio.sleep(4 * DRIP_SECONDS)
         await runner.stop()
-        left = await found(world, ids)
+        left = await found(context, ids)
         for driver in deaf:
             driver.stopped = True
         await asyncio.wait_for(running, 30)
@@ -118,12 +120,12 @@ def none_is_lost(left: list[JobRecord]) -> bool:
     return states == [JobState.QUEUED] * (1 + WAITING) and statuses == {StageStatus.PENDING}
 
 
-async def test_a_stop_frees_no_slot_for_another_job(world: World) -> None:
-    assert none_is_lost(await stopped_amid_a_fetch(world))
+async def test_a_stop_frees_no_slot_for_another_job(context: AppContext) -> None:
+    assert none_is_lost(await stopped_amid_a_fetch(context))
 
 
 async def test_a_job_that_does_not_end_in_time_is_handed_back_too(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    context: AppContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[JobDriver] = []
 
@@ -133,7 +135,7 @@ async def test_a_job_that_does_not_end_in_time_is_handed_back_too(
 
     monkeypatch.setattr(JobDriver, "stop", not_heard)
     monkeypatch.setattr(running_jobs, "ENDING_SECONDS", 0.2)
-    left = await stopped_amid_a_fetch(world, told)
+    left = await stopped_amid_a_fetch(context, told)
     assert len(told) == 1
     assert none_is_lost(left)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipelines.types import AudioTrack, IngestResult
-from serve_app.worker.calibration import Experience, Machine
+from serve_app.worker.calibration import Calibration, Machine
 from storage.types import StageName
 from tests.unit.test_vision_shares import SMALL
 
@@ -31,8 +31,8 @@ def test_only_what_there_is_is_expected(ingested: IngestResult) -> None:
 
 
 def test_embedded_models_are_known_from_the_start_neural_ones_from_their_first_job() -> None:
-    assert Experience("packaged").expected_seconds(ALONE) == {VISION: 21.0, TRANSCRIPT: 101.0}
-    neural = Experience("gpu")
+    assert Calibration("packaged").expected_seconds(ALONE) == {VISION: 21.0, TRANSCRIPT: 101.0}
+    neural = Calibration("gpu")
     assert neural.expected_seconds(ALONE) == {}
     neural.learn(ONLY_VISION, {VISION: 61.0}, TWO)
     assert neural.expected_seconds(ONLY_VISION) == {VISION: pytest.approx(61.0)}
@@ -40,7 +40,7 @@ def test_embedded_models_are_known_from_the_start_neural_ones_from_their_first_j
 
 
 def test_what_analyses_take_side_by_side_is_told_from_what_each_takes_alone() -> None:
-    known = Experience("packaged")
+    known = Calibration("packaged")
     # Both at once go half as fast: of 80 s that they share each would have needed 40 by itself.
     known.learn(ALONE, {VISION: 80.0, TRANSCRIPT: 140.0}, TWO)
     assert known.expected_seconds(ALONE) == {
@@ -50,7 +50,7 @@ def test_what_analyses_take_side_by_side_is_told_from_what_each_takes_alone() ->
 
 
 def test_jobs_that_go_on_differently_are_followed() -> None:
-    known = Experience("packaged")
+    known = Calibration("packaged")
     for _ in range(6):
         known.learn(ONLY_VISION, {VISION: 21.0}, TWO)
     for took, least, most in ((41.0, 30.0, 32.0), (41.0, 35.0, 37.0), (41.0, 38.0, 40.0)):
@@ -60,13 +60,13 @@ def test_jobs_that_go_on_differently_are_followed() -> None:
 
 
 def test_a_job_of_which_a_part_failed_says_nothing_of_the_pace() -> None:
-    known = Experience("packaged")
+    known = Calibration("packaged")
     known.learn(ALONE, {TRANSCRIPT: 300.0}, TWO)
-    assert known.expected_seconds(ALONE) == Experience("packaged").expected_seconds(ALONE)
+    assert known.expected_seconds(ALONE) == Calibration("packaged").expected_seconds(ALONE)
 
 
 def test_a_short_job_says_nothing_of_the_pace() -> None:
-    known = Experience("packaged")
+    known = Calibration("packaged")
     known.learn({VISION: 0.4}, {VISION: 3.0}, TWO)
     assert known.expected_seconds(ONLY_VISION) == {VISION: 21.0}
 

@@ -13,10 +13,10 @@ SHOWN_STEP = 1e-6
 
 
 def fractions_of(
-    row_seconds: list[float], tick_seconds: float = 1.0, at_once: int = 1
+    row_seconds: list[float], tick_seconds: float = 1.0, concurrency: int = 1
 ) -> list[tuple[float, float]]:
     """(time, fraction) at every tick and every end of rows that end one after the other."""
-    pace = Pace(len(row_seconds), 100.0, at_once)
+    pace = Pace(len(row_seconds), 100.0, concurrency)
     seen: list[tuple[float, float]] = []
     now = 100.0
     for seconds in row_seconds:
@@ -29,8 +29,8 @@ def fractions_of(
 
 
 @given(st.lists(st.floats(0.1, 60.0), min_size=1, max_size=30), st.integers(1, 8))
-def test_it_never_goes_back_and_ends_at_one(row_seconds: list[float], at_once: int) -> None:
-    fractions = [fraction for _, fraction in fractions_of(row_seconds, at_once=at_once)]
+def test_it_never_goes_back_and_ends_at_one(row_seconds: list[float], concurrency: int) -> None:
+    fractions = [fraction for _, fraction in fractions_of(row_seconds, concurrency=concurrency)]
     assert fractions == sorted(fractions)
     assert all(0 <= fraction < 1 for fraction in fractions[:-1])
     assert fractions[-1] == 1.0
@@ -56,7 +56,7 @@ def test_what_is_shown_moves_at_least_every_five_seconds(row_seconds: list[float
 def test_rows_that_share_a_model_and_end_all_at_once_are_credited_before() -> None:
     """Four of 40 rows, whose model takes a chunk of each in turn: none ends before 34 s."""
     first = [8.0 + 26.0, 0.2, 0.2, 0.2]
-    seen = fractions_of(first * 10, at_once=4)
+    seen = fractions_of(first * 10, concurrency=4)
     waiting = [fraction for now, fraction in seen if 120 <= now <= 133]
     assert waiting == sorted(set(waiting)), "it stands still"
     assert 0.03 < waiting[-1] < 0.1
@@ -66,18 +66,18 @@ def test_rows_that_share_a_model_and_end_all_at_once_are_credited_before() -> No
             assert (now - 100) / fraction == pytest.approx(whole, rel=0.25)
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 4], ids=["one by one", "two by two", "four by four"])
-def test_after_a_tenth_the_rest_can_be_told_from_it(at_once: int) -> None:
-    pace, total, row_seconds = Pace(60, 0.0, at_once), 60, 8.0
-    for end in range(at_once, total, at_once):
+@pytest.mark.parametrize("concurrency", [1, 2, 4], ids=["one by one", "two by two", "four by four"])
+def test_after_a_tenth_the_rest_can_be_told_from_it(concurrency: int) -> None:
+    pace, total, row_seconds = Pace(60, 0.0, concurrency), 60, 8.0
+    for end in range(concurrency, total, concurrency):
         for tick in range(8):
-            now = (end / at_once - 1) * row_seconds + tick
-            whole = total / at_once * row_seconds
+            now = (end / concurrency - 1) * row_seconds + tick
+            whole = total / concurrency * row_seconds
             if now >= whole / 10:
                 expected_whole = now / pace.fraction(now)
                 assert expected_whole == pytest.approx(whole, rel=0.25)
-        for _ in range(at_once):
-            pace.row_ended(end / at_once * row_seconds)
+        for _ in range(concurrency):
+            pace.row_ended(end / concurrency * row_seconds)
 
 
 def test_a_part_of_a_stage_stays_inside_its_part() -> None:

@@ -17,10 +17,10 @@ from models.provider import LocalModels
 from pipelines.execution.chain import _raise_failure, guarded
 from pipelines.sandbox.parent import _answer
 from pipelines.types import StageCode, StageStoppedError
-from serve_app.context import build_world
+from serve_app.context import build_context
 from serve_app.settings import Settings
 from serve_app.worker import driver as driving
-from serve_app.worker.calibration import Experience
+from serve_app.worker.calibration import Calibration
 from serve_app.worker.driver import OUTAGE_PAUSES_SECONDS, JobDriver
 from serve_app.worker.publishing import Lease
 from storage.objects import ObjectStoreUnavailableError, is_outage
@@ -36,7 +36,11 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobDriver:
     )
     lease = Lease(uuid.uuid4(), uuid.uuid4())
     return JobDriver(
-        build_world(settings), LocalModels(), lease, ThreadPoolExecutor(1), Experience("packaged")
+        build_context(settings),
+        LocalModels(),
+        lease,
+        ThreadPoolExecutor(1),
+        Calibration("packaged"),
     )
 
 
@@ -61,14 +65,14 @@ class Outage:
 @pytest.mark.parametrize("error", [AWAY, FULL, NO_DATABASE], ids=["store", "disk", "database"])
 async def test_an_outage_that_ends_is_waited_for(driver: JobDriver, error: Exception) -> None:
     outage = Outage(len(OUTAGE_PAUSES_SECONDS), error)
-    await driver._patiently(StageName.INGEST, outage)
+    await driver._retry_on_outage(StageName.INGEST, outage)
     assert outage.left == 0
 
 
 async def test_an_outage_that_does_not_end_fails_the_stage(driver: JobDriver) -> None:
     outage = Outage(len(OUTAGE_PAUSES_SECONDS) + 2)
     with pytest.raises(ObjectStoreUnavailableError):
-        await driver._patiently(StageName.INGEST, outage)
+        await driver._retry_on_outage(StageName.INGEST, outage)
     assert outage.left == 1
 
 
@@ -78,13 +82,13 @@ async def test_a_stop_is_heard_while_a_stage_waits(
     monkeypatch.setattr(driving, "OUTAGE_PAUSES_SECONDS", (3600,))
     driver.stopped = True
     with pytest.raises(StageStoppedError):
-        await driver._patiently(StageName.INGEST, Outage(9))
+        await driver._retry_on_outage(StageName.INGEST, Outage(9))
 
 
 async def test_what_is_the_works_own_fault_is_not_waited_for(driver: JobDriver) -> None:
     broken = Outage(1, OSError(errno.EACCES, "Permission denied"))
     with pytest.raises(PermissionError):
-        await driver._patiently(StageName.INGEST, broken)
+        await driver._retry_on_outage(StageName.INGEST, broken)
 
 
 @pytest.mark.parametrize("error", [AWAY, FULL], ids=["store", "disk"])

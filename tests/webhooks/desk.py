@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from serve_app.context import World, build_world
+from serve_app.context import AppContext, build_context
 from serve_app.settings import Settings
 from serve_app.webhooks.attempts import Clock
 from serve_app.webhooks.sender import Sender
@@ -34,7 +34,7 @@ ALLOWED = (ip_network("127.0.0.0/8"),)
 class Desk:
     """What a test does around senders: accounts, jobs, events, receivers, time."""
 
-    world: World
+    context: AppContext
     authority: Authority
     clock: Clock = field(default_factory=Clock)
     secrets: list[str] = field(default_factory=list)
@@ -57,16 +57,16 @@ class Desk:
 
     def change_settings(self, **changes: object) -> None:
         """For senders that are started from now on."""
-        settings = self.world.settings.model_copy(update=changes)
-        self.world = replace(self.world, settings=settings)
+        settings = self.context.settings.model_copy(update=changes)
+        self.context = replace(self.context, settings=settings)
 
     async def account(self) -> uuid.UUID:
         """An account whose secret the test's receivers know."""
         secret = new_signing_secret()
         self.secrets.append(secret)
-        async with self.world.database.transaction() as connection:
+        async with self.context.database.transaction() as connection:
             account = await keys.create_account(connection, uuid.uuid4().hex)
-            sealed = self.world.sealer.seal(secret)
+            sealed = self.context.sealer.seal(secret)
             await signing_secrets.get_or_create(connection, account.id, sealed)
         return account.id
 
@@ -79,7 +79,7 @@ class Desk:
         """An event of a job that ended just now; its id."""
         owner = account or await self.account()
         job_id = uuid.uuid4()
-        async with self.world.database.transaction() as connection:
+        async with self.context.database.transaction() as connection:
             values = {"id": job_id, "account": owner, "url": url}
             await connection.execute(text(INSERT_JOB), values)
             await connection.execute(text(INSERT_STAGES), {"id": job_id})
@@ -95,13 +95,13 @@ class Desk:
 
     async def execute(self, statement: str, **values: Any) -> None:
         """A statement in a transaction of its own."""
-        async with self.world.database.transaction() as connection:
+        async with self.context.database.transaction() as connection:
             await connection.execute(text(statement), values)
 
     async def row(self, event_id: str) -> dict[str, Any]:
         """The event as it is stored."""
         query = text("SELECT * FROM webhook_events WHERE id = :id")
-        [row] = await self.world.database.query(query, id=event_id)
+        [row] = await self.context.database.query(query, id=event_id)
         return row
 
     async def events(self, url: str, count: int, account: uuid.UUID | None = None) -> list[str]:
@@ -110,7 +110,7 @@ class Desk:
         return [await self.event(url, owner) for _ in range(count)]
 
     async def rows(self) -> list[dict[str, Any]]:
-        return await self.world.database.query(text("SELECT * FROM webhook_events ORDER BY id"))
+        return await self.context.database.query(text("SELECT * FROM webhook_events ORDER BY id"))
 
     async def until(self, condition: Callable[[dict[str, Any]], bool], event_id: str) -> Any:
         """The event's row as soon as it is so."""
@@ -139,7 +139,7 @@ class Desk:
     async def pass_pause(self, sender: Sender, event_id: str) -> float:
         """Move the clock to the event's next attempt; the pause in seconds."""
         query = text("SELECT next_attempt_at - now() AS ahead FROM webhook_events WHERE id = :id")
-        [row] = await self.world.database.query(query, id=event_id)
+        [row] = await self.context.database.query(query, id=event_id)
         pause: timedelta = row["ahead"] - self.clock.ahead
         self.clock.ahead = row["ahead"]
         sender.wake()
@@ -148,7 +148,7 @@ class Desk:
     @contextlib.asynccontextmanager
     async def sending(self, **options: Any) -> AsyncIterator[Sender]:
         """A sender at work for the block, stopped in order after it."""
-        sender = Sender(self.world, clock=self.clock, **options)
+        sender = Sender(self.context, clock=self.clock, **options)
         running = asyncio.create_task(sender.run())
         try:
             yield sender
@@ -173,11 +173,11 @@ INSERT_STAGES = """
 @contextlib.asynccontextmanager
 async def open_desk(settings: Settings, authority: Authority) -> AsyncIterator[Desk]:
     """A desk on the database of ``settings``."""
-    world = build_world(settings)
-    made = Desk(world, authority)
+    context = build_context(settings)
+    made = Desk(context, authority)
     with receivers_clock(made.clock), made.stack:
         yield made
-    await world.database.close()
+    await context.database.close()
 
 
 def settings_for(database_url: str, ca_file: Path, folder: Path) -> Settings:

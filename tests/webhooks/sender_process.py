@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from serve_app.context import build_world
+from serve_app.context import build_context
 from serve_app.settings import Settings
 from serve_app.webhooks.attempts import Clock
 from serve_app.webhooks.sender import Sender
@@ -15,6 +15,6 @@ def send_until_killed(settings: Settings, ahead: timedelta) -> None:
     """Run a sender whose clock is so much ahead."""
 
     async def run() -> None:
-        await Sender(build_world(settings), clock=Clock(ahead)).run()
+        await Sender(build_context(settings), clock=Clock(ahead)).run()
 
     asyncio.run(run())

@@ -61,7 +61,7 @@ def kill_in_the_middle(desk: Desk, arrived: threading.Event, chance: random.Rand
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.webhooks.sender_process"])
     sender = context.Process(
-        target=send_until_killed, args=(desk.world.settings, desk.clock.ahead), daemon=True
+        target=send_until_killed, args=(desk.context.settings, desk.clock.ahead), daemon=True
     )
     sender.start()
     try:

@@ -30,7 +30,9 @@ WIDE = Shares(per_endpoint=1000, per_account=1000, most=1000, most_strained=1000
 async def lease(
     desk: Desk, shares: Shares = WIDE, ahead: timedelta = NOW, strained: tuple[str, ...] = ()
 ) -> list[LeasedEvent]:
-    return await lease_due(desk.world.database, shares, lease=LEASE, ahead=ahead, strained=strained)
+    return await lease_due(
+        desk.context.database, shares, lease=LEASE, ahead=ahead, strained=strained
+    )
 
 
 def delivered(event: LeasedEvent) -> Record:
@@ -77,7 +79,7 @@ async def test_what_is_under_way_counts_against_the_endpoints_limit(desk: Desk) 
     shares = Shares(per_endpoint=3, per_account=64, most=100, most_strained=100)
     first = await lease(desk, shares)
     assert (len(first), await lease(desk, shares)) == (3, [])
-    await record_attempts(desk.world.database, [delivered(first[0])], ahead=NOW)
+    await record_attempts(desk.context.database, [delivered(first[0])], ahead=NOW)
     assert len(await lease(desk, shares)) == 1
 
 
@@ -117,11 +119,11 @@ async def test_a_record_counts_only_while_its_lease_holds(desk: Desk) -> None:
     event_id = await desk.event("https://a.example.com/")
     [early] = await lease(desk)
     [late] = await lease(desk, ahead=LEASE)
-    assert await record_attempts(desk.world.database, [delivered(early)], ahead=NOW) == set()
+    assert await record_attempts(desk.context.database, [delivered(early)], ahead=NOW) == set()
     row = await desk.row(event_id)
     assert (row["status"], row["attempts"]) == ("in_flight", 0)
-    assert await record_attempts(desk.world.database, [delivered(late)], ahead=NOW) == {event_id}
-    assert await record_attempts(desk.world.database, [delivered(late)], ahead=NOW) == set()
+    assert await record_attempts(desk.context.database, [delivered(late)], ahead=NOW) == {event_id}
+    assert await record_attempts(desk.context.database, [delivered(late)], ahead=NOW) == set()
     row = await desk.row(event_id)
     assert (row["status"], row["attempts"], row["lease_token"]) == ("delivered", 1, None)
 
@@ -129,7 +131,7 @@ async def test_a_record_counts_only_while_its_lease_holds(desk: Desk) -> None:
 async def test_a_failed_attempt_is_due_after_its_pause(desk: Desk) -> None:
     await desk.event("https://a.example.com/")
     [event] = await lease(desk)
-    await record_attempts(desk.world.database, [failed(event, 20)], ahead=NOW)
+    await record_attempts(desk.context.database, [failed(event, 20)], ahead=NOW)
     assert await lease(desk, ahead=timedelta(seconds=19)) == []
     [again] = await lease(desk, ahead=timedelta(seconds=21))
     assert (again.id, again.attempts) == (event.id, 1)
@@ -142,9 +144,9 @@ async def test_what_is_handed_back_is_due_at_once_and_counts_no_attempt(
     event_id = await desk.event("https://a.example.com/")
     if attempts:
         [event] = await lease(desk)
-        await record_attempts(desk.world.database, [failed(event, 0)], ahead=NOW)
+        await record_attempts(desk.context.database, [failed(event, 0)], ahead=NOW)
     held = await lease(desk)
-    async with desk.world.database.transaction() as connection:
+    async with desk.context.database.transaction() as connection:
         await hand_back(connection, held, ahead=NOW)
     row = await desk.row(event_id)
     assert (row["status"], row["attempts"], row["lease_token"]) == (status, attempts, None)
@@ -168,7 +170,7 @@ async def test_a_great_backlog_of_one_endpoint_costs_another_nothing(desk: Desk)
 async def rows_read(desk: Desk) -> int:
     """Rows fetched through the index of due events, as soon as the server has counted them."""
     for _ in range(100):
-        [read] = await desk.world.database.query(text(ROWS_READ))
+        [read] = await desk.context.database.query(text(ROWS_READ))
         if read["rows"]:
             break
         await asyncio.sleep(0.1)
@@ -192,7 +194,7 @@ async def test_logs_are_cut_to_100_but_what_is_owed_or_switched_off_stays(desk: 
     account, other = await desk.account(), await desk.account()
     await fill_log(desk, account, ["in_flight", "pending_retry", "disabled"] + ["delivered"] * 107)
     await fill_log(desk, other, ["failed"] * 101)
-    async with desk.world.database.transaction() as connection:
+    async with desk.context.database.transaction() as connection:
         assert await trim_logs(connection, [account]) == 7
         assert await trim_logs(connection, [account]) == 0
         assert await trim_logs(connection) == 1
@@ -206,7 +208,7 @@ async def test_logs_are_cut_to_100_but_what_is_owed_or_switched_off_stays(desk: 
 async def fill_log(desk: Desk, account: uuid.UUID, statuses: list[str]) -> None:
     """Events of these statuses, the oldest first, a second apart."""
     await desk.event("https://a.example.com/", account)
-    async with desk.world.database.transaction() as connection:
+    async with desk.context.database.transaction() as connection:
         for age, status in enumerate(reversed(statuses)):
             await connection.execute(
                 text(INSERT_PAST),

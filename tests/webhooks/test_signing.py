@@ -55,8 +55,8 @@ async def test_for_24_hours_after_a_rotation_both_secrets_sign(desk: Desk) -> No
 
     async with desk.sending():
         assert await signers() == [old]
-        async with desk.world.database.transaction() as connection:
-            await signing_secrets.rotate(connection, account, desk.world.sealer.seal(new))
+        async with desk.context.database.transaction() as connection:
+            await signing_secrets.rotate(connection, account, desk.context.sealer.seal(new))
         assert await signers() == [new, old]
         desk.clock.ahead = timedelta(hours=23, minutes=59)
         assert await signers() == [new, old]
@@ -78,19 +78,19 @@ async def test_the_first_delivery_of_an_account_makes_its_secret(desk: Desk) -> 
     async with desk.sending():
         await desk.attempted(await desk.event(receiver.url, account))
         await desk.attempted(await desk.event(receiver.url, account))
-    async with desk.world.database.transaction() as connection:
+    async with desk.context.database.transaction() as connection:
         stored = await signing_secrets.get_or_create(connection, account, b"never used")
-    Verifier([desk.world.sealer.open(stored.current)])(seen[0])
-    Verifier([desk.world.sealer.open(stored.current)])(seen[1])
+    Verifier([desk.context.sealer.open(stored.current)])(seen[0])
+    Verifier([desk.context.sealer.open(stored.current)])(seen[1])
 
 
 async def test_secrets_are_encrypted_at_rest(desk: Desk) -> None:
     await desk.account()
-    [row] = await desk.world.database.query(text("SELECT current FROM signing_secrets"))
+    [row] = await desk.context.database.query(text("SELECT current FROM signing_secrets"))
     stored = bytes(row["current"])
     assert desk.secrets[0].encode() not in stored
     assert desk.secrets[0].removeprefix("whsec_").encode() not in stored
-    assert desk.world.sealer.open(stored) == desk.secrets[0]
+    assert desk.context.sealer.open(stored) == desk.secrets[0]
 
 
 async def test_a_secret_that_cannot_be_opened_sends_nothing_unsigned(desk: Desk) -> None:

@@ -160,7 +160,7 @@ def test_a_secret_that_is_none_is_said_at_once() -> None:
 
 
 async def replayed(desk: Desk, event_id: str) -> dict[str, Any]:
-    async with desk.world.database.transaction() as connection:
+    async with desk.context.database.transaction() as connection:
         return await replay(connection, event_id.partition(":")[0])
 
 
@@ -189,7 +189,7 @@ async def test_an_event_that_has_left_the_log_is_written_anew_from_its_job(desk:
     body = json.loads(delivered.body)
     assert delivered.webhook_id == event_id
     assert (body["type"], body["data"]["state"]) == ("job.completed", "completed")
-    async with desk.world.database.statement() as connection:
+    async with desk.context.database.statement() as connection:
         job = await jobs.find_job(connection, uuid.UUID(body["data"]["jobId"]))
     assert job is not None
     assert job.completed_at is not None

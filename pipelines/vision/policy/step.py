@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from models.provider import ModelSource
+from models.provider import ModelProvider
 from pipelines.execution.chain import Row, Step, Workspace, derived_name
 from pipelines.types import Segment, StageCode, StageError, VideoSource
 from pipelines.vision.frame_features import Times
@@ -36,7 +36,7 @@ def checked_times(times_ms: Times, still_times_ms: Sequence[int]) -> tuple[int, 
 
 
 def make_policy_step(
-    video: VideoSource, workspace: Workspace, models: ModelSource, policy: ContentPolicy
+    video: VideoSource, workspace: Workspace, models: ModelProvider, policy: ContentPolicy
 ) -> Step:
     """1:1, a segment's times to a row with how many of its stills were looked at.
 
@@ -77,7 +77,7 @@ def _check(
     segment: Segment,
     times: Sequence[int],
     workspace: Workspace,
-    models: ModelSource,
+    models: ModelProvider,
     policy: ContentPolicy,
 ) -> None:
     classifier = models.content_classifier() if policy.label_limits else None

@@ -50,7 +50,7 @@ RECORDINGS = (
     Recording("speech/cards-001.wav", "ten of clubs"),
     Recording("speech/cards-002.wav", "four queen of clubs"),
     Recording("speech/cards-005.wav", "eight of spades four of clubs seven of hearts"),
-    Recording("speech/ps-goforward.wav", "go forward ten meters"),
+    Recording("speech/ps-goforward.wav", "go forward ten metrics"),
     Recording("speech/whatstheweatherlike.wav", "What's the weather like?"),
     Recording("speech/sonnet-I-p001.mp3", "speech/sonnet-I.txt"),
     Recording(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from models.provider import ModelSource
+from models.provider import ModelProvider
 from pipelines.execution.chain import Workspace
 from pipelines.media.audio import write_flac
 from pipelines.speech.pipeline import (
@@ -31,7 +31,7 @@ def put_track(store: FolderStore, samples: Samples, name: str = "0") -> AudioTra
 
 
 def transcribe_in_a_loop(
-    track: AudioTrack, workspace: Workspace, models: ModelSource, config: TranscriptConfig
+    track: AudioTrack, workspace: Workspace, models: ModelProvider, config: TranscriptConfig
 ) -> TranscriptResult:
     """What ``transcribe_track`` gives, without its tasks."""
     row = track_row(track, workspace, config)
@@ -48,7 +48,7 @@ def transcribe_in_a_loop(
 
 
 def transcribe_samples(
-    samples: Samples, folder: Path, models: ModelSource, config: TranscriptConfig
+    samples: Samples, folder: Path, models: ModelProvider, config: TranscriptConfig
 ) -> TranscriptResult:
     """The transcript of samples, worked out in ``folder``."""
     store = FolderStore(folder)

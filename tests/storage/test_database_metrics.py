@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from serve_app.observability.database_metrics import Census
+from serve_app.observability.database_metrics import DatabaseMetrics
 from serve_app.observability.metrics import (
     ACCOUNTS_CENTS,
     JOBS,
@@ -22,7 +22,7 @@ from storage.database import Connection, Database
 from storage.job_records import NewJob
 from storage.metrics import LedgerTotals, count_ledger, count_now
 from storage.types import JobState, ProcessingMode, StageName, StageStatus, Tier
-from tests.observing.meters import KeptMeters
+from tests.observing.metrics import RecordedMetrics
 
 
 def new_job(account_id: uuid.UUID, state: JobState = JobState.QUEUED) -> NewJob:
@@ -127,15 +127,15 @@ async def test_a_long_ledger_is_counted_in_pieces(
 async def test_a_census_records_every_number(database: Database) -> None:
     async with database.transaction() as connection:
         await account_with_jobs(connection)
-    meters = KeptMeters()
-    census = Census(database, meters)
-    await census.take()
-    assert meters.of(JOBS, state="queued") == [2]
-    assert meters.of(JOBS, state="processing") == [0]
-    assert meters.of(ACCOUNTS_CENTS, part="balance") == [980]
-    assert meters.of(ACCOUNTS_CENTS, part="held") == [60]
-    assert meters.of(WEBHOOKS_OPEN) == [0]
-    assert len(meters.of(QUEUE_AGE)) == 1
+    metrics = RecordedMetrics()
+    database_metrics = DatabaseMetrics(database, metrics)
+    await database_metrics.take()
+    assert metrics.of(JOBS, state="queued") == [2]
+    assert metrics.of(JOBS, state="processing") == [0]
+    assert metrics.of(ACCOUNTS_CENTS, part="balance") == [980]
+    assert metrics.of(ACCOUNTS_CENTS, part="held") == [60]
+    assert metrics.of(WEBHOOKS_OPEN) == [0]
+    assert len(metrics.of(QUEUE_AGE)) == 1
     # The ledger's own numbers are a minute behind.
-    assert meters.of(LEDGER_ENTRIES, kind="charge") == [0]
-    assert meters.of(LEDGER_CENTS, kind="charge") == [0]
+    assert metrics.of(LEDGER_ENTRIES, kind="charge") == [0]
+    assert metrics.of(LEDGER_CENTS, kind="charge") == [0]

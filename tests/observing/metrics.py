@@ -1,4 +1,4 @@
-"""Meters that keep what they are given, so that tests can read it."""
+"""Metrics that keep what they are given, so that tests can read it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Labels = frozenset[tuple[str, str]]
 
 
 @dataclass(slots=True)
-class KeptMeters:
+class RecordedMetrics:
     """Every recorded value, in order, by metric and labels; refuses labels nobody declared."""
 
     values: dict[tuple[str, Labels], list[float]] = field(default_factory=lambda: defaultdict(list))
