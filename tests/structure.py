@@ -1,8 +1,8 @@
-"""Floors, circles and sizes of the packages: ``python -m tests.structure [FOLDER]``.
+"""Layers, import cycles and sizes of the packages: ``python -m tests.structure [FOLDER]``.
 
-A package's rooms are the files and folders directly in it. A room stands one floor above the
-highest room of the same package that it imports; rooms that import each other form a circle and
-stand on one floor together. Imports inside functions and under TYPE_CHECKING count.
+The members of a package are the files and folders directly in it. A member stands one layer above
+the highest member of the same package that it imports; members that import each other form a cycle
+and share a layer. Imports inside functions and under TYPE_CHECKING count.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import re
 import statistics
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-MOST_FLOORS = {"serve_app": 8, "pipelines": 7, "models": 7, "storage": 7}
+MOST_LAYERS = {"serve_app": 8, "pipelines": 7, "models": 7, "storage": 7}
 
 Graph = dict[str, set[str]]
 
@@ -51,20 +52,20 @@ def file_graph(project: Path, packages: Iterable[str]) -> Graph:
     }
 
 
-def room_graph(files: Graph, folder: str) -> Graph:
-    """Room -> rooms of the same folder that it imports."""
+def member_graph(files: Graph, folder: str) -> Graph:
+    """Member of a package (a file or folder directly in it) -> the members that it imports."""
     depth = folder.count(".") + 1
-    rooms: Graph = {}
+    members: Graph = {}
     for name, imported in files.items():
         if name.startswith(f"{folder}."):
             own = name.split(".")[depth]
             others = {each.split(".")[depth] for each in imported if each.startswith(f"{folder}.")}
-            rooms.setdefault(own, set()).update(others - {own})
-    return rooms
+            members.setdefault(own, set()).update(others - {own})
+    return members
 
 
-def circles(graph: Graph) -> list[tuple[str, ...]]:
-    """Strongly connected components of more than one node (Tarjan), each sorted."""
+def cycles(graph: Graph) -> list[tuple[str, ...]]:
+    """Strongly connected components of more than one node (Tarjan's algorithm), each sorted."""
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -81,10 +82,10 @@ def circles(graph: Graph) -> list[tuple[str, ...]]:
                 low[node] = min(low[node], order[other])
         if low[node] == order[node]:
             at = stack.index(node)
-            members = tuple(sorted(stack[at:]))
+            component = tuple(sorted(stack[at:]))
             del stack[at:]
-            if len(members) > 1:
-                found.append(members)
+            if len(component) > 1:
+                found.append(component)
 
     for node in graph:
         if node not in order:
@@ -92,61 +93,105 @@ def circles(graph: Graph) -> list[tuple[str, ...]]:
     return sorted(found)
 
 
-def floors(graph: Graph) -> dict[str, int]:
-    """Room -> floor, from 1; members of a circle count as one room."""
-    home = {room: members[0] for members in circles(graph) for room in members}
+def layers(graph: Graph) -> dict[str, int]:
+    """Node -> layer, from 1 at the bottom; the nodes of a cycle count as one."""
+    home = {node: component[0] for component in cycles(graph) for node in component}
     joined: Graph = {}
-    for room, others in graph.items():
-        own = home.get(room, room)
+    for node, others in graph.items():
+        own = home.get(node, node)
         joined.setdefault(own, set()).update({home.get(each, each) for each in others} - {own})
     level: dict[str, int] = {}
-    for room in TopologicalSorter(joined).static_order():
-        level[room] = 1 + max((level[each] for each in joined[room]), default=0)
-    return {room: level[home.get(room, room)] for room in graph}
+    for node in TopologicalSorter(joined).static_order():
+        level[node] = 1 + max((level[each] for each in joined[node]), default=0)
+    return {node: level[home.get(node, node)] for node in graph}
 
 
-def sizes(project: Path, packages: Iterable[str]) -> dict[str, float]:
-    """Files, lines, lengths of functions, and the share of private functions named once elsewhere.
+@dataclass(frozen=True)
+class Size:
+    """Counts of a set of files; lengths of functions in lines, from ``def`` to the last line."""
+
+    files: int
+    lines: int
+    files_under_40_lines: int
+    longest_file: int
+    functions: int
+    function_median: float
+    function_p90: float
+    longest_function: int
+    private_functions_used_once_percent: int
+
+
+def size_of(texts: list[str]) -> Size:
+    """Size of files, given their source code.
 
     A function is private if its name begins with one underscore; it is used once if its name
-    stands in exactly one other place of its file.
+    occurs in exactly one other place of its file. Nested functions count as well.
     """
-    texts = [path.read_text() for package in packages for path in (project / package).rglob("*.py")]
     lengths: list[int] = []
-    used: list[int] = []
+    uses: list[int] = []
     for text in texts:
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lengths.append((node.end_lineno or node.lineno) - node.lineno + 1)
                 if node.name.startswith("_") and not node.name.startswith("__"):
-                    used.append(len(re.findall(rf"\b{node.name}\b", text)) - 1)
-    return {
-        "files": len(texts),
-        "lines": sum(text.count("\n") for text in texts),
-        "files under 40 lines": sum(text.count("\n") < 40 for text in texts),
-        "function median": statistics.median(lengths),
-        "function p90": statistics.quantiles(lengths, n=10)[8],
-        "private functions used once, %": round(100 * used.count(1) / len(used)),
+                    uses.append(len(re.findall(rf"\b{node.name}\b", text)) - 1)
+    lines = [text.count("\n") for text in texts]
+    return Size(
+        files=len(texts),
+        lines=sum(lines),
+        files_under_40_lines=sum(count < 40 for count in lines),
+        longest_file=max(lines, default=0),
+        functions=len(lengths),
+        function_median=statistics.median(lengths or [0]),
+        function_p90=statistics.quantiles(lengths, n=10)[8] if len(lengths) > 1 else 0,
+        longest_function=max(lengths, default=0),
+        private_functions_used_once_percent=round(100 * uses.count(1) / max(len(uses), 1)),
+    )
+
+
+COLUMNS = {
+    "files": "files",
+    "lines": "lines",
+    "< 40 lines": "files_under_40_lines",
+    "longest": "longest_file",
+    "functions": "functions",
+    "median": "function_median",
+    "p90": "function_p90",
+    "max": "longest_function",
+    "private once %": "private_functions_used_once_percent",
+}
+
+
+def print_sizes(project: Path, packages: Iterable[str]) -> None:
+    """Print a row of sizes for each package, and one for all of them together."""
+    sources = {
+        package: [path.read_text() for path in (project / package).rglob("*.py")]
+        for package in packages
     }
+    rows = {package: size_of(texts) for package, texts in sources.items()}
+    rows["total"] = size_of([text for texts in sources.values() for text in texts])
+    print(f"{'':10}" + "".join(f"{title:>{len(title) + 3}}" for title in COLUMNS))
+    for name, size in rows.items():
+        cells = (f"{getattr(size, field):>{len(title) + 3}g}" for title, field in COLUMNS.items())
+        print(f"{name:10}" + "".join(cells))
 
 
 def main(project: Path = PROJECT) -> int:
-    """Print each package's floors, circles and sizes; 1 where there is a circle or a floor too
-    many."""
-    files = file_graph(project, MOST_FLOORS)
+    """Print layers, cycles and sizes; 1 where a package has a cycle or too many layers."""
+    files = file_graph(project, MOST_LAYERS)
     faults = 0
-    for package, most in MOST_FLOORS.items():
-        rooms = room_graph(files, package)
-        found, level = circles(rooms), floors(rooms)
+    for package, most in MOST_LAYERS.items():
+        members = member_graph(files, package)
+        found, level = cycles(members), layers(members)
         height = max(level.values())
         faults += bool(found) + (height > most)
-        print(f"{package}: {height} floors (at most {most}), {len(found)} circles")
-        for floor in range(height, 0, -1):
-            print(f"  {floor}  {', '.join(sorted(room for room in level if level[room] == floor))}")
-        for members in found:
-            print(f"  circle: {', '.join(members)}")
-    for name, value in sizes(project, MOST_FLOORS).items():
-        print(f"{name}: {value:g}")
+        print(f"{package}: {height} layers (at most {most}), {len(found)} cycles")
+        for layer in range(height, 0, -1):
+            print(f"  {layer}  {', '.join(sorted(each for each in level if level[each] == layer))}")
+        for names in found:
+            print(f"  cycle: {', '.join(names)}")
+    print()
+    print_sizes(project, MOST_LAYERS)
     return int(faults > 0)
 
 

@@ -1,10 +1,19 @@
-"""The structure script finds circles and counts floors."""
+"""The structure script finds import cycles, counts layers and measures sizes."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.structure import Graph, circles, file_graph, floors, main, room_graph
+from tests.structure import (
+    MOST_LAYERS,
+    Graph,
+    cycles,
+    file_graph,
+    layers,
+    main,
+    member_graph,
+    size_of,
+)
 
 CHAIN: Graph = {"a": {"b"}, "b": {"c"}, "c": set()}
 RING: Graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}
@@ -13,21 +22,23 @@ RING: Graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}
 @pytest.mark.parametrize(
     ("graph", "found", "level"),
     [
-        pytest.param(CHAIN, [], {"a": 3, "b": 2, "c": 1}, id="a chain"),
-        pytest.param(RING, [("b", "c")], {"a": 2, "b": 1, "c": 1, "d": 3}, id="a ring below"),
-        pytest.param({"a": set(), "b": set()}, [], {"a": 1, "b": 1}, id="side by side"),
+        pytest.param(CHAIN, [], {"a": 3, "b": 2, "c": 1}, id="chain"),
+        pytest.param(
+            RING, [("b", "c")], {"a": 2, "b": 1, "c": 1, "d": 3}, id="cycle at the bottom"
+        ),
+        pytest.param({"a": set(), "b": set()}, [], {"a": 1, "b": 1}, id="independent"),
     ],
 )
-def test_circles_and_floors(
+def test_cycles_and_layers(
     graph: Graph, found: list[tuple[str, ...]], level: dict[str, int]
 ) -> None:
-    assert circles(graph) == found
-    assert floors(graph) == level
+    assert cycles(graph) == found
+    assert layers(graph) == level
 
 
-def test_rooms_are_the_files_and_folders_directly_in_a_package() -> None:
+def test_members_are_the_files_and_folders_directly_in_a_package() -> None:
     files: Graph = {"p.x.one": {"p.y", "p.x.two", "q.z"}, "p.x.two": set(), "p.y": set()}
-    assert room_graph(files, "p") == {"x": {"y"}, "y": set()}
+    assert member_graph(files, "p") == {"x": {"y"}, "y": set()}
 
 
 def test_imports_inside_functions_count(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -39,5 +50,17 @@ def test_imports_inside_functions_count(tmp_path_factory: pytest.TempPathFactory
     assert file_graph(project, ["p"])["p.one"] == {"p.two"}
 
 
-def test_the_packages_have_no_circles_and_no_floor_too_many() -> None:
+def test_sizes_count_lines_and_the_lengths_of_functions() -> None:
+    two = "def f():\n    return _g()\n\n\ndef _g():\n    a = 1\n    b = 2\n    return a + b\n"
+    size = size_of([two, "x = 1\n"])
+    assert (size.files, size.lines, size.files_under_40_lines, size.longest_file) == (2, 9, 2, 8)
+    assert (size.functions, size.function_median, size.longest_function) == (2, 3, 4)
+    assert size.private_functions_used_once_percent == 100
+
+
+def test_serve_app_has_at_most_8_layers_and_the_others_at_most_7() -> None:
+    assert MOST_LAYERS == {"serve_app": 8, "pipelines": 7, "models": 7, "storage": 7}
+
+
+def test_the_packages_have_no_import_cycles_and_no_layer_too_many() -> None:
     assert main() == 0
