@@ -14,7 +14,7 @@ from pydantic import Field, IPvAnyNetwork, SecretStr, field_validator, model_val
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.registry import profile_named
-from pipelines.ingest.raw_families import RAW_FAMILY_NAMES, command_words
+from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
 from storage.objects import FolderStore, ObjectStore
 from storage.types import Tier
 

@@ -59,9 +59,9 @@ from pipelines.backfill.places import (
 from pipelines.backfill.progress import Tally, spell_seconds
 from pipelines.execution.ray_data import let_go_of_datasets
 from pipelines.execution.ray_start import RayStartError, start_ray
+from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
 from pipelines.ingest.pipeline import IngestConfig
 from pipelines.ingest.raw import RawConfig
-from pipelines.ingest.raw_families import RAW_FAMILY_NAMES, command_words
 from pipelines.net.addresses import AddressPolicy
 from pipelines.net.fetch import FetchLimits
 from pipelines.vision.describe import DescribeConfig

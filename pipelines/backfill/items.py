@@ -31,9 +31,8 @@ from pipelines.backfill.outcome import (
 from pipelines.backfill.places import Place
 from pipelines.codec import from_json, to_json
 from pipelines.execution.chain import ControlSpan, FreeRun, Row, Workspace, map_here
-from pipelines.ingest.job_media import Footage, survey, take_in
+from pipelines.ingest.job_media import ClipFile, Footage, survey, take_in
 from pipelines.ingest.pipeline import IngestConfig
-from pipelines.ingest.timeline import ClipFile
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.speech.speakers import SpeakerRules
 from pipelines.types import AudioTrack, IngestResult, Scene, StageCode, StageError

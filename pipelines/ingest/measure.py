@@ -20,8 +20,7 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from pipelines.ingest.declared_size import declared_bytes
-from pipelines.ingest.raw_families import family_of
+from pipelines.ingest.headers import declared_bytes, family_of
 from pipelines.media.files import (
     PACKETS_PER_REPORT,
     Reading,

@@ -1,21 +1,31 @@
-"""One pass over a file that cuts its pictures into segments and takes out its sound.
+"""One pass over a file: its video cut into segments, its audio as 16 kHz mono FLAC.
 
-Runs in the confined child process, which may write to one temporary folder only.
-What is ready is reported at once and waited for, so that no more than a segment
-lies in that folder at a time (sound tracks grow there until the end).
+Runs in the confined child process, which may write to one temporary folder only; needs only PyAV.
+Each segment is reported as soon as it is complete, and the report is waited for, so that at most
+one segment lies in that folder at a time (audio tracks grow there until the end).
+
+In a track the place of a sample is its time. Decoded frames are mixed down, resampled and laid end
+to end. Where timestamps show a gap (lost packets, pauses in a recording) there is silence; where
+they go back, what was already covered is left out. Memory is bounded whatever the length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import av
+import av.error
+from av.audio.frame import AudioFrame
+from av.audio.stream import AudioStream
 from av.container import InputContainer
+from av.filter import Graph
 from av.packet import Packet
 
-from pipelines.ingest.extract_audio import SoundReader, TrackExtractor
-from pipelines.ingest.segment_files import VideoCut, shift_needed_ms
+from pipelines.ingest.segments import VideoCut, shift_needed_ms
 from pipelines.media.files import (
     CARRIED_CODECS,
     PACKETS_PER_REPORT,
@@ -122,3 +132,264 @@ def _cut_into_ranges(path: Path, order: Values) -> VideoCut:
 def cut(arguments: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """``cut_media`` as a task of the confined child: ``{path, folder, …}``."""
     return cut_media(Path(arguments["path"]), Path(arguments["folder"]), arguments, emit)
+
+
+SAMPLE_RATE_HZ = 16_000
+"""As ``models.contracts.SAMPLE_RATE_HZ``, which would bring numpy along; a test compares."""
+
+_SAMPLE_BYTES = 2
+_TOLERANCE_SECONDS = 0.010
+"""Timestamps may be this far off without a correction: containers round to a millisecond,
+live recorders jitter by a few; the shortest common packet (Opus) lasts 10 to 20 ms."""
+
+_BLOCK_SAMPLES = 1 << 15
+_SILENCE = bytes(_BLOCK_SAMPLES * _SAMPLE_BYTES)
+_UNORDERED_LAYOUT = re.compile(r"(\d+) channels")
+
+AudioFormat = tuple[str, str, int, int]
+"""Sample format, channel layout, sample rate in Hz, number of channels."""
+
+Channels = tuple[int, ...]
+"""Which channels of a stream make up a track, from 0."""
+
+
+def down_mix(layout: str) -> str | None:
+    """The ``pan`` filter's argument where FFmpeg's own down-mix is not right; else None.
+
+    Its weights go by where speakers stand, and add up to 1, so nothing clips. It
+    drops the low-frequency channel. Channels of a recorder stand nowhere: each
+    counts the same.
+    """
+    match = _UNORDERED_LAYOUT.fullmatch(layout)
+    if match is None or int(match[1]) <= 2:
+        return None
+    return mix_of(range(int(match[1])))
+
+
+def mix_of(channels: Iterable[int]) -> str:
+    """The ``pan`` filter's argument for these channels mixed, each counting the same."""
+    chosen = list(channels)
+    return "mono|c0=" + "+".join(f"{1 / len(chosen):.9f}*c{channel}" for channel in chosen)
+
+
+def _chosen_mix(audio_format: AudioFormat, channels: Channels | None) -> str | None:
+    """The ``pan`` argument for a track; channels that this run of frames lacks are silent."""
+    _, layout, _, count = audio_format
+    if channels is None:
+        return down_mix(layout)
+    there = [channel for channel in channels if channel < count]
+    return mix_of(there) if there else "mono|c0=0*c0"
+
+
+class Resampler:
+    """Frames of one format to 16-bit mono samples at SAMPLE_RATE_HZ."""
+
+    def __init__(self, audio_format: AudioFormat, channels: Channels | None = None) -> None:
+        name, layout, rate_hz, _ = audio_format
+        self._graph = Graph()
+        source = self._graph.add(
+            "abuffer",
+            sample_fmt=name,
+            channel_layout=layout,
+            sample_rate=str(rate_hz),
+            time_base=f"1/{rate_hz}",
+        )
+        pan = _chosen_mix(audio_format, channels)
+        if pan is not None:
+            mixed = self._graph.add("pan", pan)
+            source.link_to(mixed)
+            source = mixed
+        wanted = self._graph.add(
+            "aformat",
+            sample_fmts="s16",
+            channel_layouts="mono",
+            sample_rates=str(SAMPLE_RATE_HZ),
+        )
+        sink = self._graph.add("abuffersink")
+        source.link_to(wanted)
+        wanted.link_to(sink)
+        self._graph.configure()
+
+    def add(self, frame: AudioFrame | None) -> bytes:
+        """Samples that are ready after ``frame``; after None, all the rest."""
+        self._graph.push(frame)
+        pieces: list[bytes] = []
+        while True:
+            try:
+                ready: Any = self._graph.pull()
+            except (av.error.BlockingIOError, av.error.EOFError):
+                return b"".join(pieces)
+            pieces.append(bytes(ready.planes[0])[: ready.samples * _SAMPLE_BYTES])
+
+
+class FlacFile:
+    """A growing 16-bit mono FLAC file at SAMPLE_RATE_HZ."""
+
+    def __init__(self, path: Path) -> None:
+        self._container = av.open(str(path), "w", format="flac")
+        self._stream: Any = self._container.add_stream("flac", rate=SAMPLE_RATE_HZ)
+        self._stream.codec_context.layout = "mono"
+        self._stream.codec_context.format = "s16"
+        self._pending = bytearray()
+        self.samples = 0
+
+    def write(self, data: bytes) -> None:
+        """Append samples."""
+        self._pending += data
+        self.samples += len(data) // _SAMPLE_BYTES
+        while len(self._pending) >= len(_SILENCE):
+            self._encode(bytes(self._pending[: len(_SILENCE)]))
+            del self._pending[: len(_SILENCE)]
+
+    def write_silence(self, samples: int) -> None:
+        """Append silence of any length."""
+        while samples > 0:
+            part = min(samples, _BLOCK_SAMPLES)
+            self.write(_SILENCE[: part * _SAMPLE_BYTES])
+            samples -= part
+
+    def close(self) -> None:
+        if self._pending:
+            self._encode(bytes(self._pending))
+        if self.samples:
+            self._container.mux(self._stream.encode(None))
+        self._container.close()
+
+    def _encode(self, data: bytes) -> None:
+        frame = AudioFrame("s16", "mono", len(data) // _SAMPLE_BYTES)
+        frame.sample_rate = SAMPLE_RATE_HZ
+        frame.planes[0].update(data)
+        self._container.mux(self._stream.encode(frame))
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Where samples go: silence for gaps, nothing for what is covered already.
+
+    Samples are counted from the media's start. The first sample is put where its
+    time says; the track begins there.
+    """
+
+    file: FlacFile
+    limit_samples: int
+    """The media's end: nothing is written behind it, whatever timestamps claim."""
+    first_sample: int | None = None
+    _skip_samples: int = 0
+
+    def go_to(self, seconds: float) -> None:
+        """Continue at this time."""
+        target = round(seconds * SAMPLE_RATE_HZ)
+        if self.first_sample is None:
+            self.first_sample = target
+        target = min(target, self.limit_samples)
+        missing = target - self.first_sample - self.file.samples
+        self.file.write_silence(missing)
+        self._skip_samples = max(0, -missing)
+
+    def write(self, data: bytes) -> None:
+        """Append samples, less those whose place is taken."""
+        skipped = min(self._skip_samples, len(data) // _SAMPLE_BYTES)
+        self._skip_samples -= skipped
+        room = self.limit_samples - (self.first_sample or 0) - self.file.samples
+        self.file.write(data[skipped * _SAMPLE_BYTES :][: max(0, room) * _SAMPLE_BYTES])
+
+
+@dataclass(slots=True)
+class TrackExtractor:
+    """Turns one audio stream, or some of its channels, frame by frame into a FLAC file."""
+
+    path: Path
+    duration_seconds: float
+    channels: Channels | None = None
+    _timeline: Timeline = field(init=False)
+    _format: AudioFormat | None = None
+    _resampler: Resampler | None = None
+    _due_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        limit = round((self.duration_seconds + 1.0) * SAMPLE_RATE_HZ)
+        self._timeline = Timeline(FlacFile(self.path), limit)
+
+    def finish(self) -> dict[str, Any] | None:
+        """Close the file; where it begins and how long it is, or None if it is empty."""
+        self._end_run()
+        file = self._timeline.file
+        file.close()
+        if not file.samples or self._timeline.first_sample is None:
+            return None
+        return {
+            "name": self.path.name,
+            "offset_seconds": self._timeline.first_sample / SAMPLE_RATE_HZ,
+            "duration_seconds": file.samples / SAMPLE_RATE_HZ,
+        }
+
+    def add(self, frame: AudioFrame, seconds: float | None) -> None:
+        """Take the next frame, which begins at ``seconds`` from the media's start if known."""
+        layout = frame.layout
+        found = (frame.format.name, layout.name, frame.sample_rate, layout.nb_channels)
+        resampler = self._resampler
+        if resampler is None or self._breaks_run(found, seconds):
+            resampler = self._begin_run(found, self._due_seconds if seconds is None else seconds)
+        self._due_seconds += frame.samples / frame.sample_rate
+        self._timeline.write(resampler.add(frame))
+
+    def _breaks_run(self, found: AudioFormat, seconds: float | None) -> bool:
+        if found != self._format:
+            return True
+        return seconds is not None and abs(seconds - self._due_seconds) > _TOLERANCE_SECONDS
+
+    def _begin_run(self, audio_format: AudioFormat, seconds: float) -> Resampler:
+        self._end_run()
+        self._format, self._resampler = audio_format, Resampler(audio_format, self.channels)
+        self._due_seconds = seconds
+        self._timeline.go_to(seconds)
+        return self._resampler
+
+    def _end_run(self) -> None:
+        if self._resampler is not None:
+            self._timeline.write(self._resampler.add(None))
+            self._resampler = None
+
+
+@dataclass(slots=True)
+class SoundReader:
+    """Decodes one audio stream, once, for all the tracks that are made of it.
+
+    ``origin_ms`` is the media's start in the stream's timestamps.
+    """
+
+    stream: AudioStream
+    origin_ms: int
+    tracks: list[TrackExtractor]
+    damaged_packets: int = 0
+
+    def __post_init__(self) -> None:
+        self.stream.codec_context.thread_count = 1
+
+    def add(self, packet: Packet[Any]) -> None:
+        """Take the next packet; the empty one at the end flushes the decoder."""
+        try:
+            frames = self.stream.decode(packet)
+        except av.error.MemoryError:
+            raise
+        except av.error.FFmpegError:
+            self.damaged_packets += 1
+            return
+        for frame in frames:
+            if frame.samples and frame.sample_rate:
+                self._hand_out(frame)
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Close the files; what each holds, without those that are empty."""
+        facts = {"index": self.stream.index, "damaged_packets": self.damaged_packets}
+        finished = [track.finish() for track in self.tracks]
+        return [facts | track for track in finished if track is not None]
+
+    def _hand_out(self, frame: AudioFrame) -> None:
+        base = frame.time_base or self.stream.time_base
+        seconds = None
+        if frame.pts is not None and base is not None:
+            seconds = float(frame.pts * base) - self.origin_ms / 1000
+        frame.pts = None
+        for track in self.tracks:
+            track.add(frame, seconds)

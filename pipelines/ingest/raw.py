@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipelines.execution.chain import Control
-from pipelines.ingest.raw_families import command_words, family_of
+from pipelines.ingest.headers import command_words, family_of
 from pipelines.sandbox.programs import ProgramFailedError, Shares, run_program
 from pipelines.types import StageCode, StageError
 from storage.objects import ObjectStore

@@ -27,21 +27,19 @@ from pipelines.net.addresses import (
     check_redirect,
     check_url_text,
 )
-from pipelines.net.connection_rules import TransportLimits
-from pipelines.net.fetch_failures import (
-    BrokenDownloadError,
-    fail,
-    failures_of_transport,
-    refuse_status,
-)
 from pipelines.net.fetch_responses import (
+    BrokenDownloadError,
     content_range,
     content_type,
     declared_bytes,
+    fail,
+    failures_of_transport,
     file_name_hint,
     is_encoded,
+    refuse_status,
     validator,
 )
+from pipelines.net.safe_connections import TransportLimits
 from pipelines.net.safe_http import Resolver, SafeTransport, system_addresses
 from pipelines.net.share_links import Provider, direct_download_url
 from pipelines.types import StageCode, StageError

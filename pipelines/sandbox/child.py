@@ -25,7 +25,7 @@ Program = Callable[[Message, Emit], Message]
 PROGRAMS = {
     "probe": "pipelines.ingest.measure:probe",
     "cut": "pipelines.ingest.media_pass:cut",
-    "labels": "pipelines.ingest.wav_chunks:labels",
+    "labels": "pipelines.ingest.headers:labels",
     "decord": "pipelines.media.decord_reading:read_pictures",
 }
 """Task -> ``module:function`` that does it. Imported before the child is confined, while files can

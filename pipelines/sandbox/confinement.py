@@ -1,15 +1,16 @@
-"""What a child process gives up before it opens a file that nobody vouches for.
+"""Confinement of a child process before it opens an untrusted file, and of third-party programs.
 
-Limits on memory, processor time, open files and file size are set always. The
-network and the rest of the file system are taken away where the kernel lets an
-ordinary process do that (network namespaces, Landlock); where it does not, the
-limits and the format list stand alone. Imports nothing but the standard library:
-every import is paid for each time a file is probed.
+Limits on memory, processor time, open files and file size are set always. The network and the
+rest of the file system are taken away where the kernel lets an ordinary process do that (network
+namespaces, Landlock); where it does not, the limits and the format list stand alone. Imports
+nothing but the standard library: every import is paid for each time a file is probed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import json
 import os
 import resource
 import signal
@@ -17,6 +18,8 @@ import struct
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
 
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
@@ -188,3 +191,56 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str, bits: int) -> None:
         libc.syscall(_LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_RULE_PATH_BENEATH, rule, 0)
     finally:
         os.close(descriptor)
+
+
+_CANNOT_START = 127
+
+
+def main() -> None:
+    """Serve one request from standard input; exits with the program's status."""
+    request: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    confine_program(
+        Allowance(**request["allowance"]),
+        parent=request["parent"],
+        readable=request["readable"],
+        places=ProgramPlaces(**request["places"]),
+    )
+    keeper = os.fork()
+    if keeper == 0:
+        die_with(None)
+        _keep(request)
+    _exit_like(os.waitpid(keeper, 0)[1])
+
+
+def _keep(request: dict[str, Any]) -> NoReturn:
+    program = os.fork()
+    if program == 0:
+        die_with(None)
+        _run(request)
+    status = 0
+    while True:
+        ended, code = os.wait()
+        if ended == program:
+            status = code
+            break
+    _kill_what_is_left()
+    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+
+
+def _run(request: dict[str, Any]) -> NoReturn:
+    os.chdir(request["folder"])
+    with contextlib.suppress(OSError):
+        os.execve(request["command"][0], request["command"], request["environment"])  # noqa: S606
+    os._exit(_CANNOT_START)
+
+
+def _kill_what_is_left() -> None:
+    """For kernels that gave no process space: at least the program's own children."""
+    listed = Path(f"/proc/self/task/{os.getpid()}/children")
+    with contextlib.suppress(OSError):
+        for pid in listed.read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+
+
+def _exit_like(status: int) -> NoReturn:
+    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))

@@ -27,7 +27,7 @@ from pipelines.sandbox.parent import await_own_end
 
 _BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv[1]);"
-    " from pipelines.sandbox.program_child import main; main()"
+    " from pipelines.sandbox.confinement import main; main()"
 )
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/etc", "/proc", "/sys")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "shm", "dri", "kfd")

@@ -22,14 +22,16 @@ from dataclasses import asdict, dataclass, field, replace
 from models.provider import ModelProvider
 from pipelines.execution.chain import Control, Mapped, Mapper, Row, Workspace
 from pipelines.execution.ray_data import map_on_ray
-from pipelines.speech.chunks import ChunkLimits
-from pipelines.speech.regions import Sharding, ShardPlan, make_speech_regions_step
-from pipelines.speech.speaker_embeddings import (
+from pipelines.speech.regions import ChunkLimits, Sharding, ShardPlan, make_speech_regions_step
+from pipelines.speech.speakers import (
     ShardVoices,
+    SpeakerRules,
+    WindowLimits,
+    assign_voices,
     join_voices,
     make_speaker_embeddings_step,
+    name_speakers,
 )
-from pipelines.speech.speakers import SpeakerRules, WindowLimits, assign_voices, name_speakers
 from pipelines.speech.transcribe import (
     ChunkWords,
     chunks_to_json,

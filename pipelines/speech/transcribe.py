@@ -11,7 +11,7 @@ from models.contracts import AudioChunk, ChunkTranscript, Samples, Word
 from models.provider import ModelProvider
 from pipelines.execution.chain import Row, Step, Workspace
 from pipelines.media.audio import FRAME_SAMPLES, LEVEL_FRAME_SECONDS, SampleReader, read_blocks
-from pipelines.speech.chunks import Chunk
+from pipelines.speech.regions import Chunk
 from pipelines.speech.words import TrackWord
 
 _BATCH_CHUNKS = 4

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from pipelines.speech.captions.formats import to_srt, to_txt, to_vtt
+from pipelines.speech.captions import to_srt, to_txt, to_vtt
 from pipelines.types import Speaker, TranscriptResult, TranscriptSegment, TranscriptWord
 from serve_app import formats, pricing
 from serve_app.api.context import API_PREFIX

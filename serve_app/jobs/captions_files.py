@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from pipelines.speech.captions.formats import to_srt, to_txt, to_vtt
+from pipelines.speech.captions import to_srt, to_txt, to_vtt
 from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript

@@ -9,10 +9,9 @@ from typing import Any
 
 from pipelines.execution.chain import Control, ControlSpan
 from pipelines.ingest.external_audio import SeparateFile
-from pipelines.ingest.job_media import Footage
+from pipelines.ingest.job_media import ClipFile, Footage, naming_clip
 from pipelines.ingest.raw import RawConfig, decoded_source
-from pipelines.ingest.sync.placement import SyncMode
-from pipelines.ingest.timeline import ClipFile, naming_clip
+from pipelines.ingest.sync.timecode import SyncMode
 from pipelines.net.fetch import FetchLimits, fetch
 from pipelines.types import StageCode, StageError
 from serve_app.api.urls import address_policy

@@ -24,8 +24,8 @@ import httpx
 from pipelines.backfill.manifest import ManifestError, read_manifest
 from pipelines.backfill.places import S3Access
 from pipelines.codec import from_json, to_json
+from pipelines.ingest.headers import wav_labels
 from pipelines.ingest.sync.timecode import SoundLabels, from_labels, parse_timecode
-from pipelines.ingest.wav_chunks import wav_labels
 from pipelines.net.addresses import (
     MAX_URL_LENGTH,
     ParsedUrl,
@@ -45,8 +45,7 @@ from pipelines.net.fetch_responses import (
     validator,
 )
 from pipelines.net.share_links import Provider, direct_download_url
-from pipelines.speech.captions.cues import CUE_MAX_MS
-from pipelines.speech.captions.formats import to_srt, to_txt, to_vtt
+from pipelines.speech.captions import CUE_MAX_MS, to_srt, to_txt, to_vtt
 from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
 from serve_app.webhooks.signing import signature
 from serve_app.webhooks.verifying import TOLERANCE_SECONDS, VerificationError, verify

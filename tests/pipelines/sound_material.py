@@ -14,9 +14,8 @@ import numpy.typing as npt
 
 from pipelines.execution.chain import FreeRun, Workspace
 from pipelines.ingest.external_audio import SeparateFile
-from pipelines.ingest.job_media import Footage, Survey, survey, take_in
+from pipelines.ingest.job_media import ClipFile, Footage, Survey, survey, take_in
 from pipelines.ingest.pipeline import IngestConfig
-from pipelines.ingest.timeline import ClipFile
 from pipelines.types import IngestResult
 from storage.objects import FolderStore
 from tests.pipelines.media_builders import still_shot

@@ -14,10 +14,9 @@ import httpx
 import pytest
 
 from pipelines.net.addresses import AddressPolicy
-from pipelines.net.connection_rules import TransportLimits
-from pipelines.net.safe_connections import PinningBackend
-from pipelines.net.safe_connections_async import AsyncPinningBackend
+from pipelines.net.safe_connections import PinningBackend, TransportLimits
 from pipelines.net.safe_http import (
+    AsyncPinningBackend,
     AsyncSafeTransport,
     BlockedAddressError,
     NameResolutionError,

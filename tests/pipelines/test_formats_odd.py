@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pipelines.ingest.declared_size import declared_bytes
+from pipelines.ingest.headers import declared_bytes
 from pipelines.ingest.probe import probe
 from pipelines.media.timestamps import ContinuousTimes
 from pipelines.types import StageCode, StageError, VideoStream

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.ingest.cut_segments import Cut, SegmentCutter, Timed, TimesNotInOrderError
+from pipelines.ingest.segments import Cut, SegmentCutter, Timed, TimesNotInOrderError
 from pipelines.media.h264_units import is_clean_key
 from tests.examples import examples
 

@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from pipelines.execution.chain import FreeRun
+from pipelines.ingest.headers import command_words, family_of
 from pipelines.ingest.pipeline import IngestConfig, probe_source
 from pipelines.ingest.probe import probe
 from pipelines.ingest.raw import RawConfig, decoded_source
-from pipelines.ingest.raw_families import command_words, family_of
 from pipelines.types import StageCode, StageError, StageStoppedError
 from serve_app.formats import RAW_FAMILIES
 from storage.objects import FolderStore

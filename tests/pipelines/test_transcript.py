@@ -24,9 +24,8 @@ from models.contracts import (
 from models.provider import LocalModels, ModelProvider
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.media.audio import read_blocks, write_flac
-from pipelines.speech.chunks import ChunkLimits
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
-from pipelines.speech.regions import Sharding
+from pipelines.speech.regions import ChunkLimits, Sharding
 from pipelines.speech.speakers import SpeakerRules
 from pipelines.types import (
     AudioTrack,

@@ -16,8 +16,8 @@ import av.error
 import numpy as np
 import pytest
 
+from pipelines.ingest.headers import wav_labels
 from pipelines.ingest.probe import probe
-from pipelines.ingest.wav_chunks import wav_labels
 from pipelines.media.decoding import NoVideoStreamError, decode_segment
 from pipelines.media.decord_child import DecordUnsuitableError, pictures_by_decord
 from pipelines.media.files import open_media

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.speech.captions.cues import build_cues
-from pipelines.speech.captions.formats import to_srt, to_txt, to_vtt
+from pipelines.speech.captions import build_cues, to_srt, to_txt, to_vtt
 from pipelines.speech.words import SegmentLimits, build_segments
 from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
 from tests.examples import examples

@@ -6,15 +6,18 @@ from fractions import Fraction
 
 import pytest
 
-from pipelines.ingest.sync.placement import CannotPlaceError, Clocks, SyncMode, start_by_rule
 from pipelines.ingest.sync.timecode import (
+    CannotPlaceError,
+    Clocks,
     DayTime,
     SoundLabels,
+    SyncMode,
     from_labels,
     parse_rate,
     parse_timecode,
     rate_near,
     seconds_after,
+    start_by_rule,
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from models.contracts import ChunkTranscript, Word
-from pipelines.speech.chunks import Chunk
+from pipelines.speech.regions import Chunk
 from pipelines.speech.transcribe import (
     ChunkWords,
     _on_track,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.ingest.wav_chunks import wav_labels
+from pipelines.ingest.headers import wav_labels
 from tests.pipelines.sound_material import bext, ixml, write_wav
 
 SILENCE = np.zeros(160, np.int16)

@@ -1,15 +1,15 @@
-"""Start times on a clock of the day: SMPTE timecodes (ST 12-1) and sample counts since midnight.
+"""Start times on a clock of the day (SMPTE ST 12-1, sample counts since midnight), and placement.
 
-A timecode counts frames; what it says of time follows from the true frame rate.
-At 29.97 frames a second the non-drop count is slow by 3.6 s an hour, and the
-drop-frame count leaves out two numbers a minute, except every tenth. A day of
-timecode ends at its own midnight, whatever the sun does.
+A timecode counts frames; the time it stands for follows from the true frame rate. At 29.97
+frames a second the non-drop count is slow by 3.6 s an hour, and the drop-frame count leaves out
+two numbers a minute, except every tenth. A day of timecode ends at its own midnight.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from fractions import Fraction
 
 _TIMECODE = re.compile(r"^(\d{2}):(\d{2}):(\d{2})([:;.,])(\d{2,3})$")
@@ -128,3 +128,61 @@ def seconds_after(moment: DayTime, start: DayTime) -> float:
     day = start.day_seconds
     difference = (moment.seconds - start.seconds) % day
     return float(difference - day if difference > day / 2 else difference)
+
+
+class SyncMode(StrEnum):
+    """How a separate audio file is lined up with the video."""
+
+    AUTO = "auto"
+    TIMECODE = "timecode"
+    OFFSET = "offset"
+
+
+class CannotPlaceError(Exception):
+    """The file cannot be lined up as was asked; the message is a sentence that says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """What both sides say of themselves: start by their clocks, if any, and length."""
+
+    sound_start: DayTime | None
+    sound_seconds: float
+    picture_start: DayTime | None
+    picture_seconds: float
+
+
+def start_by_rule(mode: SyncMode, offset_ms: int | None, clocks: Clocks) -> float | None:
+    """Seconds from the video's start to the file's; None where only listening can tell.
+
+    ``auto`` believes two timecodes only if they let the recordings overlap: one that
+    was never set says nothing. Raises CannotPlaceError in mode ``timecode``.
+    """
+    if mode is SyncMode.OFFSET:
+        return (offset_ms or 0) / 1000
+    start = _by_clock(clocks)
+    if mode is SyncMode.AUTO:
+        return start if start is not None and _overlaps(start, clocks) else None
+    if start is None:
+        raise CannotPlaceError(_who_lacks(clocks))
+    if not _overlaps(start, clocks):
+        raise CannotPlaceError(
+            f"By its timecode it starts {start:.3f} s after the video and does not overlap with it."
+        )
+    return start
+
+
+def _by_clock(clocks: Clocks) -> float | None:
+    if clocks.sound_start is None or clocks.picture_start is None:
+        return None
+    return seconds_after(clocks.sound_start, clocks.picture_start)
+
+
+def _overlaps(start_seconds: float, clocks: Clocks) -> bool:
+    return -clocks.sound_seconds < start_seconds < clocks.picture_seconds
+
+
+def _who_lacks(clocks: Clocks) -> str:
+    if clocks.sound_start is None and clocks.picture_start is None:
+        return "Neither it nor the video has a start timecode."
+    return f"{'It' if clocks.sound_start is None else 'The video'} has no start timecode."

@@ -16,7 +16,7 @@ from pipelines.speech.pipeline import (
     track_row,
 )
 from pipelines.speech.regions import ShardPlan, make_speech_regions_step
-from pipelines.speech.speaker_embeddings import make_speaker_embeddings_step
+from pipelines.speech.speakers import make_speaker_embeddings_step
 from pipelines.speech.transcribe import make_transcribe_step
 from pipelines.types import AudioTrack, TranscriptResult
 from storage.objects import FolderStore

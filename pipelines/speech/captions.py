@@ -1,10 +1,9 @@
-"""Captions from segments: what is shown together, for how long, and where its line breaks. Pure.
+"""Transcripts as captions: SubRip, WebVTT, plain text. Pure.
 
 The usual limits of readable subtitles: 42 characters a line, two lines and seven seconds a cue,
-20 characters a second. Inside them cues and lines end where a listener hears an end: at pauses,
-after punctuation, before the words that open a phrase (as the BBC's and Netflix's guides for
-subtitles ask for). Each segment is cut by dynamic programming, so that one bad break early on
-does not force another later.
+20 characters a second. Within them cues and lines end at pauses, after punctuation and before the
+words that open a phrase (BBC's and Netflix's subtitle guidelines). Each segment is cut by dynamic
+programming, so that one bad break early on does not force another later.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from pipelines.speech.words import ends_sentence, joined
-from pipelines.types import TranscriptSegment, TranscriptWord
+from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
 
 LINE_CHARACTERS = 42
 CUE_LINES = 2
@@ -209,3 +208,60 @@ def _read_ms(cue: Cue) -> int:
     characters = sum(map(len, cue.lines)) + len(cue.lines) - 1
     needed_ms = max(CUE_COMFORT_MS, math.ceil(characters * 1000 / CHARACTERS_PER_SECOND))
     return cue.start_ms + min(CUE_MAX_MS, needed_ms)
+
+
+def to_srt(segments: Sequence[TranscriptSegment]) -> str:
+    """SubRip; an empty string where nothing was said."""
+    blocks = [
+        f"{number}\n{_srt_time(cue.start_ms)} --> {_srt_time(cue.end_ms)}\n{_srt_text(cue)}\n"
+        for number, cue in enumerate(build_cues(segments), start=1)
+    ]
+    return "\n".join(blocks)
+
+
+def to_vtt(segments: Sequence[TranscriptSegment], speakers: Sequence[Speaker]) -> str:
+    """WebVTT with voice spans; only the header where nothing was said."""
+    labels = {speaker.id: speaker.label for speaker in speakers}
+    blocks = [
+        f"{_vtt_time(cue.start_ms)} --> {_vtt_time(cue.end_ms)}\n{_vtt_text(cue, labels)}\n"
+        for cue in build_cues(segments)
+    ]
+    return "WEBVTT\n\n" + "\n".join(blocks)
+
+
+def to_txt(segments: Sequence[TranscriptSegment], speakers: Sequence[Speaker]) -> str:
+    """A paragraph a speaker turn, with the speaker's label where there are several."""
+    labels = {speaker.id: speaker.label for speaker in speakers} if len(speakers) > 1 else {}
+    turns = groupby(segments, key=lambda segment: segment.speaker)
+    return "\n".join(_paragraph(labels.get(name or ""), turn) for name, turn in turns)
+
+
+def _srt_text(cue: Cue) -> str:
+    # SubRip has no escapes; an arrow in the text would read as a timing line.
+    return "\n".join(cue.lines).replace("-->", "—>")
+
+
+def _vtt_text(cue: Cue, labels: dict[str, str]) -> str:
+    text = _escaped("\n".join(cue.lines))
+    label = plain(labels.get(cue.speaker or "", ""))
+    return f"<v {_escaped(label)}>{text}" if label else text
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _paragraph(label: str | None, turn: Iterable[TranscriptSegment]) -> str:
+    text = " ".join(plain(segment.text) for segment in turn)
+    return f"{plain(label)}: {text}\n" if label else f"{text}\n"
+
+
+def _srt_time(ms: int) -> str:
+    return _vtt_time(ms).replace(".", ",")
+
+
+def _vtt_time(ms: int) -> str:
+    seconds, millis = divmod(ms, 1000)
+    minutes, second = divmod(seconds, 60)
+    hour, minute = divmod(minutes, 60)
+    return f"{hour:02d}:{minute:02d}:{second:02d}.{millis:03d}"

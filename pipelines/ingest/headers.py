@@ -1,0 +1,284 @@
+"""Headers of media files, read without a demuxer: size in bytes, camera RAW family, WAV labels.
+
+Runs in the confined child process too; standard library only.
+
+Declared size: a file whose end is missing reads like one that simply ends, as demuxers stop without
+an error. But most containers store how many bytes follow. A duration in a header proves nothing:
+recorders and tools that join files leave wrong ones behind.
+
+WAV labels: FFmpeg reads neither the channels' names nor the timecode rate. Chunks as in EBU
+Tech 3285 (BWF, ``bext``), EBU Tech 3306 (RF64, ``ds64``) and the iXML specification 2.10.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+from xml.etree import ElementTree as ET
+
+_MOST_BOXES = 1_000_000
+_UNKNOWN_32 = 0xFFFFFFFF
+_EBML_SEGMENT = bytes.fromhex("18538067")
+_ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
+_ASF_FILE_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
+_MXF_HEADER_PARTITION = bytes.fromhex("060e2b34020501010d01020101")
+_HEAD_BYTES = 64 << 10
+
+
+def declared_bytes(path: Path) -> int | None:
+    """The length that the container says the file has; None where it does not say."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+        rule = next((rule for fits, rule in _RULES if fits(head)), None)
+        return None if rule is None else rule(head, file)
+
+
+def _riff(head: bytes, _: BinaryIO) -> int | None:
+    (size,) = struct.unpack_from("<I", head, 4)
+    if head[:4] == b"RIFF":
+        return None if size in (0, _UNKNOWN_32) else size + 8
+    at = head.find(b"ds64")
+    if at < 0 or at + 16 > len(head):
+        return None
+    return int(struct.unpack_from("<Q", head, at + 8)[0]) + 8
+
+
+def _form(head: bytes, _: BinaryIO) -> int | None:
+    (size,) = struct.unpack_from(">I", head, 4)
+    return None if size in (0, _UNKNOWN_32) else int(size) + 8
+
+
+def _matroska(head: bytes, _: BinaryIO) -> int | None:
+    at = head.find(_EBML_SEGMENT)
+    if at < 0 or at + 12 > len(head):
+        return None
+    first = head[at + 4]
+    length = 9 - first.bit_length()
+    if length > 8:
+        return None
+    field = int.from_bytes(head[at + 4 : at + 4 + length], "big")
+    size = field & ((1 << 7 * length) - 1)
+    unknown = size == (1 << 7 * length) - 1
+    return None if unknown else at + 4 + length + size
+
+
+def _boxes(_: bytes, file: BinaryIO) -> int | None:
+    """The end of the last top-level box (ISO 14496-12, 4.2)."""
+    length = file.seek(0, io.SEEK_END)
+    at = 0
+    for _count in range(_MOST_BOXES):
+        if at + 8 > length:
+            return at
+        file.seek(at)
+        header = file.read(16)
+        size = int.from_bytes(header[:4], "big")
+        if size == 1 and len(header) == 16:
+            size = int.from_bytes(header[8:], "big")
+        if size == 0:
+            return length
+        if size < 8:
+            return None
+        at += size
+    return None
+
+
+def _asf(head: bytes, _: BinaryIO) -> int | None:
+    at = head.find(_ASF_FILE_PROPERTIES)
+    if at < 0 or at + 48 > len(head):
+        return None
+    return int(struct.unpack_from("<Q", head, at + 40)[0]) or None
+
+
+def _mxf(head: bytes, _: BinaryIO) -> int | None:
+    """Where the footer begins (SMPTE ST 377-1, 7.1): a whole file is longer than that."""
+    at = 17 + (head[16] & 0x7F if head[16] & 0x80 else 0)
+    if at + 32 > len(head):
+        return None
+    (footer,) = struct.unpack_from(">Q", head, at + 24)
+    return int(footer) + 1 if footer else None
+
+
+_Rule = Callable[[bytes, BinaryIO], int | None]
+_RULES: tuple[tuple[Callable[[bytes], bool], _Rule], ...] = (
+    (lambda head: head[:4] in (b"RIFF", b"RF64") and len(head) >= 12, _riff),
+    (lambda head: head[:4] == b"FORM" and len(head) >= 12, _form),
+    (lambda head: head[:4] == b"\x1aE\xdf\xa3", _matroska),
+    (lambda head: head[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"), _boxes),
+    (lambda head: head[:16] == _ASF_HEADER, _asf),
+    (lambda head: head[:13] == _MXF_HEADER_PARTITION and len(head) > 64, _mxf),
+)
+
+
+Values = dict[str, Any]
+
+_FORMS = (b"RIFF", b"RF64", b"BW64")
+_MOST_CHUNKS = 1_000
+_LARGEST_BYTES = 1 << 20
+_SIZE_ELSEWHERE = 0xFFFFFFFF
+_TEXT_LENGTH = 100
+_DESCRIPTION_BYTES = 256
+_TIME_REFERENCE_AT = 338
+_TRACK_LINE = re.compile(r"^[a-zA-Z]?TRK(\d{1,2})=(.+)$", re.MULTILINE)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def wav_labels(path: Path) -> Values:
+    """The fields of ``SoundLabels``; empty for a file without them."""
+    labels: Values = {}
+    with path.open("rb") as file:
+        for name, data in _chunks(file):
+            if name == b"fmt " and len(data) >= 8:
+                labels["sample_rate_hz"] = struct.unpack_from("<I", data, 4)[0]
+            elif name == b"bext":
+                # What iXML says is exact; the description is only a habit of some recorders.
+                labels = _from_bext(data) | labels
+            elif name == b"iXML":
+                labels |= _from_ixml(data)
+    return labels
+
+
+def _chunks(file: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
+    """Name and content of each chunk that is looked at, in the file's order."""
+    if file.read(4) not in _FORMS or len(file.read(4)) < 4 or file.read(4) != b"WAVE":
+        return
+    file_bytes = os.fstat(file.fileno()).st_size
+    data_bytes: int | None = None
+    for _ in range(_MOST_CHUNKS):
+        header = file.read(8)
+        if len(header) < 8:
+            return
+        name, size = struct.unpack("<4sI", header)
+        if name == b"data" and size == _SIZE_ELSEWHERE and data_bytes is not None:
+            size = data_bytes
+        start = file.tell()
+        if name in (b"fmt ", b"bext", b"iXML", b"ds64") and size <= _LARGEST_BYTES:
+            content = file.read(size)
+            if name == b"ds64" and len(content) >= 16:
+                data_bytes = struct.unpack_from("<Q", content, 8)[0]
+            yield name, content
+        after = start + size + size % 2
+        if after >= file_bytes:  # the size may be any of 64 bits: more than files can have
+            return
+        file.seek(after)
+
+
+def _from_bext(data: bytes) -> Values:
+    labels: Values = {}
+    if len(data) >= _TIME_REFERENCE_AT + 8:
+        labels["time_reference"] = struct.unpack_from("<Q", data, _TIME_REFERENCE_AT)[0]
+    description = data[:_DESCRIPTION_BYTES].split(b"\0")[0].decode("utf-8", "replace")
+    lines = _TRACK_LINE.findall(description.replace("\r", "\n"))
+    names = [[int(number) - 1, _text(name)] for number, name in lines if int(number) > 0]
+    if names:
+        labels["channel_names"] = names
+    return labels
+
+
+def _from_ixml(data: bytes) -> Values:
+    try:
+        root = ET.fromstring(data.strip(b"\0 \r\n\t"))  # noqa: S314 - confined, bounded
+    except (ET.ParseError, LookupError, ValueError):
+        # The latter two: it names an encoding that Python, or its XML parser, does not know.
+        return {}
+    labels: Values = {}
+    rate = _text(root.findtext("SPEED/TIMECODE_RATE"))
+    if rate:
+        labels["timecode_rate"] = rate
+        labels["drop_frame"] = _text(root.findtext("SPEED/TIMECODE_FLAG")).upper() == "DF"
+    samples = _since_midnight(root)
+    if samples is not None:
+        labels["time_reference"] = samples
+    clock_hz = _number(root.findtext("SPEED/TIMESTAMP_SAMPLE_RATE"))
+    if clock_hz:
+        labels["sample_rate_hz"] = clock_hz
+    names = list(_channel_names(root))
+    return labels | ({"channel_names": names} if names else {})
+
+
+def _since_midnight(root: ET.Element) -> int | None:
+    high = _number(root.findtext("SPEED/TIMESTAMP_SAMPLES_SINCE_MIDNIGHT_HI"))
+    low = _number(root.findtext("SPEED/TIMESTAMP_SAMPLES_SINCE_MIDNIGHT_LO"))
+    return None if low is None else ((high or 0) << 32) + low
+
+
+def _channel_names(root: ET.Element) -> Iterator[list[Any]]:
+    for position, track in enumerate(root.iterfind("TRACK_LIST/TRACK"), start=1):
+        number = _number(track.findtext("INTERLEAVE_INDEX"))
+        number = number or _number(track.findtext("CHANNEL_INDEX")) or position
+        name = _text(track.findtext("NAME"))
+        if name:
+            yield [number - 1, name]
+
+
+def _text(value: str | None) -> str:
+    return _CONTROL.sub(" ", value or "").strip()[:_TEXT_LENGTH]
+
+
+def _number(value: str | None) -> int | None:
+    text = (value or "").strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+def labels(arguments: dict[str, Any], _: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """``wav_labels`` as a task of the confined child: ``{path}``."""
+    return wav_labels(Path(arguments["path"]))
+
+
+RAW_FAMILY_NAMES = ("r3d", "braw", "arri")
+
+_INDEX_BYTES = 1 << 20
+_MOST_MOVIE_BOXES = 64
+_BRAW_CODECS = re.compile(rb"stsd.{12}(brxq|brhq|brst|brlt|brvn|brvl|brs2)", re.DOTALL)
+"""Sample entries of Blackmagic RAW: constant bit rates and constant qualities."""
+
+
+def command_words(command: str) -> list[str]:
+    """The command's words; raises ValueError where it cannot be run or names no files."""
+    words = shlex.split(command)
+    for place in ("{input}", "{output}"):
+        if not any(place in word for word in words):
+            raise ValueError(f"the command {command!r} does not contain {place}")
+    return words
+
+
+def family_of(path: Path) -> str | None:
+    """``r3d``, ``braw`` or ``arri`` where the file begins like one of them; else None."""
+    with path.open("rb") as file:
+        head = file.read(64)
+        if head[4:8] in (b"RED1", b"RED2"):
+            return "r3d"
+        if head[:4] in (b"ARRI", b"IRRA"):
+            return "arri"
+        if head[4:8] in (b"ftyp", b"wide", b"mdat", b"moov", b"free", b"skip"):
+            return "braw" if _BRAW_CODECS.search(_index(file)) else None
+    return None
+
+
+def _index(file: BinaryIO) -> bytes:
+    """The beginning of a QuickTime file's ``moov`` box; empty if there is none."""
+    for kind, at in _top_boxes(file):
+        if kind == b"moov":
+            file.seek(at)
+            return file.read(_INDEX_BYTES)
+    return b""
+
+
+def _top_boxes(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """Kind and place of the first top-level boxes."""
+    at = 0
+    for _ in range(_MOST_MOVIE_BOXES):
+        file.seek(at)
+        header = file.read(16)
+        size = int.from_bytes(header[:4], "big")
+        if size == 1 and len(header) == 16:
+            size = int.from_bytes(header[8:], "big")
+        if len(header) < 8 or size < 8:
+            return
+        yield header[4:8], at
+        at += size

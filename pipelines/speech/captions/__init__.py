@@ -1,1 +1,0 @@
-"""Transcripts as captions: SubRip, WebVTT, plain text."""
