@@ -1,113 +1,64 @@
-"""Frozen dataclasses as plain JSON values and back, by their type hints.
+"""Frozen dataclasses as JSON and back, by their type hints.
 
-Understands what contracts are made of: dataclasses, enums, ``tuple[X, ...]``,
-``X | None``, str, int, float, bool and None. Strict: unknown or missing fields
-and wrong types are errors, so that a stored result of another version is never
-misread.
+Reading is strict: unknown or missing fields and wrong types are errors, so that a stored result
+of another version is never misread. Fields with a default may be missing.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
+import functools
+import json
 import types
-import typing
-from enum import Enum
-from typing import Any, TypeVar
+from collections.abc import Hashable
+from dataclasses import asdict
+from typing import Any, TypeVar, cast
 
-Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 _Value = TypeVar("_Value")
+
+_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
 class CodecError(ValueError):
     """The JSON does not fit the type; the message says where."""
 
 
+def encode(value: object) -> bytes:
+    """``value`` as JSON text. Raises CodecError for what JSON cannot hold."""
+    try:
+        return json.dumps(value, default=asdict, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise CodecError(f"{type(value).__name__} has no JSON form: {error}") from None
+
+
+def decode(cls: type[_Value], text: bytes) -> _Value:
+    """The ``cls`` that ``encode`` turned into ``text``; raises CodecError if it is none."""
+    try:
+        found = _adapter(cast("Hashable", cls)).validate_json(b"[%b]" % text)
+    except ValidationError as error:
+        problems = (_place(it["loc"][1:]) + ": " + it["msg"] for it in error.errors())
+        raise CodecError("; ".join(cls.__name__ + problem for problem in problems)) from None
+    value: _Value = found[0]
+    return value
+
+
 def to_json(value: object) -> Any:
-    """``value`` as dicts, lists and scalars. Raises CodecError for what JSON cannot hold."""
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, float) and not math.isfinite(value):
-        raise CodecError(f"{value} has no JSON form")
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if isinstance(value, tuple | list):
-        return [to_json(item) for item in value]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return {field.name: to_json(getattr(value, field.name)) for field in fields}
-    raise CodecError(f"{type(value).__name__} has no JSON form")
+    """``value`` as dicts, lists and scalars. Raises CodecError as ``encode``."""
+    return json.loads(encode(value))
 
 
 def from_json(cls: type[_Value], data: object) -> _Value:
     """The ``cls`` that ``to_json`` turned into ``data``; raises CodecError if it is none."""
-    value: _Value = _decoded(cls, data, cls.__name__)
-    return value
+    return decode(cls, encode(data))
 
 
-def _decoded(hint: Any, data: object, where: str) -> Any:
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        return _decoded_union(typing.get_args(hint), data, where)
-    if origin is tuple:
-        return _decoded_tuple(typing.get_args(hint), data, where)
-    if dataclasses.is_dataclass(hint):
-        return _decoded_dataclass(hint, data, where)
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return _decoded_enum(hint, data, where)
-    return _decoded_scalar(hint, data, where)
+@functools.cache
+def _adapter(cls: Hashable) -> TypeAdapter[Any]:
+    """Dataclasses take their configuration from what they are a field of: hence the tuple."""
+    only: Any = types.GenericAlias(tuple, (cls,))
+    return TypeAdapter(only, config=_STRICT)
 
 
-def _decoded_union(options: tuple[Any, ...], data: object, where: str) -> Any:
-    if data is None and types.NoneType in options:
-        return None
-    present = [option for option in options if option is not types.NoneType]
-    if len(present) != 1:
-        raise CodecError(f"{where}: {present} cannot be told apart in JSON")
-    return _decoded(present[0], data, where)
-
-
-def _decoded_tuple(items: tuple[Any, ...], data: object, where: str) -> tuple[Any, ...]:
-    if not isinstance(data, list):
-        raise CodecError(f"{where}: a list is expected, not {type(data).__name__}")
-    endless = len(items) == 2 and items[1] is Ellipsis
-    hints = [items[0]] * len(data) if endless else list(items)
-    if len(hints) != len(data):
-        raise CodecError(f"{where}: {len(hints)} items are expected, not {len(data)}")
-    pairs = enumerate(zip(hints, data, strict=True))
-    return tuple(_decoded(hint, item, f"{where}[{index}]") for index, (hint, item) in pairs)
-
-
-def _decoded_dataclass(cls: Any, data: object, where: str) -> Any:
-    if not isinstance(data, dict):
-        raise CodecError(f"{where}: an object is expected, not {type(data).__name__}")
-    hints = typing.get_type_hints(cls)
-    fields = dataclasses.fields(cls)
-    unknown = sorted(set(data) - {field.name for field in fields})
-    missing = [f.name for f in fields if f.name not in data and not _has_default(f)]
-    if unknown or missing:
-        raise CodecError(f"{where}: unknown fields {unknown}, missing fields {missing}")
-    values = {name: _decoded(hints[name], item, f"{where}.{name}") for name, item in data.items()}
-    return cls(**values)
-
-
-def _has_default(field: dataclasses.Field[Any]) -> bool:
-    return (
-        field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-    )
-
-
-def _decoded_enum(cls: type[Enum], data: object, where: str) -> Enum:
-    try:
-        return cls(data)
-    except ValueError:
-        raise CodecError(f"{where}: {data!r} is no {cls.__name__}") from None
-
-
-def _decoded_scalar(hint: Any, data: object, where: str) -> Any:
-    if hint is float and isinstance(data, int | float) and not isinstance(data, bool):
-        return float(data)
-    if hint in (str, int, bool) and type(data) is hint:
-        return data
-    raise CodecError(f"{where}: {data!r} does not fit {hint}")
+def _place(path: tuple[int | str, ...]) -> str:
+    return "".join(f"[{at}]" if isinstance(at, int) else f".{at}" for at in path)

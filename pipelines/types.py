@@ -8,10 +8,11 @@ read from the source or from a segment cut out of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from models.contracts import CameraMotion, ShotAngle, ShotType, TextLine
+from storage.types import SkipReason, StageName, StageStatus
 
 
 class StageCode(StrEnum):
@@ -248,8 +249,8 @@ class VisionResult:
     """Scenes of the whole video; empty when it has no cuts."""
 
     scenes: tuple[Scene, ...]
-    shards_computed: int
-    shards_reused: int
+    shards_computed: int = field(default=0, compare=False)
+    shards_reused: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +293,28 @@ class TranscriptResult:
     language: str | None
     speakers: tuple[Speaker, ...]
     segments: tuple[TranscriptSegment, ...]
-    shards_computed: int
-    shards_reused: int
+    shards_computed: int = field(default=0, compare=False)
+    shards_reused: int = field(default=0, compare=False)
     language_probability: float | None = None
     """Mean over the words of that language; None where no backend estimates it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrackOutcome:
+    """An audio track's transcript, or the code of its failure."""
+
+    index: int
+    name: str
+    transcript: TranscriptResult | None = None
+    code: StageCode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageOutcome:
+    """How a stage ended: ``reason`` why it was skipped, ``code`` and ``message`` why it failed."""
+
+    stage: StageName
+    status: StageStatus
+    reason: SkipReason | None = None
+    code: StageCode | None = None
+    message: str | None = None

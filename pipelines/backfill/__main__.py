@@ -46,7 +46,6 @@ from pipelines.backfill.driver import Pacing, RunStoppedError, run_items
 from pipelines.backfill.fetch import SourceRules
 from pipelines.backfill.items import ItemWork
 from pipelines.backfill.manifest import Manifest, ManifestError, read_manifest
-from pipelines.backfill.outcome import Status
 from pipelines.backfill.output import Output, begin_output
 from pipelines.backfill.places import (
     WORK_FOLDER,
@@ -70,6 +69,7 @@ from pipelines.vision.pipeline import VisionConfig
 from pipelines.vision.policy.blocklist import BlocklistError, read_blocklist
 from pipelines.vision.policy.contracts import ContentPolicy
 from storage.objects import ObjectStoreUnavailableError
+from storage.types import StageStatus
 
 ALL_DONE, WITH_ERRORS, NOT_BEGUN, NOT_FINISHED = 0, 1, 2, 3
 
@@ -150,7 +150,7 @@ def _conclude(manifest: Manifest, output: Output) -> int:
     """Say what is in the output of this manifest; the exit status."""
     finished = output.finished()
     statuses = [finished[item.id] for item in manifest.items]
-    failed = sum(status is Status.FAILED for status in statuses)
+    failed = sum(status is StageStatus.FAILED for status in statuses)
     _say(f"{len(statuses) - failed} completed, {failed} failed, {len(manifest.errors)} bad rows.")
     return WITH_ERRORS if failed or manifest.errors else ALL_DONE
 

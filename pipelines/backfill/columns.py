@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pipelines.backfill.outcome import Item, Mode
+from pipelines.backfill.outcome import Item
 from pipelines.backfill.places import S3_SCHEME, PlaceError, split_s3
 from pipelines.net.share_links import Provider
+from storage.types import ProcessingMode
 
 MAX_ID_CHARACTERS = 200
 MAX_NAME_CHARACTERS = 255
@@ -118,10 +119,10 @@ def _name(value: Any) -> str:
     return name
 
 
-def _mode(value: Any) -> Mode:
-    if value not in list(Mode):
-        raise ValueError(f"{value!r} is none of {', '.join(Mode)}")
-    return Mode(value)
+def _mode(value: Any) -> ProcessingMode:
+    if value not in list(ProcessingMode):
+        raise ValueError(f"{value!r} is none of {', '.join(ProcessingMode)}")
+    return ProcessingMode(value)
 
 
 def _language(value: Any) -> str:

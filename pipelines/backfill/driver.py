@@ -6,7 +6,6 @@ Tasks store outcomes; the driver alone commits them, some at a time, in order of
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from pipelines.backfill.items import ItemWork, keep_outcome_only, outcome_of
 from pipelines.backfill.outcome import Item
 from pipelines.backfill.output import Output
 from pipelines.backfill.progress import Tally
-from pipelines.codec import to_json
+from pipelines.codec import encode
 from pipelines.execution.chain import Row
 from pipelines.execution.ray_data import rows_as_they_come, rows_dataset
 from storage.objects import ObjectStore
@@ -138,7 +137,7 @@ def _dataset(items: Sequence[Item], work: ItemWork, pacing: Pacing) -> Dataset:
     """1:1, a task an item. Its row is the item as JSON, so that all rows are of one type."""
     from ray.data import ActorPoolStrategy, TaskPoolStrategy
 
-    rows = [{"item": json.dumps(to_json(item))} for item in items]
+    rows = [{"item": encode(item).decode()} for item in items]
     dataset = rows_dataset(rows)
     if pacing.gpus_an_item > 0:
         most = pacing.concurrency or _most_on_gpus(pacing)

@@ -7,7 +7,7 @@ hears of it, and counts once it is committed to a part (see ``output``).
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
 import time
 import uuid
@@ -19,25 +19,26 @@ from typing import TypeVar
 from models.provider import ModelProvider
 from models.registry import SPEECH_TASKS, digest_of
 from pipelines.backfill.fetch import SourceRules, bring
-from pipelines.backfill.outcome import (
-    Item,
-    ItemOutcome,
-    Mode,
-    Stage,
-    StageOutcome,
-    Status,
-    TrackOutcome,
-)
+from pipelines.backfill.outcome import Item, ItemOutcome
 from pipelines.backfill.places import Place
-from pipelines.codec import from_json, to_json
+from pipelines.codec import CodecError, decode, encode
 from pipelines.execution.chain import ControlSpan, FreeRun, Row, Workspace, map_here
 from pipelines.ingest.job_media import ClipFile, Footage, survey, take_in
 from pipelines.ingest.pipeline import IngestConfig
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.speech.speakers import SpeakerRules
-from pipelines.types import AudioTrack, IngestResult, Scene, StageCode, StageError
+from pipelines.types import (
+    AudioTrack,
+    IngestResult,
+    Scene,
+    StageCode,
+    StageError,
+    StageOutcome,
+    TrackOutcome,
+)
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
-from storage.objects import ObjectStore, ObjectStoreUnavailableError
+from storage.objects import ObjectNotFoundError, ObjectStore, ObjectStoreUnavailableError
+from storage.types import ProcessingMode, SkipReason, StageName, StageStatus
 
 log = logging.getLogger("vas.backfill")
 
@@ -51,9 +52,9 @@ STORE_PAUSES_SECONDS = (2, 5, 15, 30)
 """How long an item waits, time after time, for an output that is away, before the run ends."""
 
 FAILURE_CODES = {
-    Stage.INGEST: StageCode.INGEST_FAILED,
-    Stage.VISION: StageCode.VISION_FAILED,
-    Stage.TRANSCRIPT: StageCode.TRANSCRIPT_FAILED,
+    StageName.INGEST: StageCode.INGEST_FAILED,
+    StageName.VISION: StageCode.VISION_FAILED,
+    StageName.TRANSCRIPT: StageCode.TRANSCRIPT_FAILED,
 }
 """The code of a stage that fails in a way that names none of its own."""
 
@@ -75,7 +76,7 @@ class ItemWork:
 
     def __call__(self, row: Row) -> Row:
         """1:1. Says how the item went once its outcome is stored, or ``failure``: why it is not."""
-        item = from_json(Item, json.loads(row["item"]))
+        item = decode(Item, row["item"].encode())
         try:
             outcome = _retry_on_outage(lambda: self.carry_out(item))
         except ObjectStoreUnavailableError as error:
@@ -83,7 +84,7 @@ class ItemWork:
         return {
             "failure": "",
             "folder": item.folder,
-            "failed": outcome.status is Status.FAILED,
+            "failed": outcome.status is StageStatus.FAILED,
             "footage_seconds": (outcome.duration_ms or 0) / 1000,
         }
 
@@ -95,10 +96,11 @@ class ItemWork:
         """
         store = self.out.work_store()
         outcome_key = f"{item.folder}/{OUTCOME_NAME}"
-        if store.exists(outcome_key):
+        # What another version of this program stored is worked out again.
+        with contextlib.suppress(ObjectNotFoundError, CodecError):
             return outcome_of(store, item.folder)
         outcome = self._outcome(item, Workspace(store, item.folder))
-        store.write_bytes(outcome_key, json.dumps(to_json(outcome)).encode())
+        store.write_bytes(outcome_key, encode(outcome))
         return outcome
 
     def _outcome(self, item: Item, workspace: Workspace) -> ItemOutcome:
@@ -126,7 +128,7 @@ def keep_outcome_only(store: ObjectStore, folder: str) -> None:
 
 def outcome_of(store: ObjectStore, folder: str) -> ItemOutcome:
     """The stored outcome of an item. Raises ObjectNotFoundError, CodecError."""
-    return from_json(ItemOutcome, json.loads(store.read_bytes(f"{folder}/{OUTCOME_NAME}")))
+    return decode(ItemOutcome, store.read_bytes(f"{folder}/{OUTCOME_NAME}"))
 
 
 def _retry_on_outage(call: Callable[[], Result]) -> Result:
@@ -141,12 +143,15 @@ def _retry_on_outage(call: Callable[[], Result]) -> Result:
 
 def _all_failed(error: StageError) -> tuple[StageOutcome, ...]:
     """Without ingest nothing else can run."""
-    skipped = (StageOutcome(it, Status.SKIPPED, "job_failed") for it in FAILURE_CODES)
-    return (_failed(Stage.INGEST, error), *(it for it in skipped if it.stage is not Stage.INGEST))
+    return (
+        _failed(StageName.INGEST, error),
+        StageOutcome(StageName.VISION, StageStatus.SKIPPED, SkipReason.JOB_FAILED),
+        StageOutcome(StageName.TRANSCRIPT, StageStatus.SKIPPED, SkipReason.JOB_FAILED),
+    )
 
 
-def _failed(stage: Stage, error: StageError) -> StageOutcome:
-    return StageOutcome(stage, Status.FAILED, None, str(error.code), error.message)
+def _failed(stage: StageName, error: StageError) -> StageOutcome:
+    return StageOutcome(stage, StageStatus.FAILED, None, error.code, error.message)
 
 
 @dataclass(slots=True)
@@ -160,7 +165,7 @@ class _Analysis:
 
     def outcome(self) -> ItemOutcome:
         try:
-            ingested = _attempted(Stage.INGEST, self._ingest)
+            ingested = _attempted(StageName.INGEST, self._ingest)
         except StageError as error:
             return ItemOutcome(self.item, _all_failed(error))
         vision, scenes = self._vision(ingested)
@@ -168,7 +173,7 @@ class _Analysis:
         picture = ingested.media.video
         return ItemOutcome(
             item=self.item,
-            stages=(StageOutcome(Stage.INGEST, Status.COMPLETED), vision, transcript),
+            stages=(StageOutcome(StageName.INGEST, StageStatus.COMPLETED), vision, transcript),
             duration_ms=round(ingested.media.duration_seconds * 1000),
             width=None if picture is None else picture.width,
             height=None if picture is None else picture.height,
@@ -187,23 +192,23 @@ class _Analysis:
             workspace=workspace,
             control=self.control,
             config=work.ingest,
-            wants_video=self.item.mode is not Mode.TRANSCRIPT,
-            wants_audio=self.item.mode is not Mode.VISION,
+            wants_video=self.item.mode is not ProcessingMode.TRANSCRIPT,
+            wants_audio=self.item.mode is not ProcessingMode.VISION,
         )
 
     def _vision(self, ingested: IngestResult) -> tuple[StageOutcome, tuple[Scene, ...]]:
         reason = None
-        if self.item.mode is Mode.TRANSCRIPT:
-            reason = "processing_mode"
+        if self.item.mode is ProcessingMode.TRANSCRIPT:
+            reason = SkipReason.PROCESSING_MODE
         elif ingested.media.video is None:
-            reason = "audio_only_input"
+            reason = SkipReason.AUDIO_ONLY_INPUT
         if reason is not None:
-            return StageOutcome(Stage.VISION, Status.SKIPPED, reason), ()
+            return StageOutcome(StageName.VISION, StageStatus.SKIPPED, reason), ()
         try:
-            scenes = _attempted(Stage.VISION, lambda: self._scenes(ingested))
+            scenes = _attempted(StageName.VISION, lambda: self._scenes(ingested))
         except StageError as error:
-            return _failed(Stage.VISION, error), ()
-        return StageOutcome(Stage.VISION, Status.COMPLETED), scenes
+            return _failed(StageName.VISION, error), ()
+        return StageOutcome(StageName.VISION, StageStatus.COMPLETED), scenes
 
     def _scenes(self, ingested: IngestResult) -> tuple[Scene, ...]:
         if ingested.video is None:
@@ -225,25 +230,25 @@ class _Analysis:
 
     def _transcript(self, ingested: IngestResult) -> tuple[StageOutcome, tuple[TrackOutcome, ...]]:
         reason = None
-        if self.item.mode is Mode.VISION:
-            reason = "processing_mode"
+        if self.item.mode is ProcessingMode.VISION:
+            reason = SkipReason.PROCESSING_MODE
         elif not ingested.media.audio:
-            reason = "no_audio"
+            reason = SkipReason.NO_AUDIO
         if reason is not None:
-            return StageOutcome(Stage.TRANSCRIPT, Status.SKIPPED, reason), ()
+            return StageOutcome(StageName.TRANSCRIPT, StageStatus.SKIPPED, reason), ()
         tracks: list[TrackOutcome] = []
         last = StageError(StageCode.TRANSCRIPT_FAILED, "The sound could not be read.")
         for position, track in enumerate(ingested.tracks):
             share = ControlSpan.of_piece(self.control, position, len(ingested.tracks))
             call = partial(self._track, ingested, track, share)
             try:
-                tracks.append(_attempted(Stage.TRANSCRIPT, call))
+                tracks.append(_attempted(StageName.TRANSCRIPT, call))
             except StageError as error:
                 last = error
-                tracks.append(TrackOutcome(track.index, track.name, code=str(error.code)))
+                tracks.append(TrackOutcome(track.index, track.name, code=error.code))
         if all(track.code is not None for track in tracks):
-            return _failed(Stage.TRANSCRIPT, last), ()
-        return StageOutcome(Stage.TRANSCRIPT, Status.COMPLETED), tuple(tracks)
+            return _failed(StageName.TRANSCRIPT, last), ()
+        return StageOutcome(StageName.TRANSCRIPT, StageStatus.COMPLETED), tuple(tracks)
 
     def _track(self, ingested: IngestResult, track: AudioTrack, share: ControlSpan) -> TrackOutcome:
         config = TranscriptConfig(
@@ -261,10 +266,10 @@ class _Analysis:
             media_duration_ms=round(ingested.media.duration_seconds * 1000),
             mapper=map_here,
         )
-        return TrackOutcome(track.index, track.name, found.language, found.speakers, found.segments)
+        return TrackOutcome(track.index, track.name, found)
 
 
-def _attempted(stage: Stage, call: Callable[[], Result]) -> Result:
+def _attempted(stage: StageName, call: Callable[[], Result]) -> Result:
     """``call``'s result; what breaks for no reason of the media's is tried again. StageError."""
     for attempt in range(1, STAGE_ATTEMPTS + 1):
         try:

@@ -23,7 +23,7 @@ from typing import Any
 from pipelines.backfill.columns import ColumnError, item_of
 from pipelines.backfill.outcome import Item, RowError
 from pipelines.backfill.places import Place, PlaceError, S3Access, file_at, place_at
-from pipelines.codec import to_json
+from pipelines.codec import encode
 from storage.objects import ObjectNotFoundError
 
 FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -190,6 +190,6 @@ def _with_derived_ids(items: Sequence[Item], taken: set[str]) -> Iterator[Item]:
 
 def _derived_id(item: Item) -> str:
     said = replace(item, id="", row=0)
-    digest = hashlib.sha256(json.dumps(to_json(said)).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(encode(said)).hexdigest()[:16]
     stem = _PLAIN.sub("_", Path(item.name).stem)[:_STEM_CHARACTERS]
     return f"{stem}-{digest}"

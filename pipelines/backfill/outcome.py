@@ -1,37 +1,12 @@
-"""What a backfill is asked about an item, and what it answers: frozen values, no I/O."""
+"""Items of a backfill and their outcomes: frozen values, no I/O."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from enum import StrEnum
 
-from pipelines.types import PipelineWarning, Scene, Speaker, TranscriptSegment
-
-
-class Mode(StrEnum):
-    """Which analyses an item gets (``processingMode`` of the API)."""
-
-    ALL = "all"
-    VISION = "vision"
-    TRANSCRIPT = "transcript"
-
-
-class Stage(StrEnum):
-    """The stages of an item; MANIFEST is where its row was read."""
-
-    MANIFEST = "manifest"
-    INGEST = "ingest"
-    VISION = "vision"
-    TRANSCRIPT = "transcript"
-
-
-class Status(StrEnum):
-    """How a stage, or an item as a whole, ended."""
-
-    COMPLETED = "completed"
-    FAILED = "failed"
-    SKIPPED = "skipped"
+from pipelines.types import PipelineWarning, Scene, StageOutcome, TrackOutcome
+from storage.types import ProcessingMode, StageStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +19,7 @@ class Item:
     source: str
     name: str
     """File name, for people."""
-    mode: Mode = Mode.ALL
+    mode: ProcessingMode = ProcessingMode.ALL
     language: str | None = None
     keyterms: tuple[str, ...] = ()
     speakers_expected: int | None = None
@@ -70,29 +45,6 @@ class RowError:
 
 
 @dataclass(frozen=True, slots=True)
-class StageOutcome:
-    """How a stage ended. ``reason``: why it was skipped, as the API's ``reason``."""
-
-    stage: Stage
-    status: Status
-    reason: str | None = None
-    code: str | None = None
-    message: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TrackOutcome:
-    """An audio track's transcript, or the code of its failure."""
-
-    index: int
-    name: str
-    language: str | None = None
-    speakers: tuple[Speaker, ...] = ()
-    segments: tuple[TranscriptSegment, ...] = ()
-    code: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ItemOutcome:
     """All that came of an item. Scenes' ``thumbnail_key`` is a name in the output's place."""
 
@@ -110,9 +62,9 @@ class ItemOutcome:
     @property
     def failures(self) -> tuple[StageOutcome, ...]:
         """Stages that failed."""
-        return tuple(it for it in self.stages if it.status is Status.FAILED)
+        return tuple(it for it in self.stages if it.status is StageStatus.FAILED)
 
     @property
-    def status(self) -> Status:
+    def status(self) -> StageStatus:
         """FAILED if any stage did."""
-        return Status.FAILED if self.failures else Status.COMPLETED
+        return StageStatus.FAILED if self.failures else StageStatus.COMPLETED

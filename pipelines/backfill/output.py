@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pipelines.backfill.outcome import ItemOutcome, RowError, Status
+from pipelines.backfill.outcome import ItemOutcome, RowError
 from pipelines.backfill.places import OutputError, Place
 from pipelines.backfill.tables import (
     SCHEMAS,
@@ -31,6 +31,7 @@ from pipelines.backfill.tables import (
     rows_of_parquet,
 )
 from storage.objects import ObjectNotFoundError
+from storage.types import StageStatus
 
 RECORD_NAME = "_backfill.json"
 FORMAT = 1
@@ -54,10 +55,10 @@ class Output:
     """What its results depend on; the same for all of them."""
     parts: set[int] = field(default_factory=set)
 
-    def finished(self) -> dict[str, Status]:
+    def finished(self) -> dict[str, StageStatus]:
         """Ids of the items that count, and how they ended."""
         return {
-            row["item_id"]: Status(row["status"])
+            row["item_id"]: StageStatus(row["status"])
             for part in sorted(self.parts)
             for row in self._rows(_ITEMS, part)
         }
@@ -91,7 +92,7 @@ class Output:
         count = 0
         for part in sorted(self.parts):
             rows = self._rows(_ITEMS, part)
-            kept = [row for row in rows if row["status"] != Status.FAILED]
+            kept = [row for row in rows if row["status"] != StageStatus.FAILED]
             if len(kept) == len(rows):
                 continue
             count += len(rows) - len(kept)

@@ -9,31 +9,15 @@ from __future__ import annotations
 import io
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from models.contracts import Box, CameraMotion, ShotAngle, ShotType, TextLine
-from pipelines.backfill.outcome import (
-    Item,
-    ItemOutcome,
-    Mode,
-    RowError,
-    Stage,
-    StageOutcome,
-    Status,
-    TrackOutcome,
-)
-from pipelines.types import (
-    ObjectTrack,
-    PipelineWarning,
-    Scene,
-    Speaker,
-    TranscriptSegment,
-    TranscriptWord,
-)
+from pipelines.backfill.outcome import Item, ItemOutcome, RowError
+from pipelines.codec import from_json
+from pipelines.types import Scene, StageOutcome, TrackOutcome, TranscriptSegment
 
 Values = dict[str, Any]
 Rows = dict[str, list[Values]]
@@ -143,6 +127,10 @@ SCHEMAS: dict[str, pa.Schema] = {
 """Table name -> columns. A part of ``items`` is written last: it says what counts."""
 
 
+_SHARED_COLUMNS = ("stages", "duration_ms", "width", "height", "warnings", "seconds")
+"""Columns of ``items`` that are an outcome's fields as they are."""
+
+
 def parquet_of(table: str, rows: Sequence[Values]) -> bytes:
     """The rows as a Parquet file."""
     sink = io.BytesIO()
@@ -166,38 +154,34 @@ def rows_of(outcomes: Iterable[ItemOutcome]) -> Rows:
         rows["errors"] += [_error_row(outcome.item, failure) for failure in outcome.failures]
         for track in outcome.tracks:
             own = item_id | {"track": track.index}
-            for segment in track.segments:
-                rows["segments"].append(own | _plain(segment, "words"))
+            for segment in _segments(track):
+                values = asdict(segment)
+                words = values.pop("words")
+                rows["segments"].append(own | values)
                 rows["words"] += [
-                    own | {"segment": segment.index, "index": index} | asdict(word)
-                    for index, word in enumerate(segment.words)
+                    own | {"segment": segment.index, "index": index} | word
+                    for index, word in enumerate(words)
                 ]
     return rows
 
 
-def _plain(value: Any, *but: str) -> Values:
-    return {name: item for name, item in asdict(value).items() if name not in but}
+def _segments(track: TrackOutcome) -> tuple[TranscriptSegment, ...]:
+    return () if track.transcript is None else track.transcript.segments
 
 
 def _item_row(outcome: ItemOutcome) -> Values:
-    item, segments = outcome.item, [it for track in outcome.tracks for it in track.segments]
+    item = asdict(outcome.item)
+    segments = [segment for track in outcome.tracks for segment in _segments(track)]
     return {
-        "item_id": item.id,
-        "row": item.row,
-        "source": item.source,
-        "name": item.name,
-        "mode": str(item.mode),
-        "asked_language": item.language,
-        "keyterms": list(item.keyterms),
-        "speakers_expected": item.speakers_expected,
-        "provider": item.provider,
-        "metadata": item.metadata,
-        "status": str(outcome.status),
+        "item_id": item.pop("id"),
+        "asked_language": item.pop("language"),
+        **item,
+        "status": outcome.status,
         "duration_ms": outcome.duration_ms,
         "width": outcome.width,
         "height": outcome.height,
         "stages": [asdict(stage) for stage in outcome.stages],
-        "tracks": [_plain(track, "segments") for track in outcome.tracks],
+        "tracks": [_track_values(track) for track in outcome.tracks],
         "warnings": [asdict(warning) for warning in outcome.warnings],
         "scene_count": len(outcome.scenes),
         "segment_count": len(segments),
@@ -206,8 +190,21 @@ def _item_row(outcome: ItemOutcome) -> Values:
     }
 
 
+def _track_values(track: TrackOutcome) -> Values:
+    found = track.transcript
+    return {
+        "index": track.index,
+        "name": track.name,
+        "language": None if found is None else found.language,
+        "code": track.code,
+        "speakers": [] if found is None else [asdict(speaker) for speaker in found.speakers],
+    }
+
+
 def _scene_row(scene: Scene) -> Values:
-    return _plain(scene, "thumbnail_key") | {"still": scene.thumbnail_key}
+    """A scene's fields as they are, but for the key of its still: a name in the output."""
+    values = asdict(scene)
+    return {"still": values.pop("thumbnail_key"), **values}
 
 
 def _error_row(item: Item, failure: StageOutcome) -> Values:
@@ -215,7 +212,7 @@ def _error_row(item: Item, failure: StageOutcome) -> Values:
         "item_id": item.id,
         "row": item.row,
         "source": item.source,
-        "stage": str(failure.stage),
+        "stage": failure.stage,
         "code": failure.code,
         "column": None,
         "message": failure.message,
@@ -228,7 +225,7 @@ def row_error_values(error: RowError) -> Values:
         "item_id": error.id,
         "row": error.row,
         "source": error.source,
-        "stage": str(Stage.MANIFEST),
+        "stage": "manifest",
         "code": "BAD_ROW",
         "column": error.column,
         "message": error.message,
@@ -236,31 +233,27 @@ def row_error_values(error: RowError) -> Values:
 
 
 def outcomes_of(rows: Rows) -> Iterator[ItemOutcome]:
-    """The outcomes that ``rows_of`` was given."""
+    """The outcomes that ``rows_of`` was given. Raises CodecError for tables of another kind."""
     scenes = _by(rows["scenes"], "item_id")
     segments = _by(rows["segments"], "item_id", "track")
     words = _by(rows["words"], "item_id", "track", "segment")
     for row in rows["items"]:
         own = row["item_id"]
-        yield ItemOutcome(
-            item=_item(row),
-            stages=tuple(map(_stage, row["stages"])),
-            duration_ms=row["duration_ms"],
-            width=row["width"],
-            height=row["height"],
-            scenes=tuple(map(_scene, scenes[own,])),
-            tracks=tuple(
-                _track(
-                    track,
-                    [
-                        _segment(it, words[own, track["index"], it["index"]])
-                        for it in segments[own, track["index"]]
-                    ],
-                )
-                for track in row["tracks"]
-            ),
-            warnings=tuple(PipelineWarning(**warning) for warning in row["warnings"]),
-            seconds=row["seconds"],
+        spoken = {
+            track["index"]: [
+                segment | {"words": _without_index(words[own, track["index"], segment["index"]])}
+                for segment in segments[own, track["index"]]
+            ]
+            for track in row["tracks"]
+        }
+        yield from_json(
+            ItemOutcome,
+            {
+                "item": _item(row),
+                "scenes": [_scene(scene) for scene in scenes[own,]],
+                "tracks": [_track(track, spoken[track["index"]]) for track in row["tracks"]],
+                **{name: row[name] for name in _SHARED_COLUMNS},
+            },
         )
 
 
@@ -273,55 +266,23 @@ def _by(rows: Iterable[Values], *columns: str) -> defaultdict[tuple[Any, ...], l
     return found
 
 
-def _item(row: Values) -> Item:
-    return Item(
-        id=row["item_id"],
-        row=row["row"],
-        source=row["source"],
-        name=row["name"],
-        mode=Mode(row["mode"]),
-        language=row["asked_language"],
-        keyterms=tuple(row["keyterms"]),
-        speakers_expected=row["speakers_expected"],
-        provider=row["provider"],
-        metadata=row["metadata"],
-    )
+def _without_index(words: Iterable[Values]) -> list[Values]:
+    return [{name: value for name, value in word.items() if name != "index"} for word in words]
 
 
-def _stage(values: Values) -> StageOutcome:
-    enums = {"stage": Stage(values["stage"]), "status": Status(values["status"])}
-    return StageOutcome(**(values | enums))
+def _item(row: Values) -> Values:
+    item = {it.name: row[it.name] for it in fields(Item) if it.name in row}
+    return item | {"id": row["item_id"], "language": row["asked_language"]}
 
 
-def _scene(row: Values) -> Scene:
-    still = row.pop("still")
-    lines = row.pop("on_screen_text", None) or ()  # absent from earlier versions' tables
-    return Scene(
-        **row
-        | {
-            "objects": tuple(row["objects"]),
-            "color_palette": tuple(row["color_palette"]),
-            "shot_type": ShotType(row["shot_type"]),
-            "shot_angle": ShotAngle(row["shot_angle"]),
-            "camera_motion": CameraMotion(row["camera_motion"]),
-            "thumbnail_key": still,
-            # Parts that were written before there was a detector of objects lack the column.
-            "object_tracks": tuple(ObjectTrack(**it) for it in row.get("object_tracks") or ()),
-            "on_screen_text": tuple(
-                TextLine(line["text"], line["confidence"], Box(**line["box"])) for line in lines
-            ),
-        }
-    )
+def _scene(row: Values) -> Values:
+    """Columns that an earlier version's table lacks, or has no values in, take their defaults."""
+    present = {name: value for name, value in row.items() if value is not None}
+    return {"thumbnail_key": present.pop("still"), **present}
 
 
-def _segment(row: Values, words: Iterable[Values]) -> TranscriptSegment:
-    spoken = tuple(
-        TranscriptWord(**{name: value for name, value in word.items() if name != "index"})
-        for word in words
-    )
-    return TranscriptSegment(**row, words=spoken)
-
-
-def _track(values: Values, segments: Iterable[TranscriptSegment]) -> TrackOutcome:
-    speakers = tuple(Speaker(**speaker) for speaker in values["speakers"])
-    return TrackOutcome(**(values | {"speakers": speakers, "segments": tuple(segments)}))
+def _track(row: Values, segments: list[Values]) -> Values:
+    found = None
+    if row["code"] is None:
+        found = {name: row[name] for name in ("language", "speakers")} | {"segments": segments}
+    return {name: row[name] for name in ("index", "name", "code")} | {"transcript": found}

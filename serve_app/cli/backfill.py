@@ -13,21 +13,19 @@ from typing import Annotated, Any
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from pipelines.backfill.outcome import ItemOutcome, Status, TrackOutcome
+from pipelines.backfill.outcome import ItemOutcome
 from pipelines.backfill.output import Output, open_output
 from pipelines.backfill.places import OutputError, Place, PlaceError, S3Access, place_at
-from pipelines.types import TranscriptResult
 from serve_app.cli.output import DataOption, JsonOption, settings_with, show
 from serve_app.deployment.local import prepared
-from serve_app.jobs.documents import scene_document, transcript_document
+from serve_app.jobs.documents import scene_document, track_transcript
 from serve_app.jobs.metadata import Metadata
 from serve_app.settings import Settings
 from storage import keys
 from storage.database import Database
 from storage.imported_jobs import ImportedJob, import_job, known_jobs
 from storage.objects import ObjectStore
-from storage.results import TrackTranscript
-from storage.types import ProcessingMode, SkipReason, StageName, StageStatus
+from storage.types import StageName, StageStatus
 from storage.uploads import JOBS_PREFIX
 
 BACKFILL_ERRORS = (OutputError, PlaceError)
@@ -144,7 +142,7 @@ class _Importer:
 
     def _jobs(self, outcomes: Iterable[ItemOutcome]) -> Iterator[tuple[ImportedJob, ItemOutcome]]:
         for outcome in outcomes:
-            if outcome.status is Status.FAILED:
+            if outcome.status is StageStatus.FAILED:
                 self.counts.failed_items += 1
                 continue
             try:
@@ -158,19 +156,19 @@ class _Importer:
         return ImportedJob(
             id=uuid.uuid5(self.output.id, f"{self.account_id}/{item.id}"),
             account_id=self.account_id,
-            processing_mode=ProcessingMode(item.mode),
+            processing_mode=item.mode,
             file_name=item.name,
             metadata=_METADATA.validate_python({ITEM_ENTRY: item.id} | json.loads(item.metadata)),
             source=_source(outcome),
             duration_ms=outcome.duration_ms,
             warnings=[asdict(warning) for warning in outcome.warnings],
             skipped={
-                StageName(stage.stage): SkipReason(stage.reason)
+                stage.stage: stage.reason
                 for stage in outcome.stages
-                if stage.status is Status.SKIPPED and stage.reason is not None
+                if stage.status is StageStatus.SKIPPED and stage.reason is not None
             },
             scenes=None,
-            tracks=[_track(track) for track in outcome.tracks],
+            tracks=[track_transcript(track) for track in outcome.tracks],
         )
 
     def _with_stills(self, job: ImportedJob, outcome: ItemOutcome) -> ImportedJob:
@@ -199,18 +197,3 @@ def _source(outcome: ItemOutcome) -> dict[str, Any]:
         "keyterms": list(outcome.item.keyterms),
         "speakers_expected": outcome.item.speakers_expected,
     }
-
-
-def _track(track: TrackOutcome) -> TrackTranscript:
-    document = None
-    if track.code is None:
-        result = TranscriptResult(track.language, track.speakers, track.segments, 0, 0)
-        document = transcript_document(result)
-    return TrackTranscript(
-        track_index=track.index,
-        track_name=track.name,
-        status=StageStatus.FAILED if document is None else StageStatus.COMPLETED,
-        error_code=track.code,
-        language=track.language,
-        document=document,
-    )

@@ -6,7 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from models.contracts import Box, TextLine
-from pipelines.types import Scene, TranscriptResult, TranscriptSegment, TranscriptWord
+from pipelines.types import Scene, TrackOutcome, TranscriptResult, TranscriptSegment, TranscriptWord
+from storage.results import TrackTranscript
+from storage.types import StageStatus
 
 
 def scene_document(scene: Scene) -> dict[str, Any]:
@@ -47,6 +49,19 @@ def _text_line(line: TextLine) -> dict[str, Any]:
 def box_document(box: Box) -> dict[str, float]:
     """A rectangle in shares of the picture's width and height."""
     return {name: round(value, 4) for name, value in asdict(box).items()}
+
+
+def track_transcript(track: TrackOutcome) -> TrackTranscript:
+    """A track as it is stored with its job."""
+    found = track.transcript
+    return TrackTranscript(
+        track_index=track.index,
+        track_name=track.name,
+        status=StageStatus.FAILED if found is None else StageStatus.COMPLETED,
+        error_code=track.code,
+        language=None if found is None else found.language,
+        document=None if found is None else transcript_document(found),
+    )
 
 
 def transcript_document(result: TranscriptResult) -> dict[str, Any]:

@@ -25,11 +25,11 @@ from pipelines.ingest.pipeline import (
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.speech.regions import Sharding
 from pipelines.speech.speakers import SpeakerRules
-from pipelines.types import AudioTrack, IngestResult, StageCode, StageError
+from pipelines.types import AudioTrack, IngestResult, StageCode, StageError, TrackOutcome
 from pipelines.vision.describe import DescribeConfig
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from serve_app.context import AppContext
-from serve_app.jobs.documents import scene_document, transcript_document
+from serve_app.jobs.documents import scene_document, track_transcript
 from serve_app.jobs.eta import timings_of
 from serve_app.observability.metrics import record_footage
 from serve_app.settings import Settings
@@ -39,8 +39,7 @@ from serve_app.worker.fetch import SourceFetcher, has_files_to_fetch
 from serve_app.worker.model_capacity import concurrent_callers
 from serve_app.worker.publishing import Lease
 from storage.job_records import JobRecord
-from storage.results import TrackTranscript
-from storage.types import JobState, StageName, StageStatus
+from storage.types import JobState, StageName
 from storage.uploads import Upload, list_uploads
 
 Result = TypeVar("Result")
@@ -185,7 +184,7 @@ class StageWork:
 
     async def run_transcript(self, job: JobRecord, ingested: IngestResult) -> JobState | None:
         """Transcribe every track; publish them unless all failed."""
-        tracks: list[TrackTranscript] = []
+        tracks: list[TrackOutcome] = []
         last_error = StageError(StageCode.TRANSCRIPT_FAILED, "The sound could not be read.")
         for position, track in enumerate(ingested.tracks):
             share = ControlSpan.of_piece(self.control, position, len(ingested.tracks))
@@ -194,20 +193,21 @@ class StageWork:
                     tracks.append(await self._transcribe(job, track, ingested, share))
             except StageError as error:
                 last_error = error
-                tracks.append(_failed_track(track.index, track.name, error.code))
-        tracks += [_failed_track(it.index, it.name, it.code) for it in ingested.failed_tracks]
-        if all(track.document is None for track in tracks):
+                tracks.append(TrackOutcome(track.index, track.name, code=error.code))
+        tracks += [TrackOutcome(it.index, it.name, code=it.code) for it in ingested.failed_tracks]
+        if all(track.transcript is None for track in tracks):
             raise last_error
+        stored = [track_transcript(track) for track in tracks]
         async with self.context.database.transaction() as connection:
             end = await publishing.publish_transcripts(
-                connection, self.lease, tracks, self.timings.values
+                connection, self.lease, stored, self.timings.values
             )
         record_footage(self.context.metrics, StageName.TRANSCRIPT, ingested.media.duration_seconds)
         return end
 
     async def _transcribe(
         self, job: JobRecord, track: AudioTrack, ingested: IngestResult, control: Control
-    ) -> TrackTranscript:
+    ) -> TrackOutcome:
         shard_seconds = self.context.settings.transcript_shard_seconds
         config = TranscriptConfig(
             keyterms=tuple(job.source["keyterms"]),
@@ -228,14 +228,7 @@ class StageWork:
             )
         )
         self._count_shards(result.shards_computed, result.shards_reused)
-        return TrackTranscript(
-            track_index=track.index,
-            track_name=track.name,
-            status=StageStatus.COMPLETED,
-            error_code=None,
-            language=result.language,
-            document=transcript_document(result),
-        )
+        return TrackOutcome(track.index, track.name, result)
 
     def _count_shards(self, computed: int, reused: int) -> None:
         self.timings.add("shards_computed", computed)
@@ -282,14 +275,3 @@ def track_names(result: IngestResult) -> list[str]:
     named = {track.index: track.name for track in result.tracks}
     named |= {track.index: track.name for track in result.failed_tracks}
     return [named[index] for index in sorted(named)]
-
-
-def _failed_track(index: int, name: str, code: StageCode) -> TrackTranscript:
-    return TrackTranscript(
-        track_index=index,
-        track_name=name,
-        status=StageStatus.FAILED,
-        error_code=str(code),
-        language=None,
-        document=None,
-    )

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from models.contracts import Box, CameraMotion, ShotAngle, ShotType, TextLine
-from pipelines.backfill.outcome import (
-    Item,
-    ItemOutcome,
-    Mode,
-    Stage,
-    StageOutcome,
-    Status,
-    TrackOutcome,
-)
+from pipelines.backfill.outcome import Item, ItemOutcome
 from pipelines.types import (
     PipelineWarning,
     Scene,
     Speaker,
+    StageCode,
+    StageOutcome,
+    TrackOutcome,
+    TranscriptResult,
     TranscriptSegment,
     TranscriptWord,
 )
+from storage.types import ProcessingMode, SkipReason, StageName, StageStatus
 
 
-def an_item(item_id: str, row: int = 1, mode: Mode = Mode.ALL, metadata: str = "{}") -> Item:
+def an_item(
+    item_id: str, row: int = 1, mode: ProcessingMode = ProcessingMode.ALL, metadata: str = "{}"
+) -> Item:
     return Item(
         id=item_id,
         row=row,
@@ -37,12 +36,12 @@ def completed(item_id: str, *, metadata: str = "{}") -> ItemOutcome:
     """Two scenes, and two tracks of which one could not be transcribed."""
     return ItemOutcome(
         item=an_item(item_id, metadata=metadata),
-        stages=tuple(StageOutcome(stage, Status.COMPLETED) for stage in _STAGES),
+        stages=tuple(StageOutcome(stage, StageStatus.COMPLETED) for stage in _STAGES),
         duration_ms=4000,
         width=640,
         height=360,
         scenes=(_scene(item_id, 0), _scene(item_id, 1)),
-        tracks=(_track(), TrackOutcome(1, "boom", code="TRANSCRIPT_FAILED")),
+        tracks=(_track(), TrackOutcome(1, "boom", code=StageCode.TRANSCRIPT_FAILED)),
         warnings=(PipelineWarning("AUDIO_DAMAGED", "3 packets were damaged."),),
         seconds=1.25,
     )
@@ -53,12 +52,12 @@ def sound_only(item_id: str) -> ItemOutcome:
     return ItemOutcome(
         item=an_item(item_id),
         stages=(
-            StageOutcome(Stage.INGEST, Status.COMPLETED),
-            StageOutcome(Stage.VISION, Status.SKIPPED, "audio_only_input"),
-            StageOutcome(Stage.TRANSCRIPT, Status.COMPLETED),
+            StageOutcome(StageName.INGEST, StageStatus.COMPLETED),
+            StageOutcome(StageName.VISION, StageStatus.SKIPPED, SkipReason.AUDIO_ONLY_INPUT),
+            StageOutcome(StageName.TRANSCRIPT, StageStatus.COMPLETED),
         ),
         duration_ms=1000,
-        tracks=(TrackOutcome(0, "Track 1"),),
+        tracks=(TrackOutcome(0, "Track 1", TranscriptResult(None, (), ())),),
     )
 
 
@@ -67,10 +66,14 @@ def failed(item_id: str) -> ItemOutcome:
     return ItemOutcome(
         item=an_item(item_id),
         stages=(
-            StageOutcome(Stage.INGEST, Status.COMPLETED),
-            StageOutcome(Stage.VISION, Status.COMPLETED),
+            StageOutcome(StageName.INGEST, StageStatus.COMPLETED),
+            StageOutcome(StageName.VISION, StageStatus.COMPLETED),
             StageOutcome(
-                Stage.TRANSCRIPT, Status.FAILED, None, "TRANSCRIPT_FAILED", "Nothing was heard."
+                StageName.TRANSCRIPT,
+                StageStatus.FAILED,
+                None,
+                StageCode.TRANSCRIPT_FAILED,
+                "Nothing was heard.",
             ),
         ),
         duration_ms=2000,
@@ -78,7 +81,7 @@ def failed(item_id: str) -> ItemOutcome:
     )
 
 
-_STAGES = (Stage.INGEST, Stage.VISION, Stage.TRANSCRIPT)
+_STAGES = (StageName.INGEST, StageName.VISION, StageName.TRANSCRIPT)
 
 
 def _scene(item_id: str, index: int) -> Scene:
@@ -104,9 +107,7 @@ def _track() -> TrackOutcome:
         TranscriptWord("morning", 320, 700, 0.8, "speaker_0"),
     )
     other = (TranscriptWord("hello", 900, 1200, 0.7, None),)
-    return TrackOutcome(
-        index=0,
-        name="camera",
+    transcript = TranscriptResult(
         language="en",
         speakers=(Speaker("speaker_0", "Speaker 1", 0.58),),
         segments=(
@@ -114,3 +115,4 @@ def _track() -> TrackOutcome:
             TranscriptSegment(1, 900, 1200, "hello", None, 0.7, other),
         ),
     )
+    return TrackOutcome(0, "camera", transcript)

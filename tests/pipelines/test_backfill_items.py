@@ -22,10 +22,11 @@ from models.provider import LocalModels
 from pipelines.backfill.fetch import SourceRules
 from pipelines.backfill.items import ItemWork, keep_outcome_only
 from pipelines.backfill.manifest import read_manifest
-from pipelines.backfill.outcome import Item, ItemOutcome, Mode, Stage, Status
+from pipelines.backfill.outcome import Item, ItemOutcome
 from pipelines.backfill.places import BucketPlace, S3Access, place_at
 from pipelines.net.addresses import AddressPolicy
 from storage.objects.s3_connection import client_of
+from storage.types import ProcessingMode, StageName, StageStatus
 from tests.pipelines.backfill_material import write_clips
 from tests.storage.s3_server import fresh_store, s3_endpoint
 
@@ -62,7 +63,7 @@ def access_to(bucket: BucketPlace) -> S3Access:
     return S3Access(place.endpoint_url, place.region, place.access_key_id, place.secret_access_key)
 
 
-def item_at(source: str, mode: Mode = Mode.ALL) -> Item:
+def item_at(source: str, mode: ProcessingMode = ProcessingMode.ALL) -> Item:
     return Item(id="one", row=1, source=source, name="clip.mkv", mode=mode)
 
 
@@ -89,10 +90,11 @@ def results(outcome: ItemOutcome) -> ItemOutcome:
 
 
 def test_a_clip_has_scenes_and_words(expected: ItemOutcome) -> None:
-    assert expected.status is Status.COMPLETED
+    assert expected.status is StageStatus.COMPLETED
     assert len(expected.scenes) == 2
     assert expected.scenes[1].start_ms == pytest.approx(720, abs=1)
-    assert expected.tracks[0].segments
+    assert (transcript := expected.tracks[0].transcript) is not None
+    assert transcript.segments
 
 
 def test_the_same_comes_of_it_from_the_web_and_from_a_bucket(
@@ -126,9 +128,11 @@ def test_a_source_that_cannot_be_had_fails_ingest(
     address = source.format(web=web, bucket=bucket.address_of(""))
     outcome = work_in(str(tmp_path), rules).carry_out(item_at(address))
     [failure] = outcome.failures
-    assert (failure.stage, failure.code) == (Stage.INGEST, "FETCH_FAILED")
+    assert (failure.stage, failure.code) == (StageName.INGEST, "FETCH_FAILED")
     assert message in str(failure.message)
-    assert {it.reason for it in outcome.stages if it.status is Status.SKIPPED} == {"job_failed"}
+    assert {it.reason for it in outcome.stages if it.status is StageStatus.SKIPPED} == {
+        "job_failed"
+    }
 
 
 @dataclass(frozen=True)
@@ -153,15 +157,15 @@ def test_a_stage_that_fails_leaves_the_other_ones_results(
     outcome = work.carry_out(item_at(str(clip)))
     assert outcome.scenes == expected.scenes
     [failure] = outcome.failures
-    assert (failure.stage, failure.code) == (Stage.TRANSCRIPT, "TRANSCRIPT_FAILED")
+    assert (failure.stage, failure.code) == (StageName.TRANSCRIPT, "TRANSCRIPT_FAILED")
     assert "out of memory" in str(failure.message)
 
 
 def test_an_outcome_that_is_stored_is_not_worked_out_again(clip: Path, tmp_path: Path) -> None:
     work = work_in(str(tmp_path))
-    first = work.carry_out(item_at(str(clip), Mode.TRANSCRIPT))
+    first = work.carry_out(item_at(str(clip), ProcessingMode.TRANSCRIPT))
     again = replace(work, models=BrokenModels())
-    assert again.carry_out(item_at(str(clip), Mode.TRANSCRIPT)) == first
+    assert again.carry_out(item_at(str(clip), ProcessingMode.TRANSCRIPT)) == first
     store = work.out.work_store()
     keep_outcome_only(store, first.item.folder)
     left = [*store.list_keys(first.item.folder)]
@@ -196,7 +200,7 @@ def test_a_task_that_outlives_its_killed_driver_takes_nothing_from_the_next_run(
 
 
 def test_an_item_whose_worker_was_lost_twice_in_this_run_fails(clip: Path, tmp_path: Path) -> None:
-    work, item = work_in(str(tmp_path)), item_at(str(clip), Mode.VISION)
+    work, item = work_in(str(tmp_path)), item_at(str(clip), ProcessingMode.VISION)
     store = work.out.work_store()
     for run, count in (("an earlier one", 5), ("this", 2)):
         for number in range(count):
@@ -204,7 +208,7 @@ def test_an_item_whose_worker_was_lost_twice_in_this_run_fails(clip: Path, tmp_p
     [failure] = work.carry_out(item).failures
     assert failure.code == "PROCESSING_FAILED"
     fresh = replace(work, run="the next one", out=place_at(str(tmp_path / "other"), S3Access()))
-    assert fresh.carry_out(item).status is Status.COMPLETED
+    assert fresh.carry_out(item).status is StageStatus.COMPLETED
 
 
 def test_manifests_and_prefixes_in_a_bucket_name_its_objects(bucket: BucketPlace) -> None:

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.backfill.manifest import Manifest, ManifestError, read_manifest
-from pipelines.backfill.outcome import Item, Mode
+from pipelines.backfill.outcome import Item
 from pipelines.backfill.places import S3Access
+from storage.types import ProcessingMode
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "source": "one.mp4", "mode": "vision", "keyterms": ["Pemberley", "Bennet"]},
@@ -67,13 +68,13 @@ def test_a_manifest_says_the_same_in_every_format(tmp_path: Path, kind: str) -> 
         row=1,
         source=str(tmp_path / "one.mp4"),
         name="one.mp4",
-        mode=Mode.VISION,
+        mode=ProcessingMode.VISION,
         keyterms=("Pemberley", "Bennet"),
     )
     assert (second.source, second.name) == ("s3://bucket/two.mov", "two.mov")
     assert (second.language, second.speakers_expected) == ("pt-BR", 2)
     assert json.loads(second.metadata) == {"asset": 5}
-    assert (third.name, third.mode, third.row) == ("three.mkv", Mode.ALL, 3)
+    assert (third.name, third.mode, third.row) == ("three.mkv", ProcessingMode.ALL, 3)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,9 @@ def test_a_manifest_says_the_same_in_every_format(tmp_path: Path, kind: str) -> 
         pytest.param({"source": "ftp://host/x"}, "source", "ftp:// is neither", id="ftp"),
         pytest.param({"source": "s3://bucket"}, "source", "no object in it", id="bucket only"),
         pytest.param({"source": "https:///x"}, "source", "names no host", id="no host"),
-        pytest.param({"source": "x", "mode": "fast"}, "mode", "none of all, vision", id="mode"),
+        pytest.param(
+            {"source": "x", "mode": "fast"}, "mode", "none of all, transcript, vision", id="mode"
+        ),
         pytest.param({"source": "x", "language": "e"}, "language", "language tag", id="language"),
         pytest.param({"source": "x", "id": "a\nb"}, "id", "control character", id="id"),
         pytest.param({"source": "x", "name": ".."}, "name", "names no file", id="name"),

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from pipelines.backfill.outcome import ItemOutcome, RowError, Status
+from pipelines.backfill.outcome import ItemOutcome, RowError
 from pipelines.backfill.output import Output, begin_output, open_output
 from pipelines.backfill.places import OutputError, Place, PlaceError, S3Access, place_at
 from pipelines.backfill.tables import SCHEMAS, rows_of_parquet
 from storage.objects import ObjectNotFoundError
+from storage.types import StageStatus
 from tests.pipelines.backfill_outcomes import completed, failed, sound_only
 from tests.storage.s3_server import fresh_store, s3_endpoint
 
@@ -55,9 +56,9 @@ def test_outcomes_come_back_as_they_went_in(place: Place) -> None:
     again = open_output(place)
     assert list(again.outcomes()) == parts
     assert again.finished() == {
-        "a": Status.COMPLETED,
-        "b": Status.FAILED,
-        "c": Status.COMPLETED,
+        "a": StageStatus.COMPLETED,
+        "b": StageStatus.FAILED,
+        "c": StageStatus.COMPLETED,
     }
     [error] = rows_at(place, "errors")
     assert (error["item_id"], error["stage"], error["code"]) == (
@@ -125,7 +126,7 @@ def test_failures_are_forgotten_as_a_whole_too(place: Place, writes: int) -> Non
     again = begin_output(place, SETTINGS)
     again.recover()
     again.forget_failures()
-    assert again.finished() == {"a": Status.COMPLETED, "d": Status.COMPLETED}
+    assert again.finished() == {"a": StageStatus.COMPLETED, "d": StageStatus.COMPLETED}
     assert ids_at(place, "scenes") == ["a"]
     assert rows_at(place, "errors") == []
 

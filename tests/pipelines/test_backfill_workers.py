@@ -15,10 +15,11 @@ from models.contracts import (
 from models.provider import LocalModels
 from pipelines.backfill.driver import Pacing, run_items
 from pipelines.backfill.items import ItemWork
-from pipelines.backfill.outcome import Item, Mode, Status
+from pipelines.backfill.outcome import Item
 from pipelines.backfill.output import begin_output
 from pipelines.backfill.places import S3Access, place_at
 from pipelines.backfill.progress import Tally
+from storage.types import ProcessingMode, StageStatus
 from tests.pipelines.backfill_material import rows_in, write_clips
 
 
@@ -38,7 +39,7 @@ def test_an_item_that_ends_its_workers_fails_and_the_others_complete(
     ray_session: None, tmp_path: Path
 ) -> None:
     clips = write_clips(tmp_path / "clips", 3)
-    modes = (Mode.TRANSCRIPT, Mode.VISION, Mode.TRANSCRIPT)
+    modes = (ProcessingMode.TRANSCRIPT, ProcessingMode.VISION, ProcessingMode.TRANSCRIPT)
     items = [
         Item(id=str(row), row=row, source=str(path), name=path.name, mode=mode)
         for row, (path, mode) in enumerate(zip(clips, modes, strict=True), start=1)
@@ -50,9 +51,9 @@ def test_an_item_that_ends_its_workers_fails_and_the_others_complete(
     run_items(items, work, output, tally, pacing=Pacing(part_items=2), say=lambda line: None)
     assert (tally.done, tally.failed, tally.left) == (3, 1, 0)
     assert output.finished() == {
-        "1": Status.COMPLETED,
-        "2": Status.FAILED,
-        "3": Status.COMPLETED,
+        "1": StageStatus.COMPLETED,
+        "2": StageStatus.FAILED,
+        "3": StageStatus.COMPLETED,
     }
     [error] = rows_in(tmp_path / "out", "errors")
     assert (error["item_id"], error["code"]) == ("2", "PROCESSING_FAILED")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.contracts import CameraMotion
-from pipelines.codec import CodecError, from_json, to_json
+from pipelines.codec import CodecError, decode, from_json, to_json
 from pipelines.ingest.pipeline import ingest_result_from_json, ingest_result_to_json
 from pipelines.types import (
     AudioStream,
@@ -95,18 +95,21 @@ def test_defaults_fill_what_is_left_out_and_whole_numbers_are_floats_where_wante
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        ({"name": 1}, r"Outer\.name: 1 does not fit"),
-        ({"name": None}, r"Outer\.name: None does not fit"),
-        ({"colour": "blue"}, r"Outer\.colour: 'blue' is no Colour"),
-        ({"inner": {"number": "1"}}, r"Outer\.inner\.number: '1' does not fit"),
-        ({"inner": {"number": True}}, r"Outer\.inner\.number: True does not fit"),
-        ({"inner": {"number": 1, "share": "x"}}, r"Outer\.inner\.share: 'x' does not fit"),
-        ({"inner": {}}, r"Outer\.inner: unknown fields \[\], missing fields \['number'\]"),
-        ({"inner": []}, r"Outer\.inner: an object is expected, not list"),
-        ({"items": [{"number": 1}, 5]}, r"Outer\.items\[1\]: an object is expected, not int"),
-        ({"items": {}}, r"Outer\.items: a list is expected, not dict"),
-        ({"pair": [1]}, r"Outer\.pair: 2 items are expected, not 1"),
-        ({"surprise": 1}, r"Outer: unknown fields \['surprise'\]"),
+        ({"name": 1}, r"Outer\.name: .*valid string"),
+        ({"name": None}, r"Outer\.name: .*valid string"),
+        ({"colour": "blue"}, r"Outer\.colour: .*'red'"),
+        ({"inner": {"number": "1"}}, r"Outer\.inner\.number: .*valid integer"),
+        ({"inner": {"number": True}}, r"Outer\.inner\.number: .*valid integer"),
+        ({"inner": {"number": 1, "share": "x"}}, r"Outer\.inner\.share: .*valid number"),
+        ({"inner": {}}, r"Outer\.inner\.number: Field required"),
+        ({"inner": []}, r"Outer\.inner: .*an object"),
+        ({"items": [{"number": 1}, 5]}, r"Outer\.items\[1\]: .*an object"),
+        ({"items": {}}, r"Outer\.items: .*valid array"),
+        ({"inner": {"number": 1, "share": True}}, r"Outer\.inner\.share: .*valid number"),
+        ({"inner": {"number": 1.5}}, r"Outer\.inner\.number: .*valid integer"),
+        ({"pair": [1]}, r"Outer\.pair\[1\]: Field required"),
+        ({"pair": [1, "b", 2]}, r"Outer\.pair: .*at most 2 items"),
+        ({"surprise": 1}, r"Outer\.surprise: Unexpected"),
     ],
 )
 def test_json_of_another_shape_is_refused_with_the_place(
@@ -120,6 +123,12 @@ def test_json_of_another_shape_is_refused_with_the_place(
 def test_values_without_a_json_form_are_refused(value: object) -> None:
     with pytest.raises(CodecError, match="has no JSON form"):
         to_json(value)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"{},{}", b"\xff", b'{"number": NaN}'])
+def test_what_is_no_json_is_refused(text: bytes) -> None:
+    with pytest.raises(CodecError, match="Inner"):
+        decode(Inner, text)
 
 
 def test_enums_become_their_values() -> None:

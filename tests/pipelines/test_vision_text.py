@@ -10,6 +10,7 @@ import pytest
 from models.contracts import Box, CameraMotion, ShotAngle, ShotType, TextLine
 from models.provider import LocalModels
 from pipelines.backfill import tables
+from pipelines.codec import from_json
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.types import Scene, VisionResult
 from pipelines.vision.describe import read_findings
@@ -84,9 +85,9 @@ def test_a_table_of_an_earlier_version_can_be_read() -> None:
     scene = _plain_scene(on_screen_text=(line,))
     row = tables._scene_row(scene)
     assert row.keys() == set(tables.SCHEMAS["scenes"].names) - {"item_id"}
-    assert tables._scene(dict(row)) == scene
+    assert from_json(Scene, tables._scene(dict(row))) == scene
     del row["on_screen_text"]
-    assert tables._scene(dict(row)) == _plain_scene(on_screen_text=())
+    assert from_json(Scene, tables._scene(dict(row))) == _plain_scene(on_screen_text=())
 
 
 def _plain_scene(on_screen_text: tuple[TextLine, ...]) -> Scene:
