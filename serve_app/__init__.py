@@ -1,3 +1,3 @@
 """The service: what speaks HTTP and what drives jobs."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,35 +1,70 @@
-"""What the documents name exists, and what is made from the code is as the code makes it."""
+"""Documents name only files that exist; generated pages are what their generator prints."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from serve_app import __version__
 from tests.settings_reference import reference
 
 PROJECT = Path(__file__).resolve().parents[2]
-PAGES = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *sorted(PROJECT.glob("docs/**/*.md"))]
+PAGES = [
+    *sorted(PROJECT.glob("*.md")),
+    *sorted(PROJECT.glob("docs/**/*.md")),
+    *sorted(PROJECT.glob("tests/*/README.md")),
+]
 _PATH = re.compile(
     r"`((?:serve_app|pipelines|models|storage|tests|docs)/[\w./-]+)(?:::[\w\[\]-]+)?`"
 )
+_MODULE = re.compile(r"python -m ((?:serve_app|pipelines|models|storage|tests)[\w.]*)")
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+CATEGORIES = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def exists_as_module(name: str) -> bool:
+    path = PROJECT.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
-def test_every_file_and_link_that_a_page_names_exists(page: Path) -> None:
+def test_every_file_module_and_link_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text()
     paths = [PROJECT / name for name in _PATH.findall(text)]
     links = [page.parent / name for name in _LINK.findall(text)]
     assert [str(path) for path in (*paths, *links) if not path.exists()] == []
+    assert [name for name in _MODULE.findall(text) if not exists_as_module(name)] == []
 
 
 def test_the_reference_of_settings_is_what_the_settings_make() -> None:
     assert (PROJECT / "docs" / "settings.md").read_text() == reference()
 
 
-def test_a_job_is_followed_through_at_most_25_files() -> None:
+@pytest.mark.parametrize(
+    ("route", "more_than"), [("The route of an upload", 4), ("The route of a job", 10)]
+)
+def test_a_route_is_followed_through_at_most_25_files(route: str, more_than: int) -> None:
     text = (PROJECT / "docs" / "architecture.md").read_text()
-    route = text.partition("## The route of a job")[2].partition("\n## ")[0]
-    assert 10 < len(set(_PATH.findall(route))) <= 25
+    section = text.partition(f"## {route}")[2].partition("\n## ")[0]
+    assert more_than < len(set(_PATH.findall(section))) <= 25
+
+
+@pytest.mark.parametrize("page", sorted((PROJECT / "docs" / "decisions").glob("0*.md")), ids=str)
+def test_a_decision_states_status_context_decision_and_consequences(page: Path) -> None:
+    headings = re.findall(r"^\*\*([A-Z]\w+)[.:]", page.read_text(), re.MULTILINE)
+    assert headings[:4] == ["Status", "Context", "Decision", "Consequences"]
+    assert f"({page.name})" in (page.parent / "README.md").read_text()
+
+
+def test_the_changelog_has_a_section_for_the_version_and_only_known_categories() -> None:
+    text = (PROJECT / "CHANGELOG.md").read_text()
+    assert re.findall(r"^## \[([\d.]+)\]", text, re.MULTILINE)[0] == __version__
+    assert set(re.findall(r"^### (.+)$", text, re.MULTILINE)) <= CATEGORIES
+
+
+def test_package_and_project_have_one_version() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == __version__
