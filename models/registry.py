@@ -45,8 +45,7 @@ class RegistryEntry:
     """
 
     factory: str
-    """``package.module:callable``; called without arguments, or, where there are checkpoints or
-    packaged weights, with this entry and the models folder."""
+    """``package.module:callable``, called with this entry and the models folder."""
     in_task: bool = False
     concurrent_calls: int = 1
     """How many calls a replica works on at the same time."""
@@ -114,7 +113,7 @@ OBJECT_DETECTOR = Checkpoint(
     "PekingU/rtdetr_v2_r18vd", "5650961749fa93567c0d46fc7f43ea4f9e914107", "Apache-2.0"
 )
 
-_OPENING = "models.factories:"
+_FACTORIES = "models.factories:"
 
 
 def _neural(device: str) -> dict[Task, RegistryEntry]:
@@ -122,7 +121,7 @@ def _neural(device: str) -> dict[Task, RegistryEntry]:
     on_gpu = device == "cuda"
     return {
         Task.TRANSCRIBE: RegistryEntry(
-            f"{_OPENING}whisper",
+            f"{_FACTORIES}whisper",
             checkpoints={
                 "model": WHISPER_TURBO if on_gpu else WHISPER_SMALL,
                 "align_en": ENGLISH_ALIGNER,
@@ -135,21 +134,21 @@ def _neural(device: str) -> dict[Task, RegistryEntry]:
             languages="99 languages",
         ),
         Task.DETECT: RegistryEntry(
-            f"{_OPENING}pyannote_detector",
+            f"{_FACTORIES}pyannote_detector",
             checkpoints={"model": SEGMENTATION},
             device=device,
             gpus=0.05 if on_gpu else 0.0,
             max_batch=32 if on_gpu else 8,
         ),
         Task.EMBED: RegistryEntry(
-            f"{_OPENING}pyannote_embedder",
+            f"{_FACTORIES}pyannote_embedder",
             checkpoints={"model": SPEAKER_VECTORS},
             device=device,
             gpus=0.05 if on_gpu else 0.0,
             max_batch=32 if on_gpu else 8,
         ),
         Task.DESCRIBE: RegistryEntry(
-            f"{_OPENING}vision_language_describer",
+            f"{_FACTORIES}vision_language_describer",
             checkpoints={"model": DESCRIBER_4B if on_gpu else DESCRIBER_2B},
             device=device,
             gpus=0.35 if on_gpu else 0.0,
@@ -158,7 +157,7 @@ def _neural(device: str) -> dict[Task, RegistryEntry]:
             languages="English",
         ),
         Task.CLASSIFY: RegistryEntry(
-            f"{_OPENING}picture_classifier",
+            f"{_FACTORIES}picture_classifier",
             checkpoints={"model": CLASSIFIER},
             device=device,
             gpus=0.05 if on_gpu else 0.0,
@@ -167,7 +166,7 @@ def _neural(device: str) -> dict[Task, RegistryEntry]:
         ),
         Task.READ: _TEXT_READER,
         Task.FIND: RegistryEntry(
-            f"{_OPENING}object_detector",
+            f"{_FACTORIES}object_detector",
             checkpoints={"model": OBJECT_DETECTOR},
             device=device,
             gpus=0.05 if on_gpu else 0.0,
@@ -196,12 +195,12 @@ PACKAGED: dict[Task, RegistryEntry] = {
         languages="99 languages",
     ),
     Task.DETECT: RegistryEntry(
-        f"{_PACKAGED}speech_detector:open_speech_detector",
+        f"{_PACKAGED}speech:open_speech_detector",
         in_task=True,
         weights={"model": SILERO_VAD},
     ),
     Task.EMBED: RegistryEntry(
-        f"{_PACKAGED}speaker_embedder:open_speaker_embedder",
+        f"{_PACKAGED}speech:open_speaker_embedder",
         in_task=True,
         weights={"model": RESEMBLYZER},
     ),
@@ -212,14 +211,14 @@ PACKAGED: dict[Task, RegistryEntry] = {
         languages="English",
     ),
     Task.CLASSIFY: RegistryEntry(
-        f"{_PACKAGED}classifier:open_classifier", in_task=True, weights={"model": OPEN_NSFW}
+        f"{_PACKAGED}networks:open_classifier", in_task=True, weights={"model": OPEN_NSFW}
     ),
     Task.READ: _TEXT_READER,
 }
 """What every installation can do: weights that installed packages carry, on any processor."""
 
 _CTRANSLATE2_WHISPER = RegistryEntry(
-    f"{_OPENING}ctranslate2_whisper",
+    f"{_FACTORIES}ctranslate2_whisper",
     checkpoints={"model": CTRANSLATE2_WHISPER_SMALL},
     dtype="int8",
     max_batch=4,
@@ -257,8 +256,7 @@ def open_model(profile: str, task: Task, models_dir: Path | None = None) -> Any:
     """
     entry = REGISTRY[profile][task]
     module_name, _, name = entry.factory.partition(":")
-    factory = getattr(importlib.import_module(module_name), name)
-    return factory(entry, models_dir) if entry.checkpoints or entry.weights else factory()
+    return getattr(importlib.import_module(module_name), name)(entry, models_dir)
 
 
 def checkpoints_of(profile: str) -> list[Checkpoint]:

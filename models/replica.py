@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 from ray import serve
 
-from models.provider import CALL_TIMEOUT_SECONDS
+from models.provider import CALL_TIMEOUT_SECONDS, METHODS, PROBES
 from models.registry import REGISTRY, Task, open_model
-from models.warm_up import METHODS, PROBES
 
 _PROBE_SECONDS = 30.0
 """An idle replica proves that often that its model still answers."""

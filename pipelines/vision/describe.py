@@ -10,8 +10,7 @@ from typing import Any
 
 import cv2
 
-from models.backends.packaged.palette import palette
-from models.backends.packaged.pictures import may_show_text
+from models.backends.packaged.pictures import may_show_text, palette
 from models.contracts import (
     Box,
     CameraMotion,

@@ -11,8 +11,11 @@ import pytest
 import torch
 from scipy.signal import lfilter
 
-from models.backends.packaged.speaker_embedder import open_speaker_embedder, read_tensors
-from models.backends.packaged.speech_detector import open_speech_detector
+from models.backends.packaged.speech import (
+    open_speaker_embedder,
+    open_speech_detector,
+    read_tensors,
+)
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.registry import PACKAGED, Task
 from models.weights import RESEMBLYZER, WeightsError, read_weights

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from models.backends.packaged.speech_detector import open_speech_detector, regions_of
+from models.backends.packaged.speech import open_speech_detector, regions_of
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.registry import PACKAGED, Task
 from tests.benchmarks.speech.noises import made

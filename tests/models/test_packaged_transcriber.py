@@ -12,13 +12,13 @@ import ctranslate2
 import numpy as np
 import pytest
 
+from models.backends.decoded_text import Decoded
 from models.backends.packaged import transcriber as module
 from models.backends.packaged.transcriber import (
     CTranslate2Transcriber,
     open_transcriber,
     window_seconds,
 )
-from models.backends.transformers.hallucinations import Decoded
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples
 from models.registry import PACKAGED, Task
 from models.weights import WHISPER_BASE, read_weights

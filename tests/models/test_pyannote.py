@@ -13,9 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.backends.pyannote.speaker_vectors import PyannoteSpeakerEmbedder
-from models.backends.pyannote.speech_turns import (
+from models.backends.pyannote import (
     Activity,
+    PyannoteSpeakerEmbedder,
     PyannoteSpeechDetector,
     same_speakers,
     stitched,

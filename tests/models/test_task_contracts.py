@@ -25,9 +25,8 @@ from models.contracts import (
     ShotAngle,
     ShotType,
 )
-from models.provider import LocalModels
+from models.provider import METHODS, LocalModels
 from models.registry import REGISTRY, Task
-from models.warm_up import METHODS
 from tests.models.tiny_folder import fill_models_folder
 
 NEURAL = "cpu"

@@ -11,17 +11,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.backends.transformers.alignment import Alphabet, fill_gaps, romanise, spread
-from models.backends.transformers.attention_alignment import first_columns
-from models.backends.transformers.hallucinations import (
+from models.backends.decoded_text import (
     Decoded,
     compression_ratio,
     is_loop,
     is_silence,
     repeats_itself,
+    words_of_tokens,
+)
+from models.backends.transformers.alignment import (
+    Alphabet,
+    fill_gaps,
+    first_columns,
+    romanise,
+    spread,
 )
 from models.backends.transformers.hardware import Batches, pick_hardware
-from models.backends.transformers.token_words import words_of_tokens
 
 SENTENCE = "the quick brown fox jumps over the lazy dog and then it sleeps in the warm sun"
 

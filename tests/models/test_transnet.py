@@ -27,12 +27,12 @@ from tests.places import PROJECT
 
 torch = pytest.importorskip("torch", reason="the extra `models` is not installed")
 
-from models.backends.transnet.boundaries import (  # noqa: E402
+from models.backends.transnet import (  # noqa: E402
     STEP_FRAMES,
     WINDOW_FRAMES,
     TransNetBoundaries,
+    TransNetV2,
 )
-from models.backends.transnet.network import TransNetV2  # noqa: E402
 
 
 @pytest.fixture(scope="module")

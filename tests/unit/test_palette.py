@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from models.backends.packaged.palette import oklab, palette, srgb
+from models.backends.packaged.pictures import oklab, palette, srgb
 from models.contracts import Picture
 
 

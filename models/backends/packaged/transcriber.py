@@ -23,13 +23,13 @@ from faster_whisper import WhisperModel
 from faster_whisper.tokenizer import Tokenizer
 from faster_whisper.transcribe import get_suppressed_tokens
 
-from models.backends.transformers.hallucinations import (
+from models.backends.decoded_text import (
     MIN_MEAN_LOG_PROBABILITY,
+    SPACELESS,
     Decoded,
     is_loop,
     is_silence,
 )
-from models.backends.transformers.token_words import SPACELESS
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
 from models.registry import RegistryEntry
 from models.weights import read_weights

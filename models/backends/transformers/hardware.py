@@ -22,10 +22,9 @@ class Hardware:
     device: torch.device
     dtype: torch.dtype
 
-    @property
-    def attention(self) -> str:
-        """``attn_implementation``: PyTorch's own kernels, which pick FlashAttention on a GPU."""
-        return "sdpa"
+
+ATTENTION = "sdpa"
+"""``attn_implementation``: PyTorch's kernels, which pick FlashAttention on a GPU."""
 
 
 def pick_hardware(device: str = "auto", dtype: str = "auto") -> Hardware:

@@ -18,11 +18,16 @@ import torch
 from transformers import GenerationMixin, WhisperForConditionalGeneration, WhisperProcessor
 from transformers.modeling_outputs import BaseModelOutput
 
-from models.backends.transformers.alignment import Span, spread
-from models.backends.transformers.attention_alignment import AttentionAligner
-from models.backends.transformers.hallucinations import Decoded, is_loop, is_silence
-from models.backends.transformers.hardware import Batches, Hardware
-from models.backends.transformers.token_words import SPACELESS, SpokenWord, words_of_tokens
+from models.backends.decoded_text import (
+    SPACELESS,
+    Decoded,
+    SpokenWord,
+    is_loop,
+    is_silence,
+    words_of_tokens,
+)
+from models.backends.transformers.alignment import AttentionAligner, Span, spread
+from models.backends.transformers.hardware import ATTENTION, Batches, Hardware
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
 
 _NO_REPEAT_NGRAM = 3
@@ -74,7 +79,7 @@ class WhisperTranscriber:
             checkpoint,
             revision=revision,
             dtype=hardware.dtype,
-            attn_implementation=hardware.attention,
+            attn_implementation=ATTENTION,
         )
         self._model = model.to(hardware.device).eval()
         self._aligner = aligner

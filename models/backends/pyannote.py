@@ -10,8 +10,9 @@ who is who over the whole track is clustering's business.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ import numpy.typing as npt
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from models.backends.pyannote.checkpoints import load_checkpoint
 from models.backends.transformers.hardware import Batches, Hardware
 from models.contracts import SAMPLE_RATE_HZ, Samples
 
@@ -194,3 +194,82 @@ def tidy_regions(regions: list[Region], seconds: float) -> list[Region]:
             tidy[-1] = (tidy[-1][0], start)
         tidy.append((start, stop))
     return tidy
+
+
+_STEP_SAMPLES = SAMPLE_RATE_HZ // 2
+"""Utterances are repeated up to whole half seconds: the network pools over time."""
+
+_LONGEST_SAMPLES = 20 * SAMPLE_RATE_HZ
+"""More of the same voice changes nothing but the memory that it takes."""
+
+
+class PyannoteSpeakerEmbedder:
+    """Task ``embed``."""
+
+    def __init__(
+        self,
+        checkpoint: str,
+        hardware: Hardware,
+        *,
+        revision: str | None = None,
+        token: str | None = None,
+        max_batch: int = 32,
+    ) -> None:
+        self._model = load_checkpoint(checkpoint, hardware, revision=revision, token=token)
+        self._hardware = hardware
+        self._batches = Batches(max_batch)
+
+    def embed(self, utterances: Sequence[Samples]) -> npt.NDArray[np.float32]:
+        """Unit vectors, shape (utterances, dimensions), in order.
+
+        A vector depends on its utterance only, never on the company it came in.
+        """
+        waveforms = [_of_whole_steps(samples) for samples in utterances]
+        order = sorted(range(len(waveforms)), key=lambda index: len(waveforms[index]))
+        vectors = np.zeros((len(waveforms), self._model.dimension), dtype=np.float32)
+        for _, members in groupby(order, key=lambda index: len(waveforms[index])):
+            indices = list(members)
+            vectors[indices] = self._batches.run(self._embed, [waveforms[i] for i in indices])
+        return vectors
+
+    @torch.inference_mode()
+    def _embed(self, waveforms: Sequence[Samples]) -> list[npt.NDArray[np.float32]]:
+        """Waveforms of one length to unit vectors."""
+        inputs = torch.from_numpy(np.stack(waveforms)).unsqueeze(1).to(self._hardware.device)
+        vectors = torch.nn.functional.normalize(self._model(inputs).float(), dim=-1)
+        return list(vectors.cpu().numpy())
+
+
+def _of_whole_steps(samples: Samples) -> Samples:
+    """The utterance repeated up to whole steps, or cut: few lengths make full batches."""
+    if not len(samples):
+        return np.zeros(_STEP_SAMPLES, dtype=np.float32)
+    steps = -(-len(samples) // _STEP_SAMPLES)
+    length = min(steps * _STEP_SAMPLES, _LONGEST_SAMPLES)
+    repeats = -(-length // len(samples))
+    return np.tile(samples, repeats)[:length].astype(np.float32)
+
+
+# The library reports each model that it opens unless told not to before it is imported.
+os.environ["PYANNOTE_METRICS_ENABLED"] = "0"
+
+
+def load_checkpoint(
+    checkpoint: str, hardware: Hardware, *, revision: str | None = None, token: str | None = None
+) -> Any:
+    """A network in evaluation mode, float32: recurrent layers gain nothing from less.
+
+    ``checkpoint`` is a folder with ``pytorch_model.bin``, or a repository with its
+    revision. Raises PermissionError where the repository asks for terms to be
+    accepted and ``token`` does not do so.
+    """
+    from pyannote.audio import Model
+
+    model = Model.from_pretrained(
+        checkpoint, revision=revision, token=token, map_location=hardware.device
+    )
+    if model is None:
+        raise PermissionError(
+            f"{checkpoint} asks for its terms to be accepted: do so on its page and set HF_TOKEN."
+        )
+    return model.to(hardware.device).eval()

@@ -1,1 +1,0 @@
-"""Who speaks when, with pyannote.audio's networks. Never imports Ray."""

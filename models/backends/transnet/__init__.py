@@ -1,1 +1,0 @@
-"""Shot boundaries by TransNetV2; needs torch, and weights from a local file."""
