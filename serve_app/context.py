@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from models.registry import REGISTRY, Task
-from pipelines.vision.policy.blocklist import BlocklistError, read_blocklist
-from pipelines.vision.policy.contracts import ContentPolicy
+from pipelines.vision.policy import BlocklistError, ContentPolicy, read_blocklist
 from serve_app.encryption import Sealer
 from serve_app.observability.metrics import SILENT, Metrics
 from serve_app.pricing import PriceTable, load_prices

@@ -63,11 +63,10 @@ from pipelines.ingest.pipeline import IngestConfig
 from pipelines.ingest.raw import RawConfig
 from pipelines.net.addresses import AddressPolicy
 from pipelines.net.fetch import FetchLimits
-from pipelines.vision.describe import DescribeConfig
 from pipelines.vision.features import FeaturesConfig
 from pipelines.vision.pipeline import VisionConfig
-from pipelines.vision.policy.blocklist import BlocklistError, read_blocklist
-from pipelines.vision.policy.contracts import ContentPolicy
+from pipelines.vision.policy import BlocklistError, ContentPolicy, read_blocklist
+from pipelines.vision.scenes import DescribeConfig
 from storage.objects import ObjectStoreUnavailableError
 from storage.types import StageStatus
 

@@ -28,8 +28,7 @@ import av.error
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from pipelines.media.files import codec_name, open_media, packets_of
-from pipelines.media.h264_units import is_clean_key
+from pipelines.media.files import codec_name, is_clean_key, open_media, packets_of
 from pipelines.media.timestamps import rounded_ms
 
 _Payload = TypeVar("_Payload")

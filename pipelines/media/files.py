@@ -48,6 +48,9 @@ by their AVI name, with decoding times only."""
 PACKETS_PER_REPORT = 2_000
 """How often whoever reads a file through tells how far it is."""
 
+_H264_IDR, _H264_PICTURE_DATA = 5, range(1, 6)
+"""Types of H.264 units (ITU-T H.264, 7.3.1)."""
+
 _LEAPING = frozenset({"mpegts", "mpeg"})
 """Demuxers whose clocks may be set anew in the middle of a file."""
 
@@ -145,3 +148,35 @@ def may_leap(container: InputContainer) -> bool:
     return container.format.name in _LEAPING and all(
         codec_name(stream) in CARRIED_CODECS for stream in known
     )
+
+
+def is_clean_key(codec: str, data: bytes, extradata: bytes | None) -> bool:
+    """Whether decoding may start at this packet, which is marked as a key frame.
+
+    H.264 also marks recovery points, which are not complete pictures yet; only an
+    IDR picture (ITU-T H.264, table 7-1) is. Key frames of other codecs are complete.
+    """
+    if codec != "h264":
+        return True
+    kinds = (header & 0x1F for header in _unit_headers(data, extradata))
+    return next((kind for kind in kinds if kind in _H264_PICTURE_DATA), None) == _H264_IDR
+
+
+def _unit_headers(data: bytes, extradata: bytes | None) -> list[int]:
+    """First byte of each unit, from length-prefixed (avcC) or Annex B data."""
+    if extradata and len(extradata) > 4 and extradata[0] == 1:
+        return _prefixed_unit_headers(data, (extradata[4] & 3) + 1)
+    headers, position = [], data.find(b"\0\0\1")
+    while 0 <= position < len(data) - 3:
+        headers.append(data[position + 3])
+        position = data.find(b"\0\0\1", position + 3)
+    return headers
+
+
+def _prefixed_unit_headers(data: bytes, length_bytes: int) -> list[int]:
+    headers, position = [], 0
+    while position + length_bytes < len(data):
+        length = int.from_bytes(data[position : position + length_bytes], "big")
+        headers.append(data[position + length_bytes])
+        position += length_bytes + length
+    return headers

@@ -26,7 +26,7 @@ PROGRAMS = {
     "probe": "pipelines.ingest.measure:probe",
     "cut": "pipelines.ingest.media_pass:cut",
     "labels": "pipelines.ingest.headers:labels",
-    "decord": "pipelines.media.decord_reading:read_pictures",
+    "decord": "pipelines.media.sampling:read_pictures",
 }
 """Task -> ``module:function`` that does it. Imported before the child is confined, while files can
 still be read; the function takes the task's arguments and a way to send events."""

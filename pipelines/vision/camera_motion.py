@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from models.contracts import CameraMotion
 from pipelines.vision.cuts.measures import contrast
-from pipelines.vision.frame_features import LUMA_HEIGHT, LUMA_WIDTH, Bytes, FrameFeatures, Times
+from pipelines.vision.features import LUMA_HEIGHT, LUMA_WIDTH, Bytes, FrameFeatures, Times
 
 PAIR_GAP_MS = 200
 MAX_PAIRS = 24

@@ -1,11 +1,18 @@
-"""Step: decode a segment once and store the features of its frames."""
+"""Step: decode a segment once and store the features of its frames.
+
+Of each frame a tiny grey picture and a tinier colour one are kept. Nothing here compares
+frames; whatever is pairwise is worked out later over the whole video, so that it cannot
+depend on where the video was cut into segments.
+"""
 
 from __future__ import annotations
 
+import io
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import cast
 
 import av
@@ -16,35 +23,24 @@ from av.video.reformatter import ColorRange
 
 from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH
 from pipelines.execution.chain import Row, Step, Workspace, derived_name
-from pipelines.media.decoding import DecodeReport, TimedFrame, decode_moments, decode_segment
+from pipelines.media.decoding import DecodeReport, decode_segment
 from pipelines.types import Segment, VideoSource
-from pipelines.vision.frame_features import (
-    CHROMA_HEIGHT,
-    CHROMA_WIDTH,
-    LUMA_HEIGHT,
-    LUMA_WIDTH,
-    Bytes,
-    FrameFeatures,
-    Times,
-    in_time_order,
-    joined,
-    pictures_to_bytes,
-    to_bytes,
-)
-from pipelines.vision.frame_skipping import (
-    LONGEST_GAP_MS,
-    mixed,
-    ordered,
-    told_apart,
-)
 
-FEATURES_VERSION = 7
+LUMA_WIDTH, LUMA_HEIGHT = 64, 36
+CHROMA_WIDTH, CHROMA_HEIGHT = 16, 9
+_ARRAYS = ("times_ms", "luma", "chroma", "key_times_ms")
+
+Bytes = npt.NDArray[np.uint8]
+Times = npt.NDArray[np.int64]
+
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+_ZIP_LEVEL = 1
+"""Fastest: the higher levels save a tenth of the size for several times the time."""
+
+FEATURES_VERSION = 8
 """Raise it whenever the same frames would give other features."""
 
 _CHECK_EVERY_SECONDS = 1.0
-
-_SPARING = frozenset({"h264"})
-"""Codecs whose packets say whether other pictures refer to theirs (``is_unreferenced``)."""
 
 _LINES_A_CELL = 4
 """Lines read for each line of a picture of twice the features' height."""
@@ -62,10 +58,131 @@ Plane = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True)
+class FrameFeatures:
+    """Features of frames in order of time.
+
+    ``times_ms`` (n,) strictly rising; ``luma`` (n, 36, 64), full range, whole
+    picture stretched to that shape; ``chroma`` (n, 2, 9, 16), Cb and Cr around 128.
+    ``pictures`` (n, 27, 48, 3), RGB, are there where a learned detector is to see them.
+    ``key_times_ms`` (k,) are the times of those frames that decode without any other.
+    """
+
+    times_ms: Times
+    luma: Bytes
+    chroma: Bytes
+    pictures: Bytes | None = None
+    key_times_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.times_ms)
+
+    def part(self, start: int, end: int) -> FrameFeatures:
+        """Frames ``start`` to ``end``, as views; which are key frames is not kept."""
+        pictures = None if self.pictures is None else self.pictures[start:end]
+        return FrameFeatures(
+            self.times_ms[start:end], self.luma[start:end], self.chroma[start:end], pictures
+        )
+
+
+def no_frames() -> FrameFeatures:
+    return FrameFeatures(
+        np.empty(0, np.int64),
+        np.empty((0, LUMA_HEIGHT, LUMA_WIDTH), np.uint8),
+        np.empty((0, 2, CHROMA_HEIGHT, CHROMA_WIDTH), np.uint8),
+    )
+
+
+def in_time_order(
+    times_ms: Sequence[int],
+    luma: Sequence[Bytes],
+    chroma: Sequence[Bytes],
+    pictures: Sequence[Bytes] = (),
+    key_times_ms: Sequence[int] = (),
+) -> FrameFeatures:
+    """Features of decoded frames sorted by time; of frames at one time the first is kept.
+
+    Of ``key_times_ms`` those are kept at which there is a frame.
+    """
+    if not times_ms:
+        return no_frames()
+    unique, first = np.unique(np.asarray(times_ms, np.int64), return_index=True)
+    seen = np.stack(pictures)[first] if pictures else None
+    keys = np.intersect1d(unique, np.asarray(key_times_ms, np.int64))
+    return FrameFeatures(unique, np.stack(luma)[first], np.stack(chroma)[first], seen, keys)
+
+
+def joined(parts: Sequence[FrameFeatures]) -> FrameFeatures:
+    """Parts of one video laid end to end, without their pictures and key frames."""
+    if not parts:
+        return no_frames()
+    return FrameFeatures(
+        np.concatenate([part.times_ms for part in parts]),
+        np.concatenate([part.luma for part in parts]),
+        np.concatenate([part.chroma for part in parts]),
+    )
+
+
+def nearest_frame(times_ms: Times, time_ms: int) -> int:
+    """Index of the frame nearest to ``time_ms``, the earlier one of two; needs one at least."""
+    after = int(np.searchsorted(times_ms, time_ms))
+    if after == 0:
+        return 0
+    if after == len(times_ms):
+        return after - 1
+    return after - 1 if time_ms - times_ms[after - 1] <= times_ms[after] - time_ms else after
+
+
+def even_times(times_ms: Times, every_ms: int) -> list[int]:
+    """Of all frame times (one at least) those nearest to every ``every_ms`` from the first on."""
+    grid_ms = np.arange(int(times_ms[0]), int(times_ms[-1]) + 1, every_ms)
+    return sorted({int(times_ms[nearest_frame(times_ms, int(each))]) for each in grid_ms})
+
+
+def to_bytes(features: FrameFeatures) -> bytes:
+    """``features`` as an .npz, without their pictures; equal ones give equal bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in _ARRAYS:
+            entry = zipfile.ZipInfo(f"{name}.npy", _ZIP_EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            content = io.BytesIO()
+            np.lib.format.write_array(content, getattr(features, name), allow_pickle=False)
+            archive.writestr(entry, content.getvalue(), compresslevel=_ZIP_LEVEL)
+    return buffer.getvalue()
+
+
+def from_bytes(data: bytes) -> FrameFeatures:
+    """What ``to_bytes`` stored. Raises ValueError or KeyError on other bytes."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        return FrameFeatures(**{name: arrays[name] for name in _ARRAYS})
+
+
+def times_from_bytes(data: bytes) -> tuple[Times, Times]:
+    """``times_ms`` and ``key_times_ms`` of what ``to_bytes`` stored, without unpacking the rest.
+
+    Raises ValueError or KeyError on other bytes.
+    """
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        return arrays["times_ms"], arrays["key_times_ms"]
+
+
+def pictures_to_bytes(pictures: Bytes) -> bytes:
+    """Frames' pictures (n, 27, 48, 3), packed."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, pictures, allow_pickle=False)
+    return zlib.compress(buffer.getvalue(), _ZIP_LEVEL)
+
+
+def pictures_from_bytes(data: bytes) -> Bytes:
+    """What ``pictures_to_bytes`` packed. Raises zlib.error or ValueError on other bytes."""
+    return np.asarray(np.load(io.BytesIO(zlib.decompress(data)), allow_pickle=False), np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
 class FeaturesConfig:
     """How segments are decoded.
 
-    More than one of ``decode_threads`` gives the same features of sound streams
+    More than one of ``decode_threads`` gives the same features of intact streams
     only: of damaged ones FFmpeg's concealment then depends on timing. 0 shares
     the CPUs out among the segments.
     """
@@ -116,98 +233,34 @@ def pictures_key(key: str) -> str:
 def segment_features(
     video: VideoSource, segment: Segment, workspace: Workspace, config: FeaturesConfig
 ) -> FrameFeatures:
-    """Decode ``segment`` and measure its frames; hears a requested stop within about a second."""
+    """Decode ``segment`` and measure its frames; ``workspace.check`` is called once a second."""
     part = video.part_of(segment)
-    stream = part.stream
-    check = _once_a_second(workspace.check)
-    sparing = not (config.with_pictures or stream.interlaced) and stream.codec in _SPARING
+    report = DecodeReport()
+    times_ms: list[int] = []
+    luma: list[Bytes] = []
+    chroma: list[Bytes] = []
+    pictures: list[Bytes] = []
+    check_due = time.monotonic()
     with workspace.store.local_copy(segment.key) as path:
-        looked = _Looking(path, segment, stream.index, part.origin_ms, config, check)
-        return looked.sparing() if sparing else looked.at_all_frames()
-
-
-@dataclass(frozen=True, slots=True)
-class _Looking:
-    """A segment's file, to be decoded."""
-
-    path: Path
-    segment: Segment
-    stream_index: int
-    origin_ms: int
-    config: FeaturesConfig
-    check: Callable[[], None]
-
-    def at_all_frames(self) -> FrameFeatures:
-        """Every frame decoded."""
-        report = DecodeReport()
-        frames = self._measured(self._decoded(report, sparse=False), self.config.with_pictures)
-        return in_time_order(*frames, report.key_times_ms)
-
-    def sparing(self) -> FrameFeatures:
-        """Frames that nothing refers to decoded only where they may tell something."""
-        report = DecodeReport()
-        frames = self._measured(self._decoded(report, sparse=True), False)
-        decoded = in_time_order(*frames, report.key_times_ms)
-        span = (self.segment.start_ms, self.segment.end_ms)
-        left_out = np.unique(np.asarray(report.left_out_ms, np.int64))
-        inside = left_out[(left_out >= span[0]) & (left_out < span[1])]
-        keys = np.unique(np.asarray(report.key_times_ms, np.int64))
-        to_mix, to_decode = told_apart(decoded, inside, keys, report.damaged_gops_ms)
-        brought = self._brought(to_decode, keys)
-        return ordered(joined([decoded, mixed(decoded, to_mix), brought]), decoded, *span)
-
-    def _brought(self, times_ms: Times, key_times_ms: Times) -> FrameFeatures:
-        """Frames at ``times_ms``; where seeking does not lead to one, from decoding all of them.
-
-        Without those that cannot be decoded.
-        """
-        sought = decode_moments(
-            self.path,
-            times_ms.tolist(),
-            key_times_ms.tolist(),
-            stream_index=self.stream_index,
-            origin_ms=self.origin_ms,
+        for timed in decode_segment(
+            path,
+            segment,
+            stream_index=part.stream.index,
+            origin_ms=part.origin_ms,
+            threads=max(1, config.decode_threads),
             loop_filter=False,
-        )
-        found = in_time_order(*self._measured(sought, False))
-        missing = set(times_ms.tolist()) - set(found.times_ms.tolist())
-        if not missing:
-            return found
-        every = self._decoded(DecodeReport(), sparse=False)
-        rest = (timed for timed in every if timed.time_ms in missing)
-        return joined([found, in_time_order(*self._measured(rest, False))])
-
-    def _decoded(self, report: DecodeReport, *, sparse: bool) -> Iterator[TimedFrame]:
-        margin_ms = LONGEST_GAP_MS if sparse else 0
-        start_ms, end_ms = self.segment.start_ms - margin_ms, self.segment.end_ms + margin_ms
-        return decode_segment(
-            self.path,
-            replace(self.segment, start_ms=start_ms, end_ms=end_ms),
-            stream_index=self.stream_index,
-            origin_ms=self.origin_ms,
-            threads=max(1, self.config.decode_threads),
-            loop_filter=False,
-            sparse=sparse,
             report=report,
-        )
-
-    def _measured(
-        self, frames: Iterator[TimedFrame], with_pictures: bool
-    ) -> tuple[list[int], list[Bytes], list[Bytes], list[Bytes]]:
-        """Times, luma, chroma and pictures of frames."""
-        times_ms: list[int] = []
-        luma: list[Bytes] = []
-        chroma: list[Bytes] = []
-        pictures: list[Bytes] = []
-        for timed in frames:
-            self.check()
+        ):
+            if time.monotonic() >= check_due:
+                check_due = time.monotonic() + _CHECK_EVERY_SECONDS
+                workspace.check()
             grey, colour = frame_features(timed.frame)
             times_ms.append(timed.time_ms)
             luma.append(grey)
             chroma.append(colour)
-            if with_pictures:
+            if config.with_pictures:
                 pictures.append(boundary_picture(timed.frame))
-        return times_ms, luma, chroma, pictures
+    return in_time_order(times_ms, luma, chroma, pictures, report.key_times_ms)
 
 
 def boundary_picture(frame: av.VideoFrame) -> Bytes:
@@ -275,17 +328,3 @@ def _divided(plane: Plane, down: int, across: int) -> Plane:
     rows, columns = plane.shape[0] // down, plane.shape[1] // across
     whole = plane[: rows * down, : columns * across]
     return cast("Plane", cv2.resize(whole, (columns, rows), interpolation=cv2.INTER_AREA))
-
-
-def _once_a_second(check: Callable[[], None]) -> Callable[[], None]:
-    """``check``, called no more than once a second however often this is."""
-    due = time.monotonic()
-
-    def run() -> None:
-        nonlocal due
-        now = time.monotonic()
-        if now >= due:
-            due = now + _CHECK_EVERY_SECONDS
-            check()
-
-    return run

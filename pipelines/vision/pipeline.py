@@ -21,28 +21,29 @@ from pipelines.execution.ray_data import map_on_ray
 from pipelines.processor_time import vision_work
 from pipelines.types import Scene, StageCode, StageError, VideoSource, VisionResult
 from pipelines.vision.camera_motion import pair_times
-from pipelines.vision.cuts.detector import Cut, CutConfig
 from pipelines.vision.cuts.pipeline import find_cuts
-from pipelines.vision.describe import (
-    DescribeConfig,
-    ScenePlan,
-    make_describe_step,
-    plans_to,
-    read_findings,
-    segment_at,
-)
-from pipelines.vision.features import FeaturesConfig, make_features_step
-from pipelines.vision.frame_features import Times
-from pipelines.vision.object_tracks import object_tracks
+from pipelines.vision.cuts.selection import Cut, CutConfig
+from pipelines.vision.features import FeaturesConfig, Times, make_features_step
 from pipelines.vision.objects import (
     ObjectsConfig,
     make_objects_step,
     object_times,
+    object_tracks,
     read_detections,
 )
-from pipelines.vision.policy.contracts import ContentPolicy
-from pipelines.vision.policy.step import checked_times, make_policy_step
-from pipelines.vision.scene_plans import SceneBorders, scenes_between, still_times
+from pipelines.vision.policy import ContentPolicy
+from pipelines.vision.policy_step import checked_times, make_policy_step
+from pipelines.vision.scenes import (
+    DescribeConfig,
+    SceneBorders,
+    ScenePlan,
+    make_describe_step,
+    plans_to,
+    read_findings,
+    scenes_between,
+    segment_at,
+    still_times,
+)
 
 _POLICY_SHARE = 1 / 6
 """Of what is left after the cuts, the policy's chain, where there is one."""

@@ -7,10 +7,13 @@ square pixels by the same function afterwards.
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import av
 import av.error
@@ -22,14 +25,12 @@ from av.video.stream import VideoStream as AvVideoStream
 from models.contracts import Picture
 from pipelines.execution.chain import Workspace
 from pipelines.media.decoding import chosen_stream, decode_segment, packet_time_ms, seek
-from pipelines.media.decord_child import DecordUnsuitableError, pictures_by_decord
 from pipelines.media.files import OPEN_OPTIONS
 from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
+from pipelines.sandbox.confinement import Allowance
+from pipelines.sandbox.parent import Task, TaskCrashedError, TaskRefusedError, run_confined
 from pipelines.types import Segment, VideoSource, VideoStream
-from pipelines.vision.features import features_key
-from pipelines.vision.frame_features import LUMA_HEIGHT, LUMA_WIDTH, Bytes, from_bytes
-
-__all__ = ["DecordUnsuitableError", "StillsConfig", "fetch_stills", "segment_stills"]
+from pipelines.vision.features import LUMA_HEIGHT, LUMA_WIDTH, Bytes, features_key, from_bytes
 
 _DECORD_LACKS = frozenset({"av1", "vvc"})
 """Codecs that the FFmpeg inside decord 0.6 has no decoder for."""
@@ -42,8 +43,16 @@ _WORTH_A_CHILD = 2
 """From so many stills of a segment on, decord reads them, all in one batch of one child. Its start
 takes 0.5 s of a processor, each still of 1080p 0.04 s; seeking takes 0.01 s for a key frame, 0.06 s
 for another: see ``tests/benchmarks/README.md``."""
+_DECORD_MEMORY_BYTES = 6 << 30
+_LARGEST_PICTURE_BYTES = 8_192 * 8_192 * 3
+_DECORD_SECONDS = 600.0
+"""For a segment of a minute; decord decodes every frame between those asked for."""
 _SAME_PICTURE_LEVELS = 6.0
 _SAME_PICTURE_CORRELATION = 0.9
+
+
+class DecordUnsuitableError(Exception):
+    """decord cannot give the stills of this file; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +195,65 @@ def by_decord(
         check=check,
     )
     return found
+
+
+def pictures_by_decord(
+    path: Path,
+    *,
+    stream_index: int,
+    origin_ms: int,
+    times_ms: Sequence[int],
+    take: Callable[[int, Picture], None],
+    check: Callable[[], None],
+) -> None:
+    """Read the pictures at ``times_ms`` in a confined child and pass each to ``take``, in order.
+
+    The pictures come through memory shared with the child. Times at which the file has no
+    frame are passed over. ``check`` is called several times a second, and whatever it raises
+    ends the reading. Raises DecordUnsuitableError if decord cannot read the file as PyAV does,
+    or at all.
+    """
+    memory = os.memfd_create("picture")
+
+    def on_event(event: dict[str, Any]) -> None:
+        height, width = int(event["height"]), int(event["width"])
+        take(int(event["time_ms"]), _shared_picture(memory, height, width))
+
+    order = {
+        "path": str(path.resolve()),
+        "stream_index": stream_index,
+        "origin_ms": origin_ms,
+        "times_ms": list(times_ms),
+        "memory": memory,
+    }
+    allowance = Allowance(_DECORD_MEMORY_BYTES, math.ceil(_DECORD_SECONDS), _LARGEST_PICTURE_BYTES)
+    task = Task(
+        name="decord",
+        arguments=order,
+        allowance=allowance,
+        wall_seconds=_DECORD_SECONDS,
+        readable=(path.resolve(),),
+        descriptors=(memory,),
+    )
+    try:
+        answer = run_confined(task, on_event=on_event, check=check)
+    except (TaskRefusedError, TaskCrashedError) as error:
+        raise DecordUnsuitableError(str(error)) from error
+    finally:
+        os.close(memory)
+    if answer["unsuitable"] is not None:
+        raise DecordUnsuitableError(str(answer["unsuitable"]))
+
+
+def _shared_picture(memory: int, height: int, width: int) -> Picture:
+    """The picture that lies in the shared memory; raises TaskCrashedError if it does not fit."""
+    size = height * width * 3
+    if not 0 < size <= _LARGEST_PICTURE_BYTES:
+        raise TaskCrashedError("The process that reads the pictures answered nonsense.")
+    data = bytearray(size)
+    if os.preadv(memory, [data], 0) != size:
+        raise TaskCrashedError("The process that reads the pictures answered nonsense.")
+    return np.frombuffer(data, np.uint8).reshape(height, width, 3)
 
 
 def _as_stored(picture: Picture, rotation_degrees: int, luma: Bytes) -> Picture | None:

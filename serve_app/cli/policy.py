@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.vision.policy.listing import UnreadableMediaError, listed_stills
+from pipelines.vision.blocked_pictures import UnreadableMediaError, listed_stills
 from serve_app.cli.output import JsonOption, errors
 
 POLICY_ERRORS = (UnreadableMediaError,)

@@ -16,8 +16,8 @@ from models.checkpoints import Checkpoint, is_present
 from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH
 from models.factories import open_boundaries
 from models.listing import ListedWeights, listed_weights
-from models.registry import REGISTRY, Task, open_model
 from models.provider import METHODS, PROBES
+from models.registry import REGISTRY, Task, open_model
 from models.weights import TRANSNETV2
 from serve_app.deployment.local import prepared
 from serve_app.deployment.model_choice import chosen_models, visible_gpus

@@ -26,8 +26,8 @@ from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.speech.regions import Sharding
 from pipelines.speech.speakers import SpeakerRules
 from pipelines.types import AudioTrack, IngestResult, StageCode, StageError, TrackOutcome
-from pipelines.vision.describe import DescribeConfig
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
+from pipelines.vision.scenes import DescribeConfig
 from serve_app.context import AppContext
 from serve_app.jobs.documents import scene_document, track_transcript
 from serve_app.jobs.eta import timings_of

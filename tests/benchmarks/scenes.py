@@ -35,9 +35,15 @@ import cv2
 from pipelines.execution.chain import Workspace
 from pipelines.media.timestamps import rounded_ms
 from pipelines.types import Segment, VideoSource, VideoStream
-from pipelines.vision.cuts.detector import detect_cuts
-from pipelines.vision.features import FEATURES_VERSION, FeaturesConfig, segment_features
-from pipelines.vision.frame_features import FrameFeatures, from_bytes, to_bytes
+from pipelines.vision.cuts.selection import detect_cuts
+from pipelines.vision.features import (
+    FEATURES_VERSION,
+    FeaturesConfig,
+    FrameFeatures,
+    from_bytes,
+    segment_features,
+    to_bytes,
+)
 from storage.objects import FolderStore
 from tests.benchmarks.programmes.editing import Kind, Transition
 from tests.benchmarks.programmes.encoding import FORMS, read_truth, written

@@ -226,12 +226,12 @@ def _ours(path: Path, cores: int) -> None:
 
 _PARTS = (
     ("decoding and features", "pipelines.vision.features", "segment_features"),
-    ("cuts", "pipelines.vision", "find_cuts"),
-    ("stills", "pipelines.vision.describe", "fetch_stills"),
-    ("is there writing?", "pipelines.vision.describe", "may_show_text"),
-    ("camera motion", "pipelines.vision.describe", "camera_motion"),
-    ("palettes", "pipelines.vision.describe", "palette"),
-    ("thumbnails", "pipelines.vision.describe", "thumbnail"),
+    ("cuts", "pipelines.vision.pipeline", "find_cuts"),
+    ("stills", "pipelines.vision.scenes", "fetch_stills"),
+    ("is there writing?", "pipelines.vision.scenes", "may_show_text"),
+    ("camera motion", "pipelines.vision.scenes", "camera_motion"),
+    ("palettes", "pipelines.vision.scenes", "palette"),
+    ("thumbnails", "pipelines.vision.scenes", "thumbnail"),
     ("light and colours", "models.backends.packaged.describer", "measure"),
     ("reading", "models.backends.packaged.text_reader.PackagedTextReader", "read"),
     ("faces", "models.backends.packaged.faces.FaceFinder", "find"),

@@ -17,10 +17,15 @@ from models.factories import boundaries_opener, open_boundaries
 from models.weights import TRANSNETV2, WeightsError
 from pipelines.backfill.__main__ import _parser
 from pipelines.types import Segment
-from pipelines.vision.cuts.detector import CutKind
-from pipelines.vision.cuts.learned import LearnedCutDetector, cuts_in
-from pipelines.vision.features import FeaturesConfig, segment_features
-from pipelines.vision.frame_features import FrameFeatures, pictures_from_bytes, pictures_to_bytes
+from pipelines.vision.cuts.pipeline import LearnedCutDetector, cuts_in
+from pipelines.vision.cuts.selection import CutKind
+from pipelines.vision.features import (
+    FeaturesConfig,
+    FrameFeatures,
+    pictures_from_bytes,
+    pictures_to_bytes,
+    segment_features,
+)
 from serve_app.settings import Settings
 from tests.pipelines.media_builders import folder_workspace, video_source
 from tests.places import PROJECT

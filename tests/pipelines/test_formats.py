@@ -13,9 +13,8 @@ from models.provider import LocalModels
 from pipelines.execution.chain import FreeRun, Workspace
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.types import VideoSource
-from pipelines.vision.cuts.detector import CutConfig, CutDetector
-from pipelines.vision.features import FeaturesConfig, segment_features
-from pipelines.vision.frame_features import FrameFeatures
+from pipelines.vision.cuts.selection import detect_cuts
+from pipelines.vision.features import FeaturesConfig, FrameFeatures, segment_features
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from pipelines.vision.stills import StillsConfig, fetch_stills
 from serve_app.formats import AUDIO_ONLY as AUDIO_EXTENSIONS
@@ -74,10 +73,8 @@ def video_of(done: Ingested) -> VideoSource:
 
 
 def cut_seconds(done: Ingested) -> list[float]:
-    detector = CutDetector(CutConfig())
-    for features in features_of(done):
-        detector.feed(features)
-    return [cut.start_ms / 1000 for cut in detector.finish(video_of(done).duration_ms)]
+    cuts = detect_cuts(features_of(done), video_of(done).duration_ms)
+    return [cut.start_ms / 1000 for cut in cuts]
 
 
 def click_seconds(done: Ingested) -> list[float]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.ingest.segments import Cut, SegmentCutter, Timed, TimesNotInOrderError
-from pipelines.media.h264_units import is_clean_key
+from pipelines.media.files import is_clean_key
 from tests.examples import examples
 
 FRAME_MS = 40

@@ -17,7 +17,7 @@ from pipelines.execution.chain import FreeRun, Workspace
 from pipelines.ingest.pipeline import IngestConfig, ingest
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
-from pipelines.vision.policy.contracts import ContentPolicy
+from pipelines.vision.policy import ContentPolicy
 from storage.objects import FolderStore
 from tests.benchmarks.service_jobs import first_seconds
 from tests.models.tiny_folder import fill_models_folder

@@ -274,7 +274,7 @@ def test_stored_findings_are_plain_json(unsharded: Unsharded) -> None:
 
 
 def test_scenes_are_grouped_by_segment_in_bounded_groups(unsharded: Unsharded) -> None:
-    from pipelines.vision.describe import ScenePlan
+    from pipelines.vision.scenes import ScenePlan
 
     video = replace(
         unsharded[1], segments=(Segment(0, "a", 0, 10_000), Segment(1, "b", 10_000, 20_000))

@@ -79,7 +79,6 @@ def test_damaged_packets_are_counted_and_the_rest_is_decoded(tmp_path: Path) -> 
     segment = Segment(0, "source", 0, 99_999)
     frames = list(decode_segment(path, segment, stream_index=0, origin_ms=0, report=report))
     assert 20 < len(frames) < 100 or report.damaged_packets > 0
-    assert report.frames == len(frames)
 
 
 def test_a_file_that_breaks_off_gives_what_is_there(tmp_path: Path) -> None:

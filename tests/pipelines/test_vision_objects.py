@@ -24,9 +24,9 @@ from pipelines.codec import from_json, to_json
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.types import ObjectTrack, Scene, VideoStream, VisionResult
 from pipelines.vision import stills as vision_stills
-from pipelines.vision.describe import DescribeConfig
 from pipelines.vision.objects import ObjectsConfig
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
+from pipelines.vision.scenes import DescribeConfig
 from serve_app.jobs.documents import scene_document
 from tests.pipelines.media_builders import folder_workspace, still_shot, video_source, write_video
 

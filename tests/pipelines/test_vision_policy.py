@@ -13,11 +13,10 @@ from models.contracts import ContentClassifier, Picture
 from models.provider import LocalModels
 from pipelines.execution.chain import FreeRun, Workspace
 from pipelines.types import StageCode, StageError, VideoSource, VisionResult
+from pipelines.vision.blocked_pictures import UnreadableMediaError, listed_stills
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
-from pipelines.vision.policy.blocklist import packed
-from pipelines.vision.policy.contracts import ContentPolicy
-from pipelines.vision.policy.listing import UnreadableMediaError, listed_stills
-from pipelines.vision.policy.step import checked_times
+from pipelines.vision.policy import ContentPolicy, packed
+from pipelines.vision.policy_step import checked_times
 from tests.pipelines.media_builders import (
     folder_workspace,
     still_shot,

@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from models.contracts import Picture
-from pipelines.media import decord_child
 from pipelines.media.tone_mapping import hlg_to_nits, pq_to_nits, rolled_off
 from pipelines.types import VideoSource
 from pipelines.vision import stills as vision_stills
@@ -137,7 +136,7 @@ def test_stills_come_from_decord_where_it_can_read_them_and_else_from_pyav(
     video = video_source(folder_workspace(tmp_path / "store"), path)
     wanted = wanted_of(video, tmp_path / "store", [400, 1200])
     read: list[int] = []
-    by_child = decord_child.pictures_by_decord
+    by_child = vision_stills.pictures_by_decord
 
     def counted(*arguments: Any, take: Callable[[int, Picture], None], **named: Any) -> None:
         def counting(time_ms: int, picture: Picture) -> None:

@@ -13,8 +13,8 @@ from pipelines.backfill import tables
 from pipelines.codec import from_json
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.types import Scene, VisionResult
-from pipelines.vision.describe import read_findings
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
+from pipelines.vision.scenes import read_findings
 from serve_app.jobs.documents import scene_document
 from tests.pipelines.media_builders import folder_workspace, video_source
 

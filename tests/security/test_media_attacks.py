@@ -19,11 +19,10 @@ import pytest
 from pipelines.ingest.headers import wav_labels
 from pipelines.ingest.probe import probe
 from pipelines.media.decoding import NoVideoStreamError, decode_segment
-from pipelines.media.decord_child import DecordUnsuitableError, pictures_by_decord
 from pipelines.media.files import open_media
 from pipelines.sandbox.child import MediaRefusedError
 from pipelines.types import Segment, StageCode, StageError, VideoStream
-from pipelines.vision.stills import by_seeking
+from pipelines.vision.stills import DecordUnsuitableError, by_seeking, pictures_by_decord
 from tests.pipelines.ingest_material import Ingested, ingested
 from tests.places import PROJECT
 from tests.security.hostile_media import ATTACKS, TOKEN, Trap, cases, lay

@@ -10,9 +10,16 @@ import numpy as np
 import pytest
 
 from models.contracts import Picture
-from pipelines.vision.policy.blocklist import BlocklistError, packed, parsed, read_blocklist
-from pipelines.vision.policy.contracts import DEFAULT_DISTANCE, ContentPolicy, find_breach
-from pipelines.vision.policy.hashes import listed_hashes, still_hash, without_borders
+from pipelines.vision.blocked_pictures import listed_hashes, still_hash, without_borders
+from pipelines.vision.policy import (
+    DEFAULT_DISTANCE,
+    BlocklistError,
+    ContentPolicy,
+    find_breach,
+    packed,
+    parsed,
+    read_blocklist,
+)
 from serve_app.context import ContentPolicyError, load_content_policy
 from serve_app.settings import Settings
 from tests.pipelines.media_builders import texture

@@ -10,17 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.execution.chain import Workspace
-from pipelines.vision.cuts.detector import Candidates, CutConfig, detect_cuts
 from pipelines.vision.cuts.measures import Blank
-from pipelines.vision.cuts.search import BlankRun, Found, together
-from pipelines.vision.cuts.step import (
+from pipelines.vision.cuts.search import (
+    BlankRun,
     FeaturesPart,
+    Found,
     found_in,
     make_search_step,
     packed,
     search_rows,
+    together,
 )
-from pipelines.vision.frame_features import FrameFeatures, to_bytes
+from pipelines.vision.cuts.selection import Candidates, CutConfig, detect_cuts
+from pipelines.vision.features import FrameFeatures, to_bytes
 from storage.objects import FolderStore
 from tests.unit.test_cuts import FRAME_MS, PROGRAMME, WHOLE_CUTS, features
 

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.vision.cuts import detector as cuts
 from pipelines.vision.cuts import gradual as gradual_cuts
-from pipelines.vision.cuts.detector import Candidates, Cut, CutConfig, CutKind, without_visits
-from pipelines.vision.cuts.gradual import Gradual, best_graduals
-from pipelines.vision.cuts.interval_index import Neighbours
+from pipelines.vision.cuts import selection as cuts
+from pipelines.vision.cuts.gradual import Gradual, IntervalIndex, best_graduals
 from pipelines.vision.cuts.measures import Blank
 from pipelines.vision.cuts.search import BlankRun
+from pipelines.vision.cuts.selection import Candidates, Cut, CutConfig, CutKind, without_visits
 from tests.unit.cut_findings import MINUTE_MS, best_of_all, busy_minute, repeated
 
 stretches = st.tuples(st.integers(0, 300), st.integers(0, 40)).map(
@@ -27,7 +26,7 @@ shares = st.sampled_from([0.5, 0.7, 0.8, 0.9, 0.95, 0.99])
 def test_what_touches_a_stretch_is_found(
     spans: list[tuple[int, int]], asked: tuple[int, int]
 ) -> None:
-    found = list(Neighbours(spans, lambda span: span).touching(*asked))
+    found = list(IntervalIndex(spans, lambda span: span).touching(*asked))
     touching = [span for span in spans if span[0] <= asked[1] and asked[0] <= span[1]]
     assert sorted(found) == sorted(touching)
     assert [start for start, _ in found] == sorted(start for start, _ in touching)

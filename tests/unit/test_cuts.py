@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.vision.cuts.detector import CutKind, detect_cuts
-from pipelines.vision.frame_features import FrameFeatures, from_bytes, in_time_order, to_bytes
-from pipelines.vision.scene_plans import SceneBorders, scenes_between, still_times
+from pipelines.vision.cuts.selection import CutKind, detect_cuts
+from pipelines.vision.features import FrameFeatures, from_bytes, in_time_order, to_bytes
+from pipelines.vision.scenes import SceneBorders, scenes_between, still_times
 from tests.examples import examples
 
 FRAME_MS = 40

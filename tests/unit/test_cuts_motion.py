@@ -8,7 +8,7 @@ import pytest
 
 from models.contracts import CameraMotion
 from pipelines.vision.camera_motion import camera_motion, pair_times
-from pipelines.vision.frame_features import FrameFeatures
+from pipelines.vision.features import FrameFeatures
 
 FRAME_MS = 40
 

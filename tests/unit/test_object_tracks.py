@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from pipelines.types import ObjectTrack
-from pipelines.vision.object_tracks import object_tracks
-from pipelines.vision.objects import ObjectsConfig, object_times
+from pipelines.vision.objects import ObjectsConfig, object_times, object_tracks
 
 DOG, CAT = {"dog": 0.8}, {"cat": 0.6}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipelines.vision.cuts.detector import Cut, CutKind, detect_cuts
-from pipelines.vision.cuts.timeline import programme_cuts
-from pipelines.vision.frame_features import (
+from pipelines.vision.cuts.pipeline import programme_cuts
+from pipelines.vision.cuts.selection import Cut, CutKind, detect_cuts
+from pipelines.vision.features import (
     CHROMA_HEIGHT,
     CHROMA_WIDTH,
     LUMA_HEIGHT,

@@ -8,9 +8,9 @@ import cv2
 import numpy as np
 import pytest
 
-from pipelines.vision.cuts.detector import Cut, CutKind, detect_cuts
 from pipelines.vision.cuts.measures import light_residue
-from pipelines.vision.frame_features import FrameFeatures
+from pipelines.vision.cuts.selection import Cut, CutKind, detect_cuts
+from pipelines.vision.features import FrameFeatures
 from tests.pipelines.media_builders import moving_shot
 from tests.unit.test_cuts import FRAME_MS, Levels, features, mixed, picture, shot
 

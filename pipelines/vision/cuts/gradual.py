@@ -10,15 +10,16 @@ model based digital video segmentation", 1995, on tiny pictures.)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Generic, TypeVar
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.vision.cuts.interval_index import Neighbours
 from pipelines.vision.cuts.measures import (
     Blank,
     Floats,
@@ -29,11 +30,12 @@ from pipelines.vision.cuts.measures import (
     change,
     change_beside_light,
     contrast,
+    grid,
     likeness,
     mean_difference,
+    sides,
 )
-from pipelines.vision.cuts.sampling_grid import grid, sides
-from pipelines.vision.frame_features import (
+from pipelines.vision.features import (
     CHROMA_HEIGHT,
     CHROMA_WIDTH,
     Bytes,
@@ -288,10 +290,39 @@ def _blank_side(ends: Bytes) -> Blank | None:
     return Blank.WHITE if Blank.WHITE in kinds else None
 
 
+Item = TypeVar("Item")
+
+
+class IntervalIndex(Generic[Item]):
+    """``items`` by their intervals; ``span`` gives (start, end) of each in ms, both inclusive.
+
+    A look-up costs a binary search and the items within the longest item's length, so it suits
+    items that are short beside the whole: comparing all with all would take the square of a
+    day's transitions.
+    """
+
+    def __init__(self, items: Sequence[Item], span: Callable[[Item], tuple[int, int]]) -> None:
+        spans = [(*span(item), index) for index, item in enumerate(items)]
+        self._spans = sorted(spans)
+        self._starts = [start for start, _, _ in self._spans]
+        self._longest = max((end - start for start, end, _ in spans), default=0)
+        self._items = items
+
+    def touching(self, start_ms: int, end_ms: int) -> Iterator[Item]:
+        """Items whose intervals meet ``start_ms`` to ``end_ms`` (inclusive), by start."""
+        low = bisect_left(self._starts, start_ms - self._longest)
+        high = bisect_right(self._starts, end_ms)
+        for _, ends_ms, index in self._spans[low:high]:
+            if ends_ms >= start_ms:
+                yield self._items[index]
+
+
 def best_graduals(found: list[Gradual]) -> list[Gradual]:
     """One for each transition: the surest of those that saw nearly all of it."""
     rest = sorted(found, key=lambda gradual: (-gradual.strength, gradual.start_ms))
-    by_time = Neighbours(range(len(rest)), lambda index: (rest[index].start_ms, rest[index].end_ms))
+    by_time = IntervalIndex(
+        range(len(rest)), lambda index: (rest[index].start_ms, rest[index].end_ms)
+    )
     left = [True] * len(rest)
 
     def taken(one: Gradual) -> list[Gradual]:

@@ -20,7 +20,7 @@ from pipelines.vision.cuts.measures import (
     light_residue,
     likeness,
 )
-from pipelines.vision.frame_features import FrameFeatures
+from pipelines.vision.features import FrameFeatures
 
 _STEP_REACH = (2, 2)
 _FAR_REACH = (3, 5)

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.vision.frame_features import LUMA_HEIGHT, LUMA_WIDTH, Bytes, FrameFeatures
+from pipelines.vision.features import LUMA_HEIGHT, LUMA_WIDTH, Bytes, FrameFeatures
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -212,3 +212,21 @@ def _structure(picture: Bytes) -> Floats:
     """The picture without what is smooth over a fifth of its height."""
     grey = picture.astype(np.float64)
     return np.asarray(grey - cv2.blur(grey, (9, 9), borderType=cv2.BORDER_REFLECT))
+
+
+_GRID_MS = 80
+
+
+def grid(window: FrameFeatures, start: int, end: int) -> Indices:
+    """Of the frames ``start`` to ``end`` the first in each 80 ms of the video."""
+    cells = window.times_ms[max(0, start - 1) : end] // _GRID_MS
+    fresh = np.flatnonzero(np.diff(cells)) + 1 + max(0, start - 1)
+    return np.concatenate([[0], fresh]) if start == 0 else fresh
+
+
+def sides(window: FrameFeatures, centres: Indices, half_ms: int) -> tuple[Indices, Indices]:
+    """The first and the last frame no more than ``half_ms`` from each centre."""
+    times = window.times_ms
+    first = np.searchsorted(times, times[centres] - half_ms)
+    last = np.searchsorted(times, times[centres] + half_ms, side="right") - 1
+    return first, last

@@ -11,19 +11,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from models.contracts import BoundaryDetector
+from models.contracts import BoundaryDetector, Probabilities
 from pipelines.execution.chain import Control, Mapped, Mapper, Row, Workspace, map_here
 from pipelines.types import StageCode, VideoSource
-from pipelines.vision.cuts.detector import Candidates, Cut, CutConfig
-from pipelines.vision.cuts.learned import LearnedCutDetector
-from pipelines.vision.cuts.search import together
-from pipelines.vision.cuts.step import FeaturesPart, found_in, make_search_step, search_rows
-from pipelines.vision.cuts.timeline import programme_cuts
-from pipelines.vision.features import pictures_key
-from pipelines.vision.frame_features import (
+from pipelines.vision.cuts.search import (
+    FeaturesPart,
+    found_in,
+    make_search_step,
+    search_rows,
+    together,
+)
+from pipelines.vision.cuts.selection import Candidates, Cut, CutConfig, CutKind, select_cuts
+from pipelines.vision.features import (
+    FrameFeatures,
     Times,
     from_bytes,
     pictures_from_bytes,
+    pictures_key,
     times_from_bytes,
 )
 
@@ -121,3 +125,80 @@ def _learned(
             detector.feed(replace(frames, times_ms=times_ms, pictures=pictures))
         cuts.append(detector.finish(part.end_ms - part.start_ms))
     return cuts
+
+
+_THRESHOLD = 0.5
+_SUDDEN_FRAMES = 2
+"""A run of transition frames no longer than this is a hard cut."""
+
+
+class LearnedCutDetector:
+    """Feed it the features of a video in order, with their pictures, then ask for its cuts.
+
+    Kept of each frame are its time and its probability alone.
+    """
+
+    def __init__(self, model: BoundaryDetector, config: CutConfig | None = None) -> None:
+        self._config = config or CutConfig()
+        self._run = model.start()
+        self._times: list[Times] = []
+        self._found: list[Probabilities] = []
+
+    def feed(self, features: FrameFeatures) -> None:
+        """Take the next frames. Raises ValueError where they come without pictures."""
+        if features.pictures is None:
+            raise ValueError("A learned detector needs the frames' pictures.")
+        self._times.append(features.times_ms)
+        self._found.append(self._run.feed(features.pictures))
+
+    def finish(self, duration_ms: int) -> tuple[Cut, ...]:
+        """The cuts of the whole video, in order; the detector is used up."""
+        if not self._times:
+            return ()
+        times = np.concatenate(self._times)
+        found = np.concatenate([*self._found, self._run.finish()])
+        return select_cuts(cuts_in(times, found), [], duration_ms, self._config)
+
+
+def cuts_in(times_ms: Times, probabilities: Probabilities) -> list[Cut]:
+    """A cut for each run of probable transition frames that something follows."""
+    inside = np.concatenate([[False], probabilities > _THRESHOLD, [False]])
+    edges = np.flatnonzero(np.diff(inside.astype(np.int8)))
+    cuts = []
+    for first, after in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        if after >= len(times_ms):
+            continue
+        confidence = float(probabilities[first:after].max())
+        new_ms = int(times_ms[after])
+        if after - first <= _SUDDEN_FRAMES:
+            cuts.append(Cut(new_ms, CutKind.HARD, confidence, new_ms, new_ms))
+        else:
+            middle_ms = int(times_ms[(first + after) // 2])
+            start_ms = int(times_ms[first])
+            cuts.append(Cut(middle_ms, CutKind.DISSOLVE, confidence, start_ms, new_ms))
+    return cuts
+
+
+def programme_cuts(
+    starts_ms: Sequence[int], cuts_of_parts: Sequence[Sequence[Cut]]
+) -> tuple[Cut, ...]:
+    """All cuts on the programme's timeline, in order.
+
+    ``starts_ms`` says when each part starts there; its cuts' times count from then. A
+    video that was never cut up is a single part.
+    """
+    cuts: list[Cut] = []
+    for index, (start_ms, own) in enumerate(zip(starts_ms, cuts_of_parts, strict=True)):
+        if index:
+            cuts.append(Cut(start_ms, CutKind.HARD, 1.0, start_ms, start_ms))
+        cuts += [_moved(cut, start_ms) for cut in own]
+    return tuple(cuts)
+
+
+def _moved(cut: Cut, by_ms: int) -> Cut:
+    return replace(
+        cut,
+        time_ms=cut.time_ms + by_ms,
+        start_ms=cut.start_ms + by_ms,
+        end_ms=cut.end_ms + by_ms,
+    )

@@ -22,10 +22,11 @@ from pipelines.vision.cuts.measures import (
     brings_new,
     change,
     contrast,
+    grid,
     likeness,
+    sides,
 )
-from pipelines.vision.cuts.sampling_grid import grid, sides
-from pipelines.vision.frame_features import Bytes, FrameFeatures
+from pipelines.vision.features import Bytes, FrameFeatures
 
 _HALVES_MS = (240, 400, 600, 840)
 _PLAIN_CONTRAST = 8.0

@@ -297,7 +297,7 @@ def no_process_is_left_over(checker: Checker) -> Iterator[str]:
 
 
 MOST_PROCESSES = {"ServeController": 1, "ServeReplica:vas:Api": 2, "ServeReplica:vas:Runner": 2}
-NONE_WHEN_IDLE = ("pipelines.sandbox.child", "decord_child", "confinement import main", "ray::Map(")
+NONE_WHEN_IDLE = ("pipelines.sandbox.child", "confinement import main", "ray::Map(")
 
 
 def _surplus(stage: Stage) -> list[str]:

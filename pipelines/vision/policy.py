@@ -1,15 +1,21 @@
-"""The content policy as a value, and its verdict on pictures."""
+"""The content policy: a list of blocked pictures, limits of labels, its verdict on stills.
+
+Imported by the API process, so it imports nothing heavier than NumPy.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from models.contracts import ContentClassifier, Picture
 
+_HASH = re.compile(r"[0-9a-fA-F]{16}(?=\s|$)")
 HASH_BITS = 64
 DEFAULT_DISTANCE = 8
 """Of 64 bits. Measured on the shared media (tests/benchmarks/README.md): re-encoding, scaling and
@@ -21,7 +27,7 @@ class ContentPolicy:
     """What is not permitted. Picklable: it travels to every task; empty, it permits all."""
 
     blocked_hashes: bytes = b""
-    """Perceptual hashes of blocked pictures, 8 bytes each, big-endian (see ``blocklist``)."""
+    """Perceptual hashes of blocked pictures, 8 bytes each, big-endian (see ``read_blocklist``)."""
     hash_distance: int = DEFAULT_DISTANCE
     """Bits that a still's hash may differ by and still match."""
     label_limits: tuple[tuple[str, float], ...] = ()
@@ -58,7 +64,7 @@ def find_breach(
 def _listed(stills: Sequence[Picture], policy: ContentPolicy) -> Breach | None:
     if not policy.blocked_hashes:
         return None
-    from pipelines.vision.policy.hashes import still_hash
+    from pipelines.vision.blocked_pictures import still_hash
 
     listed = np.frombuffer(policy.blocked_hashes, ">u8").astype(np.uint64)
     for index, still in enumerate(stills):
@@ -92,3 +98,39 @@ def _score(scores: Mapping[str, float], label: str) -> float:
     if label not in scores:
         raise ValueError(f"The classifier has no label {label!r}; it has {sorted(scores)}.")
     return scores[label]
+
+
+class BlocklistError(ValueError):
+    """A list of hashes cannot be read; the message says where and why."""
+
+
+def read_blocklist(path: Path) -> bytes:
+    """The hashes of a text file, packed as ``ContentPolicy`` takes them. Raises BlocklistError.
+
+    A line holds a hash of 16 hex digits and perhaps a note; empty lines and lines that begin
+    with ``#`` are skipped.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BlocklistError(f"{path} cannot be read: {error}") from error
+    return packed(parsed(lines, str(path)))
+
+
+def parsed(lines: Iterable[str], name: str) -> list[int]:
+    """Hashes in order. Raises BlocklistError naming the line."""
+    hashes = []
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        found = _HASH.match(text)
+        if found is None:
+            raise BlocklistError(f"{name}, line {number}: not a hash of 16 hex digits: {text!r}")
+        hashes.append(int(found.group(), 16))
+    return hashes
+
+
+def packed(hashes: Iterable[int]) -> bytes:
+    """Hashes as 8 bytes each, sorted, without repeats."""
+    return b"".join(value.to_bytes(8, "big") for value in sorted(set(hashes)))

@@ -20,7 +20,6 @@ import decord
 import numpy as np
 
 from pipelines.media.decoding import chosen_stream
-from pipelines.media.decord_child import DecordUnsuitableError
 from pipelines.media.files import OPEN_OPTIONS
 from pipelines.media.timestamps import rounded_ms
 
@@ -33,6 +32,10 @@ _DEEP_FORMAT = re.compile(r"p(9|10|12|14|16)(le|be)$")
 _BATCH_BYTES = 48 * 1024 * 1024
 
 
+class _UnsuitableError(Exception):
+    """decord cannot give the stills of this file; the message says why."""
+
+
 def read_pictures(order: Values, emit: Callable[[Values], None]) -> Values:
     """Read pictures as ``order`` says: ``{path, stream_index, origin_ms, times_ms, memory}``.
 
@@ -42,7 +45,7 @@ def read_pictures(order: Values, emit: Callable[[Values], None]) -> Values:
     """
     try:
         _read(Path(order["path"]), order, emit)
-    except DecordUnsuitableError as error:
+    except _UnsuitableError as error:
         return {"unsuitable": str(error)}
     return {"unsuitable": None}
 
@@ -64,7 +67,7 @@ def _read(path: Path, order: Values, emit: Callable[[Values], None]) -> None:
             known, indices = known[size:], indices[size:]
             size = max(1, _BATCH_BYTES // pictures[0].nbytes)
     except decord.DECORDError as error:
-        raise DecordUnsuitableError(str(error)[:200]) from error
+        raise _UnsuitableError(str(error)[:200]) from error
 
 
 def _hand_over(
@@ -89,24 +92,24 @@ def _check_numbering(
     """
     if len(reader) != len(frame_times_ms):
         message = f"{len(reader)} frames instead of {len(frame_times_ms)}"
-        raise DecordUnsuitableError(message)
+        raise _UnsuitableError(message)
     own_ms = reader.get_frame_timestamp([0, *indices])[:, 0].astype(np.float64) * 1000
     expected_ms = np.array([frame_times_ms[index] for index in (0, *indices)])
     late_ms = (own_ms - own_ms[0]) - (expected_ms - expected_ms[0])
     if own_ms[0] < 0 or float(np.abs(late_ms).max()) > _TIME_TOLERANCE_MS:
-        raise DecordUnsuitableError("frames are numbered differently")
+        raise _UnsuitableError("frames are numbered differently")
 
 
 def _packet_times_ms(path: Path, stream_index: int, origin_ms: int) -> list[int]:
     """Times of the file's pictures in order, read from packets without decoding.
 
-    Raises DecordUnsuitableError for more than 8 bits a sample: decord's FFmpeg
+    Raises _UnsuitableError for more than 8 bits a sample: decord's FFmpeg
     converts these to RGB otherwise than PyAV's.
     """
     with av.open(str(path), options=OPEN_OPTIONS) as container:
         stream = chosen_stream(container, stream_index)
         if _DEEP_FORMAT.search(stream.codec_context.pix_fmt or ""):
-            raise DecordUnsuitableError(stream.codec_context.pix_fmt)
+            raise _UnsuitableError(stream.codec_context.pix_fmt)
         packets = container.demux(stream)
         try:
             return sorted(
@@ -115,4 +118,4 @@ def _packet_times_ms(path: Path, stream_index: int, origin_ms: int) -> list[int]
                 if packet.pts is not None and packet.time_base is not None
             )
         except av.error.FFmpegError as error:
-            raise DecordUnsuitableError(str(error)) from error
+            raise _UnsuitableError(str(error)) from error

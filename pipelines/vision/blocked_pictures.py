@@ -1,21 +1,26 @@
-"""Perceptual hashes of pictures: equal or near for what looks the same.
+"""Recognising blocked pictures: perceptual and hashes of a file to put on a list.
 
 The hash is imagehash's ``phash`` of 64 bits (the signs of the lowest frequencies of a
 discrete cosine transform), of the picture without plain borders. It outlasts re-encoding and
-scaling, but not a crop; so a picture that is put on a list is hashed as it is and as it looks
-with its edges cut off in several ways, and one of these is near to any small crop of it.
+scaling, but not a crop; so a picture that is put on a list is hashed as it is and with its
+edges cut off in several ways, and one of these is near to any small crop of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+import av
+import av.error
 import cv2
 import imagehash
 import numpy as np
 from PIL import Image
 
 from models.contracts import Picture
+from pipelines.media.files import CONTAINERS, OPEN_OPTIONS
 
 _PLAIN_CONTRAST = 12.0
 """Levels. The hash of a plainer picture says little, and many plain pictures share one."""
@@ -77,3 +82,64 @@ def _cropped(picture: Picture) -> Iterator[Picture]:
 def _phash(picture: Picture) -> int:
     bits: Sequence[bool] = imagehash.phash(Image.fromarray(picture)).hash.ravel().tolist()
     return int("".join("1" if bit else "0" for bit in bits), 2)
+
+
+_SHORT_SIDE_PX = 360
+_PICTURE_FILES = (
+    "bmp_pipe", "gif", "image2", "jpeg_pipe", "png_pipe", "tiff_pipe", "webp_pipe",
+)  # fmt: skip
+_OPEN_OPTIONS = OPEN_OPTIONS | {"format_whitelist": ",".join((*CONTAINERS, *_PICTURE_FILES))}
+_TURNS = {90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_CLOCKWISE}
+
+
+class UnreadableMediaError(ValueError):
+    """The file is neither a picture nor a video that can be decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedStill:
+    """A still of a file and the hashes under which it is listed."""
+
+    time_ms: int
+    hashes: tuple[int, ...]
+
+
+def listed_stills(path: Path, every_seconds: float) -> Iterator[ListedStill]:
+    """A still every ``every_seconds``, those left out that are too plain to recognise.
+
+    Raises UnreadableMediaError.
+    """
+    found = False
+    for time_ms, picture in _pictures(path, every_seconds):
+        found = True
+        hashes = listed_hashes(picture)
+        if hashes:
+            yield ListedStill(time_ms, hashes)
+    if not found:
+        raise UnreadableMediaError(f"{path} holds no picture that can be decoded.")
+
+
+def _pictures(path: Path, every_seconds: float) -> Iterator[tuple[int, Picture]]:
+    due = float("-inf")
+    try:
+        with av.open(str(path), options=_OPEN_OPTIONS) as container:
+            if not container.streams.video:
+                return
+            for frame in container.decode(container.streams.video[0]):
+                time = float(frame.time or 0.0)
+                if time >= due:
+                    due = time + every_seconds
+                    yield round(time * 1000), _upright(frame)
+    except av.error.FFmpegError as error:
+        raise UnreadableMediaError(f"{path} cannot be decoded: {error}") from error
+
+
+def _upright(frame: av.VideoFrame) -> Picture:
+    """The picture turned as its container says, small enough for a hash."""
+    picture = np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
+    scale = _SHORT_SIDE_PX / min(picture.shape[:2])
+    if scale < 1:
+        size = (round(picture.shape[1] * scale), round(picture.shape[0] * scale))
+        picture = np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_AREA), np.uint8)
+    turn = _TURNS.get(int(frame.rotation) % 360)
+    return picture if turn is None else np.asarray(cv2.rotate(picture, turn), np.uint8)

@@ -10,9 +10,8 @@ from dataclasses import asdict
 from models.provider import ModelProvider
 from pipelines.execution.chain import Row, Step, Workspace, derived_name
 from pipelines.types import Segment, StageCode, StageError, VideoSource
-from pipelines.vision.frame_features import Times
-from pipelines.vision.policy.contracts import ContentPolicy, find_breach
-from pipelines.vision.scene_plans import even_times
+from pipelines.vision.features import Times, even_times
+from pipelines.vision.policy import ContentPolicy, find_breach
 from pipelines.vision.stills import StillsConfig, segment_stills
 
 log = logging.getLogger("vas.policy")

@@ -1,9 +1,4 @@
-"""Where a video's scenes begin: cuts, fades and dissolves from the features of its frames.
-
-``cut_search`` says what may be one; here is chosen among that. The detector takes the
-features in any pieces; its memory is bounded by one block and its surroundings, whatever
-the video's length.
-"""
+"""Where a video's scenes begin: chosen among the candidates that ``search`` finds."""
 
 from __future__ import annotations
 
@@ -12,21 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-import numpy as np
-
-from pipelines.vision.cuts.gradual import Gradual, best_graduals
-from pipelines.vision.cuts.interval_index import Neighbours
+from pipelines.vision.cuts.gradual import Gradual, IntervalIndex, best_graduals
 from pipelines.vision.cuts.measures import Blank
 from pipelines.vision.cuts.search import (
-    BLOCK_FRAMES,
-    SURROUNDING_FRAMES,
     BlankRun,
     Found,
     SearchConfig,
     search,
-    together,
 )
-from pipelines.vision.frame_features import FrameFeatures, Times, joined, no_frames
+from pipelines.vision.features import FrameFeatures, joined
 
 _SURE = 0.95
 """Confidence of a cut that nothing in front of the camera can explain away."""
@@ -99,48 +88,19 @@ class Candidates:
         graduals = (_gradual_cut(gradual) for gradual in best_graduals([*found.graduals]))
         return cls((*hard, *graduals), found.wipes, found.blanks, duration_ms)
 
+    @classmethod
+    def in_features(
+        cls, features: FrameFeatures, duration_ms: int, config: SearchConfig
+    ) -> Candidates:
+        """Those of a whole video, searched in one go."""
+        found = search(features, 0, len(features), config, duration_ms)
+        return cls.among(found, duration_ms)
+
     def select(self, config: CutConfig) -> tuple[Cut, ...]:
         """The cuts, in order."""
         wipes = [wipe for wipe in self.wipes if wipe.confidence >= config.min_wipe]
         found = without_visits(list(self.cuts), best_graduals(wipes))
         return select_cuts(found, list(self.blanks), self.duration_ms, config)
-
-
-class CutDetector:
-    """Feed it the features of a video in order, then ask for its cuts."""
-
-    def __init__(self, config: CutConfig | None = None) -> None:
-        self._config = config or CutConfig()
-        self._frames = no_frames()
-        self._next = 0
-        self._found: list[Found] = []
-
-    def feed(self, features: FrameFeatures) -> None:
-        """Take the next frames; their times must follow those taken before."""
-        if len(features) == 0:
-            return
-        self._frames = joined([self._frames, features])
-        end = self._next + BLOCK_FRAMES
-        while len(self._frames) > end + SURROUNDING_FRAMES:
-            self._decide(end, int(self._frames.times_ms[-1]))
-            end = self._next + BLOCK_FRAMES
-
-    def finish(self, duration_ms: int) -> tuple[Cut, ...]:
-        """The cuts of the whole video, in order; the detector is used up."""
-        return self.candidates(duration_ms).select(self._config)
-
-    def candidates(self, duration_ms: int) -> Candidates:
-        """All that may be cuts, whatever the limits of confidence; the detector is used up."""
-        self._decide(len(self._frames), duration_ms)
-        return Candidates.among(together(self._found), duration_ms)
-
-    def _decide(self, end: int, after_ms: int) -> None:
-        """Find what happens at frames ``self._next`` to ``end`` and let go of older ones."""
-        self._found.append(search(self._frames, self._next, end, self._config, after_ms))
-        keep_from = max(0, end - SURROUNDING_FRAMES)
-        kept = self._frames.part(keep_from, len(self._frames))
-        self._frames = FrameFeatures(kept.times_ms, kept.luma, kept.chroma)
-        self._next = end - keep_from
 
 
 def _gradual_cut(gradual: Gradual) -> Cut:
@@ -165,8 +125,8 @@ def without_visits(cuts: list[Cut], wipes: list[Gradual]) -> list[Cut]:
         for cut in cuts
         if cut.confidence >= (_SURE if cut.kind is CutKind.HARD else _SURE_GRADUAL)
     ]
-    sure_times = Neighbours(sure, lambda cut: (cut.time_ms, cut.time_ms))
-    visits = Neighbours(
+    sure_times = IntervalIndex(sure, lambda cut: (cut.time_ms, cut.time_ms))
+    visits = IntervalIndex(
         [
             (start_ms, end_ms)
             for wipe in wipes
@@ -199,11 +159,9 @@ def without_visits(cuts: list[Cut], wipes: list[Gradual]) -> list[Cut]:
 def detect_cuts(
     features: Iterable[FrameFeatures], duration_ms: int, config: CutConfig | None = None
 ) -> tuple[Cut, ...]:
-    """The cuts of a video whose features come in pieces, in order, split anywhere."""
-    detector = CutDetector(config)
-    for part in features:
-        detector.feed(part)
-    return detector.finish(duration_ms)
+    """The cuts of a video whose features come in parts, in order; all are held in memory."""
+    config = config or CutConfig()
+    return Candidates.in_features(joined([*features]), duration_ms, config).select(config)
 
 
 def select_cuts(
@@ -220,7 +178,7 @@ def select_cuts(
 
 def _outside_graduals(cuts: list[Cut]) -> list[Cut]:
     """Without steps inside a gradual transition: it was fitted as having no sudden one."""
-    graduals = Neighbours([cut for cut in cuts if cut.kind is not CutKind.HARD], _span)
+    graduals = IntervalIndex([cut for cut in cuts if cut.kind is not CutKind.HARD], _span)
     return [
         cut
         for cut in cuts
@@ -235,7 +193,7 @@ def _outside_graduals(cuts: list[Cut]) -> list[Cut]:
 def _strongest_apart(cuts: list[Cut], gap_ms: int) -> list[Cut]:
     """The most confident cuts that neither overlap nor come within ``gap_ms``, in order."""
     surest_first = sorted(cuts, key=lambda cut: (-cut.confidence, cut.time_ms))
-    by_time = Neighbours(range(len(cuts)), lambda index: _span(surest_first[index]))
+    by_time = IntervalIndex(range(len(cuts)), lambda index: _span(surest_first[index]))
     is_kept = [False] * len(cuts)
     for index, cut in enumerate(surest_first):
         near = by_time.touching(cut.start_ms - gap_ms, cut.end_ms + gap_ms)
@@ -316,13 +274,3 @@ def _merged(into: Cut, out: Cut, kind: CutKind) -> Cut:
         return Cut(out.time_ms, kind, confidence, start_ms, end_ms)
     middle_ms = into.time_ms if into.kind is CutKind.HARD else (start_ms + end_ms) // 2
     return Cut(middle_ms, kind, confidence, start_ms, end_ms)
-
-
-def nearest_frame(times_ms: Times, time_ms: int) -> int:
-    """Index of the frame nearest to ``time_ms``, the earlier one of two; needs one at least."""
-    after = int(np.searchsorted(times_ms, time_ms))
-    if after == 0:
-        return 0
-    if after == len(times_ms):
-        return after - 1
-    return after - 1 if time_ms - times_ms[after - 1] <= times_ms[after] - time_ms else after

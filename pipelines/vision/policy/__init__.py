@@ -1,1 +1,0 @@
-"""Which pictures an operator does not permit, and how they are recognised."""
