@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from storage.job_records import JobSource
 from storage.results import TrackTranscript, store_scenes, store_transcripts
 from storage.tables import jobs, stages
 from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
@@ -25,7 +26,7 @@ class ImportedJob:
     processing_mode: ProcessingMode
     file_name: str
     metadata: dict[str, Any]
-    source: dict[str, Any]
+    source: JobSource
     duration_ms: int | None
     warnings: list[dict[str, str]]
     skipped: dict[StageName, SkipReason]
@@ -56,7 +57,7 @@ async def import_job(connection: AsyncConnection, job: ImportedJob) -> bool:
             tier=Tier.STANDARD,
             file_name=job.file_name,
             metadata=job.metadata,
-            source=job.source,
+            source=job.source.stored(),
             started_at=func.now(),
             completed_at=func.now(),
             duration_ms=job.duration_ms,

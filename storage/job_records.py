@@ -6,12 +6,64 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import RowMapping, case, func, select
 
 from storage.tables import jobs, scene_lists, stages, transcripts
 from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
+
+
+class SourceFile(BaseModel):
+    """A file at an address. Fields that this version does not know are ignored, as its runners
+    read rows that the API of the next version writes during an upgrade."""
+
+    model_config = ConfigDict(frozen=True)
+
+    url: str | None = None
+    provider: str | None = None
+    sealed_token: str | None = None
+    """The download token, encrypted, in base64."""
+    name: str | None = None
+
+
+class SourceClip(SourceFile):
+    """A clip of a job from URLs."""
+
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class SourceAudio(SourceFile):
+    """An external audio file: at an address, or uploaded into ``slot``."""
+
+    name: str
+    slot: str | None = None
+    label: str | None = None
+    sync_mode: str
+    offset_ms: int
+    per_channel: bool | None = None
+    channels: tuple[int, ...] | None = None
+
+
+class JobSource(BaseModel):
+    """Where a job's media comes from, and what the client says of it; the JSON of ``source``."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["upload", "url", "backfill"]
+    base_url: str = ""
+    """Of the service, for the links of the job's webhook."""
+    clips: tuple[SourceClip, ...] = ()
+    audio: tuple[SourceAudio, ...] = ()
+    keyterms: tuple[str, ...] = ()
+    speakers_expected: int | None = None
+    continuous: bool = False
+    """The clips are laid end to end on one timeline."""
+
+    def stored(self) -> dict[str, Any]:
+        """The column's JSON: what was given, so that defaults of later versions apply."""
+        return self.model_dump(mode="json", exclude_unset=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +92,7 @@ class JobRecord:
     file_name: str
     callback_url: str | None
     metadata: dict[str, Any]
-    source: dict[str, Any]
+    source: JobSource
     batch_id: uuid.UUID | None
     batch_index: int | None
     created_at: datetime
@@ -73,7 +125,7 @@ class NewJob:
     state: JobState
     processing_mode: ProcessingMode
     file_name: str
-    source: dict[str, Any]
+    source: JobSource
     tier: Tier = Tier.STANDARD
     callback_url: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -141,6 +193,7 @@ JOB_QUERY = select(*_PLAIN_COLUMNS, _CLIPS, _SCENE_COUNT, _TRACKS_COMPLETED, _ST
 def job_record(row: Mapping[str, Any] | RowMapping) -> JobRecord:
     """A row of JOB_QUERY as a record."""
     values: dict[str, Any] = dict(row)
+    values["source"] = JobSource.model_validate(values["source"])
     values["state"] = JobState(values["state"])
     values["processing_mode"] = ProcessingMode(values["processing_mode"])
     values["tier"] = Tier(values["tier"])

@@ -63,7 +63,7 @@ async def insert_job(connection: AsyncConnection, job: NewJob) -> None:
             file_name=job.file_name,
             callback_url=job.callback_url,
             metadata=job.metadata,
-            source=job.source,
+            source=job.source.stored(),
             batch_id=job.batch_id,
             batch_index=job.batch_index,
             upload_expires_at=expires,

@@ -24,6 +24,7 @@ from serve_app.settings import Settings
 from storage import keys
 from storage.database import Database
 from storage.imported_jobs import ImportedJob, import_job, known_jobs
+from storage.job_records import JobSource
 from storage.objects import ObjectStore
 from storage.types import StageName, StageStatus
 from storage.uploads import JOBS_PREFIX
@@ -159,7 +160,14 @@ class _Importer:
             processing_mode=item.mode,
             file_name=item.name,
             metadata=_METADATA.validate_python({ITEM_ENTRY: item.id} | json.loads(item.metadata)),
-            source=_source(outcome),
+            source=JobSource(
+                kind="backfill",
+                base_url="",
+                clips=(),
+                audio=(),
+                keyterms=item.keyterms,
+                speakers_expected=item.speakers_expected,
+            ),
             duration_ms=outcome.duration_ms,
             warnings=[asdict(warning) for warning in outcome.warnings],
             skipped={
@@ -185,15 +193,3 @@ class _Importer:
     @property
     def _place(self) -> Place:
         return self.output.place
-
-
-def _source(outcome: ItemOutcome) -> dict[str, Any]:
-    """What jobs say of their footage, as far as there is an answer: it is not kept here."""
-    return {
-        "kind": "backfill",
-        "base_url": "",
-        "clips": [],
-        "audio": [],
-        "keyterms": list(outcome.item.keyterms),
-        "speakers_expected": outcome.item.speakers_expected,
-    }

@@ -17,7 +17,7 @@ from serve_app.jobs.documents import transcript_document
 from serve_app.jobs.rendering import render_job, render_summary
 from serve_app.pricing import price_table
 from serve_app.webhooks.routes import TEST_MESSAGE
-from storage.job_records import JobRecord, StageRecord
+from storage.job_records import JobRecord, JobSource, StageRecord
 from storage.types import (
     TERMINAL_STATES,
     JobState,
@@ -68,7 +68,7 @@ def _record(state: JobState, **changes: Any) -> JobRecord:
         "file_name": "interview.mp4",
         "callback_url": "https://hooks.example.com/video",
         "metadata": {"assetId": "A-1042"},
-        "source": {"kind": "url", "clips": [], "audio": []},
+        "source": JobSource(kind="url"),
         "created_at": CREATED,
         "started_at": CREATED + timedelta(seconds=36) if completed else None,
         "completed_at": ENDED if state in TERMINAL_STATES else None,

@@ -25,7 +25,7 @@ def event_body(job: JobRecord, event_type: EventType, written_at: datetime) -> b
     body = {
         "type": str(event_type),
         "timestamp": timestamp(written_at),
-        "data": render_job(job, job.source["base_url"]),
+        "data": render_job(job, job.source.base_url),
     }
     return json.dumps(body, ensure_ascii=False).encode()
 

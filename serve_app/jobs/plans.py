@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from pydantic_core import PydanticCustomError
@@ -25,11 +26,10 @@ from serve_app.jobs.schemas import (
     FetchedTrack,
     JobOptions,
     SeparateAudio,
-    UploadedTrack,
     plain_file_name,
 )
 from serve_app.settings import Settings
-from storage.job_records import NewJob
+from storage.job_records import JobSource, NewJob, SourceAudio, SourceClip
 from storage.types import JobState, ProcessingMode, Tier
 from storage.uploads import AUDIO_SLOT, MEDIA_SLOT, Upload, source_prefix
 
@@ -59,17 +59,17 @@ def plan_upload(planner: Planner, body: CreateJobBody) -> JobPlan:
     callback = _callback(planner, body)
     tier = _tier(planner, body.fileName, "fileName")
     _check_size(planner, body, tier)
-    audio: list[dict[str, Any]] = []
+    audio: list[SourceAudio] = []
     slots = [(MEDIA_SLOT, body.fileName, body.fileSizeBytes)]
     if body.audioFileName is not None:
         _tier(planner, body.audioFileName, "audioFileName")
         slots.append((AUDIO_SLOT, body.audioFileName, None))
-        audio.append(_single_audio(body) | {"slot": AUDIO_SLOT, "name": body.audioFileName})
+        audio.append(SourceAudio(slot=AUDIO_SLOT, name=body.audioFileName, **_single_audio(body)))
     for index, track in enumerate(body.audioTracks or []):
         _tier(planner, track.fileName, f"audioTracks[{index}].fileName")
         slot = f"track-{index}"
         slots.append((slot, track.fileName, None))
-        audio.append(_uploaded_track(track) | {"slot": slot})
+        audio.append(SourceAudio(slot=slot, name=track.fileName, **_track_options(track)))
     job = NewJob(
         account_id=planner.account_id,
         state=JobState.AWAITING_UPLOAD,
@@ -87,16 +87,18 @@ def plan_upload(planner: Planner, body: CreateJobBody) -> JobPlan:
 def plan_from_url(planner: Planner, body: CreateJobFromUrlBody) -> JobPlan:
     """Plan of ``POST /jobs/from-url``."""
     callback = _callback(planner, body)
-    clip = _clip(planner, body.url, body.downloadToken, body.provider, "url")
+    clip = SourceClip(**_address(planner, body.url, body.downloadToken, body.provider, "url"))
     name = body.fileName or _name_in(body.url)
     tier = _tier_of_fetched(planner, body.url, body.fileName, "url", "fileName")
-    audio: list[dict[str, Any]] = []
+    audio: list[SourceAudio] = []
     if body.audioUrl is not None:
         _tier_of_fetched(planner, body.audioUrl, None, "audioUrl")
         audio.append(
-            _single_audio(body)
-            | _clip(planner, body.audioUrl, body.audioDownloadToken, None, "audioUrl")
-            | {"name": _name_in(body.audioUrl)}
+            SourceAudio(
+                name=_name_in(body.audioUrl),
+                **_address(planner, body.audioUrl, body.audioDownloadToken, None, "audioUrl"),
+                **_single_audio(body),
+            )
         )
     for index, track in enumerate(body.audioTracks or []):
         audio.append(_fetched_track(planner, track, f"audioTracks[{index}].url"))
@@ -118,32 +120,26 @@ def plan_batch(planner: Planner, body: CreateBatchBody) -> list[JobPlan]:
     """Plans of ``POST /jobs/batch``: a job a clip, or one job for a continuous programme."""
     callback = _callback(planner, body)
     batch_id = uuid.uuid4()
-    clips = [
-        _clip(planner, c.sourceUrl, c.downloadToken, c.provider, f"clips[{i}].sourceUrl")
-        for i, c in enumerate(body.clips)
-    ]
-    names = [clip.fileName or _name_in(clip.sourceUrl) for clip in body.clips]
-    clips = [clip | {"name": name} for clip, name in zip(clips, names, strict=True)]
+    clips = [_clip(planner, clip, index) for index, clip in enumerate(body.clips)]
     tiers = [
         _tier_of_fetched(planner, c.sourceUrl, c.fileName, *_clip_params(i))
         for i, c in enumerate(body.clips)
     ]
     mode = ProcessingMode(body.processingMode)
 
-    def job(
-        index: int, sources: list[dict[str, Any]], tier: Tier, metadata: dict[str, Any]
-    ) -> JobPlan:
+    def job(index: int, sources: list[SourceClip], tier: Tier, metadata: dict[str, Any]) -> JobPlan:
         return JobPlan(
             NewJob(
                 account_id=planner.account_id,
                 state=JobState.QUEUED,
                 processing_mode=mode,
-                file_name=names[index],
+                file_name=clips[index].name or DEFAULT_FILE_NAME,
                 tier=tier,
                 callback_url=callback,
                 metadata=metadata,
-                source=_source(planner, "url", body, clips=sources)
-                | {"continuous": body.mode == "continuous"},
+                source=_source(planner, "url", body, clips=sources).model_copy(
+                    update={"continuous": body.mode == "continuous"}
+                ),
                 batch_id=batch_id,
                 batch_index=index,
             )
@@ -152,9 +148,11 @@ def plan_batch(planner: Planner, body: CreateBatchBody) -> list[JobPlan]:
     shared = body.metadata or {}
     if body.mode == "continuous":
         tier = Tier.RAW if Tier.RAW in tiers else Tier.STANDARD
-        own = [given.metadata or {} for given in body.clips]
-        clips = [clip | {"metadata": each} for clip, each in zip(clips, own, strict=True)]
-        return [job(0, clips, tier, shared)]
+        with_metadata = [
+            clip.model_copy(update={"metadata": given.metadata or {}})
+            for clip, given in zip(clips, body.clips, strict=True)
+        ]
+        return [job(0, with_metadata, tier, shared)]
     return [
         job(index, [clip], tiers[index], _merged(shared, body.clips[index], index))
         for index, clip in enumerate(clips)
@@ -206,31 +204,36 @@ def _check_size(planner: Planner, body: CreateJobBody, tier: Tier) -> None:
 
 def _source(
     planner: Planner,
-    kind: str,
+    kind: Literal["upload", "url"],
     body: JobOptions,
     *,
-    clips: list[dict[str, Any]] | None = None,
-    audio: list[dict[str, Any]] | None = None,
-) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "base_url": planner.base_url,
-        "clips": clips or [],
-        "audio": audio or [],
-        "keyterms": body.keyterms or [],
-        "speakers_expected": body.speakersExpected,
-    }
+    clips: Sequence[SourceClip] = (),
+    audio: Sequence[SourceAudio] = (),
+) -> JobSource:
+    return JobSource(
+        kind=kind,
+        base_url=planner.base_url,
+        clips=tuple(clips),
+        audio=tuple(audio),
+        keyterms=tuple(body.keyterms or ()),
+        speakers_expected=body.speakersExpected,
+    )
 
 
-def _clip(
+def _clip(planner: Planner, clip: Clip, index: int) -> SourceClip:
+    address = _address(
+        planner, clip.sourceUrl, clip.downloadToken, clip.provider, f"clips[{index}].sourceUrl"
+    )
+    return SourceClip(name=clip.fileName or _name_in(clip.sourceUrl), **address)
+
+
+def _address(
     planner: Planner, url: str, token: str | None, provider: str | None, param: str
 ) -> dict[str, Any]:
+    """Fields of a SourceFile that is fetched."""
     require_media_url(url, param, planner.settings)
-    return {"url": url, "provider": provider, "sealed_token": _sealed(planner, token)}
-
-
-def _sealed(planner: Planner, token: str | None) -> str | None:
-    return None if token is None else base64.b64encode(planner.sealer.seal(token)).decode()
+    sealed = None if token is None else base64.b64encode(planner.sealer.seal(token)).decode()
+    return {"url": url, "provider": provider, "sealed_token": sealed}
 
 
 def _single_audio(body: SeparateAudio) -> dict[str, Any]:
@@ -247,14 +250,10 @@ def _track_options(track: AudioTrackOptions) -> dict[str, Any]:
     }
 
 
-def _uploaded_track(track: UploadedTrack) -> dict[str, Any]:
-    return _track_options(track) | {"name": track.fileName}
-
-
-def _fetched_track(planner: Planner, track: FetchedTrack, param: str) -> dict[str, Any]:
-    clip = _clip(planner, track.url, track.downloadToken, None, param)
+def _fetched_track(planner: Planner, track: FetchedTrack, param: str) -> SourceAudio:
+    address = _address(planner, track.url, track.downloadToken, None, param)
     _tier_of_fetched(planner, track.url, None, param)
-    return _track_options(track) | clip | {"name": _name_in(track.url)}
+    return SourceAudio(name=_name_in(track.url), **address, **_track_options(track))
 
 
 def _name_in(url: str) -> str:

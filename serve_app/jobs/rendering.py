@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pipelines.codec import from_json
+from pipelines.types import ClipSpan
 from serve_app.api.envelope import timestamp
 from serve_app.jobs.eta import seconds_left
 from storage.job_records import JobRecord, StageRecord
@@ -27,23 +29,23 @@ def render_job(job: JobRecord, base_url: str) -> dict[str, Any]:
         "links": links(job, base_url),
         "warnings": job.warnings,
     }
-    if job.source.get("continuous"):
+    if job.source.continuous:
         rendered["clips"] = _clips(job)
     return rendered
 
 
 def _clips(job: JobRecord) -> list[dict[str, Any]]:
     """The clips of a programme; where each starts is known once ingest has seen all of them."""
-    spans = {span["index"]: span for span in job.clips or []}
+    spans = {span["index"]: from_json(ClipSpan, span) for span in job.clips or []}
     return [
         {
             "index": index,
-            "fileName": clip.get("name"),
-            "startTime": spans[index]["start_ms"] / 1000 if spans else None,
-            "durationSeconds": spans[index]["duration_ms"] / 1000 if spans else None,
-            "metadata": clip.get("metadata", {}),
+            "fileName": clip.name,
+            "startTime": spans[index].start_ms / 1000 if spans else None,
+            "durationSeconds": spans[index].duration_ms / 1000 if spans else None,
+            "metadata": clip.metadata,
         }
-        for index, clip in enumerate(job.source["clips"])
+        for index, clip in enumerate(job.source.clips)
     ]
 
 

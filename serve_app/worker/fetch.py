@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pipelines.execution.chain import Control, ControlSpan
 from pipelines.ingest.external_audio import SeparateFile
@@ -18,12 +17,10 @@ from serve_app.api.urls import address_policy
 from serve_app.context import AppContext
 from serve_app.formats import raw_family
 from serve_app.settings import Settings
-from storage.job_records import JobRecord
+from storage.job_records import JobRecord, SourceAudio, SourceClip, SourceFile
 from storage.objects import ObjectStore
 from storage.types import ProcessingMode
 from storage.uploads import MEDIA_SLOT, Upload, source_prefix
-
-Values = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +38,11 @@ class SourceFetcher:
         are several. A separate audio file that cannot be brought says so in its place.
         """
         require_allowed_sizes(uploads, self._limit_bytes)
-        source, keys = self.job.source, {item.slot: item.object_key for item in uploads}
+        keys = {item.slot: item.object_key for item in uploads}
         programme = is_programme(self.job)
         clips: Iterable[ClipFile] = [ClipFile(keys.get(MEDIA_SLOT, ""), self.job.file_name)]
-        if source["kind"] == "url":
-            clips = self._clips(source["clips"], programme)
+        if self.job.source.kind == "url":
+            clips = self._clips(self.job.source.clips, programme)
         brought = tuple(clips)
         sounds = tuple(
             self._sound(index, item, keys) for index, item in enumerate(_audio_wanted(self.job))
@@ -69,10 +66,10 @@ class SourceFetcher:
     def _limit_bytes(self) -> int:
         return self.context.settings.max_upload_bytes(self.job.tier)
 
-    def _clips(self, clips: Sequence[Values], programme: bool) -> Iterator[ClipFile]:
+    def _clips(self, clips: Sequence[SourceClip], programme: bool) -> Iterator[ClipFile]:
         for index, clip in enumerate(clips):
             key = f"{source_prefix(self.job.id)}/clip-{index:03d}"
-            name = clip.get("name") or self.job.file_name
+            name = clip.name or self.job.file_name
             if programme:
                 with naming_clip(index, name):
                     self._fetch(clip, key, index)
@@ -80,69 +77,66 @@ class SourceFetcher:
                 self._fetch(clip, key, index)
             yield ClipFile(key, name)
 
-    def _sound(self, index: int, item: Values, uploaded: dict[str, str]) -> SeparateFile:
+    def _sound(self, index: int, item: SourceAudio, uploaded: dict[str, str]) -> SeparateFile:
         """A separate audio file, brought; where that fails it is for its tracks to fail."""
         problem = None
-        if "slot" in item:
-            key = uploaded[item["slot"]]
+        if item.slot is not None:
+            key = uploaded[item.slot]
         else:
             key = f"{source_prefix(self.job.id)}/audio-{index:02d}"
             try:
                 self._fetch(item, key, len(_clips_to_fetch(self.job)) + index)
             except StageError as error:
                 problem = error.message
-        channels = item.get("channels")
         return SeparateFile(
             key=key,
-            name=item["name"],
-            label=item.get("label"),
-            sync_mode=SyncMode(item["sync_mode"]),
-            offset_ms=item["offset_ms"],
-            per_channel=bool(item.get("per_channel")),
-            channels=None if channels is None else tuple(channels),
+            name=item.name,
+            label=item.label,
+            sync_mode=SyncMode(item.sync_mode),
+            offset_ms=item.offset_ms,
+            per_channel=bool(item.per_channel),
+            channels=item.channels,
             problem=problem,
         )
 
-    def _fetch(self, item: Values, key: str, position: int) -> None:
+    def _fetch(self, item: SourceFile, key: str, position: int) -> None:
         """Download a file, unless it is there already; ``position`` among all that are wanted."""
         self.control.check()
         if self.context.objects.exists(key):
             return
         wanted = len(_clips_to_fetch(self.job)) + len(_audio_wanted(self.job))
-        sealed = item["sealed_token"]
+        sealed = item.sealed_token
         token = None if sealed is None else self.context.sealer.open(base64.b64decode(sealed))
         fetch(
-            item["url"],
+            item.url or "",
             store=self.context.objects,
             key=key,
             limits=FetchLimits(max_bytes=self._limit_bytes),
             policy=address_policy(self.context.settings),
             token=token,
-            provider=item["provider"],
+            provider=item.provider,
             control=ControlSpan.of_piece(self.control, position, wanted),
         )
 
 
 def has_files_to_fetch(job: JobRecord) -> bool:
     """Whether any of the job's files comes from an address."""
-    sounds = any("slot" not in item for item in _audio_wanted(job))
+    sounds = any(item.slot is None for item in _audio_wanted(job))
     return sounds or bool(_clips_to_fetch(job))
 
 
-def _clips_to_fetch(job: JobRecord) -> Sequence[Values]:
-    clips: Sequence[Values] = job.source["clips"] if job.source["kind"] == "url" else []
-    return clips
+def _clips_to_fetch(job: JobRecord) -> Sequence[SourceClip]:
+    return job.source.clips if job.source.kind == "url" else ()
 
 
-def _audio_wanted(job: JobRecord) -> Sequence[Values]:
-    """Separate audio files; nobody listens where only scenes are wanted."""
-    wanted: Sequence[Values] = job.source["audio"]
-    return [] if job.processing_mode is ProcessingMode.VISION else wanted
+def _audio_wanted(job: JobRecord) -> Sequence[SourceAudio]:
+    """External audio files that the job's mode needs."""
+    return () if job.processing_mode is ProcessingMode.VISION else job.source.audio
 
 
 def is_programme(job: JobRecord) -> bool:
     """Whether the job's clips are laid end to end (a continuous batch)."""
-    return bool(job.source.get("continuous")) or len(job.source["clips"]) > 1
+    return job.source.continuous or len(job.source.clips) > 1
 
 
 def require_allowed_sizes(uploads: Sequence[Upload], limit_bytes: int) -> None:

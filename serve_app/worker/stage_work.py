@@ -210,12 +210,11 @@ class StageWork:
     ) -> TrackOutcome:
         shard_seconds = self.context.settings.transcript_shard_seconds
         config = TranscriptConfig(
-            keyterms=tuple(job.source["keyterms"]),
+            keyterms=job.source.keyterms,
             models=digest_of(self.context.settings.model_profile, SPEECH_TASKS),
             transcribe_concurrency=concurrent_callers(self.context.settings, Task.TRANSCRIBE),
             sharding=Sharding(shard_seconds=shard_seconds),
-            # Jobs that waited while the service was brought up to date have no such field.
-            speakers=SpeakerRules(expected=job.source.get("speakers_expected")),
+            speakers=SpeakerRules(expected=job.source.speakers_expected),
         )
         result = await self._in_thread(
             lambda: transcribe_track(

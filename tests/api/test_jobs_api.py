@@ -259,7 +259,7 @@ def test_every_creation_hands_the_number_of_speakers_on(
     job_id = uuid.UUID((data["jobs"][0] if "jobs" in data else data)["jobId"])
     job = api.transact(lambda c: find_job(c, job_id))
     assert job is not None
-    assert job.source["speakers_expected"] == kept
+    assert job.source.speakers_expected == kept
 
 
 def test_too_large_a_file_is_refused_before_it_is_sent(api: RunningApi, customer: Customer) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from serve_app.settings import Settings
 from storage import jobs, results
 from storage.job_lists import LEGACY_FILTERS
-from storage.job_records import NewJob
+from storage.job_records import JobSource, NewJob
 from storage.types import JobState, ProcessingMode, StageName, StageStatus
 from tests.api.running_api import Customer, RunningApi
 from tests.api.test_jobs_api import expect_error
@@ -43,7 +43,7 @@ def insert_jobs(api: RunningApi, customer: Customer, *states: JobState) -> list[
             JobState.QUEUED,
             ProcessingMode.ALL,
             "a.mp4",
-            {"kind": "upload", "base_url": "http://x", "audio": [], "clips": []},
+            JobSource(kind="upload", base_url="http://x"),
         )
 
         async def insert(

@@ -11,13 +11,13 @@ import pytest
 
 from storage import jobs as stored_jobs
 from storage.database import Connection
-from storage.job_records import NewJob
+from storage.job_records import JobSource, NewJob
 from storage.types import JobState, ProcessingMode
 from tests.contract.calling import Caller, ContractApi, refusal, shown
 from tests.contract.runner_side import TWO_TRACKS, RunnerSide
 from tests.contract.spec_rows import covers
 
-SOURCE = {"kind": "upload", "base_url": "http://x", "audio": [], "clips": [], "keyterms": []}
+SOURCE = JobSource(kind="upload", base_url="http://x")
 
 
 def insert_jobs(caller: Caller, count: int) -> list[str]:

@@ -23,7 +23,7 @@ from serve_app.context import AppContext, build_context
 from serve_app.settings import Settings
 from storage import jobs, keys, ledger
 from storage.database import Connection
-from storage.job_records import NewJob
+from storage.job_records import JobSource, NewJob
 from storage.types import JobState, ProcessingMode, Tier
 from tests.api.running_api import transact
 from tests.money.runner_process import FAILING_FILE, run_until_done
@@ -42,7 +42,7 @@ def create_jobs(
     async def create(connection: Connection) -> None:
         for _ in range(JOBS_A_ROUND):
             name = chance.choice(["clip.mp4", "clip.mp4", FAILING_FILE])
-            source = {"kind": "url", "base_url": "http://test"}
+            source = JobSource(kind="url", base_url="http://test")
             job = NewJob(account, JobState.QUEUED, ProcessingMode.ALL, name, source)
             await jobs.insert_job(connection, job)
             amount = pricing.minimum_hold(context.prices, Tier.STANDARD, ProcessingMode.ALL)

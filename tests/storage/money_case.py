@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from storage import audit, jobs, keys, ledger
 from storage.database import Database
-from storage.job_records import NewJob
+from storage.job_records import JobSource, NewJob
 from storage.types import JobState, ProcessingMode, StageName, StageStatus
 
 
@@ -37,7 +37,9 @@ async def account_with_job(
     async with database.transaction() as connection:
         account = await keys.create_account(connection, uuid.uuid4().hex)
         await ledger.grant(connection, account.id, credits_cents, "test")
-        job = NewJob(account.id, JobState.QUEUED, ProcessingMode.ALL, "a.mp4", {})
+        job = NewJob(
+            account.id, JobState.QUEUED, ProcessingMode.ALL, "a.mp4", JobSource(kind="upload")
+        )
         await jobs.insert_job(connection, job)
         await jobs.set_quote(
             connection, job.id, duration_ms=1, billable_seconds=30, quote_cents=QUOTE

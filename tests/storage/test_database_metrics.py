@@ -19,7 +19,7 @@ from serve_app.observability.metrics import (
 )
 from storage import jobs, keys, ledger
 from storage.database import Connection, Database
-from storage.job_records import NewJob
+from storage.job_records import JobSource, NewJob
 from storage.metrics import LedgerTotals, count_ledger, count_now
 from storage.types import JobState, ProcessingMode, StageName, StageStatus, Tier
 from tests.observing.metrics import RecordedMetrics
@@ -34,7 +34,7 @@ def new_job(account_id: uuid.UUID, state: JobState = JobState.QUEUED) -> NewJob:
         tier=Tier.STANDARD,
         callback_url=None,
         metadata={},
-        source={"kind": "url", "base_url": "http://x", "clips": [], "audio": [], "keyterms": []},
+        source=JobSource(kind="url", base_url="http://x"),
     )
 
 

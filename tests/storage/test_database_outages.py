@@ -27,7 +27,7 @@ from serve_app.worker.reaper import Reaper
 from serve_app.worker.stage_work import StageWork
 from storage import jobs, keys, ledger
 from storage.database import UNAVAILABLE, migrate
-from storage.job_records import JobRecord, NewJob
+from storage.job_records import JobRecord, JobSource, NewJob
 from storage.types import JobState, ProcessingMode, StageName, StageStatus
 from tests.acceptance.chaos.database_server import DatabaseServer
 from tests.contract.runner_side import FOOTAGE
@@ -68,7 +68,7 @@ async def leased(context: AppContext) -> Lease:
     async with context.database.transaction() as connection:
         account = await keys.create_account(connection, uuid.uuid4().hex)
         await ledger.grant(connection, account.id, 1000, "test")
-        source = {"kind": "url", "base_url": "http://test"}
+        source = JobSource(kind="url", base_url="http://test")
         job = NewJob(account.id, JobState.QUEUED, ProcessingMode.ALL, "clip.mp4", source)
         await jobs.insert_job(connection, job)
         taken = await jobs.lease_next(connection, lease=timedelta(seconds=LEASE_SECONDS))

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from storage import jobs, keys
 from storage.database import Database
-from storage.job_records import NewJob
+from storage.job_records import JobSource, NewJob
 from storage.jobs import LeaseLostError
 from storage.types import (
     TERMINAL_STATES,
@@ -38,7 +38,7 @@ async def new_job(
     state: JobState = JobState.QUEUED,
     mode: ProcessingMode = ProcessingMode.ALL,
 ) -> uuid.UUID:
-    job = NewJob(account_id, state, mode, "clip.mp4", {"kind": "upload", "base_url": "http://x"})
+    job = NewJob(account_id, state, mode, "clip.mp4", JobSource(kind="upload", base_url="http://x"))
     async with database.transaction() as connection:
         await jobs.insert_job(connection, job)
     return job.id

@@ -19,7 +19,7 @@ from serve_app.worker import runner as running_jobs
 from serve_app.worker.driver import JobDriver
 from serve_app.worker.runner import Runner
 from storage import jobs, keys, ledger
-from storage.job_records import JobRecord, NewJob
+from storage.job_records import JobRecord, JobSource, NewJob, SourceClip
 from storage.types import JobState, ProcessingMode, StageStatus
 
 WAITING = 3
@@ -53,14 +53,7 @@ async def endless_file() -> AsyncIterator[tuple[str, asyncio.Event]]:
 
 
 async def queued(context: AppContext, url: str) -> list[uuid.UUID]:
-    source = {
-        "kind": "url",
-        "base_url": "http://test",
-        "clips": [{"url": url, "provider": None, "sealed_token": None}],
-        "audio": [],
-        "keyterms": [],
-        "speakers_expected": None,
-    }
+    source = JobSource(kind="url", base_url="http://test", clips=(SourceClip(url=url),))
     ids = []
     async with context.database.transaction() as connection:
         account = await keys.create_account(connection, uuid.uuid4().hex)
