@@ -41,7 +41,7 @@ class SourceAudio(SourceFile):
     slot: str | None = None
     label: str | None = None
     sync_mode: str
-    offset_ms: int
+    offset_ms: int | None = None
     per_channel: bool | None = None
     channels: tuple[int, ...] | None = None
 

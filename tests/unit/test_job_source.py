@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from storage.job_records import JobSource
 
 CLIP = {"url": "https://media.example.com/a.mp4", "provider": None, "sealed_token": "c2VhbGVk"}
-SYNC = {"sync_mode": "auto", "offset_ms": 0}
+SYNC = {"sync_mode": "auto", "offset_ms": None}
 TRACK = SYNC | {"label": None, "per_channel": True, "channels": [1, 2]}
 SHARED = {"base_url": "http://x", "keyterms": ["sea"], "speakers_expected": None}
 
