@@ -1,4 +1,4 @@
-"""Recognising blocked pictures: perceptual and hashes of a file to put on a list.
+"""Recognising blocked pictures: perceptual hashes, and those of a file to put on a list.
 
 The hash is imagehash's ``phash`` of 64 bits (the signs of the lowest frequencies of a
 discrete cosine transform), of the picture without plain borders. It outlasts re-encoding and

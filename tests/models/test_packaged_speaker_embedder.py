@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 import pytest
 import torch
 from scipy.signal import lfilter
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from models.backends.packaged.speech import (
     open_speaker_embedder,
@@ -17,7 +19,7 @@ from models.backends.packaged.speech import (
     read_tensors,
 )
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from models.registry import PACKAGED, Task
+from models.registry import PACKAGED, Task, open_model
 from models.weights import RESEMBLYZER, WeightsError, read_weights
 from pipelines.speech.speakers import SpeakerRules, assign_voices
 
@@ -160,3 +162,15 @@ def test_two_readers_are_two_speakers(one: str, other: str) -> None:
     parts = [utterances_of(load(SHARED / "speech" / name)) for name in (one, other)]
     truth = [0] * len(parts[0]) + [1] * len(parts[1])
     assert clustered(parts[0] + parts[1]) == truth
+
+
+def test_an_opened_model_leaves_one_thread_to_openblas() -> None:
+    with threadpool_limits(2, user_api="blas"):
+        open_model("packaged", Task.EMBED)
+        threads = [each["num_threads"] for each in _openblas()]
+    assert threads == [1] * len(threads)
+    assert threads
+
+
+def _openblas() -> list[dict[str, Any]]:
+    return [each for each in threadpool_info() if each["internal_api"] == "openblas"]
