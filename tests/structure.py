@@ -18,6 +18,8 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
 MOST_LAYERS = {"serve_app": 8, "pipelines": 7, "models": 7, "storage": 7}
+MOST_LINES_OF_A_FILE = 400
+MOST_LINES_OF_A_FUNCTION = 70
 
 Graph = dict[str, set[str]]
 
@@ -121,20 +123,28 @@ class Size:
     private_functions_used_once_percent: int
 
 
+def functions_of(text: str) -> list[tuple[str, int]]:
+    """Name and length in lines of each function of a file, nested ones included."""
+    return [
+        (node.name, (node.end_lineno or node.lineno) - node.lineno + 1)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+
+
 def size_of(texts: list[str]) -> Size:
     """Size of files, given their source code.
 
     A function is private if its name begins with one underscore; it is used once if its name
-    occurs in exactly one other place of its file. Nested functions count as well.
+    occurs in exactly one other place of its file.
     """
     lengths: list[int] = []
     uses: list[int] = []
     for text in texts:
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lengths.append((node.end_lineno or node.lineno) - node.lineno + 1)
-                if node.name.startswith("_") and not node.name.startswith("__"):
-                    uses.append(len(re.findall(rf"\b{node.name}\b", text)) - 1)
+        for name, length in functions_of(text):
+            lengths.append(length)
+            if name.startswith("_") and not name.startswith("__"):
+                uses.append(len(re.findall(rf"\b{name}\b", text)) - 1)
     lines = [text.count("\n") for text in texts]
     return Size(
         files=len(texts),
@@ -176,6 +186,21 @@ def print_sizes(project: Path, packages: Iterable[str]) -> None:
         print(f"{name:10}" + "".join(cells))
 
 
+def long_parts(project: Path, packages: Iterable[str]) -> list[str]:
+    """Files and functions longer than the project aims for, as ``path[:function]: lines``."""
+    found = []
+    for path in sorted(path for each in packages for path in (project / each).rglob("*.py")):
+        text, name = path.read_text(), path.relative_to(project)
+        if (lines := text.count("\n")) > MOST_LINES_OF_A_FILE:
+            found.append(f"{name}: {lines}")
+        found += [
+            f"{name}:{function}: {length}"
+            for function, length in functions_of(text)
+            if length > MOST_LINES_OF_A_FUNCTION
+        ]
+    return found
+
+
 def main(project: Path = PROJECT) -> int:
     """Print layers, cycles and sizes; 1 where a package has a cycle or too many layers."""
     files = file_graph(project, MOST_LAYERS)
@@ -192,6 +217,8 @@ def main(project: Path = PROJECT) -> int:
             print(f"  cycle: {', '.join(names)}")
     print()
     print_sizes(project, MOST_LAYERS)
+    for part in long_parts(project, MOST_LAYERS):
+        print(f"long: {part}")
     return int(faults > 0)
 
 

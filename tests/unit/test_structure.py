@@ -10,6 +10,7 @@ from tests.structure import (
     cycles,
     file_graph,
     layers,
+    long_parts,
     main,
     member_graph,
     size_of,
@@ -56,6 +57,16 @@ def test_sizes_count_lines_and_the_lengths_of_functions() -> None:
     assert (size.files, size.lines, size.files_under_40_lines, size.longest_file) == (2, 9, 2, 8)
     assert (size.functions, size.function_median, size.longest_function) == (2, 3, 4)
     assert size.private_functions_used_once_percent == 100
+
+
+def test_files_over_400_lines_and_functions_over_70_are_listed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    project = tmp_path_factory.mktemp("project")
+    (project / "p").mkdir()
+    (project / "p" / "one.py").write_text("def f():\n" + "    x = 1\n" * 70 + "\n" * 329)
+    (project / "p" / "two.py").write_text("def f():\n" + "    x = 1\n" * 69 + "\n" * 331)
+    assert long_parts(project, ["p"]) == ["p/one.py:f: 71", "p/two.py: 401"]
 
 
 def test_serve_app_has_at_most_8_layers_and_the_others_at_most_7() -> None:
