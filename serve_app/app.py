@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response
 
 from serve_app import __version__
+from serve_app.api.authentication import OperationRoute
+from serve_app.api.context import API_PREFIX
 from serve_app.api.envelope import RequestIdMiddleware, install_error_handlers
 from serve_app.api.health import ReadinessProbe
 from serve_app.api.health import router as observing_routes
 from serve_app.api.methods import install_methods
+from serve_app.api.openapi import finish
 from serve_app.context import AppContext
 from serve_app.credits.routes import router as credit_routes
+from serve_app.discovery.events import events
 from serve_app.discovery.pages import router as page_routes
 from serve_app.discovery.routes import router as discovery_routes
 from serve_app.jobs.creation_routes import router as creation_routes
@@ -31,6 +36,7 @@ from serve_app.uploads.routes import UploadGate
 from serve_app.uploads.routes import router as upload_routes
 from serve_app.webhooks.routes import router as webhook_routes
 from serve_app.webhooks.routes import secret_router as webhook_secret_routes
+from serve_app.webhooks.routes import test_router as webhook_test_routes
 
 # Routes are tried in this order, so what clients poll comes first.
 ROUTERS = (
@@ -41,6 +47,7 @@ ROUTERS = (
     upload_routes,
     credit_routes,
     webhook_routes,
+    webhook_test_routes,
     webhook_secret_routes,
     discovery_routes,
     page_routes,
@@ -50,6 +57,65 @@ ROUTERS = (
     portal_routes,
     observing_routes,
 )
+
+
+TAGS = {
+    "Jobs": "Create jobs, follow them, cancel them.",
+    "Results": "Scenes, transcripts and audio tracks, once their stages are completed.",
+    "Account": "Credits and usage.",
+    "Webhooks": "The delivery log, and test events.",
+    "Discovery": "Open to everybody; 120 requests a minute for each client address.",
+    "Dashboard": "For the dashboard's signed-in sessions only; API keys do not open these.",
+}
+_DESCRIPTION = """\
+Footage in, scenes and transcripts out, as asynchronous jobs.
+
+Create a job, upload its media (or name a URL), then poll the job or wait for its webhook, and \
+read the results. A success is `{ data, requestId }`. Every answer carries `X-Request-Id`; every \
+error has the same envelope, with a stable `code` and a `docUrl` that explains it.
+
+`429` and `503`, and `409` where it may pass, say in `Retry-After` how many seconds to wait. \
+Repeat creations with the same `Idempotency-Key`.\
+"""
+
+
+class Api(FastAPI):
+    """The application; its interface document is FastAPI's, finished by ``api.openapi``."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI 3.1 document, made once."""
+        if self.openapi_schema is None:
+            self.openapi_schema = finish(super().openapi(), operation_routes())
+        return self.openapi_schema
+
+
+def operation_routes() -> list[OperationRoute]:
+    """The routes of the interface document."""
+    routes = [route for router in ROUTERS for route in router.routes]
+    return [r for r in routes if isinstance(r, OperationRoute) and r.include_in_schema]
+
+
+def routed_api(**options: Any) -> Api:
+    """The application with its routes, as yet without a context."""
+    app = Api(
+        title="Video Analysis Service",
+        summary="Footage in, scenes and transcripts out.",
+        version=__version__,
+        description=_DESCRIPTION,
+        license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
+        openapi_url=None,
+        openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
+        servers=[{"url": API_PREFIX, "description": "This service."}],
+        webhooks=events,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        **options,
+    )
+    install_methods(app, ROUTERS)
+    for router in ROUTERS:
+        app.include_router(router)
+    return app
 
 
 def build_api(context: AppContext) -> FastAPI:
@@ -63,16 +129,7 @@ def build_api(context: AppContext) -> FastAPI:
         reporting.cancel()
         await context.database.close()
 
-    app = FastAPI(
-        title="Video Analysis Service",
-        version=__version__,
-        description="Footage in, scenes and transcripts out.",
-        lifespan=lifespan,
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
+    app = routed_api(lifespan=lifespan)
     app.state.context = context
     # Loaded here, not by the first notification: the library takes a while.
     app.state.payment_provider = find_provider(context.settings)
@@ -80,9 +137,6 @@ def build_api(context: AppContext) -> FastAPI:
     app.state.readiness = ReadinessProbe(context)
     app.add_middleware(RequestIdMiddleware, metrics=context.metrics)
     install_error_handlers(app)
-    install_methods(app, ROUTERS)
-    for router in ROUTERS:
-        app.include_router(router)
     _add_open_routes(app)
     return app
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Coroutine
-from typing import Any
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar
 from urllib.parse import quote
 
-from fastapi import Request
+from fastapi import Depends, Path, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
+from serve_app.api.bodies import with_json_object
+from serve_app.api.queries import require_plain_query
 from serve_app.api.rate_limits import Bucket, check_rate, client_address, rate_headers
+from serve_app.api.schemas import Uuid
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.observability.logs import note
@@ -33,20 +37,15 @@ _RANDOM_PART = r"[A-Za-z0-9_-]{43}"
 _KEY_FORM = re.compile(re.escape(KEY_PREFIX) + _RANDOM_PART)
 _SESSION_FORM = re.compile(re.escape(SESSION_PREFIX) + _RANDOM_PART)
 
-CREATING_OPERATIONS = frozenset({"createJob", "createJobFromUrl", "createBatch"})
-SUCCESSORS = {"cancelJobDeprecated": "/cancel"}
-"""Deprecated operations, and what to add to their paths for the operation to use instead."""
-
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-def bucket_of(operation_id: str | None, methods: set[str]) -> Bucket:
-    """Where a keyed operation is counted."""
-    if operation_id in CREATING_OPERATIONS:
-        return Bucket.CREATION
-    if operation_id == "sendTestWebhook":
-        return Bucket.WEBHOOK_TEST
-    return Bucket.READS if "GET" in methods else Bucket.WRITES
+class Auth(StrEnum):
+    """Who may call an operation."""
+
+    KEY = "key"
+    NONE = "none"
+    SESSION = "session"
 
 
 def presented_key(request: Request) -> str | None:
@@ -71,28 +70,71 @@ def _bearer_tokens(request: Request) -> list[str]:
     return tokens
 
 
-class KeyedRoute(APIRoute):
-    """Needs an API key; counted in the bucket of its operation.
+class OperationRoute(APIRoute):
+    """A route of the interface document. Its errors are declared by ``responses=errors(…)``.
+
+    After ``_admit``, query parameters must be given once and hold no control characters, and
+    the body is a JSON object as ``bodies`` reads it, before FastAPI holds both to their types.
+    """
+
+    auth: ClassVar[Auth] = Auth.NONE
+    bucket: Bucket | None = None
+    """What its requests are counted in."""
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+        query = [field.alias for field in self.dependant.query_params]
+        has_body = self.body_field is not None
+
+        async def admitted(request: Request) -> Response:
+            await self._admit(request)
+            if request.scope["query_string"]:
+                require_plain_query(request, query)
+            response = await handle(await with_json_object(request) if has_body else request)
+            response.headers.update(getattr(request.state, "answer_headers", {}))
+            return response
+
+        return admitted
+
+    async def _admit(self, request: Request) -> None:
+        """Raises ApiError for who may not call, or not so often."""
+
+
+class KeyedRoute(OperationRoute):
+    """Needs an API key; counted as a read or a write.
 
     Where the path names a job, the same statement brings the caller's job: see ``job_of``.
     """
 
-    def get_route_handler(self) -> Handler:
-        handle = super().get_route_handler()
-        bucket = bucket_of(self.operation_id, self.methods or set())
+    auth = Auth.KEY
 
-        async def keyed(request: Request) -> Response:
-            if self.operation_id in SUCCESSORS:
-                add_answer_headers(request, self._deprecation(request))
-            await _admit_key(request, bucket)
-            return _with_answer_headers(request, await handle(request))
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.bucket = type(self).bucket or (
+            Bucket.READS if "GET" in (self.methods or ()) else Bucket.WRITES
+        )
 
-        return keyed
+    async def _admit(self, request: Request) -> None:
+        if self.deprecated:
+            add_answer_headers(request, self._deprecation(request))
+        await _admit_key(request, self.bucket or Bucket.READS)
 
     def _deprecation(self, request: Request) -> dict[str, str]:
         values = {name: quote(value, safe="") for name, value in request.path_params.items()}
-        successor = self.path_format.format(**values) + SUCCESSORS[self.operation_id or ""]
+        successor = f"{self.path_format.format(**values)}/cancel"
         return {"Deprecation": "true", "Link": f'<{successor}>; rel="successor-version"'}
+
+
+class CreationRoute(KeyedRoute):
+    """Counted as a job creation."""
+
+    bucket = Bucket.CREATION
+
+
+class WebhookTestRoute(KeyedRoute):
+    """Counted as a test webhook."""
+
+    bucket = Bucket.WEBHOOK_TEST
 
 
 async def _admit_key(request: Request, bucket: Bucket) -> None:
@@ -122,12 +164,20 @@ async def _find_caller(request: Request, key: str, bucket: Bucket) -> Caller | N
     return caller
 
 
-def job_of(request: Request) -> JobRecord:
+async def job_of(
+    request: Request,
+    _: Annotated[
+        Uuid, Path(alias="jobId", description="The job's id; what is no UUID is not found.")
+    ],
+) -> JobRecord:
     """The caller's job that the path names; NOT_FOUND for foreign, missing, malformed ids alike."""
     job: JobRecord | None = request.state.job
     if job is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
     return job
+
+
+CallersJob = Annotated[JobRecord, Depends(job_of)]
 
 
 def parse_job_id(text: str) -> uuid.UUID:
@@ -143,34 +193,26 @@ def parse_job_id(text: str) -> uuid.UUID:
     return parsed if str(parsed) == text.lower() else uuid.UUID(int=0)
 
 
-class KeylessRoute(APIRoute):
+class KeylessRoute(OperationRoute):
     """Open to everybody; counted per client address."""
 
-    def get_route_handler(self) -> Handler:
-        handle = super().get_route_handler()
+    bucket = Bucket.DISCOVERY
 
-        async def keyless(request: Request) -> Response:
-            context: AppContext = request.app.state.context
-            address = client_address(request, context.settings.trusted_proxies)
-            window = await count_request(context.database, f"ip:{address}")
-            add_answer_headers(request, rate_headers(Bucket.DISCOVERY, window))
-            check_rate(Bucket.DISCOVERY, window)
-            return _with_answer_headers(request, await handle(request))
-
-        return keyless
+    async def _admit(self, request: Request) -> None:
+        context: AppContext = request.app.state.context
+        address = client_address(request, context.settings.trusted_proxies)
+        window = await count_request(context.database, f"ip:{address}")
+        add_answer_headers(request, rate_headers(Bucket.DISCOVERY, window))
+        check_rate(Bucket.DISCOVERY, window)
 
 
-class SessionRoute(APIRoute):
+class SessionRoute(OperationRoute):
     """Needs a signed-in dashboard session; an API key does not open it."""
 
-    def get_route_handler(self) -> Handler:
-        handle = super().get_route_handler()
+    auth = Auth.SESSION
 
-        async def signed_in(request: Request) -> Response:
-            await _admit_session(request)
-            return await handle(request)
-
-        return signed_in
+    async def _admit(self, request: Request) -> None:
+        await _admit_session(request)
 
 
 async def _admit_session(request: Request) -> None:
@@ -195,11 +237,6 @@ async def _admit_session(request: Request) -> None:
 def add_answer_headers(request: Request, headers: dict[str, str]) -> None:
     """Headers of whatever the request will be answered with, refusals and failures included."""
     request.state.answer_headers = getattr(request.state, "answer_headers", {}) | headers
-
-
-def _with_answer_headers(request: Request, response: Response) -> Response:
-    response.headers.update(request.state.answer_headers)
-    return response
 
 
 def account_of(request: Request) -> uuid.UUID:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import Request
-from pydantic import BaseModel, ValidationError
 
-from serve_app.api.envelope import json_path
 from serve_app.errors import ApiError, ErrorCode, invalid
 
 MAX_DEPTH = 32
@@ -87,18 +85,23 @@ def _check_text(value: str, path: str) -> None:
         raise invalid("Text must not hold NUL or unpaired surrogates.", path or None)
 
 
-Model = TypeVar("Model", bound=BaseModel)
+class JsonRequest(Request):
+    """A request whose body is parsed already."""
+
+    def __init__(self, request: Request, value: dict[str, Any]) -> None:
+        super().__init__(request.scope, request.receive)
+        self._value = value
+
+    async def body(self) -> bytes:
+        """Not empty: FastAPI goes on with ``json``."""
+        return b"{}"
+
+    async def json(self) -> dict[str, Any]:
+        """The object."""
+        return self._value
 
 
-def parse_body(model: type[Model], raw: dict[str, Any]) -> Model:
-    """``raw`` as a ``model``; raises INVALID_REQUEST that names the first field at fault."""
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        location = tuple(part for part in first["loc"] if part not in _INTERNAL_PARTS)
-        param = json_path(location) or None
-        raise invalid(f"{param or 'The body'}: {first['msg']}.", param) from error
-
-
-_INTERNAL_PARTS = frozenset({"function-after", "function-wrap"})
+async def with_json_object(request: Request) -> JsonRequest:
+    """``request`` with its body read as strictly as this module does."""
+    settings = request.app.state.context.settings
+    return JsonRequest(request, await read_json_object(request, max_bytes=settings.max_body_bytes))

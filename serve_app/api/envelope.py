@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, overload
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -47,6 +47,14 @@ class ExactJSONResponse(JSONResponse):
         return json.dumps(
             content, ensure_ascii=False, allow_nan=False, separators=(",", ":")
         ).encode()
+
+
+@overload
+def timestamp(moment: datetime) -> str: ...
+
+
+@overload
+def timestamp(moment: datetime | None) -> str | None: ...
 
 
 def timestamp(moment: datetime | None) -> str | None:
@@ -183,11 +191,14 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def _validation_failure(error: RequestValidationError) -> ApiError:
+    """Blames the first field at fault, without where it was (body, query) and what found it."""
     first = error.errors()[0]
-    location = tuple(first["loc"])[1:]
-    param = json_path(location) or None
+    param = json_path(tuple(part for part in first["loc"][1:] if part not in _VALIDATORS)) or None
     name = param or "The body"
     return ApiError(ErrorCode.INVALID_REQUEST, f"{name}: {first['msg']}.", param=param)
+
+
+_VALIDATORS = frozenset({"function-after", "function-wrap"})
 
 
 def _http_failure(request: Request, error: HTTPException) -> ApiError:

@@ -1,88 +1,40 @@
-"""HTML from nested calls. Text is escaped unless it is Html already, so nothing slips through."""
+"""Pages from Jinja2 templates. Text is escaped unless it is markup already."""
 
 from __future__ import annotations
 
+import json
 import re
-from html import escape
+from pathlib import Path
+from typing import Any
 
-_VOID = frozenset({"meta", "link", "input", "br"})
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup, escape
+
 _CODE = re.compile(r"`([^`]+)`")
 
 
-class Html(str):
-    """Text that is HTML already."""
-
-    __slots__ = ()
-
-
-Child = str | Html | None
-Attribute = str | bool | None
-
-
-def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
-    """An element; ``class_`` is ``class``, ``data_x`` is ``data-x``, None leaves out."""
-    shown = "".join(_attribute(key, value) for key, value in attributes.items())
-    if name in _VOID:
-        return Html(f"<{name}{shown}>")
-    return Html(f"<{name}{shown}>{join(*children)}</{name}>")
+def templates(folder: Path) -> Environment:
+    """The templates of ``folder``, with the filters ``prose`` and ``json``."""
+    environment = Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"prose": prose, "json": as_json}
+    return environment
 
 
-def join(*children: Child) -> Html:
-    """Several nodes as one."""
-    return Html("".join(_node(child) for child in children if child is not None))
-
-
-def prose(text: str) -> Html:
+def prose(text: str) -> Markup:
     """Text with `code` in backticks."""
     parts = _CODE.split(text)
-    return join(*(tag("code", part) if n % 2 else part for n, part in enumerate(parts)))
-
-
-def paragraphs(text: str) -> Html:
-    """Prose with empty lines between its paragraphs."""
-    return join(*(tag("p", prose(part)) for part in text.split("\n\n")))
-
-
-def table(headings: list[str], rows: list[list[Child]], **attributes: Attribute) -> Html:
-    """A table that scrolls by itself where it is too wide."""
-    head = tag("tr", *(tag("th", heading, scope="col") for heading in headings))
-    body = [tag("tr", *(tag("td", cell) for cell in row)) for row in rows]
-    shown = tag("table", tag("thead", head), tag("tbody", *body), **attributes)
-    return tag("div", shown, class_="scroll")
-
-
-def code_block(text: str, language: str = "") -> Html:
-    """Preformatted text."""
-    return tag("pre", tag("code", text, class_=language or None), tabindex="0")
-
-
-def page(title: str, *body: Child, nav: Html) -> Html:
-    """A whole document: navigation on the side, content, bundled assets only."""
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        tag("link", rel="icon", href="data:,"),
-        tag("link", rel="stylesheet", href="/docs/assets/docs.css"),
-        tag("script", src="/docs/assets/docs.js", defer=True),
+    marked = (
+        Markup("<code>{}</code>").format(part) if n % 2 else escape(part)
+        for n, part in enumerate(parts)
     )
-    content = tag(
-        "body",
-        tag("a", "Skip to content", class_="skip", href="#content"),
-        tag("nav", nav, aria_label="Reference"),
-        tag("main", *body, id="content"),
-    )
-    return Html(f"<!doctype html>\n{tag('html', head, content, lang='en')}\n")
+    return Markup().join(marked)
 
 
-def _node(child: Child) -> str:
-    return child if isinstance(child, Html) else escape(str(child))
-
-
-def _attribute(name: str, value: Attribute) -> str:
-    if value is None or value is False:
-        return ""
-    shown = name.rstrip("_").replace("_", "-")
-    return f" {shown}" if value is True else f' {shown}="{escape(str(value))}"'
+def as_json(value: Any) -> str:
+    """A value as examples show it."""
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)

@@ -28,9 +28,8 @@ _REPLAYED_HEADERS = ("content-type", "location", "x-request-id")
 Creation = Callable[[Connection], Awaitable[Response]]
 
 
-def idempotency_key(request: Request, body: dict[str, Any]) -> str | None:
+def idempotency_key(header: str | None, body: dict[str, Any]) -> str | None:
     """The key of a creation, from header or body; raises where they differ or are malformed."""
-    header = request.headers.get("idempotency-key")
     in_body = body.get(BODY_FIELD)
     if in_body is not None and not (isinstance(in_body, str) and _KEY_FORM.fullmatch(in_body)):
         raise invalid("idempotencyKey must be 1 to 255 printable ASCII characters.", BODY_FIELD)
@@ -45,15 +44,18 @@ def idempotency_key(request: Request, body: dict[str, Any]) -> str | None:
 
 
 async def create_once(
-    request: Request, operation: str, body: dict[str, Any], create: Creation
+    request: Request, operation: str, header: str | None, create: Creation
 ) -> Response:
     """Run ``create`` in a transaction, or give its earlier answer again.
+
+    ``header`` is the ``Idempotency-Key`` header; the body may hold the key too.
 
     Refusals that a later try may not meet (429) are not remembered; a refusal
     for want of credits is, together with the fact that nothing was made.
     """
     context: AppContext = request.app.state.context
-    key = idempotency_key(request, body)
+    body = await request.json()
+    key = idempotency_key(header, body)
     async with context.database.transaction() as connection:
         if key is None:
             return await create(connection)

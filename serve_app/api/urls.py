@@ -18,7 +18,15 @@ from serve_app.errors import ApiError, ErrorCode
 from serve_app.settings import Settings
 
 CallbackUrl = Annotated[
-    str, Field(json_schema_extra={"minLength": 1, "maxLength": MAX_CALLBACK_URL_LENGTH})
+    str,
+    Field(
+        json_schema_extra={
+            "format": "uri",
+            "pattern": "^[Hh][Tt][Tt][Pp][Ss]://",
+            "minLength": 1,
+            "maxLength": MAX_CALLBACK_URL_LENGTH,
+        }
+    ),
 ]
 """What is wrong with it, its length too, is said with INVALID_CALLBACK_URL."""
 

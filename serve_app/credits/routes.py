@@ -3,33 +3,101 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Annotated, Literal, NotRequired
 
 from fastapi import APIRouter, Request
+from pydantic import ConfigDict, Field, with_config
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
 from serve_app.api.authentication import KeyedRoute, account_of
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import success
+from serve_app.api.schemas import Answer, Count
 from storage import jobs, keys
 from storage.database import DatabaseError
 
 log = logging.getLogger("vas.credits")
-router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute)
+router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Account"])
 
 
-@router.get("/quota", operation_id="getQuota")
+@with_config(
+    ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"available": {"const": True}}},
+            "then": {
+                "required": [
+                    "balanceCents",
+                    "heldCents",
+                    "availableCents",
+                    "payAsYouGo",
+                    "monthUsageSeconds",
+                    "tier",
+                    "volumeThresholdSeconds",
+                ]
+            },
+        }
+    )
+)
+class Quota(TypedDict):
+    """Credits and usage.
+
+    When `available` is false, the balance could not be read and all other fields are missing.
+    """
+
+    available: Annotated[bool, Field(description="Whether the balance could be read.")]
+    balanceCents: NotRequired[
+        Annotated[int, Field(description="Credits, holds not taken off.", examples=[5000])]
+    ]
+    heldCents: NotRequired[
+        Annotated[Count, Field(description="Held for running jobs.", examples=[3])]
+    ]
+    availableCents: NotRequired[
+        Annotated[int, Field(description="What a new job may use.", examples=[4997])]
+    ]
+    payAsYouGo: NotRequired[
+        Annotated[
+            bool, Field(description="Whether the balance may go below zero.", examples=[False])
+        ]
+    ]
+    monthUsageSeconds: NotRequired[
+        Annotated[Count, Field(description="Billable seconds of this UTC month.", examples=[5400])]
+    ]
+    tier: NotRequired[
+        Annotated[
+            Literal["standard", "volume"],
+            Field(description="By this month's usage.", examples=["standard"]),
+        ]
+    ]
+    volumeThresholdSeconds: NotRequired[
+        Annotated[Count, Field(description="Above it, volume rates apply.", examples=[360_000])]
+    ]
+
+
+class QuotaResult(TypedDict):
+    """Credits and usage, under the name of what they pay for."""
+
+    api: Quota
+
+
+@router.get(
+    "/quota",
+    operation_id="getQuota",
+    summary="Read credits and usage",
+    response_model=Answer[QuotaResult],
+    response_description="Credits, holds and this month's usage.",
+)
 async def get_quota(request: Request) -> Response:
-    """Credits, holds and this month's usage."""
+    """When `available` is false, the balance could not be read; other fields are missing."""
     try:
         quota = await _read_quota(request)
     except DatabaseError:
         log.exception("the balance could not be read")
-        quota = {"available": False}
+        quota = Quota(available=False)
     return success(request, {"api": quota})
 
 
-async def _read_quota(request: Request) -> dict[str, Any]:
+async def _read_quota(request: Request) -> Quota:
     account_id = account_of(request)
     context = context_of(request)
     threshold = context.prices.volume_threshold_seconds

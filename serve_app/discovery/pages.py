@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from fastapi import APIRouter, HTTPException, Request
+from fastapi import APIRouter, FastAPI, HTTPException, Request
 from starlette.responses import Response
 
 _STATIC = Path(__file__).parent / "static"
@@ -44,18 +44,17 @@ def _page(content: bytes, media_type: str) -> Page:
 
 
 @lru_cache(maxsize=1)
-def _reference() -> Page:
-    from serve_app.discovery.openapi import build_document
+def _reference(app: FastAPI) -> Page:
     from serve_app.discovery.pages_reference import reference_page
 
-    return _page(reference_page(build_document()).encode(), "text/html")
+    return _page(reference_page(app.openapi()).encode(), "text/html")
 
 
 @lru_cache(maxsize=1)
-def _errors() -> Page:
+def _errors(app: FastAPI) -> Page:
     from serve_app.discovery.pages_errors import errors_page
 
-    return _page(errors_page().encode(), "text/html")
+    return _page(errors_page(app.openapi()).encode(), "text/html")
 
 
 @lru_cache(maxsize=len(_ASSETS))
@@ -73,13 +72,13 @@ def _answer(request: Request, page: Page) -> Response:
 @router.get("/docs")
 async def get_reference(request: Request) -> Response:
     """The reference page."""
-    return _answer(request, _reference())
+    return _answer(request, _reference(request.app))
 
 
 @router.get("/docs/errors")
 async def get_error_reference(request: Request) -> Response:
     """The error reference."""
-    return _answer(request, _errors())
+    return _answer(request, _errors(request.app))
 
 
 @router.get("/docs/assets/{name}")

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Header, Query, Request
+from pydantic import Field
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
 from serve_app import formats, pricing
 from serve_app.api.authentication import KeylessRoute
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import success
-from serve_app.api.queries import one_of, read_integer, read_number
-from serve_app.errors import invalid
+from serve_app.api.openapi import errors, headers
+from serve_app.api.queries import NUMBER, WHOLE_NUMBER
+from serve_app.api.schemas import Answer, Count
+from serve_app.errors import ErrorCode
 from serve_app.pricing import (
     MAX_ESTIMATE_SECONDS,
     MAX_ESTIMATE_TRACKS,
@@ -24,26 +30,48 @@ from serve_app.pricing import (
 from storage.types import ProcessingMode, StageName, Tier
 
 CACHE_HEADERS = {"Cache-Control": "public, max-age=300"}
+_CACHED = {"headers": headers("Cache-Control")}
+_VERSIONED = {"headers": headers("Cache-Control", "ETag")}
 
-router = APIRouter(prefix=API_PREFIX, route_class=KeylessRoute)
+router = APIRouter(prefix=API_PREFIX, route_class=KeylessRoute, tags=["Discovery"])
 
 
-@router.get("/openapi.json", operation_id="getOpenApi")
-async def get_openapi(request: Request) -> Response:
-    """The OpenAPI 3.1 document of this interface, unwrapped."""
-    from serve_app.discovery.openapi import openapi_bytes
+class OpenApiDocument(TypedDict):
+    """An OpenAPI 3.1 document."""
 
-    body = openapi_bytes()
-    etag = f'"{_digest(body)}"'
+    openapi: Annotated[str, Field(pattern=r"^3\.1\.[0-9]+$", examples=["3.1.0"])]
+    info: dict[str, Any]
+    paths: dict[str, Any]
+
+
+@router.get(
+    "/openapi.json",
+    operation_id="getOpenApi",
+    summary="Read this document",
+    response_model=OpenApiDocument,
+    response_description="The document.",
+    responses={200: _VERSIONED, 304: _VERSIONED | {"description": "Nothing changed."}},
+)
+async def get_openapi(
+    request: Request,
+    _: Annotated[
+        str | None,
+        Header(alias="If-None-Match", description="An `ETag`: answered 304 if nothing changed."),
+    ] = None,
+) -> Response:
+    """OpenAPI 3.1, not wrapped in the usual envelope."""
+    body, etag = _document(request.app)
+    answer_headers = CACHE_HEADERS | {"ETag": etag}
     if _matches(request.headers.getlist("if-none-match"), etag):
-        return Response(status_code=304, headers=CACHE_HEADERS | {"ETag": etag})
-    headers = CACHE_HEADERS | {"ETag": etag}
-    return Response(body, media_type="application/json", headers=headers)
+        return Response(status_code=304, headers=answer_headers)
+    return Response(body, media_type="application/json", headers=answer_headers)
 
 
-@lru_cache(maxsize=4)
-def _digest(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()[:32]
+@lru_cache(maxsize=1)
+def _document(app: FastAPI) -> tuple[bytes, str]:
+    """The document as served, and its ETag."""
+    body = json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
+    return body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
 
 
 def _matches(conditions: Iterable[str], etag: str) -> bool:
@@ -51,22 +79,110 @@ def _matches(conditions: Iterable[str], etag: str) -> bool:
     return etag in known or "*" in known
 
 
-@router.get("/pricing", operation_id="getPricing")
+class Rate(TypedDict):
+    """What a stage costs."""
+
+    base: Annotated[
+        Count, Field(description="US cents per footage-hour up to the volume threshold.")
+    ]
+    volume: Annotated[Count, Field(description="US cents per footage-hour above it.")]
+
+
+class StageRates(TypedDict):
+    """Rates by stage."""
+
+    ingest: Rate
+    vision: Rate
+    transcript: Rate
+
+
+class TierRates(TypedDict):
+    """Rates by tier and stage."""
+
+    standard: StageRates
+    raw: StageRates
+
+
+class PriceTable(TypedDict):
+    """Rates and the rules of their use."""
+
+    currency: Literal["usd"]
+    unit: Literal["footage_hour"]
+    rounding: Literal["half_up_per_stage"]
+    minBillableSeconds: Annotated[Count, Field(description="A shorter job costs this much.")]
+    volumeThresholdSeconds: Annotated[Count, Field(description="Billable seconds in a UTC month.")]
+    rates: TierRates
+
+
+@router.get(
+    "/pricing",
+    operation_id="getPricing",
+    summary="Read the price table",
+    response_model=Answer[PriceTable],
+    response_description="The price table.",
+    responses={200: _CACHED},
+)
 async def get_pricing(request: Request) -> Response:
-    """Rates in cents per footage-hour."""
+    """Rates in US cents per footage-hour, by tier and stage."""
     return success(request, price_table(context_of(request).prices), headers=CACHE_HEADERS)
 
 
-@router.get("/pricing/estimate", operation_id="estimatePrice")
-async def estimate_price(request: Request) -> Response:
-    """What one job will be charged if every requested stage completes."""
-    duration = read_number(request, "durationSeconds", low=0, high=MAX_ESTIMATE_SECONDS)
-    if duration is None:
-        raise invalid("durationSeconds is required.", "durationSeconds")
-    tier = Tier(one_of(request, "tier", Tier) or Tier.STANDARD)
-    mode = ProcessingMode(one_of(request, "mode", ProcessingMode) or ProcessingMode.ALL)
-    tracks = read_integer(request, "audioTracks", low=1, high=MAX_ESTIMATE_TRACKS) or 1
-    prior = read_integer(request, "priorUsageSeconds", low=0, high=MAX_PRIOR_USAGE_SECONDS) or 0
+class StageCents(TypedDict):
+    """Cents for each stage."""
+
+    ingest: Count
+    vision: Count
+    transcript: Count
+
+
+class PriceEstimate(TypedDict):
+    """What one job is charged if every requested stage completes."""
+
+    cents: Annotated[Count, Field(description="The charge in US cents.", examples=[160])]
+    usd: Annotated[float, Field(ge=0, description="The charge in US dollars.", examples=[1.6])]
+    currency: Literal["usd"]
+    billableSeconds: Annotated[Count, Field(description="What is charged for.", examples=[3600])]
+    durationSeconds: Annotated[float, Field(ge=0, description="As requested.", examples=[3600])]
+    tier: Tier
+    mode: ProcessingMode
+    audioTracks: Annotated[int, Field(ge=1, description="As requested.")]
+    priorUsageSeconds: Annotated[Count, Field(description="As requested.")]
+    stages: Annotated[StageCents, Field(examples=[{"ingest": 0, "vision": 120, "transcript": 40}])]
+
+
+@router.get(
+    "/pricing/estimate",
+    operation_id="estimatePrice",
+    summary="Estimate a price",
+    response_model=Answer[PriceEstimate],
+    response_description="The estimate.",
+    responses=errors(ErrorCode.INVALID_REQUEST) | {200: _CACHED},
+)
+async def estimate_price(
+    request: Request,
+    duration: Annotated[
+        Annotated[float, Field(ge=0, le=MAX_ESTIMATE_SECONDS), NUMBER],
+        Query(alias="durationSeconds", description="Length of the media.", examples=[3600]),
+    ],
+    tier: Annotated[Tier, Query(description="Price tier.")] = Tier.STANDARD,
+    mode: Annotated[ProcessingMode, Query(description="Which stages run.")] = ProcessingMode.ALL,
+    tracks: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_ESTIMATE_TRACKS), WHOLE_NUMBER],
+        Query(
+            alias="audioTracks",
+            description="Tracks to transcribe: audio streams of the video, or separate audio "
+            "files in their place, and each channel of a file with `perChannelTranscription`.",
+        ),
+    ] = 1,
+    prior: Annotated[
+        Annotated[int, Field(ge=0, le=MAX_PRIOR_USAGE_SECONDS), WHOLE_NUMBER],
+        Query(
+            alias="priorUsageSeconds",
+            description="Billable seconds already used this UTC month.",
+        ),
+    ] = 0,
+) -> Response:
+    """Exactly what one job is charged if every requested stage completes."""
     prices = context_of(request).prices
     billable = pricing.billable_seconds(prices, duration)
     quote = pricing.quote(
@@ -78,24 +194,79 @@ async def estimate_price(request: Request) -> Response:
         prior_usage_seconds=prior,
     )
     cents = sum(quote.values())
-    estimate = {
+    estimate: PriceEstimate = {
         "cents": cents,
         "usd": cents / 100,
-        "currency": pricing.CURRENCY,
+        "currency": "usd",
         "billableSeconds": billable,
         "durationSeconds": int(duration) if duration == int(duration) else duration,
-        "tier": str(tier),
-        "mode": str(mode),
+        "tier": tier,
+        "mode": mode,
         "audioTracks": tracks,
         "priorUsageSeconds": prior,
-        "stages": {str(stage): quote.get(stage, 0) for stage in StageName},
+        "stages": {
+            "ingest": quote.get(StageName.INGEST, 0),
+            "vision": quote.get(StageName.VISION, 0),
+            "transcript": quote.get(StageName.TRANSCRIPT, 0),
+        },
     }
     return success(request, estimate, headers=CACHE_HEADERS)
 
 
-@router.get("/formats", operation_id="listFormats")
+class RawFamilies(TypedDict):
+    """Camera RAW, by family."""
+
+    r3d: list[str]
+    braw: list[str]
+    arri: list[str]
+
+
+class FormatLimits(TypedDict):
+    """Limits."""
+
+    standardMaxBytes: Annotated[int, Field(ge=1, description="Largest file, standard tier.")]
+    rawMaxBytes: Annotated[int, Field(ge=1, description="Largest file, camera RAW tier.")]
+    maxDurationSec: Annotated[int, Field(ge=1, description="Longest media.")]
+    uploadUrlExpirySeconds: Annotated[int, Field(ge=1, description="Life of upload URLs.")]
+
+
+class Formats(TypedDict):
+    """File extensions and limits."""
+
+    standard: Annotated[
+        list[str],
+        Field(description="Video files of the standard tier.", examples=[["mp4", "mov"]]),
+    ]
+    audioOnly: Annotated[
+        list[str],
+        Field(description="Audio files; their vision stage is skipped.", examples=[["wav", "mp3"]]),
+    ]
+    raw: RawFamilies
+    rawExtensions: Annotated[list[str], Field(description="Camera RAW, all families.")]
+    rawEnabled: Annotated[
+        list[str], Field(description="RAW families that this service takes.", examples=[[]])
+    ]
+    blocked: Annotated[list[str], Field(description="Refused.", examples=[["exe"]])]
+    unknownExtensions: Annotated[
+        str,
+        Field(
+            description="`accepted`: anything else is judged by its content.",
+            examples=["accepted"],
+        ),
+    ]
+    limits: FormatLimits
+
+
+@router.get(
+    "/formats",
+    operation_id="listFormats",
+    summary="List formats and limits",
+    response_model=Answer[Formats],
+    response_description="Formats and limits.",
+    responses={200: _CACHED},
+)
 async def list_formats(request: Request) -> Response:
-    """File types and limits."""
+    """File extensions that are taken and refused, and what the limits are."""
     settings = context_of(request).settings
     data = {
         "standard": formats.STANDARD,

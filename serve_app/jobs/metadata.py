@@ -7,8 +7,10 @@ import math
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from serve_app.api.schemas import NO_NUL_PATTERN
 
 MAX_ENTRIES = 50
 MAX_VALUE_CHARACTERS = 500
@@ -51,4 +53,21 @@ def _blaming_entry(key: str, problem: str) -> ValidationError:
     return ValidationError.from_exception_data("metadata", [error])
 
 
-Metadata = Annotated[dict[str, Any], AfterValidator(check_metadata)]
+EchoedMetadata = Annotated[
+    dict[str, Any],
+    Field(
+        description=f"Your own data, echoed on the job and in its webhooks: at most {MAX_ENTRIES} "
+        f"entries, {MAX_BYTES} bytes as JSON.",
+        json_schema_extra={
+            "maxProperties": MAX_ENTRIES,
+            "propertyNames": {"pattern": "^[A-Za-z0-9_.-]{1,40}$"},
+            "additionalProperties": {
+                "type": ["string", "number", "boolean", "null"],
+                "maxLength": MAX_VALUE_CHARACTERS,
+                "pattern": NO_NUL_PATTERN,
+            },
+        },
+        examples=[{"assetId": "A-1042"}],
+    ),
+]
+Metadata = Annotated[EchoedMetadata, AfterValidator(check_metadata)]

@@ -3,31 +3,103 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import Field
 from starlette.responses import Response
 
-from serve_app.api.authentication import KeyedRoute, job_of
+from serve_app.api.authentication import CallersJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import success
-from serve_app.api.queries import one_of, read_integer
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.api.openapi import errors, headers
+from serve_app.api.queries import WHOLE_NUMBER, matching
+from serve_app.api.schemas import Answer
+from serve_app.errors import ApiError, ErrorCode
 from serve_app.jobs import captions_files, results
+from serve_app.jobs.answers import AudioTrack, AudioTrackList, SceneList, Transcript
 from serve_app.jobs.thumbnails import with_thumbnails
 from storage.results import get_scenes
 from storage.types import StageName
 
 MAX_TRACK_INDEX = 9999
-TRANSCRIPT_FORMATS = ("json", "srt", "vtt", "txt")
-_TRACK_INDEX = re.compile("0|[1-9][0-9]*")
+_TRACK_INDEX = matching(re.compile("0|[1-9][0-9]*"), "whole number from 0")
+_RESULT_ERRORS = (
+    ErrorCode.NOT_FOUND,
+    ErrorCode.RESULTS_UNAVAILABLE,
+    ErrorCode.RESULTS_NOT_READY,
+)
+_FILES = {
+    "application/x-subrip": (
+        "SubRip captions.",
+        "1\n00:00:01,200 --> 00:00:02,060\nGood morning.\n",
+    ),
+    "text/vtt": (
+        "WebVTT captions.",
+        "WEBVTT\n\n00:00:01.200 --> 00:00:02.060\n<v Speaker 1>Good morning.\n",
+    ),
+    "text/plain": (
+        "A paragraph for each turn of a speaker.",
+        "Speaker 1: Good morning.\n",
+    ),
+}
 
-router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute)
+router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 
-@router.get("/jobs/{jobId}/scenes", operation_id="getScenes")
-async def get_scenes_of_job(request: Request) -> Response:
-    """The scenes of a job; empty when the video has no cuts."""
-    job = job_of(request)
+@router.get(
+    "/jobs/{jobId}/transcript",
+    operation_id="getTranscript",
+    summary="Read the transcript",
+    response_model=Answer[Transcript],
+    response_description="The transcript.",
+    responses=errors(ErrorCode.INVALID_REQUEST, *_RESULT_ERRORS)
+    | {
+        200: {
+            "headers": headers(sometimes=["Content-Disposition"]),
+            "content": {
+                media_type: {
+                    "schema": {"type": "string", "description": description},
+                    "example": example,
+                }
+                for media_type, (description, example) in _FILES.items()
+            },
+        }
+    },
+)
+async def get_transcript(
+    request: Request,
+    job: CallersJob,
+    format: Annotated[  # noqa: A002
+        Literal["json", "srt", "vtt", "txt"], Query(description="The form of the answer.")
+    ] = "json",
+    track: Annotated[
+        Annotated[int, Field(ge=0, le=MAX_TRACK_INDEX), WHOLE_NUMBER] | None,
+        Query(description="Audio track; required for files of multi-track jobs."),
+    ] = None,
+) -> Response:
+    """As JSON, or as a file of captions or plain text."""
+    async with context_of(request).database.statement() as connection:
+        tracks = await results.read_tracks(connection, job)
+    several = len(tracks) > 1
+    if format == "json" and track is None and several:
+        return success(request, results.combined_transcript_json(job, tracks))
+    chosen = results.choose_track(job, tracks, track)
+    if format == "json":
+        return success(request, results.transcript_json(job, chosen, multi=several))
+    return captions_files.file_response(job, chosen, format)
+
+
+@router.get(
+    "/jobs/{jobId}/scenes",
+    operation_id="getScenes",
+    summary="Read the scenes",
+    response_model=Answer[SceneList],
+    response_description="The scenes.",
+    responses=errors(*_RESULT_ERRORS),
+)
+async def get_scenes_of_job(request: Request, job: CallersJob) -> Response:
+    """Empty when the video has no cuts."""
     results.require_stage(job, StageName.VISION)
     async with context_of(request).database.statement() as connection:
         scenes = await get_scenes(connection, job.id)
@@ -35,41 +107,40 @@ async def get_scenes_of_job(request: Request) -> Response:
     return success(request, {"jobId": str(job.id), "scenes": shown})
 
 
-@router.get("/jobs/{jobId}/transcript", operation_id="getTranscript")
-async def get_transcript(request: Request) -> Response:
-    """The transcript as JSON or as a caption or text file."""
-    form = one_of(request, "format", TRANSCRIPT_FORMATS) or "json"
-    index = read_integer(request, "track", low=0, high=MAX_TRACK_INDEX)
-    job = job_of(request)
-    async with context_of(request).database.statement() as connection:
-        tracks = await results.read_tracks(connection, job)
-    several = len(tracks) > 1
-    if form == "json" and index is None and several:
-        return success(request, results.combined_transcript_json(job, tracks))
-    chosen = results.choose_track(job, tracks, index)
-    if form == "json":
-        return success(request, results.transcript_json(job, chosen, multi=several))
-    return captions_files.file_response(job, chosen, form)
-
-
-@router.get("/jobs/{jobId}/audioTracks", operation_id="listAudioTracks")
-async def list_audio_tracks(request: Request) -> Response:
-    """The audio tracks of a multi-track job, by index."""
-    job = job_of(request)
+@router.get(
+    "/jobs/{jobId}/audioTracks",
+    operation_id="listAudioTracks",
+    summary="List the audio tracks",
+    response_model=Answer[AudioTrackList],
+    response_description="The audio tracks.",
+    responses=errors(ErrorCode.NOT_FOUND),
+)
+async def list_audio_tracks(request: Request, job: CallersJob) -> Response:
+    """Of a multi-track job, each with its own transcript."""
     async with context_of(request).database.statement() as connection:
         tracks = await results.list_audio_tracks(connection, job)
     return success(request, {"jobId": str(job.id), "tracks": tracks})
 
 
-@router.get("/jobs/{jobId}/audioTracks/{trackIndex}", operation_id="getAudioTrack")
-async def get_audio_track(request: Request, trackIndex: str) -> Response:  # noqa: N803
-    """One audio track of a multi-track job."""
-    if not _TRACK_INDEX.fullmatch(trackIndex):
-        raise invalid("trackIndex must be a whole number from 0.", "trackIndex")
-    job = job_of(request)
+@router.get(
+    "/jobs/{jobId}/audioTracks/{trackIndex}",
+    operation_id="getAudioTrack",
+    summary="Read an audio track",
+    response_model=Answer[AudioTrack],
+    response_description="The audio track.",
+    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
+)
+async def get_audio_track(
+    request: Request,
+    job: CallersJob,
+    index: Annotated[
+        Annotated[int, Field(ge=0), _TRACK_INDEX], Path(alias="trackIndex", description="From 0.")
+    ],
+) -> Response:
+    """Of a multi-track job."""
     async with context_of(request).database.statement() as connection:
         tracks = await results.list_audio_tracks(connection, job)
     for track in tracks:
-        if str(track["trackIndex"]) == trackIndex:
+        if track["trackIndex"] == index:
             return success(request, track)
     raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import Field
 from starlette.responses import Response
 
-from serve_app.api.authentication import KeyedRoute, account_of, job_of
+from serve_app.api.authentication import CallersJob, KeyedRoute, account_of
 from serve_app.api.context import API_PREFIX, base_url, context_of
 from serve_app.api.envelope import ExactJSONResponse, success
+from serve_app.api.openapi import errors, headers, links
 from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
-from serve_app.api.queries import one_of, read_integer, single
-from serve_app.errors import invalid
+from serve_app.api.queries import WHOLE_NUMBER, one_of
+from serve_app.api.schemas import Answer, Uuid
+from serve_app.errors import ErrorCode, invalid
 from serve_app.jobs import results, service
+from serve_app.jobs.answers import Job, JobPage
 from serve_app.jobs.rendering import render_job, render_summary
 from serve_app.jobs.thumbnails import with_thumbnails
 from serve_app.observability.metrics import record_job_end
@@ -26,42 +30,72 @@ INCLUDABLE = frozenset({"scenes", "transcript"})
 DEFAULT_PAGE = 20
 MAX_PAGE = 100
 STATE_ALIASES = {"uploading": JobState.AWAITING_UPLOAD}
+_STATES = [*JobState, *STATE_ALIASES]
+_CANCEL_ERRORS = errors(ErrorCode.NOT_FOUND, ErrorCode.JOB_NOT_CANCELLABLE)
 
-router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute)
+router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Jobs"])
 
 
-@router.get("/jobs", operation_id="listJobs")
-async def list_jobs_of_account(request: Request) -> Response:
-    """The account's jobs, newest first."""
-    limit = read_integer(request, "limit", low=1, high=MAX_PAGE) or DEFAULT_PAGE
-    state = _state_filter(request)
-    legacy = one_of(request, "status", LEGACY_FILTERS)
-    if state is not None and legacy is not None:
+@router.get(
+    "/jobs",
+    operation_id="listJobs",
+    summary="List jobs",
+    response_model=JobPage,
+    response_description="A page of jobs.",
+    responses=errors(ErrorCode.INVALID_REQUEST)
+    | {
+        200: {
+            "headers": headers(sometimes=["Link"]),
+            "links": links({"cursor": "$response.body#/nextCursor"}, "listJobs")
+            | links({"jobId": "$response.body#/data/0/jobId"}, "getJob"),
+        }
+    },
+)
+async def list_jobs_of_account(
+    request: Request,
+    limit: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_PAGE), WHOLE_NUMBER],
+        Query(description="Most jobs of a page."),
+    ] = DEFAULT_PAGE,
+    cursor: Annotated[str | None, Query(description="`nextCursor` of the page before.")] = None,
+    state: Annotated[
+        Annotated[str, one_of(_STATES)] | None,
+        Query(
+            description="Only jobs in this state; `uploading` means `awaiting_upload`. Not "
+            "together with `status`.",
+            json_schema_extra={"enum": [str(state) for state in _STATES]},
+        ),
+    ] = None,
+    status: Annotated[
+        Annotated[str, one_of(LEGACY_FILTERS)] | None,
+        Query(
+            description="Only jobs of this older status, or of the groups `COMPLETED` and "
+            "`FAILED`. Use `state`.",
+            deprecated=True,
+            json_schema_extra={"enum": list(LEGACY_FILTERS)},
+        ),
+    ] = None,
+) -> Response:
+    """Newest first, page by page: go on while `hasMore` is true.
+
+    A page may hold fewer jobs than `limit`.
+    """
+    if state is not None and status is not None:
         raise invalid("state and status cannot be combined.", "status")
-    cursor = _read_cursor(request)
+    after = None if cursor is None else _read_cursor(request, cursor)
     async with context_of(request).database.statement() as connection:
         found = await list_jobs(
             connection,
             account_of(request),
             limit=limit + 1,
-            after=None if cursor is None else (cursor.created_at, cursor.job_id),
-            state=state,
-            legacy_status=legacy,
+            after=None if after is None else (after.created_at, after.job_id),
+            state=None if state is None else STATE_ALIASES.get(state) or JobState(state),
+            legacy_status=status,
         )
     return _page(request, found[:limit], more=len(found) > limit)
 
 
-def _state_filter(request: Request) -> JobState | None:
-    name = one_of(request, "state", [*JobState, *STATE_ALIASES])
-    if name is None:
-        return None
-    return STATE_ALIASES.get(name) or JobState(name)
-
-
-def _read_cursor(request: Request) -> Cursor | None:
-    text = single(request, "cursor")
-    if text is None:
-        return None
+def _read_cursor(request: Request, text: str) -> Cursor:
     try:
         return decode_cursor(
             text, secret=context_of(request).signer.secret, account_id=account_of(request)
@@ -72,29 +106,48 @@ def _read_cursor(request: Request) -> Cursor | None:
 
 def _page(request: Request, jobs: list[JobRecord], *, more: bool) -> Response:
     next_cursor = None
-    headers = {}
+    link = {}
     if more:
         last = Cursor(jobs[-1].created_at, jobs[-1].id)
         secret = context_of(request).signer.secret
         next_cursor = encode_cursor(last, secret=secret, account_id=account_of(request))
         query = {**dict(request.query_params), "cursor": next_cursor}
-        headers["Link"] = f'<{base_url(request)}/jobs?{urlencode(query)}>; rel="next"'
+        link["Link"] = f'<{base_url(request)}/jobs?{urlencode(query)}>; rel="next"'
     body = {
         "data": [render_summary(job) for job in jobs],
         "hasMore": more,
         "nextCursor": next_cursor,
         "requestId": request.scope["vas_request_id"],
     }
-    return ExactJSONResponse(body, headers=headers)
+    return ExactJSONResponse(body, headers=link)
 
 
-@router.get("/jobs/{jobId}", operation_id="getJob")
-async def get_job(request: Request) -> Response:
-    """A job, by default with the results of its completed stages."""
-    wanted = _parse_include(single(request, "include"))
-    job = job_of(request)
+@router.get(
+    "/jobs/{jobId}",
+    operation_id="getJob",
+    summary="Read a job",
+    response_model=Answer[Job],
+    response_description="The job.",
+    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
+)
+async def get_job(
+    request: Request,
+    job: CallersJob,
+    include: Annotated[
+        str | None,
+        Query(
+            description="`none`, or a list of `scenes` and `transcript`; both if not given.",
+            pattern="^(none|(scenes|transcript)(,(scenes|transcript))*)$",
+        ),
+    ] = None,
+) -> Response:
+    """With its results once their stages are completed.
+
+    To poll, use `include=none` every 5 to 15 seconds.
+    """
     data = render_job(job, base_url(request))
-    if wanted:
+    if include != "none":
+        wanted = INCLUDABLE if include is None else frozenset(include.split(","))
         async with context_of(request).database.statement() as connection:
             processed = await results.processed_data(connection, job, wanted)
         if "scenes" in processed:
@@ -103,27 +156,39 @@ async def get_job(request: Request) -> Response:
     return success(request, data)
 
 
-def _parse_include(include: str | None) -> frozenset[str]:
-    if include is None:
-        return INCLUDABLE
-    if include == "none":
-        return frozenset()
-    wanted = frozenset(include.split(","))
-    if not wanted <= INCLUDABLE:
-        raise invalid("include must be `none` or a list of `scenes` and `transcript`.", "include")
-    return wanted
+JobId = Annotated[
+    Uuid, Path(alias="jobId", description="The job's id; what is no UUID is not found.")
+]
 
 
-@router.post("/jobs/{jobId}/cancel", operation_id="cancelJob")
-async def cancel_job(request: Request, jobId: str) -> Response:  # noqa: N803
-    """Cancel a job that has not ended; completed stages stay charged and readable."""
-    return success(request, await _cancel(request, jobId))
+@router.post(
+    "/jobs/{jobId}/cancel",
+    operation_id="cancelJob",
+    summary="Cancel a job",
+    response_model=Answer[Job],
+    response_description="The cancelled job, without `processedData`.",
+    responses=_CANCEL_ERRORS,
+)
+async def cancel_job(request: Request, job_id: JobId) -> Response:
+    """Allowed until the job has ended. Completed stages stay charged and readable."""
+    return success(request, await _cancel(request, job_id))
 
 
-@router.delete("/jobs/{jobId}", operation_id="cancelJobDeprecated", deprecated=True)
-async def cancel_job_deprecated(request: Request, jobId: str) -> Response:  # noqa: N803
-    """Deprecated alias of cancelJob; the verb is reserved for deleting a job."""
-    return success(request, await _cancel(request, jobId))
+@router.delete(
+    "/jobs/{jobId}",
+    operation_id="cancelJobDeprecated",
+    summary="Cancel a job (deprecated)",
+    response_model=Answer[Job],
+    response_description="The cancelled job, without `processedData`.",
+    responses=_CANCEL_ERRORS | {200: {"headers": headers("Deprecation", "Link")}},
+    deprecated=True,
+)
+async def cancel_job_deprecated(request: Request, job_id: JobId) -> Response:
+    """Does what `POST /jobs/{jobId}/cancel` does.
+
+    The verb is reserved for deleting a job and its results.
+    """
+    return success(request, await _cancel(request, job_id))
 
 
 async def _cancel(request: Request, job_id: str) -> dict[str, Any]:

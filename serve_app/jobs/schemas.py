@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from pipelines.net.addresses import MAX_URL_LENGTH
+from serve_app.api.schemas import NO_NUL_PATTERN
 from serve_app.api.urls import CallbackUrl
 from serve_app.jobs.metadata import Metadata
 
@@ -50,14 +51,70 @@ def whole_number(value: Any) -> Any:
 
 WHOLE = BeforeValidator(whole_number)
 """Last in an annotation, so that the bounds before it stand in the JSON schema."""
-FileName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(plain_file_name)]
-MediaUrl = Annotated[str, Field(json_schema_extra={"minLength": 1, "maxLength": MAX_URL_LENGTH})]
-"""What is wrong with it, its length too, is said with INVALID_URL."""
+FILE_NAME_PATTERN = r"^([^\u0000-\u001f\u007f]*[/\\])?(?!\.{1,2}$)[^/\\\u0000-\u001f\u007f]+$"
+IDEMPOTENCY_KEY_PATTERN = "^[ -~]{1,255}$"
+FileName = Annotated[
+    str,
+    Field(min_length=1, max_length=255, json_schema_extra={"pattern": FILE_NAME_PATTERN}),
+    AfterValidator(plain_file_name),
+]
+MediaUrl = Annotated[
+    str,
+    Field(
+        json_schema_extra={
+            "format": "uri",
+            "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://",
+            "minLength": 1,
+            "maxLength": MAX_URL_LENGTH,
+        }
+    ),
+]
+"""What is wrong with it, its length too, is refused with INVALID_URL."""
 Token = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
-OffsetMs = Annotated[int, Field(ge=-MAX_OFFSET_MS, le=MAX_OFFSET_MS), WHOLE]
-SyncMode = Literal["auto", "timecode", "offset"]
-Provider = Literal["gdrive", "dropbox"]
-Keyterm = Annotated[str, Field(min_length=1, max_length=100)]
+DownloadToken = Annotated[
+    Token | None,
+    Field(description="Sent as `Authorization: Bearer` to this URL's own origin only."),
+]
+OffsetMs = Annotated[
+    Annotated[int, Field(ge=-MAX_OFFSET_MS, le=MAX_OFFSET_MS), WHOLE] | None,
+    Field(
+        description="Milliseconds; positive: the audio starts that much after the picture. "
+        "Required where the sync mode is `offset`."
+    ),
+]
+SyncMode = Annotated[
+    Literal["auto", "timecode", "offset"],
+    Field(
+        description="How the audio is aligned: by itself (`auto`), by timecode, or by the given "
+        "offset, which is what happens where an offset is given and no mode."
+    ),
+]
+Provider = Annotated[
+    Literal["gdrive", "dropbox"] | None,
+    Field(description="Turns a share link into its direct download."),
+]
+Keyterm = Annotated[
+    str,
+    Field(min_length=1, max_length=100, json_schema_extra={"pattern": NO_NUL_PATTERN}),
+]
+
+
+def _needs(condition: str, value: str, field: str) -> dict[str, Any]:
+    return {
+        "if": {"required": [condition], "properties": {condition: {"const": value}}},
+        "then": {"required": [field], "properties": {field: {"type": "integer"}}},
+    }
+
+
+def _exclude(first: str, second: str) -> dict[str, Any]:
+    """Not both of two fields, null counting as absent."""
+    given = {"not": {"type": "null"}}
+    return {"not": {"required": [first, second], "properties": {first: given, second: given}}}
+
+
+def _ruled(*rules: dict[str, Any]) -> ConfigDict:
+    """The rules between fields that the validators below hold, in the words of JSON Schema."""
+    return ConfigDict(json_schema_extra={"allOf": list(rules)})
 
 
 class Body(BaseModel):
@@ -69,27 +126,52 @@ class Body(BaseModel):
 class JobOptions(Body):
     """What every creation takes."""
 
-    processingMode: Literal["all", "transcript", "vision"] = "all"
-    callbackUrl: CallbackUrl | None = None
-    idempotencyKey: str | None = None
+    processingMode: Annotated[
+        Literal["all", "transcript", "vision"], Field(description="Which analysis stages run.")
+    ] = "all"
+    callbackUrl: Annotated[
+        CallbackUrl | None, Field(description="Public HTTPS endpoint that gets the webhook.")
+    ] = None
+    idempotencyKey: Annotated[
+        Annotated[str, Field(json_schema_extra={"pattern": IDEMPOTENCY_KEY_PATTERN})] | None,
+        Field(description="The same as the `Idempotency-Key` header."),
+    ] = None
     metadata: Metadata | None = None
-    keyterms: Annotated[list[Keyterm], Field(max_length=MAX_KEYTERMS)] | None = None
-    speakersExpected: Annotated[int, Field(ge=1, le=MAX_SPEAKERS), WHOLE] | None = None
+    keyterms: Annotated[
+        Annotated[list[Keyterm], Field(max_length=MAX_KEYTERMS)] | None,
+        Field(description="Words that the transcription should know."),
+    ] = None
+    speakersExpected: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_SPEAKERS), WHOLE] | None,
+        Field(
+            description="How many people speak, where you know; of several audio tracks, on each "
+            "of them."
+        ),
+    ] = None
 
 
 class AudioTrackOptions(Body):
     """How one separate audio file is aligned and split."""
 
     syncMode: SyncMode = "auto"
-    offsetMs: OffsetMs | None = None
-    label: Annotated[str, Field(min_length=1, max_length=100)] | None = None
-    perChannelTranscription: bool = False
-    channels: (
+    offsetMs: OffsetMs = None
+    label: Annotated[
+        Annotated[
+            str, Field(min_length=1, max_length=100, json_schema_extra={"pattern": NO_NUL_PATTERN})
+        ]
+        | None,
+        Field(description="Name of the track."),
+    ] = None
+    perChannelTranscription: Annotated[
+        bool, Field(description="Each channel becomes a track of its own.")
+    ] = False
+    channels: Annotated[
         Annotated[
             list[Annotated[int, Field(ge=0, le=31), WHOLE]], Field(min_length=1, max_length=32)
         ]
-        | None
-    ) = None
+        | None,
+        Field(description="Which channels, from 0; all if not given."),
+    ] = None
 
     @model_validator(mode="after")
     def _offset_is_given_where_it_is_needed(self) -> Self:
@@ -103,21 +185,25 @@ class AudioTrackOptions(Body):
 class UploadedTrack(AudioTrackOptions):
     """A separate audio file that is uploaded."""
 
+    model_config = _ruled(_needs("syncMode", "offset", "offsetMs"))
+
     fileName: FileName
 
 
 class FetchedTrack(AudioTrackOptions):
     """A separate audio file that is fetched."""
 
-    url: MediaUrl
-    downloadToken: Token | None = None
+    model_config = _ruled(_needs("syncMode", "offset", "offsetMs"))
+
+    url: Annotated[MediaUrl, Field(description="Public http or https address of the file.")]
+    downloadToken: DownloadToken = None
 
 
 class SeparateAudio(JobOptions):
     """Options of a single separate audio file, for uploads and URLs alike."""
 
     audioSyncMode: SyncMode = "auto"
-    audioOffsetMs: OffsetMs | None = None
+    audioOffsetMs: OffsetMs = None
 
     @model_validator(mode="after")
     def _audio_offset_is_given_where_it_is_needed(self) -> Self:
@@ -131,12 +217,28 @@ class SeparateAudio(JobOptions):
 class CreateJobBody(SeparateAudio):
     """Body of ``POST /jobs``."""
 
-    fileName: FileName
-    fileSizeBytes: Annotated[int, Field(ge=0), WHOLE] | None = None
-    audioFileName: FileName | None = None
-    audioTracks: (
-        Annotated[list[UploadedTrack], Field(min_length=1, max_length=MAX_AUDIO_TRACKS)] | None
-    ) = None
+    model_config = _ruled(
+        _needs("audioSyncMode", "offset", "audioOffsetMs"), _exclude("audioFileName", "audioTracks")
+    )
+
+    fileName: Annotated[
+        FileName,
+        Field(description="Only the last path component is kept.", examples=["interview.mp4"]),
+    ]
+    fileSizeBytes: Annotated[
+        Annotated[int, Field(ge=0), WHOLE] | None,
+        Field(
+            description="Lets an oversized file be refused before it is sent; a file of another "
+            "size is refused."
+        ),
+    ] = None
+    audioFileName: Annotated[
+        FileName | None, Field(description="A separate audio file, to be uploaded too.")
+    ] = None
+    audioTracks: Annotated[
+        Annotated[list[UploadedTrack], Field(min_length=1, max_length=MAX_AUDIO_TRACKS)] | None,
+        Field(description="Separate audio in several files."),
+    ] = None
 
     @model_validator(mode="after")
     def _one_kind_of_separate_audio(self) -> Self:
@@ -148,15 +250,31 @@ class CreateJobBody(SeparateAudio):
 class CreateJobFromUrlBody(SeparateAudio):
     """Body of ``POST /jobs/from-url``."""
 
-    url: MediaUrl
-    fileName: FileName | None = None
-    downloadToken: Token | None = None
-    provider: Provider | None = None
-    audioUrl: MediaUrl | None = None
-    audioDownloadToken: Token | None = None
-    audioTracks: (
-        Annotated[list[FetchedTrack], Field(min_length=1, max_length=MAX_AUDIO_TRACKS)] | None
-    ) = None
+    model_config = _ruled(
+        _needs("audioSyncMode", "offset", "audioOffsetMs"), _exclude("audioUrl", "audioTracks")
+    )
+
+    url: Annotated[
+        MediaUrl,
+        Field(
+            description="Public http or https address of the media.",
+            examples=["https://media.example.com/interview.mp4"],
+        ),
+    ]
+    fileName: Annotated[
+        FileName | None, Field(description="Only the last path component is kept.")
+    ] = None
+    downloadToken: DownloadToken = None
+    provider: Provider = None
+    audioUrl: Annotated[
+        MediaUrl | None,
+        Field(description="Public http or https address of a separate audio file."),
+    ] = None
+    audioDownloadToken: DownloadToken = None
+    audioTracks: Annotated[
+        Annotated[list[FetchedTrack], Field(min_length=1, max_length=MAX_AUDIO_TRACKS)] | None,
+        Field(description="Separate audio in several files."),
+    ] = None
 
     @model_validator(mode="after")
     def _one_kind_of_separate_audio(self) -> Self:
@@ -168,18 +286,30 @@ class CreateJobFromUrlBody(SeparateAudio):
 class Clip(Body):
     """One clip of a batch."""
 
-    sourceUrl: MediaUrl
+    sourceUrl: Annotated[
+        MediaUrl,
+        Field(
+            description="Public http or https address of the clip.",
+            examples=["https://media.example.com/a.mp4"],
+        ),
+    ]
     fileName: FileName | None = None
-    downloadToken: Token | None = None
-    provider: Provider | None = None
+    downloadToken: DownloadToken = None
+    provider: Provider = None
     metadata: Metadata | None = None
 
 
 class CreateBatchBody(JobOptions):
     """Body of ``POST /jobs/batch``."""
 
-    mode: Literal["independent", "continuous"]
-    clips: Annotated[list[Clip], Field(min_length=1, max_length=MAX_CLIPS)]
+    mode: Annotated[
+        Literal["independent", "continuous"],
+        Field(description="A job a clip, or all clips as one programme."),
+    ]
+    clips: Annotated[
+        list[Clip],
+        Field(min_length=1, max_length=MAX_CLIPS, description="The clips, in order."),
+    ]
 
 
 def _blaming(field: str, message: str) -> ValidationError:

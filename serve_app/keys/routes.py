@@ -3,48 +3,99 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
-from serve_app.api.authentication import SessionRoute, account_of, parse_job_id
-from serve_app.api.bodies import parse_body, read_json_object
+from serve_app.api.authentication import OperationRoute, SessionRoute, account_of, parse_job_id
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import NO_STORE, public_url, success, timestamp
+from serve_app.api.openapi import errors, headers, links
+from serve_app.api.schemas import Answer, Timestamp, Url, Uuid
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.keys.portal import PORTAL_LINK_SECONDS, PORTAL_PATH, PORTAL_PURPOSE
 from storage import keys, ledger
 from storage.keys import KeyRecord
 from storage.types import KeyStatus
 
-router = APIRouter(prefix=API_PREFIX, route_class=SessionRoute)
-open_router = APIRouter(prefix=API_PREFIX)
+_PRIVATE = {"headers": headers("Cache-Control")}
+
+router = APIRouter(prefix=API_PREFIX, route_class=SessionRoute, tags=["Dashboard"])
+open_router = APIRouter(prefix=API_PREFIX, route_class=OperationRoute, tags=["Dashboard"])
 
 
-def _key_object(record: KeyRecord) -> dict[str, Any]:
+class Key(TypedDict):
+    """An API key; its secret is never listed."""
+
+    id: Annotated[Uuid, Field(description="The key's id.")]
+    displayKey: Annotated[
+        str,
+        Field(description="Prefix and last four characters.", examples=["vas_live_…q7Zk"]),
+    ]
+    status: KeyStatus
+    expiresAt: Annotated[
+        Timestamp | None,
+        Field(description="When it stops working; null for never.", examples=[None]),
+    ]
+    benefitId: Annotated[
+        str | None, Field(description="The purchase that it came with.", examples=[None])
+    ]
+    createdAt: Annotated[Timestamp, Field(description="When it was made.")]
+
+
+class RotatedKey(Key):
+    """A new key in place of another."""
+
+    key: Annotated[
+        str, Field(description="The full secret, shown this once.", examples=["vas_live_…"])
+    ]
+
+
+class PortalLink(TypedDict):
+    """A short-lived link."""
+
+    url: Annotated[Url, Field(description="The billing page.")]
+
+
+def _key_object(record: KeyRecord) -> Key:
     return {
         "id": str(record.id),
         "displayKey": keys.display_key(record.last_four),
-        "status": str(record.status),
+        "status": record.status,
         "expiresAt": timestamp(record.expires_at),
         "benefitId": record.benefit_id,
         "createdAt": timestamp(record.created_at),
     }
 
 
-@router.get("/keys", operation_id="listKeys")
+@router.get(
+    "/keys",
+    operation_id="listKeys",
+    summary="List API keys",
+    response_model=Answer[list[Key]],
+    response_description="The keys, newest first.",
+    responses={200: _PRIVATE | {"links": links({"id": "$response.body#/data/0/id"}, "rotateKey")}},
+)
 async def list_keys(request: Request) -> Response:
-    """The account's keys, newest first; never a full secret."""
+    """Never with their secrets."""
     async with context_of(request).database.statement() as connection:
         found = await keys.list_keys(connection, account_of(request))
     return success(request, [_key_object(record) for record in found], headers=NO_STORE)
 
 
-@router.get("/keys/portal", operation_id="getKeysPortal")
+@router.get(
+    "/keys/portal",
+    operation_id="getKeysPortal",
+    summary="Open the billing page",
+    response_model=Answer[PortalLink],
+    response_description="The link.",
+    responses=errors(ErrorCode.NOT_FOUND) | {200: _PRIVATE},
+)
 async def get_keys_portal(request: Request) -> Response:
-    """A short-lived link to the billing page; NOT_FOUND if nothing was ever purchased."""
+    """A short-lived link to keys, receipts and credits. Not found if nothing was ever purchased."""
     context = context_of(request)
     account_id = account_of(request)
     async with context.database.statement() as connection:
@@ -58,11 +109,20 @@ async def get_keys_portal(request: Request) -> Response:
     return success(request, {"url": url}, headers=NO_STORE)
 
 
-@router.post("/keys/{id}/rotate", operation_id="rotateKey")
-async def rotate_key(request: Request, id: str) -> Response:  # noqa: A002
-    """A new key in place of an active one; its secret is shown this once."""
+@router.post(
+    "/keys/{id}/rotate",
+    operation_id="rotateKey",
+    summary="Rotate an API key",
+    response_model=Answer[RotatedKey],
+    response_description="The new key.",
+    responses=errors(ErrorCode.NOT_FOUND) | {200: _PRIVATE},
+)
+async def rotate_key(
+    request: Request, key_id: Annotated[Uuid, Path(alias="id", description="The key's id.")]
+) -> Response:
+    """The old key stops working; the new secret is shown this once."""
     async with context_of(request).database.transaction() as connection:
-        issued = await keys.rotate_key(connection, account_of(request), parse_job_id(id))
+        issued = await keys.rotate_key(connection, account_of(request), parse_job_id(key_id))
     if issued is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such active key.")
     record = KeyRecord(
@@ -73,7 +133,7 @@ async def rotate_key(request: Request, id: str) -> Response:  # noqa: A002
         benefit_id=issued.benefit_id,
         created_at=issued.created_at,
     )
-    return success(request, _key_object(record) | {"key": issued.secret}, headers=NO_STORE)
+    return success(request, {**_key_object(record), "key": issued.secret}, headers=NO_STORE)
 
 
 class SignInBody(BaseModel):
@@ -85,12 +145,9 @@ class SignInBody(BaseModel):
 
 
 @open_router.post("/sessions", include_in_schema=False)
-async def create_session(request: Request) -> Response:
+async def create_session(request: Request, body: SignInBody) -> Response:
     """Exchange a one-time sign-in token for a session (the dashboard calls this)."""
-    context = context_of(request)
-    raw = await read_json_object(request, max_bytes=context.settings.max_body_bytes)
-    body = parse_body(SignInBody, raw)
-    async with context.database.transaction() as connection:
+    async with context_of(request).database.transaction() as connection:
         session = await keys.exchange_sign_in_link(connection, body.token)
     if session is None:
         raise ApiError(ErrorCode.UNAUTHORIZED, "The sign-in link is unknown, used or too old.")

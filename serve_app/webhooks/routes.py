@@ -6,49 +6,113 @@ import json
 import secrets
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, NotRequired
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
-from serve_app.api.authentication import KeyedRoute, SessionRoute, account_of, parse_job_id
-from serve_app.api.bodies import parse_body, read_json_object
+from serve_app.api.authentication import (
+    KeyedRoute,
+    SessionRoute,
+    WebhookTestRoute,
+    account_of,
+    parse_job_id,
+)
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import NO_STORE, success, timestamp
-from serve_app.api.queries import single
+from serve_app.api.openapi import errors, headers
+from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Uuid
 from serve_app.api.urls import CallbackUrl, require_callback_url
+from serve_app.errors import ErrorCode
 from serve_app.webhooks.sending import Outcome, delivery_way, send_event
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from storage import signing_secrets
 from storage.outbox import Delivery, list_deliveries
 from storage.signing_secrets import SealedSecret
+from storage.types import DeliveryStatus, EventType
 
 TEST_EVENT = "webhook.test"
 TEST_MESSAGE = "This is a test event. No job has ended."
 
-router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute)
-secret_router = APIRouter(prefix=API_PREFIX, route_class=SessionRoute)
+router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Webhooks"])
+test_router = APIRouter(prefix=API_PREFIX, route_class=WebhookTestRoute, tags=["Webhooks"])
+secret_router = APIRouter(prefix=API_PREFIX, route_class=SessionRoute, tags=["Dashboard"])
 
 
-@router.get("/webhooks/deliveries", operation_id="listWebhookDeliveries")
-async def list_webhook_deliveries(request: Request) -> Response:
-    """The account's last deliveries, newest first."""
-    job_id = single(request, "jobId")
+class WebhookDelivery(TypedDict):
+    """An event and how its delivery stands."""
+
+    id: Annotated[
+        str,
+        Field(
+            description="`<jobId>:<eventType>`, the event's `webhook-id`.",
+            examples=["6f1b7c0e-2f0a-4c55-9a53-0d1f3a1f2c77:job.completed"],
+        ),
+    ]
+    jobId: Annotated[Uuid, Field(description="The job.")]
+    eventType: EventType
+    urlHost: Annotated[
+        str | None, Field(description="Host of the endpoint.", examples=["hooks.example.com"])
+    ]
+    status: Annotated[DeliveryStatus, Field(examples=["delivered"])]
+    attempts: Annotated[Count, Field(description="Attempts so far.", examples=[1])]
+    lastStatus: Annotated[
+        Count | None, Field(description="HTTP status of the last attempt.", examples=[204])
+    ]
+    lastError: Annotated[
+        str | None,
+        Field(description="Failure class and the first 4 KiB of the answer.", examples=[None]),
+    ]
+    disabled: Annotated[
+        bool, Field(description="Whether the endpoint answered `410 Gone`.", examples=[False])
+    ]
+    deliveredAt: Annotated[Timestamp | None, Field(description="When a 2xx came back.")]
+    createdAt: Annotated[Timestamp, Field(description="When the event was written.")]
+
+
+class WebhookDeliveries(TypedDict):
+    """The last deliveries, newest first."""
+
+    data: Annotated[list[WebhookDelivery], Field(max_length=100)]
+    requestId: RequestId
+
+
+@router.get(
+    "/webhooks/deliveries",
+    operation_id="listWebhookDeliveries",
+    summary="List webhook deliveries",
+    response_model=WebhookDeliveries,
+    response_description="The deliveries.",
+    responses=errors(ErrorCode.INVALID_REQUEST),
+)
+async def list_webhook_deliveries(
+    request: Request,
+    job_id: Annotated[
+        str | None,
+        Query(
+            alias="jobId",
+            description="Only those of this job; none, if there is no such job.",
+            json_schema_extra={"pattern": r"^[^\u0000-\u001f]*$"},
+        ),
+    ] = None,
+) -> Response:
+    """The account's last 100, newest first."""
     wanted = None if job_id is None else parse_job_id(job_id)
     async with context_of(request).database.statement() as connection:
         found = await list_deliveries(connection, account_of(request), job_id=wanted)
     return success(request, [_record(delivery) for delivery in found])
 
 
-def _record(delivery: Delivery) -> dict[str, Any]:
+def _record(delivery: Delivery) -> WebhookDelivery:
     return {
         "id": delivery.id,
         "jobId": str(delivery.job_id),
-        "eventType": delivery.event_type,
+        "eventType": EventType(delivery.event_type),
         "urlHost": urlsplit(delivery.url).hostname,
-        "status": delivery.status,
+        "status": DeliveryStatus(delivery.status),
         "attempts": delivery.attempts,
         "lastStatus": delivery.last_status,
         "lastError": delivery.last_error,
@@ -63,15 +127,40 @@ class TestWebhookBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
-    url: CallbackUrl
+    url: Annotated[
+        CallbackUrl,
+        Field(
+            description="Public HTTPS endpoint, port 443.",
+            examples=["https://hooks.example.com/video"],
+        ),
+    ]
 
 
-@router.post("/webhooks/test", operation_id="sendTestWebhook")
-async def send_test_webhook(request: Request) -> Response:
-    """Send a signed ``webhook.test`` event to ``url`` and say what came back."""
+class WebhookTestResult(TypedDict):
+    """What came back from the endpoint."""
+
+    delivered: Annotated[bool, Field(description="Whether a 2xx came back.")]
+    statusCode: Annotated[
+        Count,
+        Field(description="The endpoint's status; 0 when nothing answered.", examples=[204]),
+    ]
+    latencyMs: Annotated[Count, Field(description="How long it took.", examples=[85])]
+    error: NotRequired[
+        Annotated[str, Field(description="Failure class, e.g. `timeout` or `http_5xx: 503`.")]
+    ]
+
+
+@test_router.post(
+    "/webhooks/test",
+    operation_id="sendTestWebhook",
+    summary="Send a test webhook",
+    response_model=Answer[WebhookTestResult],
+    response_description="What came back, good or bad.",
+    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CALLBACK_URL),
+)
+async def send_test_webhook(request: Request, body: TestWebhookBody) -> Response:
+    """Sends a signed `webhook.test` event and answers what came back."""
     context = context_of(request)
-    raw = await read_json_object(request, max_bytes=context.settings.max_body_bytes)
-    body = parse_body(TestWebhookBody, raw)
     require_callback_url(body.url, "url", context.settings, standard_port_only=True)
     fresh = context.sealer.seal(new_signing_secret())
     async with context.database.transaction() as connection:
@@ -97,8 +186,8 @@ def _test_event() -> bytes:
     return json.dumps(event).encode()
 
 
-def _test_result(outcome: Outcome) -> dict[str, Any]:
-    result: dict[str, Any] = {
+def _test_result(outcome: Outcome) -> WebhookTestResult:
+    result: WebhookTestResult = {
         "delivered": outcome.delivered,
         "statusCode": outcome.status_code,
         "latencyMs": outcome.latency_ms,
@@ -108,9 +197,31 @@ def _test_result(outcome: Outcome) -> dict[str, Any]:
     return result
 
 
-@secret_router.get("/webhooks/secret", operation_id="getWebhookSecret")
+class SigningSecret(TypedDict):
+    """The secret that webhooks are signed with."""
+
+    secret: Annotated[
+        str,
+        Field(
+            description="`whsec_` and base64.",
+            pattern="^whsec_[A-Za-z0-9+/]+=*$",
+            examples=["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"],
+        ),
+    ]
+    createdAt: Annotated[Timestamp, Field(description="When the account's first secret was made.")]
+    rotatedAt: Annotated[Timestamp | None, Field(description="When it was last rotated.")]
+
+
+@secret_router.get(
+    "/webhooks/secret",
+    operation_id="getWebhookSecret",
+    summary="Read the signing secret",
+    response_model=Answer[SigningSecret],
+    response_description="The secret.",
+    responses={200: {"headers": headers("Cache-Control")}},
+)
 async def get_webhook_secret(request: Request) -> Response:
-    """The signing secret, made at its first use."""
+    """Made on the first call."""
     context = context_of(request)
     fresh = context.sealer.seal(new_signing_secret())
     async with context.database.transaction() as connection:
@@ -118,9 +229,16 @@ async def get_webhook_secret(request: Request) -> Response:
     return _secret_response(request, stored)
 
 
-@secret_router.post("/webhooks/secret/rotate", operation_id="rotateWebhookSecret")
+@secret_router.post(
+    "/webhooks/secret/rotate",
+    operation_id="rotateWebhookSecret",
+    summary="Rotate the signing secret",
+    response_model=Answer[SigningSecret],
+    response_description="The new secret.",
+    responses={200: {"headers": headers("Cache-Control")}},
+)
 async def rotate_webhook_secret(request: Request) -> Response:
-    """A new signing secret; the previous one goes on signing for 24 hours."""
+    """For 24 hours deliveries are signed with both the new and the previous secret."""
     context = context_of(request)
     fresh = context.sealer.seal(new_signing_secret())
     async with context.database.transaction() as connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -11,9 +12,56 @@ from jsonschema import Draft202012Validator, FormatChecker
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from serve_app.discovery.operations import OPERATIONS
+from serve_app.api.authentication import Auth
+from serve_app.api.context import API_PREFIX
+from serve_app.api.openapi import error_codes
+from serve_app.app import operation_routes, routed_api
+from serve_app.errors import ErrorCode
 
 _ROOT = "urn:openapi"
+DOCUMENT = routed_api().openapi()
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation as its route declares it and as the interface document shows it."""
+
+    operation_id: str
+    method: str
+    path: str
+    auth: Auth
+    errors: tuple[ErrorCode, ...]
+    documented: dict[str, Any]
+
+    @property
+    def parameters(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.documented.get("parameters", [])
+        return found
+
+    @property
+    def success(self) -> str:
+        """The status of its success."""
+        status: str = min(self.documented["responses"])
+        return status
+
+
+def _operations() -> tuple[Operation, ...]:
+    return tuple(
+        Operation(
+            str(route.operation_id),
+            method,
+            path,
+            route.auth,
+            tuple(error_codes(route)),
+            DOCUMENT["paths"][path][method.lower()],
+        )
+        for route in operation_routes()
+        for path in [route.path.removeprefix(API_PREFIX)]
+        for method in route.methods or ()
+    )
+
+
+OPERATIONS = _operations()
 BY_ID = {operation.operation_id: operation for operation in OPERATIONS}
 
 

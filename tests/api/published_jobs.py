@@ -7,8 +7,18 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from pipelines.types import AudioStream, MediaInfo, StageCode, StageError, VideoStream
-from serve_app.discovery import examples
+from pipelines.types import (
+    AudioStream,
+    MediaInfo,
+    Speaker,
+    StageCode,
+    StageError,
+    TranscriptResult,
+    TranscriptSegment,
+    TranscriptWord,
+    VideoStream,
+)
+from serve_app.jobs.documents import transcript_document
 from serve_app.worker import publishing
 from serve_app.worker.publishing import Lease
 from storage import jobs, keys
@@ -17,11 +27,44 @@ from storage.types import StageName, StageStatus
 from tests.api.running_api import Customer, RunningApi
 
 SCENES: list[dict[str, Any]] = [
-    {name: value for name, value in examples.SCENE.items() if name != "thumbnailUrl"}
-    | {"thumbnailKey": "jobs/x/0.jpg"}
+    {
+        "index": 0,
+        "startTime": 0.0,
+        "endTime": 12.48,
+        "description": "A woman speaks to the camera in a bright kitchen.",
+        "objects": ["kettle", "woman"],
+        "colorPalette": ["#e8e2d6", "#6b4f3a", "#2f3a40"],
+        "shotType": "medium",
+        "shotAngle": "eye_level",
+        "cameraMotion": "static",
+        "confidence": 0.97,
+        "thumbnailKey": "jobs/x/0.jpg",
+        "objectTracks": [{"label": "woman", "start": 0.0, "end": 12.48, "confidence": 0.91}],
+        "onScreenText": [
+            {
+                "text": "Anna Weber, baker",
+                "confidence": 0.98,
+                "box": {"left": 0.08, "top": 0.82, "width": 0.31, "height": 0.06},
+            }
+        ],
+    }
 ]
-SPOKEN = examples.responses()["getTranscript"]
-TRANSCRIPT = {name: SPOKEN[name] for name in ("speakers", "text", "segments")}
+SPOKEN = TranscriptSegment(
+    index=0,
+    start_ms=1200,
+    end_ms=2060,
+    text="Good morning.",
+    speaker="speaker_0",
+    confidence=0.96,
+    words=(
+        TranscriptWord("Good", 1200, 1500, 0.98, "speaker_0"),
+        TranscriptWord("morning.", 1500, 2060, 0.95, "speaker_0"),
+    ),
+)
+SPEAKER = Speaker("speaker_0", "Speaker 1", 0.86)
+TRANSCRIPT = transcript_document(
+    TranscriptResult("en", (SPEAKER,), (SPOKEN,), shards_computed=1, shards_reused=0)
+)
 
 
 def media(streams: int) -> MediaInfo:

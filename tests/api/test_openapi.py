@@ -10,19 +10,20 @@ import pytest
 from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from pydantic import BaseModel
 
-from serve_app.api.authentication import KeyedRoute, KeylessRoute, SessionRoute
-from serve_app.api.context import API_PREFIX
-from serve_app.app import ROUTERS
-from serve_app.discovery.components_bodies import BODIES
-from serve_app.discovery.components_errors import OPTIONAL_FIELDS, REQUIRED_FIELDS, schema_name
-from serve_app.discovery.openapi import build_document
-from serve_app.discovery.operations import OPERATIONS, TAGS
-from serve_app.discovery.operations_forms import Auth, Operation
+from serve_app.api.authentication import Auth
+from serve_app.api.error_schemas import OPTIONAL_FIELDS, REQUIRED_FIELDS, schema_name
+from serve_app.app import ROUTERS, TAGS
 from serve_app.errors import CATALOGUE, ErrorCode
-from tests.api.interface_contract import Contract
+from serve_app.jobs.schemas import CreateBatchBody, CreateJobBody, CreateJobFromUrlBody
+from serve_app.webhooks.routes import TestWebhookBody
+from tests.api.interface_contract import DOCUMENT, OPERATIONS, Contract, Operation
 
-DOCUMENT = build_document()
+BODIES: dict[str, type[BaseModel]] = {
+    model.__name__: model
+    for model in (CreateJobBody, CreateJobFromUrlBody, CreateBatchBody, TestWebhookBody)
+}
 CONTRACT = Contract(DOCUMENT)
 validator = CONTRACT.validator
 
@@ -58,25 +59,12 @@ KEYWORDS = {
     "$ref", "type", "enum", "const", "format", "pattern", "minimum", "maximum", "minLength",
     "maxLength", "items", "minItems", "maxItems", "properties", "required", "propertyNames",
     "additionalProperties", "maxProperties", "allOf", "anyOf", "oneOf", "not", "if", "then",
-    "description", "default",
+    "description", "examples",
 }  # fmt: skip
-
-
-def documented(operation: Operation) -> dict[str, Any]:
-    found: dict[str, Any] = DOCUMENT["paths"][operation.path][operation.method.lower()]
-    return found
 
 
 def by_id(operation: Operation) -> str:
     return operation.operation_id
-
-
-def published_routes() -> Iterator[tuple[str, str, str, type]]:
-    for router in ROUTERS:
-        for route in router.routes:
-            if isinstance(route, APIRoute) and route.include_in_schema:
-                for method in route.methods or ():
-                    yield method, route.path, str(route.operation_id), type(route)
 
 
 def test_the_document_is_valid_openapi_3_1() -> None:
@@ -103,35 +91,46 @@ def _keywords(schema: Any) -> Iterator[str]:
         if keyword == "properties":
             for inner in value.values():
                 yield from _keywords(inner)
-        elif isinstance(value, list):
+        elif isinstance(value, list) and keyword != "examples":
             for inner in value:
                 yield from _keywords(inner)
-        elif keyword not in {"const", "default", "discriminator"}:
+        elif keyword not in {"const", "examples", "discriminator"}:
             yield from _keywords(value)
 
 
-def test_the_table_of_operations_is_the_routes_and_the_other_way_round() -> None:
-    table = {
-        (operation.method, API_PREFIX + operation.path, operation.operation_id)
-        for operation in OPERATIONS
+def test_the_document_holds_the_operations_of_the_routes_and_no_others() -> None:
+    published = {
+        (method, str(route.operation_id))
+        for router in ROUTERS
+        for route in router.routes
+        if isinstance(route, APIRoute) and route.include_in_schema
+        for method in route.methods or ()
     }
-    assert table == {(method, path, name) for method, path, name, _ in published_routes()}
-    assert len(table) == len(OPERATIONS) == 23
+    assert published == {(operation.method, operation.operation_id) for operation in OPERATIONS}
+    documented = [
+        operation["operationId"]
+        for item in DOCUMENT["paths"].values()
+        for operation in item.values()
+    ]
+    assert sorted(documented) == sorted(operation.operation_id for operation in OPERATIONS)
+    assert len(documented) == 23
 
 
-def test_the_table_says_who_may_call_as_the_routes_do() -> None:
-    kinds: dict[type, Auth] = {
-        KeyedRoute: Auth.KEY,
-        KeylessRoute: Auth.NONE,
-        SessionRoute: Auth.SESSION,
-    }
-    routes = {name: kinds[kind] for _, _, name, kind in published_routes()}
-    assert {operation.operation_id: operation.auth for operation in OPERATIONS} == routes
+SECURITY: dict[Auth, list[dict[str, list[str]]]] = {
+    Auth.KEY: [{"bearerKey": []}, {"apiKeyHeader": []}],
+    Auth.NONE: [],
+    Auth.SESSION: [{"session": []}],
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+def test_an_operation_documents_who_may_call_it(operation: Operation) -> None:
+    assert operation.documented["security"] == SECURITY[operation.auth]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
 def test_an_operation_has_all_statuses_that_the_specification_names(operation: Operation) -> None:
-    statuses = {int(status) for status in documented(operation)["responses"]}
+    statuses = {int(status) for status in operation.documented["responses"]}
     assert SPECIFIED_STATUSES[operation.operation_id] <= statuses
 
 
@@ -141,10 +140,10 @@ def test_no_specified_operation_is_missing() -> None:
 
 @pytest.mark.parametrize("code", [code for code in ErrorCode if "SCOPE" not in code])
 def test_every_error_code_is_an_answer_of_some_operation(code: ErrorCode) -> None:
-    answered = [operation for operation in OPERATIONS if code in operation.all_errors]
+    answered = [operation for operation in OPERATIONS if code in operation.errors]
     assert answered
     for operation in answered:
-        response = documented(operation)["responses"][str(CATALOGUE[code].status)]
+        response = operation.documented["responses"][str(CATALOGUE[code].status)]
         content = response["content"]["application/json"]
         assert code in content["examples"]
         assert f"#/components/schemas/{schema_name(code)}" in str(content["schema"])
@@ -153,7 +152,7 @@ def test_every_error_code_is_an_answer_of_some_operation(code: ErrorCode) -> Non
 def test_the_reserved_code_is_described_and_never_answered() -> None:
     code = ErrorCode.INSUFFICIENT_SCOPE
     assert schema_name(code) in DOCUMENT["components"]["schemas"]
-    assert not any(code in operation.all_errors for operation in OPERATIONS)
+    assert not any(code in operation.errors for operation in OPERATIONS)
 
 
 @pytest.mark.parametrize("code", ErrorCode)
@@ -175,30 +174,32 @@ def test_the_example_of_an_error_fits_its_schema_and_no_other(code: ErrorCode) -
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
 def test_examples_of_answers_fit_their_schemas(operation: Operation) -> None:
-    status = str(operation.success.status)
-    responses = documented(operation)["responses"]
-    path = ("paths", operation.path, operation.method.lower(), "responses", status, "content")
-    for media_type, content in responses[status]["content"].items():
+    responses = operation.documented["responses"]
+    method, status = operation.method.lower(), operation.success
+    path = ("paths", operation.path, method, "responses", status, "content")
+    for media_type, content in responses[operation.success]["content"].items():
         if operation.operation_id != "getOpenApi":
             validator(*path, media_type, "schema").validate(content["example"])
 
 
 @pytest.mark.parametrize(
-    "operation", [operation for operation in OPERATIONS if operation.body], ids=by_id
+    "operation",
+    [operation for operation in OPERATIONS if "requestBody" in operation.documented],
+    ids=by_id,
 )
 def test_examples_of_requests_fit_schema_and_model(operation: Operation) -> None:
-    example = documented(operation)["requestBody"]["content"]["application/json"]["example"]
-    assert operation.body is not None
-    validator("components", "schemas", operation.body).validate(example)
-    BODIES[operation.body].model_validate(example)
+    content = operation.documented["requestBody"]["content"]["application/json"]
+    name = content["schema"]["$ref"].rsplit("/", 1)[1]
+    validator("components", "schemas", name).validate(content["example"])
+    BODIES[name].model_validate(content["example"])
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
 def test_examples_of_parameters_fit_their_schemas(operation: Operation) -> None:
     for index, parameter in enumerate(operation.parameters):
-        if parameter.example is not None:
-            path = ("paths", operation.path, operation.method.lower(), "parameters", str(index))
-            validator(*path, "schema").validate(parameter.example)
+        path = ("paths", operation.path, operation.method.lower(), "parameters", str(index))
+        for example in parameter["schema"].get("examples", ()):
+            validator(*path, "schema").validate(example)
 
 
 @pytest.mark.parametrize("kind", DOCUMENT["webhooks"])
@@ -223,15 +224,15 @@ def test_all_four_events_are_described_with_their_headers() -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
 def test_a_path_declares_its_parameters_and_no_others(operation: Operation) -> None:
-    declared = {item.name for item in operation.parameters if item.where == "path"}
-    assert declared == set(re.findall(r"{(\w+)}", operation.path))
-    assert all(item.required for item in operation.parameters if item.where == "path")
+    declared = [item for item in operation.parameters if item["in"] == "path"]
+    assert {item["name"] for item in declared} == set(re.findall(r"{(\w+)}", operation.path))
+    assert all(item["required"] for item in declared)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
 def test_every_answer_documents_its_headers(operation: Operation) -> None:
     limited = operation.auth is not Auth.SESSION
-    for status, response in documented(operation)["responses"].items():
+    for status, response in operation.documented["responses"].items():
         headers = response["headers"]
         assert "X-Request-Id" in headers
         assert ("X-RateLimit-Reset" in headers) == (limited and status != "401")
@@ -261,16 +262,17 @@ def _references(value: Any) -> Iterator[str]:
 def test_no_component_is_left_over() -> None:
     used = {reference.rsplit("/", 1)[1] for reference in _references(DOCUMENT)}
     left_over = set(DOCUMENT["components"]["schemas"]) - used
-    assert left_over == {schema_name(ErrorCode.INSUFFICIENT_SCOPE)}
+    assert left_over == {schema_name(ErrorCode.INSUFFICIENT_SCOPE), "Error"}
 
 
 def test_answers_may_grow() -> None:
-    bodies = set(BODIES) | {"Metadata", "Clip", "AudioTrackToUpload", "AudioTrackToFetch"}
+    bodies = set(BODIES) | {"Clip", "UploadedTrack", "FetchedTrack"}
     for name, schema in DOCUMENT["components"]["schemas"].items():
         if name not in bodies:
             assert "'additionalProperties': False" not in str(schema), name
 
 
 def test_every_tag_is_used_and_described() -> None:
-    assert {operation.tag for operation in OPERATIONS} == set(TAGS)
+    used = {tag for operation in OPERATIONS for tag in operation.documented["tags"]}
+    assert used == set(TAGS)
     assert [tag["name"] for tag in DOCUMENT["tags"]] == list(TAGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import ipaddress
 import json
@@ -11,15 +12,17 @@ import time
 import uuid
 from datetime import UTC, datetime
 from email.message import Message
+from typing import Annotated
 from urllib.parse import unquote
 
 from fastapi import Request
+from pydantic import Field, TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 
 from serve_app.api.bodies import MAX_DEPTH, parse_json_object
 from serve_app.api.idempotency import idempotency_key
 from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
-from serve_app.api.queries import one_of, read_integer, read_number
+from serve_app.api.queries import NUMBER, WHOLE_NUMBER, one_of, require_plain_query
 from serve_app.api.rate_limits import client_address
 from serve_app.credits.usage_export import harmless
 from serve_app.errors import ApiError
@@ -141,7 +144,7 @@ def check_body(data: bytes) -> None:
     assert parse_json_object(text.encode()) == body
     assert _depth(body) <= MAX_DEPTH
     try:
-        key = idempotency_key(request, body)
+        key = idempotency_key(request.headers.get("idempotency-key"), body)
     except ApiError as error:
         _require_refusal(error, 400, 422)
         return
@@ -183,23 +186,28 @@ def _trusted(text: str) -> bool:
     return address is not None and address.packed[0] == 0xFD
 
 
+_INTEGER: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=-5, le=10**9), WHOLE_NUMBER])
+_DECIMAL: TypeAdapter[float] = TypeAdapter(Annotated[float, Field(ge=-5, le=10**9), NUMBER])
+_CHOICE: TypeAdapter[str] = TypeAdapter(Annotated[str, one_of(("json", "srt"))])
+
+
 def check_queries(data: bytes) -> None:
     """A parameter is refused, or is within its bounds."""
     request = _request([], query=data[:2000].replace(b"\n", b"&"))
-    low, high = -5, 10**9
-    for read in (read_integer, read_number):
+    for name in "nc":
         try:
-            value = read(request, "n", low=low, high=high)
+            require_plain_query(request, [name])
         except ApiError as error:
-            _require_refusal(error, 400, param="n")
-            continue
-        assert value is None or (math.isfinite(value) and low <= value <= high)
-    try:
-        choice = one_of(request, "c", ("json", "srt"))
-    except ApiError as error:
-        _require_refusal(error, 400, param="c")
-        return
-    assert choice in (None, "json", "srt")
+            _require_refusal(error, 400, param=name)
+            return
+    number, choice = (request.query_params.get(name, "") for name in "nc")
+    for form in (_INTEGER, _DECIMAL):
+        with contextlib.suppress(ValidationError):
+            value = form.validate_python(number)
+            assert math.isfinite(value)
+            assert -5 <= value <= 10**9
+    with contextlib.suppress(ValidationError):
+        assert _CHOICE.validate_python(choice) in {"json", "srt"}
 
 
 def check_download_name(data: bytes) -> None:

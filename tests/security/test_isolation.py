@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from serve_app.app import ROUTERS
-from serve_app.discovery.operations import OPERATIONS
+from tests.api.interface_contract import OPERATIONS
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.security.households import BATCH_CLIPS, Household
 
