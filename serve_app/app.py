@@ -114,7 +114,8 @@ def routed_api(**options: Any) -> Api:
     )
     install_methods(app, ROUTERS)
     for router in ROUTERS:
-        app.include_router(router)
+        # include_router would match each request twice, once for the router and once for its route.
+        app.router.routes.extend(router.routes)
     return app
 
 

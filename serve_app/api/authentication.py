@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 from urllib.parse import quote
 
-from fastapi import Depends, Path, Request
+from fastapi import Path, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
@@ -164,20 +164,17 @@ async def _find_caller(request: Request, key: str, bucket: Bucket) -> Caller | N
     return caller
 
 
-async def job_of(
-    request: Request,
-    _: Annotated[
-        Uuid, Path(alias="jobId", description="The job's id; what is no UUID is not found.")
-    ],
-) -> JobRecord:
+JobId = Annotated[
+    Uuid, Path(alias="jobId", description="The job's id; what is no UUID is not found.")
+]
+
+
+def job_of(request: Request) -> JobRecord:
     """The caller's job that the path names; NOT_FOUND for foreign, missing, malformed ids alike."""
     job: JobRecord | None = request.state.job
     if job is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
     return job
-
-
-CallersJob = Annotated[JobRecord, Depends(job_of)]
 
 
 def parse_job_id(text: str) -> uuid.UUID:

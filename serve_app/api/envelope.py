@@ -76,7 +76,8 @@ def public_url(request: Request) -> str:
     configured: str | None = request.app.state.context.settings.public_url
     if configured:
         return configured.rstrip("/")
-    return f"{request.url.scheme}://{request.url.netloc}"
+    # request.url parses the whole address each time.
+    return f"{request.scope['scheme']}://{request.headers.get('host') or request.url.netloc}"
 
 
 def success(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -132,6 +134,8 @@ def error_codes(route: OperationRoute) -> list[ErrorCode]:
 
 def finish(document: dict[str, Any], routes: Iterable[OperationRoute]) -> dict[str, Any]:
     """FastAPI's document with credentials, rates, errors, headers and examples."""
+    # ``Answer[Job]`` is ``Answer_Job_`` to pydantic; generators make class names of it.
+    document = json.loads(re.sub(r"Answer_(\w+)_(?=\")", r"\1Answer", json.dumps(document)))
     document["jsonSchemaDialect"] = "https://json-schema.org/draft/2020-12/schema"
     schemas: dict[str, Schema] = document["components"]["schemas"] | error_schemas()
     for unused in ("HTTPValidationError", "ValidationError", "ErrorCode"):

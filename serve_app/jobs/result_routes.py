@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from serve_app.api.authentication import CallersJob, KeyedRoute
+from serve_app.api.authentication import JobId, KeyedRoute, job_of
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import success
 from serve_app.api.openapi import errors, headers
@@ -69,7 +69,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 )
 async def get_transcript(
     request: Request,
-    job: CallersJob,
+    _: JobId,
     format: Annotated[  # noqa: A002
         Literal["json", "srt", "vtt", "txt"], Query(description="The form of the answer.")
     ] = "json",
@@ -79,6 +79,7 @@ async def get_transcript(
     ] = None,
 ) -> Response:
     """As JSON, or as a file of captions or plain text."""
+    job = job_of(request)
     async with context_of(request).database.statement() as connection:
         tracks = await results.read_tracks(connection, job)
     several = len(tracks) > 1
@@ -98,8 +99,9 @@ async def get_transcript(
     response_description="The scenes.",
     responses=errors(*_RESULT_ERRORS),
 )
-async def get_scenes_of_job(request: Request, job: CallersJob) -> Response:
+async def get_scenes_of_job(request: Request, _: JobId) -> Response:
     """Empty when the video has no cuts."""
+    job = job_of(request)
     results.require_stage(job, StageName.VISION)
     async with context_of(request).database.statement() as connection:
         scenes = await get_scenes(connection, job.id)
@@ -115,8 +117,9 @@ async def get_scenes_of_job(request: Request, job: CallersJob) -> Response:
     response_description="The audio tracks.",
     responses=errors(ErrorCode.NOT_FOUND),
 )
-async def list_audio_tracks(request: Request, job: CallersJob) -> Response:
+async def list_audio_tracks(request: Request, _: JobId) -> Response:
     """Of a multi-track job, each with its own transcript."""
+    job = job_of(request)
     async with context_of(request).database.statement() as connection:
         tracks = await results.list_audio_tracks(connection, job)
     return success(request, {"jobId": str(job.id), "tracks": tracks})
@@ -132,12 +135,13 @@ async def list_audio_tracks(request: Request, job: CallersJob) -> Response:
 )
 async def get_audio_track(
     request: Request,
-    job: CallersJob,
+    _: JobId,
     index: Annotated[
         Annotated[int, Field(ge=0), _TRACK_INDEX], Path(alias="trackIndex", description="From 0.")
     ],
 ) -> Response:
     """Of a multi-track job."""
+    job = job_of(request)
     async with context_of(request).database.statement() as connection:
         tracks = await results.list_audio_tracks(connection, job)
     for track in tracks:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from serve_app.api.authentication import CallersJob, KeyedRoute, account_of
+from serve_app.api.authentication import JobId, KeyedRoute, account_of, job_of
 from serve_app.api.context import API_PREFIX, base_url, context_of
 from serve_app.api.envelope import ExactJSONResponse, success
 from serve_app.api.openapi import errors, headers, links
 from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
 from serve_app.api.queries import WHOLE_NUMBER, one_of
-from serve_app.api.schemas import Answer, Uuid
+from serve_app.api.schemas import Answer
 from serve_app.errors import ErrorCode, invalid
 from serve_app.jobs import results, service
 from serve_app.jobs.answers import Job, JobPage
@@ -132,7 +132,7 @@ def _page(request: Request, jobs: list[JobRecord], *, more: bool) -> Response:
 )
 async def get_job(
     request: Request,
-    job: CallersJob,
+    _: JobId,
     include: Annotated[
         str | None,
         Query(
@@ -145,6 +145,7 @@ async def get_job(
 
     To poll, use `include=none` every 5 to 15 seconds.
     """
+    job = job_of(request)
     data = render_job(job, base_url(request))
     if include != "none":
         wanted = INCLUDABLE if include is None else frozenset(include.split(","))
@@ -154,11 +155,6 @@ async def get_job(
             processed["scenes"] = with_thumbnails(request, job.id, processed["scenes"])
         data["processedData"] = processed
     return success(request, data)
-
-
-JobId = Annotated[
-    Uuid, Path(alias="jobId", description="The job's id; what is no UUID is not found.")
-]
 
 
 @router.post(

@@ -14,7 +14,7 @@ from serve_app.api.authentication import OperationRoute, SessionRoute, account_o
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import NO_STORE, public_url, success, timestamp
 from serve_app.api.openapi import errors, headers, links
-from serve_app.api.schemas import Answer, Timestamp, Url, Uuid
+from serve_app.api.schemas import Answer, RequestId, Timestamp, Url, Uuid
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.keys.portal import PORTAL_LINK_SECONDS, PORTAL_PATH, PORTAL_PURPOSE
 from storage import keys, ledger
@@ -46,6 +46,13 @@ class Key(TypedDict):
     createdAt: Annotated[Timestamp, Field(description="When it was made.")]
 
 
+class KeyList(TypedDict):
+    """The account's keys."""
+
+    data: Annotated[list[Key], Field(description="Newest first.")]
+    requestId: RequestId
+
+
 class RotatedKey(Key):
     """A new key in place of another."""
 
@@ -75,7 +82,7 @@ def _key_object(record: KeyRecord) -> Key:
     "/keys",
     operation_id="listKeys",
     summary="List API keys",
-    response_model=Answer[list[Key]],
+    response_model=KeyList,
     response_description="The keys, newest first.",
     responses={200: _PRIVATE | {"links": links({"id": "$response.body#/data/0/id"}, "rotateKey")}},
 )
