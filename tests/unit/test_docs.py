@@ -7,8 +7,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from serve_app import __version__
+from serve_app.cli.main import app
 from tests.settings_reference import reference
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -41,6 +43,17 @@ def test_every_file_module_and_link_that_a_page_names_exists(page: Path) -> None
 
 def test_the_reference_of_settings_is_what_the_settings_make() -> None:
     assert (PROJECT / "docs" / "settings.md").read_text() == reference()
+
+
+def test_the_readme_has_every_command_of_vas() -> None:
+    section = (PROJECT / "README.md").read_text().partition("## Command line")[2]
+    rows = section.partition("\n## ")[0].splitlines()
+    missing: list[str] = []
+    for name, group in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        about = " ".join(row for row in rows if f"vas {name}" in row)
+        commands = getattr(group, "commands", {name: group})
+        missing += [f"{name} {each}" for each in commands if each not in re.split(r"[^\w-]", about)]
+    assert missing == []
 
 
 @pytest.mark.parametrize(
