@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -15,9 +17,12 @@ from storage.database import Database
 from tests.databases import fresh_database, server_with_template
 from tests.examples import EVERY_EXAMPLE, FEWER_EXAMPLES
 from tests.leftovers import Leftovers
-from tests.places import SHARED_MEDIA
+from tests.places import PROJECT, SHARED_MEDIA
 
 WHOLE_SERVICE = "tests/acceptance/"
+RAY = "ray_session"
+"""The fixture with a Ray in this process, and the name of the group of files that use it."""
+_GROUP = pytest.StashKey[ExitStack]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,6 +47,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         long = [item for item in items if "long" in item.keywords]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if "long" not in item.keywords]
+    # The longest groups first, so that no worker is left alone with one at the end.
+    first = {WHOLE_SERVICE: 0, RAY: 1}
+    items.sort(key=lambda item: first.get(_group_of(item.nodeid), len(first)))
     if SHARED_MEDIA.is_dir():
         return
     skip = pytest.mark.skip(reason="the collection of real media is not beside the project")
@@ -58,21 +66,49 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         )
 
 
-class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
-    """A file of tests to a worker; all that start the whole service to one.
+def _group_of(nodeid: str) -> str:
+    """The file of a test, or a group of files that share what takes long to start."""
+    return _group_of_file(nodeid.partition("::")[0])
 
-    Two services at once would keep each other from being in time.
+
+@functools.cache
+def _group_of_file(path: str) -> str:
+    if path.startswith(WHOLE_SERVICE):
+        return WHOLE_SERVICE
+    file = PROJECT / path
+    return RAY if file.is_file() and RAY in file.read_text() else path
+
+
+class _ByGroup(LoadScopeScheduling):  # type: ignore[misc]
+    """A group of tests to a worker.
+
+    Two services at once would keep each other from being in time, and two Rays cost twice as much.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        return WHOLE_SERVICE if path.startswith(WHOLE_SERVICE) else path
+        return _group_of(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Where tests run beside each other."""
-    return _ByFile(config, log)
+    return _ByGroup(config, log)
+
+
+@pytest.fixture(scope="session")
+def until_group_ends(request: pytest.FixtureRequest) -> Iterator[ExitStack]:
+    """For what the tests of a group share: it ends with them, and takes no time from the others."""
+    with ExitStack() as stack:
+        request.session.stash[_GROUP] = stack
+        yield stack
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The end of a group, once the fixtures of its last test have ended."""
+    stack = item.session.stash.get(_GROUP, None)
+    if stack and (nextitem is None or _group_of(nextitem.nodeid) != _group_of(item.nodeid)):
+        stack.close()
 
 
 @pytest.fixture(scope="session")

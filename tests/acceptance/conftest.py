@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,16 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Service]:
+def service(
+    tmp_path_factory: pytest.TempPathFactory, authority: Authority, until_group_ends: ExitStack
+) -> Service:
     """One service for all acceptance tests: starting Ray is paid once."""
     folder = tmp_path_factory.mktemp("service")
+    return until_group_ends.enter_context(_shared(folder, authority))
+
+
+@contextmanager
+def _shared(folder: Path, authority: Authority) -> Iterator[Service]:
     with running(
         folder / "data",
         folder / "service.log",

@@ -1,8 +1,8 @@
-"""What the pipeline tests share: one small local Ray for the whole run."""
+"""What the pipeline tests share: one small local Ray."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -10,7 +10,7 @@ from pipelines.execution.ray_start import start_ray
 
 
 @pytest.fixture(scope="session")
-def ray_session() -> Iterator[None]:
+def ray_session(until_group_ends: ExitStack) -> None:
     """Ray with two CPUs, joined if this process already has one."""
     import ray
 
@@ -23,6 +23,5 @@ def ray_session() -> Iterator[None]:
         namespace="tests",
         ignore_reinit_error=True,
     )
-    yield
     if started_here:
-        ray.shutdown()
+        until_group_ends.callback(ray.shutdown)

@@ -167,10 +167,10 @@ async def test_a_state_change_that_comes_too_late_changes_nothing(database: Data
     ids=str,
 )
 async def test_transitions_outside_the_table_are_refused(
-    database: Database, expected: JobState, state: JobState
+    money: Database, expected: JobState, state: JobState
 ) -> None:
     with pytest.raises(ValueError, match="no transition"):
-        async with database.transaction() as connection:
+        async with money.transaction() as connection:
             await jobs.set_state(connection, uuid.uuid4(), expected=expected, state=state)
 
 
