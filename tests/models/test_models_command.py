@@ -61,9 +61,21 @@ def hub() -> Iterator[Hub]:
         yield running
 
 
+_PROGRAM = ["-m", "serve_app.cli"]
+_WITHOUT_PAUSES = [
+    "-c",
+    "import time; time.sleep = lambda seconds: None; from serve_app.cli.main import main; main()",
+]
+
+
 def vas(
-    *arguments: str, hub: Hub | None = None, home: Path, token: str | None = None
+    *arguments: str,
+    hub: Hub | None = None,
+    home: Path,
+    token: str | None = None,
+    waits: bool = True,
 ) -> subprocess.CompletedProcess[str]:
+    """Run the command; unless it ``waits``, without the pauses between attempts."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "VAS_"))}
     environment["HF_HOME"] = str(home)
     if hub is not None:
@@ -71,7 +83,7 @@ def vas(
     if token is not None:
         environment["HF_TOKEN"] = token
     return subprocess.run(
-        [sys.executable, "-m", "serve_app.cli", "models", *arguments],
+        [sys.executable, *(_PROGRAM if waits else _WITHOUT_PAUSES), "models", *arguments],
         env=environment,
         cwd=PROJECT,
         capture_output=True,
@@ -127,7 +139,7 @@ def test_a_hub_that_cannot_be_reached_is_said_in_a_sentence(tmp_path: Path) -> N
     with Hub({}, gated=frozenset(), token=TOKEN) as empty:
         pull = ("pull", "--profile", "cpu", "--to", str(tmp_path / "models"))
         unknown = vas(*pull, hub=empty, home=tmp_path / "hub")
-    gone = vas(*pull, hub=empty, home=tmp_path / "hub")
+    gone = vas(*pull, hub=empty, home=tmp_path / "hub", waits=False)
     for answer in (unknown, gone):
         assert answer.returncode == 1
         said = " ".join(answer.stderr.split())
