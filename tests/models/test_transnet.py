@@ -188,9 +188,9 @@ def test_the_packaged_weights_find_the_cut_of_a_generated_clip(tmp_path: Path) -
     ("name", "extra"),
     [
         ("bikes.mp4", []),
-        ("narrated-cuts-a.mp4", []),
-        ("nasa_13013.mp4", [5_560]),
-        ("big_buck_bunny_0_30.webm", [1_500]),
+        pytest.param("narrated-cuts-a.mp4", [], marks=pytest.mark.long),
+        pytest.param("nasa_13013.mp4", [5_560], marks=pytest.mark.long),
+        pytest.param("big_buck_bunny_0_30.webm", [1_500], marks=pytest.mark.long),
     ],
 )
 def test_the_packaged_weights_find_every_hard_cut_of_real_footage(

@@ -59,12 +59,18 @@ def done(folder: Path) -> dict[str, Ingested]:
     }
 
 
-def features_of(done: Ingested) -> list[FrameFeatures]:
-    video = video_of(done)
-    workspace = Workspace(done.store, "job")
-    return [
-        segment_features(video, segment, workspace, FeaturesConfig()) for segment in video.segments
-    ]
+@pytest.fixture(scope="module")
+def features(done: dict[str, Ingested]) -> dict[str, list[FrameFeatures]]:
+    """What the pictures of every sample that has some look like, segment by segment."""
+    found = {}
+    for sample in WITH_PICTURES:
+        video = video_of(done[sample.file_name])
+        workspace = Workspace(done[sample.file_name].store, "job")
+        found[sample.file_name] = [
+            segment_features(video, segment, workspace, FeaturesConfig())
+            for segment in video.segments
+        ]
+    return found
 
 
 def video_of(done: Ingested) -> VideoSource:
@@ -72,8 +78,8 @@ def video_of(done: Ingested) -> VideoSource:
     return done.result.video
 
 
-def cut_seconds(done: Ingested) -> list[float]:
-    cuts = detect_cuts(features_of(done), video_of(done).duration_ms)
+def cut_seconds(done: Ingested, features: Sequence[FrameFeatures]) -> list[float]:
+    cuts = detect_cuts(features, video_of(done).duration_ms)
     return [cut.start_ms / 1000 for cut in cuts]
 
 
@@ -91,7 +97,7 @@ def test_every_accepted_extension_has_a_sample_and_what_is_missing_a_reason() ->
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.file_name)
 def test_each_format_is_read_whole_and_without_a_warning(
-    sample: Sample, done: dict[str, Ingested]
+    sample: Sample, done: dict[str, Ingested], features: dict[str, list[FrameFeatures]]
 ) -> None:
     result = done[sample.file_name].result
     media = result.media
@@ -101,16 +107,19 @@ def test_each_format_is_read_whole_and_without_a_warning(
     if sample.pictures is not None and media.video is not None:
         frames = round(SECONDS * sample.pictures.rate)
         assert media.video.frame_count == frames
-        assert sum(len(part.times_ms) for part in features_of(done[sample.file_name])) == frames
+        assert sum(len(part.times_ms) for part in features[sample.file_name]) == frames
     if sample.sound is not None:
         assert [stream.sample_rate_hz for stream in media.audio] == [sample.sound.rate_hz]
 
 
 @pytest.mark.parametrize("sample", WITH_PICTURES, ids=lambda sample: sample.file_name)
-def test_the_cut_is_where_the_picture_changes(sample: Sample, done: dict[str, Ingested]) -> None:
+def test_the_cut_is_where_the_picture_changes(
+    sample: Sample, done: dict[str, Ingested], features: dict[str, list[FrameFeatures]]
+) -> None:
     found = done[sample.file_name]
     delay = click_seconds(found)[0] - CLICK_SECONDS[0] if sample.sound in CLICKING else 0.0
-    assert cut_seconds(found) == pytest.approx([CUT_SECONDS + delay], abs=TOLERANCE_SECONDS)
+    cuts = cut_seconds(found, features[sample.file_name])
+    assert cuts == pytest.approx([CUT_SECONDS + delay], abs=TOLERANCE_SECONDS)
 
 
 CLICKING = [sample.sound for sample in WITH_SOUND]
@@ -126,11 +135,13 @@ def test_the_clicks_are_where_they_were_and_as_far_apart(
 
 
 @pytest.mark.parametrize("sample", WITH_PICTURES, ids=lambda sample: sample.file_name)
-def test_stills_look_like_what_was_drawn(sample: Sample, done: dict[str, Ingested]) -> None:
+def test_stills_look_like_what_was_drawn(
+    sample: Sample, done: dict[str, Ingested], features: dict[str, list[FrameFeatures]]
+) -> None:
     assert sample.pictures is not None
     found = done[sample.file_name]
     video = video_of(found)
-    parts = features_of(found)
+    parts = features[sample.file_name]
     times = list(chain(*(part.times_ms.tolist() for part in parts)))
     luma = list(chain(*(part.luma for part in parts)))
     pictures = drawn(sample.pictures.width, sample.pictures.height, sample.pictures.rate)

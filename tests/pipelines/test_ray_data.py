@@ -76,11 +76,18 @@ def test_what_kills_its_worker_each_time_ends_the_chain(tmp_path: Path) -> None:
     assert len(attempts) == 4
 
 
-@pytest.mark.parametrize("deaf", [False, True], ids=["hears", "is deaf"])
+STOPPED = StageStoppedError("job")
+TOOK_TOO_LONG = StageError(StageCode.VISION_FAILED, "The stage took too long.")
+
+
 @pytest.mark.parametrize(
-    "error",
-    [StageStoppedError("job"), StageError(StageCode.VISION_FAILED, "The stage took too long.")],
-    ids=["stopped", "took too long"],
+    ("error", "deaf"),
+    [
+        pytest.param(STOPPED, False, id="stopped-hears"),
+        pytest.param(STOPPED, True, id="stopped-is deaf", marks=pytest.mark.long),
+        pytest.param(TOOK_TOO_LONG, False, id="took too long-hears", marks=pytest.mark.long),
+        pytest.param(TOOK_TOO_LONG, True, id="took too long-is deaf"),
+    ],
 )
 def test_a_task_that_never_ends_is_ended(tmp_path: Path, error: Exception, deaf: bool) -> None:
     alive = tmp_path / "alive"

@@ -155,8 +155,12 @@ def test_speakers_are_listed_with_the_time_they_speak(result: TranscriptResult) 
 
 @pytest.mark.parametrize(
     ("shard_seconds", "shards"),
-    [(5.0, 4), (8.0, 2), (20.0, 1), (None, 1)],
-    ids=["5 s", "8 s", "20 s", "unsharded"],
+    [
+        pytest.param(5.0, 4, id="5 s"),
+        pytest.param(8.0, 2, id="8 s", marks=pytest.mark.long),
+        pytest.param(20.0, 1, id="20 s", marks=pytest.mark.long),
+        pytest.param(None, 1, id="unsharded"),
+    ],
 )
 def test_sharding_changes_nothing_in_the_result(
     store: FolderStore,
@@ -177,7 +181,7 @@ def test_progress_rises_to_one(result: TranscriptResult, control: FreeRun) -> No
     assert control.fractions[-1] == 1.0
 
 
-@pytest.mark.parametrize("max_seconds", [5.0, 8.0])
+@pytest.mark.parametrize("max_seconds", [5.0, pytest.param(8.0, marks=pytest.mark.long)])
 def test_the_seams_of_chunks_cut_no_word(
     store: FolderStore, track: AudioTrack, result: TranscriptResult, max_seconds: float
 ) -> None:

@@ -133,7 +133,7 @@ def without_keys(scenes: tuple[Scene, ...]) -> list[Scene]:
     return [replace(scene, thumbnail_key=scene.thumbnail_key.rsplit("/", 1)[1]) for scene in scenes]
 
 
-@pytest.mark.parametrize("segment_ms", [5_000, 20_000])
+@pytest.mark.parametrize("segment_ms", [5_000, pytest.param(20_000, marks=pytest.mark.long)])
 def test_the_scenes_are_the_same_however_the_video_is_cut_into_segments(
     unsharded: Unsharded, programme: Path, tmp_path: Path, segment_ms: int
 ) -> None:
