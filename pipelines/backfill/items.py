@@ -23,8 +23,8 @@ from pipelines.backfill.outcome import Item, ItemOutcome
 from pipelines.backfill.places import Place
 from pipelines.codec import CodecError, decode, encode
 from pipelines.execution.chain import ControlSpan, FreeRun, Row, Workspace, map_here
-from pipelines.ingest.job_media import ClipFile, Footage, survey, take_in
-from pipelines.ingest.pipeline import IngestConfig
+from pipelines.ingest.job_media import ClipFile, JobMedia, ingest_media, probe_media
+from pipelines.ingest.pipeline import IngestConfig, IngestContext
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.speech.speakers import SpeakerRules
 from pipelines.types import (
@@ -185,15 +185,12 @@ class _Analysis:
     def _ingest(self) -> IngestResult:
         work, workspace = self.work, self.workspace
         key = bring(self.item, workspace.key("source"), workspace.store, work.rules, self.control)
-        footage = Footage((ClipFile(key, self.item.name),))
-        found = survey(footage, workspace=workspace, config=work.ingest, control=self.control)
-        return take_in(
-            found,
-            workspace=workspace,
-            control=self.control,
-            config=work.ingest,
-            wants_video=self.item.mode is not ProcessingMode.TRANSCRIPT,
-            wants_audio=self.item.mode is not ProcessingMode.VISION,
+        context = IngestContext(workspace, self.control, work.ingest)
+        return ingest_media(
+            probe_media(JobMedia((ClipFile(key, self.item.name),)), context),
+            context,
+            video=self.item.mode is not ProcessingMode.TRANSCRIPT,
+            audio=self.item.mode is not ProcessingMode.VISION,
         )
 
     def _vision(self, ingested: IngestResult) -> tuple[StageOutcome, tuple[Scene, ...]]:

@@ -8,27 +8,22 @@ them by offset, timecode, or alignment with the camera's own audio.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from pipelines.codec import from_json
-from pipelines.execution.chain import Control, ControlSpan, Workspace
-from pipelines.ingest.pipeline import IngestConfig, TrackPick, ingest, probe_source
-from pipelines.ingest.probe import ProbeLimits
-from pipelines.ingest.sync.align import CERTAIN, Alignment, hear
+from pipelines.ingest.pipeline import IngestContext, TrackPick, ingest
+from pipelines.ingest.probe import read_wav_labels
+from pipelines.ingest.sync.align import CERTAIN, Alignment, find_alignment
 from pipelines.ingest.sync.timecode import (
     CannotPlaceError,
     Clocks,
     DayTime,
-    SoundLabels,
     SyncMode,
+    WavLabels,
     from_labels,
     parse_timecode,
     start_by_rule,
 )
-from pipelines.sandbox.confinement import Allowance
-from pipelines.sandbox.parent import Task, TaskCrashedError, TaskRefusedError, run_confined
 from pipelines.types import (
     AudioStream,
     AudioTrack,
@@ -40,17 +35,21 @@ from pipelines.types import (
     StageError,
 )
 
-_LABEL_SECONDS = 30
 _USUAL_FRAME_RATE = 25.0
 _MOST_TRACKS = 512
 """16 files of 32 channels."""
 
+_DRIFT_NOTED_SECONDS = 0.020
+"""Half a frame: smaller drifts over the whole overlap give no warning."""
+
+_DRIFT_CERTAIN_ERRORS = 3.0
+
 
 @dataclass(frozen=True, slots=True)
-class SeparateFile:
-    """A separate audio file as it was asked for; ``key`` is where it lies.
+class ExternalFile:
+    """An external audio file as requested; ``key`` is its place in the object store.
 
-    ``problem`` says why it could not be brought there, if it could not.
+    ``problem`` is why it could not be fetched, if it could not.
     """
 
     key: str
@@ -64,130 +63,100 @@ class SeparateFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """The video that separate sound belongs to."""
+class MainFile:
+    """The file that external audio belongs to: the camera's, or audio alone."""
 
     key: str
     media: MediaInfo
 
     @property
     def frame_rate(self) -> float:
-        """Of the pictures; a usual one for timecodes of sound that stands beside none."""
+        """Of the video; a usual one for timecodes where there is none."""
         return _USUAL_FRAME_RATE if self.media.video is None else self.media.video.frame_rate
 
 
 @dataclass(frozen=True, slots=True)
-class Sound:
-    """A file that was looked at: what it holds and what becomes of it, or why nothing does."""
+class ProbedExternal:
+    """A probed external file: its media and tracks, or its problem."""
 
-    file: SeparateFile
+    file: ExternalFile
     picks: tuple[TrackPick, ...]
     media: MediaInfo | None = None
     start_seconds: float | None = None
-    """Where it begins on the video's timeline; None where only listening can tell."""
+    """Where it begins on the main file's timeline; None where only alignment can tell."""
     problem: str | None = None
 
     @property
-    def by_ear(self) -> bool:
-        """Whether it must be heard against the camera's sound."""
+    def needs_alignment(self) -> bool:
+        """Whether it must be aligned with the camera's audio."""
         return self.problem is None and self.start_seconds is None
 
+    def about(self, message: str) -> str:
+        """The message with the file that it is about."""
+        return f"Audio file {self.file.name}: {message}"
 
-def survey_sounds(
-    files: Sequence[SeparateFile],
-    picture: Picture,
-    *,
-    workspace: Workspace,
-    config: IngestConfig,
-    control: Control,
-) -> tuple[Sound, ...]:
+
+def probe_external(
+    files: Sequence[ExternalFile], main: MainFile, context: IngestContext
+) -> tuple[ProbedExternal, ...]:
     """What the files hold. Raises StageError EXTERNAL_AUDIO_FAILED if none can be used."""
-    look = _Look(workspace, config, control, picture)
-    start = look.start_of_picture(files)
-    sounds = tuple(
-        replace(look, control=ControlSpan.of_piece(control, index, len(files))).at(file, start)
+    main_start: DayTime | None = None
+    if any(file.sync_mode is not SyncMode.OFFSET for file in files):
+        main_start = parse_timecode(main.media.timecode, main.frame_rate)
+        main_start = main_start or from_labels(_labels(main.key, main.media, context))
+    probed = tuple(
+        _probe_file(file, main, main_start, context.piece(index, len(files)))
         for index, file in enumerate(files)
     )
-    problems = [sound.problem for sound in sounds if sound.problem is not None]
-    if len(problems) == len(sounds):
+    problems = [each.problem for each in probed if each.problem is not None]
+    if len(problems) == len(probed):
         raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, problems[0])
-    if sum(len(sound.picks) for sound in sounds) > _MOST_TRACKS:
+    if sum(len(each.picks) for each in probed) > _MOST_TRACKS:
         message = f"The separate audio files make more than {_MOST_TRACKS} tracks."
         raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, message)
-    return sounds
+    return probed
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """Looks at files, one after the other."""
-
-    workspace: Workspace
-    config: IngestConfig
-    control: Control
-    picture: Picture
-
-    def start_of_picture(self, files: Sequence[SeparateFile]) -> DayTime | None:
-        """When the video begins by its own clock; not asked where no file goes by that."""
-        if all(file.sync_mode is SyncMode.OFFSET for file in files):
-            return None
-        media = self.picture.media
-        timecode = parse_timecode(media.timecode, self.picture.frame_rate)
-        return timecode or from_labels(self.labels(self.picture.key, media))
-
-    def at(self, file: SeparateFile, picture_start: DayTime | None) -> Sound:
-        """One file, with what is wrong with it."""
-        self.control.check()
-        try:
-            return self._usable(file, picture_start)
-        except CannotPlaceError as error:
-            problem = str(error)
-        except StageError as error:
-            problem = error.message
-        name = file.label or file.name
-        return Sound(file, (TrackPick(0, name),), problem=blaming(file, problem))
-
-    def _usable(self, file: SeparateFile, picture_start: DayTime | None) -> Sound:
-        if file.problem is not None:
-            raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, file.problem)
-        store, picture = self.workspace.store, self.picture
-        media = probe_source(file.key, store=store, config=self.config, control=self.control)
-        labels = self.labels(file.key, media)
-        picks = picks_of(file, media, labels)
-        own = from_labels(labels) or parse_timecode(media.timecode, picture.frame_rate)
-        seconds = picture.media.duration_seconds
-        clocks = Clocks(own, media.duration_seconds, picture_start, seconds)
-        start = start_by_rule(file.sync_mode, file.offset_ms, clocks)
-        return Sound(file, picks, media, start)
-
-    def labels(self, key: str, media: MediaInfo) -> SoundLabels:
-        """A WAV file's labels, read in a confined child process; none of any other file."""
-        if media.container != "wav":
-            return SoundLabels()
-        with self.workspace.store.local_copy(key) as path:
-            return _read_labels(path.resolve(), self.config.limits, self.control.check)
-
-
-def blaming(file: SeparateFile, message: str) -> str:
-    """The message with the file that it is about."""
-    return f"Audio file {file.name}: {message}"
-
-
-def _read_labels(path: Path, limits: ProbeLimits, check: Callable[[], None]) -> SoundLabels:
-    task = Task(
-        name="labels",
-        arguments={"path": str(path)},
-        allowance=Allowance(limits.memory_bytes, _LABEL_SECONDS, file_bytes=0),
-        wall_seconds=_LABEL_SECONDS,
-        readable=(path,),
-    )
+def _probe_file(
+    file: ExternalFile, main: MainFile, main_start: DayTime | None, context: IngestContext
+) -> ProbedExternal:
+    """One file; an error becomes its problem."""
+    context.control.check()
+    if file.problem is not None:
+        return _failed(file, file.problem)
     try:
-        return from_json(SoundLabels, run_confined(task, check=check))
-    except (TaskRefusedError, TaskCrashedError) as error:
-        raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, str(error)) from error
+        media = context.probe(file.key)
+        labels = _labels(file.key, media, context)
+        picks = _picks(file, media, labels)
+        start = from_labels(labels) or parse_timecode(media.timecode, main.frame_rate)
+        lengths = media.duration_seconds, main.media.duration_seconds
+        clocks = Clocks(start, lengths[0], main_start, lengths[1])
+        start_seconds = start_by_rule(file.sync_mode, file.offset_ms, clocks)
+        return ProbedExternal(file, picks, media, start_seconds)
+    except CannotPlaceError as error:
+        return _failed(file, str(error))
+    except StageError as error:
+        return _failed(file, error.message)
 
 
-def picks_of(file: SeparateFile, media: MediaInfo, labels: SoundLabels) -> tuple[TrackPick, ...]:
-    """The tracks that a file becomes; channels count on through all of its streams."""
+def _failed(file: ExternalFile, problem: str) -> ProbedExternal:
+    failed = ProbedExternal(file, (TrackPick(0, file.label or file.name),))
+    return replace(failed, problem=failed.about(problem))
+
+
+def _labels(key: str, media: MediaInfo, context: IngestContext) -> WavLabels:
+    """A WAV file's labels; none of any other file."""
+    if media.container != "wav":
+        return WavLabels()
+    with context.workspace.store.local_copy(key) as path:
+        return read_wav_labels(path, context.config.limits, context.control.check)
+
+
+def _picks(file: ExternalFile, media: MediaInfo, labels: WavLabels) -> tuple[TrackPick, ...]:
+    """The tracks of a file: one a channel, or its first stream, or chosen channels mixed.
+
+    Channels are counted through all streams of the file. Raises StageError.
+    """
     if not media.audio:
         raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, "It holds no sound that can be decoded.")
     places = [
@@ -198,192 +167,160 @@ def picks_of(file: SeparateFile, media: MediaInfo, labels: SoundLabels) -> tuple
     if beyond:
         message = f"Channel {beyond[0]} was asked for, but it has {len(places)}, counted from 0."
         raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, message)
+    names = dict(labels.channel_names)
     if file.per_channel:
-        return tuple(_channel_pick(file, labels, places[channel], channel) for channel in chosen)
-    return (_mixed_pick(file, media, labels, [(*places[channel], channel) for channel in chosen]),)
-
-
-def _channel_pick(
-    file: SeparateFile, labels: SoundLabels, place: tuple[int, int], channel: int
-) -> TrackPick:
-    name = file.label or labels.name_of(channel) or file.name
-    return TrackPick(place[0], f"{name} ch{channel}", (place[1],))
-
-
-def _mixed_pick(
-    file: SeparateFile,
-    media: MediaInfo,
-    labels: SoundLabels,
-    places: Sequence[tuple[int, int, int]],
-) -> TrackPick:
-    """One track of a file: its first stream, or the chosen channels of one stream mixed."""
-    first = media.audio[0]
-    named = {labels.name_of(channel) for _, _, channel in places}
-    own = named.pop() if len(named) == 1 else None
-    name = file.label or own or file.name
+        return tuple(
+            TrackPick(stream, f"{file.label or names.get(each) or file.name} ch{each}", (channel,))
+            for each in chosen
+            for stream, channel in [places[each]]
+        )
+    chosen_names = {names.get(channel) for channel in chosen}
+    own_name = chosen_names.pop() if len(chosen_names) == 1 else None
+    name = file.label or own_name or file.name
     if file.channels is None:
-        return TrackPick(first.index, name)
-    streams = {stream for stream, _, _ in places}
+        return (TrackPick(media.audio[0].index, name),)
+    streams = {places[channel][0] for channel in chosen}
     if len(streams) > 1:
         message = (
             "The channels that were asked for lie in several of its streams and cannot be mixed; "
             "ask for perChannelTranscription."
         )
         raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, message)
-    return TrackPick(streams.pop(), name, tuple(channel for _, channel, _ in places))
+    return (TrackPick(streams.pop(), name, tuple(places[channel][1] for channel in chosen)),)
 
 
-def with_sounds(media: MediaInfo, sounds: Sequence[Sound]) -> MediaInfo:
-    """``media`` with the separate tracks in the place of its own sound."""
+def with_external_tracks(media: MediaInfo, external: Sequence[ProbedExternal]) -> MediaInfo:
+    """``media`` with the external tracks in the place of its own audio."""
     tracks = [
         AudioStream(index, stream.codec, stream.sample_rate_hz, 1, stream.language, pick.name)
         for index, (stream, pick) in enumerate(
             (stream, pick)
-            for sound in sounds
-            if sound.media is not None
-            for pick in sound.picks
-            for stream in sound.media.audio
+            for each in external
+            if each.media is not None
+            for pick in each.picks
+            for stream in each.media.audio
             if stream.index == pick.stream_index
         )
     ]
     return replace(media, audio=tuple(tracks))
 
 
-_DRIFT_NOTED_SECONDS = 0.020
-"""Half a frame: what two clocks run apart over the whole overlap before it is worth a word."""
-
-_DRIFT_CERTAIN_ERRORS = 3.0
-
-
-def take_in_sounds(
-    sounds: Sequence[Sound],
-    picture: Picture,
-    *,
-    workspace: Workspace,
-    control: Control,
-    config: IngestConfig,
-    wants_video: bool,
+def ingest_external(
+    external: Sequence[ProbedExternal], main: MainFile, context: IngestContext, *, video: bool
 ) -> IngestResult:
-    """The video cut into segments, and the separate files as its tracks, in their order.
+    """The video cut into segments, and the external files as its tracks, in their order.
 
-    Raises StageError EXTERNAL_AUDIO_FAILED where no track is left.
+    The main file's own audio is extracted only where some file must be aligned with it. Raises
+    StageError EXTERNAL_AUDIO_FAILED where no track is left.
     """
-    cut = ingest(
-        picture.key,
-        workspace=workspace,
-        control=ControlSpan.of_piece(control, 0, len(sounds) + 1),
-        config=config,
-        media=picture.media,
-        wants_video=wants_video,
-        wants_audio=any(sound.by_ear for sound in sounds) and bool(picture.media.audio),
+    pieces = len(external) + 1
+    result = ingest(
+        main.key,
+        context.piece(0, pieces),
+        media=main.media,
+        video=video,
+        audio=any(each.needs_alignment for each in external) and bool(main.media.audio),
     )
-    intake = _Intake(workspace, control, config, _liveliest(cut.tracks, workspace))
-    for position, sound in enumerate(sounds, start=1):
-        intake.control = ControlSpan.of_piece(control, position, len(sounds) + 1)
-        intake.add(sound, picture.media.duration_seconds)
+    # The track with most in it: silence takes next to no room in FLAC.
+    size_bytes = context.workspace.store.size_bytes
+    camera = max(result.tracks, key=lambda track: size_bytes(track.key), default=None)
+    placed = _PlacedTracks(camera, main.media.duration_seconds)
+    for position, each in enumerate(external, start=1):
+        placed.add(each, context.piece(position, pieces))
+    if not placed.tracks:
+        reasons = [w.message for w in placed.warnings if w.code == "EXTERNAL_AUDIO_FAILED"]
+        message = (reasons or ["Nothing of the separate audio could be decoded."])[0]
+        raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, message)
+    # Warnings about the camera's own audio concern no track of the result.
+    of_main = (each for each in result.warnings if not each.code.startswith("AUDIO_"))
     return replace(
-        cut,
-        media=with_sounds(picture.media, sounds),
-        tracks=intake.tracks_or_failure(),
-        failed_tracks=tuple(intake.failed),
-        warnings=(*_of_picture(cut), *intake.warnings),
+        result,
+        media=with_external_tracks(main.media, external),
+        tracks=tuple(placed.tracks),
+        failed_tracks=tuple(placed.failed),
+        warnings=(*of_main, *placed.warnings),
     )
-
-
-def _of_picture(cut: IngestResult) -> Iterator[PipelineWarning]:
-    """Warnings that are not about the camera's own sound, which nobody will read."""
-    return (warning for warning in cut.warnings if not warning.code.startswith("AUDIO_"))
-
-
-def _liveliest(tracks: Sequence[AudioTrack], workspace: Workspace) -> AudioTrack | None:
-    """The camera's track that holds most: silence takes next to no room in FLAC."""
-    sizes = {track.key: workspace.store.size_bytes(track.key) for track in tracks}
-    return max(tracks, key=lambda track: sizes[track.key], default=None)
 
 
 @dataclass(slots=True)
-class _Intake:
-    """Collects the tracks of all files."""
+class _PlacedTracks:
+    """Collects the tracks of all external files."""
 
-    workspace: Workspace
-    control: Control
-    config: IngestConfig
     camera: AudioTrack | None
+    main_seconds: float
     tracks: list[AudioTrack] = field(default_factory=list)
     failed: list[FailedTrack] = field(default_factory=list)
     warnings: list[PipelineWarning] = field(default_factory=list)
-    _index: int = 0
 
-    def add(self, sound: Sound, picture_seconds: float) -> None:
-        """Take in one file; what is wrong with it fails its own tracks only."""
+    def add(self, external: ProbedExternal, context: IngestContext) -> None:
+        """Extract and place one file's tracks; an error fails only these."""
         found: dict[str, AudioTrack] = {}
-        problem = sound.problem
+        problem = external.problem
         if problem is None:
             try:
-                found = self._placed(sound, picture_seconds)
+                found = self._placed(external, context)
             except StageError as error:
-                problem = blaming(sound.file, error.message)
+                problem = external.about(error.message)
         if problem is not None:
             self._warn(str(StageCode.EXTERNAL_AUDIO_FAILED), problem)
-        for pick in sound.picks:
-            self._take(pick, found.get(pick.file_name))
+        for pick in external.picks:
+            index = len(self.tracks) + len(self.failed)
+            track = found.get(pick.file_name)
+            if track is None:
+                code = StageCode.EXTERNAL_AUDIO_FAILED
+                self.failed.append(FailedTrack(index, pick.name, code))
+            else:
+                self.tracks.append(replace(track, index=index))
 
-    def _take(self, pick: TrackPick, track: AudioTrack | None) -> None:
-        if track is None:
-            code = StageCode.EXTERNAL_AUDIO_FAILED
-            self.failed.append(FailedTrack(self._index, pick.name, code))
-        else:
-            self.tracks.append(replace(track, index=self._index))
-        self._index += 1
-
-    def _placed(self, sound: Sound, picture_seconds: float) -> dict[str, AudioTrack]:
-        """The file's tracks by file name, on the video's timeline."""
-        heard = TrackPick(sound.picks[0].stream_index, sound.file.name)
-        known = any(pick.file_name == heard.file_name for pick in sound.picks)
-        found = self._taken_out(sound, () if known or not sound.by_ear else (heard,))
-        start = sound.start_seconds
+    def _placed(self, external: ProbedExternal, context: IngestContext) -> dict[str, AudioTrack]:
+        """The file's tracks by file name, on the main file's timeline."""
+        aligned = TrackPick(external.picks[0].stream_index, external.file.name)
+        is_picked = any(pick.file_name == aligned.file_name for pick in external.picks)
+        extra = () if is_picked or not external.needs_alignment else (aligned,)
+        result = ingest(
+            external.file.key,
+            context,
+            media=external.media,
+            video=False,
+            picks=(*external.picks, *extra),
+        )
+        for warning in result.warnings:
+            self._warn(warning.code, external.about(warning.message))
+        found = {track.key.rsplit("/", 1)[-1]: track for track in result.tracks}
+        start = external.start_seconds
         if start is None:
-            start = self._start_by_ear(sound, found.get(heard.file_name))
-        self._note_outside(sound, found, start, picture_seconds)
+            start = self._aligned_start(external, found.get(aligned.file_name), context)
+        length = max((track.duration_seconds for track in found.values()), default=0.0)
+        if start >= self.main_seconds or start + length <= 0:
+            message = "at its offset it lies outside the video altogether."
+            self._warn("AUDIO_OUTSIDE_VIDEO", external.about(message))
         return {
             name: replace(track, offset_seconds=track.offset_seconds + start)
             for name, track in found.items()
         }
 
-    def _taken_out(self, sound: Sound, more: Sequence[TrackPick]) -> dict[str, AudioTrack]:
-        """The file's tracks on its own timeline; ``more`` only to be listened to."""
-        result = ingest(
-            sound.file.key,
-            workspace=self.workspace,
-            control=self.control,
-            config=self.config,
-            media=sound.media,
-            wants_video=False,
-            picks=(*sound.picks, *more),
-        )
-        self.warnings += [_of_file(warning, sound) for warning in result.warnings]
-        return {track.key.rsplit("/", 1)[-1]: track for track in result.tracks}
-
-    def _start_by_ear(self, sound: Sound, track: AudioTrack | None) -> float:
-        """Where the file begins by what the camera heard; 0 with a warning if that says nothing."""
+    def _aligned_start(
+        self, external: ProbedExternal, track: AudioTrack | None, context: IngestContext
+    ) -> float:
+        """Start by alignment with the camera's audio; 0 with a warning where none is certain."""
         found: Alignment | None = None
         if self.camera is not None and track is not None:
-            found = hear(
+            found = find_alignment(
                 self.camera,
                 track,
-                workspace=self.workspace,
-                control=self.control,
-                parent=self.config.temporary_folder,
+                workspace=context.workspace,
+                control=context.control,
+                parent=context.config.temporary_folder,
             )
         if self.camera is None or track is None or found is None or found.confidence < CERTAIN:
             why = "the video has no sound" if self.camera is None else "they could not be matched"
             message = f"it was placed at the video's start, because {why} and timecodes do not say."
-            self._warn("AUDIO_SYNC_UNCERTAIN", blaming(sound.file, message))
+            self._warn("AUDIO_SYNC_UNCERTAIN", external.about(message))
             return 0.0
-        self._note_drift(sound, found)
+        self._note_drift(external, found)
         return self.camera.offset_seconds + found.offset_seconds - track.offset_seconds
 
-    def _note_drift(self, sound: Sound, found: Alignment) -> None:
+    def _note_drift(self, external: ProbedExternal, found: Alignment) -> None:
         ppm = found.drift_ppm
         if ppm is None or abs(ppm) < _DRIFT_CERTAIN_ERRORS * found.drift_uncertainty_ppm:
             return
@@ -395,27 +332,7 @@ class _Intake:
                 f"{apart_seconds * 1000:.0f} ms over {found.overlap_seconds:.0f} s; "
                 "it fits best in the middle."
             )
-            self._warn("AUDIO_DRIFT", blaming(sound.file, message))
-
-    def _note_outside(
-        self, sound: Sound, found: dict[str, AudioTrack], start: float, picture_seconds: float
-    ) -> None:
-        length = max((track.duration_seconds for track in found.values()), default=0.0)
-        if start >= picture_seconds or start + length <= 0:
-            message = "at its offset it lies outside the video altogether."
-            self._warn("AUDIO_OUTSIDE_VIDEO", blaming(sound.file, message))
+            self._warn("AUDIO_DRIFT", external.about(message))
 
     def _warn(self, code: str, message: str) -> None:
         self.warnings.append(PipelineWarning(code, message))
-
-    def tracks_or_failure(self) -> tuple[AudioTrack, ...]:
-        """The tracks; raises StageError EXTERNAL_AUDIO_FAILED where there are none."""
-        if not self.tracks:
-            reasons = [w.message for w in self.warnings if w.code == "EXTERNAL_AUDIO_FAILED"]
-            message = (reasons or ["Nothing of the separate audio could be decoded."])[0]
-            raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, message)
-        return tuple(self.tracks)
-
-
-def _of_file(warning: PipelineWarning, sound: Sound) -> PipelineWarning:
-    return replace(warning, message=blaming(sound.file, warning.message))

@@ -129,7 +129,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def wav_labels(path: Path) -> Values:
-    """The fields of ``SoundLabels``; empty for a file without them."""
+    """The fields of ``WavLabels``; empty for a file without them."""
     labels: Values = {}
     with path.open("rb") as file:
         for name, data in _chunks(file):

@@ -21,16 +21,15 @@ from itertools import zip_longest
 import numpy as np
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from pipelines.execution.chain import Control, ControlSpan, Workspace
 from pipelines.ingest.external_audio import (
-    Picture,
-    SeparateFile,
-    Sound,
-    survey_sounds,
-    take_in_sounds,
-    with_sounds,
+    ExternalFile,
+    MainFile,
+    ProbedExternal,
+    ingest_external,
+    probe_external,
+    with_external_tracks,
 )
-from pipelines.ingest.pipeline import IngestConfig, ingest, probe_source
+from pipelines.ingest.pipeline import IngestContext, ingest
 from pipelines.media.audio import read_blocks, write_flac
 from pipelines.types import (
     AudioStream,
@@ -46,102 +45,6 @@ from pipelines.types import (
     VideoSource,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Footage:
-    """The files of a job in the object store.
-
-    ``is_programme``: ``clips`` are laid end to end; else there is exactly one.
-    ``sounds`` replace the clip's own sound.
-    """
-
-    clips: tuple[ClipFile, ...]
-    sounds: tuple[SeparateFile, ...] = ()
-    is_programme: bool = False
-
-    def with_clip_keys(self, key_of: Callable[[ClipFile], str]) -> Footage:
-        """The same footage with each clip's file in another place."""
-        return replace(self, clips=tuple(replace(clip, key=key_of(clip)) for clip in self.clips))
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """What the footage holds. ``media.audio`` lists the tracks there will be."""
-
-    footage: Footage
-    media: MediaInfo
-    picture: Picture | None = None
-    sounds: tuple[Sound, ...] = ()
-    clips: tuple[Clip, ...] = ()
-
-
-def survey(
-    footage: Footage, *, workspace: Workspace, config: IngestConfig, control: Control
-) -> Survey:
-    """Look at every file. Raises StageError (VALIDATION_FAILED, EXTERNAL_AUDIO_FAILED, …)."""
-    if footage.is_programme:
-        clips = survey_clips(footage.clips, workspace=workspace, config=config, control=control)
-        return Survey(footage, programme_media(clips), clips=clips)
-    [clip] = footage.clips
-    files = 1 + len(footage.sounds)
-    media = probe_source(
-        clip.key,
-        store=workspace.store,
-        config=config,
-        control=ControlSpan.of_piece(control, 0, files),
-    )
-    picture = Picture(clip.key, media)
-    if not footage.sounds:
-        return Survey(footage, media, picture)
-    sounds = survey_sounds(
-        footage.sounds,
-        picture,
-        workspace=workspace,
-        config=config,
-        control=ControlSpan(control, 1 / files, 1.0),
-    )
-    return Survey(footage, with_sounds(media, sounds), picture, sounds)
-
-
-def take_in(
-    found: Survey,
-    *,
-    workspace: Workspace,
-    control: Control,
-    config: IngestConfig,
-    wants_video: bool,
-    wants_audio: bool,
-) -> IngestResult:
-    """Cut the pictures and take out the sound. Raises StageError as ``ingest`` does."""
-    if found.picture is None:
-        return take_in_clips(
-            found.clips,
-            workspace=workspace,
-            control=control,
-            config=config,
-            wants_video=wants_video,
-            wants_audio=wants_audio,
-        )
-    if found.sounds and wants_audio:
-        return take_in_sounds(
-            found.sounds,
-            found.picture,
-            workspace=workspace,
-            control=control,
-            config=config,
-            wants_video=wants_video,
-        )
-    return ingest(
-        found.picture.key,
-        workspace=workspace,
-        control=control,
-        config=config,
-        media=found.picture.media,
-        wants_video=wants_video,
-        wants_audio=wants_audio,
-    )
-
-
 _VERSION = 1
 _SILENCE_SAMPLES = 1 << 16
 _CHECK_EVERY_PIECES = 2_000
@@ -149,24 +52,78 @@ _CHECK_EVERY_PIECES = 2_000
 
 @dataclass(frozen=True, slots=True)
 class ClipFile:
-    """A clip as it lies in the object store; the name is for people."""
+    """A clip in the object store; the name is for people."""
 
     key: str
     name: str
 
 
 @dataclass(frozen=True, slots=True)
+class JobMedia:
+    """The files of a job in the object store.
+
+    ``is_timeline``: ``clips`` are laid end to end; else there is exactly one. The tracks of
+    ``external_audio`` replace the clip's own.
+    """
+
+    clips: tuple[ClipFile, ...]
+    external_audio: tuple[ExternalFile, ...] = ()
+    is_timeline: bool = False
+
+    def with_clip_keys(self, key_of: Callable[[ClipFile], str]) -> JobMedia:
+        """The same media with each clip's file at another key."""
+        return replace(self, clips=tuple(replace(clip, key=key_of(clip)) for clip in self.clips))
+
+
+@dataclass(frozen=True, slots=True)
 class Clip:
-    """A clip that was probed, and where it lies on the programme's timeline."""
+    """A probed clip and its place on the timeline."""
 
     file: ClipFile
     media: MediaInfo
     span: ClipSpan
 
 
+@dataclass(frozen=True, slots=True)
+class ProbedMedia:
+    """What a job's media holds. ``media.audio`` lists the tracks that ingest will extract."""
+
+    media: MediaInfo
+    main: MainFile | None = None
+    external_audio: tuple[ProbedExternal, ...] = ()
+    clips: tuple[Clip, ...] = ()
+
+
+def probe_media(job_media: JobMedia, context: IngestContext) -> ProbedMedia:
+    """Probe every file. Raises StageError (VALIDATION_FAILED, EXTERNAL_AUDIO_FAILED, …)."""
+    if job_media.is_timeline:
+        clips = _probe_clips(job_media.clips, context)
+        return ProbedMedia(_timeline_media(clips), clips=clips)
+    [clip] = job_media.clips
+    files = 1 + len(job_media.external_audio)
+    media = context.piece(0, files).probe(clip.key)
+    main = MainFile(clip.key, media)
+    if not job_media.external_audio:
+        return ProbedMedia(media, main)
+    external = probe_external(job_media.external_audio, main, context.span(1 / files, 1.0))
+    return ProbedMedia(with_external_tracks(media, external), main, external)
+
+
+def ingest_media(
+    probed: ProbedMedia, context: IngestContext, *, video: bool, audio: bool
+) -> IngestResult:
+    """Cut the video and extract the audio. Raises StageError as ``ingest`` does."""
+    main = probed.main
+    if main is None:
+        return _ingest_clips(probed.clips, context, video=video, audio=audio)
+    if probed.external_audio and audio:
+        return ingest_external(probed.external_audio, main, context, video=video)
+    return ingest(main.key, context, media=main.media, video=video, audio=audio)
+
+
 @contextmanager
 def naming_clip(index: int, name: str) -> Iterator[None]:
-    """A StageError of the block says which clip it is about."""
+    """Prefix a StageError of the block with the clip that it is about."""
     try:
         yield
     except StageError as error:
@@ -174,55 +131,47 @@ def naming_clip(index: int, name: str) -> Iterator[None]:
         raise StageError(error.code, message) from error
 
 
-def survey_clips(
-    files: Sequence[ClipFile], *, workspace: Workspace, config: IngestConfig, control: Control
-) -> tuple[Clip, ...]:
+def _probe_clips(files: Sequence[ClipFile], context: IngestContext) -> tuple[Clip, ...]:
     """Probe the clips and lay them end to end.
 
-    Raises StageError that names the clip; VALIDATION_FAILED too where all together
-    are longer than what is taken.
+    Raises StageError that names the clip; VALIDATION_FAILED too where all together exceed the
+    longest duration.
     """
     clips: list[Clip] = []
-    start_ms, limit_ms = 0, config.limits.max_duration_seconds * 1000
+    start_ms, limit_ms = 0, context.config.limits.max_duration_seconds * 1000
     for index, file in enumerate(files):
-        control.check()
-        share = ControlSpan.of_piece(control, index, len(files))
+        context.control.check()
         with naming_clip(index, file.name):
-            media = probe_source(file.key, store=workspace.store, config=config, control=share)
-        clips.append(Clip(file, media, ClipSpan(index, file.name, start_ms, _length_ms(media))))
-        start_ms += _length_ms(media)
+            media = context.piece(index, len(files)).probe(file.key)
+        video_ms = 0 if media.video is None else media.video.end_ms
+        length_ms = max(1, video_ms, round(media.duration_seconds * 1000))
+        clips.append(Clip(file, media, ClipSpan(index, file.name, start_ms, length_ms)))
+        start_ms += length_ms
         if start_ms > limit_ms:
             message = f"The clips together are longer than {limit_ms // 1000} seconds, the limit."
             raise StageError(StageCode.VALIDATION_FAILED, message)
     return tuple(clips)
 
 
-def _length_ms(media: MediaInfo) -> int:
-    end_ms = 0 if media.video is None else media.video.end_ms
-    return max(1, end_ms, round(media.duration_seconds * 1000))
-
-
-def programme_media(clips: Sequence[Clip]) -> MediaInfo:
-    """The programme as if it were one file: ``audio`` lists its tracks."""
-    video = next((clip.media.video for clip in clips if clip.media.video is not None), None)
-    warnings = [_of_clip(warning, clip) for clip in clips for warning in clip.media.warnings]
+def _timeline_media(clips: Sequence[Clip]) -> MediaInfo:
+    """The timeline as if it were one file: ``audio`` lists its tracks."""
     columns = zip_longest(*(clip.media.audio for clip in clips))
     return MediaInfo(
         container="programme",
         size_bytes=sum(clip.media.size_bytes for clip in clips),
         duration_seconds=sum(clip.span.duration_ms for clip in clips) / 1000,
-        video=video,
+        video=next((clip.media.video for clip in clips if clip.media.video is not None), None),
         audio=tuple(_track_stream(number, column) for number, column in enumerate(columns)),
-        warnings=tuple(warnings),
+        warnings=tuple(_of_clip(each, clip) for clip in clips for each in clip.media.warnings),
     )
 
 
 def _track_stream(number: int, streams: Sequence[AudioStream | None]) -> AudioStream:
-    """What a programme's track is called: as its streams are, if they agree."""
-    there = [stream for stream in streams if stream is not None]
-    names = {stream.title or stream.language for stream in there}
+    """The stream that describes a track: named as the clips' streams are, if they agree."""
+    present = [stream for stream in streams if stream is not None]
+    names = {stream.title or stream.language for stream in present}
     name = names.pop() if len(names) == 1 else None
-    return replace(there[0], index=number, title=name or f"Track {number + 1}", language=None)
+    return replace(present[0], index=number, title=name or f"Track {number + 1}", language=None)
 
 
 def _of_clip(warning: PipelineWarning, clip: Clip) -> PipelineWarning:
@@ -230,71 +179,52 @@ def _of_clip(warning: PipelineWarning, clip: Clip) -> PipelineWarning:
     return replace(warning, message=message)
 
 
-def take_in_clips(
-    clips: Sequence[Clip],
-    *,
-    workspace: Workspace,
-    control: Control,
-    config: IngestConfig,
-    wants_video: bool,
-    wants_audio: bool,
+def _ingest_clips(
+    clips: Sequence[Clip], context: IngestContext, *, video: bool, audio: bool
 ) -> IngestResult:
-    """Every clip cut and taken apart, then all joined. Raises StageError naming the clip."""
+    """Ingest every clip, then join: segments renumbered, tracks laid end to end.
+
+    Raises StageError that names the clip.
+    """
     results = []
     for position, clip in enumerate(clips):
+        piece = context.piece(position, len(clips))
         with naming_clip(position, clip.file.name):
-            result = ingest(
-                clip.file.key,
-                workspace=workspace,
-                control=ControlSpan.of_piece(control, position, len(clips)),
-                config=config,
-                media=clip.media,
-                wants_video=wants_video,
-                wants_audio=wants_audio,
-            )
-        results.append(result)
-    return joined(clips, results, workspace, control, wants_audio=wants_audio)
-
-
-def joined(
-    clips: Sequence[Clip],
-    results: Sequence[IngestResult],
-    workspace: Workspace,
-    control: Control,
-    *,
-    wants_audio: bool,
-) -> IngestResult:
-    """The clips' results as one: their segments renumbered, their tracks joined."""
-    media = programme_media(clips)
-    tracks = media.audio if wants_audio else ()
-    warnings = [
-        _of_clip(warning, clip)
-        for clip, result in zip(clips, results, strict=True)
-        for warning in result.warnings
-    ]
+            results.append(ingest(clip.file.key, piece, media=clip.media, video=video, audio=audio))
+    pairs = list(zip(clips, results, strict=True))
+    media = _timeline_media(clips)
     return IngestResult(
         media=media,
-        video=joined_video(clips, results),
-        tracks=tuple(
-            _joined_track(stream, clips, results, workspace, control) for stream in tracks
-        ),
-        warnings=tuple(warnings),
+        video=_joined_video(pairs),
+        tracks=tuple(_joined_track(stream, pairs, context) for stream in media.audio if audio),
+        warnings=tuple(_of_clip(each, clip) for clip, result in pairs for each in result.warnings),
         clips=tuple(clip.span for clip in clips),
     )
 
 
-def joined_video(clips: Sequence[Clip], results: Sequence[IngestResult]) -> VideoSource | None:
-    """The clips' pictures as parts of one video; None where no clip has any."""
+def _joined_video(pairs: Sequence[tuple[Clip, IngestResult]]) -> VideoSource | None:
+    """The clips' videos as parts of one; None where no clip has any."""
     parts: list[VideoPart] = []
     segments: list[Segment] = []
-    for clip, result in zip(clips, results, strict=True):
-        if result.video is not None:
-            for segment in result.video.segments:
-                segments.append(_moved(segment, len(segments), len(parts), clip.span))
-            parts.append(_part(result.video, clip.span))
+    for clip, result in pairs:
+        video, span = result.video, clip.span
+        if video is None:
+            continue
+        for each in video.segments:
+            start_ms = each.start_ms + span.start_ms
+            end_ms = min(each.end_ms, span.duration_ms) + span.start_ms
+            segments.append(Segment(len(segments), each.key, start_ms, end_ms, len(parts)))
+        parts.append(
+            VideoPart(
+                stream=video.stream,
+                origin_ms=video.origin_ms - span.start_ms,
+                start_ms=span.start_ms,
+                end_ms=span.start_ms + span.duration_ms,
+            )
+        )
     if not parts:
         return None
-    last = clips[-1].span
+    last = pairs[-1][0].span
     return VideoSource(
         stream=parts[0].stream,
         duration_ms=last.start_ms + last.duration_ms,
@@ -304,48 +234,23 @@ def joined_video(clips: Sequence[Clip], results: Sequence[IngestResult]) -> Vide
     )
 
 
-def _part(video: VideoSource, span: ClipSpan) -> VideoPart:
-    return VideoPart(
-        stream=video.stream,
-        origin_ms=video.origin_ms - span.start_ms,
-        start_ms=span.start_ms,
-        end_ms=span.start_ms + span.duration_ms,
-    )
-
-
-def _moved(segment: Segment, index: int, part: int, span: ClipSpan) -> Segment:
-    end_ms = min(segment.end_ms, span.duration_ms)
-    return Segment(
-        index, segment.key, segment.start_ms + span.start_ms, end_ms + span.start_ms, part
-    )
-
-
 def _joined_track(
-    stream: AudioStream,
-    clips: Sequence[Clip],
-    results: Sequence[IngestResult],
-    workspace: Workspace,
-    control: Control,
+    stream: AudioStream, pairs: Sequence[tuple[Clip, IngestResult]], context: IngestContext
 ) -> AudioTrack:
-    """One track over the whole programme; what an earlier run joined is used again."""
-    pairs = zip(clips, results, strict=True)
+    """One track over the whole timeline; what an earlier run joined is used again."""
     pieces = [_piece(stream.index, clip, result) for clip, result in pairs]
-    spans = [clip.span for clip in clips]
-    key = workspace.key(f"programme/track-{stream.index:02d}-{_digest(pieces, spans)}.flac")
-    total = _samples_at(spans[-1].start_ms + spans[-1].duration_ms)
-    if not workspace.store.exists(key):
-        samples = _laid_out(pieces, spans, total, workspace, control)
-        with workspace.store.writer(key) as target:
-            write_flac(target, samples)
-    name = stream.title or f"Track {stream.index + 1}"
-    return AudioTrack(stream.index, name, key, total / SAMPLE_RATE_HZ)
-
-
-def _digest(pieces: Sequence[AudioTrack | None], spans: Sequence[ClipSpan]) -> str:
-    """Names a joined track by all that it depends on."""
+    spans = [clip.span for clip, _ in pairs]
     parts = [piece and [piece.key, piece.offset_seconds] for piece in pieces]
     facts = [_VERSION, parts, [[span.start_ms, span.duration_ms] for span in spans]]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    store = context.workspace.store
+    key = context.workspace.key(f"programme/track-{stream.index:02d}-{digest}.flac")
+    total = _samples_at(spans[-1].start_ms + spans[-1].duration_ms)
+    if not store.exists(key):
+        with store.writer(key) as target:
+            write_flac(target, _laid_out(pieces, spans, total, context))
+    name = stream.title or f"Track {stream.index + 1}"
+    return AudioTrack(stream.index, name, key, total / SAMPLE_RATE_HZ)
 
 
 def _samples_at(time_ms: int) -> int:
@@ -356,8 +261,7 @@ def _piece(track: int, clip: Clip, result: IngestResult) -> AudioTrack | None:
     """The clip's own part of a track: of its ``track``-th stream, if that could be decoded."""
     if track >= len(clip.media.audio):
         return None
-    wanted = clip.media.audio[track].index
-    ending = f"/track-{wanted:02d}.flac"
+    ending = f"/track-{clip.media.audio[track].index:02d}.flac"
     return next((item for item in result.tracks if item.key.endswith(ending)), None)
 
 
@@ -365,8 +269,7 @@ def _laid_out(
     pieces: Sequence[AudioTrack | None],
     spans: Sequence[ClipSpan],
     total: int,
-    workspace: Workspace,
-    control: Control,
+    context: IngestContext,
 ) -> Iterator[Samples]:
     """The pieces in their places with silence between, a block at a time."""
     done = 0
@@ -378,20 +281,18 @@ def _laid_out(
         first = min(max(begin, start, done), end)
         yield from _silence(first - done)
         done = first
-        for block in _blocks(piece, first - begin, workspace, control):
+        for block in _blocks(piece, first - begin, context):
             part = block[: max(0, end - done)]
             done += len(part)
             yield part
     yield from _silence(total - done)
 
 
-def _blocks(
-    piece: AudioTrack, skip: int, workspace: Workspace, control: Control
-) -> Iterator[Samples]:
-    with workspace.store.local_copy(piece.key) as path:
+def _blocks(piece: AudioTrack, skip: int, context: IngestContext) -> Iterator[Samples]:
+    with context.workspace.store.local_copy(piece.key) as path:
         for count, block in enumerate(read_blocks(path)):
             if count % _CHECK_EVERY_PIECES == 0:
-                control.check()
+                context.control.check()
             yield block[min(skip, len(block)) :]
             skip -= min(skip, len(block))
 

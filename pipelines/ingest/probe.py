@@ -1,4 +1,4 @@
-"""Probing: what a file holds, or the sentence that says why it cannot be analysed."""
+"""Probing: what a file holds, measured from its packets in a confined child process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from pipelines.codec import from_json
+from pipelines.ingest.sync.timecode import WavLabels
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import (
+    Message,
     Task,
     TaskCrashedError,
     TaskRefusedError,
@@ -21,10 +22,12 @@ from pipelines.types import MediaInfo, StageCode, StageError
 _SLOWEST_READ_BYTES_PER_SECOND = 10 << 20
 """A file is given the time to be read at this speed, beside a fixed allowance."""
 
+_LABEL_SECONDS = 30
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeLimits:
-    """What a file may ask for at most."""
+    """The most that a file may have, and that reading it may take."""
 
     max_duration_seconds: int = 86_400
     max_width: int = 8_192
@@ -41,6 +44,21 @@ class ProbeLimits:
         return self.seconds + size_bytes / _SLOWEST_READ_BYTES_PER_SECOND
 
 
+def run_media_task(
+    task: Task,
+    *,
+    on_event: Callable[[Message], None] = lambda _: None,
+    check: Callable[[], None],
+) -> Message:
+    """``run_confined`` with its errors as StageErrors: the refusal's code, or INGEST_FAILED."""
+    try:
+        return run_confined(task, on_event=on_event, check=check)
+    except TaskRefusedError as error:
+        raise StageError(StageCode(error.code), error.message) from None
+    except TaskCrashedError as error:
+        raise StageError(StageCode.INGEST_FAILED, str(error)) from error
+
+
 def probe(
     path: Path,
     limits: ProbeLimits | None = None,
@@ -48,12 +66,10 @@ def probe(
     check: Callable[[], None] = lambda: None,
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> MediaInfo:
-    """Measure the file at ``path`` in a confined child process.
+    """Measure the file at ``path``; ``on_progress`` receives the share read so far, 0 to 1.
 
-    ``on_progress`` hears how much of it is read, 0 to 1.
-    Raises StageError: VALIDATION_FAILED where the file cannot be analysed or
-    exceeds a limit, INGEST_FAILED where reading it failed. Whatever ``check``
-    raises passes through and ends the child.
+    Raises StageError: VALIDATION_FAILED where the file cannot be analysed or exceeds a limit,
+    INGEST_FAILED where reading it failed. Whatever ``check`` raises ends the child.
     """
     limits = limits or ProbeLimits()
     path = path.resolve()
@@ -66,12 +82,23 @@ def probe(
         readable=(path,),
     )
 
-    def told(event: dict[str, Any]) -> None:
+    def on_event(event: Message) -> None:
         on_progress(float(event["fraction"]))
 
+    return from_json(MediaInfo, run_media_task(task, on_event=on_event, check=check))
+
+
+def read_wav_labels(path: Path, limits: ProbeLimits, check: Callable[[], None]) -> WavLabels:
+    """Labels that a recorder wrote into a WAV file. Raises StageError EXTERNAL_AUDIO_FAILED."""
+    path = path.resolve()
+    task = Task(
+        name="labels",
+        arguments={"path": str(path)},
+        allowance=Allowance(limits.memory_bytes, _LABEL_SECONDS, file_bytes=0),
+        wall_seconds=_LABEL_SECONDS,
+        readable=(path,),
+    )
     try:
-        return from_json(MediaInfo, run_confined(task, on_event=told, check=check))
-    except TaskRefusedError as error:
-        raise StageError(StageCode(error.code), error.message) from None
-    except TaskCrashedError as error:
-        raise StageError(StageCode.INGEST_FAILED, str(error)) from error
+        return from_json(WavLabels, run_confined(task, check=check))
+    except (TaskRefusedError, TaskCrashedError) as error:
+        raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, str(error)) from error

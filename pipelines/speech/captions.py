@@ -22,7 +22,7 @@ CUE_LINES = 2
 CUE_MAX_MS = 7_000
 CHARACTERS_PER_SECOND = 20
 CUE_COMFORT_MS = 1_000
-"""A cue is left on the screen at least this long where nothing else is said."""
+"""A cue is left on the screen at least this long where no other cue follows."""
 
 
 def _set(text: str) -> frozenset[str]:
@@ -33,7 +33,7 @@ _CLAUSE_OPENERS = _set(
     "and but or so because that which who whom whose when where while if then as after before"
     " until unless although though since"
 )
-"""English words that open a clause: a break before one is heard as natural."""
+"""English words that open a clause: a break before one is natural."""
 _PHRASE_OPENERS = _set(
     "than for with without from into onto over under through between about against of to in on"
     " at by"
@@ -43,7 +43,7 @@ _CLINGERS = _set(
     " have has had do does did will would can could shall should may might must not no very more"
     " i you he she it we they and or but of to in on at by for with from as than if when"
 )
-"""English words that belong to what follows: a break after one is heard as a stumble."""
+"""English words that belong to what follows: a break after one disturbs."""
 _CLAUSE_ENDS = (",", ";", ":", "–", "—", "、", "，")
 
 _LONG_PAUSE_MS = 400
@@ -177,18 +177,15 @@ def _lines(pieces: Sequence[_Piece]) -> tuple[str, ...]:
     words = [piece.text for piece in pieces]
     if len(joined(words)) <= LINE_CHARACTERS:
         return (joined(words),)
-    splits = [n for n in range(1, len(words)) if _longest(words, n) <= LINE_CHARACTERS]
-    best = min(splits, key=lambda n: _line_cost(pieces, words, n))
-    return joined(words[:best]), joined(words[best:])
-
-
-def _longest(words: Sequence[str], n: int) -> int:
-    return max(len(joined(words[:n])), len(joined(words[n:])))
-
-
-def _line_cost(pieces: Sequence[_Piece], words: Sequence[str], n: int) -> float:
-    uneven = abs(len(joined(words[:n])) - len(joined(words[n:]))) / LINE_CHARACTERS
-    return uneven + 0.4 * _break_cost(pieces[n - 1], pieces[n])
+    best_cost, best = math.inf, ("", "")
+    for n in range(1, len(words)):
+        split = joined(words[:n]), joined(words[n:])
+        lengths = [len(line) for line in split]
+        uneven = abs(lengths[0] - lengths[1]) / LINE_CHARACTERS
+        cost = uneven + 0.4 * _break_cost(pieces[n - 1], pieces[n])
+        if max(lengths) <= LINE_CHARACTERS and cost < best_cost:
+            best_cost, best = cost, split
+    return best
 
 
 def _lingering(cues: Sequence[Cue]) -> list[Cue]:
@@ -196,31 +193,28 @@ def _lingering(cues: Sequence[Cue]) -> list[Cue]:
 
     The last one is not: where the media ends is not known here.
     """
-    longer = [
-        replace(cue, end_ms=max(cue.end_ms, min(_read_ms(cue), following.start_ms)))
-        for cue, following in pairwise(cues)
-    ]
+    longer = []
+    for cue, following in pairwise(cues):
+        characters = sum(map(len, cue.lines)) + len(cue.lines) - 1
+        needed_ms = max(CUE_COMFORT_MS, math.ceil(characters * 1000 / CHARACTERS_PER_SECOND))
+        read_ms = cue.start_ms + min(CUE_MAX_MS, needed_ms)
+        longer.append(replace(cue, end_ms=max(cue.end_ms, min(read_ms, following.start_ms))))
     return [*longer, *cues[-1:]]
 
 
-def _read_ms(cue: Cue) -> int:
-    """When a cue that starts when it does has been read."""
-    characters = sum(map(len, cue.lines)) + len(cue.lines) - 1
-    needed_ms = max(CUE_COMFORT_MS, math.ceil(characters * 1000 / CHARACTERS_PER_SECOND))
-    return cue.start_ms + min(CUE_MAX_MS, needed_ms)
-
-
 def to_srt(segments: Sequence[TranscriptSegment]) -> str:
-    """SubRip; an empty string where nothing was said."""
-    blocks = [
-        f"{number}\n{_srt_time(cue.start_ms)} --> {_srt_time(cue.end_ms)}\n{_srt_text(cue)}\n"
-        for number, cue in enumerate(build_cues(segments), start=1)
-    ]
+    """SubRip (index from 1, comma before the milliseconds); empty without segments."""
+    blocks = []
+    for number, cue in enumerate(build_cues(segments), start=1):
+        times = f"{_vtt_time(cue.start_ms)} --> {_vtt_time(cue.end_ms)}".replace(".", ",")
+        # SubRip has no escapes; an arrow in the text would read as a timing line.
+        text = "\n".join(cue.lines).replace("-->", "—>")
+        blocks.append(f"{number}\n{times}\n{text}\n")
     return "\n".join(blocks)
 
 
 def to_vtt(segments: Sequence[TranscriptSegment], speakers: Sequence[Speaker]) -> str:
-    """WebVTT with voice spans; only the header where nothing was said."""
+    """WebVTT (https://www.w3.org/TR/webvtt1/) with ``<v Speaker 1>`` voice spans."""
     labels = {speaker.id: speaker.label for speaker in speakers}
     blocks = [
         f"{_vtt_time(cue.start_ms)} --> {_vtt_time(cue.end_ms)}\n{_vtt_text(cue, labels)}\n"
@@ -233,12 +227,11 @@ def to_txt(segments: Sequence[TranscriptSegment], speakers: Sequence[Speaker]) -
     """A paragraph a speaker turn, with the speaker's label where there are several."""
     labels = {speaker.id: speaker.label for speaker in speakers} if len(speakers) > 1 else {}
     turns = groupby(segments, key=lambda segment: segment.speaker)
-    return "\n".join(_paragraph(labels.get(name or ""), turn) for name, turn in turns)
-
-
-def _srt_text(cue: Cue) -> str:
-    # SubRip has no escapes; an arrow in the text would read as a timing line.
-    return "\n".join(cue.lines).replace("-->", "—>")
+    paragraphs = []
+    for name, turn in turns:
+        label, text = labels.get(name or ""), " ".join(plain(each.text) for each in turn)
+        paragraphs.append(f"{plain(label)}: {text}\n" if label else f"{text}\n")
+    return "\n".join(paragraphs)
 
 
 def _vtt_text(cue: Cue, labels: dict[str, str]) -> str:
@@ -249,15 +242,6 @@ def _vtt_text(cue: Cue, labels: dict[str, str]) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _paragraph(label: str | None, turn: Iterable[TranscriptSegment]) -> str:
-    text = " ".join(plain(segment.text) for segment in turn)
-    return f"{plain(label)}: {text}\n" if label else f"{text}\n"
-
-
-def _srt_time(ms: int) -> str:
-    return _vtt_time(ms).replace(".", ",")
 
 
 def _vtt_time(ms: int) -> str:

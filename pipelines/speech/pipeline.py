@@ -1,4 +1,4 @@
-"""One track to its transcript: a Ray Data chain to cut it, one to transcribe it, a reduce.
+"""Transcription of one track: a chain to cut it, a chain to transcribe it, a reduce.
 
     track -> regions, chunks (1:1)                         sequential, all but free
     shard -> words (1:1) -> voice vectors (1:1)            the models' time
@@ -18,6 +18,8 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+
+import numpy as np
 
 from models.provider import ModelProvider
 from pipelines.execution.chain import Control, Mapped, Mapper, Row, Workspace
@@ -41,10 +43,8 @@ from pipelines.speech.transcribe import (
 )
 from pipelines.speech.words import (
     SegmentLimits,
-    TrackWord,
     build_segments,
     place_words,
-    with_speakers,
 )
 from pipelines.types import AudioTrack, StageCode, TranscriptResult
 
@@ -59,7 +59,7 @@ class TranscriptConfig:
     """How tracks are transcribed."""
 
     language: str | None = None
-    """BCP 47 hint for the transcriber; None: it decides."""
+    """BCP 47 hint for the transcriber; None: detected."""
     keyterms: tuple[str, ...] = ()
     models: str = ""
     """Names the backends in use: results of one are not reused for another."""
@@ -74,7 +74,7 @@ class TranscriptConfig:
     """Of a task that transcribes: it mostly waits for a model in another process."""
     transcribe_concurrency: int | None = None
     """Most tasks that transcribe at a time. More than the models can take only wait, and hold
-    processors that pictures could be read on meanwhile."""
+    processors that the vision stage could use."""
 
 
 def transcribe_track(
@@ -90,41 +90,45 @@ def transcribe_track(
     """The transcript of ``track`` on the timeline of a video of ``media_duration_ms``.
 
     Raises StageError (TRANSCRIPT_FAILED) if a shard fails twice, StageStoppedError if
-    ``control`` or the workspace's stop marker says so.
+    ``control`` or the workspace's stop marker requires it.
     """
-    plan = _find_or_make_plan(track, workspace, models, control, config, mapper)
+    code, store = StageCode.TRANSCRIPT_FAILED, workspace.store
+    plan_row = track_row(track, workspace, config)
+    if not store.exists(plan_row["plan_key"]):
+        regions = make_speech_regions_step(workspace, models, config.chunks, config.sharding)
+        chain = [Mapped(regions, "Speech detection", code, config.regions_cpus)]
+        mapper([plan_row], chain, control, progress_to=_REGIONS_SHARE)
+    plan = ShardPlan.from_json(store.read_bytes(plan_row["plan_key"]))
+
+    language, keyterms = config.language, config.keyterms
+    transcribe = make_transcribe_step(workspace, models, language=language, keyterms=keyterms)
+    embed = make_speaker_embeddings_step(workspace, models, config.windows)
+    resources = code, config.transcribe_cpus, config.transcribe_concurrency
+    shard_chain = [
+        Mapped(transcribe, "Transcription", *resources),
+        Mapped(embed, "Voice embedding", *resources),
+    ]
+
+    def compute_missing(rows: Sequence[Row]) -> int:
+        missing = [row for row in rows if not _is_done(row, workspace)]
+        if missing:
+            mapper(missing, shard_chain, control, progress_from=_REGIONS_SHARE)
+        return len(missing)
+
     rows = shard_rows(plan, config)
-    missing = [row for row in rows if not _is_done(row, workspace)]
-    _transcribe_shards(missing, workspace, models, control, config, mapper)
+    computed = compute_missing(rows)
     rows = rows_in_track_language(rows, workspace)
-    doubtful = [row for row in rows if "track_language" in row and not _is_done(row, workspace)]
-    _transcribe_shards(doubtful, workspace, models, control, config, mapper)
+    compute_missing([row for row in rows if "track_language" in row])
     result = reduce_shards(rows, track, workspace, config, media_duration_ms)
     control.progress(1.0)
-    return replace(result, shards_computed=len(missing), shards_reused=len(rows) - len(missing))
-
-
-def _find_or_make_plan(
-    track: AudioTrack,
-    workspace: Workspace,
-    models: ModelProvider,
-    control: Control,
-    config: TranscriptConfig,
-    mapper: Mapper,
-) -> ShardPlan:
-    """Chain 1: the whole track -> regions -> chunks -> shards of audio (1:1)."""
-    row = track_row(track, workspace, config)
-    if not workspace.store.exists(row["plan_key"]):
-        step = make_speech_regions_step(workspace, models, config.chunks, config.sharding)
-        code, cpus = StageCode.TRANSCRIPT_FAILED, config.regions_cpus
-        steps = [Mapped(step, "Speech detection", code, cpus)]
-        mapper([row], steps, control, progress_to=_REGIONS_SHARE)
-    return ShardPlan.from_json(workspace.store.read_bytes(row["plan_key"]))
+    return replace(result, shards_computed=computed, shards_reused=len(rows) - computed)
 
 
 def track_row(track: AudioTrack, workspace: Workspace, config: TranscriptConfig) -> Row:
-    """What the step that cuts a track is given; its outputs lie under a name of their own."""
-    folder = workspace.key(f"transcript/{_plan_name(track, workspace, config)}")
+    """Input of the step that cuts a track; its outputs are named by all that they depend on."""
+    size_bytes = workspace.store.size_bytes(track.key)
+    inputs = [track.key, size_bytes, config.models, asdict(config.chunks), asdict(config.sharding)]
+    folder = workspace.key(f"transcript/{track.index}-{_digest(inputs)}")
     return {
         "track_key": track.key,
         "seconds": track.duration_seconds,
@@ -133,43 +137,12 @@ def track_row(track: AudioTrack, workspace: Workspace, config: TranscriptConfig)
     }
 
 
-def _transcribe_shards(
-    rows: list[Row],
-    workspace: Workspace,
-    models: ModelProvider,
-    control: Control,
-    config: TranscriptConfig,
-    mapper: Mapper,
-) -> None:
-    """Chain 2: shard -> words (1:1) -> voice vectors (1:1)."""
-    if not rows:
-        return
-    transcribe = make_transcribe_step(
-        workspace, models, language=config.language, keyterms=config.keyterms
-    )
-    embed = make_speaker_embeddings_step(workspace, models, config.windows)
-    code, cpus = StageCode.TRANSCRIPT_FAILED, config.transcribe_cpus
-    concurrency = config.transcribe_concurrency
-    steps = [
-        Mapped(transcribe, "Transcription", code, cpus, concurrency),
-        Mapped(embed, "Voice embedding", code, cpus, concurrency),
-    ]
-    mapper(rows, steps, control, progress_from=_REGIONS_SHARE)
-
-
-def _plan_name(track: AudioTrack, workspace: Workspace, config: TranscriptConfig) -> str:
-    """Names the cut by all that it depends on."""
-    size_bytes = workspace.store.size_bytes(track.key)
-    inputs = [track.key, size_bytes, config.models, asdict(config.chunks), asdict(config.sharding)]
-    return f"{track.index}-{_digest(inputs)}"
-
-
 def shard_rows(plan: ShardPlan, config: TranscriptConfig) -> list[Row]:
     """A row a shard; its outputs are named by all that they depend on."""
-    asked = _digest([config.models, config.language, config.keyterms, asdict(config.windows)])
+    inputs = _digest([config.models, config.language, config.keyterms, asdict(config.windows)])
     rows: list[Row] = []
     for chunks, audio_key in zip(plan.shards, plan.audio_keys, strict=True):
-        stem = f"{audio_key.removesuffix('.flac')}-{asked}"
+        stem = f"{audio_key.removesuffix('.flac')}-{inputs}"
         rows.append(
             {
                 "audio_key": audio_key,
@@ -216,11 +189,16 @@ def reduce_shards(
     config: TranscriptConfig,
     media_duration_ms: int,
 ) -> TranscriptResult:
-    """What the steps stored for all shards of a track, in order, to one transcript."""
+    """The stored outputs of all shards of a track, in order, as one transcript."""
     read = workspace.store.read_bytes
     chunks = [chunk for row in rows for chunk in words_from_json(read(row["words_key"]))]
     voices = join_voices([ShardVoices.from_npz(read(row["voices_key"])) for row in rows])
-    words = _with_voices([word for chunk in chunks for word in chunk.words], voices, config)
+    labels = assign_voices(voices.seconds, voices.vectors, config.speakers)
+    spoken = [word for chunk in chunks for word in chunk.words]
+    words = [
+        replace(word, speaker=str(label))
+        for word, label in zip(spoken, np.repeat(labels, voices.word_counts), strict=True)
+    ]
     language, probability = track_language(chunks)
     certain = [not is_doubtful(chunk, language) for chunk in chunks for _ in chunk.words]
     placed = place_words(
@@ -237,18 +215,6 @@ def reduce_shards(
         shards_computed=len(rows),
         shards_reused=0,
     )
-
-
-def _with_voices(
-    words: Sequence[TrackWord], voices: ShardVoices, config: TranscriptConfig
-) -> list[TrackWord]:
-    labels = assign_voices(voices.seconds, voices.vectors, config.speakers)
-    names = [
-        str(label)
-        for label, count in zip(labels, voices.word_counts, strict=True)
-        for _ in range(count)
-    ]
-    return with_speakers(words, names)
 
 
 def track_language(chunks: Sequence[ChunkWords]) -> tuple[str | None, float | None]:

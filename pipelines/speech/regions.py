@@ -84,7 +84,10 @@ def make_speech_regions_step(
     def run(row: Row) -> Row:
         with workspace.store.local_copy(row["track_key"]) as path:
             regions, levels = scan_track(path, models, workspace.check)
-            _check_length(len(levels) * LEVEL_FRAME_SECONDS, row["seconds"])
+            found_seconds, seconds = len(levels) * LEVEL_FRAME_SECONDS, row["seconds"]
+            if found_seconds < seconds - _LENGTH_TOLERANCE_SECONDS:
+                message = f"The track is damaged: {found_seconds:.1f} of {seconds:.1f} s decode."
+                raise StageError(StageCode.TRANSCRIPT_FAILED, message)
             groups = group_chunks(
                 plan_chunks(regions, levels, limits),
                 shard_seconds=sharding.shard_seconds,
@@ -96,12 +99,6 @@ def make_speech_regions_step(
         return row
 
     return run
-
-
-def _check_length(found_seconds: float, expected_seconds: float) -> None:
-    if found_seconds < expected_seconds - _LENGTH_TOLERANCE_SECONDS:
-        message = f"The track is damaged: {found_seconds:.1f} of {expected_seconds:.1f} s decode."
-        raise StageError(StageCode.TRANSCRIPT_FAILED, message)
 
 
 def scan_track(
@@ -133,12 +130,10 @@ def _write_shards(
     for key, group in zip(keys, groups, strict=True):
         workspace.check()
         with workspace.store.writer(key) as stream:
+            frames = ((chunk.start_frame, chunk.end_frame) for chunk in group)
             write_flac(
                 stream,
-                (
-                    reader.read(chunk.start_frame * FRAME_SAMPLES, chunk.end_frame * FRAME_SAMPLES)
-                    for chunk in group
-                ),
+                (reader.read(a * FRAME_SAMPLES, b * FRAME_SAMPLES) for a, b in frames),
             )
     return keys
 
@@ -185,13 +180,11 @@ class Chunk:
         return self.end_seconds - self.start_seconds
 
 
-def merge_regions(
-    regions: Sequence[tuple[float, float]], *, gap_seconds: float = 0.0
-) -> list[tuple[float, float]]:
-    """Sorted regions with those that touch, overlap or lie within ``gap_seconds`` made one."""
+def merge_regions(regions: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Sorted regions, those that touch or overlap merged."""
     merged: list[tuple[float, float]] = []
     for start, end in sorted(regions):
-        if merged and start <= merged[-1][1] + gap_seconds:
+        if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
             merged.append((start, end))
@@ -236,21 +229,17 @@ def group_chunks(
     A group spans at most ``shard_seconds`` (None: everything), but always holds a
     chunk; shards grow where there would be too many of them.
     """
-    groups = _grouped(chunks, math.inf if shard_seconds is None else shard_seconds)
+    longest = math.inf if shard_seconds is None else shard_seconds
+    groups: list[list[Chunk]] = []
+    for chunk in chunks:
+        if groups and chunk.end_seconds - groups[-1][0].start_seconds <= longest:
+            groups[-1].append(chunk)
+        else:
+            groups.append([chunk])
     if len(groups) <= max_shards:
         return groups
     size = math.ceil(len(chunks) / max_shards)
     return [list(chunks[i : i + size]) for i in range(0, len(chunks), size)]
-
-
-def _grouped(chunks: Sequence[Chunk], shard_seconds: float) -> list[list[Chunk]]:
-    groups: list[list[Chunk]] = []
-    for chunk in chunks:
-        if groups and chunk.end_seconds - groups[-1][0].start_seconds <= shard_seconds:
-            groups[-1].append(chunk)
-        else:
-            groups.append([chunk])
-    return groups
 
 
 def _frames(seconds: float) -> int:
@@ -270,12 +259,8 @@ def _padded(
         )
         for start, end in merge_regions(padded)
     ]
-    return [Chunk(start, end) for start, end in _merged_frames(spans)]
-
-
-def _merged_frames(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     merged = merge_regions([(start, end) for start, end in spans if end > start])
-    return [(int(start), int(end)) for start, end in merged]
+    return [Chunk(int(start), int(end)) for start, end in merged]
 
 
 def _blocks(speech: Sequence[Chunk], pause_frames: int) -> list[list[Chunk]]:

@@ -23,7 +23,7 @@ LANGUAGE_PROBABILITY = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ChunkWords:
-    """What was said in one chunk, in seconds of the track."""
+    """The words of one chunk, in seconds of the track."""
 
     language: str | None
     words: tuple[TrackWord, ...]

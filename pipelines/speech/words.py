@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pipelines.types import TranscriptSegment, TranscriptWord
 
@@ -75,26 +75,20 @@ def build_segments(
     words: Sequence[TranscriptWord], limits: SegmentLimits
 ) -> tuple[TranscriptSegment, ...]:
     """Segments of placed words: every word in exactly one, in order."""
-    runs = [part for run in _natural_runs(words, limits) for part in _bounded(run, limits)]
-    return tuple(_segment(index, run) for index, run in enumerate(runs))
-
-
-def ends_sentence(text: str) -> bool:
-    """Whether the word closes a sentence by its punctuation."""
-    bare = text.rstrip(_CLOSERS)
-    return bare.endswith(_SENTENCE_ENDS) and bare.lower() not in _ABBREVIATIONS
-
-
-def _natural_runs(
-    words: Sequence[TranscriptWord], limits: SegmentLimits
-) -> list[list[TranscriptWord]]:
     runs: list[list[TranscriptWord]] = []
     for word in words:
         if runs and not _breaks_between(runs[-1][-1], word, limits):
             runs[-1].append(word)
         else:
             runs.append([word])
-    return runs
+    parts = (part for run in runs for part in _bounded(run, limits))
+    return tuple(_segment(index, part) for index, part in enumerate(parts))
+
+
+def ends_sentence(text: str) -> bool:
+    """Whether the word closes a sentence by its punctuation."""
+    bare = text.rstrip(_CLOSERS)
+    return bare.endswith(_SENTENCE_ENDS) and bare.lower() not in _ABBREVIATIONS
 
 
 def _breaks_between(left: TranscriptWord, right: TranscriptWord, limits: SegmentLimits) -> bool:
@@ -109,17 +103,13 @@ def _bounded(run: list[TranscriptWord], limits: SegmentLimits) -> list[list[Tran
     """The run in parts within the limits, cut at the longest pauses."""
     parts: list[list[TranscriptWord]] = []
     rest = run
-    while len(rest) > 1 and _too_long(rest, limits):
+    while len(rest) > 1 and not _fits(rest, limits):
         fitting = next(n for n in range(len(rest), 0, -1) if n == 1 or _fits(rest[:n], limits))
         cut = _best_cut(rest, fitting)
         parts.append(rest[:cut])
         rest = rest[cut:]
     parts.append(rest)
     return parts
-
-
-def _too_long(run: Sequence[TranscriptWord], limits: SegmentLimits) -> bool:
-    return not _fits(run, limits)
 
 
 def _fits(run: Sequence[TranscriptWord], limits: SegmentLimits) -> bool:
@@ -153,8 +143,3 @@ def joined(words: Sequence[str]) -> str:
         spaced = text and not (_SPACELESS.match(text[-1]) and _SPACELESS.match(word[:1]))
         text += f" {word}" if spaced else word
     return text
-
-
-def with_speakers(words: Sequence[TrackWord], speakers: Sequence[str | None]) -> list[TrackWord]:
-    """The words with their speakers set."""
-    return [replace(w, speaker=name) for w, name in zip(words, speakers, strict=True)]

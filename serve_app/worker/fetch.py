@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipelines.execution.chain import Control, ControlSpan
-from pipelines.ingest.external_audio import SeparateFile
-from pipelines.ingest.job_media import ClipFile, Footage, naming_clip
+from pipelines.ingest.external_audio import ExternalFile
+from pipelines.ingest.job_media import ClipFile, JobMedia, naming_clip
 from pipelines.ingest.raw import RawConfig, decoded_source
 from pipelines.ingest.sync.timecode import SyncMode
 from pipelines.net.fetch import FetchLimits, fetch
@@ -31,7 +31,7 @@ class SourceFetcher:
     job: JobRecord
     control: Control
 
-    def bring(self, uploads: Sequence[Upload]) -> Footage:
+    def bring(self, uploads: Sequence[Upload]) -> JobMedia:
         """The job's files in the object store; what an earlier runner brought is not asked again.
 
         Raises StageError (FETCH_FAILED, VALIDATION_FAILED), naming the clip where there
@@ -47,9 +47,9 @@ class SourceFetcher:
         sounds = tuple(
             self._sound(index, item, keys) for index, item in enumerate(_audio_wanted(self.job))
         )
-        return Footage(brought, sounds, programme)
+        return JobMedia(brought, sounds, programme)
 
-    def decoded(self, footage: Footage) -> Footage:
+    def decoded(self, footage: JobMedia) -> JobMedia:
         """The footage with camera RAW decoded. Raises as ``decode_footage``."""
         return footage.with_clip_keys(self._decoded)
 
@@ -77,7 +77,7 @@ class SourceFetcher:
                 self._fetch(clip, key, index)
             yield ClipFile(key, name)
 
-    def _sound(self, index: int, item: SourceAudio, uploaded: dict[str, str]) -> SeparateFile:
+    def _sound(self, index: int, item: SourceAudio, uploaded: dict[str, str]) -> ExternalFile:
         """A separate audio file, brought; where that fails it is for its tracks to fail."""
         problem = None
         if item.slot is not None:
@@ -88,7 +88,7 @@ class SourceFetcher:
                 self._fetch(item, key, len(_clips_to_fetch(self.job)) + index)
             except StageError as error:
                 problem = error.message
-        return SeparateFile(
+        return ExternalFile(
             key=key,
             name=item.name,
             label=item.label,

@@ -15,11 +15,12 @@ from models.factories import boundaries_opener
 from models.provider import ModelProvider
 from models.registry import SPEECH_TASKS, VISION_TASKS, Task, digest_of
 from pipelines.execution.chain import Control, ControlSpan, Workspace
-from pipelines.ingest.job_media import survey, take_in
+from pipelines.ingest.job_media import ingest_media, probe_media
 from pipelines.ingest.pipeline import (
     PROBE_SHARE,
     SHORTEST_SEGMENT_SECONDS,
     IngestConfig,
+    IngestContext,
     ingest_result_to_json,
 )
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
@@ -107,9 +108,7 @@ class StageWork:
             footage = await self._in_thread(lambda: sources.decoded(brought))
         with self.timings.measure("probe"):
             found = await self._in_thread(
-                lambda: survey(
-                    footage, workspace=self.workspace, config=config, control=spans.probe
-                )
+                lambda: probe_media(footage, IngestContext(self.workspace, spans.probe, config))
             )
         spans.probe.progress(1.0)
         media = found.media
@@ -118,13 +117,11 @@ class StageWork:
         wanted = publishing.analyses_to_run(job, media)
         with self.timings.measure("cut"):
             result = await self._in_thread(
-                lambda: take_in(
+                lambda: ingest_media(
                     found,
-                    workspace=self.workspace,
-                    control=spans.cut,
-                    config=config,
-                    wants_video=StageName.VISION in wanted,
-                    wants_audio=StageName.TRANSCRIPT in wanted,
+                    IngestContext(self.workspace, spans.cut, config),
+                    video=StageName.VISION in wanted,
+                    audio=StageName.TRANSCRIPT in wanted,
                 )
             )
         # What the analyses will share: the expected end follows from it.

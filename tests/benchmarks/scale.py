@@ -37,7 +37,7 @@ import psutil
 
 from models.provider import LocalModels
 from pipelines.execution.chain import Row, Workspace
-from pipelines.ingest.pipeline import IngestConfig, ingest
+from pipelines.ingest.pipeline import IngestContext, ingest
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.types import IngestResult
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
@@ -217,7 +217,7 @@ def analyse(store: FolderStore, mode: str) -> dict[str, Any]:
     """The whole job, stage by stage."""
     workspace, models = Workspace(store, "work"), LocalModels()
     recorder = Recorder()
-    ingested = ingest("source/media", workspace=workspace, control=recorder, config=IngestConfig())
+    ingested = ingest("source/media", IngestContext(workspace, recorder))
     stages = {"ingest": recorder.summary()}
     found: dict[str, Any] = {"stages": stages}
     for stage, work in (("vision", _vision), ("transcript", _transcript)):

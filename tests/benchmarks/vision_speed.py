@@ -287,7 +287,12 @@ def _vision_seconds(path: Path, segment_seconds: float, mapper: Any = None) -> f
     from models.provider import LocalModels
     from pipelines.execution.chain import FreeRun, Workspace
     from pipelines.execution.ray_data import map_on_ray
-    from pipelines.ingest.pipeline import SHORTEST_SEGMENT_SECONDS, IngestConfig, ingest
+    from pipelines.ingest.pipeline import (
+        SHORTEST_SEGMENT_SECONDS,
+        IngestConfig,
+        IngestContext,
+        ingest,
+    )
     from pipelines.vision.pipeline import VisionConfig, analyse_vision
     from storage.objects import FolderStore
 
@@ -300,13 +305,15 @@ def _vision_seconds(path: Path, segment_seconds: float, mapper: Any = None) -> f
             shutil.copyfile(path, source)
         ingested = ingest(
             "source",
-            workspace=workspace,
-            control=FreeRun(),
-            config=IngestConfig(
-                segment_seconds=segment_seconds,
-                shortest_segment_seconds=SHORTEST_SEGMENT_SECONDS,
+            IngestContext(
+                workspace,
+                FreeRun(),
+                IngestConfig(
+                    segment_seconds=segment_seconds,
+                    shortest_segment_seconds=SHORTEST_SEGMENT_SECONDS,
+                ),
             ),
-            wants_audio=False,
+            audio=False,
         )
         if ingested.video is None:
             raise RuntimeError("The file has no picture.")

@@ -25,7 +25,7 @@ from pipelines.backfill.manifest import ManifestError, read_manifest
 from pipelines.backfill.places import S3Access
 from pipelines.codec import from_json, to_json
 from pipelines.ingest.headers import wav_labels
-from pipelines.ingest.sync.timecode import SoundLabels, from_labels, parse_timecode
+from pipelines.ingest.sync.timecode import WavLabels, from_labels, parse_timecode
 from pipelines.net.addresses import (
     MAX_URL_LENGTH,
     ParsedUrl,
@@ -189,7 +189,7 @@ def check_wav_labels(data: bytes) -> None:
     else:
         content = wave_of((b"fmt ", feed.take(16)), (b"iXML", feed.rest()))
     with _file(content, ".wav") as path:
-        labels = from_json(SoundLabels, json.loads(json.dumps(wav_labels(path))))
+        labels = from_json(WavLabels, json.loads(json.dumps(wav_labels(path))))
     for channel, name in labels.channel_names:
         assert channel >= -1
         assert len(name) <= 100

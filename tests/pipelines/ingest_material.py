@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.execution.chain import FreeRun, Workspace
-from pipelines.ingest.pipeline import IngestConfig, ingest
+from pipelines.ingest.pipeline import IngestConfig, IngestContext, ingest
 from pipelines.media.timestamps import rounded_ms
 from pipelines.types import IngestResult
 from storage.objects import FolderStore
@@ -170,7 +170,7 @@ def ingested(path: Path, root: Path, *, segment_seconds: float = 1.0) -> Ingeste
     temporary = root / "temporary"
     config = IngestConfig(segment_seconds=segment_seconds, temporary_folder=temporary)
     workspace = Workspace(store, "job")
-    result = ingest("source", workspace=workspace, control=FreeRun(), config=config)
+    result = ingest("source", IngestContext(workspace, FreeRun(), config))
     assert not temporary.exists() or not any(temporary.iterdir())
     return Ingested(store, result)
 

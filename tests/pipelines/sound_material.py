@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pipelines.execution.chain import FreeRun, Workspace
-from pipelines.ingest.external_audio import SeparateFile
-from pipelines.ingest.job_media import ClipFile, Footage, Survey, survey, take_in
-from pipelines.ingest.pipeline import IngestConfig
+from pipelines.ingest.external_audio import ExternalFile
+from pipelines.ingest.job_media import ClipFile, JobMedia, ProbedMedia, ingest_media, probe_media
+from pipelines.ingest.pipeline import IngestConfig, IngestContext
 from pipelines.types import IngestResult
 from storage.objects import FolderStore
 from tests.pipelines.media_builders import still_shot
@@ -115,7 +115,7 @@ def ixml(
 
 
 class Place:
-    """A store with a job's workspace, and footage that goes through it as in the service."""
+    """A store with a job's workspace, and media that goes through it as in the service."""
 
     def __init__(self, root: Path) -> None:
         self.store = FolderStore(root / "store")
@@ -132,25 +132,20 @@ class Place:
     def clip(self, path: Path) -> ClipFile:
         return ClipFile(self.put(path), path.name)
 
-    def sound(self, path: Path, **options: Any) -> SeparateFile:
-        return SeparateFile(self.put(path), path.name, **options)
+    def sound(self, path: Path, **options: Any) -> ExternalFile:
+        return ExternalFile(self.put(path), path.name, **options)
 
-    def survey(self, footage: Footage) -> Survey:
-        return survey(
-            footage, workspace=self.workspace, config=self.config, control=FreeRun()
-        )  # fmt: skip
+    @property
+    def context(self) -> IngestContext:
+        return IngestContext(self.workspace, FreeRun(), self.config)
 
-    def taken_in(self, footage: Footage, *, wants_video: bool = False) -> IngestResult:
-        """The footage ingested; nothing temporary is left."""
+    def probe(self, media: JobMedia) -> ProbedMedia:
+        return probe_media(media, self.context)
+
+    def ingest(self, media: JobMedia, *, video: bool = False) -> IngestResult:
+        """The media ingested; nothing temporary is left."""
         (self.config.temporary_folder or self.store.root).mkdir(exist_ok=True)
-        result = take_in(
-            self.survey(footage),
-            workspace=self.workspace,
-            control=FreeRun(),
-            config=self.config,
-            wants_video=wants_video,
-            wants_audio=True,
-        )
+        result = ingest_media(self.probe(media), self.context, video=video, audio=True)
         temporary = self.config.temporary_folder
         assert temporary is None or not any(temporary.iterdir())
         return result

@@ -12,7 +12,7 @@ import pytest
 
 from models.provider import LocalModels
 from pipelines.execution.chain import FreeRun
-from pipelines.ingest.job_media import Footage
+from pipelines.ingest.job_media import JobMedia
 from pipelines.ingest.probe import ProbeLimits
 from pipelines.types import IngestResult, Scene, StageCode, StageError, VideoSource
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
@@ -67,8 +67,8 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def programme(place: Place, *paths: Path) -> Footage:
-    return Footage(tuple(place.clip(path) for path in paths), is_programme=True)
+def programme(place: Place, *paths: Path) -> JobMedia:
+    return JobMedia(tuple(place.clip(path) for path in paths), is_timeline=True)
 
 
 def scenes_of(place: Place, video: VideoSource | None) -> tuple[Scene, ...]:
@@ -91,7 +91,7 @@ def joined(
 ) -> tuple[Place, IngestResult]:
     place = Place(tmp_path_factory.mktemp("joined"))
     footage = programme(place, *(clips[name] for name in ALL))
-    return place, place.taken_in(footage, wants_video=True)
+    return place, place.ingest(footage, video=True)
 
 
 Joined = tuple[Place, IngestResult]
@@ -156,7 +156,7 @@ def test_a_clip_has_the_same_scenes_in_a_programme_as_alone(
     place, result = joined
     start_ms = result.clips[3].start_ms
     alone_place = Place(tmp_path)
-    alone = alone_place.taken_in(programme(alone_place, clips["tall"]), wants_video=True)
+    alone = alone_place.ingest(programme(alone_place, clips["tall"]), video=True)
     mine = [scene for scene in scenes_of(place, result.video) if scene.start_ms >= start_ms]
     own = scenes_of(alone_place, alone.video)
     assert [scene.start_ms - start_ms for scene in mine] == [scene.start_ms for scene in own]
@@ -168,7 +168,7 @@ def test_sound_alone_at_either_end_belongs_to_the_only_scene(
     ray_session: None, clips: dict[str, Path], tmp_path: Path, order: tuple[str, ...]
 ) -> None:
     place = Place(tmp_path)
-    result = place.taken_in(programme(place, *(clips[name] for name in order)), wants_video=True)
+    result = place.ingest(programme(place, *(clips[name] for name in order)), video=True)
     assert scenes_of(place, result.video) == ()
     assert result.video is not None
     assert result.video.duration_ms == sum(span.duration_ms for span in result.clips)
@@ -176,7 +176,7 @@ def test_sound_alone_at_either_end_belongs_to_the_only_scene(
 
 def test_a_programme_of_sound_alone_has_no_picture(clips: dict[str, Path], tmp_path: Path) -> None:
     place = Place(tmp_path)
-    result = place.taken_in(programme(place, clips["sound"], clips["sound"]), wants_video=True)
+    result = place.ingest(programme(place, clips["sound"], clips["sound"]), video=True)
     assert result.video is None
     assert result.media.video is None
     ticked = onsets(samples_of(place.store.path(result.tracks[0].key)))
@@ -189,7 +189,7 @@ def test_a_clip_that_cannot_be_read_fails_the_programme_by_its_name(
     place = Place(tmp_path)
     (tmp_path / "bad.mp4").write_bytes(b"no film")
     with pytest.raises(StageError, match=r"Clip 2 \(bad.mp4\): The file is not a media") as failed:
-        place.survey(programme(place, clips["first"], tmp_path / "bad.mp4", clips["mute"]))
+        place.probe(programme(place, clips["first"], tmp_path / "bad.mp4", clips["mute"]))
     assert failed.value.code is StageCode.VALIDATION_FAILED
 
 
@@ -199,18 +199,18 @@ def test_clips_together_must_not_be_longer_than_one_file_may_be(
     place = Place(tmp_path)
     place.config = replace(place.config, limits=ProbeLimits(max_duration_seconds=9))
     with pytest.raises(StageError, match="together are longer than 9 seconds") as failed:
-        place.survey(programme(place, clips["first"], clips["mute"]))
+        place.probe(programme(place, clips["first"], clips["mute"]))
     assert failed.value.code is StageCode.VALIDATION_FAILED
 
 
 def test_a_new_runner_cuts_and_joins_nothing_again(clips: dict[str, Path], tmp_path: Path) -> None:
     place = Place(tmp_path)
     footage = programme(place, clips["first"], clips["tall"])
-    first = place.taken_in(footage, wants_video=True)
+    first = place.ingest(footage, video=True)
     written = {
         key: place.store.path(key).stat().st_mtime_ns for key in place.store.list_keys("job")
     }
-    assert place.taken_in(footage, wants_video=True) == first
+    assert place.ingest(footage, video=True) == first
     again = {key: place.store.path(key).stat().st_mtime_ns for key in place.store.list_keys("job")}
     assert again == written
 
@@ -221,8 +221,8 @@ def test_three_real_clips_keep_their_checked_cuts(ray_session: None, tmp_path: P
     """Of 640 x 272 at 25, 1280 x 720 at 24 and 640 x 360 at 25 frames a second; H.264 and VP8."""
     names = ["bikes.mp4", "big_buck_bunny_0_30.webm", "narrated-cuts-a.mp4"]
     place = Place(tmp_path)
-    result = place.taken_in(
-        programme(place, *(SHARED_MEDIA / "cuts" / name for name in names)), wants_video=True
+    result = place.ingest(
+        programme(place, *(SHARED_MEDIA / "cuts" / name for name in names)), video=True
     )
     scenes = scenes_of(place, result.video)
     starts_ms = [scene.start_ms for scene in scenes]

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from pipelines.execution.chain import FreeRun, Workspace
-from pipelines.ingest.pipeline import IngestConfig, ingest, probe_source, segment_ms
+from pipelines.ingest.pipeline import IngestConfig, IngestContext, ingest, probe_source, segment_ms
 from pipelines.ingest.probe import ProbeLimits
 from pipelines.types import StageCode, StageError, StageStoppedError
 from storage.objects import FolderStore
@@ -41,8 +41,12 @@ class Place:
             shutil.copy(source, self.store.path("source"))
 
     def ingest(self, **changes: Any) -> Any:
-        arguments = {"workspace": self.workspace, "control": FreeRun(), "config": self.config}
-        return ingest("source", **{**arguments, **changes})
+        context = IngestContext(
+            changes.pop("workspace", self.workspace),
+            changes.pop("control", FreeRun()),
+            changes.pop("config", self.config),
+        )
+        return ingest("source", context, **changes)
 
     def stored(self) -> list[str]:
         return list(self.store.list_keys("job"))
@@ -135,13 +139,13 @@ def test_segments_stored_by_a_run_that_died_are_kept_and_not_written_again(place
 
 
 @pytest.mark.parametrize(
-    ("wants_video", "wants_audio", "has_video", "tracks"),
+    ("video", "audio", "has_video", "tracks"),
     [(True, False, True, 0), (False, True, False, 1), (False, False, False, 0)],
 )
 def test_only_what_is_wanted_is_made(
-    wants_video: bool, wants_audio: bool, has_video: bool, tracks: int, place: Place
+    video: bool, audio: bool, has_video: bool, tracks: int, place: Place
 ) -> None:
-    result = place.ingest(wants_video=wants_video, wants_audio=wants_audio)
+    result = place.ingest(video=video, audio=audio)
 
     assert (result.video is not None) == has_video
     assert len(result.tracks) == tracks

@@ -14,7 +14,7 @@ import pytest
 from models.contracts import ShotAngle, ShotType
 from models.provider import LocalModels
 from pipelines.execution.chain import FreeRun, Workspace
-from pipelines.ingest.pipeline import IngestConfig, ingest
+from pipelines.ingest.pipeline import IngestContext, ingest
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from pipelines.vision.policy import ContentPolicy
@@ -35,7 +35,7 @@ def test_a_clip_goes_through_the_neural_models(tmp_path: Path) -> None:
     clip = first_seconds(DEMO, tmp_path / "clip.mp4", SECONDS)
     store.write_bytes("source/media", clip.read_bytes())
     workspace, control = Workspace(store, "work"), FreeRun()
-    ingested = ingest("source/media", workspace=workspace, control=control, config=IngestConfig())
+    ingested = ingest("source/media", IngestContext(workspace, control))
     assert ingested.video is not None
     # No score is above 1, so nothing is blocked, but every still is judged.
     policy = ContentPolicy(label_limits=(("nsfw", 1.0),))

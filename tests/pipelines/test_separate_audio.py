@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.ingest.external_audio import SeparateFile
-from pipelines.ingest.job_media import Footage
+from pipelines.ingest.external_audio import ExternalFile
+from pipelines.ingest.job_media import JobMedia
 from pipelines.ingest.sync.timecode import SyncMode
 from pipelines.types import FailedTrack, IngestResult, StageCode, StageError
 from tests.media.two_recorders import Take, babbled, camera, close_microphone, take
@@ -59,8 +59,8 @@ def tone(hertz: float, seconds: float = 2.0) -> Pcm:
     return np.round(np.sin(2 * np.pi * hertz * times) * 8_000).astype(np.int16)
 
 
-def with_sound(place: Place, video: Path, *sounds: SeparateFile) -> IngestResult:
-    return place.taken_in(Footage((place.clip(video),), sounds))
+def with_sound(place: Place, video: Path, *sounds: ExternalFile) -> IngestResult:
+    return place.ingest(JobMedia((place.clip(video),), sounds))
 
 
 def codes(result: IngestResult) -> list[str]:
@@ -180,7 +180,7 @@ def test_tracks_are_named_by_label_then_recorder_then_file(
 ) -> None:
     wav = write_wav(tmp_path / "mix.wav", [tone(300), tone(900)], chunks=chunks)
     sound = place.sound(wav, sync_mode=OFFSET, offset_ms=0, **options)
-    found = place.survey(Footage((place.clip(footage["camera"]),), (sound,)))
+    found = place.probe(JobMedia((place.clip(footage["camera"]),), (sound,)))
     assert [stream.title for stream in found.media.audio] == names
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from models.provider import LocalModels
 from pipelines.execution.chain import FreeRun, Workspace
-from pipelines.ingest.pipeline import IngestConfig, ingest
+from pipelines.ingest.pipeline import IngestConfig, IngestContext, ingest
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.speech.regions import Sharding
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
@@ -35,9 +35,7 @@ def analyse(folder: Path, video: Path, segment_seconds: float) -> dict[str, Any]
     control, models = FreeRun(), LocalModels()
     ingested = ingest(
         "source/media",
-        workspace=workspace,
-        control=control,
-        config=IngestConfig(segment_seconds=segment_seconds),
+        IngestContext(workspace, control, IngestConfig(segment_seconds=segment_seconds)),
     )
     assert ingested.video is not None
     vision = analyse_vision(

@@ -153,11 +153,11 @@ def test_a_turned_phone_video_is_listed_upright(tmp_path: Path) -> None:
     """Its stills match those that the pipeline looks at, which are upright."""
     if not MEDIA.exists():
         pytest.skip("the shared media are not there")
-    from pipelines.ingest.pipeline import IngestConfig, ingest
+    from pipelines.ingest.pipeline import IngestContext, ingest
 
     path = MEDIA / "odd" / "portrait_4k60.mp4"
     workspace = folder_workspace(tmp_path)
     workspace.store.write_bytes("source", path.read_bytes())
-    ingested = ingest("source", workspace=workspace, control=FreeRun(), config=IngestConfig())
+    ingested = ingest("source", IngestContext(workspace, FreeRun()))
     assert ingested.video is not None
     assert code_of(workspace, ingested.video, listing(path)) is StageCode.CONTENT_BLOCKED

@@ -10,8 +10,8 @@ from pipelines.ingest.sync.timecode import (
     CannotPlaceError,
     Clocks,
     DayTime,
-    SoundLabels,
     SyncMode,
+    WavLabels,
     from_labels,
     parse_rate,
     parse_timecode,
@@ -95,26 +95,26 @@ def test_a_day_of_timecode_ends_when_its_numbers_do() -> None:
 
 
 def test_samples_since_midnight_are_a_moment() -> None:
-    found = from_labels(SoundLabels(time_reference=48_000 * 3_600, sample_rate_hz=48_000))
+    found = from_labels(WavLabels(time_reference=48_000 * 3_600, sample_rate_hz=48_000))
     assert found == DayTime(Fraction(3_600))
 
 
 @pytest.mark.parametrize(
     "labels",
     [
-        SoundLabels(),
-        SoundLabels(time_reference=5),
-        SoundLabels(time_reference=0, sample_rate_hz=48_000),
-        SoundLabels(time_reference=48_000 * 200_000, sample_rate_hz=48_000),
+        WavLabels(),
+        WavLabels(time_reference=5),
+        WavLabels(time_reference=0, sample_rate_hz=48_000),
+        WavLabels(time_reference=48_000 * 200_000, sample_rate_hz=48_000),
     ],
     ids=["nothing", "no rate", "a count that nobody set", "days after midnight"],
 )
-def test_labels_that_say_no_moment(labels: SoundLabels) -> None:
+def test_labels_that_say_no_moment(labels: WavLabels) -> None:
     assert from_labels(labels) is None
 
 
 def test_midnight_with_a_timecode_rate_beside_it_is_a_moment() -> None:
-    labels = SoundLabels(time_reference=0, sample_rate_hz=48_000, timecode_rate="25/1")
+    labels = WavLabels(time_reference=0, sample_rate_hz=48_000, timecode_rate="25/1")
     assert from_labels(labels) == DayTime(Fraction(0))
 
 

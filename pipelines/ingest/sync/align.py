@@ -200,19 +200,19 @@ def _alignment(
 
 
 _VERSION = 1
-"""Raise it whenever the same sounds would be placed otherwise."""
+"""Raise it whenever the same audio would be placed otherwise."""
 
 _CHECK_EVERY_BLOCKS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """The outcome as it is stored: no alignment where nothing is alike."""
+class _StoredAlignment:
+    """As stored: no alignment where nothing is alike."""
 
     alignment: Alignment | None
 
 
-def hear(
+def find_alignment(
     reference: AudioTrack,
     target: AudioTrack,
     *,
@@ -222,46 +222,28 @@ def hear(
 ) -> Alignment | None:
     """Where ``target``'s first sample lies from ``reference``'s; None where nothing is alike.
 
-    Both are tracks that ingest took out (16 kHz mono FLAC). What an earlier run
-    found is used again.
+    Both are tracks extracted by ingest (16 kHz mono FLAC). A stored result of an earlier run is
+    used again.
     """
-    key = workspace.key(f"sync/{_name(reference, target, workspace)}.json")
-    found = _find(workspace, key)
-    if found is None:
-        control.check()
-        found = Heard(_aligned(reference, target, workspace, control, parent))
-        workspace.store.write_bytes(key, json.dumps(to_json(found)).encode())
-    return found.alignment
-
-
-def _name(reference: AudioTrack, target: AudioTrack, workspace: Workspace) -> str:
-    sizes = [workspace.store.size_bytes(track.key) for track in (reference, target)]
+    store = workspace.store
+    sizes = [store.size_bytes(track.key) for track in (reference, target)]
     facts = [_VERSION, reference.key, target.key, sizes]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-
-
-def _find(workspace: Workspace, key: str) -> Heard | None:
-    if not workspace.store.exists(key):
-        return None
-    try:
-        return from_json(Heard, json.loads(workspace.store.read_bytes(key)))
-    except (CodecError, ValueError):
-        return None  # written by another version: found again
-
-
-def _aligned(
-    reference: AudioTrack,
-    target: AudioTrack,
-    workspace: Workspace,
-    control: Control,
-    parent: Path | None,
-) -> Alignment | None:
+    name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    key = workspace.key(f"sync/{name}.json")
+    if store.exists(key):
+        try:
+            return from_json(_StoredAlignment, json.loads(store.read_bytes(key))).alignment
+        except (CodecError, ValueError):
+            pass  # written by another version: computed again
+    control.check()
     with (
         temporary_folder("sync-", parent) as folder,
         _samples(reference, workspace, control, folder / "reference") as one,
         _samples(target, workspace, control, folder / "target") as other,
     ):
-        return align(one, other, check=control.check)
+        found = align(one, other, check=control.check)
+    store.write_bytes(key, json.dumps(to_json(_StoredAlignment(found))).encode())
+    return found
 
 
 @contextmanager

@@ -27,7 +27,7 @@ _NTSC = Fraction(1000, 1001)
 
 
 @dataclass(frozen=True, slots=True)
-class SoundLabels:
+class WavLabels:
     """Labels of a WAV file; all absent for any other."""
 
     time_reference: int | None = None
@@ -100,7 +100,7 @@ def _day(rate: Fraction, drop: bool) -> Fraction:
     return (_SECONDS_A_DAY * round(rate) - _dropped(24 * 60, rate, drop)) / rate
 
 
-def from_labels(labels: SoundLabels) -> DayTime | None:
+def from_labels(labels: WavLabels) -> DayTime | None:
     """The moment of a WAV file's first sample; None where it does not say.
 
     A count of 0 without a timecode rate beside it is what programs write that
