@@ -17,8 +17,8 @@ import av.error
 from av.container import InputContainer
 from av.video.stream import VideoStream as AvVideoStream
 
-from pipelines.media.files import OPEN_OPTIONS
-from pipelines.media.timestamps import rounded_ms
+from pipelines.media.files import OPEN_OPTIONS, chosen_stream
+from pipelines.media.timestamps import packet_time_ms, rounded_ms
 from pipelines.types import Segment
 
 _SEEK_WORTHWHILE_MS = 10_000
@@ -30,10 +30,6 @@ references precede the key frame; the second is for containers that seek loosely
 
 _REORDER_MS = 500
 """Decoding goes on this long past the segment's end, for streams with uneven timestamps."""
-
-
-class NoVideoStreamError(ValueError):
-    """The file holds no video stream to decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +47,6 @@ class DecodeReport:
     damaged_packets: int = 0
     key_times_ms: list[int] = field(default_factory=list)
     """Of all packets that went by and are marked as key frames."""
-
-
-def chosen_stream(container: InputContainer, stream_index: int) -> AvVideoStream:
-    """The video stream numbered as in the source, else the first one of a cut file.
-
-    Raises NoVideoStreamError where the file has none.
-    """
-    streams = container.streams.video
-    if not streams:
-        raise NoVideoStreamError(container.name)
-    return next((stream for stream in streams if stream.index == stream_index), streams[0])
 
 
 def decode_segment(
@@ -185,13 +170,6 @@ def _frames(
             continue
         yield from frames
     yield from _drained(stream, report)
-
-
-def packet_time_ms(packet: av.Packet, origin_ms: int) -> int | None:
-    """The time of the packet's picture; None where it has none."""
-    if packet.pts is None or packet.time_base is None:
-        return None
-    return rounded_ms(packet.pts, packet.time_base) - origin_ms
 
 
 def _drained(stream: AvVideoStream, report: DecodeReport) -> list[av.VideoFrame]:

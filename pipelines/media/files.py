@@ -55,6 +55,10 @@ _LEAPING = frozenset({"mpegts", "mpeg"})
 """Demuxers whose clocks may be set anew in the middle of a file."""
 
 
+class NoVideoStreamError(ValueError):
+    """The file holds no video stream to decode."""
+
+
 @dataclass(slots=True)
 class Reading:
     """How it went to read a file's packets; filled in on the way."""
@@ -81,6 +85,17 @@ def open_media(path: Path) -> InputContainer:
     except av.error.FFmpegError:
         raise MediaRefusedError("The file is not a media file that can be read.") from None
     return container
+
+
+def chosen_stream(container: InputContainer, stream_index: int) -> VideoStream:
+    """The video stream numbered as in the source, else the first one of a cut file.
+
+    Raises NoVideoStreamError where the file has none.
+    """
+    streams = container.streams.video
+    if not streams:
+        raise NoVideoStreamError(container.name)
+    return next((stream for stream in streams if stream.index == stream_index), streams[0])
 
 
 def is_picture_stream(stream: Stream) -> TypeGuard[VideoStream]:

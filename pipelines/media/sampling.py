@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,18 @@ import av
 import av.error
 import decord
 import numpy as np
+from av.container import InputContainer
+from av.video.stream import VideoStream
 
-from pipelines.media.decoding import chosen_stream
-from pipelines.media.files import OPEN_OPTIONS
-from pipelines.media.timestamps import rounded_ms
+from pipelines.media.files import OPEN_OPTIONS, chosen_stream
+from pipelines.media.timestamps import packet_time_ms
 
 Values = dict[str, Any]
 
 _DECORD_THREADS = 1
 """decord decodes ahead without bound (decord#157); one thread keeps that small."""
+_COPIED = frozenset({"h264", "hevc", "mpeg4", "vp9"})
+"""Codecs of which MP4 carries any packet; interlaced pictures may have two packets each."""
 _TIME_TOLERANCE_MS = 5.0
 _DEEP_FORMAT = re.compile(r"p(9|10|12|14|16)(le|be)$")
 _BATCH_BYTES = 48 * 1024 * 1024
@@ -37,7 +41,8 @@ class _UnsuitableError(Exception):
 
 
 def read_pictures(order: Values, emit: Callable[[Values], None]) -> Values:
-    """Read pictures as ``order`` says: ``{path, stream_index, origin_ms, times_ms, memory}``.
+    """Read pictures as ``order`` says: ``{path, stream_index,
+    origin_ms, times_ms, interlaced, memory}``.
 
     Each is written as RGB to the file descriptor ``memory`` and announced as
     ``{time_ms, height, width}``. Returns ``{"unsuitable": None}``, or why decord
@@ -51,14 +56,22 @@ def read_pictures(order: Values, emit: Callable[[Values], None]) -> Values:
 
 
 def _read(path: Path, order: Values, emit: Callable[[Values], None]) -> None:
-    frame_times_ms = _packet_times_ms(path, order["stream_index"], order["origin_ms"])
-    known = sorted(set(order["times_ms"]) & set(frame_times_ms))
+    wanted = frozenset(order["times_ms"])
+    source: BytesIO | str = str(path)
+    with av.open(source, options=OPEN_OPTIONS) as container:
+        stream = chosen_stream(container, order["stream_index"])
+        packets = _timed_packets(container, stream, order["origin_ms"])
+        if stream.codec_context.name in _COPIED and not order["interlaced"]:
+            packets = _needed(packets, wanted)
+            source = _copied(stream, packets)
+    times_ms = sorted(time_ms for time_ms, _ in packets)
+    known = sorted(wanted.intersection(times_ms))
     if not known:
         return
-    indices = [bisect_left(frame_times_ms, time_ms) for time_ms in known]
+    indices = [bisect_left(times_ms, time_ms) for time_ms in known]
     try:
-        reader = decord.VideoReader(str(path), ctx=decord.cpu(0), num_threads=_DECORD_THREADS)
-        _check_numbering(reader, frame_times_ms, indices)
+        reader = decord.VideoReader(source, ctx=decord.cpu(0), num_threads=_DECORD_THREADS)
+        _check_numbering(reader, times_ms, indices)
         size = 1
         while indices:
             pictures = reader.get_batch(indices[:size]).asnumpy()
@@ -68,6 +81,58 @@ def _read(path: Path, order: Values, emit: Callable[[Values], None]) -> None:
             size = max(1, _BATCH_BYTES // pictures[0].nbytes)
     except decord.DECORDError as error:
         raise _UnsuitableError(str(error)[:200]) from error
+
+
+def _timed_packets(
+    container: InputContainer, stream: VideoStream, origin_ms: int
+) -> list[tuple[int, av.Packet]]:
+    """The stream's packets that have a time, in file order.
+
+    Raises _UnsuitableError for more than 8 bits a sample: decord's FFmpeg converts these to RGB
+    otherwise than PyAV's.
+    """
+    if _DEEP_FORMAT.search(stream.codec_context.pix_fmt or ""):
+        raise _UnsuitableError(stream.codec_context.pix_fmt)
+    try:
+        timed = [(packet_time_ms(packet, origin_ms), packet) for packet in container.demux(stream)]
+    except av.error.FFmpegError as error:
+        raise _UnsuitableError(str(error)) from error
+    return [(time_ms, packet) for time_ms, packet in timed if time_ms is not None]
+
+
+def _needed(
+    packets: Sequence[tuple[int, av.Packet]], wanted: Collection[int]
+) -> list[tuple[int, av.Packet]]:
+    """The packets that decoding the frames at ``wanted`` takes.
+
+    For each frame those from the key frame before it on; from the one before that where the
+    frame is shown before its key frame.
+    """
+    kept: set[int] = set()
+    keys = [0, 0]
+    for index, (time_ms, packet) in enumerate(packets):
+        if packet.is_keyframe:
+            keys.append(index)
+        if time_ms in wanted:
+            is_leading = time_ms < packets[keys[-1]][0]
+            kept.update(range(keys[-2] if is_leading else keys[-1], index + 1))
+    return [packets[index] for index in sorted(kept)]
+
+
+def _copied(stream: VideoStream, packets: Sequence[tuple[int, av.Packet]]) -> BytesIO:
+    """An MP4 file of these packets, so that decord decodes nothing but them.
+
+    Of a whole file it decodes ahead until its first picture is requested (decord#157). Matroska
+    would not do: without a frame rate or a count of frames in the header decord refuses it.
+    """
+    copy = BytesIO()
+    with av.open(copy, "w", format="mp4") as out:
+        track = out.add_stream_from_template(stream)
+        for _, packet in packets:
+            packet.stream = track
+            out.mux(packet)
+    copy.seek(0)
+    return copy
 
 
 def _hand_over(
@@ -98,24 +163,3 @@ def _check_numbering(
     late_ms = (own_ms - own_ms[0]) - (expected_ms - expected_ms[0])
     if own_ms[0] < 0 or float(np.abs(late_ms).max()) > _TIME_TOLERANCE_MS:
         raise _UnsuitableError("frames are numbered differently")
-
-
-def _packet_times_ms(path: Path, stream_index: int, origin_ms: int) -> list[int]:
-    """Times of the file's pictures in order, read from packets without decoding.
-
-    Raises _UnsuitableError for more than 8 bits a sample: decord's FFmpeg
-    converts these to RGB otherwise than PyAV's.
-    """
-    with av.open(str(path), options=OPEN_OPTIONS) as container:
-        stream = chosen_stream(container, stream_index)
-        if _DEEP_FORMAT.search(stream.codec_context.pix_fmt or ""):
-            raise _UnsuitableError(stream.codec_context.pix_fmt)
-        packets = container.demux(stream)
-        try:
-            return sorted(
-                rounded_ms(packet.pts, packet.time_base) - origin_ms
-                for packet in packets
-                if packet.pts is not None and packet.time_base is not None
-            )
-        except av.error.FFmpegError as error:
-            raise _UnsuitableError(str(error)) from error

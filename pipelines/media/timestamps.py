@@ -20,6 +20,13 @@ def rounded_ms(ticks: int, time_base: Fraction) -> int:
     return magnitude if ticks >= 0 else -magnitude
 
 
+def packet_time_ms(packet: Packet[Any], origin_ms: int) -> int | None:
+    """The time of the packet's picture; None where it has none."""
+    if packet.pts is None or packet.time_base is None:
+        return None
+    return rounded_ms(packet.pts, packet.time_base) - origin_ms
+
+
 LONGEST_PAUSE_SECONDS = 10
 """A pause up to this long is part of the recording; a longer one is a clock set anew."""
 

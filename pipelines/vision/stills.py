@@ -24,8 +24,9 @@ from av.video.stream import VideoStream as AvVideoStream
 
 from models.contracts import Picture
 from pipelines.execution.chain import Workspace
-from pipelines.media.decoding import chosen_stream, decode_segment, packet_time_ms, seek
-from pipelines.media.files import OPEN_OPTIONS
+from pipelines.media.decoding import decode_segment, seek
+from pipelines.media.files import OPEN_OPTIONS, chosen_stream
+from pipelines.media.timestamps import packet_time_ms
 from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import Task, TaskCrashedError, TaskRefusedError, run_confined
@@ -41,8 +42,8 @@ _MOST_PACKETS = 1_500
 stream is decoded as from the start."""
 _WORTH_A_CHILD = 2
 """From so many stills of a segment on, decord reads them, all in one batch of one child. Its start
-takes 0.5 s of a processor, each still of 1080p 0.04 s; seeking takes 0.01 s for a key frame, 0.06 s
-for another: see ``tests/benchmarks/README.md``."""
+takes 0.25 processor seconds, each still of 1080p 0.02; seeking takes 0.01 for a key frame, 0.06 for
+another: see ``tests/benchmarks/README.md``."""
 _DECORD_MEMORY_BYTES = 6 << 30
 _LARGEST_PICTURE_BYTES = 8_192 * 8_192 * 3
 _DECORD_SECONDS = 600.0
@@ -186,22 +187,15 @@ def by_decord(
         if stored is not None:
             found[time_ms] = finish(stored)
 
-    pictures_by_decord(
-        path,
-        stream_index=stream.index,
-        origin_ms=origin_ms,
-        times_ms=sorted(wanted),
-        take=take,
-        check=check,
-    )
+    pictures_by_decord(path, stream, origin_ms, times_ms=sorted(wanted), take=take, check=check)
     return found
 
 
 def pictures_by_decord(
     path: Path,
-    *,
-    stream_index: int,
+    stream: VideoStream,
     origin_ms: int,
+    *,
     times_ms: Sequence[int],
     take: Callable[[int, Picture], None],
     check: Callable[[], None],
@@ -221,7 +215,8 @@ def pictures_by_decord(
 
     order = {
         "path": str(path.resolve()),
-        "stream_index": stream_index,
+        "stream_index": stream.index,
+        "interlaced": stream.interlaced,
         "origin_ms": origin_ms,
         "times_ms": list(times_ms),
         "memory": memory,

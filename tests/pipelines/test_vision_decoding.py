@@ -10,7 +10,8 @@ import av
 import numpy as np
 import pytest
 
-from pipelines.media.decoding import DecodeReport, NoVideoStreamError, decode_segment
+from pipelines.media.decoding import DecodeReport, decode_segment
+from pipelines.media.files import NoVideoStreamError
 from pipelines.media.timestamps import rounded_ms
 from pipelines.types import Segment
 from pipelines.vision.features import frame_features

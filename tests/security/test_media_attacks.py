@@ -18,8 +18,8 @@ import pytest
 
 from pipelines.ingest.headers import wav_labels
 from pipelines.ingest.probe import probe
-from pipelines.media.decoding import NoVideoStreamError, decode_segment
-from pipelines.media.files import open_media
+from pipelines.media.decoding import decode_segment
+from pipelines.media.files import NoVideoStreamError, open_media
 from pipelines.sandbox.child import MediaRefusedError
 from pipelines.types import Segment, StageCode, StageError, VideoStream
 from pipelines.vision.stills import DecordUnsuitableError, by_seeking, pictures_by_decord
@@ -167,7 +167,7 @@ def by_seek(path: Path) -> object:
 def by_decord(path: Path) -> object:
     taken: list[object] = []
     pictures_by_decord(
-        path, stream_index=0, origin_ms=0, times_ms=[0],
+        path, STREAM, 0, times_ms=[0],
         take=lambda time_ms, picture: taken.append((time_ms, picture)), check=lambda: None,
     )  # fmt: skip
     return taken
