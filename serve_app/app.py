@@ -82,11 +82,13 @@ Repeat creations with the same `Idempotency-Key`.\
 class Api(FastAPI):
     """The application; its interface document is FastAPI's, finished by ``api.openapi``."""
 
+    _finished: dict[str, Any] | None = None
+
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI 3.1 document, made once."""
-        if self.openapi_schema is None:
-            self.openapi_schema = finish(super().openapi(), operation_routes())
-        return self.openapi_schema
+        """The OpenAPI 3.1 document, made once; that takes up to a second."""
+        if self._finished is None:
+            self._finished = finish(super().openapi(), operation_routes())
+        return self._finished
 
 
 def operation_routes() -> list[OperationRoute]:
@@ -102,6 +104,7 @@ def routed_api(**options: Any) -> Api:
         summary="Footage in, scenes and transcripts out.",
         version=__version__,
         description=_DESCRIPTION,
+        contact={"name": "The operator of this service"},
         license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
         openapi_url=None,
         openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],

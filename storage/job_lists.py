@@ -37,7 +37,7 @@ def _failed_at(stage: StageName) -> ColumnElement[bool]:
 _HAS_SCENES = exists().where(scene_lists.c.job_id == jobs.c.id, scene_lists.c.scene_count > 0)
 _COMPLETED = jobs.c.state == JobState.COMPLETED
 
-LEGACY_FILTERS: dict[str, ColumnElement[bool]] = {
+LEGACY_STATUSES: dict[str, ColumnElement[bool]] = {
     "AWAITING_UPLOAD": jobs.c.state == JobState.AWAITING_UPLOAD,
     "QUEUED": jobs.c.state == JobState.QUEUED,
     "PROCESSING": jobs.c.state == JobState.PROCESSING,
@@ -45,12 +45,29 @@ LEGACY_FILTERS: dict[str, ColumnElement[bool]] = {
     "VIDEO_COMPLETED_NO_SCENES": and_(_COMPLETED, not_(_HAS_SCENES)),
     "FAILED_FETCH": and_(jobs.c.state == JobState.FAILED, jobs.c.error_code == _FETCH_FAILED),
     **{f"{stage.upper()}_FAILED": _failed_at(stage) for stage in StageName},
-    "CANCELLED": jobs.c.state == JobState.CANCELLED,
-    "EXPIRED": jobs.c.state == JobState.EXPIRED,
+    "FAILED_CANCELLED": jobs.c.state == JobState.CANCELLED,
+    "FAILED_EXPIRED": jobs.c.state == JobState.EXPIRED,
+}
+"""The legacy statuses, as jobs show them."""
+
+OLDER_FILTERS: dict[str, ColumnElement[bool]] = {
+    "CANCELLED": LEGACY_STATUSES["FAILED_CANCELLED"],
+    "EXPIRED": LEGACY_STATUSES["FAILED_EXPIRED"],
+    "PENDING_UPLOAD": LEGACY_STATUSES["AWAITING_UPLOAD"],
+    "UPLOADING": LEGACY_STATUSES["AWAITING_UPLOAD"],
+    "INGEST_PROCESSING": LEGACY_STATUSES["PROCESSING"],
+    "VISION_PROCESSING": LEGACY_STATUSES["PROCESSING"],
+    "VIDEO_PROCESSING": LEGACY_STATUSES["PROCESSING"],
+    "INGEST_COMPLETED": _COMPLETED,
+    "VIDEO_COMPLETED": _COMPLETED,
     "COMPLETED": _COMPLETED,
+    "COMPLETED_NO_SCENES": LEGACY_STATUSES["VIDEO_COMPLETED_NO_SCENES"],
     "FAILED": jobs.c.state == JobState.FAILED,
 }
-"""What the deprecated ``status`` filter takes: the legacy statuses, and two groups."""
+"""Words that no job shows and published clients filter by."""
+
+LEGACY_FILTERS = LEGACY_STATUSES | OLDER_FILTERS
+"""What the deprecated ``status`` filter takes."""
 
 
 async def list_jobs(

@@ -138,22 +138,13 @@ def finish(document: dict[str, Any], routes: Iterable[OperationRoute]) -> dict[s
     document = json.loads(re.sub(r"Answer_(\w+)_(?=\")", r"\1Answer", json.dumps(document)))
     document["jsonSchemaDialect"] = "https://json-schema.org/draft/2020-12/schema"
     schemas: dict[str, Schema] = document["components"]["schemas"] | error_schemas()
-    for unused in ("HTTPValidationError", "ValidationError", "ErrorCode"):
+    for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     for schema in schemas.values():
         _plain(schema)
     examples = {
         str(code): {"summary": CATALOGUE[code].summary, "value": _error_example(code, schemas)}
         for code in ErrorCode
-    }
-    document["components"] = {
-        "schemas": schemas,
-        "headers": {
-            name: {"description": description, "required": True, "schema": schema}
-            for name, (description, schema) in _HEADERS.items()
-        },
-        "securitySchemes": SECURITY_SCHEMES,
-        "examples": examples,
     }
     items = document["paths"].items()
     document["paths"] = {path.removeprefix(API_PREFIX): item for path, item in items}
@@ -166,6 +157,17 @@ def finish(document: dict[str, Any], routes: Iterable[OperationRoute]) -> dict[s
         for generated in ("200", "422"):
             item["post"]["responses"].pop(generated, None)
         _finish_inputs(item["post"], schemas)
+    used = json.dumps(document["paths"])
+    document["components"] = {
+        "schemas": schemas,
+        "headers": {
+            name: {"description": description, "required": True, "schema": schema}
+            for name, (description, schema) in _HEADERS.items()
+            if f"#/components/headers/{name}" in used
+        },
+        "securitySchemes": SECURITY_SCHEMES,
+        "examples": examples,
+    }
     return document
 
 

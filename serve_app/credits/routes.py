@@ -14,11 +14,23 @@ from serve_app.api.authentication import KeyedRoute, account_of
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import success
 from serve_app.api.schemas import Answer, Count
-from storage import jobs, keys
+from storage import jobs, keys, ledger
 from storage.database import DatabaseError
+from storage.types import Tier
 
 log = logging.getLogger("vas.credits")
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Account"])
+
+
+_WHILE_AVAILABLE = [
+    "balanceCents",
+    "heldCents",
+    "availableCents",
+    "payAsYouGo",
+    "monthUsageSeconds",
+    "tier",
+    "volumeThresholdSeconds",
+]
 
 
 @with_config(
@@ -26,15 +38,8 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Account"])
         json_schema_extra={
             "if": {"properties": {"available": {"const": True}}},
             "then": {
-                "required": [
-                    "balanceCents",
-                    "heldCents",
-                    "availableCents",
-                    "payAsYouGo",
-                    "monthUsageSeconds",
-                    "tier",
-                    "volumeThresholdSeconds",
-                ]
+                "required": [*_WHILE_AVAILABLE],
+                "properties": {name: {} for name in ("available", *_WHILE_AVAILABLE)},
             },
         }
     )
@@ -75,9 +80,22 @@ class Quota(TypedDict):
 
 
 class QuotaResult(TypedDict):
-    """Credits and usage, under the name of what they pay for."""
+    """Credits and usage; beside them what older clients read, while the balance can be read."""
 
     api: Quota
+    currentPlan: NotRequired[
+        Annotated[
+            Literal["free", "pro"], Field(description="`free` until something was purchased.")
+        ]
+    ]
+    includedHours: NotRequired[Annotated[int, Field(description="Always 0.")]]
+    creditsBalanceHours: NotRequired[
+        Annotated[
+            float,
+            Field(description="Hours of footage that the available credits pay in full."),
+        ]
+    ]
+    resetDate: NotRequired[Annotated[None, Field(description="Credits do not expire.")]]
 
 
 @router.get(
@@ -93,18 +111,19 @@ async def get_quota(request: Request) -> Response:
         quota = await _read_quota(request)
     except DatabaseError:
         log.exception("the balance could not be read")
-        quota = Quota(available=False)
-    return success(request, {"api": quota})
+        quota = QuotaResult(api=Quota(available=False))
+    return success(request, quota)
 
 
-async def _read_quota(request: Request) -> Quota:
+async def _read_quota(request: Request) -> QuotaResult:
     account_id = account_of(request)
     context = context_of(request)
     threshold = context.prices.volume_threshold_seconds
     async with context.database.statement() as connection:
         account = await keys.get_account(connection, str(account_id))
         usage = await jobs.month_usage_seconds(connection, account_id)
-    return {
+        purchased = await ledger.has_purchases(connection, account_id)
+    api: Quota = {
         "available": True,
         "balanceCents": account.balance_cents,
         "heldCents": account.held_cents,
@@ -113,4 +132,12 @@ async def _read_quota(request: Request) -> Quota:
         "monthUsageSeconds": usage,
         "tier": "volume" if usage >= threshold else "standard",
         "volumeThresholdSeconds": threshold,
+    }
+    hour_cents = sum(rate.base for rate in context.prices.rates[Tier.STANDARD].values())
+    return {
+        "api": api,
+        "currentPlan": "pro" if purchased else "free",
+        "includedHours": 0,
+        "creditsBalanceHours": round(account.available_cents / hour_cents, 4) if hour_cents else 0,
+        "resetDate": None,
     }

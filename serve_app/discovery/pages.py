@@ -12,7 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request
-from starlette.responses import Response
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import RedirectResponse, Response
 
 _STATIC = Path(__file__).parent / "static"
 _ASSETS = {"docs.css": "text/css", "docs.js": "text/javascript"}
@@ -69,16 +70,22 @@ def _answer(request: Request, page: Page) -> Response:
     return Response(page.content, media_type=page.media_type, headers=headers)
 
 
+@router.get("/")
+async def get_root() -> Response:
+    """The reference is where a browser begins."""
+    return RedirectResponse("/docs", status_code=307)
+
+
 @router.get("/docs")
 async def get_reference(request: Request) -> Response:
     """The reference page."""
-    return _answer(request, _reference(request.app))
+    return _answer(request, await run_in_threadpool(_reference, request.app))
 
 
 @router.get("/docs/errors")
 async def get_error_reference(request: Request) -> Response:
     """The error reference."""
-    return _answer(request, _errors(request.app))
+    return _answer(request, await run_in_threadpool(_errors, request.app))
 
 
 @router.get("/docs/assets/{name}")

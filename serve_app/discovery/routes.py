@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request
 from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -60,7 +61,7 @@ async def get_openapi(
     ] = None,
 ) -> Response:
     """OpenAPI 3.1, not wrapped in the usual envelope."""
-    body, etag = _document(request.app)
+    body, etag = await run_in_threadpool(_document, request.app)
     answer_headers = CACHE_HEADERS | {"ETag": etag}
     if _matches(request.headers.getlist("if-none-match"), etag):
         return Response(status_code=304, headers=answer_headers)

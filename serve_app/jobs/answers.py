@@ -11,11 +11,8 @@ from models.contracts import CameraMotion, ShotAngle, ShotType
 from pipelines.types import StageCode
 from serve_app.api.schemas import Count, RequestId, Seconds, Share, Timestamp, Url, Uuid
 from serve_app.jobs.metadata import EchoedMetadata
-from storage.job_lists import LEGACY_FILTERS
+from storage.job_lists import LEGACY_STATUSES
 from storage.types import JobState, ProcessingMode, SkipReason, StageStatus, Tier
-
-LEGACY_GROUPS = ("COMPLETED", "FAILED")
-"""Values of the deprecated ``status`` filter that are no status of a job."""
 
 FileName = Annotated[str, Field(description="Name of the media file.", examples=["interview.mp4"])]
 
@@ -57,7 +54,7 @@ _FAILED_SAYS_WHY = with_config(
     ConfigDict(
         json_schema_extra={
             "if": {"required": ["state"], "properties": {"state": {"const": "failed"}}},
-            "then": {"required": ["error"]},
+            "then": {"required": ["error"], "properties": {"error": {}}},
         }
     )
 )
@@ -94,9 +91,7 @@ class JobSummary(TypedDict):
         str,
         Field(
             description="The state as older clients read it.",
-            json_schema_extra={
-                "enum": [name for name in LEGACY_FILTERS if name not in LEGACY_GROUPS]
-            },
+            json_schema_extra={"enum": list(LEGACY_STATUSES)},
         ),
     ]
     estimatedCompletionTimeSeconds: Annotated[

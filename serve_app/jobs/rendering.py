@@ -15,8 +15,8 @@ _LEGACY_STATUS = {
     JobState.AWAITING_UPLOAD: "AWAITING_UPLOAD",
     JobState.QUEUED: "QUEUED",
     JobState.PROCESSING: "PROCESSING",
-    JobState.CANCELLED: "CANCELLED",
-    JobState.EXPIRED: "EXPIRED",
+    JobState.CANCELLED: "FAILED_CANCELLED",
+    JobState.EXPIRED: "FAILED_EXPIRED",
 }
 _STAGE_SHARE = {StageName.INGEST: 0.1, StageName.VISION: 0.45, StageName.TRANSCRIPT: 0.45}
 """Share of each stage in the job's progress, before the skipped ones are left out."""

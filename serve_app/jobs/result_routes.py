@@ -125,6 +125,15 @@ async def list_audio_tracks(request: Request, _: JobId) -> Response:
     return success(request, {"jobId": str(job.id), "tracks": tracks})
 
 
+@router.get("/jobs/{jobId}/audio-tracks", include_in_schema=False)
+async def list_audio_tracks_alias(request: Request, _: JobId) -> Response:
+    """The bare list, at the address where published clients look for it."""
+    job = job_of(request)
+    async with context_of(request).database.statement() as connection:
+        return success(request, await results.list_audio_tracks(connection, job))
+
+
+@router.get("/jobs/{jobId}/audio-tracks/{trackIndex}", include_in_schema=False)
 @router.get(
     "/jobs/{jobId}/audioTracks/{trackIndex}",
     operation_id="getAudioTrack",

@@ -69,8 +69,8 @@ async def list_jobs_of_account(
     status: Annotated[
         Annotated[str, one_of(LEGACY_FILTERS)] | None,
         Query(
-            description="Only jobs of this older status, or of the groups `COMPLETED` and "
-            "`FAILED`. Use `state`.",
+            description="Only jobs of this older status, or of the groups `COMPLETED`, "
+            "`COMPLETED_NO_SCENES` and `FAILED`. Use `state`.",
             deprecated=True,
             json_schema_extra={"enum": list(LEGACY_FILTERS)},
         ),

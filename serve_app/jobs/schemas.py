@@ -93,6 +93,15 @@ Provider = Annotated[
     Literal["gdrive", "dropbox"] | None,
     Field(description="Turns a share link into its direct download."),
 ]
+Channel = Annotated[int, Field(ge=0, le=31), WHOLE]
+Channels = Annotated[list[Channel], Field(min_length=1, max_length=32)]
+
+
+def _listed(value: Any) -> Any:
+    """One number as a list of it."""
+    return [value] if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
 Keyterm = Annotated[
     str,
     Field(min_length=1, max_length=100, json_schema_extra={"pattern": NO_NUL_PATTERN}),
@@ -166,11 +175,9 @@ class AudioTrackOptions(Body):
         bool, Field(description="Each channel becomes a track of its own.")
     ] = False
     channels: Annotated[
-        Annotated[
-            list[Annotated[int, Field(ge=0, le=31), WHOLE]], Field(min_length=1, max_length=32)
-        ]
-        | None,
-        Field(description="Which channels, from 0; all if not given."),
+        Channels | None,
+        BeforeValidator(_listed, json_schema_input_type=Channels | Channel | None),
+        Field(description="Which channels, from 0, or one of them; all if not given."),
     ] = None
 
     @model_validator(mode="after")
