@@ -8,14 +8,14 @@ from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from pipelines.types import StageCode
-from serve_app.api.schemas import RequestId, Url, Uuid
+from serve_app.api.schemas import RequestId, Url, Uuid, doc
 from serve_app.errors import CATALOGUE, ErrorCode
 from storage.types import JobState, SkipReason, StageName, StageStatus, Tier
 
 _Param = Annotated[
     str,
-    Field(
-        description="JSON path of the field or name of the query parameter at fault; present only "
+    doc(
+        "JSON path of the field or name of the query parameter at fault; present only "
         "when one is to blame."
     ),
 ]
@@ -24,15 +24,15 @@ _Param = Annotated[
 class Error(TypedDict):
     """What every error answers."""
 
-    error: Annotated[str, Field(description="For people; may change.")]
+    error: Annotated[str, doc("For people; may change.")]
     code: Annotated[
         str,
-        Field(
-            description="Stable: clients branch on it.",
+        doc(
+            "Stable: clients branch on it.",
             json_schema_extra={"enum": [str(code) for code in ErrorCode]},
         ),
     ]
-    docUrl: Annotated[Url, Field(description="The code's entry in the error reference.")]
+    docUrl: Annotated[Url, doc("The code's entry in the error reference.")]
     requestId: RequestId
     param: NotRequired[_Param]
 
@@ -52,10 +52,10 @@ def _stage_fields(state: JobState, stage: StageName, status: StageStatus) -> dic
 
 _Reason = Annotated[
     str,
-    Field(
-        description="Why there is no such result.",
+    doc(
+        "Why there is no such result.",
+        "no_audio",
         json_schema_extra={"enum": [str(reason) for reason in RESULT_REASONS]},
-        examples=["no_audio"],
     ),
 ]
 REQUIRED_FIELDS: dict[ErrorCode, dict[str, Any]] = {
@@ -72,20 +72,20 @@ REQUIRED_FIELDS: dict[ErrorCode, dict[str, Any]] = {
         JobState.PROCESSING, StageName.VISION, StageStatus.RUNNING
     ),
     ErrorCode.FILE_TOO_LARGE: {
-        "maxUploadBytes": Annotated[int, Field(ge=1, description="The most that the tier takes.")],
+        "maxUploadBytes": Annotated[int, doc("The most that the tier takes.", ge=1)],
         "formatTier": Tier,
     },
     ErrorCode.TOO_MANY_ACTIVE_JOBS: {
-        "maxActiveJobs": Annotated[int, Field(ge=1, description="The account's limit.")],
-        "activeJobs": Annotated[int, Field(ge=0, description="Unfinished jobs now.")],
+        "maxActiveJobs": Annotated[int, doc("The account's limit.", ge=1)],
+        "activeJobs": Annotated[int, doc("Unfinished jobs now.", ge=0)],
     },
 }
 """Fields that a code always adds to the envelope."""
 OPTIONAL_FIELDS: dict[ErrorCode, dict[str, Any]] = {
     ErrorCode.RESULTS_UNAVAILABLE: {
         "errorCode": StageCode,
-        "trackIndex": Annotated[int, Field(ge=0, description="The track that has no result.")],
-    },
+        "trackIndex": Annotated[int, doc("The track that has no result.", ge=0)],
+    }
 }
 """Fields that a code adds where they mean something."""
 

@@ -74,21 +74,12 @@ _HEADERS: dict[str, tuple[str, Schema]] = {
         "Requests allowed per minute in this bucket.",
         {"type": "integer", "minimum": 1},
     ),
-    "X-RateLimit-Remaining": (
-        "Requests left in this minute.",
-        {"type": "integer", "minimum": 0},
-    ),
-    "X-RateLimit-Reset": (
-        "When the minute ends, Unix seconds.",
-        {"type": "integer", "minimum": 0},
-    ),
+    "X-RateLimit-Remaining": ("Requests left in this minute.", {"type": "integer", "minimum": 0}),
+    "X-RateLimit-Reset": ("When the minute ends, Unix seconds.", {"type": "integer", "minimum": 0}),
     "Retry-After": ("Seconds to wait before the next try.", {"type": "integer", "minimum": 1}),
     "Location": ("The job.", {"type": "string", "format": "uri"}),
     "Link": ("Related addresses (RFC 8288), e.g. the next page.", {"type": "string"}),
-    "Deprecation": (
-        "`true`: the operation is deprecated.",
-        {"type": "string", "const": "true"},
-    ),
+    "Deprecation": ("`true`: the operation is deprecated.", {"type": "string", "const": "true"}),
     "Idempotent-Replayed": (
         "`true` where this is the answer to an earlier request with the same key.",
         {"type": "string", "const": "true"},
@@ -96,10 +87,7 @@ _HEADERS: dict[str, tuple[str, Schema]] = {
     "Cache-Control": ("How long the answer may be kept.", {"type": "string"}),
     "ETag": ("Of this version of the document.", {"type": "string", "pattern": '^"[0-9a-f]{32}"$'}),
     "Content-Disposition": ("Name of the file, on caption and text files.", {"type": "string"}),
-    "WWW-Authenticate": (
-        "The scheme to authenticate with.",
-        {"type": "string", "const": "Bearer"},
-    ),
+    "WWW-Authenticate": ("The scheme to authenticate with.", {"type": "string", "const": "Bearer"}),
 }
 
 

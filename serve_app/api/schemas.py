@@ -7,10 +7,18 @@ absent, ``X | None`` one that may be null.
 
 from __future__ import annotations
 
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import Field
 from typing_extensions import TypedDict
+
+
+def doc(description: str, *examples: Any, **rules: Any) -> Any:
+    """A pydantic ``Field`` for an annotation: what the document says of it, with examples."""
+    if examples:
+        rules["examples"] = list(examples)
+    return Field(description=description, **rules)
+
 
 NO_NUL_PATTERN = r"^[^\u0000]*$"
 

@@ -6,14 +6,14 @@ import logging
 from typing import Annotated, Literal, NotRequired
 
 from fastapi import APIRouter, Request
-from pydantic import ConfigDict, Field, with_config
+from pydantic import ConfigDict, with_config
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from serve_app.api.authentication import KeyedRoute, account_of
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import success
-from serve_app.api.schemas import Answer, Count
+from serve_app.api.schemas import Answer, Count, doc
 from storage import jobs, keys, ledger
 from storage.database import DatabaseError
 from storage.types import Tier
@@ -50,32 +50,19 @@ class Quota(TypedDict):
     When `available` is false, the balance could not be read and all other fields are missing.
     """
 
-    available: Annotated[bool, Field(description="Whether the balance could be read.")]
-    balanceCents: NotRequired[
-        Annotated[int, Field(description="Credits, holds not taken off.", examples=[5000])]
-    ]
-    heldCents: NotRequired[
-        Annotated[Count, Field(description="Held for running jobs.", examples=[3])]
-    ]
-    availableCents: NotRequired[
-        Annotated[int, Field(description="What a new job may use.", examples=[4997])]
-    ]
-    payAsYouGo: NotRequired[
-        Annotated[
-            bool, Field(description="Whether the balance may go below zero.", examples=[False])
-        ]
-    ]
+    available: Annotated[bool, doc("Whether the balance could be read.")]
+    balanceCents: NotRequired[Annotated[int, doc("Credits, holds not taken off.", 5000)]]
+    heldCents: NotRequired[Annotated[Count, doc("Held for running jobs.", 3)]]
+    availableCents: NotRequired[Annotated[int, doc("What a new job may use.", 4997)]]
+    payAsYouGo: NotRequired[Annotated[bool, doc("Whether the balance may go below zero.", False)]]
     monthUsageSeconds: NotRequired[
-        Annotated[Count, Field(description="Billable seconds of this UTC month.", examples=[5400])]
+        Annotated[Count, doc("Billable seconds of this UTC month.", 5400)]
     ]
     tier: NotRequired[
-        Annotated[
-            Literal["standard", "volume"],
-            Field(description="By this month's usage.", examples=["standard"]),
-        ]
+        Annotated[Literal["standard", "volume"], doc("By this month's usage.", "standard")]
     ]
     volumeThresholdSeconds: NotRequired[
-        Annotated[Count, Field(description="Above it, volume rates apply.", examples=[360_000])]
+        Annotated[Count, doc("Above it, volume rates apply.", 360_000)]
     ]
 
 
@@ -84,18 +71,13 @@ class QuotaResult(TypedDict):
 
     api: Quota
     currentPlan: NotRequired[
-        Annotated[
-            Literal["free", "pro"], Field(description="`free` until something was purchased.")
-        ]
+        Annotated[Literal["free", "pro"], doc("`free` until something was purchased.")]
     ]
-    includedHours: NotRequired[Annotated[int, Field(description="Always 0.")]]
+    includedHours: NotRequired[Annotated[int, doc("Always 0.")]]
     creditsBalanceHours: NotRequired[
-        Annotated[
-            float,
-            Field(description="Hours of footage that the available credits pay in full."),
-        ]
+        Annotated[float, doc("Hours of footage that the available credits pay in full.")]
     ]
-    resetDate: NotRequired[Annotated[None, Field(description="Credits do not expire.")]]
+    resetDate: NotRequired[Annotated[None, doc("Credits do not expire.")]]
 
 
 @router.get(

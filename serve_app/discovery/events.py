@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header
-from pydantic import Field
 from typing_extensions import TypedDict
 
-from serve_app.api.schemas import Timestamp
+from serve_app.api.schemas import Timestamp, doc
 from serve_app.jobs.answers import Job
 from serve_app.webhooks.routes import TEST_EVENT, TEST_MESSAGE
 
@@ -16,7 +15,7 @@ from serve_app.webhooks.routes import TEST_EVENT, TEST_MESSAGE
 class JobEvent(TypedDict):
     """The body of a webhook: the job without `processedData`."""
 
-    timestamp: Annotated[Timestamp, Field(description="When it happened.")]
+    timestamp: Annotated[Timestamp, doc("When it happened.")]
     data: Job
 
 
@@ -41,14 +40,14 @@ class JobCancelledEvent(JobEvent):
 class TestMessage(TypedDict):
     """What a test event holds."""
 
-    message: Annotated[str, Field(description="For people.", examples=[TEST_MESSAGE])]
+    message: Annotated[str, doc("For people.", TEST_MESSAGE)]
 
 
 class WebhookTestEvent(TypedDict):
     """The body of a test event."""
 
     type: Literal["webhook.test"]
-    timestamp: Annotated[Timestamp, Field(description="When it was made.")]
+    timestamp: Annotated[Timestamp, doc("When it was made.")]
     data: TestMessage
 
 

@@ -20,7 +20,7 @@ from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import success
 from serve_app.api.openapi import errors, headers
 from serve_app.api.queries import NUMBER, WHOLE_NUMBER
-from serve_app.api.schemas import Answer, Count
+from serve_app.api.schemas import Answer, Count, doc
 from serve_app.errors import ErrorCode
 from serve_app.pricing import (
     MAX_ESTIMATE_SECONDS,
@@ -83,10 +83,8 @@ def _matches(conditions: Iterable[str], etag: str) -> bool:
 class Rate(TypedDict):
     """What a stage costs."""
 
-    base: Annotated[
-        Count, Field(description="US cents per footage-hour up to the volume threshold.")
-    ]
-    volume: Annotated[Count, Field(description="US cents per footage-hour above it.")]
+    base: Annotated[Count, doc("US cents per footage-hour up to the volume threshold.")]
+    volume: Annotated[Count, doc("US cents per footage-hour above it.")]
 
 
 class StageRates(TypedDict):
@@ -110,8 +108,8 @@ class PriceTable(TypedDict):
     currency: Literal["usd"]
     unit: Literal["footage_hour"]
     rounding: Literal["half_up_per_stage"]
-    minBillableSeconds: Annotated[Count, Field(description="A shorter job costs this much.")]
-    volumeThresholdSeconds: Annotated[Count, Field(description="Billable seconds in a UTC month.")]
+    minBillableSeconds: Annotated[Count, doc("A shorter job costs this much.")]
+    volumeThresholdSeconds: Annotated[Count, doc("Billable seconds in a UTC month.")]
     rates: TierRates
 
 
@@ -139,15 +137,15 @@ class StageCents(TypedDict):
 class PriceEstimate(TypedDict):
     """What one job is charged if every requested stage completes."""
 
-    cents: Annotated[Count, Field(description="The charge in US cents.", examples=[160])]
-    usd: Annotated[float, Field(ge=0, description="The charge in US dollars.", examples=[1.6])]
+    cents: Annotated[Count, doc("The charge in US cents.", 160)]
+    usd: Annotated[float, doc("The charge in US dollars.", 1.6, ge=0)]
     currency: Literal["usd"]
-    billableSeconds: Annotated[Count, Field(description="What is charged for.", examples=[3600])]
-    durationSeconds: Annotated[float, Field(ge=0, description="As requested.", examples=[3600])]
+    billableSeconds: Annotated[Count, doc("What is charged for.", 3600)]
+    durationSeconds: Annotated[float, doc("As requested.", 3600, ge=0)]
     tier: Tier
     mode: ProcessingMode
-    audioTracks: Annotated[int, Field(ge=1, description="As requested.")]
-    priorUsageSeconds: Annotated[Count, Field(description="As requested.")]
+    audioTracks: Annotated[int, doc("As requested.", ge=1)]
+    priorUsageSeconds: Annotated[Count, doc("As requested.")]
     stages: Annotated[StageCents, Field(examples=[{"ingest": 0, "vision": 120, "transcript": 40}])]
 
 
@@ -178,8 +176,7 @@ async def estimate_price(
     prior: Annotated[
         Annotated[int, Field(ge=0, le=MAX_PRIOR_USAGE_SECONDS), WHOLE_NUMBER],
         Query(
-            alias="priorUsageSeconds",
-            description="Billable seconds already used this UTC month.",
+            alias="priorUsageSeconds", description="Billable seconds already used this UTC month."
         ),
     ] = 0,
 ) -> Response:
@@ -225,35 +222,25 @@ class RawFamilies(TypedDict):
 class FormatLimits(TypedDict):
     """Limits."""
 
-    standardMaxBytes: Annotated[int, Field(ge=1, description="Largest file, standard tier.")]
-    rawMaxBytes: Annotated[int, Field(ge=1, description="Largest file, camera RAW tier.")]
-    maxDurationSec: Annotated[int, Field(ge=1, description="Longest media.")]
-    uploadUrlExpirySeconds: Annotated[int, Field(ge=1, description="Life of upload URLs.")]
+    standardMaxBytes: Annotated[int, doc("Largest file, standard tier.", ge=1)]
+    rawMaxBytes: Annotated[int, doc("Largest file, camera RAW tier.", ge=1)]
+    maxDurationSec: Annotated[int, doc("Longest media.", ge=1)]
+    uploadUrlExpirySeconds: Annotated[int, doc("Life of upload URLs.", ge=1)]
 
 
 class Formats(TypedDict):
     """File extensions and limits."""
 
-    standard: Annotated[
-        list[str],
-        Field(description="Video files of the standard tier.", examples=[["mp4", "mov"]]),
-    ]
+    standard: Annotated[list[str], doc("Video files of the standard tier.", ["mp4", "mov"])]
     audioOnly: Annotated[
-        list[str],
-        Field(description="Audio files; their vision stage is skipped.", examples=[["wav", "mp3"]]),
+        list[str], doc("Audio files; their vision stage is skipped.", ["wav", "mp3"])
     ]
     raw: RawFamilies
-    rawExtensions: Annotated[list[str], Field(description="Camera RAW, all families.")]
-    rawEnabled: Annotated[
-        list[str], Field(description="RAW families that this service takes.", examples=[[]])
-    ]
-    blocked: Annotated[list[str], Field(description="Refused.", examples=[["exe"]])]
+    rawExtensions: Annotated[list[str], doc("Camera RAW, all families.")]
+    rawEnabled: Annotated[list[str], doc("RAW families that this service takes.", [])]
+    blocked: Annotated[list[str], doc("Refused.", ["exe"])]
     unknownExtensions: Annotated[
-        str,
-        Field(
-            description="`accepted`: anything else is judged by its content.",
-            examples=["accepted"],
-        ),
+        str, doc("`accepted`: anything else is judged by its content.", "accepted")
     ]
     limits: FormatLimits
 

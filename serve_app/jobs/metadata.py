@@ -7,10 +7,10 @@ import math
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from serve_app.api.schemas import NO_NUL_PATTERN
+from serve_app.api.schemas import NO_NUL_PATTERN, doc
 
 MAX_ENTRIES = 50
 MAX_VALUE_CHARACTERS = 500
@@ -46,18 +46,17 @@ def _problem(key: str, value: Any) -> str | None:
 
 def _blaming_entry(key: str, problem: str) -> ValidationError:
     error = InitErrorDetails(
-        type=PydanticCustomError("metadata_entry", problem),
-        loc=(key,),
-        input=None,
+        type=PydanticCustomError("metadata_entry", problem), loc=(key,), input=None
     )
     return ValidationError.from_exception_data("metadata", [error])
 
 
 EchoedMetadata = Annotated[
     dict[str, Any],
-    Field(
-        description=f"Your own data, echoed on the job and in its webhooks: at most {MAX_ENTRIES} "
+    doc(
+        f"Your own data, echoed on the job and in its webhooks: at most {MAX_ENTRIES} "
         f"entries, {MAX_BYTES} bytes as JSON.",
+        {"assetId": "A-1042"},
         json_schema_extra={
             "maxProperties": MAX_ENTRIES,
             "propertyNames": {"pattern": "^[A-Za-z0-9_.-]{1,40}$"},
@@ -67,7 +66,6 @@ EchoedMetadata = Annotated[
                 "pattern": NO_NUL_PATTERN,
             },
         },
-        examples=[{"assetId": "A-1042"}],
     ),
 ]
 Metadata = Annotated[EchoedMetadata, AfterValidator(check_metadata)]

@@ -24,11 +24,7 @@ from storage.types import StageName
 
 MAX_TRACK_INDEX = 9999
 _TRACK_INDEX = matching(re.compile("0|[1-9][0-9]*"), "whole number from 0")
-_RESULT_ERRORS = (
-    ErrorCode.NOT_FOUND,
-    ErrorCode.RESULTS_UNAVAILABLE,
-    ErrorCode.RESULTS_NOT_READY,
-)
+_RESULT_ERRORS = (ErrorCode.NOT_FOUND, ErrorCode.RESULTS_UNAVAILABLE, ErrorCode.RESULTS_NOT_READY)
 _FILES = {
     "application/x-subrip": (
         "SubRip captions.",
@@ -38,10 +34,7 @@ _FILES = {
         "WebVTT captions.",
         "WEBVTT\n\n00:00:01.200 --> 00:00:02.060\n<v Speaker 1>Good morning.\n",
     ),
-    "text/plain": (
-        "A paragraph for each turn of a speaker.",
-        "Speaker 1: Good morning.\n",
-    ),
+    "text/plain": ("A paragraph for each turn of a speaker.", "Speaker 1: Good morning.\n"),
 }
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])

@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from pipelines.net.addresses import MAX_URL_LENGTH
-from serve_app.api.schemas import NO_NUL_PATTERN
+from serve_app.api.schemas import NO_NUL_PATTERN, doc
 from serve_app.api.urls import CallbackUrl
 from serve_app.jobs.metadata import Metadata
 
@@ -72,26 +72,24 @@ MediaUrl = Annotated[
 """What is wrong with it, its length too, is refused with INVALID_URL."""
 Token = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]+$")]
 DownloadToken = Annotated[
-    Token | None,
-    Field(description="Sent as `Authorization: Bearer` to this URL's own origin only."),
+    Token | None, doc("Sent as `Authorization: Bearer` to this URL's own origin only.")
 ]
 OffsetMs = Annotated[
     Annotated[int, Field(ge=-MAX_OFFSET_MS, le=MAX_OFFSET_MS), WHOLE] | None,
-    Field(
-        description="Milliseconds; positive: the audio starts that much after the picture. "
+    doc(
+        "Milliseconds; positive: the audio starts that much after the picture. "
         "Required where the sync mode is `offset`."
     ),
 ]
 SyncMode = Annotated[
     Literal["auto", "timecode", "offset"],
-    Field(
-        description="How the audio is aligned: by itself (`auto`), by timecode, or by the given "
+    doc(
+        "How the audio is aligned: by itself (`auto`), by timecode, or by the given "
         "offset, which is what happens where an offset is given and no mode."
     ),
 ]
 Provider = Annotated[
-    Literal["gdrive", "dropbox"] | None,
-    Field(description="Turns a share link into its direct download."),
+    Literal["gdrive", "dropbox"] | None, doc("Turns a share link into its direct download.")
 ]
 Channel = Annotated[int, Field(ge=0, le=31), WHOLE]
 Channels = Annotated[list[Channel], Field(min_length=1, max_length=32)]
@@ -103,8 +101,7 @@ def _listed(value: Any) -> Any:
 
 
 Keyterm = Annotated[
-    str,
-    Field(min_length=1, max_length=100, json_schema_extra={"pattern": NO_NUL_PATTERN}),
+    str, Field(min_length=1, max_length=100, json_schema_extra={"pattern": NO_NUL_PATTERN})
 ]
 
 
@@ -136,26 +133,23 @@ class JobOptions(Body):
     """What every creation takes."""
 
     processingMode: Annotated[
-        Literal["all", "transcript", "vision"], Field(description="Which analysis stages run.")
+        Literal["all", "transcript", "vision"], doc("Which analysis stages run.")
     ] = "all"
     callbackUrl: Annotated[
-        CallbackUrl | None, Field(description="Public HTTPS endpoint that gets the webhook.")
+        CallbackUrl | None, doc("Public HTTPS endpoint that gets the webhook.")
     ] = None
     idempotencyKey: Annotated[
         Annotated[str, Field(json_schema_extra={"pattern": IDEMPOTENCY_KEY_PATTERN})] | None,
-        Field(description="The same as the `Idempotency-Key` header."),
+        doc("The same as the `Idempotency-Key` header."),
     ] = None
     metadata: Metadata | None = None
     keyterms: Annotated[
         Annotated[list[Keyterm], Field(max_length=MAX_KEYTERMS)] | None,
-        Field(description="Words that the transcription should know."),
+        doc("Words that the transcription should know."),
     ] = None
     speakersExpected: Annotated[
         Annotated[int, Field(ge=1, le=MAX_SPEAKERS), WHOLE] | None,
-        Field(
-            description="How many people speak, where you know; of several audio tracks, on each "
-            "of them."
-        ),
+        doc("How many people speak, where you know; of several audio tracks, on each of them."),
     ] = None
 
 
@@ -169,15 +163,15 @@ class AudioTrackOptions(Body):
             str, Field(min_length=1, max_length=100, json_schema_extra={"pattern": NO_NUL_PATTERN})
         ]
         | None,
-        Field(description="Name of the track."),
+        doc("Name of the track."),
     ] = None
-    perChannelTranscription: Annotated[
-        bool, Field(description="Each channel becomes a track of its own.")
-    ] = False
+    perChannelTranscription: Annotated[bool, doc("Each channel becomes a track of its own.")] = (
+        False
+    )
     channels: Annotated[
         Channels | None,
         BeforeValidator(_listed, json_schema_input_type=Channels | Channel | None),
-        Field(description="Which channels, from 0, or one of them; all if not given."),
+        doc("Which channels, from 0, or one of them; all if not given."),
     ] = None
 
     @model_validator(mode="after")
@@ -202,7 +196,7 @@ class FetchedTrack(AudioTrackOptions):
 
     model_config = _ruled(_needs("syncMode", "offset", "offsetMs"))
 
-    url: Annotated[MediaUrl, Field(description="Public http or https address of the file.")]
+    url: Annotated[MediaUrl, doc("Public http or https address of the file.")]
     downloadToken: DownloadToken = None
 
 
@@ -228,23 +222,20 @@ class CreateJobBody(SeparateAudio):
         _needs("audioSyncMode", "offset", "audioOffsetMs"), _exclude("audioFileName", "audioTracks")
     )
 
-    fileName: Annotated[
-        FileName,
-        Field(description="Only the last path component is kept.", examples=["interview.mp4"]),
-    ]
+    fileName: Annotated[FileName, doc("Only the last path component is kept.", "interview.mp4")]
     fileSizeBytes: Annotated[
         Annotated[int, Field(ge=0), WHOLE] | None,
-        Field(
-            description="Lets an oversized file be refused before it is sent; a file of another "
+        doc(
+            "Lets an oversized file be refused before it is sent; a file of another "
             "size is refused."
         ),
     ] = None
-    audioFileName: Annotated[
-        FileName | None, Field(description="A separate audio file, to be uploaded too.")
-    ] = None
+    audioFileName: Annotated[FileName | None, doc("A separate audio file, to be uploaded too.")] = (
+        None
+    )
     audioTracks: Annotated[
         Annotated[list[UploadedTrack], Field(min_length=1, max_length=MAX_AUDIO_TRACKS)] | None,
-        Field(description="Separate audio in several files."),
+        doc("Separate audio in several files."),
     ] = None
 
     @model_validator(mode="after")
@@ -263,24 +254,20 @@ class CreateJobFromUrlBody(SeparateAudio):
 
     url: Annotated[
         MediaUrl,
-        Field(
-            description="Public http or https address of the media.",
-            examples=["https://media.example.com/interview.mp4"],
+        doc(
+            "Public http or https address of the media.", "https://media.example.com/interview.mp4"
         ),
     ]
-    fileName: Annotated[
-        FileName | None, Field(description="Only the last path component is kept.")
-    ] = None
+    fileName: Annotated[FileName | None, doc("Only the last path component is kept.")] = None
     downloadToken: DownloadToken = None
     provider: Provider = None
     audioUrl: Annotated[
-        MediaUrl | None,
-        Field(description="Public http or https address of a separate audio file."),
+        MediaUrl | None, doc("Public http or https address of a separate audio file.")
     ] = None
     audioDownloadToken: DownloadToken = None
     audioTracks: Annotated[
         Annotated[list[FetchedTrack], Field(min_length=1, max_length=MAX_AUDIO_TRACKS)] | None,
-        Field(description="Separate audio in several files."),
+        doc("Separate audio in several files."),
     ] = None
 
     @model_validator(mode="after")
@@ -295,10 +282,7 @@ class Clip(Body):
 
     sourceUrl: Annotated[
         MediaUrl,
-        Field(
-            description="Public http or https address of the clip.",
-            examples=["https://media.example.com/a.mp4"],
-        ),
+        doc("Public http or https address of the clip.", "https://media.example.com/a.mp4"),
     ]
     fileName: FileName | None = None
     downloadToken: DownloadToken = None
@@ -310,20 +294,14 @@ class CreateBatchBody(JobOptions):
     """Body of ``POST /jobs/batch``."""
 
     mode: Annotated[
-        Literal["independent", "continuous"],
-        Field(description="A job a clip, or all clips as one programme."),
+        Literal["independent", "continuous"], doc("A job a clip, or all clips as one programme.")
     ]
-    clips: Annotated[
-        list[Clip],
-        Field(min_length=1, max_length=MAX_CLIPS, description="The clips, in order."),
-    ]
+    clips: Annotated[list[Clip], doc("The clips, in order.", min_length=1, max_length=MAX_CLIPS)]
 
 
 def _blaming(field: str, message: str) -> ValidationError:
     """An error of a field, found by a rule between fields."""
     error = InitErrorDetails(
-        type=PydanticCustomError("rule", f"{field} {message}"),
-        loc=(field,),
-        input=None,
+        type=PydanticCustomError("rule", f"{field} {message}"), loc=(field,), input=None
     )
     return ValidationError.from_exception_data("body", [error])

@@ -14,7 +14,7 @@ from serve_app.api.authentication import OperationRoute, SessionRoute, account_o
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import NO_STORE, public_url, success, timestamp
 from serve_app.api.openapi import errors, headers, links
-from serve_app.api.schemas import Answer, RequestId, Timestamp, Url, Uuid
+from serve_app.api.schemas import Answer, RequestId, Timestamp, Url, Uuid, doc
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.keys.portal import PORTAL_LINK_SECONDS, PORTAL_PATH, PORTAL_PURPOSE
 from storage import keys, ledger
@@ -30,41 +30,31 @@ open_router = APIRouter(prefix=API_PREFIX, route_class=OperationRoute, tags=["Da
 class Key(TypedDict):
     """An API key; its secret is never listed."""
 
-    id: Annotated[Uuid, Field(description="The key's id.")]
-    displayKey: Annotated[
-        str,
-        Field(description="Prefix and last four characters.", examples=["vas_live_…q7Zk"]),
-    ]
+    id: Annotated[Uuid, doc("The key's id.")]
+    displayKey: Annotated[str, doc("Prefix and last four characters.", "vas_live_…q7Zk")]
     status: KeyStatus
-    expiresAt: Annotated[
-        Timestamp | None,
-        Field(description="When it stops working; null for never.", examples=[None]),
-    ]
-    benefitId: Annotated[
-        str | None, Field(description="The purchase that it came with.", examples=[None])
-    ]
-    createdAt: Annotated[Timestamp, Field(description="When it was made.")]
+    expiresAt: Annotated[Timestamp | None, doc("When it stops working; null for never.", None)]
+    benefitId: Annotated[str | None, doc("The purchase that it came with.", None)]
+    createdAt: Annotated[Timestamp, doc("When it was made.")]
 
 
 class KeyList(TypedDict):
     """The account's keys."""
 
-    data: Annotated[list[Key], Field(description="Newest first.")]
+    data: Annotated[list[Key], doc("Newest first.")]
     requestId: RequestId
 
 
 class RotatedKey(Key):
     """A new key in place of another."""
 
-    key: Annotated[
-        str, Field(description="The full secret, shown this once.", examples=["vas_live_…"])
-    ]
+    key: Annotated[str, doc("The full secret, shown this once.", "vas_live_…")]
 
 
 class PortalLink(TypedDict):
     """A short-lived link."""
 
-    url: Annotated[Url, Field(description="The billing page.")]
+    url: Annotated[Url, doc("The billing page.")]
 
 
 def _key_object(record: KeyRecord) -> Key:
@@ -158,8 +148,5 @@ async def create_session(request: Request, body: SignInBody) -> Response:
         session = await keys.exchange_sign_in_link(connection, body.token)
     if session is None:
         raise ApiError(ErrorCode.UNAUTHORIZED, "The sign-in link is unknown, used or too old.")
-    data = {
-        "session": session,
-        "expiresInSeconds": int(keys.SESSION_LIFETIME.total_seconds()),
-    }
+    data = {"session": session, "expiresInSeconds": int(keys.SESSION_LIFETIME.total_seconds())}
     return success(request, data, status=201, headers=NO_STORE)

@@ -24,7 +24,7 @@ from serve_app.api.authentication import (
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import NO_STORE, success, timestamp
 from serve_app.api.openapi import errors, headers
-from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Uuid
+from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Uuid, doc
 from serve_app.api.urls import CallbackUrl, require_callback_url
 from serve_app.errors import ErrorCode
 from serve_app.webhooks.sending import Outcome, delivery_way, send_event
@@ -47,30 +47,21 @@ class WebhookDelivery(TypedDict):
 
     id: Annotated[
         str,
-        Field(
-            description="`<jobId>:<eventType>`, the event's `webhook-id`.",
-            examples=["6f1b7c0e-2f0a-4c55-9a53-0d1f3a1f2c77:job.completed"],
+        doc(
+            "`<jobId>:<eventType>`, the event's `webhook-id`.",
+            "6f1b7c0e-2f0a-4c55-9a53-0d1f3a1f2c77:job.completed",
         ),
     ]
-    jobId: Annotated[Uuid, Field(description="The job.")]
+    jobId: Annotated[Uuid, doc("The job.")]
     eventType: EventType
-    urlHost: Annotated[
-        str | None, Field(description="Host of the endpoint.", examples=["hooks.example.com"])
-    ]
+    urlHost: Annotated[str | None, doc("Host of the endpoint.", "hooks.example.com")]
     status: Annotated[DeliveryStatus, Field(examples=["delivered"])]
-    attempts: Annotated[Count, Field(description="Attempts so far.", examples=[1])]
-    lastStatus: Annotated[
-        Count | None, Field(description="HTTP status of the last attempt.", examples=[204])
-    ]
-    lastError: Annotated[
-        str | None,
-        Field(description="Failure class and the first 4 KiB of the answer.", examples=[None]),
-    ]
-    disabled: Annotated[
-        bool, Field(description="Whether the endpoint answered `410 Gone`.", examples=[False])
-    ]
-    deliveredAt: Annotated[Timestamp | None, Field(description="When a 2xx came back.")]
-    createdAt: Annotated[Timestamp, Field(description="When the event was written.")]
+    attempts: Annotated[Count, doc("Attempts so far.", 1)]
+    lastStatus: Annotated[Count | None, doc("HTTP status of the last attempt.", 204)]
+    lastError: Annotated[str | None, doc("Failure class and the first 4 KiB of the answer.", None)]
+    disabled: Annotated[bool, doc("Whether the endpoint answered `410 Gone`.", False)]
+    deliveredAt: Annotated[Timestamp | None, doc("When a 2xx came back.")]
+    createdAt: Annotated[Timestamp, doc("When the event was written.")]
 
 
 class WebhookDeliveries(TypedDict):
@@ -128,26 +119,17 @@ class TestWebhookBody(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     url: Annotated[
-        CallbackUrl,
-        Field(
-            description="Public HTTPS endpoint, port 443.",
-            examples=["https://hooks.example.com/video"],
-        ),
+        CallbackUrl, doc("Public HTTPS endpoint, port 443.", "https://hooks.example.com/video")
     ]
 
 
 class WebhookTestResult(TypedDict):
     """What came back from the endpoint."""
 
-    delivered: Annotated[bool, Field(description="Whether a 2xx came back.")]
-    statusCode: Annotated[
-        Count,
-        Field(description="The endpoint's status; 0 when nothing answered.", examples=[204]),
-    ]
-    latencyMs: Annotated[Count, Field(description="How long it took.", examples=[85])]
-    error: NotRequired[
-        Annotated[str, Field(description="Failure class, e.g. `timeout` or `http_5xx: 503`.")]
-    ]
+    delivered: Annotated[bool, doc("Whether a 2xx came back.")]
+    statusCode: Annotated[Count, doc("The endpoint's status; 0 when nothing answered.", 204)]
+    latencyMs: Annotated[Count, doc("How long it took.", 85)]
+    error: NotRequired[Annotated[str, doc("Failure class, e.g. `timeout` or `http_5xx: 503`.")]]
 
 
 @test_router.post(
@@ -202,14 +184,14 @@ class SigningSecret(TypedDict):
 
     secret: Annotated[
         str,
-        Field(
-            description="`whsec_` and base64.",
+        doc(
+            "`whsec_` and base64.",
+            "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
             pattern="^whsec_[A-Za-z0-9+/]+=*$",
-            examples=["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"],
         ),
     ]
-    createdAt: Annotated[Timestamp, Field(description="When the account's first secret was made.")]
-    rotatedAt: Annotated[Timestamp | None, Field(description="When it was last rotated.")]
+    createdAt: Annotated[Timestamp, doc("When the account's first secret was made.")]
+    rotatedAt: Annotated[Timestamp | None, doc("When it was last rotated.")]
 
 
 @secret_router.get(
