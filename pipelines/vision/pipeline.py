@@ -16,13 +16,13 @@ from itertools import groupby
 
 from models.contracts import BoundaryDetector, CameraMotion, ShotAngle, ShotType
 from models.provider import ModelProvider
-from pipelines.execution.chain import Control, Mapped, Mapper, Row, Step, Workspace
+from pipelines.execution.chain import Control, Mapped, Mapper, Row, Step, Workspace, map_here
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.processor_time import vision_work
 from pipelines.types import Scene, StageCode, StageError, VideoSource, VisionResult
 from pipelines.vision.camera_motion import pair_times
-from pipelines.vision.cuts.pipeline import find_cuts
-from pipelines.vision.cuts.selection import Cut, CutConfig
+from pipelines.vision.cuts.pipeline import FoundCuts, find_cuts
+from pipelines.vision.cuts.selection import CutConfig
 from pipelines.vision.features import FeaturesConfig, Times, make_features_step
 from pipelines.vision.objects import (
     ObjectsConfig,
@@ -85,34 +85,22 @@ def analyse_vision(
     the policy does not permit it: then nothing seen of it is kept) and
     StageStoppedError.
     """
+    run = _Run(video, workspace, models, control, config, mapper)
     with_objects = models.object_detector() is not None
     ends = chain_ends(video, with_policy=config.policy.is_active, with_objects=with_objects)
-    features = _features_chain(video, workspace, control, config, mapper, ends.features)
-    looked = find_cuts(
-        features,
-        video,
-        workspace,
-        control,
-        config=config.cuts,
-        learned=None if config.boundaries is None else config.boundaries(),
-        mapper=mapper,
-        progress=(ends.features, ends.cuts),
-    )
-    times_ms = looked.times_ms
-    if len(times_ms) == 0:
+    features = run.features((0.0, ends.features))
+    found = run.cuts(features, (ends.features, ends.cuts))
+    if len(found.times_ms) == 0:
         message = "No picture of the video could be decoded."
         raise StageError(StageCode.VISION_FAILED, message)
-    plans, borders = _plans(looked.cuts, times_ms, looked.key_times_ms, video.duration_ms)
+    borders = scenes_between(found.cuts, video.duration_ms)
+    plans = [_plan(index, scene, found) for index, scene in enumerate(borders)]
     if config.policy.is_active:
-        _policy_chain(
-            plans, times_ms, video, workspace, models, control, config.policy, mapper, ends
-        )
+        run.check_policy(plans, found.times_ms, (ends.cuts, ends.policy))
     detected: list[Row] = []
     if plans and with_objects:
-        detected = _objects_chain(times_ms, video, workspace, models, control, config, mapper, ends)
-    described = _describe_chain(
-        plans, video, workspace, models, control, config, mapper, ends.objects
-    )
+        detected = run.objects(found.times_ms, (ends.policy, ends.objects))
+    described = run.descriptions(plans, (ends.objects, 1.0))
     control.progress(1.0)
     reused_features = sum(bool(row["reused"]) for row in features)
     computed = sum(int(row["computed"]) for row in [*detected, *described])
@@ -121,6 +109,97 @@ def analyse_vision(
         shards_computed=len(features) - reused_features + computed,
         shards_reused=reused_features + len(detected) + len(plans) - computed,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The chains of one run of the stage; ``progress`` is where each starts and ends, 0 to 1."""
+
+    video: VideoSource
+    workspace: Workspace
+    models: ModelProvider
+    control: Control
+    config: VisionConfig
+    mapper: Mapper
+
+    def mapped(
+        self, rows: Sequence[Row], step: Step, name: str, progress: tuple[float, float]
+    ) -> list[Row]:
+        """``step`` over ``rows``."""
+        start, end = progress
+        step_named = Mapped(step, name, StageCode.VISION_FAILED)
+        return self.mapper(rows, [step_named], self.control, progress_from=start, progress_to=end)
+
+    def features(self, progress: tuple[float, float]) -> list[Row]:
+        """1:1, a row a segment, in order of time."""
+        rows = [
+            {
+                "index": segment.index,
+                "key": segment.key,
+                "start_ms": segment.start_ms,
+                "end_ms": segment.end_ms,
+                "part": segment.part,
+            }
+            for segment in self.video.segments
+        ]
+        features = replace(
+            self.config.features,
+            decode_threads=_decode_threads(self.config, len(rows)),
+            with_pictures=self.config.boundaries is not None,
+        )
+        step = make_features_step(self.video, self.workspace, features)
+        return sorted(self.mapped(rows, step, "Reading the pictures", progress), key=_index)
+
+    def cuts(self, features: Sequence[Row], progress: tuple[float, float]) -> FoundCuts:
+        """Over all segments; what a single task can do is done in this process."""
+
+        def mapped(rows: Sequence[Row], step: Step) -> list[Row]:
+            run = self if len(rows) > 1 else replace(self, mapper=map_here)
+            return run.mapped(rows, step, "Finding the cuts", progress)
+
+        return find_cuts(
+            features,
+            self.video,
+            self.workspace,
+            self.control,
+            self.config.cuts,
+            learned=None if self.config.boundaries is None else self.config.boundaries(),
+            mapped=mapped,
+        )
+
+    def check_policy(
+        self, plans: Sequence[ScenePlan], times_ms: Times, progress: tuple[float, float]
+    ) -> None:
+        """1:1, a row a segment; raises StageError where the policy is broken."""
+        stills = [time_ms for plan in plans for time_ms in plan.still_times_ms]
+        rows = _rows_by_segment(checked_times(times_ms, stills), self.video)
+        step = make_policy_step(self.video, self.workspace, self.models, self.config.policy)
+        try:
+            self.mapped(rows, step, "Checking the pictures", progress)
+        except StageError as error:
+            if error.code is StageCode.CONTENT_BLOCKED:
+                self.workspace.store.delete_prefix(self.workspace.key("vision"))
+            raise
+
+    def objects(self, times_ms: Times, progress: tuple[float, float]) -> list[Row]:
+        """1:1, a row a segment."""
+        config = self.config
+        rows = _rows_by_segment(object_times(times_ms, config.objects), self.video)
+        step = make_objects_step(
+            self.video, self.workspace, self.models, config.objects, config.describe.models
+        )
+        return self.mapped(rows, step, "Detecting objects", progress)
+
+    def descriptions(self, plans: Sequence[ScenePlan], progress: tuple[float, float]) -> list[Row]:
+        """1:1, a row a group of neighbouring scenes, in order of time."""
+        groups = grouped(plans, self.video, self.config.max_scenes_a_task)
+        rows = [{"index": index, "plans": plans_to(group)} for index, group in enumerate(groups)]
+        step = make_describe_step(self.video, self.workspace, self.models, self.config.describe)
+        return sorted(self.mapped(rows, step, "Describing the scenes", progress), key=_index)
+
+
+def _index(row: Row) -> int:
+    return int(row["index"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,35 +222,6 @@ def chain_ends(video: VideoSource, *, with_policy: bool, with_objects: bool = Fa
     return ChainEnds(work.reading / whole, cuts, policy, objects)
 
 
-def _features_chain(
-    video: VideoSource,
-    workspace: Workspace,
-    control: Control,
-    config: VisionConfig,
-    mapper: Mapper,
-    progress_to: float,
-) -> list[Row]:
-    """1:1, a row a segment, in order of time."""
-    rows = [
-        {
-            "index": segment.index,
-            "key": segment.key,
-            "start_ms": segment.start_ms,
-            "end_ms": segment.end_ms,
-            "part": segment.part,
-        }
-        for segment in video.segments
-    ]
-    features = replace(
-        config.features,
-        decode_threads=_decode_threads(config, len(rows)),
-        with_pictures=config.boundaries is not None,
-    )
-    step = make_features_step(video, workspace, features)
-    done = _mapped(rows, step, "Reading the pictures", control, (0.0, progress_to), mapper)
-    return sorted(done, key=lambda row: int(row["index"]))
-
-
 def _decode_threads(config: VisionConfig, segments: int) -> int:
     """As configured, else the cluster's CPUs shared out among the segments."""
     if config.features.decode_threads:
@@ -184,48 +234,6 @@ def _decode_threads(config: VisionConfig, segments: int) -> int:
     return max(1, min(_MOST_DECODE_THREADS, cpus // max(1, segments)))
 
 
-def _policy_chain(
-    plans: Sequence[ScenePlan],
-    times_ms: Times,
-    video: VideoSource,
-    workspace: Workspace,
-    models: ModelProvider,
-    control: Control,
-    policy: ContentPolicy,
-    mapper: Mapper,
-    ends: ChainEnds,
-) -> None:
-    """1:1, a row a segment; raises StageError where the policy is broken."""
-    stills = [time_ms for plan in plans for time_ms in plan.still_times_ms]
-    times = checked_times(times_ms, stills)
-    rows = _rows_by_segment(times, video)
-    step = make_policy_step(video, workspace, models, policy)
-    try:
-        shares = (ends.cuts, ends.policy)
-        _mapped(rows, step, "Checking the pictures", control, shares, mapper)
-    except StageError as error:
-        if error.code is StageCode.CONTENT_BLOCKED:
-            workspace.store.delete_prefix(workspace.key("vision"))
-        raise
-
-
-def _objects_chain(
-    times_ms: Times,
-    video: VideoSource,
-    workspace: Workspace,
-    models: ModelProvider,
-    control: Control,
-    config: VisionConfig,
-    mapper: Mapper,
-    ends: ChainEnds,
-) -> list[Row]:
-    """1:1, a row a segment."""
-    rows = _rows_by_segment(object_times(times_ms, config.objects), video)
-    step = make_objects_step(video, workspace, models, config.objects, config.describe.models)
-    shares = (ends.policy, ends.objects)
-    return _mapped(rows, step, "Detecting objects", control, shares, mapper)
-
-
 def _rows_by_segment(times_ms: Sequence[int], video: VideoSource) -> list[Row]:
     """A row for each segment that has any of the frames at ``times_ms``."""
     by_segment: dict[int, list[int]] = {}
@@ -234,67 +242,27 @@ def _rows_by_segment(times_ms: Sequence[int], video: VideoSource) -> list[Row]:
     return [{"index": index, "times_ms": json.dumps(own)} for index, own in by_segment.items()]
 
 
-def _describe_chain(
-    plans: Sequence[ScenePlan],
-    video: VideoSource,
-    workspace: Workspace,
-    models: ModelProvider,
-    control: Control,
-    config: VisionConfig,
-    mapper: Mapper,
-    progress_from: float,
-) -> list[Row]:
-    """1:1, a row a group of neighbouring scenes, in order of time."""
-    groups = grouped(plans, video, config.max_scenes_a_task)
-    rows = [{"index": index, "plans": plans_to(group)} for index, group in enumerate(groups)]
-    step = make_describe_step(video, workspace, models, config.describe)
-    shares = (progress_from, 1.0)
-    done = _mapped(rows, step, "Describing the scenes", control, shares, mapper)
-    return sorted(done, key=lambda row: int(row["index"]))
-
-
-def _mapped(
-    rows: list[Row],
-    step: Step,
-    name: str,
-    control: Control,
-    progress: tuple[float, float],
-    mapper: Mapper,
-) -> list[Row]:
-    """``step`` over ``rows``."""
-    mapped = Mapped(step, name, StageCode.VISION_FAILED)
-    return mapper(rows, [mapped], control, progress_from=progress[0], progress_to=progress[1])
-
-
-def _plans(
-    cuts: Sequence[Cut], times_ms: Times, key_times_ms: Times, duration_ms: int
-) -> tuple[list[ScenePlan], list[SceneBorders]]:
-    borders = scenes_between(cuts, duration_ms)
-    plans = [
-        ScenePlan(
-            index=index,
-            start_ms=scene.start_ms,
-            end_ms=scene.end_ms,
-            still_times_ms=still_times(times_ms, key_times_ms, scene),
-            motion_pairs_ms=tuple(pair_times(times_ms, scene.clear_start_ms, scene.clear_end_ms)),
-        )
-        for index, scene in enumerate(borders)
-    ]
-    return plans, borders
+def _plan(index: int, scene: SceneBorders, found: FoundCuts) -> ScenePlan:
+    return ScenePlan(
+        index=index,
+        start_ms=scene.start_ms,
+        end_ms=scene.end_ms,
+        still_times_ms=still_times(found.times_ms, found.key_times_ms, scene),
+        motion_pairs_ms=tuple(pair_times(found.times_ms, scene.clear_start_ms, scene.clear_end_ms)),
+    )
 
 
 def grouped(plans: Sequence[ScenePlan], video: VideoSource, at_most: int) -> list[list[ScenePlan]]:
-    """Neighbouring scenes that lie in one segment, no more than ``at_most`` together."""
+    """Neighbouring scenes whose middle stills lie in one segment, at most ``at_most`` a group."""
+
+    def home(plan: ScenePlan) -> int:
+        return segment_at(video, plan.still_times_ms[len(plan.still_times_ms) // 2]).index
+
     groups = []
-    for _, members in groupby(plans, key=lambda plan: _home(plan, video)):
+    for _, members in groupby(plans, key=home):
         together = list(members)
         groups += [together[first : first + at_most] for first in range(0, len(together), at_most)]
     return groups
-
-
-def _home(plan: ScenePlan, video: VideoSource) -> int:
-    """The segment that the scene's middle still comes from."""
-    return segment_at(video, plan.still_times_ms[len(plan.still_times_ms) // 2]).index
 
 
 def _scenes(

@@ -6,14 +6,14 @@ depend on that. A learned detector goes over all frames in order, here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from models.contracts import BoundaryDetector, Probabilities
-from pipelines.execution.chain import Control, Mapped, Mapper, Row, Workspace, map_here
-from pipelines.types import StageCode, VideoSource
+from pipelines.execution.chain import Control, Row, Step, Workspace
+from pipelines.types import VideoPart, VideoSource
 from pipelines.vision.cuts.search import (
     FeaturesPart,
     found_in,
@@ -36,7 +36,7 @@ _BLOCKS_A_TASK = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class FoundCuts:
     """``cuts`` in order; times of all frames and of the key frames among them."""
 
     cuts: tuple[Cut, ...]
@@ -49,15 +49,14 @@ def find_cuts(
     video: VideoSource,
     workspace: Workspace,
     control: Control,
-    *,
     config: CutConfig,
+    *,
     learned: BoundaryDetector | None,
-    mapper: Mapper,
-    progress: tuple[float, float],
-) -> Looked:
+    mapped: Callable[[Sequence[Row], Step], list[Row]],
+) -> FoundCuts:
     """The cuts of ``video``, whose segments' features ``rows`` name, in order of time.
 
-    Raises StageError and StageStoppedError.
+    ``mapped`` runs a step over rows. Raises StageError and StageStoppedError.
     """
     times, keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     stored: list[list[FeaturesPart]] = [[] for _ in video.all_parts]
@@ -70,30 +69,29 @@ def find_cuts(
         part = FeaturesPart(row["features_key"], len(shown))
         stored[part_of[int(row["index"])]].append(part)
     if learned is None:
-        found = _searched(stored, video, workspace, control, config, mapper, progress)
+        found = _measured(stored, video, workspace, config, mapped)
     else:
-        found = _learned(stored, video, workspace, control, config, learned)
-    cuts = programme_cuts([part.start_ms for part in video.all_parts], found)
-    return Looked(cuts, np.concatenate(times), np.concatenate(keys))
+        found = [
+            _learned(part, features, workspace, control, config, learned)
+            for part, features in zip(video.all_parts, stored, strict=True)
+        ]
+    cuts = timeline_cuts([part.start_ms for part in video.all_parts], found)
+    return FoundCuts(cuts, np.concatenate(times), np.concatenate(keys))
 
 
-def _searched(
+def _measured(
     stored: Sequence[Sequence[FeaturesPart]],
     video: VideoSource,
     workspace: Workspace,
-    control: Control,
     config: CutConfig,
-    mapper: Mapper,
-    progress: tuple[float, float],
+    mapped: Callable[[Sequence[Row], Step], list[Row]],
 ) -> list[tuple[Cut, ...]]:
-    """Each part's cuts, its frames looked at in tasks; what one task can do is done here."""
+    """Each part's cuts, its frames searched in tasks."""
     rows: list[Row] = []
     for index, (part, features) in enumerate(zip(video.all_parts, stored, strict=True)):
         length_ms = part.end_ms - part.start_ms
         rows += search_rows(index, features, part.start_ms, length_ms, _BLOCKS_A_TASK)
-    step = Mapped(make_search_step(workspace, config), "Finding the cuts", StageCode.VISION_FAILED)
-    on = mapper if len(rows) > 1 else map_here
-    done = on(rows, [step], control, progress_from=progress[0], progress_to=progress[1])
+    done = mapped(rows, make_search_step(workspace, config))
     done.sort(key=lambda row: (int(row["part"]), int(row["first"])))
     return [
         Candidates.among(
@@ -105,26 +103,22 @@ def _searched(
 
 
 def _learned(
-    stored: Sequence[Sequence[FeaturesPart]],
-    video: VideoSource,
+    part: VideoPart,
+    features: Sequence[FeaturesPart],
     workspace: Workspace,
     control: Control,
     config: CutConfig,
     model: BoundaryDetector,
-) -> list[tuple[Cut, ...]]:
-    """Each part's cuts by a run of its own; one segment's features in memory."""
-    cuts = []
-    for part, features in zip(video.all_parts, stored, strict=True):
-        detector = LearnedCutDetector(model, config)
-        for each in features:
-            control.check()
-            frames = from_bytes(workspace.store.read_bytes(each.key))
-            packed = workspace.store.read_bytes(pictures_key(each.key))
-            times_ms = frames.times_ms - part.start_ms
-            pictures = pictures_from_bytes(packed)
-            detector.feed(replace(frames, times_ms=times_ms, pictures=pictures))
-        cuts.append(detector.finish(part.end_ms - part.start_ms))
-    return cuts
+) -> tuple[Cut, ...]:
+    """A part's cuts; one segment's features are in memory."""
+    detector = LearnedCutDetector(model, config)
+    for each in features:
+        control.check()
+        frames = from_bytes(workspace.store.read_bytes(each.key))
+        pictures = pictures_from_bytes(workspace.store.read_bytes(pictures_key(each.key)))
+        times_ms = frames.times_ms - part.start_ms
+        detector.feed(replace(frames, times_ms=times_ms, pictures=pictures))
+    return detector.finish(part.end_ms - part.start_ms)
 
 
 _THRESHOLD = 0.5
@@ -179,7 +173,7 @@ def cuts_in(times_ms: Times, probabilities: Probabilities) -> list[Cut]:
     return cuts
 
 
-def programme_cuts(
+def timeline_cuts(
     starts_ms: Sequence[int], cuts_of_parts: Sequence[Sequence[Cut]]
 ) -> tuple[Cut, ...]:
     """All cuts on the programme's timeline, in order.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipelines.vision.cuts.pipeline import programme_cuts
+from pipelines.vision.cuts.pipeline import timeline_cuts
 from pipelines.vision.cuts.selection import Cut, CutKind, detect_cuts
 from pipelines.vision.features import (
     CHROMA_HEIGHT,
@@ -37,26 +37,26 @@ def own_cuts(*seeds: int) -> tuple[Cut, ...]:
 def test_a_single_part_has_the_cuts_it_always_had() -> None:
     cuts = own_cuts(1, 2, 3)
     assert [cut.time_ms for cut in cuts] == [3_000, 6_000]
-    assert programme_cuts([0], [cuts]) == cuts
+    assert timeline_cuts([0], [cuts]) == cuts
 
 
 def test_parts_keep_their_cuts_and_meet_at_one() -> None:
-    cuts = programme_cuts([0, 6_000], [own_cuts(1, 2), own_cuts(3, 4, 5)])
+    cuts = timeline_cuts([0, 6_000], [own_cuts(1, 2), own_cuts(3, 4, 5)])
     assert [cut.time_ms for cut in cuts] == [3_000, 6_000, 9_000, 12_000]
     assert cuts[1].kind is CutKind.HARD
     assert cuts[1].confidence == 1.0
 
 
 def test_parts_that_look_the_same_still_meet_at_a_cut() -> None:
-    cuts = programme_cuts([0, 3_000], [own_cuts(1), own_cuts(1)])
+    cuts = timeline_cuts([0, 3_000], [own_cuts(1), own_cuts(1)])
     assert [cut.time_ms for cut in cuts] == [3_000]
 
 
 def test_a_part_without_any_frame_begins_at_its_cut_all_the_same() -> None:
-    cuts = programme_cuts([0, 3_000, 4_000], [own_cuts(1), (), own_cuts(2, 3)])
+    cuts = timeline_cuts([0, 3_000, 4_000], [own_cuts(1), (), own_cuts(2, 3)])
     assert [cut.time_ms for cut in cuts] == [3_000, 4_000, 7_000]
 
 
 def test_a_part_may_begin_after_a_stretch_without_picture() -> None:
-    cuts = programme_cuts([0, 5_000], [own_cuts(1), own_cuts(2)])
+    cuts = timeline_cuts([0, 5_000], [own_cuts(1), own_cuts(2)])
     assert [cut.time_ms for cut in cuts] == [5_000]
