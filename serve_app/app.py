@@ -32,7 +32,7 @@ from serve_app.keys.routes import open_router as sign_in_routes
 from serve_app.keys.routes import router as key_routes
 from serve_app.payments.providers import find_provider
 from serve_app.payments.routes import router as payment_routes
-from serve_app.uploads.routes import UploadGate
+from serve_app.uploads.leases import UploadLimiter
 from serve_app.uploads.routes import router as upload_routes
 from serve_app.webhooks.routes import router as webhook_routes
 from serve_app.webhooks.routes import secret_router as webhook_secret_routes
@@ -124,11 +124,11 @@ def routed_api(**options: Any) -> Api:
 
 def build_api(context: AppContext) -> FastAPI:
     """The API over ``context``; closes the context's database when it shuts down."""
-    gate = UploadGate(context.settings.max_concurrent_uploads, context.metrics)
+    limiter = UploadLimiter(context.settings.upload_concurrency, context.metrics)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        reporting = asyncio.create_task(gate.report_for_ever())
+        reporting = asyncio.create_task(limiter.report_forever())
         yield
         reporting.cancel()
         await context.database.close()
@@ -137,7 +137,7 @@ def build_api(context: AppContext) -> FastAPI:
     app.state.context = context
     # Loaded here, not by the first notification: the library takes a while.
     app.state.payment_provider = find_provider(context.settings)
-    app.state.upload_gate = gate
+    app.state.upload_limiter = limiter
     app.state.readiness = ReadinessProbe(context)
     app.add_middleware(RequestIdMiddleware, metrics=context.metrics)
     install_error_handlers(app)

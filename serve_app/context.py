@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 
 from models.registry import REGISTRY, Task
 from pipelines.vision.policy import BlocklistError, ContentPolicy, read_blocklist
-from serve_app.encryption import Sealer
-from serve_app.observability.metrics import SILENT, Metrics
+from serve_app.crypto import Encrypter, Signer
+from serve_app.observability.metrics import NULL_METRICS, Metrics
 from serve_app.pricing import PriceTable, load_prices
 from serve_app.settings import Settings
-from serve_app.signing import Signer
 from storage.database import Database
 from storage.objects import ObjectStore
 
@@ -23,13 +22,13 @@ class AppContext:
     database: Database
     objects: ObjectStore
     signer: Signer
-    sealer: Sealer
+    encrypter: Encrypter
     prices: PriceTable
     content_policy: ContentPolicy
-    metrics: Metrics = field(default=SILENT)
+    metrics: Metrics = field(default=NULL_METRICS)
 
 
-def build_context(settings: Settings, metrics: Metrics = SILENT) -> AppContext:
+def build_context(settings: Settings, metrics: Metrics = NULL_METRICS) -> AppContext:
     """Connect a process to what ``settings`` name; ValueError without database or secret key."""
     if settings.database_url is None:
         raise ValueError("VAS_DATABASE_URL is not set and no embedded server was started.")
@@ -45,7 +44,7 @@ def build_context(settings: Settings, metrics: Metrics = SILENT) -> AppContext:
         ),
         objects=settings.object_store,
         signer=Signer(secret),
-        sealer=Sealer(secret),
+        encrypter=Encrypter(secret),
         prices=load_prices(settings.price_file),
         content_policy=load_content_policy(settings),
         metrics=metrics,

@@ -1,26 +1,35 @@
-"""Every knob of the service, once: type, default, bounds, description.
+"""Every setting of the service, once: type, default, bounds, description.
 
-Settings are read from the environment (prefix ``VAS_``) where the service
-starts, and handed on as a value; no other module reads the environment.
+Settings are read from the environment (prefix ``VAS_``) where the service starts and passed on as
+a value; no other module reads the environment.
 """
 
 from __future__ import annotations
 
+import os
+import warnings
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.registry import profile_named
 from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
-from storage.objects import FolderStore, ObjectStore
+from storage.objects import ObjectStore
+from storage.objects.folder import FolderStore
 from storage.types import Tier
 
 GIB = 1024**3
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+DEPRECATED_NAMES = {
+    "answer_timeout_seconds": "proxy_timeout_seconds",
+    "max_concurrent_uploads": "upload_concurrency",
+}
+"""Former name -> present name. A former name still works, with a FutureWarning."""
 
 
 class Settings(BaseSettings):
@@ -66,27 +75,34 @@ class Settings(BaseSettings):
     )
     api_replicas: int = Field(1, ge=1, le=256, description="Replicas of the HTTP API.")
     database_pool_size: int = Field(8, ge=2, le=100, description="Connections a process.")
-    answer_timeout_seconds: int = Field(
-        120, ge=1, le=3600, description="The proxy's patience: silent peers get 503 or are cut off."
+    proxy_timeout_seconds: int = Field(
+        120,
+        ge=1,
+        le=3600,
+        description="The proxy answers 503 where the service sends nothing for so long, and "
+        "disconnects a client that does.",
     )
     max_body_bytes: int = Field(1024**2, ge=1024, le=16 * 1024**2, description="JSON body limit.")
 
-    max_concurrent_uploads: int = Field(
-        16, ge=1, le=1024, description="Uploads a replica takes at once; more get 503."
+    upload_concurrency: int = Field(
+        16, ge=1, le=1024, description="Uploads that a replica receives at once; more get 503."
     )
     standard_max_bytes: int = Field(20 * GIB, ge=1, description="Upload limit, standard tier.")
     raw_max_bytes: int = Field(100 * GIB, ge=1, description="Upload limit, camera RAW tier.")
     upload_lifetime_seconds: int = Field(3600, ge=1, le=86_400, description="Of upload URLs.")
     upload_idle_seconds: Seconds = Field(
-        60, description="An upload from which nothing arrives for so long is broken off."
+        60, description="An upload of which nothing arrives for so long is ended."
     )
     # Clients of tus give up after 9 seconds by default.
     upload_lease_seconds: float = Field(
-        6, ge=2, le=60, description="A resumable upload silent for so long may be taken over."
+        6,
+        ge=2,
+        le=60,
+        description="After so long without data another request may continue an upload.",
     )
 
     database_timeout_seconds: Seconds = Field(
-        10, description="A statement that takes longer, waits for locks included, is given up."
+        10, description="A statement that takes longer, waits for locks included, is cancelled."
     )
     price_file: Path | None = Field(
         None, description="Price table (TOML, as serve_app/prices.toml) in place of ours."
@@ -106,7 +122,9 @@ class Settings(BaseSettings):
         description="Ray resource of nodes that run API, runners and senders; without it any may.",
     )
     runner_concurrency: int = Field(2, ge=1, le=64, description="Jobs a runner drives at once.")
-    lease_seconds: Seconds = Field(15, description="How long a runner may be silent.")
+    lease_seconds: Seconds = Field(
+        15, description="A job whose runner sends no heartbeat for so long is requeued."
+    )
     heartbeat_seconds: Seconds = Field(1, description="How often a runner renews its leases.")
     poll_seconds: Seconds = Field(2, description="How often an idle runner looks for work.")
     stage_timeout_seconds: Seconds = Field(
@@ -236,6 +254,19 @@ class Settings(BaseSettings):
         description="How long media, segments and unused stills stay after a job has ended.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_deprecated_names(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """A value under the present name takes precedence."""
+        for old, new in DEPRECATED_NAMES.items():
+            variable = f"VAS_{old.upper()}"
+            value = values.get(old, os.environ.get(variable))
+            if value is not None:
+                message = f"{variable} is deprecated: it is now VAS_{new.upper()}."
+                warnings.warn(message, FutureWarning, stacklevel=2)
+                values = {new: value} | values
+        return values
+
     @field_validator("model_profile", mode="before")
     @classmethod
     def _profile_by_its_present_name(cls, name: object) -> object:
@@ -273,7 +304,7 @@ class Settings(BaseSettings):
             return FolderStore(self.data_dir / "objects")
         # boto3 takes a while to load, and only S3 needs it.
         from storage.objects.s3 import S3Store
-        from storage.objects.s3_connection import S3Place
+        from storage.objects.s3_multipart import S3Place
 
         prefix = self.s3_prefix.strip("/")
         place = S3Place(

@@ -1,21 +1,24 @@
-"""Who calls and how often: one statement authenticates a key and counts the request."""
+"""What every request passes: authentication, rate limits, remembered answers of creations."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 import uuid
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import TextClause, Uuid, bindparam, literal_column, text
+from sqlalchemy import TextClause, Uuid, bindparam, delete, func, literal_column, select, text
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from storage.database import Database, Row
 from storage.job_records import JOB_QUERY, JobRecord, job_record
 from storage.keys import fingerprint
-from storage.tables import jobs
+from storage.tables import idempotency_records, jobs
 
 WINDOW_SECONDS = 60
 
@@ -150,3 +153,77 @@ async def forget_old_windows(connection: AsyncConnection) -> None:
     await connection.execute(
         text(f"DELETE FROM rate_limits WHERE minute < {_MINUTE} - 10")  # noqa: S608
     )
+
+
+MEMORY = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """What a key stands for: one operation of one account."""
+
+    account_id: uuid.UUID
+    operation: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    """The first answer, to the byte."""
+
+    body_sha256: bytes
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+async def try_lock_key(connection: AsyncConnection, slot: IdempotencyKey) -> bool:
+    """Take the slot for this transaction; False while another request holds it.
+
+    The lock dies with its transaction: a request that is cut off leaves no
+    key that is in progress for ever.
+    """
+    name = f"{slot.account_id}\n{slot.operation}\n{slot.key}".encode()
+    number = int.from_bytes(hashlib.sha256(name).digest()[:8], signed=True)
+    query = text("SELECT pg_try_advisory_xact_lock(:number)")
+    return bool((await connection.execute(query, {"number": number})).scalar_one())
+
+
+async def find_answer(connection: AsyncConnection, slot: IdempotencyKey) -> StoredAnswer | None:
+    """The remembered answer, unless its time is over."""
+    table = idempotency_records.c
+    query = select(table.body_sha256, table.status, table.headers, table.body).where(
+        table.account_id == slot.account_id,
+        table.operation == slot.operation,
+        table.key == slot.key,
+        table.created_at > func.now() - MEMORY,
+    )
+    row = (await connection.execute(query)).first()
+    return None if row is None else StoredAnswer(*row)
+
+
+async def store_answer(
+    connection: AsyncConnection, slot: IdempotencyKey, answer: StoredAnswer
+) -> None:
+    """Remember an answer, in place of one whose time is over."""
+    values = {
+        "body_sha256": answer.body_sha256,
+        "status": answer.status,
+        "headers": answer.headers,
+        "body": answer.body,
+        "created_at": func.now(),
+    }
+    statement = insert(idempotency_records).values(
+        account_id=slot.account_id, operation=slot.operation, key=slot.key, **values
+    )
+    await connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["account_id", "operation", "key"], set_=values
+        )
+    )
+
+
+async def forget_old_answers(connection: AsyncConnection) -> None:
+    """Drop answers whose time is over."""
+    table = idempotency_records
+    await connection.execute(delete(table).where(table.c.created_at <= func.now() - MEMORY))

@@ -59,7 +59,7 @@ class CleaningRound:
         return min((moment for moment in later if moment > self.claimed_at), default=None)
 
 
-async def claim_rounds(
+async def lease_rounds(
     connection: AsyncConnection, *, retention: timedelta, limit: int
 ) -> list[CleaningRound]:
     """Take up to ``limit`` rounds that are due; nobody else has them until their leases end."""

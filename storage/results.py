@@ -1,17 +1,19 @@
-"""Results as published: scene lists and transcripts, JSON documents as the API shows them."""
+"""Results as published (scene lists, transcripts), and completed jobs imported with theirs."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from storage.tables import scene_lists, transcripts
-from storage.types import StageStatus
+from storage.job_records import JobSource
+from storage.tables import jobs, scene_lists, stages, transcripts
+from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +85,74 @@ async def find_thumbnail_key(
     query = select(scene["thumbnailKey"].astext).where(scene_lists.c.job_id == job_id)
     key: str | None = (await connection.execute(query)).scalar_one_or_none()
     return key
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedJob:
+    """A job that is over, with all that came of it."""
+
+    id: uuid.UUID
+    account_id: uuid.UUID
+    processing_mode: ProcessingMode
+    file_name: str
+    metadata: dict[str, Any]
+    source: JobSource
+    duration_ms: int | None
+    warnings: list[dict[str, str]]
+    skipped: dict[StageName, SkipReason]
+    """Stages that did not run; the others completed."""
+    scenes: list[dict[str, Any]] | None
+    """None where vision did not run."""
+    tracks: list[TrackTranscript]
+
+
+async def known_jobs(connection: AsyncConnection, ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+    """Which of the ids are jobs, of whatever account."""
+    query = select(jobs.c.id).where(jobs.c.id.in_(ids))
+    return set((await connection.execute(query)).scalars())
+
+
+async def import_job(connection: AsyncConnection, job: ImportedJob) -> bool:
+    """Store the job; False, and nothing is changed, if there is one of that id.
+
+    It is never charged and never counts towards a month: it has no quote.
+    """
+    statement = (
+        insert(jobs)
+        .values(
+            id=job.id,
+            account_id=job.account_id,
+            state=JobState.COMPLETED,
+            processing_mode=job.processing_mode,
+            tier=Tier.STANDARD,
+            file_name=job.file_name,
+            metadata=job.metadata,
+            source=job.source.stored(),
+            started_at=func.now(),
+            completed_at=func.now(),
+            duration_ms=job.duration_ms,
+            audio_track_names=[track.track_name for track in job.tracks],
+            warnings=job.warnings,
+        )
+        .on_conflict_do_nothing(index_elements=[jobs.c.id])
+        .returning(jobs.c.id)
+    )
+    if (await connection.execute(statement)).scalar_one_or_none() is None:
+        return False
+    ended = insert(stages).values(ended_at=func.now())
+    await connection.execute(ended, [_stage(job, name) for name in StageName])
+    if job.scenes is not None:
+        await store_scenes(connection, job.id, job.scenes)
+    await store_transcripts(connection, job.id, job.tracks)
+    return True
+
+
+def _stage(job: ImportedJob, stage: StageName) -> dict[str, Any]:
+    reason = job.skipped.get(stage)
+    return {
+        "job_id": job.id,
+        "stage": stage,
+        "status": StageStatus.COMPLETED if reason is None else StageStatus.SKIPPED,
+        "progress": 0 if reason else 1,
+        "skip_reason": reason,
+    }

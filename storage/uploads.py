@@ -1,22 +1,31 @@
 """Files that a job waits for: one row a slot (``media``, ``audio``, ``track-N``).
 
-While a file arrives, its row says so: ``arriving_until`` for a PUT, the
-writer's token and deadline for a resumable upload. Both are moved on as long as
-bytes come, so that a dead process holds nothing for long.
+``arriving_until`` marks a PUT under way, the writer's token and deadline a resumable upload. Both
+move on only while bytes arrive, so that a dead process blocks nothing for long.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, exists, func, insert, or_, select, true, update
+from sqlalchemy import (
+    ColumnElement,
+    exists,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from storage.tables import jobs, uploads
-from storage.types import JobState
+from storage.types import JobState, Tier
 
 MEDIA_SLOT = "media"
 AUDIO_SLOT = "audio"
@@ -263,7 +272,7 @@ async def forget_writer(
     return (await connection.execute(statement)).rowcount == 1
 
 
-async def jobs_past_upload(
+async def lock_expired_jobs(
     connection: AsyncConnection,
     *,
     grace: timedelta = timedelta(0),
@@ -290,3 +299,96 @@ async def jobs_past_upload(
         .with_for_update(of=jobs, skip_locked=True)
     )
     return list((await connection.execute(query)).scalars())
+
+
+SHORTEST_PAUSE_SECONDS = 1
+LONGEST_PAUSE_SECONDS = 10
+_ONE_SECOND: ColumnElement[timedelta] = literal_column("interval '1 second'")
+_AGE_SHARE = 60
+"""A job that has waited a minute is looked at every second, one of ten minutes every ten."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedUpload:
+    """A file that may have arrived."""
+
+    job_id: uuid.UUID
+    slot: str
+    tier: Tier
+    look_after: datetime
+
+
+async def lease_awaited_uploads(connection: AsyncConnection, *, limit: int) -> list[AwaitedUpload]:
+    """Take up to ``limit`` uploads that are due to be looked for; sets when they are next due.
+
+    Files that come in through the service right now are its own business.
+    """
+    in_flight = or_(uploads.c.arriving_until > func.now(), uploads.c.writer_expires_at > func.now())
+    due = (
+        select(uploads.c.job_id, uploads.c.slot, jobs.c.tier, jobs.c.created_at)
+        .join(jobs, jobs.c.id == uploads.c.job_id)
+        .where(
+            jobs.c.state == JobState.AWAITING_UPLOAD,
+            uploads.c.completed_at.is_(None),
+            func.coalesce(uploads.c.look_after, jobs.c.created_at) <= func.now(),
+            in_flight.is_not(True),
+        )
+        .order_by(func.coalesce(uploads.c.look_after, jobs.c.created_at))
+        .limit(limit)
+        .with_for_update(of=uploads, skip_locked=True)
+        .cte("due")
+    )
+    age_seconds = func.extract("epoch", func.now() - due.c.created_at)
+    pause = func.least(
+        func.greatest(age_seconds / _AGE_SHARE, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS
+    )
+    statement = (
+        update(uploads)
+        .where(uploads.c.job_id == due.c.job_id, uploads.c.slot == due.c.slot)
+        .values(look_after=func.now() + pause * _ONE_SECOND)
+        .returning(uploads.c.job_id, uploads.c.slot, due.c.tier, uploads.c.look_after)
+    )
+    rows = (await connection.execute(statement)).mappings()
+    return [AwaitedUpload(**(dict(row) | {"tier": Tier(row["tier"])})) for row in rows]
+
+
+async def list_expired_awaited_uploads(
+    connection: AsyncConnection, *, grace: timedelta, limit: int
+) -> list[tuple[uuid.UUID, str, bool]]:
+    """Job and slot of up to ``limit`` files that never came and whose time was over ``grace``
+    ago, those longest over first; with each whether it is over for longer than MOST_LATE."""
+    query = (
+        select(
+            uploads.c.job_id,
+            uploads.c.slot,
+            (jobs.c.upload_expires_at < func.now() - MOST_LATE).label("too_late"),
+        )
+        .join(jobs, jobs.c.id == uploads.c.job_id)
+        .where(
+            jobs.c.state == JobState.AWAITING_UPLOAD,
+            uploads.c.completed_at.is_(None),
+            jobs.c.upload_expires_at < func.now() - grace,
+        )
+        .order_by(jobs.c.upload_expires_at)
+        .limit(limit)
+    )
+    rows = await connection.execute(query)
+    return [(row.job_id, row.slot, row.too_late) for row in rows]
+
+
+async def extend_awaited_upload(
+    connection: AsyncConnection, item: AwaitedUpload, *, lease: timedelta
+) -> AwaitedUpload | None:
+    """Let nobody look for ``lease``; None if another has claimed the file meanwhile."""
+    statement = (
+        update(uploads)
+        .where(
+            uploads.c.job_id == item.job_id,
+            uploads.c.slot == item.slot,
+            uploads.c.look_after == item.look_after,
+        )
+        .values(look_after=func.now() + lease)
+        .returning(uploads.c.look_after)
+    )
+    until = (await connection.execute(statement)).scalar_one_or_none()
+    return None if until is None else replace(item, look_after=until)

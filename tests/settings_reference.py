@@ -7,7 +7,7 @@ from typing import get_args
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from serve_app.settings import GIB, Settings
+from serve_app.settings import DEPRECATED_NAMES, GIB, Settings
 
 _HEAD = """# Settings
 
@@ -19,10 +19,23 @@ application in `serve_config.yaml`, by their names in lower case without `VAS_`.
 |---|---|---|---|
 """
 
+_DEPRECATED_HEAD = """
+## Deprecated names
+
+Still accepted, with a warning.
+
+| former | present |
+|---|---|
+"""
+
 
 def reference() -> str:
     """The page in Markdown, a row a setting in the order of the class."""
-    return _HEAD + "".join(_row(name, field) for name, field in Settings.model_fields.items())
+    rows = "".join(_row(name, field) for name, field in Settings.model_fields.items())
+    former = "".join(
+        f"| `VAS_{old.upper()}` | `VAS_{new.upper()}` |\n" for old, new in DEPRECATED_NAMES.items()
+    )
+    return f"{_HEAD}{rows}{_DEPRECATED_HEAD}{former}"
 
 
 def _row(name: str, field: FieldInfo) -> str:

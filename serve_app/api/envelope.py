@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serve_app.api.methods import allow_header
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.observability.logs import enter_context, leave_context
-from serve_app.observability.metrics import SILENT, Metrics, record_request
+from serve_app.observability.metrics import NULL_METRICS, Metrics, record_request
 from storage.database import UNAVAILABLE
 from storage.objects import ObjectStoreUnavailableError
 
@@ -125,7 +125,7 @@ class RequestIdMiddleware:
     reached the server would make it close the connection after the answer.
     """
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics = SILENT) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics = NULL_METRICS) -> None:
         self.app = app
         self._metrics = metrics
 

@@ -13,9 +13,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from serve_app.context import AppContext
-from serve_app.encryption import SealBrokenError
+from serve_app.crypto import DecryptionError
 from storage.database import database_revision, newest_revision
-from storage.signing_secrets import find_any_sealed
+from storage.webhooks import find_any_encrypted_secret
 
 router = APIRouter(include_in_schema=False)
 
@@ -75,12 +75,12 @@ async def _object_store(context: AppContext) -> None:
 
 async def _secret(context: AppContext) -> None:
     async with context.database.statement() as connection:
-        sealed = await find_any_sealed(connection)
-    if sealed is None:
+        encrypted = await find_any_encrypted_secret(connection)
+    if encrypted is None:
         return
     try:
-        context.sealer.open(sealed)
-    except SealBrokenError:
+        context.encrypter.decrypt(encrypted)
+    except DecryptionError:
         raise NotReadyError("VAS_SECRET_KEY is not the key of this database") from None
 
 

@@ -18,8 +18,8 @@ from serve_app.api.authentication import account_of
 from serve_app.api.envelope import failure
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
+from storage.access import IdempotencyKey, StoredAnswer, find_answer, store_answer, try_lock_key
 from storage.database import Connection
-from storage.idempotency import Slot, StoredAnswer, find_answer, store_answer, try_lock
 
 BODY_FIELD = "idempotencyKey"
 _KEY_FORM = re.compile(r"[\x20-\x7e]{1,255}")
@@ -59,18 +59,18 @@ async def create_once(
     async with context.database.transaction() as connection:
         if key is None:
             return await create(connection)
-        slot = Slot(account_of(request), operation, key)
+        slot = IdempotencyKey(account_of(request), operation, key)
         return await _once(request, connection, slot, _fingerprint(body), create)
 
 
 async def _once(
     request: Request,
     connection: Connection,
-    slot: Slot,
+    slot: IdempotencyKey,
     body_sha256: bytes,
     create: Creation,
 ) -> Response:
-    if not await try_lock(connection, slot):
+    if not await try_lock_key(connection, slot):
         raise ApiError(ErrorCode.IDEMPOTENCY_IN_PROGRESS)
     earlier = await find_answer(connection, slot)
     if earlier is not None:

@@ -8,10 +8,10 @@ import uuid
 from typing import Any
 
 from serve_app.api.context import API_PREFIX
+from serve_app.crypto import Signer
 from serve_app.settings import Settings
-from serve_app.signing import Signer
 from storage.job_records import JobRecord
-from storage.objects import ObjectStore, TakesDirectUploads
+from storage.objects import DirectUploadStore, ObjectStore
 from storage.uploads import AUDIO_SLOT, MEDIA_SLOT, Upload, source_prefix
 
 UPLOAD_PURPOSE = "upload"
@@ -53,7 +53,7 @@ async def direct_urls(
     None with a store that clients cannot reach. Signing may have to fetch the
     machine's credentials, so it is done outside any transaction.
     """
-    if not isinstance(store, TakesDirectUploads):
+    if not isinstance(store, DirectUploadStore):
         return {}
     takes = store
     lifetime = settings.upload_lifetime_seconds

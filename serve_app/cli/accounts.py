@@ -1,40 +1,22 @@
-"""What operators do to accounts, keys and credits: each one transaction, returning a record."""
+"""``vas accounts | keys | sessions``, and what these do, each in one transaction."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
+
+import typer
 
 from serve_app.api.envelope import timestamp
-from serve_app.deployment.local import prepared
-from serve_app.settings import Settings
+from serve_app.cli.output import DataOption, JsonOption, administer
 from storage import keys, ledger
-from storage.database import Connection, Database
+from storage.database import Connection
 
-Result = TypeVar("Result")
+accounts_app = typer.Typer(no_args_is_help=True, help="Accounts.")
+keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
+sessions_app = typer.Typer(no_args_is_help=True, help="Dashboard sessions.")
 
-
-def in_transaction(settings: Settings, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-    """Run ``work`` in one transaction on the service's database, started if need be."""
-    return in_service(settings, lambda connection, _: work(connection))
-
-
-def in_service(
-    settings: Settings, work: Callable[[Connection, Settings], Awaitable[Result]]
-) -> Result:
-    """As ``in_transaction``; ``work`` is also given the settings completed, secret key and all."""
-
-    async def run(complete: Settings) -> Result:
-        database = Database(complete.database_url or "", pool_size=2)
-        try:
-            async with database.transaction() as connection:
-                return await work(connection, complete)
-        finally:
-            await database.close()
-
-    with prepared(settings) as complete:
-        return asyncio.run(run(complete))
+DEMO_CREDIT_CENTS = 10_000
 
 
 async def create_account(connection: Connection, name: str) -> dict[str, Any]:
@@ -91,9 +73,6 @@ async def ensure_demo_account(connection: Connection) -> dict[str, Any]:
     return await create_key(connection, "demo")
 
 
-DEMO_CREDIT_CENTS = 10_000
-
-
 def account_record(account: keys.Account) -> dict[str, Any]:
     """An account as commands print it."""
     return {
@@ -106,3 +85,49 @@ def account_record(account: keys.Account) -> dict[str, Any]:
         "suspendedAt": timestamp(account.suspended_at),
         "throttledAt": timestamp(account.throttled_at),
     }
+
+
+@accounts_app.command("create")
+def accounts_create(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Create an account."""
+    administer(data, lambda c: create_account(c, name), as_json)
+
+
+def _restrict(
+    name: str, data: Path | None, as_json: bool, *, suspended: bool | None, throttled: bool | None
+) -> None:
+    administer(
+        data,
+        lambda c: restrict(c, name, suspended=suspended, throttled=throttled),
+        as_json,
+    )
+
+
+@accounts_app.command("suspend")
+def accounts_suspend(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Refuse everything the account asks for (403 ACCOUNT_SUSPENDED)."""
+    _restrict(name, data, as_json, suspended=True, throttled=None)
+
+
+@accounts_app.command("throttle")
+def accounts_throttle(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Refuse new jobs of the account (429 THROTTLED)."""
+    _restrict(name, data, as_json, suspended=None, throttled=True)
+
+
+@accounts_app.command("resume")
+def accounts_resume(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Lift suspension and throttling."""
+    _restrict(name, data, as_json, suspended=False, throttled=False)
+
+
+@keys_app.command("create")
+def keys_create(account: str, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Create an API key; its secret is printed this once."""
+    administer(data, lambda c: create_key(c, account), as_json)
+
+
+@sessions_app.command("create")
+def sessions_create(account: str, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Make a one-time sign-in token for the dashboard."""
+    administer(data, lambda c: create_session(c, account), as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import sys
 import tempfile
@@ -16,26 +17,26 @@ import httpx
 import typer
 
 from pipelines.execution.ray_start import RayStartError
-from serve_app.cli import accounts
+from pipelines.vision.blocked_pictures import UnreadableMediaError, listed_stills
+from serve_app.cli.accounts import accounts_app, ensure_demo_account, keys_app, sessions_app
 from serve_app.cli.backfill import BACKFILL_ERRORS, backfill_app
-from serve_app.cli.cluster import CLUSTER_ERRORS, add_cluster_commands
 from serve_app.cli.models import MODEL_ERRORS, models_app
 from serve_app.cli.money import MONEY_ERRORS, add_money_commands
 from serve_app.cli.output import (
     DataOption,
     JsonOption,
-    administer,
     console,
     errors,
+    in_transaction,
     settings_with,
     show,
 )
-from serve_app.cli.policy import POLICY_ERRORS, policy_app
 from serve_app.cli.webhooks import WEBHOOK_ERRORS, webhooks_app
 from serve_app.client.api import ApiError
 from serve_app.context import ContentPolicyError
 from serve_app.deployment.local import PortInUseError, ServiceStartError
 from serve_app.deployment.model_choice import chosen_models
+from serve_app.deployment.proxy import HaproxyFolderError, export_lines, node_environment
 from serve_app.settings import Settings
 from storage.keys import AccountExistsError, AccountNotFoundError, LimitTooLowError
 from storage.ledger import InsufficientCreditsError
@@ -43,14 +44,11 @@ from storage.ledger import InsufficientCreditsError
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
 )
-accounts_app = typer.Typer(no_args_is_help=True, help="Accounts.")
-keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
-sessions_app = typer.Typer(no_args_is_help=True, help="Dashboard sessions.")
+policy_app = typer.Typer(no_args_is_help=True, help="Content policy.")
 app.add_typer(accounts_app, name="accounts")
 app.add_typer(keys_app, name="keys")
 app.add_typer(sessions_app, name="sessions")
 add_money_commands(app, accounts_app)
-add_cluster_commands(app)
 app.add_typer(webhooks_app, name="webhooks")
 app.add_typer(policy_app, name="policy")
 app.add_typer(models_app, name="models")
@@ -91,10 +89,10 @@ USER_ERRORS = (
     httpx.TransportError,
     *MONEY_ERRORS,
     *WEBHOOK_ERRORS,
-    *POLICY_ERRORS,
+    UnreadableMediaError,
     *MODEL_ERRORS,
     *BACKFILL_ERRORS,
-    *CLUSTER_ERRORS,
+    HaproxyFolderError,
     ContentPolicyError,
 )
 
@@ -105,52 +103,6 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, httpx.TransportError):
         return f"The service cannot be reached: {error}"
     return str(error)
-
-
-@accounts_app.command("create")
-def accounts_create(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Create an account."""
-    administer(data, lambda c: accounts.create_account(c, name), as_json)
-
-
-def _restrict(
-    name: str, data: Path | None, as_json: bool, *, suspended: bool | None, throttled: bool | None
-) -> None:
-    administer(
-        data,
-        lambda c: accounts.restrict(c, name, suspended=suspended, throttled=throttled),
-        as_json,
-    )
-
-
-@accounts_app.command("suspend")
-def accounts_suspend(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Refuse everything the account asks for (403 ACCOUNT_SUSPENDED)."""
-    _restrict(name, data, as_json, suspended=True, throttled=None)
-
-
-@accounts_app.command("throttle")
-def accounts_throttle(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Refuse new jobs of the account (429 THROTTLED)."""
-    _restrict(name, data, as_json, suspended=None, throttled=True)
-
-
-@accounts_app.command("resume")
-def accounts_resume(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Lift suspension and throttling."""
-    _restrict(name, data, as_json, suspended=False, throttled=False)
-
-
-@keys_app.command("create")
-def keys_create(account: str, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Create an API key; its secret is printed this once."""
-    administer(data, lambda c: accounts.create_key(c, account), as_json)
-
-
-@sessions_app.command("create")
-def sessions_create(account: str, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Make a one-time sign-in token for the dashboard."""
-    administer(data, lambda c: accounts.create_session(c, account), as_json)
 
 
 @app.command()
@@ -187,7 +139,7 @@ def _started(settings: Settings, *, quiet: bool = False) -> Iterator[tuple[str, 
         with status:
             complete = stack.enter_context(prepared(settings))
             base = stack.enter_context(running_service(complete))
-            issued = accounts.in_transaction(complete, accounts.ensure_demo_account)
+            issued = in_transaction(complete, ensure_demo_account)
         yield base, issued["key"]
 
 
@@ -271,3 +223,57 @@ def doctor(data: DataOption = None, as_json: JsonOption = False) -> None:
             console.print(f"{mark} {finding['check']}: {finding['detail']}", highlight=False)
     if not all(finding["ok"] for finding in findings):
         raise typer.Exit(1)
+
+
+HaproxyFolderOption = Annotated[
+    Path, typer.Option("--folder", help="Where HAProxy's script, configuration and sockets lie.")
+]
+
+
+@app.command("node-environment")
+def print_node_environment(
+    folder: HaproxyFolderOption = Path("~/.vas/haproxy"), as_json: JsonOption = False
+) -> None:
+    """Print what Ray must find in a node's environment, as lines for a shell to eval.
+
+    eval "$(vas node-environment)" && ray start …
+    """
+    environment = node_environment(settings_with(), folder.expanduser().resolve())
+    if as_json:
+        show(dict(environment), as_json=True)
+    else:
+        sys.stdout.write(f"{export_lines(environment)}\n")
+
+
+@policy_app.callback()
+def _group() -> None:
+    """Content policy."""
+
+
+@policy_app.command("hash")
+def policy_hash(
+    files: Annotated[list[Path], typer.Argument(help="Pictures or videos.", exists=True)],
+    every: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Seconds between stills of a video.")
+    ] = 1.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Print perceptual hashes to put into VAS_BLOCKED_HASHES_FILE, a line each."""
+    seen: set[int] = set()
+    for path in files:
+        for still in listed_stills(path, every):
+            fresh = [value for value in still.hashes if value not in seen]
+            seen.update(fresh)
+            for value in fresh:
+                _write(value, path, still.time_ms, as_json=as_json)
+    if not seen:
+        errors.print("No picture was distinct enough to be recognised again; nothing to list.")
+        raise typer.Exit(1)
+
+
+def _write(value: int, path: Path, time_ms: int, *, as_json: bool) -> None:
+    if as_json:
+        line = json.dumps({"hash": f"{value:016x}", "file": path.name, "timeMs": time_ms})
+    else:
+        line = f"{value:016x}  {path.name} at {time_ms / 1000:.3f} s"
+    sys.stdout.write(line + "\n")

@@ -9,30 +9,179 @@ from typing import Annotated, Any
 
 import typer
 
-from serve_app.cli import accounts, bookings
+from serve_app.api.envelope import timestamp
+from serve_app.cli.accounts import account_record
 from serve_app.cli.output import (
     DataOption,
     JsonOption,
     administer,
     console,
     fetch,
+    in_service,
     settings_with,
     show,
     show_rows,
 )
 from serve_app.credits.usage_export import usage_csv
-from serve_app.encryption import Sealer
+from serve_app.crypto import Encrypter
 from serve_app.payments.providers import ProviderNotInstalledError
 from serve_app.pricing import PriceFileError
 from serve_app.settings import Settings
+from storage import keys, ledger, purchases, usage
 from storage.database import Connection
-from storage.usage import Month
+from storage.purchases import OPERATOR, RefundKey
+from storage.types import StageName
+from storage.usage import JobUsage, LedgerEntry, Month
+
+
+class AlreadyRecordedError(Exception):
+    """A purchase of that reference is recorded already."""
+
+
+class LedgerBrokenError(Exception):
+    """The ledger and the stored totals disagree."""
+
+
+async def grant_credits(
+    connection: Connection, account_name: str, amount_cents: int, reason: str
+) -> dict[str, Any]:
+    """Raises keys.AccountNotFoundError."""
+    account = await keys.get_account(connection, account_name)
+    await ledger.grant(connection, account.id, amount_cents, reason)
+    return await _money_record(connection, account_name)
+
+
+async def adjust_balance(
+    connection: Connection, account_name: str, amount_cents: int, reason: str
+) -> dict[str, Any]:
+    """Raises keys.AccountNotFoundError, ledger.InsufficientCreditsError."""
+    account = await keys.get_account(connection, account_name)
+    await ledger.adjust(connection, account.id, amount_cents, reason)
+    return await _money_record(connection, account_name)
+
+
+async def record_purchase(
+    connection: Connection, account_name: str, amount_cents: int, reference: str
+) -> dict[str, Any]:
+    """Raises keys.AccountNotFoundError, AlreadyRecordedError."""
+    account = await keys.get_account(connection, account_name)
+    fresh = await purchases.record_purchase(
+        connection, account.id, amount_cents, provider=OPERATOR, reference=reference
+    )
+    if not fresh:
+        raise AlreadyRecordedError(f"The purchase {reference} is recorded already.")
+    [receipt] = await purchases.list_receipts(connection, account.id, limit=1)
+    return {"receiptNumber": receipt.receipt_number} | await _money_record(connection, account_name)
+
+
+async def record_refund(
+    connection: Connection, reference: str, amount_cents: int, refund_reference: str
+) -> dict[str, Any]:
+    """What of it was taken now; the rest is taken as soon as there are credits."""
+    key = RefundKey(OPERATOR, refund_reference, reference)
+    account_id = await purchases.record_refund(connection, key, amount_cents)
+    if account_id is None:
+        raise keys.AccountNotFoundError(f"of the purchase {reference}")
+    return await _money_record(connection, str(account_id))
+
+
+async def _money_record(connection: Connection, account_name: str) -> dict[str, Any]:
+    account = await keys.get_account(connection, account_name)
+    outstanding = await purchases.outstanding_refund_cents(connection, account.id)
+    return account_record(account) | {"outstandingRefundCents": outstanding}
+
+
+async def ledger_rows(
+    connection: Connection, account_name: str, limit: int
+) -> list[dict[str, Any]]:
+    """The account's last entries, newest first. Raises keys.AccountNotFoundError."""
+    account = await keys.get_account(connection, account_name)
+    entries = await usage.list_entries(connection, account.id, limit=limit)
+    return [_ledger_row(entry) for entry in entries]
+
+
+def _ledger_row(entry: LedgerEntry) -> dict[str, Any]:
+    return {
+        "id": entry.id,
+        "createdAt": timestamp(entry.created_at),
+        "kind": str(entry.kind),
+        "balanceDeltaCents": entry.balance_delta_cents,
+        "holdDeltaCents": entry.hold_delta_cents,
+        "balanceCents": entry.balance_cents,
+        "heldCents": entry.held_cents,
+        "jobId": None if entry.job_id is None else str(entry.job_id),
+        "stage": entry.stage,
+        "reason": entry.reason,
+    }
+
+
+async def job_usage(connection: Connection, account_name: str, month: Month) -> list[JobUsage]:
+    """Raises keys.AccountNotFoundError."""
+    account = await keys.get_account(connection, account_name)
+    return await usage.list_job_usage(connection, account.id, month)
+
+
+def usage_row(line: JobUsage) -> dict[str, Any]:
+    """A job's line of the usage, for people and programs."""
+    charges = {f"{stage}Cents": line.charges[stage] for stage in StageName}
+    return {
+        "jobId": str(line.job_id),
+        "createdAt": timestamp(line.created_at),
+        "fileName": line.file_name,
+        "tier": str(line.tier),
+        "billableSeconds": line.billable_seconds,
+        **charges,
+        "totalCents": line.total_cents,
+    }
+
+
+async def audit_ledger(connection: Connection) -> dict[str, Any]:
+    """Raises LedgerBrokenError, naming what does not add up."""
+    found = await ledger.find_discrepancies(connection)
+    if found:
+        listed = "; ".join(f"{d.what} {d.id}: {d.stored}, by entries {d.by_ledger}" for d in found)
+        raise LedgerBrokenError(f"The ledger does not add up: {listed}.")
+    return {"discrepancies": 0}
+
+
+async def set_limits(
+    connection: Connection,
+    account_name: str,
+    *,
+    max_active_jobs: int | None,
+    pay_as_you_go: bool | None,
+    credit_limit_cents: int | None,
+) -> dict[str, Any]:
+    """Raises keys.AccountNotFoundError, keys.LimitTooLowError."""
+    account = await keys.get_account(connection, account_name)
+    await keys.set_limits(
+        connection,
+        account.id,
+        max_active_jobs=max_active_jobs,
+        pay_as_you_go=pay_as_you_go,
+        credit_limit_cents=credit_limit_cents,
+    )
+    changed = await keys.get_account(connection, account_name)
+    return account_record(changed) | {
+        "maxActiveJobs": changed.max_active_jobs,
+        "payAsYouGo": changed.pay_as_you_go,
+        "creditLimitCents": changed.credit_limit_cents,
+    }
+
+
+async def store_provider_secret(
+    connection: Connection, provider: str, secret: str, encrypter: Encrypter
+) -> dict[str, Any]:
+    """Keep the secret of a provider's webhook, encrypted."""
+    await purchases.store_credential(connection, provider, encrypter.encrypt(secret))
+    return {"provider": provider, "stored": True}
+
 
 MONEY_ERRORS = (
     PriceFileError,
     ProviderNotInstalledError,
-    bookings.AlreadyRecordedError,
-    bookings.LedgerBrokenError,
+    AlreadyRecordedError,
+    LedgerBrokenError,
 )
 """What an operator can mend; each says in a sentence what it is."""
 
@@ -53,7 +202,7 @@ def add_money_commands(app: typer.Typer, accounts_app: typer.Typer) -> None:
     """Put the commands of this module where they belong."""
     app.add_typer(credits_app, name="credits")
     app.add_typer(payments_app, name="payments")
-    app.command("usage")(usage)
+    app.command("usage")(print_usage)
     accounts_app.command("limit")(accounts_limit)
 
 
@@ -66,7 +215,7 @@ def credits_grant(
     as_json: JsonOption = False,
 ) -> None:
     """Give an account credits."""
-    administer(data, lambda c: bookings.grant_credits(c, account, cents, reason), as_json)
+    administer(data, lambda c: grant_credits(c, account, cents, reason), as_json)
 
 
 @credits_app.command("purchase")
@@ -78,7 +227,7 @@ def credits_purchase(
     as_json: JsonOption = False,
 ) -> None:
     """Record money that came in another way than through the payment provider."""
-    administer(data, lambda c: bookings.purchase(c, account, cents, reference), as_json)
+    administer(data, lambda c: record_purchase(c, account, cents, reference), as_json)
 
 
 @credits_app.command("refund")
@@ -90,7 +239,7 @@ def credits_refund(
     as_json: JsonOption = False,
 ) -> None:
     """Take back the credits of a purchase that was recorded by hand and is being repaid."""
-    administer(data, lambda c: bookings.refund(c, reference, cents, refund), as_json)
+    administer(data, lambda c: record_refund(c, reference, cents, refund), as_json)
 
 
 @credits_app.command("adjust", context_settings={"ignore_unknown_options": True})
@@ -102,7 +251,7 @@ def credits_adjust(
     as_json: JsonOption = False,
 ) -> None:
     """Correct a balance, up or down, never below what is available."""
-    administer(data, lambda c: bookings.adjust(c, account, cents, reason), as_json)
+    administer(data, lambda c: adjust_balance(c, account, cents, reason), as_json)
 
 
 @credits_app.command("ledger")
@@ -113,17 +262,17 @@ def credits_ledger(
     as_json: JsonOption = False,
 ) -> None:
     """List an account's ledger entries, with the balance and the holds after each."""
-    rows = fetch(data, lambda c: bookings.ledger_rows(c, account, limit))
+    rows = fetch(data, lambda c: ledger_rows(c, account, limit))
     _show_list(rows, "entries", as_json)
 
 
 @credits_app.command("audit")
 def credits_audit(data: DataOption = None, as_json: JsonOption = False) -> None:
     """Add up the whole ledger and compare it with every stored total."""
-    administer(data, bookings.audit_ledger, as_json)
+    administer(data, audit_ledger, as_json)
 
 
-def usage(
+def print_usage(
     account: str,
     month: Annotated[str | None, typer.Option(help="YYYY-MM, in UTC; else this month.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV for a spreadsheet.")] = False,
@@ -132,11 +281,11 @@ def usage(
 ) -> None:
     """What an account used and was charged in a month, job by job."""
     wanted = _month(month)
-    lines = fetch(data, lambda c: bookings.job_usage(c, account, wanted))
+    lines = fetch(data, lambda c: job_usage(c, account, wanted))
     if as_csv:
         sys.stdout.write(usage_csv(lines))
         return
-    rows = [bookings.usage_row(line) for line in lines]
+    rows = [usage_row(line) for line in lines]
     _show_list(rows, "jobs", as_json)
     if not as_json:
         total = sum(line.total_cents for line in lines)
@@ -171,7 +320,7 @@ def accounts_limit(
     """Change an account's own limits; those not named stay as they are."""
     administer(
         data,
-        lambda c: bookings.set_limits(
+        lambda c: set_limits(
             c,
             account,
             max_active_jobs=active_jobs,
@@ -192,10 +341,10 @@ def payments_set_secret(
     secret = _read_secret()
 
     async def store(connection: Connection, complete: Settings) -> dict[str, Any]:
-        sealer = Sealer(complete.secret_key.get_secret_value().encode())
-        return await bookings.store_provider_secret(connection, provider, secret, sealer)
+        encrypter = Encrypter(complete.secret_key.get_secret_value().encode())
+        return await store_provider_secret(connection, provider, secret, encrypter)
 
-    show(accounts.in_service(settings_with(data), store), as_json=as_json)
+    show(in_service(settings_with(data), store), as_json=as_json)
 
 
 def _read_secret() -> str:

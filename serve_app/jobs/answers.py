@@ -11,7 +11,7 @@ from models.contracts import CameraMotion, ShotAngle, ShotType
 from pipelines.types import StageCode
 from serve_app.api.schemas import Count, RequestId, Seconds, Share, Timestamp, Url, Uuid, doc
 from serve_app.jobs.metadata import EchoedMetadata
-from storage.job_lists import LEGACY_STATUSES
+from storage.job_records import LEGACY_STATUSES
 from storage.types import JobState, ProcessingMode, SkipReason, StageStatus, Tier
 
 FileName = Annotated[str, doc("Name of the media file.", "interview.mp4")]

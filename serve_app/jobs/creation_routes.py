@@ -62,7 +62,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=CreationRoute, tags=["Jobs"])
 
 def _planner(request: Request) -> Planner:
     context = context_of(request)
-    return Planner(context.settings, context.sealer, account_of(request), base_url(request))
+    return Planner(context.settings, context.encrypter, account_of(request), base_url(request))
 
 
 @router.post(

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic_core import PydanticCustomError
 
 from serve_app.api.urls import require_callback_url, require_media_url
-from serve_app.encryption import Sealer
+from serve_app.crypto import Encrypter
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.formats import in_address, tier_of
 from serve_app.jobs.metadata import check_metadata
@@ -41,7 +41,7 @@ class Planner:
     """What plans need to know of the service and the caller."""
 
     settings: Settings
-    sealer: Sealer
+    encrypter: Encrypter
     account_id: uuid.UUID
     base_url: str
 
@@ -232,8 +232,9 @@ def _address(
 ) -> dict[str, Any]:
     """Fields of a SourceFile that is fetched."""
     require_media_url(url, param, planner.settings)
-    sealed = None if token is None else base64.b64encode(planner.sealer.seal(token)).decode()
-    return {"url": url, "provider": provider, "sealed_token": sealed}
+    encrypter = planner.encrypter
+    encrypted = None if token is None else base64.b64encode(encrypter.encrypt(token)).decode()
+    return {"url": url, "provider": provider, "sealed_token": encrypted}
 
 
 def _single_audio(body: SeparateAudio) -> dict[str, Any]:

@@ -22,8 +22,7 @@ from serve_app.jobs.answers import Job, JobPage
 from serve_app.jobs.rendering import render_job, render_summary
 from serve_app.jobs.thumbnails import with_thumbnails
 from serve_app.observability.metrics import record_job_end
-from storage.job_lists import LEGACY_FILTERS, list_jobs
-from storage.job_records import JobRecord
+from storage.job_records import LEGACY_FILTERS, JobRecord, list_jobs
 from storage.types import JobState
 
 INCLUDABLE = frozenset({"scenes", "transcript"})

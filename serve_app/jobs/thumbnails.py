@@ -13,8 +13,8 @@ from starlette.responses import Response
 from serve_app.api.authentication import parse_job_id
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import public_url
+from serve_app.crypto import BadSignatureError
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.signing import BadSignatureError
 from storage.objects import ObjectNotFoundError
 from storage.results import find_thumbnail_key
 

@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from serve_app.api.authentication import parse_job_id
 from serve_app.api.context import context_of
+from serve_app.crypto import BadSignatureError
 from serve_app.keys.portal_page import Billing, billing_page, closed_page
-from serve_app.signing import BadSignatureError
 from storage import keys, purchases, usage
 from storage.database import Connection
 from storage.usage import Month

@@ -1,11 +1,12 @@
-"""The metrics, as a table of data, and what records them. No Ray here: it is handed in.
+"""The metrics as a table of data, and what records them. Ray's side is in ``ray_metrics``.
 
-Names are those in the code; Ray puts ``ray_`` before them, and ``_total`` behind a
-counter's: see ``Metric.series``.
+Names are those in the code; Ray puts ``ray_`` before them, and ``_total`` behind a counter's: see
+``Metric.series``.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +15,8 @@ from typing import Protocol
 
 from starlette.types import Scope
 
+from storage.database import Database
+from storage.metrics import Counts, LedgerTotals, count_ledger, count_now
 from storage.types import JobState, StageName, StageStatus
 
 
@@ -60,14 +63,14 @@ class Metrics(Protocol):
         ...
 
 
-class SilentMeters:
+class NullMetrics:
     """Records nothing: for processes that nobody scrapes."""
 
     def record(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
         """Drop the value."""
 
 
-SILENT = SilentMeters()
+NULL_METRICS = NullMetrics()
 
 _ANSWER_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0, 120.0)
 _WORK_SECONDS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14_400, 43_200)
@@ -96,7 +99,7 @@ STAGES = Metric(
     ("stage", "outcome"),
     _WORK_SECONDS,
 )
-FOOTAGE = Metric(
+MEDIA = Metric(
     "vas_footage_seconds", Kind.COUNTER, "Footage whose stage was completed.", ("stage",)
 )
 MODEL_BATCHES = Metric(
@@ -132,7 +135,7 @@ CATALOGUE = (
     JOBS_ENDED,
     QUEUE_AGE,
     STAGES,
-    FOOTAGE,
+    MEDIA,
     MODEL_BATCHES,
     MODEL_SECONDS,
     WEBHOOK_ATTEMPTS,
@@ -155,10 +158,10 @@ def record_stage(metrics: Metrics, stage: StageName, outcome: StageStatus, secon
     metrics.record(STAGES, seconds, {"stage": str(stage), "outcome": str(outcome)})
 
 
-def record_footage(metrics: Metrics, stage: StageName, seconds: float) -> None:
+def record_media(metrics: Metrics, stage: StageName, seconds: float) -> None:
     """A stage was completed for footage of ``seconds``."""
     if seconds > 0:
-        metrics.record(FOOTAGE, seconds, {"stage": str(stage)})
+        metrics.record(MEDIA, seconds, {"stage": str(stage)})
 
 
 _ELSEWHERE = "none"
@@ -175,3 +178,34 @@ def record_request(metrics: Metrics, scope: Scope, status: int, seconds: float) 
 @lru_cache(maxsize=512)
 def _labels(operation: str, status_class: int) -> Mapping[str, str]:
     return {"operation": operation, "status": f"{status_class}xx" if status_class else "none"}
+
+
+class DatabaseMetrics:
+    """Counts again and again; the ledger only from where the last count ended."""
+
+    def __init__(self, database: Database, metrics: Metrics) -> None:
+        self._database = database
+        self._metrics = metrics
+        self._ledger = LedgerTotals()
+
+    async def take_and_wait(self) -> None:
+        """Measure, then pause."""
+        await self.take()
+        await asyncio.sleep(LEVEL_SECONDS)
+
+    async def take(self) -> None:
+        """Count and record."""
+        self._record_counts(await count_now(self._database))
+        self._ledger = await count_ledger(self._database, self._ledger)
+        for kind, (entries, cents) in self._ledger.by_kind.items():
+            self._metrics.record(LEDGER_ENTRIES, entries, {"kind": kind})
+            self._metrics.record(LEDGER_CENTS, cents, {"kind": kind})
+
+    def _record_counts(self, counts: Counts) -> None:
+        record = self._metrics.record
+        for state, jobs in counts.unfinished_jobs.items():
+            record(JOBS, jobs, {"state": state})
+        record(QUEUE_AGE, counts.queue_age_seconds, {})
+        record(WEBHOOKS_OPEN, counts.open_webhooks, {})
+        record(ACCOUNTS_CENTS, counts.balance_cents, {"part": "balance"})
+        record(ACCOUNTS_CENTS, counts.held_cents, {"part": "held"})

@@ -10,13 +10,7 @@ from ray.util.metrics import Counter, Gauge, Histogram
 
 from models.registry import Task
 from serve_app.observability.logs import LogSettings, configure_logging
-from serve_app.observability.metrics import (
-    CATALOGUE,
-    MODEL_BATCHES,
-    MODEL_SECONDS,
-    Kind,
-    Metric,
-)
+from serve_app.observability.metrics import CATALOGUE, MODEL_BATCHES, MODEL_SECONDS, Kind, Metric
 
 Record = Callable[[float, dict[str, str]], None]
 

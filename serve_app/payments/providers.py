@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from serve_app.encryption import Sealer
-from serve_app.payments.contracts import PaymentProvider
+from serve_app.crypto import Encrypter
+from serve_app.payments.service import PaymentProvider
 from serve_app.settings import Settings
 from storage import purchases
 from storage.database import Database
@@ -32,10 +32,10 @@ def find_provider(settings: Settings) -> PaymentProvider | None:
     return StripeProvider()
 
 
-async def find_secret(settings: Settings, database: Database, sealer: Sealer) -> str | None:
-    """The webhook secret of the settings, else the one that the operator stored, unsealed."""
+async def find_secret(settings: Settings, database: Database, encrypter: Encrypter) -> str | None:
+    """The webhook secret of the settings, else the one that the operator stored, decrypted."""
     if settings.stripe_webhook_secret is not None:
         return settings.stripe_webhook_secret.get_secret_value()
     async with database.statement() as connection:
-        sealed = await purchases.find_credential(connection, settings.payment_provider or "")
-    return None if sealed is None else sealer.open(sealed)
+        encrypted = await purchases.find_credential(connection, settings.payment_provider or "")
+    return None if encrypted is None else encrypter.decrypt(encrypted)

@@ -11,9 +11,13 @@ from serve_app.api.bodies import read_bounded
 from serve_app.api.context import context_of
 from serve_app.api.envelope import success
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.payments.contracts import BadNotificationError, Notification, PaymentProvider
 from serve_app.payments.providers import find_secret
-from serve_app.payments.service import apply_notification
+from serve_app.payments.service import (
+    BadNotificationError,
+    Notification,
+    PaymentProvider,
+    apply_notification,
+)
 from storage.keys import AccountNotFoundError
 
 log = logging.getLogger("vas.payments")
@@ -45,7 +49,7 @@ async def take_event(request: Request, provider: str) -> Response:
 async def _verified(request: Request, provider: PaymentProvider) -> Notification:
     context = context_of(request)
     body = await read_bounded(request, context.settings.max_body_bytes)
-    secret = await find_secret(context.settings, context.database, context.sealer)
+    secret = await find_secret(context.settings, context.database, context.encrypter)
     if secret is None:
         log.error("payment event refused: no webhook secret of %s is set", provider.name)
         raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, "The provider's secret is not set yet.")

@@ -13,7 +13,7 @@ from typing import Any
 
 import stripe
 
-from serve_app.payments.contracts import BadNotificationError, Notification, Payment, Repayment
+from serve_app.payments.service import BadNotificationError, Notification, Payment, Repayment
 
 ACCOUNT_KEY = "vas_account"
 CURRENCY = "usd"

@@ -1,25 +1,57 @@
-"""What an upload URL opens: one file of one job, checked before a byte of it is read."""
+"""One file of one job behind a signed URL: checks before a byte is read, CORS, completion."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fastapi import Request
+from starlette.responses import Response
 
 from serve_app.api.authentication import parse_job_id
 from serve_app.api.context import context_of
 from serve_app.api.upload_urls import UPLOAD_PURPOSE
 from serve_app.context import AppContext
+from serve_app.crypto import BadSignatureError, ExpiredSignatureError
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.settings import Settings
-from serve_app.signing import BadSignatureError, ExpiredSignatureError
 from storage import jobs, uploads
 from storage.job_records import JobRecord
 from storage.types import JobState
 from storage.uploads import Upload
+
+_EXPOSED = (
+    "Location, Retry-After, Tus-Checksum-Algorithm, Tus-Extension, Tus-Max-Size, Tus-Resumable, "
+    "Tus-Version, Upload-Defer-Length, Upload-Expires, Upload-Length, Upload-Offset, X-Request-Id"
+)
+_SENT = (
+    "Content-Type, Tus-Resumable, Upload-Checksum, Upload-Length, Upload-Offset, "
+    "X-HTTP-Method-Override, X-Request-Id, X-Requested-With"
+)
+
+ANY_ORIGIN = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Expose-Headers": _EXPOSED,
+}
+"""On every answer of an upload's address."""
+
+
+def preflight(methods: str) -> dict[str, str]:
+    """What a browser asks for before it sends such a request."""
+    return ANY_ORIGIN | {
+        "Access-Control-Allow-Methods": methods,
+        "Access-Control-Allow-Headers": _SENT,
+        "Access-Control-Max-Age": "86400",
+    }
+
+
+async def put_options(request: Request) -> Response:
+    """The preflight of a plain PUT."""
+    return Response(status_code=204, headers=preflight("PUT, OPTIONS") | {"Allow": "PUT, OPTIONS"})
+
 
 _DISCARDED_BYTES = 64 * 1024
 """The rest of so small a body is read and forgotten; for a larger one the connection is closed."""
@@ -119,3 +151,30 @@ def closing_unread(request: Request) -> Iterator[None]:
         if not read and (chunked or (length or 0) > _DISCARDED_BYTES):
             error.headers.setdefault("Connection", "close")
         raise
+
+
+async def record_complete(
+    context: AppContext, job_id: uuid.UUID, slot: str, received_bytes: int, object_key: str
+) -> None:
+    """The file lies under ``object_key``; one that came before it is removed.
+
+    Raises ApiError 409 where the job takes no upload any more: then the caller's
+    object belongs to nobody.
+    """
+    async with context.database.transaction() as connection:
+        # The job's lock makes completions one after the other: only one is the last.
+        job = await jobs.find_job(connection, job_id, for_update=True)
+        earlier = await uploads.find_upload(connection, job_id, slot)
+        if job is None or earlier is None:
+            raise ApiError(ErrorCode.NOT_FOUND, "There is no such upload.")
+        if (earlier.received_bytes, earlier.object_key) == (received_bytes, object_key):
+            return  # recorded already, by whoever found it complete first
+        require_awaiting(job)
+        if await uploads.complete_upload(
+            connection, job_id, slot, received_bytes, object_key=object_key
+        ):
+            await jobs.set_state(
+                connection, job_id, expected=JobState.AWAITING_UPLOAD, state=JobState.QUEUED
+            )
+    if earlier.completed_at is not None and earlier.object_key != object_key:
+        await asyncio.to_thread(context.objects.delete, earlier.object_key)

@@ -12,11 +12,11 @@ from typing import TypeVar
 from serve_app.api.upload_urls import arrived_key, direct_key
 from serve_app.context import AppContext
 from serve_app.errors import ApiError
-from serve_app.uploads.completion import record_complete
+from serve_app.uploads.access import record_complete
 from storage import jobs, uploads
-from storage.arrivals import AwaitedUpload, claim_awaited, hold_awaited
-from storage.objects import Arrival, ObjectStoreUnavailableError, TakesDirectUploads
+from storage.objects import DirectUpload, DirectUploadStore, ObjectStoreUnavailableError
 from storage.types import JobState
+from storage.uploads import AwaitedUpload, extend_awaited_upload, lease_awaited_uploads
 
 log = logging.getLogger("vas.arrivals")
 
@@ -31,14 +31,14 @@ _MOVE_LEASE = timedelta(minutes=2)
 _AGAIN = timedelta(seconds=2)
 
 
-class ArrivalWatch:
+class DirectUploadWatcher:
     """Asks the store for the files that jobs wait for. Several may run: rows are claimed.
 
     A file is copied before its job is queued: its address stays valid for the
     client, who could otherwise change it under the running job.
     """
 
-    def __init__(self, context: AppContext, store: TakesDirectUploads) -> None:
+    def __init__(self, context: AppContext, store: DirectUploadStore) -> None:
         self._context = context
         self._store = store
         self._threads = ThreadPoolExecutor(_LOOKS_AT_ONCE + _MOVES_AT_ONCE, "arrivals")
@@ -53,7 +53,7 @@ class ArrivalWatch:
     async def look(self) -> None:
         """Look for the files that are due; a store that is away is asked again later."""
         async with self._context.database.transaction() as connection:
-            awaited = await claim_awaited(connection, limit=_LOOKS_A_ROUND)
+            awaited = await lease_awaited_uploads(connection, limit=_LOOKS_A_ROUND)
         for start in range(0, len(awaited), _LOOKS_AT_ONCE):
             some = awaited[start : start + _LOOKS_AT_ONCE]
             try:
@@ -69,17 +69,17 @@ class ArrivalWatch:
         """Wait until every file that was found is dealt with."""
         await asyncio.gather(*self._moving)
 
-    def _begin(self, item: AwaitedUpload, arrival: Arrival) -> None:
+    def _begin(self, item: AwaitedUpload, arrival: DirectUpload) -> None:
         # A large file takes a while to move; the others need not wait for it.
         task = asyncio.create_task(self._accept(item, arrival))
         self._moving.add(task)
         task.add_done_callback(self._moving.discard)
 
-    async def _find(self, item: AwaitedUpload) -> Arrival | None:
+    async def _find(self, item: AwaitedUpload) -> DirectUpload | None:
         key = direct_key(item.job_id, item.slot)
-        return await self._in_thread(lambda: self._store.find_arrival(key))
+        return await self._in_thread(lambda: self._store.find_direct_upload(key))
 
-    async def _accept(self, item: AwaitedUpload, arrival: Arrival) -> None:
+    async def _accept(self, item: AwaitedUpload, arrival: DirectUpload) -> None:
         """Deal with a file; whatever fails is looked for again."""
         async with self._free_to_move:
             held = await self._hold(item, _MOVE_LEASE)
@@ -99,9 +99,9 @@ class ArrivalWatch:
 
     async def _hold(self, item: AwaitedUpload, lease: timedelta) -> AwaitedUpload | None:
         async with self._context.database.transaction() as connection:
-            return await hold_awaited(connection, item, lease=lease)
+            return await extend_awaited_upload(connection, item, lease=lease)
 
-    async def _take_over(self, item: AwaitedUpload, arrival: Arrival) -> None:
+    async def _take_over(self, item: AwaitedUpload, arrival: DirectUpload) -> None:
         """Copied, recorded, and only then removed where it was.
 
         Whatever ends this in between, the file lies where it is looked for until its job
@@ -109,12 +109,12 @@ class ArrivalWatch:
         """
         source = direct_key(item.job_id, item.slot)
         target = arrived_key(item.job_id, item.slot, arrival.version)
-        if await self._in_thread(lambda: self._store.copy_arrival(source, arrival, target)):
+        if await self._in_thread(lambda: self._store.copy_direct_upload(source, arrival, target)):
             size_bytes = arrival.size_bytes
             await record_complete(self._context, item.job_id, item.slot, size_bytes, target)
             await self._in_thread(lambda: self._context.objects.delete(source))
 
-    async def _refuse(self, item: AwaitedUpload, arrival: Arrival) -> None:
+    async def _refuse(self, item: AwaitedUpload, arrival: DirectUpload) -> None:
         """Let the job run into its end at once: ingest refuses the size that is recorded here.
 
         There is no request that could be answered with 413, and the state

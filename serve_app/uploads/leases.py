@@ -1,10 +1,9 @@
-"""Who may append to a resumable upload: one request at a time, over all replicas.
+"""Uploads under way: a limit for each process, a heartbeat each, a lease to append to one.
 
-The claim is a lease in the upload's row, kept while bytes arrive. A client that
-lost its connection comes back with a new one while the old may still hang: it
-waits a moment for the old request to let go, and after a few silent seconds the
-old one is replaced and cut off. The folder store's own lock makes sure that a
-replaced writer that the disk held up cannot write beside the new one.
+The lease of a resumable upload stands in its row and is renewed while bytes arrive. A client that
+lost its connection may come back while the old request hangs: the new one waits a moment, and after
+a few silent seconds replaces it. The folder store's lock keeps a replaced writer that the disk held
+up from writing beside the new one.
 """
 
 from __future__ import annotations
@@ -12,17 +11,170 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 
+from fastapi import Request
+
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
+from serve_app.observability.metrics import LEVEL_SECONDS, NULL_METRICS, UPLOADS_UNDER_WAY, Metrics
+from serve_app.settings import Settings
 from serve_app.uploads.access import Slot, open_slot
 from storage import uploads
 from storage.database import UNAVAILABLE
 from storage.types import TERMINAL_STATES, JobState
+
+
+class UploadLimiter:
+    """At most so many uploads at once in this process; more are told to come back.
+
+    Each upload writes from a thread of its own, so that a slow disk holds up
+    nobody else; ``threads`` has one for every place.
+    """
+
+    def __init__(self, limit: int, metrics: Metrics = NULL_METRICS) -> None:
+        self._limit = limit
+        self._free = limit
+        self._metrics = metrics
+        self.threads = ThreadPoolExecutor(limit, thread_name_prefix="upload")
+
+    @contextlib.contextmanager
+    def enter(self) -> Iterator[None]:
+        """Hold a place for the block; raises SERVICE_UNAVAILABLE if there is none."""
+        if self._free <= 0:
+            raise ApiError(ErrorCode.SERVICE_UNAVAILABLE, "Too many uploads are running.")
+        self._free -= 1
+        try:
+            yield
+        finally:
+            self._free += 1
+
+    async def report_forever(self) -> None:
+        """Record how many uploads are under way, again and again, until cancelled.
+
+        Ray forgets a level that it has handed on: what is not recorded again is gone.
+        """
+        while True:
+            self._metrics.record(UPLOADS_UNDER_WAY, self._limit - self._free, {})
+            await asyncio.sleep(LEVEL_SECONDS)
+
+
+def upload_limiter(request: Request) -> UploadLimiter:
+    """The cap of this process."""
+    limiter: UploadLimiter = request.app.state.upload_limiter
+    return limiter
+
+
+log = logging.getLogger("vas.uploads")
+
+_BEAT_SECONDS = 0.7
+_TRUSTED_SHARE = 0.5
+"""Nothing is written on a lease that was seen longer ago: the rest of it is left for the disk."""
+
+Keep = Callable[[bool], Awaitable[bool]]
+"""Tell the database that the upload lives (true: bytes came); false once it may not go on."""
+
+
+class Heartbeat:
+    """The heartbeat of one upload. Used through ``watched``.
+
+    ``reason`` is why it may not go on, once that is so; ``lost`` that others may
+    write now. ``on_beat`` is called after each beat that found all well.
+    """
+
+    def __init__(self, keep: Keep, settings: Settings, *, exclusive: bool = True) -> None:
+        """``exclusive``: others may write to the same place once the lease is over."""
+        self._keep = keep
+        self._exclusive = exclusive
+        self._idle_seconds = settings.upload_idle_seconds
+        self._trusted_seconds = settings.upload_lease_seconds * _TRUSTED_SHARE
+        self._kept_at = self._arrived_at = time.monotonic()
+        self._arrived = False
+        self.reason: ApiError | None = None
+        self.lost = False
+        self.on_beat: Callable[[], None] = lambda: None
+
+    def arrived(self) -> None:
+        """Bytes came."""
+        self._arrived = True
+
+    async def check(self) -> None:
+        """Call before writing; raises ApiError where the upload may not go on."""
+        if time.monotonic() - self._kept_at > self._trusted_seconds:
+            try:
+                await self._beat()
+            except UNAVAILABLE:
+                if self._exclusive:
+                    raise
+        if self.reason is not None:
+            raise self.reason
+
+    async def run(self, limit: asyncio.Timeout, *, finishing: bool = False) -> None:
+        """Beat until cancelled; let ``limit`` run out where the upload may not go on."""
+        while self.reason is None:
+            await asyncio.sleep(_BEAT_SECONDS)
+            self._arrived |= finishing
+            try:
+                await self._beat()
+            except UNAVAILABLE as error:
+                # The next beat may get through; ``check`` guards what is written until then.
+                log.warning("an upload's heartbeat failed: %s", error)
+                continue
+            if self.reason is None:
+                self.on_beat()
+        limit.reschedule(asyncio.get_running_loop().time())
+
+    async def _beat(self) -> None:
+        now, arrived = time.monotonic(), self._arrived
+        self._arrived = False
+        if arrived:
+            self._arrived_at = now
+        if not await self._keep(arrived):
+            self.lost = True
+            self.reason = ApiError(
+                ErrorCode.INVALID_REQUEST,
+                "The upload was ended: its job takes no upload any more, or another request "
+                "has taken over.",
+                status=409,
+            )
+        elif now - self._arrived_at > self._idle_seconds:
+            self.reason = ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"Nothing arrived for {self._idle_seconds:g} seconds.",
+                status=408,
+            )
+        else:
+            self._kept_at = now
+
+
+@contextlib.asynccontextmanager
+async def heartbeat_running(
+    heartbeat: Heartbeat, *, finishing: bool = False
+) -> AsyncIterator[None]:
+    """Run the heartbeat beside the block; ApiError inside it once the upload may not go on.
+
+    ``finishing``: no more bytes are expected, the disk is at work.
+    """
+    try:
+        async with asyncio.timeout(None) as limit:
+            beating = asyncio.create_task(heartbeat.run(limit, finishing=finishing))
+            try:
+                yield
+            finally:
+                beating.cancel()
+                await asyncio.wait([beating])
+                if not beating.cancelled():
+                    beating.result()
+    except TimeoutError:
+        if heartbeat.reason is None:
+            raise
+        raise heartbeat.reason from None
+
 
 log = logging.getLogger("vas.uploads")
 
@@ -54,7 +206,7 @@ def gone() -> ApiError:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class UploadLease:
     """The right to write, and the file as it was when the right was taken."""
 
     context: AppContext
@@ -66,7 +218,12 @@ class Claim:
         job_id, name = self.slot.job.id, self.slot.upload.slot
         async with self.context.database.statement() as connection:
             return await uploads.keep_writer(
-                connection, job_id, name, self.token, lease=_lease(self.context), arriving=arriving
+                connection,
+                job_id,
+                name,
+                self.token,
+                lease=_lease_time(self.context),
+                arriving=arriving,
             )
 
     async def set_unverified(self, offset_bytes: int | None) -> None:
@@ -96,14 +253,16 @@ class Claim:
 
 
 @contextlib.asynccontextmanager
-async def claimed(context: AppContext, slot: Slot, *, wait_seconds: float) -> AsyncIterator[Claim]:
+async def hold_lease(
+    context: AppContext, slot: Slot, *, wait_seconds: float
+) -> AsyncIterator[UploadLease]:
     """Hold the right to write for the block; raises ApiError 423, 410, 409."""
     token = uuid.uuid4()
     await _take(context, slot, token, wait_seconds)
     try:
-        # What the row said before the claim may be old.
+        # What the row said before the lease may be old.
         now = await open_slot(context, str(slot.job.id), slot.upload.slot)
-        yield Claim(context, now, token)
+        yield UploadLease(context, now, token)
     finally:
         await _release(context, slot, token)
 
@@ -113,7 +272,9 @@ async def _take(context: AppContext, slot: Slot, token: uuid.UUID, wait_seconds:
     deadline = asyncio.get_running_loop().time() + wait_seconds
     while True:
         async with context.database.statement() as connection:
-            if await uploads.take_writer(connection, job_id, name, token, lease=_lease(context)):
+            if await uploads.take_writer(
+                connection, job_id, name, token, lease=_lease_time(context)
+            ):
                 return
         now = await open_slot(context, str(job_id), name)
         require_alive(now)
@@ -122,7 +283,7 @@ async def _take(context: AppContext, slot: Slot, token: uuid.UUID, wait_seconds:
         await asyncio.sleep(_RETRY_SECONDS)
 
 
-def _lease(context: AppContext) -> timedelta:
+def _lease_time(context: AppContext) -> timedelta:
     return timedelta(seconds=context.settings.upload_lease_seconds)
 
 

@@ -1,16 +1,19 @@
-"""Resumable uploads in the store: how much counts, what is dropped, when one is complete."""
+"""Resumable uploads in the store: offsets, completion, and those whose writer was lost."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from datetime import timedelta
 
 from serve_app.api.upload_urls import resumable_key
 from serve_app.context import AppContext
 from serve_app.errors import ApiError
-from serve_app.uploads.access import Slot
-from serve_app.uploads.completion import record_complete
-from serve_app.uploads.leases import Claim, claimed
-from storage.objects import ObjectStore
+from serve_app.uploads.access import Slot, open_slot, record_complete
+from serve_app.uploads.leases import UploadLease, hold_lease
+from storage import uploads
+from storage.objects import ObjectStore, ObjectStoreUnavailableError, PartialBusyError
+from storage.uploads import Upload
 
 
 def slot_key(slot: Slot) -> str:
@@ -32,20 +35,20 @@ def _stored_bytes(store: ObjectStore, key: str) -> int:
     return store.size_bytes(key) if store.exists(key) else store.partial_size_bytes(key)
 
 
-async def recover_offset(claim: Claim) -> int:
+async def recover_offset(lease: UploadLease) -> int:
     """``counted_bytes`` for the writer, who drops what a dead one left unverified."""
-    offset = await counted_bytes(claim.context, claim.slot)
-    if claim.slot.upload.unverified_from_bytes is not None:
-        await drop_back(claim, offset)
+    offset = await counted_bytes(lease.context, lease.slot)
+    if lease.slot.upload.unverified_from_bytes is not None:
+        await drop_back(lease, offset)
     return offset
 
 
-async def drop_back(claim: Claim, offset_bytes: int) -> None:
+async def drop_back(lease: UploadLease, offset_bytes: int) -> None:
     """Forget what lies beyond ``offset_bytes``, unless the right to write was lost."""
-    if not await claim.keep(True):
+    if not await lease.keep(True):
         return
-    await asyncio.to_thread(_truncate, claim.context.objects, slot_key(claim.slot), offset_bytes)
-    await claim.set_unverified(None)
+    await asyncio.to_thread(_truncate, lease.context.objects, slot_key(lease.slot), offset_bytes)
+    await lease.set_unverified(None)
 
 
 def _truncate(store: ObjectStore, key: str, size_bytes: int) -> None:
@@ -53,13 +56,13 @@ def _truncate(store: ObjectStore, key: str, size_bytes: int) -> None:
         store.truncate_partial(key, size_bytes)
 
 
-async def finish(claim: Claim, total_bytes: int) -> None:
+async def finish(lease: UploadLease, total_bytes: int) -> None:
     """Make the complete partial the file and record it; raises ApiError 409 if nobody wants it."""
-    key, store, job = slot_key(claim.slot), claim.context.objects, claim.slot.job
-    async with claim.kept():
+    key, store, job = slot_key(lease.slot), lease.context.objects, lease.slot.job
+    async with lease.kept():
         await asyncio.to_thread(_finish, store, key, total_bytes)
     try:
-        await record_complete(claim.context, job.id, claim.slot.upload.slot, total_bytes, key)
+        await record_complete(lease.context, job.id, lease.slot.upload.slot, total_bytes, key)
     except ApiError:
         await asyncio.to_thread(store.delete, key)
         raise
@@ -72,7 +75,7 @@ def _finish(store: ObjectStore, key: str, total_bytes: int) -> None:
     store.finish_partial(key)
 
 
-async def settle(context: AppContext, slot: Slot) -> bool:
+async def finish_if_complete(context: AppContext, slot: Slot) -> bool:
     """Finish an upload of which all bytes came, though its writer died; whether it is complete.
 
     Raises ApiError 423 while another request is at work on it.
@@ -82,10 +85,44 @@ async def settle(context: AppContext, slot: Slot) -> bool:
     total = slot.upload.total_bytes
     if not slot.awaiting or total is None or await counted_bytes(context, slot) != total:
         return False
-    async with claimed(context, slot, wait_seconds=0) as claim:
-        if claim.slot.upload.completed_at is not None:
+    async with hold_lease(context, slot, wait_seconds=0) as lease:
+        if lease.slot.upload.completed_at is not None:
             return True
-        if await recover_offset(claim) != total:
+        if await recover_offset(lease) != total:
             return False
-        await finish(claim, total)
+        await finish(lease, total)
     return True
+
+
+log = logging.getLogger("vas.uploads")
+
+_AT_ONCE = 20
+
+
+async def finish_for_lost_writers(context: AppContext) -> None:
+    """Take the place of writers that were silent for longer than a living one is allowed.
+
+    An upload of which every byte had arrived is finished: its client may have
+    seen all of it accepted and never ask again.
+    """
+    silent = timedelta(seconds=context.settings.upload_idle_seconds + 5)
+    async with context.database.statement() as connection:
+        lost = await uploads.list_lost_writers(connection, silent=silent, limit=_AT_ONCE)
+    for upload in lost:
+        async with context.database.statement() as connection:
+            if not await uploads.forget_writer(
+                connection, upload.job_id, upload.slot, silent=silent
+            ):
+                continue
+        await _settle(context, upload)
+
+
+async def _settle(context: AppContext, upload: Upload) -> None:
+    try:
+        if await finish_if_complete(
+            context, await open_slot(context, str(upload.job_id), upload.slot)
+        ):
+            log.warning("job %s: %s was finished for a lost writer", upload.job_id, upload.slot)
+    except (ApiError, PartialBusyError, ObjectStoreUnavailableError) as error:
+        # Its client has come back, its job has ended, or the next request settles it.
+        log.info("job %s: %s is left as it is: %s", upload.job_id, upload.slot, error)

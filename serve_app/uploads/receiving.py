@@ -1,16 +1,166 @@
-"""A request's body into the store, in bounded memory."""
+"""Request bodies into the store in bounded memory, and the PUT of a whole file."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import functools
+import logging
+import queue
+import re
+import uuid
 from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import BinaryIO
 
 from fastapi import Request
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 
+from serve_app.api.context import context_of
+from serve_app.api.envelope import success
+from serve_app.api.upload_urls import resumable_key
+from serve_app.context import AppContext
+from serve_app.crypto import ExpiredSignatureError
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.uploads.watch import Watch, watched
-from serve_app.uploads.writing import PieceWriter
+from serve_app.uploads.access import (
+    ANY_ORIGIN,
+    Slot,
+    check_signature,
+    closing_unread,
+    content_length,
+    open_slot,
+    record_complete,
+    require_awaiting,
+    require_room,
+    too_large,
+    unauthorized,
+)
+from serve_app.uploads.leases import Heartbeat, UploadLimiter, heartbeat_running, upload_limiter
+from storage import uploads
+from storage.database import UNAVAILABLE
+
+_PIECES_WAITING = 2
+"""One is being written while the next comes in; more would only hide a slow disk."""
+
+
+class AbortedError(Exception):
+    """Raised inside the store's block, so that it keeps nothing (or what it keeps)."""
+
+
+class PieceWriter:
+    """Writes pieces to a stream of the store, in a thread that opens and closes it.
+
+    Everything that may wait for the disk happens there, the final fsync
+    included; the loop hands pieces over and waits only where the disk is
+    slower than the network. ``observe`` sees each piece after it is written.
+    """
+
+    def __init__(
+        self,
+        block: AbstractContextManager[BinaryIO],
+        threads: Executor,
+        observe: Callable[[bytes], None] | None,
+    ) -> None:
+        self._block = block
+        self._observe = observe
+        self._is_open = False
+        self._pieces: queue.SimpleQueue[bytes | AbortedError | None] = queue.SimpleQueue()
+        self._waiting = 0
+        self._news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._done = self._loop.run_in_executor(threads, self._run)
+        self._done.add_done_callback(lambda _: self._news.set())
+
+    @classmethod
+    async def open(
+        cls,
+        block: AbstractContextManager[BinaryIO],
+        threads: Executor,
+        *,
+        observe: Callable[[bytes], None] | None = None,
+    ) -> PieceWriter:
+        """Enter the store's block; raises what the store raises there."""
+        writer = cls(block, threads, observe)
+        try:
+            while not writer._is_open and not writer._done.done():
+                await writer._changed()
+        except asyncio.CancelledError:
+            await writer.abort()
+            raise
+        if writer._done.done():
+            writer._done.result()
+        return writer
+
+    async def put(self, piece: bytes) -> None:
+        """Hand a piece over; raises what writing an earlier one raised."""
+        while self._waiting >= _PIECES_WAITING and not self._done.done():
+            await self._changed()
+        if self._done.done():
+            self._done.result()
+        self.put_now(piece)
+
+    def put_now(self, piece: bytes) -> None:
+        """Hand a last or a small piece over without waiting for room."""
+        self._waiting += 1
+        self._pieces.put(piece)
+
+    async def _changed(self) -> None:
+        self._news.clear()
+        await self._news.wait()
+
+    async def close(self) -> None:
+        """Wait until all is written and the store's block has ended; raises what went wrong."""
+        self._pieces.put(None)
+        await self._ended()
+        self._done.result()
+
+    async def abort(self) -> None:
+        """Leave the store's block with an exception; what went wrong there is no news any more."""
+        self._pieces.put(AbortedError())
+        await self._ended()
+        self._done.exception()
+
+    async def _ended(self) -> None:
+        # The thread uses the stream: nobody may leave before it has, cancelled or not.
+        cancelled = None
+        while not self._done.done():
+            try:
+                await asyncio.wait([self._done])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+    def _run(self) -> None:
+        try:
+            with self._block as stream:
+                self._loop.call_soon_threadsafe(self._opened)
+                self._write_all(stream)
+        except AbortedError:
+            return
+
+    def _write_all(self, stream: BinaryIO) -> None:
+        while (piece := self._pieces.get()) is not None:
+            if isinstance(piece, AbortedError):
+                raise piece
+            stream.write(piece)
+            stream.flush()
+            if self._observe is not None:
+                self._observe(piece)
+            self._loop.call_soon_threadsafe(self._one_written)
+
+    def _opened(self) -> None:
+        self._is_open = True
+        self._news.set()
+
+    def _one_written(self) -> None:
+        self._waiting -= 1
+        self._news.set()
+
 
 _PIECE_BYTES = 1024 * 1024
 """Written in pieces of this size: large enough for the disk, small enough for many at once."""
@@ -36,15 +186,15 @@ class Rules:
             raise self.too_large()
 
 
-async def receive(request: Request, writer: PieceWriter, rules: Rules, watch: Watch) -> int:
+async def receive(request: Request, writer: PieceWriter, rules: Rules, heartbeat: Heartbeat) -> int:
     """Write the body, and end the store's block; return how many bytes it had.
 
-    Raises ClientDisconnect, ``rules.too_large``, what ``watch`` finds and what
+    Raises ClientDisconnect, ``rules.too_large``, what ``heartbeat`` finds and what
     the store raises; SERVICE_UNAVAILABLE where the store is full.
     """
     try:
-        received = await _read(request, writer, rules, watch)
-        async with watched(watch, finishing=True):
+        received = await _read(request, writer, rules, heartbeat)
+        async with heartbeat_running(heartbeat, finishing=True):
             await writer.close()
     except OSError as error:
         if error.errno not in _FULL:
@@ -54,24 +204,24 @@ async def receive(request: Request, writer: PieceWriter, rules: Rules, watch: Wa
     return received
 
 
-async def _read(request: Request, writer: PieceWriter, rules: Rules, watch: Watch) -> int:
+async def _read(request: Request, writer: PieceWriter, rules: Rules, heartbeat: Heartbeat) -> int:
     """Hand the body over; where that fails the store's block has ended too."""
     intake = _Intake(writer)
     if rules.keep_parts:
-        watch.on_beat = intake.hand_over
+        heartbeat.on_beat = intake.hand_over
     received = 0
     try:
-        async with watched(watch):
+        async with heartbeat_running(heartbeat):
             async for chunk in request.stream():
                 received += len(chunk)
                 rules.check(received)
-                watch.arrived()
+                heartbeat.arrived()
                 intake.add(chunk)
                 if intake.size_bytes >= _PIECE_BYTES:
-                    await watch.check()
+                    await heartbeat.check()
                     await writer.put(intake.take())
     except BaseException:
-        if rules.keep_parts and not watch.lost:
+        if rules.keep_parts and not heartbeat.lost:
             intake.hand_over()
         await (writer.close() if rules.keep_parts else writer.abort())
         raise
@@ -102,3 +252,123 @@ class _Intake:
         """Have it written though it is small: nothing more may come for a while, or ever."""
         if self.size_bytes:
             self._writer.put_now(self.take())
+
+
+log = logging.getLogger("vas.uploads")
+
+_RECORD_PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0)
+
+_RANGE = re.compile(r"bytes 0-(?P<last>\d{1,18})/(?P<whole>\d{1,18})", re.IGNORECASE)
+
+
+async def put_upload(
+    request: Request, job_id: str, slot: str, expires: str = "", signature: str = ""
+) -> Response:
+    """Take one file of a job. A second complete PUT replaces the first until the job is queued."""
+    context, limiter = context_of(request), upload_limiter(request)
+    request.state.answer_headers = ANY_ORIGIN
+    with closing_unread(request):
+        try:
+            check_signature(request, expires, signature)
+        except ExpiredSignatureError:
+            raise unauthorized() from None
+        found = await open_slot(context, job_id, slot)
+        require_awaiting(found.job)
+        _require_all_of_it(request.headers.get("content-range"))
+        await _refuse_hopeless(context, found, content_length(request))
+        with limiter.enter():
+            received = await _take(request, context, limiter, found)
+    data = {"jobId": str(found.job.id), "receivedBytes": received}
+    return success(request, data, headers=ANY_ORIGIN)
+
+
+def _require_all_of_it(content_range: str | None) -> None:
+    """A part of a file must not pass for the file (RFC 9110, section 14.5)."""
+    if content_range is None:
+        return
+    found = _RANGE.fullmatch(content_range.strip())
+    if found is None or int(found["last"]) + 1 != int(found["whole"]):
+        message = "A PUT takes the whole file; parts go to resumableUploadUrl."
+        raise ApiError(ErrorCode.INVALID_REQUEST, message)
+
+
+async def _refuse_hopeless(context: AppContext, slot: Slot, declared: int | None) -> None:
+    """Refuse before a byte is read what cannot succeed."""
+    if declared is None:
+        return
+    if declared > slot.limit_bytes:
+        raise too_large(slot)
+    _require_promised_size(slot, declared)
+    await require_room(context, declared)
+
+
+def _require_promised_size(slot: Slot, size_bytes: int) -> None:
+    """A file of another size than the job's creation said is not the file that was meant."""
+    promised = slot.upload.declared_bytes
+    if promised is not None and size_bytes != promised:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"The file has {size_bytes} bytes; the job was created for one of {promised}.",
+            param="fileSizeBytes",
+        )
+
+
+async def _take(request: Request, context: AppContext, limiter: UploadLimiter, slot: Slot) -> int:
+    # A name of its own: a PUT that loses a race has touched nobody else's file.
+    key = f"{resumable_key(slot.job.id, slot.upload.slot)}-{uuid.uuid4().hex}"
+    try:
+        received = await _store(request, context, limiter, slot, key)
+        _require_promised_size(slot, received)
+        await _record(context, slot, received, key)
+    except ApiError:
+        await asyncio.to_thread(context.objects.delete, key)
+        raise
+    except ClientDisconnect:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "The upload broke off.") from None
+    return received
+
+
+async def _record(context: AppContext, slot: Slot, received: int, key: str) -> None:
+    """Record the file; a database that is away for a moment must not cost all that was sent."""
+    for pause_seconds in _RECORD_PAUSES_SECONDS:
+        try:
+            await record_complete(context, slot.job.id, slot.upload.slot, received, key)
+        except UNAVAILABLE as error:
+            log.warning("job %s: its file is there, recording waits: %s", slot.job.id, error)
+            await asyncio.sleep(pause_seconds)
+        else:
+            return
+    await record_complete(context, slot.job.id, slot.upload.slot, received, key)
+
+
+async def _store(
+    request: Request, context: AppContext, limiter: UploadLimiter, slot: Slot, key: str
+) -> int:
+    keep = functools.partial(_keep_arriving, context, slot)
+    if not await keep(True):
+        require_awaiting((await open_slot(context, str(slot.job.id), slot.upload.slot)).job)
+    limit = slot.limit_bytes
+    if slot.upload.declared_bytes is not None:
+        limit = min(limit, slot.upload.declared_bytes)
+    rules = Rules(limit, functools.partial(_over, slot, limit))
+    writer = await PieceWriter.open(context.objects.writer(key), limiter.threads)
+    heartbeat = Heartbeat(keep, context.settings, exclusive=False)
+    return await receive(request, writer, rules, heartbeat)
+
+
+def _over(slot: Slot, limit_bytes: int) -> ApiError:
+    if limit_bytes == slot.limit_bytes:
+        return too_large(slot)
+    return ApiError(
+        ErrorCode.INVALID_REQUEST,
+        f"The file has more than the {limit_bytes} bytes that the job was created for.",
+        param="fileSizeBytes",
+    )
+
+
+async def _keep_arriving(context: AppContext, slot: Slot, arriving: bool) -> bool:
+    lease = timedelta(seconds=context.settings.upload_lease_seconds)
+    async with context.database.statement() as connection:
+        return await uploads.keep_arriving(
+            connection, slot.job.id, slot.upload.slot, lease=lease, arriving=arriving
+        )

@@ -5,12 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from serve_app.api.upload_urls import UPLOADS_PATH
-from serve_app.uploads.cors import put_options
-from serve_app.uploads.limiter import UploadGate
-from serve_app.uploads.put import put_upload
-from serve_app.uploads.resumable import resumable
-
-__all__ = ["UploadGate", "router"]
+from serve_app.uploads.access import put_options
+from serve_app.uploads.receiving import put_upload
+from serve_app.uploads.tus import resumable
 
 _OVERRIDABLE = ["HEAD", "PATCH", "DELETE", "OPTIONS", "POST", "GET", "PUT"]
 """Any method may carry X-HTTP-Method-Override; those of their own are the first four."""

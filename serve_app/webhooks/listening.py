@@ -1,17 +1,128 @@
-"""A small receiver for trying webhooks out: verifies, prints, answers as it is told."""
+"""A small HTTPS receiver for trying webhooks out, with a certificate by an authority of its own."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import os
 import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
-from serve_app.webhooks.verifying import VerificationError, verify
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from serve_app.webhooks.signing import VerificationError, verify
+
+LIFETIME = dt.timedelta(days=30)
+RENEWED_BEFORE = dt.timedelta(days=2)
+AUTHORITY_FILE = "authority.pem"
+SERVER_FILE = "server.pem"
+
+
+def own_certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
+    """The authority's file, for the service to trust, and TLS as ``localhost`` and ``127.0.0.1``.
+
+    Both are kept in ``folder`` and made anew when they near their end.
+    """
+    authority, server = folder / AUTHORITY_FILE, folder / SERVER_FILE
+    if not _lasts(authority) or not server.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _make(authority, server)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server)
+    return authority, context
+
+
+def _lasts(path: Path) -> bool:
+    if not path.exists():
+        return False
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    return certificate.not_valid_after_utc > dt.datetime.now(dt.UTC) + RENEWED_BEFORE
+
+
+def _make(authority_path: Path, server_path: Path) -> None:
+    """The authority's own key is forgotten at once: it signs this one certificate."""
+    authority_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    issuer = _name("vas webhooks listen: local authority")
+    authority = (
+        _builder(issuer, issuer, authority_key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .sign(authority_key, hashes.SHA256())
+    )
+    names = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+    key_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    server = (
+        _builder(_name("localhost"), issuer, server_key.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(key_id, critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    private = server_key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    _write_private(server_path, private + _pem(server))
+    authority_path.write_bytes(_pem(authority))
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + LIFETIME)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
 
 MAX_BODY_BYTES = 4 * 1024**2
 CONNECTION_SECONDS = 15.0

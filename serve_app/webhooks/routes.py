@@ -27,12 +27,11 @@ from serve_app.api.openapi import errors, headers
 from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Uuid, doc
 from serve_app.api.urls import CallbackUrl, require_callback_url
 from serve_app.errors import ErrorCode
-from serve_app.webhooks.sending import Outcome, delivery_way, send_event
+from serve_app.webhooks.sending import Outcome, delivery_options, send_event
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
-from storage import signing_secrets
-from storage.outbox import Delivery, list_deliveries
-from storage.signing_secrets import SealedSecret
+from storage import webhooks
 from storage.types import DeliveryStatus, EventType
+from storage.webhooks import Delivery, EncryptedSecret, list_deliveries
 
 TEST_EVENT = "webhook.test"
 TEST_MESSAGE = "This is a test event. No job has ended."
@@ -144,18 +143,18 @@ async def send_test_webhook(request: Request, body: TestWebhookBody) -> Response
     """Sends a signed `webhook.test` event and answers what came back."""
     context = context_of(request)
     require_callback_url(body.url, "url", context.settings, standard_port_only=True)
-    fresh = context.sealer.seal(new_signing_secret())
+    fresh = context.encrypter.encrypt(new_signing_secret())
     async with context.database.transaction() as connection:
-        stored = await signing_secrets.get_or_create(connection, account_of(request), fresh)
-    sealed = [stored.current] + ([stored.previous] if stored.previous else [])
+        stored = await webhooks.get_or_create_signing_secret(connection, account_of(request), fresh)
+    encrypted = [stored.current] + ([stored.previous] if stored.previous else [])
     content = _test_event()
     headers = signed_headers(
-        [context.sealer.open(secret) for secret in sealed],
+        [context.encrypter.decrypt(secret) for secret in encrypted],
         f"test_{secrets.token_hex(16)}",
         int(time.time()),
         content,
     )
-    outcome = await send_event(body.url, headers, content, way=delivery_way(context.settings))
+    outcome = await send_event(body.url, headers, content, way=delivery_options(context.settings))
     return success(request, _test_result(outcome))
 
 
@@ -205,9 +204,9 @@ class SigningSecret(TypedDict):
 async def get_webhook_secret(request: Request) -> Response:
     """Made on the first call."""
     context = context_of(request)
-    fresh = context.sealer.seal(new_signing_secret())
+    fresh = context.encrypter.encrypt(new_signing_secret())
     async with context.database.transaction() as connection:
-        stored = await signing_secrets.get_or_create(connection, account_of(request), fresh)
+        stored = await webhooks.get_or_create_signing_secret(connection, account_of(request), fresh)
     return _secret_response(request, stored)
 
 
@@ -222,15 +221,15 @@ async def get_webhook_secret(request: Request) -> Response:
 async def rotate_webhook_secret(request: Request) -> Response:
     """For 24 hours deliveries are signed with both the new and the previous secret."""
     context = context_of(request)
-    fresh = context.sealer.seal(new_signing_secret())
+    fresh = context.encrypter.encrypt(new_signing_secret())
     async with context.database.transaction() as connection:
-        stored = await signing_secrets.rotate(connection, account_of(request), fresh)
+        stored = await webhooks.rotate_signing_secret(connection, account_of(request), fresh)
     return _secret_response(request, stored)
 
 
-def _secret_response(request: Request, stored: SealedSecret) -> Response:
+def _secret_response(request: Request, stored: EncryptedSecret) -> Response:
     data = {
-        "secret": context_of(request).sealer.open(stored.current),
+        "secret": context_of(request).encrypter.decrypt(stored.current),
         "createdAt": timestamp(stored.created_at),
         "rotatedAt": timestamp(stored.rotated_at),
     }

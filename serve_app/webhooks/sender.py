@@ -1,8 +1,8 @@
-"""The sender: leases due events, sends them side by side, records what became of them.
+"""The sender: leases due events, sends them concurrently, records the outcomes.
 
-Each event is sent outside any transaction and recorded only where its lease still
-holds. A sender that dies in between leaves a lease that runs out, and the event is
-sent again: at least once, whatever dies. Any number of senders share the work.
+An event is sent outside any transaction and recorded only while its lease holds. The lease of a
+sender that dies runs out and the event is sent again: at least once. Any number of senders share
+the work.
 """
 
 from __future__ import annotations
@@ -13,28 +13,100 @@ import random
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 
 from pipelines.net.safe_http import system_addresses
 from serve_app.context import AppContext
 from serve_app.observability.metrics import WEBHOOK_ATTEMPTS
-from serve_app.webhooks.attempts import Attempts, Clock
-from serve_app.webhooks.connections import Connections, Lookup, SharedResolver
-from serve_app.webhooks.sending import ACKNOWLEDGE_SECONDS, Outcome, delivery_way
+from serve_app.webhooks.sending import (
+    ACKNOWLEDGE_SECONDS,
+    Connections,
+    DeliveryOptions,
+    Lookup,
+    Outcome,
+    SharedResolver,
+    delivery_options,
+    error_text,
+    judge,
+    send_event,
+)
+from serve_app.webhooks.signing import new_signing_secret, signed_headers
+from storage import webhooks
 from storage.database import bounded_silence
-from storage.deliveries import (
+from storage.webhooks import (
+    EVENTS_CHANNEL,
     LeasedEvent,
     Record,
     Shares,
-    hand_back,
     lease_due,
     record_attempts,
+    requeue,
     trim_logs,
 )
-from storage.outbox import EVENTS_CHANNEL
+
+
+@dataclass(slots=True)
+class Clock:
+    """The sender's time: the machine's and the database's, both moved by ``ahead``."""
+
+    ahead: timedelta = field(default_factory=timedelta)
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Makes attempts. ``chance`` gives numbers in [0, 1) for the jitter."""
+
+    context: AppContext
+    way: DeliveryOptions
+    connections: Connections
+    clock: Clock
+    chance: Callable[[], float] = random.random
+
+    async def make(self, event: LeasedEvent) -> tuple[Outcome, Record]:
+        """Sign and send once. Raises DecryptionError where the secret cannot be opened."""
+        secrets = await self._secrets(event)
+        signed_at = int(self.clock.now().timestamp())
+        headers = signed_headers(secrets, event.id, signed_at, event.body)
+        async with self.connections.of(event.endpoint) as transport:
+            outcome = await send_event(
+                event.url, headers, event.body, way=self.way, transport=transport
+            )
+        verdict = judge(
+            outcome,
+            attempts_before=event.attempts,
+            chance=self.chance(),
+            now=self.clock.now(),
+        )
+        record = Record(
+            event.id,
+            event.token,
+            verdict.status,
+            last_status=outcome.status_code or None,
+            last_error=error_text(outcome),
+            retry_after_seconds=verdict.pause_seconds,
+        )
+        return outcome, record
+
+    async def _secrets(self, event: LeasedEvent) -> list[str]:
+        """The newest first; an account's first delivery makes its secret."""
+        encrypted = [event.current_secret, event.previous_secret]
+        if event.current_secret is None:
+            fresh = self.context.encrypter.encrypt(new_signing_secret())
+            async with self.context.database.transaction() as connection:
+                stored = await webhooks.get_or_create_signing_secret(
+                    connection, event.account_id, fresh
+                )
+            encrypted = [stored.current, stored.previous]
+        return [
+            self.context.encrypter.decrypt(secret) for secret in encrypted if secret is not None
+        ]
+
 
 log = logging.getLogger("vas.webhooks")
 
@@ -98,7 +170,7 @@ class Sender:
         self._clock = clock or Clock()
         self._resolver = SharedResolver(threads=context.settings.webhook_concurrency, lookup=lookup)
         way = replace(
-            delivery_way(context.settings, self._resolver), deadline_seconds=deadline_seconds
+            delivery_options(context.settings, self._resolver), deadline_seconds=deadline_seconds
         )
         self._connections = Connections(way)
         self._attempts = Attempts(context, way, self._connections, self._clock, chance)
@@ -237,7 +309,7 @@ class Sender:
         async with asyncio.timeout(LAST_WORDS_SECONDS):
             await self._ended.join()
             async with self._context.database.transaction() as connection:
-                await hand_back(connection, list(self._held.values()), ahead=self._clock.ahead)
+                await requeue(connection, list(self._held.values()), ahead=self._clock.ahead)
 
     async def _listen(self) -> None:
         """Wake on NOTIFY; polling covers for it whenever this connection is down."""

@@ -1,4 +1,4 @@
-"""One attempt at delivering an event: what came back, as the delivery log words it."""
+"""One attempt at a delivery: the request, what its outcome means, and reused connections."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import asyncio
 import functools
 import ssl
 import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import httpx
@@ -19,12 +24,14 @@ from pipelines.net.safe_http import (
     NameResolutionError,
     TlsError,
     TransportLimits,
+    system_addresses,
     system_addresses_async,
     tls_context,
 )
 from serve_app import __version__
 from serve_app.api.urls import address_policy
 from serve_app.settings import Settings
+from storage.types import DeliveryStatus
 
 ACKNOWLEDGE_SECONDS = 10.0
 CAPTURED_BYTES = 4096
@@ -63,7 +70,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class DeliveryOptions:
     """How deliveries leave: whom they may reach, whom they trust, who resolves names."""
 
     policy: AddressPolicy
@@ -93,11 +100,13 @@ class Way:
         )
 
 
-def delivery_way(settings: Settings, resolver: AsyncResolver = system_addresses_async) -> Way:
+def delivery_options(
+    settings: Settings, resolver: AsyncResolver = system_addresses_async
+) -> DeliveryOptions:
     """The way that ``settings`` allow. Raises OSError for an authority file that cannot be read."""
     authorities = settings.webhook_ca_file
     trust = tls_context() if authorities is None else _trust_with(authorities)
-    return Way(address_policy(settings), trust, resolver)
+    return DeliveryOptions(address_policy(settings), trust, resolver)
 
 
 @functools.lru_cache(maxsize=4)
@@ -125,7 +134,7 @@ async def send_event(
     headers: dict[str, str],
     content: bytes,
     *,
-    way: Way,
+    way: DeliveryOptions,
     transport: AsyncSafeTransport | None = None,
 ) -> Outcome:
     """POST a signed event once. Never raises for what the endpoint or the network does.
@@ -211,3 +220,166 @@ def _failure(status: int, broken: str | None) -> str | None:
     if status >= 600:
         return "connection"  # no status of HTTP: whatever answers there is no web server
     return broken
+
+
+BACKOFF_SECONDS = (10, 20, 40, 80, 160, 320, 600)
+"""Between the attempts, one after the other."""
+
+ATTEMPTS = len(BACKOFF_SECONDS) + 1
+JITTER = 0.1
+"""The largest part of a pause by which it is prolonged."""
+
+LONGEST_PAUSE_SECONDS = 600.0
+
+FINAL_FAILURES = frozenset({"redirect", "blocked_address"})
+GONE = 410
+TOO_MANY_REQUESTS = 429
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Where the event stands after the attempt, and how long it now waits, if it does."""
+
+    status: DeliveryStatus
+    pause_seconds: float | None = None
+
+
+def judge(outcome: Outcome, *, attempts_before: int, chance: float, now: datetime) -> Verdict:
+    """The rules in their order. ``chance`` in [0, 1) decides the jitter; ``now`` is aware."""
+    if outcome.delivered:
+        return Verdict(DeliveryStatus.DELIVERED)
+    if outcome.status_code == GONE:
+        return Verdict(DeliveryStatus.DISABLED)
+    if _is_final(outcome) or attempts_before + 1 >= ATTEMPTS:
+        return Verdict(DeliveryStatus.FAILED)
+    pause = pause_seconds(attempts_before, chance)
+    wished = retry_after_seconds(outcome.retry_after, now)
+    return Verdict(
+        DeliveryStatus.PENDING_RETRY, min(max(pause, wished or 0.0), LONGEST_PAUSE_SECONDS)
+    )
+
+
+def _is_final(outcome: Outcome) -> bool:
+    refused = 400 <= outcome.status_code < 500 and outcome.status_code != TOO_MANY_REQUESTS
+    return refused or outcome.failure in FINAL_FAILURES
+
+
+def pause_seconds(attempts_before: int, chance: float) -> float:
+    """The pause after the attempt that ``attempts_before`` others preceded, its jitter included."""
+    pause = BACKOFF_SECONDS[attempts_before] * (1 + JITTER * chance)
+    return min(pause, LONGEST_PAUSE_SECONDS)
+
+
+def retry_after_seconds(value: str | None, now: datetime) -> float | None:
+    """``Retry-After`` (RFC 9110, 10.2.3): seconds or an HTTP date; None if it is neither."""
+    if value is None:
+        return None
+    text = value.strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text[:10]), LONGEST_PAUSE_SECONDS)
+    try:
+        wanted = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return None
+    if wanted.tzinfo is None:
+        wanted = wanted.replace(tzinfo=now.tzinfo)
+    return min(max((wanted - now).total_seconds(), 0.0), LONGEST_PAUSE_SECONDS)
+
+
+def error_text(outcome: Outcome) -> str | None:
+    """``lastError``: the failure's class, and below it what the endpoint answered."""
+    if outcome.failure is None:
+        return None
+    return f"{outcome.failure}\n{outcome.body}" if outcome.body else outcome.failure
+
+
+KEPT_SECONDS = 5.0
+KEPT_AN_ENDPOINT = 16
+ENDPOINTS_KEPT = 32
+"""Endpoints without a delivery under way whose connections are kept."""
+
+_LIMITS = replace(LIMITS, kept_connections=KEPT_AN_ENDPOINT, kept_seconds=KEPT_SECONDS)
+
+
+@dataclass(slots=True)
+class _Kept:
+    transport: AsyncSafeTransport
+    users: int = 0
+    expiry: asyncio.TimerHandle | None = None
+
+
+class Connections:
+    """One transport an endpoint; they are never shared by two accounts."""
+
+    def __init__(self, way: DeliveryOptions) -> None:
+        self._way = way
+        self._kept: dict[str, _Kept] = {}
+        self._idle = 0
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def of(self, endpoint: str) -> AsyncIterator[AsyncSafeTransport]:
+        """The endpoint's transport, for one delivery."""
+        kept = self._kept.get(endpoint)
+        if kept is None:
+            kept = self._kept[endpoint] = _Kept(self._way.transport(_LIMITS))
+        elif kept.expiry is not None:
+            kept.expiry.cancel()
+            kept.expiry = None
+            self._idle -= 1
+        kept.users += 1
+        try:
+            yield kept.transport
+        finally:
+            kept.users -= 1
+            if kept.users == 0:
+                self._rest(endpoint, kept)
+
+    def _rest(self, endpoint: str, kept: _Kept) -> None:
+        """Keep what is idle now, for a while and within bounds."""
+        self._idle += 1
+        wait = KEPT_SECONDS if self._idle <= ENDPOINTS_KEPT else 0.0
+        loop = asyncio.get_running_loop()
+        kept.expiry = loop.call_later(wait, self._expire, endpoint)
+
+    def _expire(self, endpoint: str) -> None:
+        self._idle -= 1
+        task = asyncio.ensure_future(self._kept.pop(endpoint).transport.aclose())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def aclose(self) -> None:
+        """Close everything; no delivery may be under way."""
+        for endpoint, kept in list(self._kept.items()):
+            if kept.expiry is not None:
+                kept.expiry.cancel()
+                self._expire(endpoint)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+Lookup = Callable[[str, int], Sequence[str]]
+
+
+class SharedResolver:
+    """An ``AsyncResolver``; what is under way for a name serves all who ask for it meanwhile."""
+
+    def __init__(self, *, threads: int, lookup: Lookup = system_addresses) -> None:
+        self._lookup = lookup
+        self._threads = ThreadPoolExecutor(threads, "webhook-names")
+        self._running: dict[tuple[str, int], asyncio.Future[Sequence[str]]] = {}
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        """Addresses of ``host``; raises OSError where it has none."""
+        asked = (host, port)
+        running = self._running.get(asked)
+        if running is None:
+            loop = asyncio.get_running_loop()
+            running = loop.run_in_executor(self._threads, self._lookup, host, port)
+            self._running[asked] = running
+            running.add_done_callback(lambda _: self._running.pop(asked))
+        # Who gives up waiting must not take the answer from the others.
+        return await asyncio.shield(running)
+
+    def close(self) -> None:
+        """Ask no more; lookups under way end by themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)

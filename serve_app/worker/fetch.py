@@ -105,8 +105,9 @@ class SourceFetcher:
         if self.context.objects.exists(key):
             return
         wanted = len(_clips_to_fetch(self.job)) + len(_audio_wanted(self.job))
-        sealed = item.sealed_token
-        token = None if sealed is None else self.context.sealer.open(base64.b64decode(sealed))
+        encrypted, token = item.sealed_token, None
+        if encrypted is not None:
+            token = self.context.encrypter.decrypt(base64.b64decode(encrypted))
         fetch(
             item.url or "",
             store=self.context.objects,

@@ -12,14 +12,13 @@ from serve_app.api.upload_urls import direct_key
 from serve_app.context import AppContext
 from serve_app.jobs.lifecycle import end_job
 from serve_app.observability.metrics import record_job_end
-from serve_app.uploads.sweeping import settle_lost_writers
+from serve_app.uploads.partials import finish_for_lost_writers
 from serve_app.worker.removal import remove_due
-from storage import access, idempotency, jobs, keys, uploads
-from storage.arrivals import awaited_past_upload
+from storage import access, jobs, keys, uploads
 from storage.database import UNAVAILABLE
-from storage.objects import ObjectStoreUnavailableError, TakesDirectUploads
+from storage.objects import DirectUploadStore, ObjectStoreUnavailableError
 from storage.types import JobState, SkipReason
-from storage.uploads import JOBS_PREFIX
+from storage.uploads import JOBS_PREFIX, list_expired_awaited_uploads
 
 log = logging.getLogger("vas.reaper")
 
@@ -45,7 +44,7 @@ class Reaper:
         self._leftovers_at = 0.0
         self._leases_count_from = 0.0
         self._swept_at = _clock()
-        self._direct = isinstance(context.objects, TakesDirectUploads)
+        self._direct = isinstance(context.objects, DirectUploadStore)
         self._grace = _UNSEEN if self._direct else timedelta(0)
 
     async def sweep_and_wait(self) -> None:
@@ -64,7 +63,7 @@ class Reaper:
         await self._sweep_objects()
 
     async def _sweep_objects(self) -> None:
-        await settle_lost_writers(self._context)
+        await finish_for_lost_writers(self._context)
         await remove_due(self._context)
         if self._direct and time.monotonic() >= self._leftovers_at:
             # Nothing else tells of a multipart upload that a killed writer left in a bucket.
@@ -121,7 +120,7 @@ class Reaper:
             log.warning("no upload expires while the store cannot say what is there: %s", error)
             return
         async with self._context.database.transaction() as connection:
-            for job_id in await uploads.jobs_past_upload(
+            for job_id in await uploads.lock_expired_jobs(
                 connection, grace=self._grace, among=among
             ):
                 job = await jobs.find_job(connection, job_id)
@@ -143,15 +142,18 @@ class Reaper:
         may have been away, or copies a large one. Raises ObjectStoreUnavailableError.
         """
         store = self._context.objects
-        if not isinstance(store, TakesDirectUploads):
+        if not isinstance(store, DirectUploadStore):
             return None
         async with self._context.database.statement() as connection:
-            missing = await awaited_past_upload(connection, grace=self._grace, limit=_LOOKS_A_SWEEP)
+            missing = await list_expired_awaited_uploads(
+                connection, grace=self._grace, limit=_LOOKS_A_SWEEP
+            )
         arrived = {
             job_id
             for job_id, slot, too_late in missing
             if not too_late
-            and await asyncio.to_thread(store.find_arrival, direct_key(job_id, slot)) is not None
+            and await asyncio.to_thread(store.find_direct_upload, direct_key(job_id, slot))
+            is not None
         }
         return {job_id for job_id, _, _ in missing} - arrived
 
@@ -162,6 +164,6 @@ class Reaper:
     async def _forget_old(self) -> None:
         """Rows whose time is over: remembered answers, rate windows, sign-in links, sessions."""
         async with self._context.database.transaction() as connection:
-            await idempotency.forget_old(connection)
+            await access.forget_old_answers(connection)
             await access.forget_old_windows(connection)
             await keys.forget_old_sign_ins(connection)

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pipelines.execution.chain import is_stop_marker
 from serve_app.context import AppContext
 from storage import jobs, results
-from storage.cleaning import CleaningRound, claim_rounds, end_round
+from storage.cleaning import CleaningRound, end_round, lease_rounds
 from storage.objects import ObjectStore, ObjectStoreUnavailableError
 from storage.types import StageName, StageStatus
 from storage.uploads import source_prefix
@@ -24,7 +24,7 @@ async def remove_due(context: AppContext) -> None:
     """Carry out the rounds that are due; one that fails is taken up again when its lease ends."""
     retention = timedelta(seconds=context.settings.source_retention_seconds)
     async with context.database.transaction() as connection:
-        rounds = await claim_rounds(connection, retention=retention, limit=_AT_ONCE)
+        rounds = await lease_rounds(connection, retention=retention, limit=_AT_ONCE)
     for due in rounds:
         try:
             await _carry_out(context, due)

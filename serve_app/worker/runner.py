@@ -14,15 +14,15 @@ import psycopg
 from models.provider import ModelProvider
 from pipelines.execution.memory import release_free_memory
 from serve_app.context import AppContext
-from serve_app.observability.database_metrics import DatabaseMetrics
-from serve_app.uploads.direct import ArrivalWatch
+from serve_app.observability.metrics import DatabaseMetrics
+from serve_app.uploads.direct import DirectUploadWatcher
 from serve_app.worker.calibration import Calibration
 from serve_app.worker.driver import JobDriver
 from serve_app.worker.publishing import Lease
 from serve_app.worker.reaper import Reaper
 from storage import jobs
 from storage.database import DatabaseError, bounded_silence
-from storage.objects import TakesDirectUploads
+from storage.objects import DirectUploadStore
 from storage.types import JobState
 
 log = logging.getLogger("vas.runner")
@@ -61,8 +61,8 @@ class Runner:
             asyncio.create_task(self._forever(database_metrics.take_and_wait)),
         ]
         store = self._context.objects
-        if isinstance(store, TakesDirectUploads):
-            watch = ArrivalWatch(self._context, store)
+        if isinstance(store, DirectUploadStore):
+            watch = DirectUploadWatcher(self._context, store)
             helpers.append(asyncio.create_task(self._forever(watch.look_and_wait)))
         try:
             await self._forever(self._take_next)

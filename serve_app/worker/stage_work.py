@@ -32,7 +32,7 @@ from pipelines.vision.scenes import DescribeConfig
 from serve_app.context import AppContext
 from serve_app.jobs.documents import scene_document, track_transcript
 from serve_app.jobs.eta import timings_of
-from serve_app.observability.metrics import record_footage
+from serve_app.observability.metrics import record_media
 from serve_app.settings import Settings
 from serve_app.worker import publishing
 from serve_app.worker.calibration import Calibration, Machine
@@ -176,7 +176,7 @@ class StageWork:
             end = await publishing.publish_scenes(
                 connection, self.lease, documents, self.timings.values
             )
-        record_footage(self.context.metrics, StageName.VISION, ingested.media.duration_seconds)
+        record_media(self.context.metrics, StageName.VISION, ingested.media.duration_seconds)
         return end
 
     async def run_transcript(self, job: JobRecord, ingested: IngestResult) -> JobState | None:
@@ -199,7 +199,7 @@ class StageWork:
             end = await publishing.publish_transcripts(
                 connection, self.lease, stored, self.timings.values
             )
-        record_footage(self.context.metrics, StageName.TRANSCRIPT, ingested.media.duration_seconds)
+        record_media(self.context.metrics, StageName.TRANSCRIPT, ingested.media.duration_seconds)
         return end
 
     async def _transcribe(

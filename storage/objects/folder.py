@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from storage.objects.contract import (
+from storage.objects import (
     PARTIAL_PREFIX,
     TEMPORARY_PREFIX,
     Check,

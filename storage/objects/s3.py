@@ -19,17 +19,25 @@ from typing import Any, BinaryIO, ClassVar, cast
 
 from boto3.s3.transfer import TransferConfig
 
-from storage.objects.contract import (
-    Arrival,
+from storage.objects import (
     Check,
+    DirectUpload,
     ObjectNotFoundError,
     ObjectStoreUnavailableError,
     check_key,
 )
 from storage.objects.local_files import temporary_file
-from storage.objects.s3_connection import ConflictError, S3Place, client_of, named_errors
+from storage.objects.s3_multipart import (
+    MIB,
+    ConflictError,
+    Multipart,
+    PartStream,
+    S3Place,
+    WholeObject,
+    client_of,
+    named_errors,
+)
 from storage.objects.s3_partials import Partials
-from storage.objects.s3_parts import MIB, Multipart, PartStream, WholeObject
 
 log = logging.getLogger("vas.objects")
 
@@ -85,15 +93,15 @@ class S3Store:
             )
         return url
 
-    def find_arrival(self, key: str) -> Arrival | None:
+    def find_direct_upload(self, key: str) -> DirectUpload | None:
         try:
             with named_errors(key):
                 found = self._client.head_object(**self._at(key))
         except ObjectNotFoundError:
             return None
-        return Arrival(int(found["ContentLength"]), str(found["ETag"]))
+        return DirectUpload(int(found["ContentLength"]), str(found["ETag"]))
 
-    def copy_arrival(self, key: str, arrival: Arrival, target_key: str) -> bool:
+    def copy_direct_upload(self, key: str, found: DirectUpload, target_key: str) -> bool:
         """Copied inside the store, in parts where it is large."""
         try:
             with named_errors(key):
@@ -101,7 +109,7 @@ class S3Store:
                     self._at(key),
                     self.place.bucket,
                     self._s3_key(target_key),
-                    ExtraArgs={"CopySourceIfMatch": arrival.version},
+                    ExtraArgs={"CopySourceIfMatch": found.version},
                     Config=_COPY,
                 )
         except (ConflictError, ObjectNotFoundError):

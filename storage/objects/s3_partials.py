@@ -1,32 +1,116 @@
-"""Uploads that grow, over S3 multipart: what is known of them lies in the bucket itself.
+"""Uploads that grow, over S3 multipart; their state lies in the bucket itself.
 
-S3 cannot append. Full parts go into a multipart upload as they fill; what is
-less than a part waits in *pieces*, small objects beside it, one a block (as
-tusd does with its ``.part`` objects). The object ``state`` says which parts
-and pieces count, and nothing else does: it is replaced by compare-and-set on
-its ETag after every part and every block, so that a killed process loses at
-most what it had not sent, any process can go on, and of two writers one hears
-that it lost. A server that ignores ``If-Match`` loses only that last promise.
+S3 cannot append. Full parts go into a multipart upload as they fill; less than a part is stored as
+*pieces*, small objects beside it, one a block (as tusd does with its ``.part`` objects). The object
+``state`` lists the parts and pieces that count. It is replaced by compare-and-set on its ETag after
+every part and every block: a killed process loses at most what it had not sent, any process can go
+on, and of two writers one gets PartialBusyError. A server that ignores ``If-Match`` loses only the
+last promise.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import IO, Any, BinaryIO, cast
 
-from storage.objects.contract import (
+from storage.objects import (
     ObjectNotFoundError,
     ObjectStoreUnavailableError,
     PartialBusyError,
     PartialOffsetError,
 )
-from storage.objects.s3_connection import ConflictError, NoSuchUploadError, named_errors
-from storage.objects.s3_partial_state import Content, Piece, State
-from storage.objects.s3_parts import MOST_PARTS, Multipart, PartStream, part_bytes, spool
+from storage.objects.s3_multipart import (
+    MOST_PARTS,
+    ConflictError,
+    Multipart,
+    NoSuchUploadError,
+    PartStream,
+    named_errors,
+    part_bytes,
+    spool,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A small object that holds bytes after the last part."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The bytes that count: parts in runs of consecutive numbers, then pieces."""
+
+    runs: tuple[tuple[int, int], ...] = ()
+    """``(first number, how many)``; numbers that a lost writer may have used are left out."""
+    parts_bytes: int = 0
+    next_part: int = 1
+    pieces: tuple[Piece, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return self.parts_bytes + self.pieces_bytes
+
+    @property
+    def pieces_bytes(self) -> int:
+        return sum(piece.size_bytes for piece in self.pieces)
+
+    @property
+    def part_numbers(self) -> list[int]:
+        return [first + step for first, count in self.runs for step in range(count)]
+
+    def with_part(self, size_bytes: int) -> Content:
+        """After a part that holds all the pieces, and more."""
+        *before, last = self.runs or ((self.next_part, 0),)
+        if last[0] + last[1] == self.next_part:
+            runs = (*before, (last[0], last[1] + 1))
+        else:
+            runs = (*before, last, (self.next_part, 1))
+        return Content(runs, self.parts_bytes + size_bytes, self.next_part + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that is known of a partial. Immutable; every stored one has a ``revision`` of its own."""
+
+    content: Content = Content()
+    before: Content = Content()
+    """As it was when the last block began, for ``truncate``."""
+    upload_id: str | None = None
+    token: str = ""
+    open_block: str | None = None
+    """Names the writer whose block has begun and not ended."""
+    revision: str = ""
+
+    @property
+    def settled(self) -> Content:
+        """The content, past the part number that a writer without an end may be sending now."""
+        if self.open_block is None:
+            return self.content
+        return replace(self.content, next_part=self.content.next_part + 1)
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> State:
+        values = json.loads(data)
+        contents = {name: _content(values[name]) for name in ("content", "before")}
+        return cls(**(values | contents))
+
+
+def _content(values: dict[str, Any]) -> Content:
+    runs = tuple((first, count) for first, count in values["runs"])
+    pieces = tuple(Piece(**piece) for piece in values["pieces"])
+    return Content(**(values | {"runs": runs, "pieces": pieces}))
+
 
 _STATE = "state"
 _MOST_PIECES = 32

@@ -16,7 +16,8 @@ from typing import Any
 import httpx
 import yaml
 
-from serve_app.cli.accounts import ensure_demo_account, in_transaction
+from serve_app.cli.accounts import ensure_demo_account
+from serve_app.cli.output import in_transaction
 from serve_app.deployment.local import free_port
 from serve_app.settings import Settings
 from storage.objects.s3 import S3Store

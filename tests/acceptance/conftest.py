@@ -73,7 +73,7 @@ def _shared(folder: Path, authority: Authority) -> Iterator[Service]:
         VAS_WEBHOOK_CA_FILE=str(authority.folder / "authority.pem"),
         VAS_RAW_DECODERS=decoders(folder),
         VAS_MAX_ACTIVE_JOBS="100000",
-        VAS_ANSWER_TIMEOUT_SECONDS=str(ANSWER_SECONDS),
+        VAS_PROXY_TIMEOUT_SECONDS=str(ANSWER_SECONDS),
     ) as started:
         yield started
         for client in started.clients:

@@ -19,7 +19,8 @@ import httpx
 import pytest
 
 from serve_app.api.rate_limits import LIMITS, Bucket
-from serve_app.cli.accounts import create_account, create_key, in_transaction
+from serve_app.cli.accounts import create_account, create_key
+from serve_app.cli.output import in_transaction
 from serve_app.client.api import ApiClient
 from serve_app.settings import Settings
 from storage.objects.s3 import S3Store

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app.app import build_api
 from serve_app.context import AppContext, build_context
-from serve_app.observability.metrics import SILENT, Metrics
+from serve_app.observability.metrics import NULL_METRICS, Metrics
 from serve_app.settings import Settings
 from storage import keys, ledger
 from storage.database import Database
@@ -41,7 +41,7 @@ class Customer:
 class RunningApi:
     """The API served by uvicorn in a thread, and the means to look behind it."""
 
-    def __init__(self, settings: Settings, metrics: Metrics = SILENT) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics = NULL_METRICS) -> None:
         self.settings = settings
         self.context: AppContext = build_context(settings, metrics)
         config = uvicorn.Config(

@@ -20,12 +20,12 @@ from serve_app.api.upload_urls import UPLOAD_PURPOSE, direct_key, upload_path
 from serve_app.context import AppContext, build_context
 from serve_app.settings import GIB, Settings
 from serve_app.uploads import direct as arrivals
-from serve_app.uploads.direct import ArrivalWatch
+from serve_app.uploads.direct import DirectUploadWatcher
 from serve_app.worker.fetch import require_allowed_sizes
 from serve_app.worker.reaper import Reaper
-from storage.arrivals import LONGEST_PAUSE_SECONDS, claim_awaited
 from storage.objects import ObjectStoreUnavailableError
 from storage.objects.s3 import S3Store
+from storage.uploads import LONGEST_PAUSE_SECONDS, lease_awaited_uploads
 from tests.api.running_api import Customer, RunningApi
 from tests.api.test_dashboard import run_sql
 from tests.api.test_jobs_api import create, put, state_of
@@ -70,7 +70,7 @@ def look(api: RunningApi, *, watches: int = 1, **changes: Any) -> None:
     """One round of so many watches at once, on a loop of their own."""
 
     async def one(context: AppContext) -> None:
-        watch = ArrivalWatch(context, bucket(api))
+        watch = DirectUploadWatcher(context, bucket(api))
         await watch.look()
         await watch.settle()
 
@@ -310,8 +310,8 @@ def test_the_longer_a_job_waits_the_rarer_it_is_looked_for(
     )
 
     async def claim(connection: Any) -> float:
-        found = await claim_awaited(connection, limit=100)
-        assert not await claim_awaited(connection, limit=100)
+        found = await lease_awaited_uploads(connection, limit=100)
+        assert not await lease_awaited_uploads(connection, limit=100)
         [mine] = [item for item in found if str(item.job_id) == job["jobId"]]
         now = (await connection.exec_driver_sql("SELECT now()")).scalar_one()
         return float((mine.look_after - now).total_seconds())
@@ -331,7 +331,7 @@ def test_a_file_that_comes_in_through_the_service_is_not_looked_for(
         " WHERE job_id = :id",
         id=uuid.UUID(job["jobId"]),
     )
-    found = api.transact(lambda connection: claim_awaited(connection, limit=100))
+    found = api.transact(lambda connection: lease_awaited_uploads(connection, limit=100))
     assert job["jobId"] not in {str(item.job_id) for item in found}
 
 
@@ -358,7 +358,7 @@ def test_a_store_that_is_away_is_asked_again(
     async def run() -> None:
         context = build_context(api.settings)
         away = S3Store(replace(bucket(api).place, endpoint_url="http://127.0.0.1:9"))
-        await ArrivalWatch(context, away).look()
+        await DirectUploadWatcher(context, away).look()
         await context.database.close()
 
     with ThreadPoolExecutor(1) as thread:

@@ -167,7 +167,7 @@ def test_the_signing_secret_is_encrypted_at_rest(api: RunningApi, customer: Cust
 
     sealed = api.transact(stored)
     assert secret["secret"].encode() not in sealed
-    assert api.context.sealer.open(sealed) == secret["secret"]
+    assert api.context.encrypter.decrypt(sealed) == secret["secret"]
 
 
 def test_the_portal_is_there_only_after_a_purchase(api: RunningApi, customer: Customer) -> None:

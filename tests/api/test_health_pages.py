@@ -15,11 +15,11 @@ import pytest
 
 from serve_app.api.health import CHECKS, NotReadyError, ReadinessProbe
 from serve_app.context import AppContext, build_context
-from serve_app.encryption import Sealer
+from serve_app.crypto import Encrypter
 from serve_app.observability.metrics import HTTP_REQUESTS, UPLOADS_UNDER_WAY
 from serve_app.settings import Settings
-from serve_app.uploads.limiter import UploadGate
-from storage import keys, signing_secrets
+from serve_app.uploads.leases import UploadLimiter
+from storage import keys, webhooks
 from storage.database import Connection, embedded_postgres, migrate, newest_revision
 from tests.api.running_api import SECRET, RunningApi
 from tests.observing.metrics import RecordedMetrics
@@ -64,8 +64,8 @@ def test_a_load_balancer_may_ask_as_often_as_it_likes(api: RunningApi) -> None:
 
 async def _seal_with(connection: Connection, secret: str) -> None:
     account = await keys.create_account(connection, "somebody")
-    sealed = Sealer(secret.encode()).seal("whsec_x")
-    await signing_secrets.get_or_create(connection, account.id, sealed)
+    sealed = Encrypter(secret.encode()).encrypt("whsec_x")
+    await webhooks.get_or_create_signing_secret(connection, account.id, sealed)
 
 
 def _replace_folder_by_a_file(settings: Settings) -> None:
@@ -221,11 +221,11 @@ def test_requests_and_uploads_are_metered(api_settings: Settings) -> None:
 
 
 async def test_uploads_under_way_are_told_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_app.uploads.limiter.LEVEL_SECONDS", 0.001)
+    monkeypatch.setattr("serve_app.uploads.leases.LEVEL_SECONDS", 0.001)
     metrics = RecordedMetrics()
-    gate = UploadGate(3, metrics)
-    reporting = asyncio.create_task(gate.report_for_ever())
-    with gate.enter(), gate.enter():
+    limiter = UploadLimiter(3, metrics)
+    reporting = asyncio.create_task(limiter.report_forever())
+    with limiter.enter(), limiter.enter():
         await asyncio.sleep(0.05)
         assert len(metrics.of(UPLOADS_UNDER_WAY)) > 1
         assert set(metrics.of(UPLOADS_UNDER_WAY)) == {2}

@@ -13,8 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app.settings import Settings
 from storage import jobs, results
-from storage.job_lists import LEGACY_FILTERS
-from storage.job_records import JobSource, NewJob
+from storage.job_records import LEGACY_FILTERS, JobSource, NewJob
 from storage.types import JobState, ProcessingMode, StageName, StageStatus
 from tests.api.running_api import Customer, RunningApi
 from tests.api.test_jobs_api import expect_error

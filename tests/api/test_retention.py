@@ -15,7 +15,8 @@ import pytest
 
 from serve_app.context import build_context
 from serve_app.worker.removal import remove_due
-from storage.objects import FolderStore, ObjectStore, ObjectStoreUnavailableError
+from storage.objects import ObjectStore, ObjectStoreUnavailableError
+from storage.objects.folder import FolderStore
 from tests.api.running_api import Customer, RunningApi
 from tests.api.test_dashboard import run_sql
 from tests.api.test_jobs_api import create

@@ -140,7 +140,7 @@ def test_requests_that_race_for_the_same_offset_never_interleave(
     api_settings: Settings, customer: Customer
 ) -> None:
     """Eight requests at once over two servers, each with bytes of its own."""
-    roomy = api_settings.model_copy(update={"max_concurrent_uploads": 16})
+    roomy = api_settings.model_copy(update={"upload_concurrency": 16})
     pieces = [bytes([65 + number]) * 300_000 for number in range(8)]
     with (
         RunningApi(roomy) as api,

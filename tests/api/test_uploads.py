@@ -310,7 +310,7 @@ def test_the_job_is_queued_once_however_its_last_files_race(
     api_settings: Settings, customer: Customer
 ) -> None:
     """Four files at once over two servers, PUT and tus mixed, some of them sent twice."""
-    roomy = api_settings.model_copy(update={"max_concurrent_uploads": 16})
+    roomy = api_settings.model_copy(update={"upload_concurrency": 16})
     tracks = [{"fileName": f"{number}.wav"} for number in range(3)]
     with (
         RunningApi(roomy) as api,
@@ -350,7 +350,7 @@ def test_the_job_is_queued_once_however_its_last_files_race(
 def test_two_puts_of_the_last_file_at_once_give_one_whole_file(
     api_settings: Settings, customer: Customer
 ) -> None:
-    roomy = api_settings.model_copy(update={"max_concurrent_uploads": 16})
+    roomy = api_settings.model_copy(update={"upload_concurrency": 16})
     with RunningApi(roomy) as api, ThreadPoolExecutor(6) as threads:
         job = create(api, customer)
         contents = [bytes([number]) * MIB for number in range(6)]

@@ -20,7 +20,7 @@ import httpx
 import uvicorn
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from serve_app.cli.accounts import in_transaction
+from serve_app.cli.output import in_transaction
 from serve_app.deployment.local import free_port, prepared, running_service
 from serve_app.settings import Settings
 from storage import keys, ledger

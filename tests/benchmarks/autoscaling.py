@@ -29,8 +29,9 @@ import psycopg
 
 from models.provider import DEPLOYMENT_NAMES
 from models.registry import Task
-from serve_app.cli.accounts import create_account, create_key, in_transaction
-from serve_app.cli.bookings import grant_credits
+from serve_app.cli.accounts import create_account, create_key
+from serve_app.cli.money import grant_credits
+from serve_app.cli.output import in_transaction
 from serve_app.client.api import ApiClient
 from serve_app.deployment.application import APP_NAME
 from serve_app.deployment.local import free_port, prepared, running_service

@@ -24,7 +24,8 @@ import av
 import psutil
 import psycopg
 
-from serve_app.cli.accounts import ensure_demo_account, in_transaction
+from serve_app.cli.accounts import ensure_demo_account
+from serve_app.cli.output import in_transaction
 from serve_app.client.api import ApiClient
 from serve_app.deployment.local import free_port, prepared, running_service
 from serve_app.settings import Settings

@@ -41,7 +41,7 @@ from pipelines.ingest.pipeline import IngestContext, ingest
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.types import IngestResult
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 from tests.places import DEMO, PROJECT
 
 SAMPLE_SECONDS, MEMORY_SECONDS = 0.5, 5.0

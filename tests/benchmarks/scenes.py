@@ -44,7 +44,7 @@ from pipelines.vision.features import (
     segment_features,
     to_bytes,
 )
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 from tests.benchmarks.programmes.editing import Kind, Transition
 from tests.benchmarks.programmes.encoding import FORMS, read_truth, written
 

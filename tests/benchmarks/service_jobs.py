@@ -25,7 +25,8 @@ import psutil
 
 from models.provider import DEPLOYMENT_NAMES
 from models.registry import Task
-from serve_app.cli.accounts import ensure_demo_account, in_transaction
+from serve_app.cli.accounts import ensure_demo_account
+from serve_app.cli.output import in_transaction
 from serve_app.client.api import ApiClient
 from serve_app.deployment.application import APP_NAME
 from serve_app.deployment.local import free_port, prepared, running_service

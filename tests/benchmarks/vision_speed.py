@@ -294,7 +294,7 @@ def _vision_seconds(path: Path, segment_seconds: float, mapper: Any = None) -> f
         ingest,
     )
     from pipelines.vision.pipeline import VisionConfig, analyse_vision
-    from storage.objects import FolderStore
+    from storage.objects.folder import FolderStore
 
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace(FolderStore(Path(folder)), "job")

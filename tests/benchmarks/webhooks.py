@@ -35,8 +35,8 @@ from serve_app.deployment.local import prepared
 from serve_app.settings import Settings
 from serve_app.webhooks.sending import USER_AGENT
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
-from storage import keys, signing_secrets
-from storage.outbox import EVENTS_CHANNEL
+from storage import keys, webhooks
+from storage.webhooks import EVENTS_CHANNEL
 from tests.pipelines.fetch_servers import Authority
 from tests.webhooks.sender_process import send_until_killed
 
@@ -130,8 +130,8 @@ async def add_accounts(context: AppContext, ports: tuple[int, int], endpoints: i
         await connection.execute(text("DELETE FROM jobs"))
         for port in [ports[0]] * endpoints + [ports[1]]:
             account = await keys.create_account(connection, uuid.uuid4().hex)
-            secret = context.sealer.seal(new_signing_secret())
-            await signing_secrets.get_or_create(connection, account.id, secret)
+            secret = context.encrypter.encrypt(new_signing_secret())
+            await webhooks.get_or_create_signing_secret(connection, account.id, secret)
             values = {"account": account.id, "url": f"https://127.0.0.1:{port}/hook"}
             await connection.execute(text(INSERT_JOB), values | {"dead": port == ports[1]})
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from storage.access import IdempotencyKey, try_lock_key
 from storage.database import Connection
-from storage.idempotency import Slot, try_lock
 from tests.contract.calling import Caller, ContractApi, refusal, shown
 from tests.contract.spec_rows import covers
 
@@ -71,7 +71,9 @@ def while_in_progress(caller: Caller, operation: str, path: str, body: dict[str,
     """The answer to a repeat while the first request still runs."""
 
     async def work(connection: Connection) -> Any:
-        assert await try_lock(connection, Slot(caller.customer.account_id, operation, "busy"))
+        assert await try_lock_key(
+            connection, IdempotencyKey(caller.customer.account_id, operation, "busy")
+        )
         return await asyncio.to_thread(caller.post, path, body, idempotency_key="busy")
 
     answer = caller.api.transact(work)

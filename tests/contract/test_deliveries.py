@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from serve_app.webhooks.attempts import Clock
-from serve_app.webhooks.sender import Sender
+from serve_app.webhooks.sender import Clock, Sender
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.spec_rows import covers, covers_each
 from tests.pipelines.fetch_servers import Authority

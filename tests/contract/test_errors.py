@@ -199,7 +199,7 @@ def test_the_connection_stays_open_after_an_internal_error(
 def test_more_uploads_at_once_than_a_replica_takes_are_told_to_come_back(
     contract_settings: Settings,
 ) -> None:
-    one_at_a_time = contract_settings.model_copy(update={"max_concurrent_uploads": 1})
+    one_at_a_time = contract_settings.model_copy(update={"upload_concurrency": 1})
     with ContractApi(one_at_a_time) as api:
         caller = api.caller()
         first, second = (caller.create()["uploadUrl"] for _ in range(2))

@@ -13,7 +13,7 @@ import pytest
 
 from serve_app.client.api import ApiClient, ApiError
 from storage import keys
-from storage.idempotency import Slot, try_lock
+from storage.access import IdempotencyKey, try_lock_key
 from tests.contract.calling import Caller, wait_for_a_window
 from tests.contract.runner_side import RunnerSide
 from tests.contract.spec_rows import covers
@@ -93,8 +93,8 @@ def test_a_creation_in_progress_is_repeated_with_the_same_key(caller: Caller) ->
 
     async def create_beside_a_first_request() -> dict[str, Any]:
         async with caller.api.database.transaction() as connection:
-            slot = Slot(caller.customer.account_id, "createJob", "mine")
-            assert await try_lock(connection, slot)
+            slot = IdempotencyKey(caller.customer.account_id, "createJob", "mine")
+            assert await try_lock_key(connection, slot)
             repeated = asyncio.create_task(asyncio.to_thread(create))
             assert await asyncio.to_thread(refused.wait, 10)
         return await repeated

@@ -47,8 +47,7 @@ from pipelines.net.fetch_responses import (
 from pipelines.net.share_links import Provider, direct_download_url
 from pipelines.speech.captions import CUE_MAX_MS, to_srt, to_txt, to_vtt
 from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
-from serve_app.webhooks.signing import signature
-from serve_app.webhooks.verifying import TOLERANCE_SECONDS, VerificationError, verify
+from serve_app.webhooks.signing import TOLERANCE_SECONDS, VerificationError, signature, verify
 from tests.fuzzing.feeding import Feed, as_text
 
 

@@ -25,17 +25,17 @@ from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, enco
 from serve_app.api.queries import NUMBER, WHOLE_NUMBER, one_of, require_plain_query
 from serve_app.api.rate_limits import client_address
 from serve_app.credits.usage_export import harmless
+from serve_app.crypto import BadSignatureError, Signer
 from serve_app.errors import ApiError
 from serve_app.jobs.captions_files import _disposition
 from serve_app.observability.logs import without_secrets
-from serve_app.signing import BadSignatureError, Signer
-from serve_app.uploads.tus_headers import (
+from serve_app.uploads.tus import (
     ALGORITHMS,
     PATCH_TYPE,
     ContentTypeError,
     HeaderError,
+    has_supported_version,
     parse_patch,
-    speaks_our_version,
 )
 from tests.fuzzing.feeding import Feed, as_text
 
@@ -65,7 +65,7 @@ def _require_refusal(error: ApiError, *statuses: int, param: str | None = None) 
 def check_tus(data: bytes) -> None:
     """Headers of a PATCH are refused, or read as they would be written."""
     fields = _headers(Feed(data).lines(12))
-    speaks_our_version(fields)
+    has_supported_version(fields)
     try:
         found = parse_patch(fields)
     except (HeaderError, ContentTypeError):

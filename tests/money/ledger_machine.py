@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 from pipelines.types import MediaInfo, StageCode, StageError
 from serve_app.worker import publishing
 from serve_app.worker.publishing import Lease
-from storage import audit, jobs, keys, ledger, purchases
+from storage import jobs, keys, ledger, purchases
 from storage.database import Connection
 from storage.jobs import LeaseLostError
 from storage.ledger import InsufficientCreditsError
@@ -322,7 +322,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if not hasattr(self, "account"):
             return
         self.bench.steps += 1
-        assert self.bench.transact(audit.find_discrepancies) == []
+        assert self.bench.transact(ledger.find_discrepancies) == []
         account = self.bench.transact(lambda c: keys.get_account(c, str(self.account)))
         assert (account.balance_cents, account.held_cents) == (self.model.balance, self.model.held)
         assert account.available_cents >= -self.model.limit

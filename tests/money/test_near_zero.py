@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from serve_app.settings import Settings
-from storage import audit, keys
+from storage import keys, ledger
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.runner_side import RunnerSide
 
@@ -83,7 +83,7 @@ def test_exactly_as_many_jobs_are_accepted_as_the_credits_cover(
 
 def check(caller: Caller, *, created: int, limit: int) -> None:
     account_id = caller.customer.account_id
-    assert caller.api.transact(audit.find_discrepancies) == []
+    assert caller.api.transact(ledger.find_discrepancies) == []
     [(jobs,)] = caller.api.sql("SELECT count(*) FROM jobs WHERE account_id = :id", id=account_id)
     assert jobs == created
     lowest = """
@@ -124,7 +124,7 @@ def test_batches_cancellations_and_runners_at_the_same_moment_never_overdraw(
     counts = concurrency(act)
     assert set(counts) <= {200, 201, 402, 429}
     assert counts[500] == counts[503] == 0
-    assert api.transact(audit.find_discrepancies) == []
+    assert api.transact(ledger.find_discrepancies) == []
     quota = shown(caller.get("/quota"))["api"]
     # Four jobs completed at 2 cents each, four were cancelled; each new job holds 2 cents.
     assert quota["balanceCents"] == 60 - 4 * 2

@@ -16,7 +16,7 @@ import pytest
 
 from serve_app.payments.providers import ProviderNotInstalledError, find_provider
 from serve_app.settings import Settings
-from storage import audit, purchases
+from storage import ledger, purchases
 from tests.contract.calling import Caller, ContractApi, refusal, shown
 from tests.money import stripe_side
 from tests.money.stripe_side import STRIPE_SECRET, Event, post, send, signed
@@ -34,7 +34,7 @@ def payment() -> str:
 
 
 def balance(caller: Caller) -> int:
-    assert caller.api.transact(audit.find_discrepancies) == []
+    assert caller.api.transact(ledger.find_discrepancies) == []
     cents: int = shown(caller.get("/quota"))["api"]["balanceCents"]
     return cents
 
@@ -256,7 +256,7 @@ def test_the_stored_secret_is_used_and_is_encrypted_at_rest(settings: Settings) 
         told = stripe_side.session(str(caller.customer.account_id), 2500, "pi_stored_secret")
         api.sql("DELETE FROM payment_credentials")
         refusal(send(api, told), 503, "SERVICE_UNAVAILABLE", retry_after="30")
-        sealed = api.context.sealer.seal(STRIPE_SECRET)
+        sealed = api.context.encrypter.encrypt(STRIPE_SECRET)
         api.transact(lambda c: purchases.store_credential(c, "stripe", sealed))
         assert send(api, told).status_code == 200
         [(stored,)] = api.sql("SELECT sealed FROM payment_credentials")

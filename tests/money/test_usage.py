@@ -217,4 +217,4 @@ def test_a_providers_secret_is_stored_encrypted_and_not_shown(
     assert "whsec_from_the_operator" not in shown
     [(sealed,)] = caller.api.sql("SELECT sealed FROM payment_credentials")
     assert b"whsec" not in bytes(sealed)
-    assert caller.api.context.sealer.open(bytes(sealed)) == "whsec_from_the_operator"
+    assert caller.api.context.encrypter.decrypt(bytes(sealed)) == "whsec_from_the_operator"

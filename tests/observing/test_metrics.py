@@ -11,14 +11,14 @@ import pytest
 
 from serve_app.observability.metrics import (
     CATALOGUE,
-    FOOTAGE,
     HTTP_REQUESTS,
     JOBS_ENDED,
+    MEDIA,
     STAGES,
     Kind,
     Metric,
-    record_footage,
     record_job_end,
+    record_media,
     record_request,
     record_stage,
 )
@@ -161,9 +161,9 @@ def test_jobs_stages_and_footage_are_recorded_once_they_are_true() -> None:
     record_job_end(metrics, None)
     record_job_end(metrics, JobState.FAILED)
     record_stage(metrics, StageName.VISION, StageStatus.COMPLETED, 3.5)
-    record_footage(metrics, StageName.VISION, 12.0)
-    record_footage(metrics, StageName.TRANSCRIPT, 0.0)
+    record_media(metrics, StageName.VISION, 12.0)
+    record_media(metrics, StageName.TRANSCRIPT, 0.0)
     assert metrics.of(JOBS_ENDED, state="failed") == [1]
     assert metrics.of(STAGES, stage="vision", outcome="completed") == [3.5]
-    assert metrics.of(FOOTAGE, stage="vision") == [12.0]
+    assert metrics.of(MEDIA, stage="vision") == [12.0]
     assert len(metrics.values) == 3

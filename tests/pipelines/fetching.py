@@ -12,7 +12,7 @@ from pipelines.execution.chain import FreeRun
 from pipelines.net.addresses import AddressPolicy
 from pipelines.net.fetch import FetchedSource, FetchLimits, fetch
 from pipelines.types import StageCode, StageError
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 from tests.pipelines.fetch_servers import ScriptedServer
 
 LOOPBACK = AddressPolicy((ipaddress.ip_network("127.0.0.0/8"),))

@@ -20,7 +20,7 @@ from pipelines.execution.chain import FreeRun, Workspace
 from pipelines.ingest.pipeline import IngestConfig, IngestContext, ingest
 from pipelines.media.timestamps import rounded_ms
 from pipelines.types import IngestResult
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 
 WIDTH, HEIGHT, RATE = 128, 96, 25
 Signal = npt.NDArray[np.float64]

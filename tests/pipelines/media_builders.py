@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pipelines.execution.chain import Workspace
 from pipelines.media.timestamps import rounded_ms
 from pipelines.types import Segment, VideoSource, VideoStream
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 
 Picture = npt.NDArray[np.uint8]
 

@@ -17,7 +17,7 @@ from pipelines.ingest.external_audio import ExternalFile
 from pipelines.ingest.job_media import ClipFile, JobMedia, ProbedMedia, ingest_media, probe_media
 from pipelines.ingest.pipeline import IngestConfig, IngestContext
 from pipelines.types import IngestResult
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 from tests.pipelines.media_builders import still_shot
 
 Pcm = npt.NDArray[np.int16]

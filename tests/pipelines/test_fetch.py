@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.execution.chain import FreeRun
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 from tests.pipelines.fetch_servers import (
     Asked,
     Resolutions,

@@ -15,7 +15,7 @@ import pytest
 from pipelines.execution.chain import FreeRun
 from pipelines.net.fetch import FetchLimits
 from pipelines.types import StageCode, StageError, StageStoppedError
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 from tests.pipelines.fetch_servers import (
     Asked,
     Script,

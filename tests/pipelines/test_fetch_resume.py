@@ -15,7 +15,7 @@ import pytest
 from pipelines.execution.chain import FreeRun
 from pipelines.net.fetch import fetch
 from pipelines.types import StageError
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 from tests.pipelines.fetch_servers import Asked, Script, ScriptedServer, answer, send_head
 from tests.pipelines.fetching import BODY, KEY, LOOPBACK, QUICK, nothing_stored
 

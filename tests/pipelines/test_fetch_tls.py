@@ -21,7 +21,7 @@ from pipelines.net.addresses import AddressPolicy
 from pipelines.net.fetch import FetchedSource, fetch
 from pipelines.net.safe_http import AsyncSafeTransport, SafeTransport, TlsError
 from pipelines.types import StageCode, StageError
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 from tests.pipelines.fetch_servers import Authority, Resolutions, ScriptedServer, answer, redirect
 from tests.pipelines.fetching import BODY, KEY, QUICK, nothing_stored
 

@@ -22,7 +22,7 @@ from pipelines.execution.chain import FreeRun, Workspace
 from pipelines.ingest.pipeline import IngestConfig, IngestContext, ingest, probe_source, segment_ms
 from pipelines.ingest.probe import ProbeLimits
 from pipelines.types import StageCode, StageError, StageStoppedError
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 from tests.pipelines.ingest_material import Clip, Sound, clicks, write_clip, write_sound
 
 CLIP = Clip("clip.mp4", "libx264", {"x264-params": "keyint=15:scenecut=0:threads=1"}, frames=100)

@@ -18,7 +18,7 @@ from pipelines.ingest.pipeline import IngestContext, ingest
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from pipelines.vision.policy import ContentPolicy
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 from tests.benchmarks.service_jobs import first_seconds
 from tests.models.tiny_folder import fill_models_folder
 from tests.places import DEMO

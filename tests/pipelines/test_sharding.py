@@ -17,7 +17,7 @@ from pipelines.ingest.pipeline import IngestConfig, IngestContext, ingest
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.speech.regions import Sharding
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 from tests.benchmarks.service_jobs import first_seconds
 from tests.places import DEMO
 

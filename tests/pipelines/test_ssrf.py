@@ -28,7 +28,7 @@ from pipelines.net.safe_http import (
     safe_client,
 )
 from pipelines.types import StageCode, StageError
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 from tests.pipelines.fetch_servers import (
     NetworkLog,
     Resolutions,

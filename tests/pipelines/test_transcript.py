@@ -35,7 +35,7 @@ from pipelines.types import (
     TranscriptResult,
     TranscriptWord,
 )
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 
 SPEECH = Path(__file__).resolve().parents[1] / "media" / "speech"
 SAID = json.loads((SPEECH / "truth.json").read_text())["two_voices.flac"]["sentences"][:4]

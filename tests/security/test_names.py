@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from pipelines.net.fetch_responses import file_name_hint
-from storage.objects import FolderStore
-from storage.objects.contract import InvalidKeyError
+from storage.objects import InvalidKeyError
+from storage.objects.folder import FolderStore
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.runner_side import TWO_TRACKS, RunnerSide
 from tests.security.households import Household

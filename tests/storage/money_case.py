@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from storage import audit, jobs, keys, ledger
+from storage import jobs, keys, ledger
 from storage.database import Database
 from storage.job_records import JobSource, NewJob
 from storage.types import JobState, ProcessingMode, StageName, StageStatus
@@ -50,7 +50,7 @@ async def account_with_job(
 
 async def totals(database: Database, account_id: uuid.UUID) -> tuple[int, int]:
     async with database.transaction() as connection:
-        assert await audit.find_discrepancies(connection) == []
+        assert await ledger.find_discrepancies(connection) == []
         account = await keys.get_account(connection, str(account_id))
     return account.balance_cents, account.held_cents
 

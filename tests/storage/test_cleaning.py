@@ -13,8 +13,8 @@ from storage.cleaning import (
     LATE_WRITES,
     UNWANTED_AFTER,
     CleaningRound,
-    claim_rounds,
     end_round,
+    lease_rounds,
 )
 from storage.database import Database
 from storage.types import JobState
@@ -66,7 +66,7 @@ async def ended(database: Database, state: JobState, ago: timedelta) -> uuid.UUI
 
 async def claimed(database: Database, limit: int = 10) -> list[CleaningRound]:
     async with database.transaction() as connection:
-        return await claim_rounds(connection, retention=RETENTION, limit=limit)
+        return await lease_rounds(connection, retention=RETENTION, limit=limit)
 
 
 DUE = {

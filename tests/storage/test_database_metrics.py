@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from serve_app.observability.database_metrics import DatabaseMetrics
 from serve_app.observability.metrics import (
     ACCOUNTS_CENTS,
     JOBS,
@@ -16,6 +15,7 @@ from serve_app.observability.metrics import (
     LEDGER_ENTRIES,
     QUEUE_AGE,
     WEBHOOKS_OPEN,
+    DatabaseMetrics,
 )
 from storage import jobs, keys, ledger
 from storage.database import Connection, Database

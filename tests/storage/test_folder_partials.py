@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from storage.objects import (
-    FolderStore,
     InvalidKeyError,
     ObjectNotFoundError,
     PartialBusyError,
     PartialOffsetError,
 )
+from storage.objects.folder import FolderStore
 from tests.places import PROJECT
 
 KEY = "jobs/1/source/media"
@@ -169,7 +169,7 @@ def test_a_key_that_is_no_plain_path_is_refused_for_partials_too(
 
 WRITERS = """
 import pathlib, sys, time
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 store = FolderStore(pathlib.Path(sys.argv[1]))
 block = store.append_partial("jobs/1/source/media", 0)
 with block as partial, store.writer("jobs/1/source/whole") as whole:
@@ -244,7 +244,7 @@ def test_a_writer_is_never_robbed_by_a_sweeper(store: FolderStore) -> None:
 
 SWEEPER = """
 import pathlib, select, sys
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 store = FolderStore(pathlib.Path(sys.argv[1]))
 while not select.select([sys.stdin], [], [], 0)[0]:
     store.remove_leftovers("jobs")

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from storage import audit, jobs, keys, ledger
+from storage import jobs, keys, ledger
 from storage.database import Database
 from storage.ledger import InsufficientCreditsError
 from storage.types import StageName
@@ -101,7 +101,7 @@ async def test_the_audit_finds_what_a_disabled_trigger_let_through(
         await connection.execute(text("ALTER TABLE accounts DISABLE TRIGGER USER"))
         wrong = text("UPDATE accounts SET balance_cents = balance_cents + 1 WHERE id = :account")
         await connection.execute(wrong, {"account": case.account})
-        [found] = await audit.find_discrepancies(connection)
+        [found] = await ledger.find_discrepancies(connection)
     assert found.what == "account balance"
     assert found.id == str(case.account)
     assert (found.stored, found.by_ledger) == (101, 100)

@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from storage.objects import (
-    FolderStore,
     InvalidKeyError,
     ObjectNotFoundError,
     ObjectStore,
     PartialBusyError,
     PartialOffsetError,
 )
+from storage.objects.folder import FolderStore
 from storage.objects.s3 import S3Store
 from tests.places import PROJECT
 from tests.storage.s3_server import everything_in, fresh_store, s3_endpoint, s3_process

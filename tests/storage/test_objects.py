@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.objects import FolderStore, InvalidKeyError, ObjectNotFoundError, check_key
+from storage.objects import InvalidKeyError, ObjectNotFoundError, check_key
+from storage.objects.folder import FolderStore
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -200,7 +201,7 @@ def test_a_store_travels_to_other_processes(store: FolderStore) -> None:
 
 DYING_WRITER = """
 import os, pathlib, sys
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 with FolderStore(pathlib.Path(sys.argv[1])).writer("jobs/a") as stream:
     stream.write(b"second")
     stream.flush()

@@ -21,15 +21,21 @@ from pydantic import ValidationError
 from serve_app.deployment.doctor import CHECKS
 from serve_app.settings import Settings
 from storage.objects import (
-    FolderStore,
+    DirectUploadStore,
     ObjectNotFoundError,
     ObjectStoreUnavailableError,
     PartialBusyError,
-    TakesDirectUploads,
 )
+from storage.objects.folder import FolderStore
 from storage.objects.s3 import S3Store
-from storage.objects.s3_connection import NoSuchUploadError, client_of
-from storage.objects.s3_parts import MIB, MOST_PARTS, Multipart, part_bytes
+from storage.objects.s3_multipart import (
+    MIB,
+    MOST_PARTS,
+    Multipart,
+    NoSuchUploadError,
+    client_of,
+    part_bytes,
+)
 from tests.places import PROJECT
 from tests.storage.s3_server import (
     everything_in,
@@ -91,23 +97,23 @@ def test_an_amazon_bucket_is_addressed_by_its_own_host_name() -> None:
 
 
 def test_a_file_that_arrived_is_copied_out_of_reach_unless_it_was_changed(store: S3Store) -> None:
-    assert store.find_arrival("in/a") is None
+    assert store.find_direct_upload("in/a") is None
     store.write_bytes("in/a", b"footage")
-    arrival = store.find_arrival("in/a")
-    assert arrival is not None
-    assert arrival.size_bytes == 7
-    assert store.copy_arrival("in/a", arrival, "source/a")
+    found = store.find_direct_upload("in/a")
+    assert found is not None
+    assert found.size_bytes == 7
+    assert store.copy_direct_upload("in/a", found, "source/a")
     assert store.read_bytes("source/a") == b"footage"
     store.write_bytes("in/a", b"another")
-    assert not store.copy_arrival("in/a", arrival, "source/a")
+    assert not store.copy_direct_upload("in/a", found, "source/a")
     store.delete("in/a")
-    assert not store.copy_arrival("in/a", arrival, "source/a")
+    assert not store.copy_direct_upload("in/a", found, "source/a")
     assert store.read_bytes("source/a") == b"footage"
 
 
 def test_the_store_says_that_it_takes_direct_uploads(store: S3Store, tmp_path: Path) -> None:
-    assert isinstance(store, TakesDirectUploads)
-    assert not isinstance(FolderStore(tmp_path), TakesDirectUploads)
+    assert isinstance(store, DirectUploadStore)
+    assert not isinstance(FolderStore(tmp_path), DirectUploadStore)
 
 
 def test_parts_are_never_too_small_and_reach_the_largest_object() -> None:

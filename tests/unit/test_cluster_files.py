@@ -35,7 +35,7 @@ from serve_app.deployment.cluster import (
     require_cluster_settings,
 )
 from serve_app.deployment.local import ServiceStartError
-from serve_app.deployment.node_environment import (
+from serve_app.deployment.proxy import (
     SERVE_ENVIRONMENT,
     HaproxyFolderError,
     export_lines,

@@ -12,8 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from serve_app.client.contact_sheet import MAX_SCENES, chosen_scenes, contact_sheet
-from serve_app.client.lettering import font, plain, shortened, wrapped
+from serve_app.client.contact_sheet import (
+    MAX_SCENES,
+    chosen_scenes,
+    contact_sheet,
+    font,
+    plain,
+    shortened,
+    wrapped,
+)
 
 PALETTE = ["#c81e1e", "#1ec81e", "#1e1ec8"]
 

@@ -23,7 +23,7 @@ from pipelines.vision.cuts.search import (
 )
 from pipelines.vision.cuts.selection import Candidates, CutConfig, detect_cuts
 from pipelines.vision.features import FrameFeatures, to_bytes
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 from tests.unit.test_cuts import FRAME_MS, PROGRAMME, WHOLE_CUTS, features
 
 WHOLE = features(PROGRAMME)

@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from serve_app.client.rendering import palette_swatches, scenes_table, transcript_text
-from serve_app.client.wording import clock, one_line, palette_of, shot_words
+from serve_app.client.rendering import (
+    clock,
+    one_line,
+    palette_of,
+    palette_swatches,
+    scenes_table,
+    shot_words,
+    transcript_text,
+)
 
 SPEAKERS = [
     {"id": "speaker_0", "label": "Speaker 1", "speakingSeconds": 4.0},

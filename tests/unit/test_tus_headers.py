@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from serve_app.uploads.tus_headers import (
+from serve_app.uploads.tus import (
     ALGORITHMS,
     PATCH_TYPE,
     Checksum,
     ContentTypeError,
     HeaderError,
     Patch,
+    has_supported_version,
     parse_checksum,
     parse_patch,
     parse_size,
-    speaks_our_version,
 )
 
 
@@ -103,7 +103,7 @@ def test_only_one_content_type_will_do(content_type: str | None) -> None:
     [(["1.0.0"], True), ([], False), (["1.0"], False), (["2.0.0"], False), (["1.0.0"] * 2, False)],
 )
 def test_one_version_is_spoken(values: list[str], ours: bool) -> None:
-    assert speaks_our_version(headers(*[("Tus-Resumable", v) for v in values])) is ours
+    assert has_supported_version(headers(*[("Tus-Resumable", v) for v in values])) is ours
 
 
 LATIN = st.text(st.characters(max_codepoint=255), max_size=40)

@@ -17,15 +17,14 @@ from sqlalchemy import text
 
 from serve_app.context import AppContext, build_context
 from serve_app.settings import Settings
-from serve_app.webhooks.attempts import Clock
-from serve_app.webhooks.sender import Sender
+from serve_app.webhooks.sender import Clock, Sender
 from serve_app.webhooks.signing import new_signing_secret
-from storage import keys, outbox, signing_secrets
+from storage import keys, webhooks
 from storage.types import EventType
 from tests.pipelines.fetch_servers import Authority
 from tests.webhooks.receivers import Receiver, Script, Verifier, receivers_clock, status
 
-SECRET_KEY = "a secret for tests, long enough for the sealer"
+SECRET_KEY = "a secret for tests, long enough for the encrypter"
 PATIENCE_SECONDS = 30.0
 ALLOWED = (ip_network("127.0.0.0/8"),)
 
@@ -66,8 +65,8 @@ class Desk:
         self.secrets.append(secret)
         async with self.context.database.transaction() as connection:
             account = await keys.create_account(connection, uuid.uuid4().hex)
-            sealed = self.context.sealer.seal(secret)
-            await signing_secrets.get_or_create(connection, account.id, sealed)
+            sealed = self.context.encrypter.encrypt(secret)
+            await webhooks.get_or_create_signing_secret(connection, account.id, sealed)
         return account.id
 
     async def event(
@@ -83,7 +82,7 @@ class Desk:
             values = {"id": job_id, "account": owner, "url": url}
             await connection.execute(text(INSERT_JOB), values)
             await connection.execute(text(INSERT_STAGES), {"id": job_id})
-            await outbox.add_event(
+            await webhooks.add_event(
                 connection,
                 account_id=owner,
                 job_id=job_id,
@@ -91,7 +90,7 @@ class Desk:
                 url=url,
                 body=body,
             )
-        return outbox.event_id(job_id, EventType.JOB_COMPLETED)
+        return webhooks.event_id(job_id, EventType.JOB_COMPLETED)
 
     async def execute(self, statement: str, **values: Any) -> None:
         """A statement in a transaction of its own."""

@@ -14,7 +14,7 @@ from datetime import datetime, tzinfo
 import pytest
 from standardwebhooks import webhooks as standard
 
-from serve_app.webhooks.attempts import Clock
+from serve_app.webhooks.sender import Clock
 
 LONGEST_SECONDS = 20.0
 

@@ -7,8 +7,7 @@ from datetime import timedelta
 
 from serve_app.context import build_context
 from serve_app.settings import Settings
-from serve_app.webhooks.attempts import Clock
-from serve_app.webhooks.sender import Sender
+from serve_app.webhooks.sender import Clock, Sender
 
 
 def send_until_killed(settings: Settings, ahead: timedelta) -> None:

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from serve_app.webhooks import connections
-from serve_app.webhooks.sending import LIMITS, delivery_way, send_event
+from serve_app.webhooks import sending
+from serve_app.webhooks.sending import LIMITS, delivery_options, send_event
 from tests.webhooks.desk import Desk
 from tests.webhooks.receivers import Delivered, head, status
 
@@ -38,7 +38,7 @@ async def test_accounts_share_no_connection(desk: Desk) -> None:
 async def test_a_kept_connection_is_given_up_when_it_is_not_used(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "KEPT_SECONDS", 0.1)
+    monkeypatch.setattr(sending, "KEPT_SECONDS", 0.1)
     receiver = desk.receiver()
     receiver.keeps_alive = True
     account = await desk.account()
@@ -83,7 +83,7 @@ async def test_each_request_on_a_kept_connection_has_its_whole_time(desk: Desk) 
     receiver = desk.receiver(slow)
     receiver.keeps_alive = True
     receiver.verify = lambda delivered: None
-    way = delivery_way(desk.context.settings)
+    way = delivery_options(desk.context.settings)
     limits = replace(LIMITS, total_seconds=1.5, kept_connections=1)
     async with way.transport(limits) as transport:
         for _ in range(4):
@@ -95,7 +95,7 @@ async def test_each_request_on_a_kept_connection_has_its_whole_time(desk: Desk) 
 @pytest.mark.parametrize("seconds", [0.5, 90.0])
 def test_each_step_has_the_time_of_the_whole_delivery(desk: Desk, seconds: float) -> None:
     """Ten seconds whatever the deadline: a slow test's silent endpoint was tried twice."""
-    way = replace(delivery_way(desk.context.settings), deadline_seconds=seconds)
+    way = replace(delivery_options(desk.context.settings), deadline_seconds=seconds)
     limits = way.bounded(LIMITS)
     steps = (limits.connect_seconds, limits.read_seconds, limits.write_seconds)
     assert {*steps, limits.header_seconds, limits.total_seconds} == {seconds}

@@ -9,11 +9,9 @@ from datetime import timedelta
 
 import pytest
 
-from serve_app.webhooks.attempts import Attempts
-from serve_app.webhooks.connections import Connections
-from serve_app.webhooks.sender import StrainedEndpoints
-from serve_app.webhooks.sending import Outcome, delivery_way
-from storage.deliveries import Shares, lease_due
+from serve_app.webhooks.sender import Attempts, StrainedEndpoints
+from serve_app.webhooks.sending import Connections, Outcome, delivery_options
+from storage.webhooks import Shares, lease_due
 from tests.webhooks.desk import Desk
 from tests.webhooks.misbehaviour import CASES
 from tests.webhooks.receivers import Delivered, status
@@ -143,7 +141,7 @@ async def test_an_event_of_a_lost_sender_is_sent_again_when_its_lease_ends(desk:
     everything = Shares(per_endpoint=9, per_account=9, most=9, most_strained=9)
     lease = timedelta(seconds=30)
     [leased] = await lease_due(desk.context.database, everything, lease=lease, ahead=timedelta())
-    way = delivery_way(desk.context.settings)
+    way = delivery_options(desk.context.settings)
     connections = Connections(way)
     attempts = Attempts(desk.context, way, connections, desk.clock)
     outcome, _never_written = await attempts.make(leased)

@@ -10,16 +10,16 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from storage.deliveries import (
+from storage.types import DeliveryStatus
+from storage.webhooks import (
     LeasedEvent,
     Record,
     Shares,
-    hand_back,
     lease_due,
     record_attempts,
+    requeue,
     trim_logs,
 )
-from storage.types import DeliveryStatus
 from tests.webhooks.desk import Desk
 
 LEASE = timedelta(seconds=30)
@@ -147,7 +147,7 @@ async def test_what_is_handed_back_is_due_at_once_and_counts_no_attempt(
         await record_attempts(desk.context.database, [failed(event, 0)], ahead=NOW)
     held = await lease(desk)
     async with desk.context.database.transaction() as connection:
-        await hand_back(connection, held, ahead=NOW)
+        await requeue(connection, held, ahead=NOW)
     row = await desk.row(event_id)
     assert (row["status"], row["attempts"], row["lease_token"]) == (status, attempts, None)
     assert [event.id for event in await lease(desk)] == [event_id]

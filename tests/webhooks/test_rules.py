@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.webhooks.retrying import (
+from serve_app.webhooks.sending import (
     ATTEMPTS,
     BACKOFF_SECONDS,
+    Outcome,
     judge,
     pause_seconds,
     retry_after_seconds,
 )
-from serve_app.webhooks.sending import Outcome
 from storage.types import DeliveryStatus
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)

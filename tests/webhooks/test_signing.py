@@ -11,7 +11,7 @@ from sqlalchemy import text
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from serve_app.webhooks.signing import new_signing_secret, signature, signed_headers
-from storage import signing_secrets
+from storage import webhooks
 from tests.webhooks.desk import Desk
 from tests.webhooks.receivers import Delivered, Verifier
 
@@ -56,7 +56,9 @@ async def test_for_24_hours_after_a_rotation_both_secrets_sign(desk: Desk) -> No
     async with desk.sending():
         assert await signers() == [old]
         async with desk.context.database.transaction() as connection:
-            await signing_secrets.rotate(connection, account, desk.context.sealer.seal(new))
+            await webhooks.rotate_signing_secret(
+                connection, account, desk.context.encrypter.encrypt(new)
+            )
         assert await signers() == [new, old]
         desk.clock.ahead = timedelta(hours=23, minutes=59)
         assert await signers() == [new, old]
@@ -79,9 +81,9 @@ async def test_the_first_delivery_of_an_account_makes_its_secret(desk: Desk) -> 
         await desk.attempted(await desk.event(receiver.url, account))
         await desk.attempted(await desk.event(receiver.url, account))
     async with desk.context.database.transaction() as connection:
-        stored = await signing_secrets.get_or_create(connection, account, b"never used")
-    Verifier([desk.context.sealer.open(stored.current)])(seen[0])
-    Verifier([desk.context.sealer.open(stored.current)])(seen[1])
+        stored = await webhooks.get_or_create_signing_secret(connection, account, b"never used")
+    Verifier([desk.context.encrypter.decrypt(stored.current)])(seen[0])
+    Verifier([desk.context.encrypter.decrypt(stored.current)])(seen[1])
 
 
 async def test_secrets_are_encrypted_at_rest(desk: Desk) -> None:
@@ -90,7 +92,7 @@ async def test_secrets_are_encrypted_at_rest(desk: Desk) -> None:
     stored = bytes(row["current"])
     assert desk.secrets[0].encode() not in stored
     assert desk.secrets[0].removeprefix("whsec_").encode() not in stored
-    assert desk.context.sealer.open(stored) == desk.secrets[0]
+    assert desk.context.encrypter.decrypt(stored) == desk.secrets[0]
 
 
 async def test_a_secret_that_cannot_be_opened_sends_nothing_unsigned(desk: Desk) -> None:

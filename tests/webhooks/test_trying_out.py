@@ -23,11 +23,9 @@ from typer.testing import CliRunner
 
 from serve_app.cli.main import app
 from serve_app.cli.webhooks import WEBHOOK_ERRORS
-from serve_app.jobs.events import ReplayError, replay
-from serve_app.webhooks.listening import Listener, listening_server
-from serve_app.webhooks.own_certificate import own_certificate
-from serve_app.webhooks.signing import new_signing_secret, signed_headers
-from serve_app.webhooks.verifying import VerificationError, verify
+from serve_app.jobs.lifecycle import ReplayError, replay
+from serve_app.webhooks.listening import Listener, listening_server, own_certificate
+from serve_app.webhooks.signing import VerificationError, new_signing_secret, signed_headers, verify
 from storage import jobs
 from tests.places import PROJECT
 from tests.webhooks.desk import Desk

@@ -19,7 +19,7 @@ from pipelines.speech.regions import ShardPlan, make_speech_regions_step
 from pipelines.speech.speakers import make_speaker_embeddings_step
 from pipelines.speech.transcribe import make_transcribe_step
 from pipelines.types import AudioTrack, TranscriptResult
-from storage.objects import FolderStore
+from storage.objects.folder import FolderStore
 
 
 def put_track(store: FolderStore, samples: Samples, name: str = "0") -> AudioTrack:

@@ -1,13 +1,16 @@
-"""Signed, expiring URLs: whoever holds one may do the one thing it names, until it expires."""
+"""Signed, expiring URLs, and encryption at rest of secrets that must be readable again."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import re
 import time
 from dataclasses import dataclass
 from urllib.parse import urlencode
+
+from cryptography.fernet import Fernet, InvalidToken
 
 _EXPIRES_FORM = re.compile("[1-9][0-9]{0,11}")
 """As ``sign_path`` writes it, so that a signed URL has one spelling."""
@@ -45,3 +48,30 @@ class Signer:
     def _signature(self, purpose: str, path: str, expires_at: int) -> str:
         message = f"{purpose}\n{path}\n{expires_at}".encode()
         return hmac.new(self.secret, message, hashlib.sha256).hexdigest()
+
+
+class DecryptionError(Exception):
+    """The text was not encrypted with this service's key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encrypter:
+    """Fernet (AES-128-CBC, HMAC-SHA256) with a key derived from the service's secret."""
+
+    secret: bytes
+
+    def encrypt(self, text: str) -> bytes:
+        """``text`` encrypted and authenticated."""
+        return self._fernet().encrypt(text.encode())
+
+    def decrypt(self, encrypted: bytes) -> str:
+        """What ``encrypt`` was given; raises DecryptionError."""
+        try:
+            return self._fernet().decrypt(encrypted).decode()
+        except InvalidToken as error:
+            raise DecryptionError from error
+
+    def _fernet(self) -> Fernet:
+        # The signer uses the same secret; the label keeps the two keys apart.
+        key = hashlib.sha256(b"vas sealing\n" + self.secret).digest()
+        return Fernet(base64.urlsafe_b64encode(key))

@@ -1,51 +1,166 @@
 """tus 1.0.0 at an upload that the job's creation has made: HEAD, PATCH, DELETE, OPTIONS.
 
-Source: https://tus.io/protocols/resumable-upload, core protocol and the
-extensions checksum, expiration and termination.
+Source: https://tus.io/protocols/resumable-upload, core protocol and the extensions checksum,
+expiration and termination.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import functools
+import hashlib
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC
 from email.utils import format_datetime
+from typing import Any, Protocol
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from serve_app.api.context import context_of
+from serve_app.crypto import ExpiredSignatureError
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.signing import ExpiredSignatureError
-from serve_app.uploads import tus_headers as tus
 from serve_app.uploads.access import (
+    ANY_ORIGIN,
     Slot,
     check_signature,
     closing_unread,
     content_length,
     open_slot,
+    preflight,
     require_awaiting,
     require_room,
     too_large,
 )
-from serve_app.uploads.cors import ANY_ORIGIN, preflight
-from serve_app.uploads.leases import Claim, claimed, gone, locked, require_alive
-from serve_app.uploads.limiter import UploadGate, upload_gate
+from serve_app.uploads.leases import (
+    Heartbeat,
+    UploadLease,
+    UploadLimiter,
+    gone,
+    hold_lease,
+    locked,
+    require_alive,
+    upload_limiter,
+)
 from serve_app.uploads.partials import (
     counted_bytes,
     drop_back,
     finish,
+    finish_if_complete,
     recover_offset,
-    settle,
     slot_key,
 )
-from serve_app.uploads.receiving import Rules, receive
-from serve_app.uploads.watch import Watch
-from serve_app.uploads.writing import PieceWriter
+from serve_app.uploads.receiving import PieceWriter, Rules, receive
 from storage import uploads
 from storage.objects import PartialBusyError, PartialOffsetError
+
+VERSION = "1.0.0"
+EXTENSIONS = ("checksum", "expiration", "termination")
+PATCH_TYPE = "application/offset+octet-stream"
+CHECKSUM_MISMATCH = 460
+
+_MOST_DIGITS = 16
+"""Beyond any file, within 64 bits."""
+
+Hasher = Callable[[], Any]
+ALGORITHMS: dict[str, Hasher] = {
+    "sha1": lambda: hashlib.sha1(usedforsecurity=False),
+    "sha256": hashlib.sha256,
+    "sha512": hashlib.sha512,
+    "md5": lambda: hashlib.md5(usedforsecurity=False),
+}
+"""Names that Upload-Checksum may give; the protocol demands sha1."""
+
+
+class HeaderError(ValueError):
+    """A header is missing or malformed: ``400``. ``name`` is the header's."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name} {why}.")
+        self.name = name
+
+
+class ContentTypeError(ValueError):
+    """The body of a PATCH is not ``application/offset+octet-stream``: ``415``."""
+
+
+class Fields(Protocol):
+    """Header fields as starlette has them; a name may stand several times."""
+
+    def getlist(self, key: str) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """What Upload-Checksum promises of a PATCH's body."""
+
+    algorithm: str
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """The headers of a PATCH. ``length_bytes`` is the whole upload's, where it is told."""
+
+    offset_bytes: int
+    length_bytes: int | None
+    checksum: Checksum | None
+
+
+def has_supported_version(fields: Fields) -> bool:
+    """Whether ``Tus-Resumable`` names the version that we speak."""
+    return fields.getlist("tus-resumable") == [VERSION]
+
+
+def parse_patch(fields: Fields) -> Patch:
+    """The headers of a PATCH; raises ContentTypeError, HeaderError."""
+    if _single(fields, "Content-Type") != PATCH_TYPE:
+        raise ContentTypeError(f"The Content-Type must be {PATCH_TYPE}.")
+    offset = _single(fields, "Upload-Offset")
+    if offset is None:
+        raise HeaderError("Upload-Offset", "is missing")
+    length = _single(fields, "Upload-Length")
+    checksum = _single(fields, "Upload-Checksum")
+    return Patch(
+        parse_size("Upload-Offset", offset),
+        None if length is None else parse_size("Upload-Length", length),
+        None if checksum is None else parse_checksum(checksum),
+    )
+
+
+def parse_size(name: str, text: str) -> int:
+    """A non-negative decimal integer; raises HeaderError."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        raise HeaderError(name, "must be a non-negative integer")
+    return int(text)
+
+
+def parse_checksum(text: str) -> Checksum:
+    """``<algorithm> <base64 of the digest>``; raises HeaderError."""
+    algorithm, separator, encoded = text.partition(" ")
+    if not separator:
+        raise HeaderError("Upload-Checksum", "must be an algorithm, a space and Base64")
+    if algorithm not in ALGORITHMS:
+        raise HeaderError("Upload-Checksum", f"must be one of {', '.join(ALGORITHMS)}")
+    try:
+        digest = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise HeaderError("Upload-Checksum", "is not Base64") from None
+    if len(digest) != ALGORITHMS[algorithm]().digest_size:
+        raise HeaderError("Upload-Checksum", f"does not have the length of {algorithm}")
+    return Checksum(algorithm, digest)
+
+
+def _single(fields: Fields, name: str) -> str | None:
+    values = fields.getlist(name)
+    if len(values) > 1:
+        raise HeaderError(name, "stands more than once")
+    return values[0].strip() if values else None
+
 
 _WAIT_SECONDS = 2.0
 """A client that resumes may come before its broken connection has been noticed."""
@@ -60,14 +175,14 @@ async def resumable(
 ) -> Response:
     """One request of the protocol; ``X-HTTP-Method-Override`` counts for its method."""
     method = request.headers.get("x-http-method-override", request.method).upper()
-    request.state.answer_headers = {"Tus-Resumable": tus.VERSION} | ANY_ORIGIN
+    request.state.answer_headers = {"Tus-Resumable": VERSION} | ANY_ORIGIN
     with closing_unread(request):
         if method == "OPTIONS":
             return await _options(request, job_id, slot, expires, signature)
         handler = _HANDLERS.get(method)
         if handler is None:
             raise _not_allowed(method)
-        if not tus.speaks_our_version(request.headers):
+        if not has_supported_version(request.headers):
             raise _other_version()
         try:
             check_signature(request, expires, signature)
@@ -82,8 +197,8 @@ def _not_allowed(method: str) -> ApiError:
 
 
 def _other_version() -> ApiError:
-    message = f"Tus-Resumable must be {tus.VERSION}."
-    versions = {"Tus-Version": tus.VERSION}
+    message = f"Tus-Resumable must be {VERSION}."
+    versions = {"Tus-Version": VERSION}
     return ApiError(ErrorCode.INVALID_REQUEST, message, status=412, headers=versions)
 
 
@@ -92,9 +207,9 @@ async def _options(
 ) -> Response:
     """What the service speaks; the size limit for those who may know the job."""
     headers = preflight(f"{_ALLOWED}, POST") | {
-        "Tus-Version": tus.VERSION,
-        "Tus-Extension": ",".join(tus.EXTENSIONS),
-        "Tus-Checksum-Algorithm": ",".join(tus.ALGORITHMS),
+        "Tus-Version": VERSION,
+        "Tus-Extension": ",".join(EXTENSIONS),
+        "Tus-Checksum-Algorithm": ",".join(ALGORITHMS),
     }
     try:
         check_signature(request, expires, signature)
@@ -109,7 +224,7 @@ async def _head(request: Request, slot: Slot) -> Response:
     require_alive(slot)
     context = context_of(request)
     try:
-        if await settle(context, slot):
+        if await finish_if_complete(context, slot):
             slot = await open_slot(context, str(slot.job.id), slot.upload.slot)
     except ApiError as error:
         if error.status != locked().status:
@@ -128,19 +243,19 @@ async def _head(request: Request, slot: Slot) -> Response:
 async def _patch(request: Request, slot: Slot) -> Response:
     """Append the body at the offset that the client and we agree on."""
     try:
-        patch = tus.parse_patch(request.headers)
-    except tus.ContentTypeError as error:
+        patch = parse_patch(request.headers)
+    except ContentTypeError as error:
         raise ApiError(ErrorCode.INVALID_REQUEST, str(error), status=415) from None
-    except tus.HeaderError as error:
+    except HeaderError as error:
         raise invalid(str(error), error.name) from None
     require_alive(slot)
     if slot.upload.received_bytes is not None:
         return _appended(request, slot, _nothing_more(slot.upload.received_bytes, request, patch))
-    gate = upload_gate(request)
+    limiter = upload_limiter(request)
     try:
-        async with claimed(context_of(request), slot, wait_seconds=_WAIT_SECONDS) as claim:
-            with gate.enter():
-                return _appended(request, slot, await _append(request, claim, gate, patch))
+        async with hold_lease(context_of(request), slot, wait_seconds=_WAIT_SECONDS) as lease:
+            with limiter.enter():
+                return _appended(request, slot, await _append(request, lease, limiter, patch))
     except PartialBusyError:
         raise locked() from None
     except PartialOffsetError:
@@ -151,7 +266,7 @@ def _appended(request: Request, slot: Slot, offset_bytes: int) -> Response:
     return _answer(request, 204, {"Upload-Offset": str(offset_bytes)} | _expiry(slot))
 
 
-def _nothing_more(received_bytes: int, request: Request, patch: tus.Patch) -> int:
+def _nothing_more(received_bytes: int, request: Request, patch: Patch) -> int:
     """A complete upload takes an empty PATCH at its end."""
     if patch.offset_bytes != received_bytes:
         raise _other_offset()
@@ -170,23 +285,25 @@ def _beyond_length(total_bytes: int) -> ApiError:
     return ApiError(ErrorCode.FILE_TOO_LARGE, message)
 
 
-async def _append(request: Request, claim: Claim, gate: UploadGate, patch: tus.Patch) -> int:
-    if claim.slot.upload.received_bytes is not None:
-        return _nothing_more(claim.slot.upload.received_bytes, request, patch)
-    offset = await recover_offset(claim)
+async def _append(
+    request: Request, lease: UploadLease, limiter: UploadLimiter, patch: Patch
+) -> int:
+    if lease.slot.upload.received_bytes is not None:
+        return _nothing_more(lease.slot.upload.received_bytes, request, patch)
+    offset = await recover_offset(lease)
     if patch.offset_bytes != offset:
         raise _other_offset()
-    total = await _total_bytes(claim, patch)
-    limit = claim.slot.limit_bytes if total is None else total
-    over = functools.partial(_over, claim.slot, total)
+    total = await _total_bytes(lease, patch)
+    limit = lease.slot.limit_bytes if total is None else total
+    over = functools.partial(_over, lease.slot, total)
     declared = content_length(request)
     if declared is not None and offset + declared > limit:
         raise over()
-    await require_room(claim.context, declared or 0)
+    await require_room(lease.context, declared or 0)
     rules = Rules(limit - offset, over, keep_parts=True)
-    offset += await _receive(request, claim, gate, rules, patch)
+    offset += await _receive(request, lease, limiter, rules, patch)
     if offset == total:
-        await finish(claim, total)
+        await finish(lease, total)
     return offset
 
 
@@ -194,16 +311,16 @@ def _over(slot: Slot, total_bytes: int | None) -> ApiError:
     return too_large(slot) if total_bytes is None else _beyond_length(total_bytes)
 
 
-async def _total_bytes(claim: Claim, patch: tus.Patch) -> int | None:
+async def _total_bytes(lease: UploadLease, patch: Patch) -> int | None:
     """The upload's length, fixed by this request if it was open."""
-    length, slot = patch.length_bytes, claim.slot
+    length, slot = patch.length_bytes, lease.slot
     if length is None:
         return slot.upload.total_bytes
     if length > slot.limit_bytes:
         raise too_large(slot)
     if length < patch.offset_bytes:
         raise invalid("Upload-Length is less than what has arrived.", "Upload-Length")
-    async with claim.context.database.statement() as connection:
+    async with lease.context.database.statement() as connection:
         if not await uploads.set_resumable_length(
             connection, slot.job.id, slot.upload.slot, length
         ):
@@ -212,40 +329,40 @@ async def _total_bytes(claim: Claim, patch: tus.Patch) -> int | None:
 
 
 async def _receive(
-    request: Request, claim: Claim, gate: UploadGate, rules: Rules, patch: tus.Patch
+    request: Request, lease: UploadLease, limiter: UploadLimiter, rules: Rules, patch: Patch
 ) -> int:
     """Take the body; with a checksum all of it or nothing, otherwise what arrives."""
     start, digest = patch.offset_bytes, None
-    watch = Watch(claim.keep, claim.context.settings)
+    heartbeat = Heartbeat(lease.keep, lease.context.settings)
     if patch.checksum is not None:
-        await claim.set_unverified(start)
-        digest = tus.ALGORITHMS[patch.checksum.algorithm]()
-    writer = await _open(claim, gate, start, None if digest is None else digest.update)
+        await lease.set_unverified(start)
+        digest = ALGORITHMS[patch.checksum.algorithm]()
+    writer = await _open(lease, limiter, start, None if digest is None else digest.update)
     try:
-        received = await receive(request, writer, rules, watch)
+        received = await receive(request, writer, rules, heartbeat)
     except ClientDisconnect:
         if digest is not None:
-            await drop_back(claim, start)
+            await drop_back(lease, start)
         raise invalid("The upload broke off.") from None
     except ApiError as error:
         if digest is not None or error.code is ErrorCode.FILE_TOO_LARGE:
-            await drop_back(claim, start)
+            await drop_back(lease, start)
         raise
     if patch.checksum is not None and digest is not None:
-        await _verify(claim, patch.checksum, digest.digest(), start)
+        await _verify(lease, patch.checksum, digest.digest(), start)
     return received
 
 
 async def _open(
-    claim: Claim, gate: UploadGate, start: int, observe: Callable[[bytes], None] | None
+    lease: UploadLease, limiter: UploadLimiter, start: int, observe: Callable[[bytes], None] | None
 ) -> PieceWriter:
     """Begin to write; a writer that was just replaced may need a moment to hear of it."""
-    store, key = claim.context.objects, slot_key(claim.slot)
+    store, key = lease.context.objects, slot_key(lease.slot)
     deadline = asyncio.get_running_loop().time() + _WAIT_SECONDS
     while True:
         try:
             return await PieceWriter.open(
-                store.append_partial(key, start), gate.threads, observe=observe
+                store.append_partial(key, start), limiter.threads, observe=observe
             )
         except PartialBusyError:
             if asyncio.get_running_loop().time() >= deadline:
@@ -253,13 +370,13 @@ async def _open(
         await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def _verify(claim: Claim, expected: tus.Checksum, digest: bytes, start: int) -> None:
+async def _verify(lease: UploadLease, expected: Checksum, digest: bytes, start: int) -> None:
     if digest == expected.digest:
-        await claim.set_unverified(None)
+        await lease.set_unverified(None)
         return
-    await drop_back(claim, start)
+    await drop_back(lease, start)
     message = f"The {expected.algorithm} of the body is not the one of Upload-Checksum."
-    raise ApiError(ErrorCode.INVALID_REQUEST, message, status=tus.CHECKSUM_MISMATCH)
+    raise ApiError(ErrorCode.INVALID_REQUEST, message, status=CHECKSUM_MISMATCH)
 
 
 async def _delete(request: Request, slot: Slot) -> Response:
@@ -267,11 +384,11 @@ async def _delete(request: Request, slot: Slot) -> Response:
     require_alive(slot)
     require_awaiting(slot.job)
     context = context_of(request)
-    async with claimed(context, slot, wait_seconds=_WAIT_SECONDS) as claim:
-        upload = claim.slot.upload
+    async with hold_lease(context, slot, wait_seconds=_WAIT_SECONDS) as lease:
+        upload = lease.slot.upload
         async with context.database.statement() as connection:
             if not await uploads.terminate_upload(
-                connection, upload.job_id, upload.slot, claim.token
+                connection, upload.job_id, upload.slot, lease.token
             ):
                 raise locked()
         await asyncio.to_thread(context.objects.discard_partial, slot_key(slot))

@@ -1,0 +1,368 @@
+"""Webhook events from the transaction that ends the job to their delivery, and signing secrets.
+
+Senders lease due events, record the attempts, and requeue what they hold when they stop. All times
+are the database's, moved by ``ahead`` (zero but in tests), so that senders on machines whose clocks
+disagree agree on what is due.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from storage.database import Database
+from storage.tables import signing_secrets, webhook_events
+from storage.types import DeliveryStatus, EventType
+
+OVERLAP = timedelta(hours=24)
+"""How long the previous secret goes on signing after a rotation."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptedSecret:
+    """An account's secret as stored; ``previous`` only while it still signs."""
+
+    current: bytes
+    previous: bytes | None
+    created_at: datetime
+    rotated_at: datetime | None
+
+
+async def get_or_create_signing_secret(
+    connection: AsyncConnection, account_id: uuid.UUID, fresh: bytes
+) -> EncryptedSecret:
+    """The account's secret; ``fresh`` becomes it if it has none. Two first calls agree on one."""
+    await connection.execute(
+        insert(signing_secrets)
+        .values(account_id=account_id, current=fresh)
+        .on_conflict_do_nothing()
+    )
+    return await _get_signing_secret(connection, account_id)
+
+
+async def rotate_signing_secret(
+    connection: AsyncConnection, account_id: uuid.UUID, fresh: bytes
+) -> EncryptedSecret:
+    """Make ``fresh`` the secret; the one before it signs on for OVERLAP."""
+    created = (
+        insert(signing_secrets)
+        .values(account_id=account_id, current=fresh)
+        .on_conflict_do_nothing()
+        .returning(signing_secrets.c.account_id)
+    )
+    if (await connection.execute(created)).first() is None:
+        await connection.execute(
+            update(signing_secrets)
+            .where(signing_secrets.c.account_id == account_id)
+            .values(previous=signing_secrets.c.current, current=fresh, rotated_at=func.now())
+        )
+    return await _get_signing_secret(connection, account_id)
+
+
+async def find_any_encrypted_secret(connection: AsyncConnection) -> bytes | None:
+    """Any account's encrypted secret: whoever cannot open it has another key than its writer."""
+    query = select(signing_secrets.c.current).limit(1)
+    encrypted: bytes | None = (await connection.execute(query)).scalar_one_or_none()
+    return encrypted
+
+
+async def _get_signing_secret(
+    connection: AsyncConnection, account_id: uuid.UUID
+) -> EncryptedSecret:
+    table = signing_secrets.c
+    still_signs = (table.rotated_at > func.now() - OVERLAP).label("still_signs")
+    query = select(
+        table.current, table.previous, table.created_at, table.rotated_at, still_signs
+    ).where(table.account_id == account_id)
+    row = (await connection.execute(query)).one()
+    previous = row.previous if row.still_signs else None
+    return EncryptedSecret(row.current, previous, row.created_at, row.rotated_at)
+
+
+DELIVERY_LOG_SIZE = 100
+
+EVENTS_CHANNEL = "vas_webhook_events"
+"""NOTIFY channel that wakes idle senders."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An event and how its delivery stands."""
+
+    id: str
+    job_id: uuid.UUID
+    event_type: str
+    url: str
+    status: str
+    attempts: int
+    last_status: int | None
+    last_error: str | None
+    delivered_at: datetime | None
+    created_at: datetime
+
+
+def event_id(job_id: uuid.UUID, event_type: EventType) -> str:
+    """The event's ``webhook-id``: one of a kind a job."""
+    return f"{job_id}:{event_type}"
+
+
+async def add_event(
+    connection: AsyncConnection,
+    *,
+    account_id: uuid.UUID,
+    job_id: uuid.UUID,
+    event_type: EventType,
+    url: str,
+    body: bytes,
+) -> None:
+    """Write an event; a second one of the same kind for a job is the first one."""
+    statement = (
+        insert(webhook_events)
+        .values(
+            id=event_id(job_id, event_type),
+            account_id=account_id,
+            job_id=job_id,
+            event_type=event_type,
+            url=url,
+            body=body,
+        )
+        .on_conflict_do_nothing()
+    )
+    await connection.execute(statement)
+    await _wake_senders(connection)
+
+
+async def _wake_senders(connection: AsyncConnection) -> None:
+    await connection.execute(text(f"NOTIFY {EVENTS_CHANNEL}"))
+
+
+async def replay_event(
+    connection: AsyncConnection,
+    *,
+    account_id: uuid.UUID,
+    job_id: uuid.UUID,
+    event_type: EventType,
+    url: str,
+    body: bytes,
+) -> bool:
+    """Deliver an event again: a new series of attempts under its old id.
+
+    ``body`` and ``url`` are for an event that has left the log; one that is still there
+    keeps its own. An attempt under way is not recorded any more. Returns False for an
+    event that its endpoint has switched off (410), which stays as it is.
+    """
+    table = webhook_events.c
+    fresh = insert(webhook_events).values(
+        id=event_id(job_id, event_type),
+        account_id=account_id,
+        job_id=job_id,
+        event_type=event_type,
+        url=url,
+        body=body,
+    )
+    anew = fresh.on_conflict_do_update(
+        index_elements=[table.id],
+        set_={
+            "status": DeliveryStatus.IN_FLIGHT,
+            "attempts": 0,
+            "last_status": None,
+            "last_error": None,
+            "next_attempt_at": func.now(),
+            "lease_token": None,
+            "delivered_at": None,
+        },
+        where=table.status != DeliveryStatus.DISABLED,
+    ).returning(table.id)
+    written = (await connection.execute(anew)).first() is not None
+    if written:
+        await _wake_senders(connection)
+    return written
+
+
+async def list_deliveries(
+    connection: AsyncConnection, account_id: uuid.UUID, *, job_id: uuid.UUID | None = None
+) -> list[Delivery]:
+    """The account's last deliveries, newest first; of one job if ``job_id`` is given."""
+    table = webhook_events.c
+    query = (
+        select(*[table[name] for name in Delivery.__dataclass_fields__])
+        .where(table.account_id == account_id)
+        .order_by(table.created_at.desc(), table.id.desc())
+        .limit(DELIVERY_LOG_SIZE)
+    )
+    if job_id is not None:
+        query = query.where(table.job_id == job_id)
+    return [Delivery(**row) for row in (await connection.execute(query)).mappings()]
+
+
+_LEASE = text(
+    "SELECT * FROM lease_webhook_events(:ahead, :lease, :overlap, :per_endpoint, :per_account,"
+    " :most, :most_strained, CAST(:strained AS text[]))"
+)
+"""Round robin over the endpoints; the function and its reasons stand in migration 0002."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How many events may be under way at once; the first two count those of all senders."""
+
+    per_endpoint: int
+    per_account: int
+    most: int
+    """Taken in one go."""
+    most_strained: int
+    """Of these, for endpoints that the sender names as strained."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedEvent:
+    """An event that this sender alone may send until its lease ends."""
+
+    id: str
+    token: uuid.UUID
+    account_id: uuid.UUID
+    endpoint: str
+    url: str
+    body: bytes
+    attempts: int
+    """Known to have been made before this one."""
+    current_secret: bytes | None
+    """Encrypted; None before the account's first use."""
+    previous_secret: bytes | None
+    """Encrypted; only while it still signs."""
+
+
+async def lease_due(
+    database: Database,
+    shares: Shares,
+    *,
+    lease: timedelta,
+    ahead: timedelta,
+    strained: Iterable[str] = (),
+) -> list[LeasedEvent]:
+    """Take due events, the endpoints in turn. Senders lease one after the other, never twice."""
+    rows = await database.query(
+        _LEASE,
+        per_endpoint=shares.per_endpoint,
+        per_account=shares.per_account,
+        most=shares.most,
+        most_strained=shares.most_strained,
+        strained=list(strained),
+        lease=lease,
+        ahead=ahead,
+        overlap=OVERLAP,
+    )
+    return [LeasedEvent(**row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What an attempt changes: the event's state after it."""
+
+    id: str
+    token: uuid.UUID
+    status: DeliveryStatus
+    last_status: int | None
+    last_error: str | None
+    retry_after_seconds: float | None = None
+    """None where there is no further attempt."""
+
+
+_RECORD = text(
+    """
+    UPDATE webhook_events AS event
+       SET status = ended.status, attempts = attempts + 1, lease_token = NULL,
+           last_status = ended.last_status, last_error = ended.last_error,
+           next_attempt_at = now() + :ahead + make_interval(secs => ended.retry_after_seconds),
+           delivered_at = CASE WHEN ended.status = 'delivered' THEN now() + :ahead END
+      FROM unnest(CAST(:ids AS text[]), CAST(:tokens AS uuid[]), CAST(:statuses AS text[]),
+                  CAST(:last_statuses AS int[]), CAST(:last_errors AS text[]),
+                  CAST(:retries AS float8[]))
+           AS ended(id, token, status, last_status, last_error, retry_after_seconds)
+     WHERE event.id = ended.id AND event.lease_token = ended.token
+    RETURNING event.id
+    """
+)
+
+
+async def record_attempts(
+    database: Database, records: Sequence[Record], *, ahead: timedelta
+) -> set[str]:
+    """Write the ends of attempts in one statement; return the events whose lease still held.
+
+    What was leased anew in the meantime belongs to its new holder and is left alone.
+    """
+    rows = await database.query(
+        _RECORD,
+        ids=[record.id for record in records],
+        tokens=[record.token for record in records],
+        statuses=[str(record.status) for record in records],
+        last_statuses=[record.last_status for record in records],
+        last_errors=[record.last_error for record in records],
+        retries=[record.retry_after_seconds for record in records],
+        ahead=ahead,
+    )
+    return {row["id"] for row in rows}
+
+
+_REQUEUE = text(
+    """
+    UPDATE webhook_events AS event
+       SET lease_token = NULL, next_attempt_at = now() + :ahead,
+           status = CASE WHEN attempts = 0 THEN 'in_flight' ELSE 'pending_retry' END
+      FROM unnest(CAST(:ids AS text[]), CAST(:tokens AS uuid[])) AS held(id, token)
+     WHERE event.id = held.id AND event.lease_token = held.token
+    """
+)
+
+
+async def requeue(
+    connection: AsyncConnection, held: Sequence[LeasedEvent], *, ahead: timedelta
+) -> None:
+    """Let other senders have these events at once; no attempt is counted."""
+    values: dict[str, Any] = {
+        "ids": [event.id for event in held],
+        "tokens": [event.token for event in held],
+        "ahead": ahead,
+    }
+    await connection.execute(_REQUEUE, values)
+
+
+_TRIM = text(
+    """
+    DELETE FROM webhook_events AS event USING (
+        SELECT account.id AS account_id, oldest.created_at, oldest.id
+          FROM accounts AS account, LATERAL (
+            SELECT created_at, id FROM webhook_events
+             WHERE account_id = account.id
+             ORDER BY created_at DESC, id DESC OFFSET :kept - 1 LIMIT 1) AS oldest
+         WHERE CAST(:accounts AS uuid[]) IS NULL OR account.id = ANY(CAST(:accounts AS uuid[]))
+    ) AS log
+     WHERE event.account_id = log.account_id
+       AND (event.created_at, event.id) < (log.created_at, log.id)
+       -- What is owed stays until it is delivered or given up, and what an endpoint has
+       -- switched off stays so for ever: neither is forgotten, whatever its age.
+       AND event.status IN ('delivered', 'failed')
+    """
+)
+
+
+async def trim_logs(
+    connection: AsyncConnection, accounts: Iterable[uuid.UUID] | None = None
+) -> int:
+    """Forget ended deliveries beyond the newest DELIVERY_LOG_SIZE; return how many.
+
+    Of ``accounts``, or of all. Events that are owed or switched off are never forgotten.
+    """
+    values = {
+        "accounts": None if accounts is None else list(accounts),
+        "kept": DELIVERY_LOG_SIZE,
+    }
+    return (await connection.execute(_TRIM, values)).rowcount

@@ -1,0 +1,54 @@
+"""Deprecated names of settings."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from serve_app.deployment.cluster import ClusterSettingsError, cluster_settings
+from serve_app.settings import DEPRECATED_NAMES, Settings
+
+RENAMED = [pytest.param(old, new, id=old) for old, new in DEPRECATED_NAMES.items()]
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED)
+def test_a_deprecated_variable_sets_the_present_name_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, old: str, new: str
+) -> None:
+    monkeypatch.setenv(f"VAS_{old.upper()}", "7")
+    with pytest.warns(FutureWarning, match=f"VAS_{new.upper()}"):
+        settings = Settings()
+    assert getattr(settings, new) == 7
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED)
+def test_the_present_name_takes_precedence(
+    monkeypatch: pytest.MonkeyPatch, old: str, new: str
+) -> None:
+    monkeypatch.setenv(f"VAS_{old.upper()}", "7")
+    monkeypatch.setenv(f"VAS_{new.upper()}", "8")
+    with pytest.warns(FutureWarning):
+        settings = Settings()
+    assert getattr(settings, new) == 8
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED)
+def test_a_cluster_accepts_deprecated_names(old: str, new: str) -> None:
+    with (
+        pytest.warns(FutureWarning, match=f"VAS_{new.upper()}"),
+        pytest.raises(ClusterSettingsError) as refused,
+    ):
+        cluster_settings({old: 7})
+    assert old not in str(refused.value)
+
+
+def test_deprecated_names_are_no_settings_and_present_ones_are() -> None:
+    assert not DEPRECATED_NAMES.keys() & Settings.model_fields.keys()
+    assert set(DEPRECATED_NAMES.values()) <= Settings.model_fields.keys()
+
+
+def test_settings_without_deprecated_names_do_not_warn() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Settings()
