@@ -160,7 +160,7 @@ INSERT_JOB = """
     INSERT INTO jobs (id, account_id, state, processing_mode, tier, file_name, source,
                       callback_url, completed_at)
     VALUES (:id, :account, 'completed', 'all', 'standard', 'clip.mp4',
-            '{"base_url": "https://video.example.com/v1/api"}', :url, now())
+            '{"kind": "upload", "base_url": "https://video.example.com/v1/api"}', :url, now())
 """
 
 INSERT_STAGES = """
