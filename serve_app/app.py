@@ -1,4 +1,4 @@
-"""The HTTP application. Knows no Ray: the same app runs under Serve and under plain uvicorn."""
+"""The HTTP application. Independent of Ray: runs under Serve and under plain uvicorn."""
 
 from __future__ import annotations
 

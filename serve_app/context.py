@@ -52,11 +52,11 @@ def build_context(settings: Settings, metrics: Metrics = NULL_METRICS) -> AppCon
 
 
 class ContentPolicyError(ValueError):
-    """The content policy of the settings cannot be applied; the message says why."""
+    """The content policy of the settings cannot be applied; the message has the reason."""
 
 
 def load_content_policy(settings: Settings) -> ContentPolicy:
-    """What the settings say, complete. Raises ContentPolicyError."""
+    """The content policy of the settings. Raises ContentPolicyError."""
     if settings.blocked_labels and Task.CLASSIFY not in REGISTRY.get(settings.model_profile, {}):
         message = f"VAS_BLOCKED_LABELS: no classifier in model profile {settings.model_profile}."
         raise ContentPolicyError(message)

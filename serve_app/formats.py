@@ -40,7 +40,7 @@ def extension(file_name: str) -> str:
 
 
 def in_address(file_name: str) -> str:
-    """The name at the end of an address, without an extension that says nothing of the file."""
+    """The name at the end of an address, without an extension that belongs to a host or program."""
     suffix = extension(file_name)
     return file_name[: -len(suffix) - 1] if suffix in _OF_ADDRESSES else file_name
 

@@ -87,8 +87,8 @@ def default_prices() -> PriceTable:
 def billable_seconds(prices: PriceTable, duration_seconds: float) -> int:
     """Duration rounded up to whole seconds, at least the minimum.
 
-    Counted in milliseconds, as durations are stored and shown: whoever asks for
-    an estimate with a job's ``durationSeconds`` gets what the job was charged.
+    Counted in milliseconds, as durations are stored and shown: an estimate
+    for a job's ``durationSeconds`` is what the job was charged.
     """
     duration_ms = round(duration_seconds * 1000)
     return max(prices.min_billable_seconds, -(-duration_ms // 1000))

@@ -36,7 +36,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The account behind a valid key, and its count in the bucket asked for."""
+    """The account behind a valid key, and the request's rate-limit window."""
 
     account_id: uuid.UUID
     key_id: uuid.UUID
@@ -91,8 +91,7 @@ _COUNT_ONLY = text(
 async def authenticate_and_count(database: Database, secret: str, bucket: str) -> Caller | None:
     """The caller behind an active, unexpired key; None, counting nothing, for any other string.
 
-    The look-up is by the secret's hash, so that its time tells nothing of how
-    much of a guess was right.
+    Looked up by the secret's hash, so that timing reveals nothing about a guess.
     """
     rows = await database.query(_AUTHENTICATE, fingerprint=fingerprint(secret), bucket=bucket)
     if not rows:
@@ -106,8 +105,8 @@ async def authenticate_count_and_read(
 ) -> tuple[Caller, JobRecord | None] | None:
     """As ``authenticate_and_count``, with the caller's job in the same statement.
 
-    Polling is most of what clients do: one round trip instead of two. The job
-    is None where it is missing or another account's, in the same time.
+    One round trip instead of two for polling, the most frequent request. The job is None where it
+    is missing or another account's, in the same time.
     """
     statement, constants = _with_job()
     rows = await database.query(
@@ -149,7 +148,7 @@ def _window(row: Row) -> Window:
 
 
 async def forget_old_windows(connection: AsyncConnection) -> None:
-    """Drop buckets that nobody used for ten minutes."""
+    """Delete buckets unused for ten minutes."""
     await connection.execute(
         text(f"DELETE FROM rate_limits WHERE minute < {_MINUTE} - 10")  # noqa: S608
     )

@@ -1,8 +1,8 @@
-"""Which jobs' objects are to be removed, and when: in rounds, each a lease in the database.
+"""Which jobs' objects are to be removed, and when: in rounds, each leased in the database.
 
 Removing talks to the object store, so it happens outside any transaction. A
-round is claimed by moving its date on; a remover that dies or fails leaves it
-to be claimed again.
+round is leased by moving its date on; where a remover dies or fails, the lease ends
+and the round is due again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNWANTED = (JobState.CANCELLED, JobState.EXPIRED)
 
 @dataclass(frozen=True, slots=True)
 class CleaningRound:
-    """A claimed round of removing one job's objects."""
+    """A leased round of removing one job's objects."""
 
     job_id: uuid.UUID
     completed_at: datetime
@@ -43,7 +43,7 @@ class CleaningRound:
 
     @property
     def tasks_may_run(self) -> bool:
-        """Whether a task of the job may still be about to hear that it should stop."""
+        """Whether a task of the job may still run because its stop was not yet noticed."""
         return self.claimed_at < self.completed_at + LATE_WRITES
 
     @property
@@ -62,7 +62,7 @@ class CleaningRound:
 async def lease_rounds(
     connection: AsyncConnection, *, retention: timedelta, limit: int
 ) -> list[CleaningRound]:
-    """Take up to ``limit`` rounds that are due; nobody else has them until their leases end."""
+    """Lease up to ``limit`` rounds that are due."""
     due = (
         select(jobs.c.id)
         .where(_is_due(retention))

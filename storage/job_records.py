@@ -59,7 +59,7 @@ class SourceAudio(SourceFile):
 
 
 class JobSource(BaseModel):
-    """Where a job's media comes from, and what the client says of it; the JSON of ``source``."""
+    """Where a job's media comes from, and the client's options; the JSON of ``source``."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -198,7 +198,7 @@ _PLAIN_COLUMNS = [
     for name in JobRecord.__dataclass_fields__
     if name not in {"stages", "scene_count", "tracks_completed", "clips"}
 ]
-# A job as everything reads it: one statement, whatever is asked of it next.
+# A job as everything reads it: in one statement.
 JOB_QUERY = select(*_PLAIN_COLUMNS, _CLIPS, _SCENE_COUNT, _TRACKS_COMPLETED, _STAGES_JSON)
 
 

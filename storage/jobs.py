@@ -1,7 +1,6 @@
 """Jobs and their stages: reading them, and every change of state, each a compare-and-set.
 
-A change that finds the job not in the state it needs changes nothing and says
-so; nobody reads first and writes later.
+A change that finds the job in another state than expected changes nothing and returns that.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from storage.types import (
 )
 
 MAX_LEASES = 3
-"""A job whose runner was lost this often fails: it is probably what kills them."""
+"""A job whose runner was lost this often fails: it probably kills them."""
 
 _AT_ONCE = 100
-"""Lost jobs taken back in one transaction, which holds accounts until it ends."""
+"""Lost jobs requeued in one transaction, which locks their accounts until it ends."""
 
 QUEUE_CHANNEL = "vas_jobs_queued"
 """NOTIFY channel that wakes idle runners."""
@@ -49,7 +48,7 @@ class LeaseLostError(Exception):
 
 
 async def insert_job(connection: AsyncConnection, job: NewJob) -> None:
-    """Store a job and its three stages; those its mode does not ask for are skipped."""
+    """Store a job and its three stages; those that its mode excludes are skipped."""
     expires = None
     if job.upload_lifetime is not None:
         expires = func.now() + job.upload_lifetime
@@ -75,12 +74,12 @@ async def insert_job(connection: AsyncConnection, job: NewJob) -> None:
 
 
 def _new_stage(job: NewJob, stage: StageName) -> dict[str, object]:
-    asked = stage in MODE_STAGES[job.processing_mode]
+    included = stage in MODE_STAGES[job.processing_mode]
     return {
         "job_id": job.id,
         "stage": stage,
-        "status": StageStatus.PENDING if asked else StageStatus.SKIPPED,
-        "skip_reason": None if asked else SkipReason.PROCESSING_MODE,
+        "status": StageStatus.PENDING if included else StageStatus.SKIPPED,
+        "skip_reason": None if included else SkipReason.PROCESSING_MODE,
     }
 
 
@@ -144,7 +143,7 @@ async def lease_next(
 ) -> tuple[uuid.UUID, uuid.UUID] | None:
     """Take the oldest waiting job: ``(job id, lease token)``, or None if nothing waits.
 
-    SKIP LOCKED lets any number of runners ask at once without waiting for each other.
+    SKIP LOCKED: any number of runners lease concurrently without waiting for each other.
     """
     oldest = (
         select(jobs.c.id)
@@ -269,7 +268,7 @@ async def skip_open_stages(
 
 
 async def requeue_lost(connection: AsyncConnection) -> list[tuple[uuid.UUID, bool]]:
-    """Take back leases that ran out: ``(job id, may run again)`` for each job found, up to 100.
+    """Requeue jobs whose lease ran out: ``(job id, may run again)`` for each job found, up to 100.
 
     A job that may run again is queued, its running stages pending; one that was
     leased MAX_LEASES times is left ``processing`` for the caller to fail.
@@ -295,7 +294,7 @@ async def requeue_lost(connection: AsyncConnection) -> list[tuple[uuid.UUID, boo
 async def reopen_running_stages(
     connection: AsyncConnection, job_id: uuid.UUID, *, forgive_lease: bool = False
 ) -> None:
-    """Put running stages back to pending. ``forgive_lease`` for a runner that left in order."""
+    """Set running stages to pending. ``forgive_lease``: do not count the lease."""
     await connection.execute(
         update(stages)
         .where(stages.c.job_id == job_id, stages.c.status == StageStatus.RUNNING)

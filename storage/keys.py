@@ -30,7 +30,7 @@ class AccountNotFoundError(Exception):
 
 
 class LimitTooLowError(Exception):
-    """The account owes, or has promised to its jobs, more than that limit allows."""
+    """The account's debt and holds exceed that limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """A new API key; the only time that its secret is seen."""
+    """A new API key; its secret is returned only here."""
 
     id: uuid.UUID
     secret: str
@@ -67,7 +67,7 @@ class IssuedKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """A key as listed; its secret is not known any more."""
+    """A key as listed, without its secret."""
 
     id: uuid.UUID
     last_four: str
@@ -79,7 +79,7 @@ class KeyRecord:
 
 @dataclass(frozen=True, slots=True)
 class SessionAccount:
-    """Who is signed in to the dashboard."""
+    """The account of a dashboard session."""
 
     account_id: uuid.UUID
     suspended: bool
@@ -147,7 +147,7 @@ async def create_key(
 
 
 def display_key(last_four: str) -> str:
-    """How a key is shown once its secret is gone."""
+    """A key without its secret, as it is shown."""
     return f"{KEY_PREFIX}…{last_four}"
 
 
@@ -198,7 +198,7 @@ def _key_record(row: RowMapping) -> KeyRecord:
 async def rotate_key(
     connection: AsyncConnection, account_id: uuid.UUID, key_id: uuid.UUID
 ) -> IssuedKey | None:
-    """Replace a key of the account that still opens it by a new one; None if there is none."""
+    """Replace a valid key of the account by a new one; None if there is none."""
     statement = (
         update(api_keys)
         .where(
@@ -266,9 +266,9 @@ async def set_restrictions(
 ) -> None:
     """Suspend, throttle or resume an account; None leaves a restriction as it is."""
     values: dict[str, object] = {}
-    for column, wanted in (("suspended_at", suspended), ("throttled_at", throttled)):
-        if wanted is not None:
-            values[column] = func.now() if wanted else None
+    for column, value in (("suspended_at", suspended), ("throttled_at", throttled)):
+        if value is not None:
+            values[column] = func.now() if value else None
     await connection.execute(update(accounts).where(accounts.c.id == account_id).values(values))
 
 
@@ -284,12 +284,12 @@ async def set_limits(
 
     Raises LimitTooLowError if the account owes more than the new limit allows.
     """
-    wanted = {
+    limits = {
         "max_active_jobs": max_active_jobs,
         "pay_as_you_go": pay_as_you_go,
         "credit_limit_cents": credit_limit_cents,
     }
-    values: dict[str, object] = {key: value for key, value in wanted.items() if value is not None}
+    values: dict[str, object] = {key: value for key, value in limits.items() if value is not None}
     if max_active_jobs == 0:
         values["max_active_jobs"] = None
     if not values:

@@ -65,7 +65,7 @@ async def hold(
     amount_cents: int,
     reason: str,
 ) -> None:
-    """Promise ``amount_cents`` more to a job; raises InsufficientCreditsError, changing nothing."""
+    """Hold ``amount_cents`` more for a job; raises InsufficientCreditsError, changing nothing."""
     if amount_cents == 0:
         return
     await _append_covered(
@@ -102,7 +102,7 @@ async def charge(
 
 
 async def release_rest(connection: AsyncConnection, job_id: uuid.UUID, reason: str) -> None:
-    """Give back whatever is still held for a job; nothing if nothing is."""
+    """Release whatever is still held for a job."""
     query = select(jobs.c.account_id, jobs.c.held_cents).where(jobs.c.id == job_id)
     row = (await connection.execute(query.with_for_update(key_share=True))).one()
     if row.held_cents == 0:
@@ -139,10 +139,10 @@ async def credit_purchase(
 
 
 async def settle_refunds(connection: AsyncConnection, account_id: uuid.UUID) -> None:
-    """Take back what was refunded, as far as the credits go; called whenever some come free.
+    """Deduct refunds, as far as available credits go; called whenever credits become available.
 
-    Credits that were spent or are held cannot be taken without a balance below
-    its limit, so the rest of a refund waits for the account's next credits.
+    Spent or held credits cannot be deducted without a balance below its limit, so the rest of a
+    refund waits for the account's next credits.
     """
     outstanding = (
         select(refunds.c.id, (refunds.c.amount_cents - refunds.c.taken_cents).label("rest"))
@@ -172,7 +172,7 @@ async def move_refund(
     amount_cents: int,
     reason: str,
 ) -> None:
-    """An adjustment for a refund: negative takes it back, positive gives up having taken it."""
+    """An adjustment for a refund: negative deducts it, positive returns what was deducted."""
     await _append(
         connection,
         account_id=account_id,
@@ -214,7 +214,7 @@ async def lock_account(connection: AsyncConnection, account_id: uuid.UUID) -> No
 
 
 async def _append_covered(connection: AsyncConnection, **values: object) -> None:
-    """Append in a savepoint, so that a refusal for want of credits leaves the caller's work."""
+    """Append in a savepoint: insufficient credits leave the caller's work in place."""
     try:
         async with connection.begin_nested():
             await _append(connection, **values)
@@ -283,6 +283,6 @@ _DISCREPANCIES = text(
 
 
 async def find_discrepancies(connection: AsyncConnection) -> list[Discrepancy]:
-    """Everything that does not add up; empty, unless somebody went around the database's rules."""
+    """All discrepancies; empty unless the database's rules were bypassed."""
     rows = (await connection.execute(_DISCREPANCIES)).mappings()
     return [Discrepancy(**row) for row in rows]

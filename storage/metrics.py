@@ -1,4 +1,4 @@
-"""What a monitor wants to know of the whole database, at a cost that does not grow with it.
+"""Metrics of the whole database, at a cost that does not grow with it.
 
 Unfinished jobs, open events and accounts are counted by indexes that hold only
 those. The ledger only grows, so it is summed once, and then what has been added.
@@ -53,11 +53,11 @@ _LEDGER = text(
 )
 
 _ENTRIES_AT_ONCE = 500_000
-"""So that no statement takes long, however long the ledger was when somebody began to count."""
+"""Bounds each statement, however long the ledger is at the first count."""
 
 SETTLING_SECONDS = 60.0
-"""Entries get their number before they are committed: one with a lower number may yet appear
-until every transaction is over that was open when it got it. None takes so long."""
+"""Entries are numbered before they are committed: one with a lower number may appear until every
+transaction open at that moment has ended. None takes so long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,12 +48,12 @@ purchases = Table(
     # Counted without gaps, as receipts are.
     Column("receipt_number", BigInteger, nullable=False, unique=True),
     Column("amount_cents", BigInteger, nullable=False),
-    # Who took the money ('stripe', 'operator') and what they call the payment.
+    # Who took the money ('stripe', 'operator') and their reference of the payment.
     Column("provider", Text, nullable=False),
     Column("reference", Text, nullable=False),
     _time("created_at"),
     CheckConstraint("amount_cents > 0", name="amount_is_positive"),
-    # A payment is credited once, however often and by whichever event it is told.
+    # A payment is credited once, however often and by whichever event it is reported.
     UniqueConstraint("provider", "reference", name="uq_purchases_payment"),
     # What a ledger entry of the purchase must agree with.
     UniqueConstraint("id", "account_id", "amount_cents", name="uq_purchases_entry"),
@@ -67,10 +67,10 @@ refunds = Table(
     Column("provider", Text, nullable=False),
     Column("reference", Text, nullable=False),
     Column("payment_reference", Text, nullable=False),
-    # Unknown while the refund is told before its purchase.
+    # Unknown where the refund is reported before its purchase.
     Column("account_id", ForeignKey("accounts.id")),
     Column("amount_cents", BigInteger, nullable=False),
-    # How much of it the ledger has taken back; credits that were spent cannot be.
+    # How much of it the ledger has taken back; spent credits cannot be.
     Column("taken_cents", BigInteger, nullable=False, server_default=text("0")),
     _time("created_at"),
     _time("reversed_at", nullable=True),

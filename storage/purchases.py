@@ -1,8 +1,7 @@
-"""Purchases, their receipts and refunds. Whatever order a provider tells them in, each counts once.
+"""Purchases, receipts and refunds; each counts once, in whatever order they are reported.
 
-Every function takes the caller's transaction. What concerns one payment waits
-for each other on an advisory lock; locks are taken in the order payment,
-receipt number, account, refunds.
+Every function takes the caller's transaction. An advisory lock serialises what concerns one
+payment. Locks are taken in the order payment, receipt number, account, refunds.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from storage import ledger
 from storage.money_tables import payment_credentials, payment_events, purchases, refunds
 
 RECEIPT_LOCK = 0x7661735F72637074
-"""Advisory lock of whoever counts the next receipt ("vas_rcpt"): numbers have no gaps."""
+"""Advisory lock of the next receipt number ("vas_rcpt"): numbers have no gaps."""
 
 OPERATOR = "operator"
 """Provider of purchases that the operator records by hand: an invoice, a bank transfer."""
@@ -38,7 +37,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class RefundKey:
-    """What a provider calls a refund, and the payment that it gives back."""
+    """A provider's references of a refund and of its payment."""
 
     provider: str
     reference: str
@@ -48,7 +47,7 @@ class RefundKey:
 async def note_event(
     connection: AsyncConnection, provider: str, event_id: str, event_type: str
 ) -> bool:
-    """Remember a provider's event; False if it was taken before."""
+    """Record a provider's event; False if it is recorded already."""
     statement = (
         insert(payment_events)
         .values(provider=provider, event_id=event_id, event_type=event_type)
@@ -68,7 +67,7 @@ async def record_purchase(
 ) -> bool:
     """Credit a payment and number its receipt; False, changing nothing, if it was credited before.
 
-    Refunds of it that were told first are taken at once.
+    Refunds reported before it are deducted at once.
     """
     await _lock_payment(connection, provider, reference)
     if await _account_of_payment(connection, provider, reference) is not None:
@@ -98,7 +97,7 @@ async def record_purchase(
 async def record_refund(
     connection: AsyncConnection, key: RefundKey, amount_cents: int
 ) -> uuid.UUID | None:
-    """Take a refund back from the account that was credited, now or as soon as it can be.
+    """Deduct a refund from the account that was credited, now or as soon as it has credits.
 
     Returns the account; None while the payment is not known.
     """
@@ -109,7 +108,7 @@ async def record_refund(
 
 
 async def reverse_refund(connection: AsyncConnection, key: RefundKey, amount_cents: int) -> None:
-    """A refund failed, or a dispute was won: give back what was taken for it, for good."""
+    """A refund failed, or a dispute was won: return what was deducted, permanently."""
     account_id = await _note_refund(connection, key, amount_cents)
     if account_id is not None:
         await ledger.lock_account(connection, account_id)
@@ -180,25 +179,25 @@ async def list_receipts(
 
 
 async def outstanding_refund_cents(connection: AsyncConnection, account_id: uuid.UUID) -> int:
-    """What was refunded and could not be taken back yet, because it was spent or is held."""
+    """Refunds not deducted yet, because the credits were spent or are held."""
     query = select(
         func.coalesce(func.sum(refunds.c.amount_cents - refunds.c.taken_cents), 0)
     ).where(refunds.c.account_id == account_id, refunds.c.reversed_at.is_(None))
     return int((await connection.execute(query)).scalar_one())
 
 
-async def store_credential(connection: AsyncConnection, provider: str, sealed: bytes) -> None:
-    """Keep a provider's secret, sealed by the caller, in place of any earlier one."""
-    statement = insert(payment_credentials).values(provider=provider, sealed=sealed)
+async def store_credential(connection: AsyncConnection, provider: str, encrypted: bytes) -> None:
+    """Store a provider's secret, encrypted by the caller, in place of any earlier one."""
+    statement = insert(payment_credentials).values(provider=provider, sealed=encrypted)
     await connection.execute(
         statement.on_conflict_do_update(
-            index_elements=["provider"], set_={"sealed": sealed, "updated_at": func.now()}
+            index_elements=["provider"], set_={"sealed": encrypted, "updated_at": func.now()}
         )
     )
 
 
 async def find_credential(connection: AsyncConnection, provider: str) -> bytes | None:
-    """What ``store_credential`` kept."""
+    """The encrypted secret, or None."""
     query = select(payment_credentials.c.sealed).where(payment_credentials.c.provider == provider)
     found = (await connection.execute(query)).scalar_one_or_none()
     return None if found is None else bytes(found)

@@ -77,7 +77,7 @@ accounts = Table(
     Column("balance_cents", BigInteger, nullable=False, server_default=text("0")),
     Column("held_cents", BigInteger, nullable=False, server_default=text("0")),
     CheckConstraint("held_cents >= 0", name="held_not_negative"),
-    # Nobody spends, and no job is promised, what is not there: the money rule of the service.
+    # No spending and no hold beyond what is available: the money rule of the service.
     CheckConstraint(
         "balance_cents - held_cents >= "
         "-(CASE WHEN pay_as_you_go THEN credit_limit_cents ELSE 0 END)",
@@ -131,7 +131,7 @@ jobs = Table(
     Column("callback_url", Text),
     # JSON, not JSONB, where the client sees the value: order and numbers stay as they came.
     Column("metadata", JSON, nullable=False, server_default=text("'{}'")),
-    # Where the footage comes from and how its audio is aligned, as the request said it.
+    # Where the media comes from and how its audio is aligned, as requested.
     Column("source", JSONB, nullable=False),
     Column("batch_id", Uuid),
     Column("batch_index", Integer),
@@ -175,11 +175,11 @@ jobs = Table(
         name="ended_has_time",
     ),
     CheckConstraint("(state = 'failed') = (error_code IS NOT NULL)", name="failed_has_code"),
-    # No money stays promised to a job that is over.
+    # A job that has ended holds no money.
     CheckConstraint("completed_at IS NULL OR held_cents = 0", name="ended_holds_nothing"),
     # Newest first with a stable tie-break: the order of GET /jobs and its cursor.
     Index("ix_jobs_listing", "account_id", text("created_at DESC"), text("id DESC")),
-    # What runners look for, oldest first; tiny, because only waiting jobs are in it.
+    # What runners lease, oldest first; small, because only waiting jobs are in it.
     Index("ix_jobs_waiting", "created_at", postgresql_where=text("state = 'queued'")),
     Index("ix_jobs_leased", "lease_expires_at", postgresql_where=text("state = 'processing'")),
     Index(
@@ -221,7 +221,7 @@ stages = Table(
     Column("error_message", Text),
     _time("started_at", nullable=True),
     _time("ended_at", nullable=True),
-    # Seconds each part of the stage took, for whoever asks where the time went.
+    # Seconds that each part of the stage took.
     Column("timings", JSONB, nullable=False, server_default=text("'{}'")),
     PrimaryKeyConstraint("job_id", "stage"),
     CheckConstraint(_one_of("stage", StageName), name="stage"),
@@ -242,15 +242,15 @@ uploads = Table(
     Column("declared_bytes", BigInteger),
     Column("received_bytes", BigInteger),
     _time("completed_at", nullable=True),
-    # What a resumable upload was told of its length, where the job's creation left it open.
+    # Length given by a resumable upload where the job's creation left it open.
     Column("resumable_bytes", BigInteger),
-    # A piece with a checksum is coming in: what lies beyond this offset may not be counted yet.
+    # A block with a checksum is being received: bytes beyond this offset do not count yet.
     Column("unverified_from_bytes", BigInteger),
-    # When to look next whether the client has put the file into the store past the service.
+    # When to check next for a direct upload.
     _time("look_after", nullable=True),
-    # The client gave the resumable upload up; its URL is gone.
+    # The client terminated the resumable upload; its URL returns 410.
     _time("terminated_at", nullable=True),
-    # A PUT is coming in: moved on while its bytes arrive.
+    # A PUT is under way: extended while its bytes arrive.
     _time("arriving_until", nullable=True),
     # Who may append to the resumable upload, and until when unless more bytes arrive.
     Column("writer_token", Uuid),
@@ -264,7 +264,7 @@ uploads = Table(
         "unverified_from_bytes IS NULL OR unverified_from_bytes >= 0",
         name="unverified_not_negative",
     ),
-    # Writers that died without a word; nearly always empty.
+    # Writers whose process died; nearly always empty.
     Index(
         "ix_uploads_written",
         "writer_expires_at",
@@ -328,7 +328,7 @@ webhook_events = Table(
     _time("delivered_at", nullable=True),
     CheckConstraint(_one_of("status", DeliveryStatus), name="status"),
     CheckConstraint("lease_token IS NULL OR status = 'in_flight'", name="leased_is_in_flight"),
-    # No event that is owed is forgotten: as long as it is open, it has a time.
+    # An open event always has a time at which it is due.
     CheckConstraint(
         "(status IN ('in_flight', 'pending_retry')) = (next_attempt_at IS NOT NULL)",
         name="open_has_time",

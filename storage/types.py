@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Where a job stands."""
+    """State of a job."""
 
     AWAITING_UPLOAD = "awaiting_upload"
     QUEUED = "queued"
@@ -26,7 +26,7 @@ class StageName(StrEnum):
 
 
 class StageStatus(StrEnum):
-    """Where a stage stands."""
+    """Status of a stage."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -58,7 +58,7 @@ class ProcessingMode(StrEnum):
 
 
 class Tier(StrEnum):
-    """Price tier, by what kind of file the footage is."""
+    """Price tier, by the kind of file."""
 
     STANDARD = "standard"
     RAW = "raw"
@@ -93,7 +93,7 @@ class EventType(StrEnum):
 
 
 class DeliveryStatus(StrEnum):
-    """How the delivery of an event stands."""
+    """Status of an event's delivery."""
 
     IN_FLIGHT = "in_flight"
     """Being delivered now, or about to be for the first time."""
@@ -108,7 +108,7 @@ MODE_STAGES: dict[ProcessingMode, frozenset[StageName]] = {
     ProcessingMode.TRANSCRIPT: frozenset({StageName.INGEST, StageName.TRANSCRIPT}),
     ProcessingMode.VISION: frozenset({StageName.INGEST, StageName.VISION}),
 }
-"""Stages that a mode asks for; the others are skipped with reason ``processing_mode``."""
+"""Stages of a mode; the others are skipped with reason ``processing_mode``."""
 
 TERMINAL_STATES = frozenset(
     {JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED}

@@ -34,10 +34,10 @@ JOBS_PREFIX = "jobs"
 """The folder of the object store that holds a folder a job."""
 
 _AT_ONCE = 100
-"""Bounds the transaction: it holds their accounts until it ends."""
+"""Bounds the transaction, which locks their accounts until it ends."""
 
 MOST_LATE = timedelta(hours=6)
-"""An upload that began in time may go on for so long: the largest file at 40 Mbit/s."""
+"""How long an upload that began in time may go on: the largest file at 40 Mbit/s."""
 
 
 def source_prefix(job_id: uuid.UUID) -> str:
@@ -49,8 +49,8 @@ def source_prefix(job_id: uuid.UUID) -> str:
 class Upload:
     """A file that was announced, and what of it has arrived.
 
-    ``declared_bytes`` is what the job's creation said of its size,
-    ``resumable_bytes`` what a resumable upload said later. Bytes beyond
+    ``declared_bytes`` is the size given at the job's creation,
+    ``resumable_bytes`` the one given by a resumable upload. Bytes beyond
     ``unverified_from_bytes`` await a checksum and do not count yet.
     """
 
@@ -67,7 +67,7 @@ class Upload:
 
     @property
     def total_bytes(self) -> int | None:
-        """The size that the file will have; None while nobody has said it."""
+        """The size that the file will have; None while it is not given."""
         return self.declared_bytes if self.declared_bytes is not None else self.resumable_bytes
 
 
@@ -115,8 +115,8 @@ async def complete_upload(
 ) -> bool:
     """Record a complete file; return whether every file of the job is now there.
 
-    ``object_key`` says where it lies, if not where the row says. The caller
-    holds the job's lock, so that two last files cannot both be last.
+    ``object_key`` replaces the row's. The caller holds the job's lock, so that only one of two
+    files can be the last.
     """
     values: dict[str, object] = {"received_bytes": received_bytes, "completed_at": func.now()}
     if object_key is not None:
@@ -133,8 +133,8 @@ async def keep_arriving(
 ) -> bool:
     """A PUT's heartbeat; False once the job takes no upload any more.
 
-    ``arriving`` says that bytes came since the last one: only then is the mark
-    moved on. Several PUTs of one file may run; the mark is the latest of theirs.
+    ``arriving``: bytes came since the last one; only then is ``arriving_until`` extended. Several
+    PUTs of one file may run; it is the latest of theirs.
     """
     until = func.greatest(uploads.c.arriving_until, func.now() + lease)
     statement = (
@@ -153,10 +153,9 @@ async def take_writer(
     *,
     lease: timedelta,
 ) -> bool:
-    """Become the only one who may append to a resumable upload; False if another is.
+    """Take the lease to append to a resumable upload; False if another request holds it.
 
-    A writer that let its deadline pass, because nothing arrived or because it
-    died, is replaced. False also where the job takes no upload any more.
+    A writer whose deadline passed is replaced. False also where the job takes no upload any more.
     """
     free = or_(uploads.c.writer_token.is_(None), uploads.c.writer_expires_at < func.now())
     statement = (
@@ -177,7 +176,7 @@ async def keep_writer(
     arriving: bool,
 ) -> bool:
     """The writer's heartbeat; False once it was replaced or the job takes no upload any more."""
-    # A writer that stands still keeps its place only until somebody else wants it.
+    # A writer without progress keeps its lease only until another request takes it.
     deadline = func.now() + lease if arriving else uploads.c.writer_expires_at
     statement = (
         update(uploads)
@@ -190,7 +189,7 @@ async def keep_writer(
 async def release_writer(
     connection: AsyncConnection, job_id: uuid.UUID, slot: str, token: uuid.UUID
 ) -> None:
-    """Let others write; does nothing for a writer that was replaced."""
+    """Release the lease; does nothing for a writer that was replaced."""
     await connection.execute(
         update(uploads)
         .where(_is(job_id, slot), uploads.c.writer_token == token)
@@ -205,7 +204,7 @@ async def set_unverified(
     token: uuid.UUID,
     offset_bytes: int | None,
 ) -> bool:
-    """The writer notes from where on nothing counts yet; None once all does. False if replaced."""
+    """Set the offset from which bytes do not count yet; None once all do. False if replaced."""
     statement = (
         update(uploads)
         .where(_is(job_id, slot), uploads.c.writer_token == token)
@@ -230,7 +229,7 @@ async def set_resumable_length(
 async def terminate_upload(
     connection: AsyncConnection, job_id: uuid.UUID, slot: str, token: uuid.UUID
 ) -> bool:
-    """The client gives its resumable upload up; False if its writer was replaced meanwhile."""
+    """Terminate a resumable upload for its client; False if its writer was replaced meanwhile."""
     statement = (
         update(uploads)
         .where(_is(job_id, slot), uploads.c.writer_token == token, _awaited())
@@ -246,10 +245,10 @@ async def terminate_upload(
 
 
 async def list_lost_writers(
-    connection: AsyncConnection, *, silent: timedelta, limit: int
+    connection: AsyncConnection, *, lost_after: timedelta, limit: int
 ) -> list[Upload]:
-    """Resumable uploads whose writer neither wrote nor let go for longer than ``silent``."""
-    lost = uploads.c.writer_expires_at < func.now() - silent
+    """Resumable uploads whose lease ran out longer than ``lost_after`` ago."""
+    lost = uploads.c.writer_expires_at < func.now() - lost_after
     query = (
         select(*_COLUMNS)
         .where(uploads.c.writer_token.is_not(None), lost)
@@ -260,10 +259,10 @@ async def list_lost_writers(
 
 
 async def forget_writer(
-    connection: AsyncConnection, job_id: uuid.UUID, slot: str, *, silent: timedelta
+    connection: AsyncConnection, job_id: uuid.UUID, slot: str, *, lost_after: timedelta
 ) -> bool:
-    """Take the place from a writer that ``list_lost_writers`` found; False if it came back."""
-    lost = uploads.c.writer_expires_at < func.now() - silent
+    """Remove a writer that ``list_lost_writers`` returned; False if it came back."""
+    lost = uploads.c.writer_expires_at < func.now() - lost_after
     statement = (
         update(uploads)
         .where(_is(job_id, slot), lost)
@@ -310,7 +309,7 @@ _AGE_SHARE = 60
 
 @dataclass(frozen=True, slots=True)
 class AwaitedUpload:
-    """A file that may have arrived."""
+    """A file that may have been uploaded directly."""
 
     job_id: uuid.UUID
     slot: str
@@ -319,9 +318,9 @@ class AwaitedUpload:
 
 
 async def lease_awaited_uploads(connection: AsyncConnection, *, limit: int) -> list[AwaitedUpload]:
-    """Take up to ``limit`` uploads that are due to be looked for; sets when they are next due.
+    """Lease up to ``limit`` uploads that are due to be looked for; sets when they are next due.
 
-    Files that come in through the service right now are its own business.
+    Files being uploaded through the service are left out.
     """
     in_flight = or_(uploads.c.arriving_until > func.now(), uploads.c.writer_expires_at > func.now())
     due = (
@@ -379,7 +378,7 @@ async def list_expired_awaited_uploads(
 async def extend_awaited_upload(
     connection: AsyncConnection, item: AwaitedUpload, *, lease: timedelta
 ) -> AwaitedUpload | None:
-    """Let nobody look for ``lease``; None if another has claimed the file meanwhile."""
+    """Extend the lease on an awaited file; None if another process holds it now."""
     statement = (
         update(uploads)
         .where(

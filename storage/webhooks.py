@@ -67,7 +67,7 @@ async def rotate_signing_secret(
 
 
 async def find_any_encrypted_secret(connection: AsyncConnection) -> bytes | None:
-    """Any account's encrypted secret: whoever cannot open it has another key than its writer."""
+    """Any account's encrypted secret, to check the service's key with."""
     query = select(signing_secrets.c.current).limit(1)
     encrypted: bytes | None = (await connection.execute(query)).scalar_one_or_none()
     return encrypted
@@ -232,7 +232,7 @@ class LeasedEvent:
     url: str
     body: bytes
     attempts: int
-    """Known to have been made before this one."""
+    """Attempts recorded before this one."""
     current_secret: bytes | None
     """Encrypted; None before the account's first use."""
     previous_secret: bytes | None

@@ -105,7 +105,7 @@ def _restrict(
 
 @accounts_app.command("suspend")
 def accounts_suspend(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Refuse everything the account asks for (403 ACCOUNT_SUSPENDED)."""
+    """Refuse every request of the account (403 ACCOUNT_SUSPENDED)."""
     _restrict(name, data, as_json, suspended=True, throttled=None)
 
 

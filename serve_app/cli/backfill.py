@@ -30,7 +30,7 @@ from storage.types import StageName, StageStatus
 from storage.uploads import JOBS_PREFIX
 
 BACKFILL_ERRORS = (OutputError, PlaceError)
-"""What an operator can mend; each says in a sentence what it is."""
+"""What an operator can fix; each message is a sentence."""
 
 backfill_app = typer.Typer(
     no_args_is_help=True, help="Results of `python -m pipelines.backfill` (no service needed)."
@@ -69,7 +69,7 @@ class ImportCounts:
     imported: int = 0
     there_before: int = 0
     failed_items: int = 0
-    """Left out, for what the output's error table says."""
+    """Left out; the output's error table has the reasons."""
     refused: int = 0
     """Left out because their metadata is not what a job may have."""
 
@@ -84,7 +84,7 @@ class ImportCounts:
 
 
 def import_backfill(settings: Settings, address: str, account_name: str) -> dict[str, Any]:
-    """Bring the results at ``address`` into the account; counts of what was done.
+    """Import the results at ``address`` into the account; returns counts.
 
     Raises OutputError, PlaceError and keys.AccountNotFoundError.
     """
@@ -118,7 +118,7 @@ async def _import(settings: Settings, output: Output, account_name: str) -> Impo
 
 @dataclass(frozen=True, slots=True)
 class _Importer:
-    """Brings parts of an output into one account."""
+    """Imports parts of an output into one account."""
 
     database: Database
     objects: ObjectStore
@@ -127,7 +127,7 @@ class _Importer:
     counts: ImportCounts
 
     async def take(self, outcomes: Iterable[ItemOutcome]) -> None:
-        """Import one part: stills first, which nobody sees before their job is there."""
+        """Import one part: stills first, which are not visible before their job is."""
         jobs = list(self._jobs(outcomes))
         async with self.database.statement() as connection:
             known = await known_jobs(connection, [job.id for job, _ in jobs])

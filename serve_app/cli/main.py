@@ -64,7 +64,7 @@ class Mode(StrEnum):
 
 
 def main() -> None:
-    """Entry point: what a user can mend is said in a sentence, with exit status 1."""
+    """Entry point: errors that a user can fix are printed as a sentence, with exit status 1."""
     try:
         app()
     except USER_ERRORS as error:
@@ -78,7 +78,7 @@ NAMED_ERRORS = (
     InsufficientCreditsError,
     LimitTooLowError,
 )
-"""Errors that carry what they are about; what they mean stands in their docstring."""
+"""Errors that carry a name only; their docstring is the message."""
 
 USER_ERRORS = (
     *NAMED_ERRORS,

@@ -30,7 +30,7 @@ MODEL_ERRORS = (
     ModelProfileError,
     WeightsError,
 )
-"""What a user can mend; each says in a sentence what it is."""
+"""What a user can fix; each message is a sentence."""
 
 models_app = typer.Typer(no_args_is_help=True, help="Model weights.")
 

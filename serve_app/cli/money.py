@@ -183,13 +183,13 @@ MONEY_ERRORS = (
     AlreadyRecordedError,
     LedgerBrokenError,
 )
-"""What an operator can mend; each says in a sentence what it is."""
+"""What an operator can fix; each message is a sentence."""
 
 Cents = Annotated[int, typer.Argument(min=1, max=10**12)]
 
 
 class Provider(StrEnum):
-    """Payment providers that the service speaks to."""
+    """Payment providers that the service supports."""
 
     STRIPE = "stripe"
 
@@ -280,8 +280,8 @@ def print_usage(
     as_json: JsonOption = False,
 ) -> None:
     """What an account used and was charged in a month, job by job."""
-    wanted = _month(month)
-    lines = fetch(data, lambda c: job_usage(c, account, wanted))
+    chosen = _month(month)
+    lines = fetch(data, lambda c: job_usage(c, account, chosen))
     if as_csv:
         sys.stdout.write(usage_csv(lines))
         return
@@ -290,7 +290,7 @@ def print_usage(
     if not as_json:
         total = sum(line.total_cents for line in lines)
         seconds = sum(line.billable_seconds for line in lines)
-        console.print(f"{wanted}: {len(lines)} jobs, {seconds} s, {total} cents", highlight=False)
+        console.print(f"{chosen}: {len(lines)} jobs, {seconds} s, {total} cents", highlight=False)
 
 
 def _month(text: str | None) -> Month:
@@ -337,7 +337,7 @@ def payments_set_secret(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Store the secret of the provider's webhook, encrypted; asked for, or read from a pipe."""
+    """Store the secret of the provider's webhook, encrypted; prompted for, or read from a pipe."""
     secret = _read_secret()
 
     async def store(connection: Connection, complete: Settings) -> dict[str, Any]:

@@ -30,7 +30,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def settings_with(data: Path | None = None, **changes: Any) -> Settings:
-    """Settings of the environment, with what the command line says."""
+    """Settings of the environment, with the command line's changes."""
     given = {name: value for name, value in changes.items() if value is not None}
     if data is not None:
         given["data_dir"] = data

@@ -16,7 +16,7 @@ from serve_app.webhooks.listening import ACCEPTED, Listener, listening_server, o
 from serve_app.webhooks.signing import SECRET_PREFIX, InvalidSecretError, decode_secret
 
 WEBHOOK_ERRORS = (ReplayError, InvalidSecretError)
-"""What a user can mend; each says in a sentence what it is."""
+"""What a user can fix; each message is a sentence."""
 
 ADDRESS = "127.0.0.1"
 LISTEN_FOLDER = "webhooks-listen"
@@ -53,14 +53,14 @@ def webhooks_listen(
     """Receive, verify and print deliveries on this machine until interrupted."""
     for given in secret or []:
         decode_secret(given)
-    listener = Listener(secret or [], _say, answer or [ACCEPTED])
+    listener = Listener(secret or [], _write, answer or [ACCEPTED])
     folder = settings_with(data).data_dir.expanduser().resolve() / LISTEN_FOLDER
     authority, tls = (None, None) if plain else own_certificate(folder)
     try:
         server = listening_server(listener, ADDRESS, port, tls)
     except OSError as error:
         raise PortInUseError(f"Port {port} on {ADDRESS} cannot be used: {error}.") from error
-    _say(_welcome(server.server_address[1], authority, verifies=bool(secret)))
+    _write(_welcome(server.server_address[1], authority, verifies=bool(secret)))
     with server, contextlib.suppress(KeyboardInterrupt):
         server.serve_forever()
 
@@ -84,5 +84,5 @@ def _welcome(port: int, authority: Path | None, *, verifies: bool) -> str:
     return "\n".join(lines)
 
 
-def _say(line: str) -> None:
+def _write(line: str) -> None:
     console.print(line, highlight=False, markup=False, soft_wrap=True)

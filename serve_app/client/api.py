@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, overload
 
 import httpx
 
-PATIENCE_SECONDS = 60.0
+MAX_WAIT_SECONDS = 60.0
 """A longer ``Retry-After`` than this, or more waiting in all, ends a request."""
 MAX_SERVER_FAILURES = 4
 """Attempts at most where the server failed or could not be reached."""
@@ -26,18 +26,18 @@ def retry_delay_seconds(
     """Seconds until the next attempt after an error answer; None when it is final.
 
     ``attempt`` counts from 1. Every 429 and 503, and the two codes of 409 that pass,
-    are waited out as long as the server says; 500, 502 and 504 with growing pauses.
+    are retried after the server's Retry-After; 500, 502 and 504 with growing pauses.
     """
     if status in {429, 503} or code in _WAIT_AND_RETRY:
         delay = _stated_delay_seconds(headers.get("retry-after")) or backoff_seconds(attempt)
-        return delay if waited_seconds + delay <= PATIENCE_SECONDS else None
+        return delay if waited_seconds + delay <= MAX_WAIT_SECONDS else None
     if status in {500, 502, 504} and attempt < MAX_SERVER_FAILURES:
         return backoff_seconds(attempt)
     return None
 
 
 def backoff_seconds(attempt: int) -> float:
-    """0.5, 1, 2 … seconds, up to a quarter less or more so that clients do not march in step."""
+    """0.5, 1, 2 … seconds, up to a quarter less or more, so that clients spread out."""
     return float(0.5 * 2 ** min(attempt - 1, 4) * random.uniform(0.75, 1.25))
 
 
@@ -100,10 +100,10 @@ class WaitTimeoutError(Exception):
 
 
 class ApiClient:
-    """Speaks to one service with one API key. Use it as a context manager, or close it.
+    """A client of one service with one API key. Use it as a context manager, or close it.
 
     ``base_url`` includes the path prefix: ``http://host:port/v1/api``. Requests that may
-    succeed later are repeated as ``retrying`` says. Methods raise ApiError when the API
+    succeed later are repeated (``retry_delay_seconds``). Methods raise ApiError when the API
     refuses, and httpx.TransportError when it cannot be reached.
     """
 

@@ -31,7 +31,7 @@ def font(size: int) -> Font:
 
 
 def plain(text: str) -> str:
-    """Text in the letters that the bundled font has: it knows hardly more than ASCII."""
+    """Text in the letters that the bundled font has: which has hardly more than ASCII."""
     spelled = "".join(_SPELLED.get(letter, letter) for letter in text)
     apart = unicodedata.normalize("NFKD", spelled.replace("…", "\0"))
     return "".join(c for c in apart if not unicodedata.combining(c)).replace("\0", "…")

@@ -65,7 +65,7 @@ def _thumbnail(client: ApiClient, scene: JsonObject) -> bytes | None:
     try:
         return client.get_thumbnail(address)
     except ApiError as error:
-        if error.status == 404:  # The still is gone: the sheet says so, and is still worth having.
+        if error.status == 404:  # The still was deleted: the sheet shows that.
             return None
         raise
 

@@ -22,7 +22,7 @@ from serve_app.settings import Settings
 from serve_app.worker.model_capacity import concurrent_inputs, most_replicas
 
 _QUEUED_BATCHES = 1024
-"""Inputs that may wait in each caller; beyond it callers are told at once."""
+"""Inputs that may wait in each caller; beyond it calls fail at once."""
 
 
 def model_application(settings: Settings, task: Task) -> Application:
@@ -63,7 +63,7 @@ _BUSY_SECONDS = 5
 """``Retry-After`` of a replica that has too much to do."""
 
 STOP_SECONDS = 25
-"""What a runner and a webhook sender have to hand back what they hold; then Serve ends them."""
+"""Time for a runner or a webhook sender to requeue what it holds; then Serve ends it."""
 
 _PLACEMENT_SHARE = 0.001
 """Of the resource that marks a node, so that one unit of it holds a thousand replicas."""
@@ -82,7 +82,7 @@ class Api:
 
 
 class RunnerReplica:
-    """Drives jobs for as long as the replica lives."""
+    """Runs jobs until the replica stops."""
 
     async def __init__(self, settings: Settings, *_: Any) -> None:  # type: ignore[misc]
         from serve_app.worker.runner import Runner
@@ -103,12 +103,12 @@ class RunnerReplica:
         return os.getpid()
 
     async def __del__(self) -> None:
-        """Serve calls this when the replica stops in order: hand jobs back."""
+        """Serve calls this when the replica stops in order: requeue its jobs."""
         await self._runner.stop()
 
 
 class WebhookSender:
-    """Delivers events for as long as the replica lives; any number of replicas share them."""
+    """Delivers events until the replica stops; any number of replicas share them."""
 
     async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
         from serve_app.webhooks.sender import Sender
@@ -124,7 +124,7 @@ class WebhookSender:
             raise RuntimeError("The sender's loop has ended.")
 
     async def __del__(self) -> None:
-        """Serve calls this when the replica stops in order: finish, or hand back."""
+        """Serve calls this when the replica stops in order: finish, or requeue."""
         await self._sender.stop()
 
 

@@ -1,8 +1,8 @@
 """The service on a Ray cluster: what ``serve deploy serve_config.yaml`` imports.
 
 Settings come from the environment of the nodes (addresses, secrets) and from
-``args`` of the application in ``serve_config.yaml`` (everything else, if wanted).
-Nodes share no folder, so what only works on one machine is refused here, in a sentence.
+``args`` of the application in ``serve_config.yaml`` (anything else).
+Nodes share no folder, so what only works on one machine is refused here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LEAST_SECRET = 32
 
 
 class ClusterSettingsError(ValueError):
-    """The settings cannot work on several nodes; the message says why, a sentence each."""
+    """The settings cannot work on several nodes; the message has a sentence for each reason."""
 
 
 def app(args: dict[str, Any]) -> Application:

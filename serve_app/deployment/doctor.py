@@ -32,7 +32,7 @@ Check = Callable[[Settings], str]
 
 
 class CheckFailedError(Exception):
-    """The machine lacks something; the message says what."""
+    """The machine lacks something, named in the message."""
 
 
 def examine(settings: Settings) -> list[dict[str, Any]]:
@@ -43,7 +43,7 @@ def examine(settings: Settings) -> list[dict[str, Any]]:
 def _finding(name: str, check: Check, settings: Settings) -> dict[str, Any]:
     try:
         return {"check": name, "ok": True, "detail": check(settings)}
-    except Exception as error:  # whatever it is, the operator is told
+    except Exception as error:  # whatever it is, it is reported
         return {"check": name, "ok": False, "detail": f"{type(error).__name__}: {error}"}
 
 

@@ -36,7 +36,7 @@ log = logging.getLogger("vas.service")
 
 READY_TIMEOUT_SECONDS = 120
 QUIET_PORTS = range(20_000, 30_000)
-"""Ports that are handed out by none: Linux begins at 32768, Ray's workers have 10002 to 19999
+"""Ports that no system assigns: Linux begins at 32768, Ray's workers have 10002 to 19999
 (``ray start --min-worker-port``) and Serve's replicas begin at 30000."""
 _RUN_RECORD = "run.json"
 _HAPROXY_CONFIGURATION = "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"
@@ -80,7 +80,7 @@ def running_service(settings: Settings) -> Iterator[str]:
 
 
 def _require_what_is_named(settings: Settings) -> None:
-    """Refuse in a sentence, before anything starts, what would end replicas in a traceback."""
+    """Check before anything starts what would otherwise fail in the replicas."""
     load_prices(settings.price_file)
     find_provider(settings)
     choice = chosen_models(settings)
@@ -237,7 +237,7 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _proxy_in_time(*failures: type[Exception]) -> Iterator[None]:
-    """Say in a sentence what Serve raises, as one of ``failures``, where its proxy is not ready."""
+    """Raise ServiceStartError for those ``failures`` of Serve that mean its proxy is not ready."""
     try:
         yield
     except failures as error:
@@ -295,7 +295,7 @@ def _clear_earlier_run(data_dir: Path) -> None:
     try:
         record = json.loads(path.read_text())
     except ValueError:
-        # Written by a version that wrote it in place, as the machine went down: it says nothing.
+        # Written by a version that wrote it in place, as the machine went down: it has no content.
         log.warning("%s is unreadable and left out of account", path)
         path.unlink()
         return
@@ -314,7 +314,7 @@ def _clear_earlier_run(data_dir: Path) -> None:
 
 
 def _runs(pid: int, created: float) -> bool:
-    """Whether it is this process still: the same id at another start time is somebody else's."""
+    """Whether this process still runs: the same id with another start time is another process."""
     try:
         process = psutil.Process(pid)
         return process.create_time() == created and process.status() != psutil.STATUS_ZOMBIE

@@ -1,4 +1,4 @@
-"""Which models serve here: what the settings say, or what the machine allows."""
+"""Which models serve here: as set, or as the machine allows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEURAL_PACKAGES = ("torch", "transformers", "pyannote")
 
 
 class ModelProfileError(ValueError):
-    """The model profile of the settings cannot serve here; the message says why."""
+    """The model profile of the settings cannot serve here; the message has the reason."""
 
 
 def chosen_models(settings: Settings) -> Choice:

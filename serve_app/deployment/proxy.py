@@ -41,7 +41,7 @@ if [ -w "$configuration" ]; then
         -e 's|^frontend http_frontend.*|&\\n    {busy}|' \\
         -e 's|^\\( *\\)http-request return status 404 .*|\\1{no_application}|' \\
         "$configuration"
-    # A controller that was lost and is back knows of no replica at first; the ones there go on.
+    # A restarted controller lists no replica at first; the ones there go on.
     if grep -q '^ *use_backend ' "$configuration"; then
         cp "$configuration" "$configuration.known"
     elif [ -f "$configuration.known" ]; then
@@ -57,18 +57,17 @@ _SAFE_RETRIES = "http-request disable-l7-retry unless METH_GET"
 """A request that was sent and not answered may have been carried out: only reads run again."""
 
 _NO_BANNER = "http-response del-header Server"
-"""What serves the application is nobody's business."""
+"""The server's software is not disclosed."""
 
 _BUSY = (
     "http-response return status 503 errorfile {error}"
     " if { status 500 503 } !{ res.hdr(content-type) -m beg application/json }"
 )
-"""Serve refuses what is beyond a replica's queue in a line of text, ahead of the application, and
-seldom says 500 in one (seen while everything was broken): the application's own errors are JSON."""
+"""Serve answers what exceeds a replica's queue, and rarely failures of its own (500), with a line
+of text; the application's own errors are JSON."""
 
 _NO_APPLICATION = "http-request return status 503 errorfile {error}"
-"""Serve says 404 of every path while it has none. Clients take 404 for final; ours is the only
-application, at the root."""
+"""Serve answers 404 to every path while it has no application. Clients take 404 for final."""
 
 _OWN_RECEIVE = "http-request set-header x-request-disconnect-disabled ?1"
 """Let the application read the body itself.
@@ -133,8 +132,8 @@ LONGEST_HAPROXY_FOLDER = _LONGEST_SOCKET_PATH - len(_SOCKET_BELOW)
 SERVE_ENVIRONMENT = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
-    # Serve kills a proxy that needs longer to start: 5 s, if it is not told otherwise, are too few
-    # on a busy machine. Less than the 60 s for which ``serve.start`` waits.
+    # Serve kills a proxy that needs longer to start: its default of 5 s is too short on a
+    # busy machine. Less than the 60 s for which ``serve.start`` waits.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "40",
     # A replica that was lost with reads under way: another one answers them.
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
@@ -145,7 +144,7 @@ SERVE_ENVIRONMENT = {
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "1",
     # Model calls carry arrays of megabytes, which Ray's object store moves without copies.
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "0",
-    # Ray would keep what it knows of the last 100,000 tasks.
+    # Ray would keep the events of the last 100,000 tasks.
     "RAY_task_events_max_num_task_in_gcs": "2000",
     # Ray would try a task for ever that is killed for the memory it takes; it waits 1, 2, 4, ... s.
     "RAY_task_oom_retries": "6",
@@ -172,15 +171,15 @@ def node_environment(settings: Settings, folder: Path) -> dict[str, str]:
         raise HaproxyFolderError(message)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     front = write_front(folder, docs_url=f"{public_address(settings)}/docs/errors")
-    patience = str(settings.proxy_timeout_seconds)
+    timeout = str(settings.proxy_timeout_seconds)
     return SERVE_ENVIRONMENT | {
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(front),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
-        "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S": patience,
-        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": patience,
+        "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S": timeout,
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": timeout,
     }
 
 

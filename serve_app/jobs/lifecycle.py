@@ -48,7 +48,7 @@ async def replay(connection: Connection, job_id: str) -> dict[str, Any]:
     if job is None:
         raise ReplayError(f"There is no job {job_id}.")
     if job.callback_url is None:
-        raise ReplayError(f"Job {job.id} has no callbackUrl: nobody is told of it.")
+        raise ReplayError(f"Job {job.id} has no callbackUrl: no event belongs to it.")
     event_type = TERMINAL_EVENTS.get(job.state)
     if event_type is None or job.completed_at is None:
         raise ReplayError(f"Job {job.id} is {job.state}: no event belongs to that.")

@@ -46,7 +46,7 @@ def with_thumbnails(
 async def get_thumbnail(
     request: Request, job_id: str, index: int, expires: str = "", signature: str = ""
 ) -> Response:
-    """A still, for whoever holds its signed address; otherwise there is nothing here."""
+    """A still, by its signed URL; NOT_FOUND otherwise."""
     context = context_of(request)
     missing = ApiError(ErrorCode.NOT_FOUND, "There is no such picture.")
     try:

@@ -1,1 +1,1 @@
-"""What an operator sees: metrics, logs, and whether the service is alive and ready."""
+"""Metrics and logs."""

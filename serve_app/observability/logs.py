@@ -26,7 +26,7 @@ FILES_KEPT = 4
 """Full files beside the one that is written: ``service.log.1`` is the newest of them."""
 
 LOGGERS = {"vas": logging.NOTSET, "ray.serve": logging.WARNING}
-"""Logger -> the least that is taken from it whatever ``VAS_LOG_LEVEL`` says: Serve tells much."""
+"""Logger -> its lowest level, whatever ``VAS_LOG_LEVEL`` is: Serve logs much."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -90,7 +90,7 @@ def _exception(formatter: logging.Formatter, record: logging.LogRecord) -> str |
 class SharedFile(logging.Handler):
     """A file that several processes append to: a record is one write, so lines stay whole.
 
-    Whoever finds it full moves it aside, under a lock, and begins anew.
+    A process that finds it full rotates it under a lock.
     """
 
     def __init__(self, path: Path, *, file_bytes: int = FILE_BYTES, kept: int = FILES_KEPT) -> None:
@@ -101,7 +101,7 @@ class SharedFile(logging.Handler):
         self._kept = kept
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Append the record; what goes wrong is told on standard error, by ``logging`` itself."""
+        """Append the record; failures go to standard error by ``logging`` itself."""
         try:
             line = (self.format(record) + "\n").encode(errors="backslashreplace")
             if self._is_full(len(line)):
@@ -148,7 +148,7 @@ class LogSettings(Protocol):
 
 
 def configure_logging(settings: LogSettings, process: str) -> logging.Handler:
-    """Send this process's log where ``settings`` say; ``process`` names it in every line."""
+    """Send this process's log where ``settings`` direct it; ``process`` names it in every line."""
     handler: logging.Handler
     if settings.log_dir is None:
         handler = logging.StreamHandler(sys.stderr)
@@ -209,7 +209,7 @@ def log_context(**fields: object) -> Iterator[None]:
 
 
 def note(**fields: object) -> None:
-    """Add to the fields of the request or job at hand, now that more is known of it."""
+    """Add to the fields of the request or job at hand."""
     current = _CURRENT.get()
     if current is not None:
         current.update(fields)
@@ -226,9 +226,9 @@ _SHAPES: tuple[tuple[str, str], ...] = (
     # Our own: API keys, session and sign-in tokens, webhook signing secrets.
     (r"\b(vas_[a-z]+_)[A-Za-z0-9_-]{8,}", r"\1" + HIDDEN),
     (r"\b(whsec_)[A-Za-z0-9+/=_-]{8,}", r"\1" + HIDDEN),
-    # What PostgreSQL says of the row that it refused: all that a client sent.
+    # PostgreSQL's details of a refused row: all that a client sent.
     (r"(?s)(\bDETAIL:\s+).+?(?=\n\[SQL|\n\n|\n[A-Z]{4,}:\s|\Z)", r"\1" + HIDDEN),
-    # Values beside a name that says what they are: in JSON, Python's own form, pairs of headers.
+    # Values beside a telling name: in JSON, Python's own form, pairs of headers.
     (
         r"(?i)([\"'][\w-]*(?:token|secret|password|api[_-]?key|authorization|cookie|signature)[\"']"
         r"\s*[:,]\s*b?)([\"'])(?:(?!\2).)+\2",

@@ -64,7 +64,7 @@ class Metrics(Protocol):
 
 
 class NullMetrics:
-    """Records nothing: for processes that nobody scrapes."""
+    """Records nothing: for processes that are not scraped."""
 
     def record(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
         """Drop the value."""
@@ -100,7 +100,7 @@ STAGES = Metric(
     _WORK_SECONDS,
 )
 MEDIA = Metric(
-    "vas_footage_seconds", Kind.COUNTER, "Footage whose stage was completed.", ("stage",)
+    "vas_footage_seconds", Kind.COUNTER, "Seconds of media whose stage was completed.", ("stage",)
 )
 MODEL_BATCHES = Metric(
     "vas_model_batch_size", Kind.HISTOGRAM, "Inputs of a model's batch.", ("task",), _BATCH_SIZES
@@ -144,7 +144,7 @@ CATALOGUE = (
     LEDGER_ENTRIES,
     ACCOUNTS_CENTS,
 )
-"""All of them: what ``series`` these export is what dashboards may ask for."""
+"""All of them: their ``series`` are what dashboards may query."""
 
 
 def record_job_end(metrics: Metrics, state: JobState | None) -> None:
@@ -159,7 +159,7 @@ def record_stage(metrics: Metrics, stage: StageName, outcome: StageStatus, secon
 
 
 def record_media(metrics: Metrics, stage: StageName, seconds: float) -> None:
-    """A stage was completed for footage of ``seconds``."""
+    """A stage was completed for ``seconds`` of media."""
     if seconds > 0:
         metrics.record(MEDIA, seconds, {"stage": str(stage)})
 

@@ -22,7 +22,7 @@ class RayMetrics:
         self._record: dict[str, Record] = {each.name: _opened(each) for each in CATALOGUE}
 
     def record(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
-        """Hand a value to Ray."""
+        """Record a value with Ray."""
         self._record[metric.name](value, dict(labels))
 
 

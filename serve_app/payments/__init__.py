@@ -1,1 +1,1 @@
-"""Purchases through a payment provider: a small interface, and who speaks it."""
+"""Purchases through a payment provider: an interface, and its implementations."""

@@ -20,10 +20,10 @@ class Payment:
     """Money that came in for an account."""
 
     account: str
-    """Name or id, as the provider was told when the payment began."""
+    """Name or id, as given to the provider when the payment began."""
     amount_cents: int
     reference: str
-    """What the provider calls the payment; however many events tell of it, it is one."""
+    """The provider's reference of the payment; several events may report one payment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Repayment:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """A verified notification; ``change`` is None where it is no business of ours."""
+    """A verified notification; ``change`` is None where it is not relevant here."""
 
     event_id: str
     event_type: str
@@ -46,7 +46,7 @@ class Notification:
 
 
 class PaymentProvider(Protocol):
-    """Knows a provider's notifications. Pure: it reads no clock but for their age, calls nobody."""
+    """Verifies a provider's notifications. Pure, but for the clock that their age is checked by."""
 
     @property
     def name(self) -> str:

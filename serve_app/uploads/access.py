@@ -40,7 +40,7 @@ ANY_ORIGIN = {
 
 
 def preflight(methods: str) -> dict[str, str]:
-    """What a browser asks for before it sends such a request."""
+    """The answer to a browser's preflight request."""
     return ANY_ORIGIN | {
         "Access-Control-Allow-Methods": methods,
         "Access-Control-Allow-Headers": _SENT,
@@ -54,10 +54,10 @@ async def put_options(request: Request) -> Response:
 
 
 _DISCARDED_BYTES = 64 * 1024
-"""The rest of so small a body is read and forgotten; for a larger one the connection is closed."""
+"""The rest of so small a body is read and dropped; for a larger one the connection is closed."""
 
 _SPARE_BYTES = 64 * 1024 * 1024
-"""Room that stays free on the disk, for the database and everybody else."""
+"""Space that stays free on the disk, for the database and other processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def content_length(request: Request) -> int | None:
 
 @contextlib.contextmanager
 def closing_unread(request: Request) -> Iterator[None]:
-    """A refusal closes the connection if more of the body may follow than is worth reading."""
+    """A refusal closes the connection if more than _DISCARDED_BYTES of the body may follow."""
     try:
         yield
     except ApiError as error:
@@ -158,8 +158,8 @@ async def record_complete(
 ) -> None:
     """The file lies under ``object_key``; one that came before it is removed.
 
-    Raises ApiError 409 where the job takes no upload any more: then the caller's
-    object belongs to nobody.
+    Raises ApiError 409 where the job takes no upload any more: then the caller
+    has to delete its object.
     """
     async with context.database.transaction() as connection:
         # The job's lock makes completions one after the other: only one is the last.
@@ -168,7 +168,7 @@ async def record_complete(
         if job is None or earlier is None:
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such upload.")
         if (earlier.received_bytes, earlier.object_key) == (received_bytes, object_key):
-            return  # recorded already, by whoever found it complete first
+            return  # recorded already by another request
         require_awaiting(job)
         if await uploads.complete_upload(
             connection, job_id, slot, received_bytes, object_key=object_key

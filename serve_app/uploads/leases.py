@@ -31,10 +31,9 @@ from storage.types import TERMINAL_STATES, JobState
 
 
 class UploadLimiter:
-    """At most so many uploads at once in this process; more are told to come back.
+    """At most ``limit`` uploads at once in this process; more get 503.
 
-    Each upload writes from a thread of its own, so that a slow disk holds up
-    nobody else; ``threads`` has one for every place.
+    Each upload writes from a thread of its own (``threads``), so that a slow disk delays no other.
     """
 
     def __init__(self, limit: int, metrics: Metrics = NULL_METRICS) -> None:
@@ -55,9 +54,9 @@ class UploadLimiter:
             self._free += 1
 
     async def report_forever(self) -> None:
-        """Record how many uploads are under way, again and again, until cancelled.
+        """Record how many uploads are under way, every LEVEL_SECONDS, until cancelled.
 
-        Ray forgets a level that it has handed on: what is not recorded again is gone.
+        Ray drops a gauge once it is exported, so it is recorded again and again.
         """
         while True:
             self._metrics.record(UPLOADS_UNDER_WAY, self._limit - self._free, {})
@@ -65,7 +64,7 @@ class UploadLimiter:
 
 
 def upload_limiter(request: Request) -> UploadLimiter:
-    """The cap of this process."""
+    """This process's limiter."""
     limiter: UploadLimiter = request.app.state.upload_limiter
     return limiter
 
@@ -74,17 +73,17 @@ log = logging.getLogger("vas.uploads")
 
 _BEAT_SECONDS = 0.7
 _TRUSTED_SHARE = 0.5
-"""Nothing is written on a lease that was seen longer ago: the rest of it is left for the disk."""
+"""Nothing is written on a lease renewed longer ago: the rest of it is left for the disk."""
 
 Keep = Callable[[bool], Awaitable[bool]]
-"""Tell the database that the upload lives (true: bytes came); false once it may not go on."""
+"""Renew the upload's lease (true: bytes came); false once the upload must end."""
 
 
 class Heartbeat:
-    """The heartbeat of one upload. Used through ``watched``.
+    """The heartbeat of one upload, run by ``heartbeat_running``.
 
-    ``reason`` is why it may not go on, once that is so; ``lost`` that others may
-    write now. ``on_beat`` is called after each beat that found all well.
+    ``reason`` is why the upload must end, once it must; ``lost`` whether others may write now.
+    ``on_beat`` is called after each successful beat.
     """
 
     def __init__(self, keep: Keep, settings: Settings, *, exclusive: bool = True) -> None:
@@ -104,7 +103,7 @@ class Heartbeat:
         self._arrived = True
 
     async def check(self) -> None:
-        """Call before writing; raises ApiError where the upload may not go on."""
+        """Call before writing; raises ApiError where the upload must end."""
         if time.monotonic() - self._kept_at > self._trusted_seconds:
             try:
                 await self._beat()
@@ -115,7 +114,7 @@ class Heartbeat:
             raise self.reason
 
     async def run(self, limit: asyncio.Timeout, *, finishing: bool = False) -> None:
-        """Beat until cancelled; let ``limit`` run out where the upload may not go on."""
+        """Beat until cancelled; let ``limit`` expire where the upload must end."""
         while self.reason is None:
             await asyncio.sleep(_BEAT_SECONDS)
             self._arrived |= finishing
@@ -156,7 +155,7 @@ class Heartbeat:
 async def heartbeat_running(
     heartbeat: Heartbeat, *, finishing: bool = False
 ) -> AsyncIterator[None]:
-    """Run the heartbeat beside the block; ApiError inside it once the upload may not go on.
+    """Run the heartbeat during the block, which gets ApiError once the upload must end.
 
     ``finishing``: no more bytes are expected, the disk is at work.
     """
@@ -207,14 +206,14 @@ def gone() -> ApiError:
 
 @dataclass(frozen=True, slots=True)
 class UploadLease:
-    """The right to write, and the file as it was when the right was taken."""
+    """The lease to append to an upload, and the file as it was when the lease was taken."""
 
     context: AppContext
     slot: Slot
     token: uuid.UUID
 
     async def keep(self, arriving: bool) -> bool:
-        """The heartbeat; False once the right is lost."""
+        """The heartbeat; False once the lease is lost."""
         job_id, name = self.slot.job.id, self.slot.upload.slot
         async with self.context.database.statement() as connection:
             return await uploads.keep_writer(
@@ -227,7 +226,7 @@ class UploadLease:
             )
 
     async def set_unverified(self, offset_bytes: int | None) -> None:
-        """Note from where on nothing counts yet; raises ApiError 423 if the right is lost."""
+        """Set the offset from which bytes do not count yet; ApiError 423 if the lease is lost."""
         job_id, name = self.slot.job.id, self.slot.upload.slot
         async with self.context.database.statement() as connection:
             if not await uploads.set_unverified(connection, job_id, name, self.token, offset_bytes):
@@ -235,7 +234,7 @@ class UploadLease:
 
     @contextlib.asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """Keep the right while the disk is at work and no bytes arrive."""
+        """Renew the lease while the disk is busy and no bytes arrive."""
         keeping = asyncio.create_task(self._keep_on())
         try:
             yield
@@ -256,11 +255,11 @@ class UploadLease:
 async def hold_lease(
     context: AppContext, slot: Slot, *, wait_seconds: float
 ) -> AsyncIterator[UploadLease]:
-    """Hold the right to write for the block; raises ApiError 423, 410, 409."""
+    """Hold the lease for the block; raises ApiError 423, 410, 409."""
     token = uuid.uuid4()
     await _take(context, slot, token, wait_seconds)
     try:
-        # What the row said before the lease may be old.
+        # The row may have changed before the lease was taken.
         now = await open_slot(context, str(slot.job.id), slot.upload.slot)
         yield UploadLease(context, now, token)
     finally:

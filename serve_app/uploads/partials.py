@@ -36,7 +36,7 @@ def _stored_bytes(store: ObjectStore, key: str) -> int:
 
 
 async def recover_offset(lease: UploadLease) -> int:
-    """``counted_bytes`` for the writer, who drops what a dead one left unverified."""
+    """``counted_bytes`` for the writer, who drops unverified bytes of a lost one."""
     offset = await counted_bytes(lease.context, lease.slot)
     if lease.slot.upload.unverified_from_bytes is not None:
         await drop_back(lease, offset)
@@ -44,7 +44,7 @@ async def recover_offset(lease: UploadLease) -> int:
 
 
 async def drop_back(lease: UploadLease, offset_bytes: int) -> None:
-    """Forget what lies beyond ``offset_bytes``, unless the right to write was lost."""
+    """Drop what lies beyond ``offset_bytes``, unless the lease was lost."""
     if not await lease.keep(True):
         return
     await asyncio.to_thread(_truncate, lease.context.objects, slot_key(lease.slot), offset_bytes)
@@ -57,7 +57,7 @@ def _truncate(store: ObjectStore, key: str, size_bytes: int) -> None:
 
 
 async def finish(lease: UploadLease, total_bytes: int) -> None:
-    """Make the complete partial the file and record it; raises ApiError 409 if nobody wants it."""
+    """Make the complete partial the file and record it; raises ApiError 409."""
     key, store, job = slot_key(lease.slot), lease.context.objects, lease.slot.job
     async with lease.kept():
         await asyncio.to_thread(_finish, store, key, total_bytes)
@@ -76,9 +76,9 @@ def _finish(store: ObjectStore, key: str, total_bytes: int) -> None:
 
 
 async def finish_if_complete(context: AppContext, slot: Slot) -> bool:
-    """Finish an upload of which all bytes came, though its writer died; whether it is complete.
+    """Finish an upload of which all bytes came, though its writer was lost; whether it is complete.
 
-    Raises ApiError 423 while another request is at work on it.
+    Raises ApiError 423 while another request holds its lease.
     """
     if slot.upload.completed_at is not None:
         return True
@@ -100,18 +100,17 @@ _AT_ONCE = 20
 
 
 async def finish_for_lost_writers(context: AppContext) -> None:
-    """Take the place of writers that were silent for longer than a living one is allowed.
+    """Release the leases of lost writers, and finish uploads of which every byte had arrived.
 
-    An upload of which every byte had arrived is finished: its client may have
-    seen all of it accepted and never ask again.
+    A client that saw all of it accepted sends no further request.
     """
-    silent = timedelta(seconds=context.settings.upload_idle_seconds + 5)
+    lost_after = timedelta(seconds=context.settings.upload_idle_seconds + 5)
     async with context.database.statement() as connection:
-        lost = await uploads.list_lost_writers(connection, silent=silent, limit=_AT_ONCE)
+        lost = await uploads.list_lost_writers(connection, lost_after=lost_after, limit=_AT_ONCE)
     for upload in lost:
         async with context.database.statement() as connection:
             if not await uploads.forget_writer(
-                connection, upload.job_id, upload.slot, silent=silent
+                connection, upload.job_id, upload.slot, lost_after=lost_after
             ):
                 continue
         await _settle(context, upload)

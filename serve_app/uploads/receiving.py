@@ -48,15 +48,14 @@ _PIECES_WAITING = 2
 
 
 class AbortedError(Exception):
-    """Raised inside the store's block, so that it keeps nothing (or what it keeps)."""
+    """Raised inside the store's block to end it without an object."""
 
 
 class PieceWriter:
     """Writes pieces to a stream of the store, in a thread that opens and closes it.
 
-    Everything that may wait for the disk happens there, the final fsync
-    included; the loop hands pieces over and waits only where the disk is
-    slower than the network. ``observe`` sees each piece after it is written.
+    Everything that may wait for the disk happens there, the final fsync included; the loop waits
+    only where the disk is slower than the network. ``observe`` is called with each piece written.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class PieceWriter:
         return writer
 
     async def put(self, piece: bytes) -> None:
-        """Hand a piece over; raises what writing an earlier one raised."""
+        """Queue a piece; raises what writing an earlier one raised."""
         while self._waiting >= _PIECES_WAITING and not self._done.done():
             await self._changed()
         if self._done.done():
@@ -104,7 +103,7 @@ class PieceWriter:
         self.put_now(piece)
 
     def put_now(self, piece: bytes) -> None:
-        """Hand a last or a small piece over without waiting for room."""
+        """Queue a last or a small piece without waiting for room."""
         self._waiting += 1
         self._pieces.put(piece)
 
@@ -119,13 +118,13 @@ class PieceWriter:
         self._done.result()
 
     async def abort(self) -> None:
-        """Leave the store's block with an exception; what went wrong there is no news any more."""
+        """Leave the store's block with an exception; earlier errors in it are dropped."""
         self._pieces.put(AbortedError())
         await self._ended()
         self._done.exception()
 
     async def _ended(self) -> None:
-        # The thread uses the stream: nobody may leave before it has, cancelled or not.
+        # The thread uses the stream: wait for its end even when cancelled.
         cancelled = None
         while not self._done.done():
             try:
@@ -189,8 +188,8 @@ class Rules:
 async def receive(request: Request, writer: PieceWriter, rules: Rules, heartbeat: Heartbeat) -> int:
     """Write the body, and end the store's block; return how many bytes it had.
 
-    Raises ClientDisconnect, ``rules.too_large``, what ``heartbeat`` finds and what
-    the store raises; SERVICE_UNAVAILABLE where the store is full.
+    Raises ClientDisconnect, ``rules.too_large``, what ``heartbeat`` and the store
+    raise; SERVICE_UNAVAILABLE where the store is full.
     """
     try:
         received = await _read(request, writer, rules, heartbeat)
@@ -205,7 +204,7 @@ async def receive(request: Request, writer: PieceWriter, rules: Rules, heartbeat
 
 
 async def _read(request: Request, writer: PieceWriter, rules: Rules, heartbeat: Heartbeat) -> int:
-    """Hand the body over; where that fails the store's block has ended too."""
+    """Queue the body's pieces; where that fails the store's block has ended too."""
     intake = _Intake(writer)
     if rules.keep_parts:
         heartbeat.on_beat = intake.hand_over
@@ -231,7 +230,7 @@ async def _read(request: Request, writer: PieceWriter, rules: Rules, heartbeat: 
 
 
 class _Intake:
-    """What arrived and does not make a piece yet."""
+    """Chunks that do not make a piece yet."""
 
     def __init__(self, writer: PieceWriter) -> None:
         self._writer = writer
@@ -249,7 +248,7 @@ class _Intake:
         return piece
 
     def hand_over(self) -> None:
-        """Have it written though it is small: nothing more may come for a while, or ever."""
+        """Write what there is, though it is small: no more may follow."""
         if self.size_bytes:
             self._writer.put_now(self.take())
 
@@ -274,15 +273,15 @@ async def put_upload(
             raise unauthorized() from None
         found = await open_slot(context, job_id, slot)
         require_awaiting(found.job)
-        _require_all_of_it(request.headers.get("content-range"))
-        await _refuse_hopeless(context, found, content_length(request))
+        _require_whole_file(request.headers.get("content-range"))
+        await _check_declared_size(context, found, content_length(request))
         with limiter.enter():
             received = await _take(request, context, limiter, found)
     data = {"jobId": str(found.job.id), "receivedBytes": received}
     return success(request, data, headers=ANY_ORIGIN)
 
 
-def _require_all_of_it(content_range: str | None) -> None:
+def _require_whole_file(content_range: str | None) -> None:
     """A part of a file must not pass for the file (RFC 9110, section 14.5)."""
     if content_range is None:
         return
@@ -292,7 +291,7 @@ def _require_all_of_it(content_range: str | None) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST, message)
 
 
-async def _refuse_hopeless(context: AppContext, slot: Slot, declared: int | None) -> None:
+async def _check_declared_size(context: AppContext, slot: Slot, declared: int | None) -> None:
     """Refuse before a byte is read what cannot succeed."""
     if declared is None:
         return
@@ -303,7 +302,7 @@ async def _refuse_hopeless(context: AppContext, slot: Slot, declared: int | None
 
 
 def _require_promised_size(slot: Slot, size_bytes: int) -> None:
-    """A file of another size than the job's creation said is not the file that was meant."""
+    """Raises INVALID_REQUEST where the size differs from the one given at the job's creation."""
     promised = slot.upload.declared_bytes
     if promised is not None and size_bytes != promised:
         raise ApiError(
@@ -314,7 +313,7 @@ def _require_promised_size(slot: Slot, size_bytes: int) -> None:
 
 
 async def _take(request: Request, context: AppContext, limiter: UploadLimiter, slot: Slot) -> int:
-    # A name of its own: a PUT that loses a race has touched nobody else's file.
+    # A key of its own: a PUT that loses a race has not touched the other's file.
     key = f"{resumable_key(slot.job.id, slot.upload.slot)}-{uuid.uuid4().hex}"
     try:
         received = await _store(request, context, limiter, slot, key)

@@ -104,7 +104,7 @@ class Checksum:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """The headers of a PATCH. ``length_bytes`` is the whole upload's, where it is told."""
+    """The headers of a PATCH. ``length_bytes`` is the whole upload's, where it is given."""
 
     offset_bytes: int
     length_bytes: int | None
@@ -163,7 +163,7 @@ def _single(fields: Fields, name: str) -> str | None:
 
 
 _WAIT_SECONDS = 2.0
-"""A client that resumes may come before its broken connection has been noticed."""
+"""A client may resume before its broken connection is detected."""
 
 _RETRY_SECONDS = 0.1
 
@@ -205,7 +205,7 @@ def _other_version() -> ApiError:
 async def _options(
     request: Request, job_id: str, slot: str, expires: str, signature: str
 ) -> Response:
-    """What the service speaks; the size limit for those who may know the job."""
+    """Versions and extensions; the size limit only for a valid signature."""
     headers = preflight(f"{_ALLOWED}, POST") | {
         "Tus-Version": VERSION,
         "Tus-Extension": ",".join(EXTENSIONS),
@@ -241,7 +241,7 @@ async def _head(request: Request, slot: Slot) -> Response:
 
 
 async def _patch(request: Request, slot: Slot) -> Response:
-    """Append the body at the offset that the client and we agree on."""
+    """Append the body at the offset, which must be the stored one."""
     try:
         patch = parse_patch(request.headers)
     except ContentTypeError as error:
@@ -276,7 +276,7 @@ def _nothing_more(received_bytes: int, request: Request, patch: Patch) -> int:
 
 
 def _other_offset() -> ApiError:
-    message = "Upload-Offset is not where the upload stands; ask with HEAD."
+    message = "Upload-Offset is not where the upload stands; see HEAD."
     return ApiError(ErrorCode.INVALID_REQUEST, message, param="Upload-Offset", status=409)
 
 
@@ -356,7 +356,7 @@ async def _receive(
 async def _open(
     lease: UploadLease, limiter: UploadLimiter, start: int, observe: Callable[[bytes], None] | None
 ) -> PieceWriter:
-    """Begin to write; a writer that was just replaced may need a moment to hear of it."""
+    """Open the partial; retries for a moment, until a writer that was just replaced has left it."""
     store, key = lease.context.objects, slot_key(lease.slot)
     deadline = asyncio.get_running_loop().time() + _WAIT_SECONDS
     while True:
@@ -380,7 +380,7 @@ async def _verify(lease: UploadLease, expected: Checksum, digest: bytes, start: 
 
 
 async def _delete(request: Request, slot: Slot) -> Response:
-    """The client gives the upload up; what has arrived goes."""
+    """Terminate the upload and delete what has arrived."""
     require_alive(slot)
     require_awaiting(slot.job)
     context = context_of(request)

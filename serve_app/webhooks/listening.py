@@ -133,11 +133,11 @@ IDS_REMEMBERED = 10_000
 
 @dataclass(slots=True)
 class Listener:
-    """What is known of deliveries so far; ``say`` prints a line."""
+    """Verifies and prints deliveries; ``write`` prints a line."""
 
     secrets: Sequence[str]
     """Of the account; without one nothing can be verified."""
-    say: Callable[[str], None]
+    write: Callable[[str], None]
     answers: list[int] = field(default_factory=lambda: [ACCEPTED])
     """Statuses for verified deliveries, in turn; the last one stays."""
     seen: set[str] = field(default_factory=set)
@@ -149,11 +149,11 @@ class Listener:
             try:
                 verdict = self._verdict(headers, body)
             except VerificationError as error:
-                self.say(f"{_clock()}  NOT VERIFIED: {error}  -> {REFUSED}")
+                self.write(f"{_clock()}  NOT VERIFIED: {error}  -> {REFUSED}")
                 return REFUSED
             status = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-            self.say(f"{_clock()}  {verdict}  -> {status}")
-            self.say(_pretty(body))
+            self.write(f"{_clock()}  {verdict}  -> {status}")
+            self.write(_pretty(body))
             return status
 
     def _verdict(self, headers: dict[str, str], body: bytes) -> str:
@@ -182,7 +182,7 @@ def _handler(listener: Listener, tls: ssl.SSLContext | None) -> type[BaseHTTPReq
         timeout = CONNECTION_SECONDS
 
         def setup(self) -> None:
-            # Here, in the connection's own thread: a slow handshake keeps nobody waiting.
+            # Here, in the connection's own thread: a slow handshake blocks no other connection.
             if tls is not None:
                 self.request.settimeout(CONNECTION_SECONDS)
                 self.request = tls.wrap_socket(self.request, server_side=True)
@@ -203,7 +203,7 @@ def _handler(listener: Listener, tls: ssl.SSLContext | None) -> type[BaseHTTPReq
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            """Silence: what came is printed by the listener."""
+            """The listener prints deliveries."""
 
     return Handler
 

@@ -154,7 +154,9 @@ async def send_test_webhook(request: Request, body: TestWebhookBody) -> Response
         int(time.time()),
         content,
     )
-    outcome = await send_event(body.url, headers, content, way=delivery_options(context.settings))
+    outcome = await send_event(
+        body.url, headers, content, options=delivery_options(context.settings)
+    )
     return success(request, _test_result(outcome))
 
 

@@ -35,7 +35,7 @@ from serve_app.webhooks.sending import (
 )
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from storage import webhooks
-from storage.database import bounded_silence
+from storage.database import keepalive_options
 from storage.webhooks import (
     EVENTS_CHANNEL,
     LeasedEvent,
@@ -63,7 +63,7 @@ class Attempts:
     """Makes attempts. ``chance`` gives numbers in [0, 1) for the jitter."""
 
     context: AppContext
-    way: DeliveryOptions
+    options: DeliveryOptions
     connections: Connections
     clock: Clock
     chance: Callable[[], float] = random.random
@@ -75,7 +75,7 @@ class Attempts:
         headers = signed_headers(secrets, event.id, signed_at, event.body)
         async with self.connections.of(event.endpoint) as transport:
             outcome = await send_event(
-                event.url, headers, event.body, way=self.way, transport=transport
+                event.url, headers, event.body, options=self.options, transport=transport
             )
         verdict = judge(
             outcome,
@@ -111,10 +111,10 @@ class Attempts:
 log = logging.getLogger("vas.webhooks")
 
 FINISH_SECONDS = ACKNOWLEDGE_SECONDS + 1
-"""How long a stopping sender waits for attempts under way; what is left is handed back."""
+"""How long a stopping sender waits for attempts under way; the rest is requeued."""
 
-LAST_WORDS_SECONDS = 3.0
-"""And so long for the database to take that in."""
+FINAL_RECORD_SECONDS = 3.0
+"""How long it then waits for the database to record that."""
 
 TRIM_SECONDS = 30.0
 LEASED_AT_ONCE = 32
@@ -155,7 +155,7 @@ class StrainedEndpoints:
 
 
 class Sender:
-    """Runs until ``stop``. Clock, chance and name lookup are handed in."""
+    """Runs until ``stop``. Clock, jitter and name lookup are parameters for tests."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class Sender:
     async def run(self) -> None:
         """Lease and send until stopped; then finish what is under way."""
         helpers = [
-            asyncio.create_task(self._for_ever(step))
+            asyncio.create_task(self._forever(step))
             for step in (self._listen, self._record_next, self._trim_and_wait)
         ]
         try:
@@ -203,7 +203,7 @@ class Sender:
             self._over.set()
 
     async def stop(self) -> None:
-        """Take nothing more; return when all that was held is recorded or handed back."""
+        """Lease no more; return when all that was leased is recorded or requeued."""
         self._stopping.set()
         self.wake()
         await self._over.wait()
@@ -212,12 +212,12 @@ class Sender:
         """Look for due events now."""
         self._wake.set()
 
-    async def _for_ever(self, step: Step) -> None:
+    async def _forever(self, step: Step) -> None:
         while True:
             await self._guarded(step)
 
     async def _guarded(self, step: Step) -> None:
-        """One ``step``; a failure (say, of the database) is logged, and what follows goes on."""
+        """One ``step``; a failure (of the database, for example) is logged."""
         try:
             await step()
         except Exception:
@@ -301,12 +301,12 @@ class Sender:
             self._untrimmed.add(event.account_id)
 
     async def _finish(self) -> None:
-        """Let attempts under way end and be recorded; hand back what is left."""
+        """Let attempts under way end and be recorded; requeue the rest."""
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=FINISH_SECONDS)
         for task in self._under_way:
             task.cancel()
-        async with asyncio.timeout(LAST_WORDS_SECONDS):
+        async with asyncio.timeout(FINAL_RECORD_SECONDS):
             await self._ended.join()
             async with self._context.database.transaction() as connection:
                 await requeue(connection, list(self._held.values()), ahead=self._clock.ahead)
@@ -315,7 +315,7 @@ class Sender:
         """Wake on NOTIFY; polling covers for it whenever this connection is down."""
         url = self._context.settings.database_url or ""
         connection = await psycopg.AsyncConnection.connect(
-            url, autocommit=True, **bounded_silence(url)
+            url, autocommit=True, **keepalive_options(url)
         )
         async with connection:
             await connection.execute(f"LISTEN {EVENTS_CHANNEL}")

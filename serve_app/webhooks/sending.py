@@ -55,7 +55,7 @@ _FAILURES: tuple[tuple[type[Exception], str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an attempt. ``status_code`` is 0 where nothing answered."""
+    """The outcome of an attempt. ``status_code`` is 0 where nothing answered."""
 
     status_code: int
     latency_ms: int
@@ -71,7 +71,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOptions:
-    """How deliveries leave: whom they may reach, whom they trust, who resolves names."""
+    """Address policy, trusted authorities, name resolver and deadline of deliveries."""
 
     policy: AddressPolicy
     trust: ssl.SSLContext
@@ -79,7 +79,7 @@ class DeliveryOptions:
     deadline_seconds: float = ACKNOWLEDGE_SECONDS
 
     def transport(self, limits: TransportLimits = LIMITS) -> AsyncSafeTransport:
-        """Connections of this way, to be closed by the caller."""
+        """A transport with these options, to be closed by the caller."""
         return AsyncSafeTransport(
             policy=self.policy,
             limits=self.bounded(limits),
@@ -103,7 +103,7 @@ class DeliveryOptions:
 def delivery_options(
     settings: Settings, resolver: AsyncResolver = system_addresses_async
 ) -> DeliveryOptions:
-    """The way that ``settings`` allow. Raises OSError for an authority file that cannot be read."""
+    """The options of ``settings``. Raises OSError for an authority file that cannot be read."""
     authorities = settings.webhook_ca_file
     trust = tls_context() if authorities is None else _trust_with(authorities)
     return DeliveryOptions(address_policy(settings), trust, resolver)
@@ -119,7 +119,7 @@ def _trust_with(authorities: Path) -> ssl.SSLContext:
 
 @dataclass(slots=True)
 class _Seen:
-    """What has come so far; it counts even where the rest never comes."""
+    """The response received so far; it counts even where the rest does not arrive."""
 
     status: int = 0
     retry_after: str | None = None
@@ -134,13 +134,13 @@ async def send_event(
     headers: dict[str, str],
     content: bytes,
     *,
-    way: DeliveryOptions,
+    options: DeliveryOptions,
     transport: AsyncSafeTransport | None = None,
 ) -> Outcome:
     """POST a signed event once. Never raises for what the endpoint or the network does.
 
     From resolving the name to the last captured byte of the answer it all has to
-    happen within the way's deadline. ``transport`` is of that way and stays open;
+    happen within the options' deadline. ``transport`` has these options and stays open;
     without it the connection is used once.
     """
     seen = _Seen()
@@ -148,11 +148,11 @@ async def send_event(
     sent = {"Content-Type": "application/json", "User-Agent": USER_AGENT} | headers
     started = time.monotonic()
     try:
-        async with asyncio.timeout(way.deadline_seconds):
+        async with asyncio.timeout(options.deadline_seconds):
             if transport is not None:
                 await _exchange(url, sent, content, transport, seen)
             else:
-                async with way.transport() as own:
+                async with options.transport() as own:
                     await _exchange(url, sent, content, own, seen)
     except tuple(kind for kind, _name in _FAILURES) as error:
         broken = next(name for kind, name in _FAILURES if isinstance(error, kind))
@@ -191,8 +191,8 @@ async def _response(
     """The answer, up to its headers.
 
     A kept connection may turn out to have been closed by the endpoint, just then or
-    while it was idle. That says nothing of the endpoint, so the next one is tried,
-    and in the end a fresh one, whose failure counts.
+    while it was idle. That is no failure of the endpoint, so the next one is tried, and in the end
+    a new one, whose failure counts.
     """
     while True:
         connected = False
@@ -212,7 +212,7 @@ async def _response(
 
 
 def _failure(status: int, broken: str | None) -> str | None:
-    """The class of what came: a status that says no says so whether its body came or not."""
+    """The failure's class; an error status counts whether its body arrived or not."""
     if 300 <= status < 400:
         return "redirect"
     if 400 <= status < 600:
@@ -278,12 +278,12 @@ def retry_after_seconds(value: str | None, now: datetime) -> float | None:
     if text.isascii() and text.isdigit():
         return min(float(text[:10]), LONGEST_PAUSE_SECONDS)
     try:
-        wanted = parsedate_to_datetime(text)
+        date = parsedate_to_datetime(text)
     except (ValueError, OverflowError):
         return None
-    if wanted.tzinfo is None:
-        wanted = wanted.replace(tzinfo=now.tzinfo)
-    return min(max((wanted - now).total_seconds(), 0.0), LONGEST_PAUSE_SECONDS)
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=now.tzinfo)
+    return min(max((date - now).total_seconds(), 0.0), LONGEST_PAUSE_SECONDS)
 
 
 def error_text(outcome: Outcome) -> str | None:
@@ -311,8 +311,8 @@ class _Kept:
 class Connections:
     """One transport an endpoint; they are never shared by two accounts."""
 
-    def __init__(self, way: DeliveryOptions) -> None:
-        self._way = way
+    def __init__(self, options: DeliveryOptions) -> None:
+        self._options = options
         self._kept: dict[str, _Kept] = {}
         self._idle = 0
         self._closing: set[asyncio.Task[None]] = set()
@@ -322,7 +322,7 @@ class Connections:
         """The endpoint's transport, for one delivery."""
         kept = self._kept.get(endpoint)
         if kept is None:
-            kept = self._kept[endpoint] = _Kept(self._way.transport(_LIMITS))
+            kept = self._kept[endpoint] = _Kept(self._options.transport(_LIMITS))
         elif kept.expiry is not None:
             kept.expiry.cancel()
             kept.expiry = None
@@ -349,7 +349,7 @@ class Connections:
         task.add_done_callback(self._closing.discard)
 
     async def aclose(self) -> None:
-        """Close everything; no delivery may be under way."""
+        """Close everything; no delivery may be under options."""
         for endpoint, kept in list(self._kept.items()):
             if kept.expiry is not None:
                 kept.expiry.cancel()
@@ -361,7 +361,7 @@ Lookup = Callable[[str, int], Sequence[str]]
 
 
 class SharedResolver:
-    """An ``AsyncResolver``; what is under way for a name serves all who ask for it meanwhile."""
+    """An ``AsyncResolver`` that shares a lookup under way among concurrent callers."""
 
     def __init__(self, *, threads: int, lookup: Lookup = system_addresses) -> None:
         self._lookup = lookup
@@ -370,16 +370,16 @@ class SharedResolver:
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
         """Addresses of ``host``; raises OSError where it has none."""
-        asked = (host, port)
-        running = self._running.get(asked)
+        name = (host, port)
+        running = self._running.get(name)
         if running is None:
             loop = asyncio.get_running_loop()
             running = loop.run_in_executor(self._threads, self._lookup, host, port)
-            self._running[asked] = running
-            running.add_done_callback(lambda _: self._running.pop(asked))
-        # Who gives up waiting must not take the answer from the others.
+            self._running[name] = running
+            running.add_done_callback(lambda _: self._running.pop(name))
+        # A cancelled caller must not cancel the lookup of the others.
         return await asyncio.shield(running)
 
     def close(self) -> None:
-        """Ask no more; lookups under way end by themselves."""
+        """Start no more lookups; those under way end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -14,7 +14,7 @@ SECRET_BYTES = 24
 
 
 class InvalidSecretError(ValueError):
-    """A text is no signing secret; the message says so without repeating it."""
+    """A text is no signing secret; the message does not repeat it."""
 
 
 def new_signing_secret() -> str:
@@ -73,9 +73,9 @@ def verify(
         raise VerificationError(f"the header {missing[0]} is missing: this is no delivery")
     signed_at = _signed_at(headers["webhook-timestamp"], now_seconds)
     entries = headers["webhook-signature"].split(" ")
-    wanted = [signature(secret, headers["webhook-id"], signed_at, body) for secret in secrets]
+    expected = [signature(secret, headers["webhook-id"], signed_at, body) for secret in secrets]
     # Bytes, because a header may hold anything; all of them, whichever fits.
-    fits = [hmac.compare_digest(a.encode(), b.encode()) for a in entries for b in wanted]
+    fits = [hmac.compare_digest(a.encode(), b.encode()) for a in entries for b in expected]
     if not any(fits):
         raise VerificationError(
             f"none of its {len(entries)} signatures fits: either the secret is not this "

@@ -21,7 +21,7 @@ from serve_app.worker.driver import JobDriver
 from serve_app.worker.publishing import Lease
 from serve_app.worker.reaper import Reaper
 from storage import jobs
-from storage.database import DatabaseError, bounded_silence
+from storage.database import DatabaseError, keepalive_options
 from storage.objects import DirectUploadStore
 from storage.types import JobState
 
@@ -149,7 +149,7 @@ class Runner:
         """Wake on NOTIFY; polling covers for it whenever this connection is down."""
         url = self._context.settings.database_url or ""
         connection = await psycopg.AsyncConnection.connect(
-            url, autocommit=True, **bounded_silence(url)
+            url, autocommit=True, **keepalive_options(url)
         )
         async with connection:
             await connection.execute(f"LISTEN {jobs.QUEUE_CHANNEL}")

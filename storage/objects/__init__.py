@@ -28,7 +28,7 @@ class InvalidKeyError(ValueError):
 
 
 class PartialOffsetError(ValueError):
-    """The partial does not have the size that the caller thought it has."""
+    """The partial has another size than the caller expected."""
 
     def __init__(self, key: str, *, expected_bytes: int, actual_bytes: int) -> None:
         super().__init__(f"{key}: {actual_bytes} bytes, not {expected_bytes}")
@@ -57,7 +57,7 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether it would have gone well on another day: the store is away, or a disk is full."""
+    """Whether a retry may succeed later: the store is unavailable, or a disk is full."""
     if isinstance(error, OSError):
         return error.errno in _DISK_FULL
     return isinstance(error, ObjectStoreUnavailableError)
@@ -80,8 +80,8 @@ class ObjectStore(Protocol):
     ) -> contextlib.AbstractContextManager[Path]:
         """The object as a file to read, not to change.
 
-        Where it has to be copied first, ``check`` is asked about twice a second
-        meanwhile and may raise, which ends the copying.
+        Where it has to be copied first, ``check`` is called about twice a second and may raise,
+        which ends the copying.
         """
         ...
 
@@ -100,8 +100,8 @@ class ObjectStore(Protocol):
         """A stream that adds to the partial, which begins to exist with the first block.
 
         Raises PartialOffsetError where ``offset_bytes`` is not its present
-        size, PartialBusyError where the store can tell that another writer has
-        it open. When the block ends, what was written is durable and counts,
+        size, PartialBusyError where the store detects that another writer has it
+        open. When the block ends, what was written is durable and counts,
         also when it ends with an exception.
         """
         ...
@@ -131,7 +131,7 @@ class ObjectStore(Protocol):
         ...
 
     def free_bytes(self) -> int | None:
-        """How much more fits; None where there is no telling."""
+        """Bytes that still fit; None where that is unknown."""
         ...
 
     def remove_leftovers(self, prefix: str) -> int:
@@ -141,7 +141,7 @@ class ObjectStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DirectUpload:
-    """An object that a client put there; ``version`` changes when it is put there again."""
+    """An object uploaded by a client; ``version`` changes with each upload."""
 
     size_bytes: int
     version: str
@@ -149,16 +149,16 @@ class DirectUpload:
 
 @runtime_checkable
 class DirectUploadStore(Protocol):
-    """A store that clients can send a file to themselves, past the service."""
+    """A store that clients can upload to directly."""
 
     largest_put_bytes: ClassVar[int]
 
     def find_direct_upload(self, key: str) -> DirectUpload | None:
-        """What lies there now; None if nothing does (completely: no half of one is shown)."""
+        """The complete object under the key, or None."""
         ...
 
     def copy_direct_upload(self, key: str, found: DirectUpload, target_key: str) -> bool:
-        """Copy it to where its address does not reach; False if it is not that version any more."""
+        """Copy it to a key that its URL cannot write; False if its version has changed."""
         ...
 
     def presigned_put_url(self, key: str, *, expires_seconds: int) -> str:

@@ -28,9 +28,8 @@ from storage.objects import (
 class FolderStore:
     """Objects as files below ``root``. Picklable; safe with many processes at once.
 
-    Whoever writes a file holds an advisory lock on it (flock), which the system
-    drops with the process: that is how a sweeper tells a dead writer's file
-    from one that is growing, and how a second writer of a partial is refused.
+    A writer holds an advisory lock (flock) on its file, which the system releases with the process:
+    so the sweeper detects a dead writer's file, and a second writer of a partial is refused.
     """
 
     root: Path

@@ -1,7 +1,7 @@
 """Temporary files and folders: gone after use, and after a killed user too.
 
-Each is locked (flock) by its user, which the system undoes with the process: that is how the
-next one to come finds what a killed process left. What lies here is as large as footage.
+Each is locked (flock) by its user, and the system releases the lock with the process: so the next
+user finds what a killed process left. They are as large as media files.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
 
 def _in_shared_folder(make: Callable[[Path], Made]) -> Made:
-    """What ``make`` makes in the user's folder, which whoever is the last to leave it removes."""
+    """What ``make`` makes in the user's folder; the last to leave it removes the folder."""
     for attempt in range(1, _TRIES + 1):
         try:
             folder = _shared_folder()
@@ -85,7 +85,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def _shared_folder() -> Path:
-    """One a user, so that nobody else can put files where ours are expected."""
+    """One a user, so that no other user can put files where ours are expected."""
     folder = Path(tempfile.gettempdir()) / f"vas-objects-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
@@ -94,7 +94,7 @@ def _shared_folder() -> Path:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove what nobody uses any more; what is not ours to judge by its lock stays."""
+    """Remove what is not in use any more, as its lock shows; all else stays."""
     for path in folder.iterdir():
         locked = path / _LOCK if path.is_dir() else path
         # A file vanishes while we look where its user is done with it.

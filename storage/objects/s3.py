@@ -1,7 +1,7 @@
 """The object store in an S3-compatible bucket.
 
 Layout below the prefix: ``objects/<key>`` are the objects; ``partials/<key>/``
-holds what is known of an upload that still grows (see ``s3_partials``).
+holds the state of an unfinished upload (see ``s3_partials``).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _DELETE_AT_ONCE = 1000
 """S3's limit for one request."""
 
 _LEFTOVER_AGE = timedelta(days=1)
-"""S3 does not tell a killed writer's upload from a slow one; no writer takes this long."""
+"""A killed writer's upload looks like a slow one; no writer takes this long."""
 
-_ASK_SECONDS = 0.5
+_CHECK_SECONDS = 0.5
 
 _READ_ATTEMPTS = 3
-"""A body that breaks off is not botocore's to ask for again."""
+"""botocore does not retry a body that breaks off."""
 
 _DOWNLOAD = TransferConfig(
     multipart_threshold=16 * MIB, multipart_chunksize=16 * MIB, max_concurrency=4
@@ -160,7 +160,7 @@ class S3Store:
     @contextlib.contextmanager
     def local_copy(self, key: str, *, check: Check | None = None) -> Iterator[Path]:
         """The object as a temporary file, which goes when the block ends."""
-        callback = None if check is None else _asking(check)
+        callback = None if check is None else _throttled(check)
         with temporary_file() as (path, stream):
             with named_errors(key):
                 self._client.download_fileobj(
@@ -211,10 +211,10 @@ class S3Store:
     def _delete_all(self, s3_keys: Iterable[str]) -> int:
         count, left = 0, iter(s3_keys)
         while batch := list(islice(left, _DELETE_AT_ONCE)):
-            wanted = [{"Key": s3_key} for s3_key in batch]
+            objects = [{"Key": s3_key} for s3_key in batch]
             with named_errors(batch[0]):
                 answer = self._client.delete_objects(
-                    Bucket=self.place.bucket, Delete={"Objects": wanted, "Quiet": True}
+                    Bucket=self.place.bucket, Delete={"Objects": objects, "Quiet": True}
                 )
             if answer.get("Errors"):
                 first = answer["Errors"][0]
@@ -268,7 +268,7 @@ class S3Store:
             raise ObjectStoreUnavailableError("object store: there is no such bucket") from error
 
     def free_bytes(self) -> None:
-        """A bucket has no end."""
+        """A bucket has no limit."""
         return
 
     def remove_leftovers(self, prefix: str) -> int:
@@ -284,15 +284,15 @@ class S3Store:
         return len(left)
 
 
-def _asking(check: Check) -> Callable[[int], None]:
-    """``check`` as a callback that every piece of a download calls, asked now and then."""
-    asked_at = -math.inf
+def _throttled(check: Check) -> Callable[[int], None]:
+    """``check`` as a callback of a download's pieces, called at most every _CHECK_SECONDS."""
+    checked_at = -math.inf
 
     def on_bytes(_: int) -> None:
-        nonlocal asked_at
+        nonlocal checked_at
         now = time.monotonic()
-        if now - asked_at >= _ASK_SECONDS:
-            asked_at = now
+        if now - checked_at >= _CHECK_SECONDS:
+            checked_at = now
             check()
 
     return on_bytes
@@ -302,5 +302,5 @@ def _abandon(whole: WholeObject, key: str) -> None:
     try:
         whole.abandon()
     except ObjectStoreUnavailableError as error:
-        # The block's own failure is what the caller must hear; the sweeper takes the rest.
+        # The block's own failure is raised to the caller; the sweeper removes the rest.
         log.warning("object %s: its unfinished upload remains: %s", key, error)

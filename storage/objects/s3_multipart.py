@@ -40,7 +40,7 @@ _NO_UPLOAD = frozenset({"NoSuchUpload"})
 
 @dataclass(frozen=True, slots=True)
 class S3Place:
-    """A bucket, the part of it that is ours, and how to be let in. Picklable."""
+    """A bucket, the service's prefix in it, and credentials. Picklable."""
 
     bucket: str
     prefix: str = ""
@@ -98,7 +98,7 @@ def _config(*, path_style: bool) -> Config:
         # Checksums in trailers, boto3's newer default, are refused by many compatible servers.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
-        # The service's own settings say where the bucket is; the environment does not.
+        # The bucket's address comes from the settings alone, not from the environment.
         proxies={},
         ignore_configured_endpoint_urls=True,
     )
@@ -110,10 +110,10 @@ os.register_at_fork(after_in_child=_client.cache_clear)
 
 @contextlib.contextmanager
 def named_errors(key: str) -> Iterator[None]:
-    """What botocore raises, by our names.
+    """Translate botocore's errors.
 
-    ObjectNotFoundError, ConflictError and NoSuchUploadError for what S3 says of
-    the object; ObjectStoreUnavailableError for all else, without secrets.
+    ObjectNotFoundError, ConflictError and NoSuchUploadError by S3's code;
+    ObjectStoreUnavailableError for all else, without secrets.
     """
     try:
         yield
@@ -150,7 +150,7 @@ def part_bytes(number: int, first: int = FIRST_PART_BYTES) -> int:
     """Size of part ``number`` (from 1): the first one's, doubled every 1000 parts.
 
     From 8 MiB on, 10,000 parts make 8 TiB, more than S3's 5 TiB for an object;
-    the first 8 GiB are in parts of equal size, as some compatible servers want them.
+    the first 8 GiB are in parts of equal size, as some compatible servers require.
     """
     return int(first << ((number - 1) // _PARTS_A_SIZE))
 
@@ -197,8 +197,8 @@ class Multipart:
     def complete(self, etags: dict[int, str]) -> None:
         """Make the object of these parts; does nothing where that was done before.
 
-        An answer that was lost leads to a second request, which finds no upload
-        any more; the token on the object says whether it is this upload's.
+        A lost response leads to a second request, which finds no upload; the token on the object
+        shows whether it is this upload's.
         Raises NoSuchUploadError or ObjectStoreUnavailableError where it is not.
         """
         parts = [{"PartNumber": number, "ETag": etags[number]} for number in sorted(etags)]
@@ -235,10 +235,10 @@ def spool() -> IO[bytes]:
 
 
 class PartStream(io.RawIOBase):
-    """A sink that hands on every full part, and keeps the rest until it is asked for.
+    """A sink that sends every full part and keeps the rest.
 
-    ``next_bytes()`` says how much makes the next part; ``send(body, size)``
-    takes it. A part that could not be sent stays, so that nothing is lost.
+    ``next_bytes()`` returns the size of the next part; ``send(body, size)`` sends it. A part that
+    could not be sent stays, so that nothing is lost.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class PartStream(io.RawIOBase):
         self._send = send
         self._body = spool()
         self.waiting_bytes = 0
-        """What was written and not handed on."""
+        """Bytes written and not sent."""
 
     def writable(self) -> bool:
         return True
@@ -261,7 +261,7 @@ class PartStream(io.RawIOBase):
         while taken < len(view):
             room = self._next_bytes() - self.waiting_bytes
             if room <= 0:
-                self._hand_on()
+                self._send_part()
                 continue
             taken += self._keep(view[taken : taken + room])
         return taken
@@ -272,14 +272,14 @@ class PartStream(io.RawIOBase):
         self.waiting_bytes += len(piece)
         return len(piece)
 
-    def _hand_on(self) -> None:
+    def _send_part(self) -> None:
         self._send(self.rest(), self.waiting_bytes)
         self._body.close()
         self._body = spool()
         self.waiting_bytes = 0
 
     def rest(self) -> IO[bytes]:
-        """What was written and not handed on, from its beginning; for reading once."""
+        """What was written and not sent, from its beginning; for reading once."""
         self._body.seek(0)
         return self._body
 

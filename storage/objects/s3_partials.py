@@ -78,7 +78,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that is known of a partial. Immutable; every stored one has a ``revision`` of its own."""
+    """State of a partial. Immutable; every stored one has a ``revision`` of its own."""
 
     content: Content = Content()
     before: Content = Content()
@@ -114,7 +114,7 @@ def _content(values: dict[str, Any]) -> Content:
 
 _STATE = "state"
 _MOST_PIECES = 32
-"""More small blocks than this are put together: a part must not need hundreds of reads."""
+"""More pieces than this are merged: a part must not need hundreds of reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Partials:
         return state, str(answer["ETag"])
 
     def _saved_before(self, key: str, state: State) -> tuple[State, str]:
-        """A conflict with ourselves: the first request was carried out, its answer lost."""
+        """A conflict with our own first request, which was carried out but its response lost."""
         found = self.find(key)
         if found is None or found[0].revision != state.revision:
             raise PartialBusyError(key)
@@ -185,8 +185,8 @@ class Partials:
     def append(self, key: str, offset_bytes: int) -> Iterator[BinaryIO]:
         """A block; the last to open one is the writer, an earlier one loses what it did not send.
 
-        A writer that is gone cannot be told from one that is slow, so the
-        newest counts: a client that comes back need not wait for its old connection.
+        A lost writer cannot be distinguished from a slow one, so the newest counts: a client that
+        resumes need not wait for its old connection.
         """
         state, etag = self.find(key) or (State(), None)
         size = state.content.size_bytes
@@ -381,7 +381,7 @@ class BlockWriter:
         try:
             self._add(upload, longer, number, body)
         except PartialBusyError:
-            # Nobody else knows of it. After any other failure the state may name it.
+            # No state names it. After any other failure one may.
             upload.abort()
             raise
 

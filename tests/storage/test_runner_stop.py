@@ -137,4 +137,4 @@ def test_what_a_stop_waits_for_is_less_than_serve_gives_it() -> None:
     """Else Serve ends the replica, and with it go what it holds and a life of each job."""
     to_answer = 5
     assert running_jobs.LEASING_SECONDS + running_jobs.ENDING_SECONDS + to_answer < STOP_SECONDS
-    assert sender.FINISH_SECONDS + sender.LAST_WORDS_SECONDS + to_answer < STOP_SECONDS
+    assert sender.FINISH_SECONDS + sender.FINAL_RECORD_SECONDS + to_answer < STOP_SECONDS

@@ -83,11 +83,13 @@ async def test_each_request_on_a_kept_connection_has_its_whole_time(desk: Desk) 
     receiver = desk.receiver(slow)
     receiver.keeps_alive = True
     receiver.verify = lambda delivered: None
-    way = delivery_options(desk.context.settings)
+    options = delivery_options(desk.context.settings)
     limits = replace(LIMITS, total_seconds=1.5, kept_connections=1)
-    async with way.transport(limits) as transport:
+    async with options.transport(limits) as transport:
         for _ in range(4):
-            outcome = await send_event(receiver.url, {}, b"{}", way=way, transport=transport)
+            outcome = await send_event(
+                receiver.url, {}, b"{}", options=options, transport=transport
+            )
             assert outcome.delivered
     assert receiver.connections == 1
 
@@ -95,8 +97,8 @@ async def test_each_request_on_a_kept_connection_has_its_whole_time(desk: Desk) 
 @pytest.mark.parametrize("seconds", [0.5, 90.0])
 def test_each_step_has_the_time_of_the_whole_delivery(desk: Desk, seconds: float) -> None:
     """Ten seconds whatever the deadline: a slow test's silent endpoint was tried twice."""
-    way = replace(delivery_options(desk.context.settings), deadline_seconds=seconds)
-    limits = way.bounded(LIMITS)
+    options = replace(delivery_options(desk.context.settings), deadline_seconds=seconds)
+    limits = options.bounded(LIMITS)
     steps = (limits.connect_seconds, limits.read_seconds, limits.write_seconds)
     assert {*steps, limits.header_seconds, limits.total_seconds} == {seconds}
     assert limits.max_connections == LIMITS.max_connections

@@ -141,9 +141,9 @@ async def test_an_event_of_a_lost_sender_is_sent_again_when_its_lease_ends(desk:
     everything = Shares(per_endpoint=9, per_account=9, most=9, most_strained=9)
     lease = timedelta(seconds=30)
     [leased] = await lease_due(desk.context.database, everything, lease=lease, ahead=timedelta())
-    way = delivery_options(desk.context.settings)
-    connections = Connections(way)
-    attempts = Attempts(desk.context, way, connections, desk.clock)
+    options = delivery_options(desk.context.settings)
+    connections = Connections(options)
+    attempts = Attempts(desk.context, options, connections, desk.clock)
     outcome, _never_written = await attempts.make(leased)
     await connections.aclose()
     assert outcome.delivered
