@@ -6,6 +6,7 @@ A change that finds the job in another state than expected changes nothing and r
 from __future__ import annotations
 
 import uuid
+from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -39,6 +40,8 @@ MAX_LEASES = 3
 _AT_ONCE = 100
 """Lost jobs requeued in one transaction, which locks their accounts until it ends."""
 
+_OPEN_STATUSES = (StageStatus.PENDING, StageStatus.RUNNING)
+
 QUEUE_CHANNEL = "vas_jobs_queued"
 """NOTIFY channel that wakes idle runners."""
 
@@ -49,25 +52,11 @@ class LeaseLostError(Exception):
 
 async def insert_job(connection: AsyncConnection, job: NewJob) -> None:
     """Store a job and its three stages; those that its mode excludes are skipped."""
-    expires = None
-    if job.upload_lifetime is not None:
-        expires = func.now() + job.upload_lifetime
-    await connection.execute(
-        insert(jobs).values(
-            id=job.id,
-            account_id=job.account_id,
-            state=job.state,
-            processing_mode=job.processing_mode,
-            tier=job.tier,
-            file_name=job.file_name,
-            callback_url=job.callback_url,
-            metadata=job.metadata,
-            source=job.source.stored(),
-            batch_id=job.batch_id,
-            batch_index=job.batch_index,
-            upload_expires_at=expires,
-        )
-    )
+    values = {field.name: getattr(job, field.name) for field in fields(job)}
+    lifetime = values.pop("upload_lifetime")
+    values["source"] = job.source.stored()
+    values["upload_expires_at"] = None if lifetime is None else func.now() + lifetime
+    await connection.execute(insert(jobs).values(values))
     await connection.execute(insert(stages), [_new_stage(job, stage) for stage in StageName])
     if job.state is JobState.QUEUED:
         await _wake_runners(connection)
@@ -236,13 +225,12 @@ async def set_stage(
         values["progress"] = 1
     if timings is not None:
         values["timings"] = timings
-    open_statuses = [StageStatus.PENDING, StageStatus.RUNNING]
     await connection.execute(
         update(stages)
         .where(
             stages.c.job_id == job_id,
             stages.c.stage == stage,
-            stages.c.status.in_(open_statuses),
+            stages.c.status.in_(_OPEN_STATUSES),
         )
         .values(values)
     )
@@ -256,15 +244,17 @@ async def skip_open_stages(
     error_code: str | None = None,
 ) -> None:
     """Skip every stage that has not ended."""
-    for stage in StageName:
-        await set_stage(
-            connection,
-            job_id,
-            stage,
-            StageStatus.SKIPPED,
+    await connection.execute(
+        update(stages)
+        .where(stages.c.job_id == job_id, stages.c.status.in_(_OPEN_STATUSES))
+        .values(
+            status=StageStatus.SKIPPED,
             skip_reason=reason,
             error_code=error_code,
+            error_message=None,
+            ended_at=func.now(),
         )
+    )
 
 
 async def requeue_lost(connection: AsyncConnection) -> list[tuple[uuid.UUID, bool]]:

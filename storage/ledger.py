@@ -32,7 +32,6 @@ async def grant(
         account_id=account_id,
         kind=LedgerKind.GRANT,
         balance_delta_cents=amount_cents,
-        hold_delta_cents=0,
         reason=reason,
     )
     await settle_refunds(connection, account_id)
@@ -51,7 +50,6 @@ async def adjust(
         account_id=account_id,
         kind=LedgerKind.ADJUSTMENT,
         balance_delta_cents=amount_cents,
-        hold_delta_cents=0,
         reason=reason,
     )
     if amount_cents > 0:
@@ -72,7 +70,6 @@ async def hold(
         connection,
         account_id=account_id,
         kind=LedgerKind.HOLD,
-        balance_delta_cents=0,
         hold_delta_cents=amount_cents,
         job_id=job_id,
         reason=reason,
@@ -111,7 +108,6 @@ async def release_rest(connection: AsyncConnection, job_id: uuid.UUID, reason: s
         connection,
         account_id=row.account_id,
         kind=LedgerKind.RELEASE,
-        balance_delta_cents=0,
         hold_delta_cents=-row.held_cents,
         job_id=job_id,
         reason=reason,
@@ -132,7 +128,6 @@ async def credit_purchase(
         account_id=account_id,
         kind=LedgerKind.PURCHASE,
         balance_delta_cents=amount_cents,
-        hold_delta_cents=0,
         purchase_id=purchase_id,
         reason=reason,
     )
@@ -178,7 +173,6 @@ async def move_refund(
         account_id=account_id,
         kind=LedgerKind.ADJUSTMENT,
         balance_delta_cents=amount_cents,
-        hold_delta_cents=0,
         refund_id=refund_id,
         reason=reason,
     )
@@ -225,7 +219,9 @@ async def _append_covered(connection: AsyncConnection, **values: object) -> None
 
 
 async def _append(connection: AsyncConnection, **values: object) -> None:
-    await connection.execute(insert(ledger_entries).values(**values))
+    """A delta that is not given is 0."""
+    deltas = {"balance_delta_cents": 0, "hold_delta_cents": 0}
+    await connection.execute(insert(ledger_entries).values(deltas | values))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import func, select, text, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from storage.database import Database
@@ -108,34 +108,29 @@ class Delivery:
     created_at: datetime
 
 
-def event_id(job_id: uuid.UUID, event_type: EventType) -> str:
-    """The event's ``webhook-id``: one of a kind a job."""
-    return f"{job_id}:{event_type}"
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """A job's event: the bytes that every attempt signs and sends."""
+
+    account_id: uuid.UUID
+    job_id: uuid.UUID
+    event_type: EventType
+    url: str
+    body: bytes
+
+    @property
+    def id(self) -> str:
+        """The event's ``webhook-id``: one of a kind a job."""
+        return f"{self.job_id}:{self.event_type}"
 
 
-async def add_event(
-    connection: AsyncConnection,
-    *,
-    account_id: uuid.UUID,
-    job_id: uuid.UUID,
-    event_type: EventType,
-    url: str,
-    body: bytes,
-) -> None:
-    """Write an event; a second one of the same kind for a job is the first one."""
-    statement = (
-        insert(webhook_events)
-        .values(
-            id=event_id(job_id, event_type),
-            account_id=account_id,
-            job_id=job_id,
-            event_type=event_type,
-            url=url,
-            body=body,
-        )
-        .on_conflict_do_nothing()
-    )
-    await connection.execute(statement)
+def _insert_event(event: NewEvent) -> Insert:
+    return insert(webhook_events).values(id=event.id, **asdict(event))
+
+
+async def add_event(connection: AsyncConnection, event: NewEvent) -> None:
+    """Write an event; a second one of the same kind for a job is dropped."""
+    await connection.execute(_insert_event(event).on_conflict_do_nothing())
     await _wake_senders(connection)
 
 
@@ -143,15 +138,7 @@ async def _wake_senders(connection: AsyncConnection) -> None:
     await connection.execute(text(f"NOTIFY {EVENTS_CHANNEL}"))
 
 
-async def replay_event(
-    connection: AsyncConnection,
-    *,
-    account_id: uuid.UUID,
-    job_id: uuid.UUID,
-    event_type: EventType,
-    url: str,
-    body: bytes,
-) -> bool:
+async def replay_event(connection: AsyncConnection, event: NewEvent) -> bool:
     """Deliver an event again: a new series of attempts under its old id.
 
     ``body`` and ``url`` are for an event that has left the log; one that is still there
@@ -159,27 +146,23 @@ async def replay_event(
     event that its endpoint has switched off (410), which stays as it is.
     """
     table = webhook_events.c
-    fresh = insert(webhook_events).values(
-        id=event_id(job_id, event_type),
-        account_id=account_id,
-        job_id=job_id,
-        event_type=event_type,
-        url=url,
-        body=body,
+    anew = (
+        _insert_event(event)
+        .on_conflict_do_update(
+            index_elements=[table.id],
+            set_={
+                "status": DeliveryStatus.IN_FLIGHT,
+                "attempts": 0,
+                "last_status": None,
+                "last_error": None,
+                "next_attempt_at": func.now(),
+                "lease_token": None,
+                "delivered_at": None,
+            },
+            where=table.status != DeliveryStatus.DISABLED,
+        )
+        .returning(table.id)
     )
-    anew = fresh.on_conflict_do_update(
-        index_elements=[table.id],
-        set_={
-            "status": DeliveryStatus.IN_FLIGHT,
-            "attempts": 0,
-            "last_status": None,
-            "last_error": None,
-            "next_attempt_at": func.now(),
-            "lease_token": None,
-            "delivered_at": None,
-        },
-        where=table.status != DeliveryStatus.DISABLED,
-    ).returning(table.id)
     written = (await connection.execute(anew)).first() is not None
     if written:
         await _wake_senders(connection)

@@ -81,6 +81,12 @@ class Api:
         return build_api(build_context(self._settings, RayMetrics()))
 
 
+def _require_running(loop: asyncio.Task[None]) -> None:
+    if loop.done():
+        loop.result()
+        raise RuntimeError("The replica's loop has ended.")
+
+
 class RunnerReplica:
     """Runs jobs until the replica stops."""
 
@@ -94,9 +100,7 @@ class RunnerReplica:
 
     def check_health(self) -> None:
         """Raises what ended the runner's loop, so that Serve replaces the replica."""
-        if self._running.done():
-            self._running.result()
-            raise RuntimeError("The runner's loop has ended.")
+        _require_running(self._running)
 
     async def pid(self) -> int:
         """The process id, for tests that kill it."""
@@ -119,9 +123,7 @@ class WebhookSender:
 
     def check_health(self) -> None:
         """Raises what ended the sender's loop, so that Serve replaces the replica."""
-        if self._running.done():
-            self._running.result()
-            raise RuntimeError("The sender's loop has ended.")
+        _require_running(self._running)
 
     async def __del__(self) -> None:
         """Serve calls this when the replica stops in order: finish, or requeue."""

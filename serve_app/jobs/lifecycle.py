@@ -22,20 +22,23 @@ from storage.types import (
     StageName,
     StageStatus,
 )
+from storage.webhooks import NewEvent
 
 
 class ReplayError(Exception):
     """Why there is nothing to send again, in a sentence."""
 
 
-def event_body(job: JobRecord, event_type: EventType, written_at: datetime) -> bytes:
-    """The bytes that are stored, and signed and sent as they are on every attempt."""
+def _new_event(
+    job: JobRecord, event_type: EventType, callback_url: str, written_at: datetime
+) -> NewEvent:
     body = {
         "type": str(event_type),
         "timestamp": timestamp(written_at),
         "data": render_job(job, job.source.base_url),
     }
-    return json.dumps(body, ensure_ascii=False).encode()
+    encoded = json.dumps(body, ensure_ascii=False).encode()
+    return NewEvent(job.account_id, job.id, event_type, callback_url, encoded)
 
 
 async def replay(connection: Connection, job_id: str) -> dict[str, Any]:
@@ -52,21 +55,14 @@ async def replay(connection: Connection, job_id: str) -> dict[str, Any]:
     event_type = TERMINAL_EVENTS.get(job.state)
     if event_type is None or job.completed_at is None:
         raise ReplayError(f"Job {job.id} is {job.state}: no event belongs to that.")
-    written = await webhooks.replay_event(
-        connection,
-        account_id=job.account_id,
-        job_id=job.id,
-        event_type=event_type,
-        url=job.callback_url,
-        body=event_body(job, event_type, job.completed_at),
-    )
-    if not written:
+    event = _new_event(job, event_type, job.callback_url, job.completed_at)
+    if not await webhooks.replay_event(connection, event):
         raise ReplayError(
             f"The endpoint answered 410 Gone to {event_type} of job {job.id}: "
             "no further deliveries of that are made."
         )
     return {
-        "id": webhooks.event_id(job.id, event_type),
+        "id": event.id,
         "eventType": str(event_type),
         "urlHost": urlsplit(job.callback_url).hostname,
     }
@@ -136,11 +132,5 @@ async def _write_event(connection: Connection, job_id: uuid.UUID, state: JobStat
     job = await jobs.find_job(connection, job_id)
     if event_type is None or job is None or job.callback_url is None:
         return
-    await webhooks.add_event(
-        connection,
-        account_id=job.account_id,
-        job_id=job.id,
-        event_type=event_type,
-        url=job.callback_url,
-        body=event_body(job, event_type, datetime.now(UTC)),
-    )
+    event = _new_event(job, event_type, job.callback_url, datetime.now(UTC))
+    await webhooks.add_event(connection, event)

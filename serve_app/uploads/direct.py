@@ -1,4 +1,4 @@
-"""Notices files that clients put into the object store themselves, past the service."""
+"""Direct uploads: files that clients put into the object store, past the service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage.objects import DirectUpload, DirectUploadStore, ObjectStoreUnavaila
 from storage.types import JobState
 from storage.uploads import AwaitedUpload, extend_awaited_upload, lease_awaited_uploads
 
-log = logging.getLogger("vas.arrivals")
+log = logging.getLogger("vas.uploads")
 
 Result = TypeVar("Result")
 
@@ -32,16 +32,16 @@ _AGAIN = timedelta(seconds=2)
 
 
 class DirectUploadWatcher:
-    """Asks the store for the files that jobs wait for. Several may run: rows are claimed.
+    """Looks in the store for the files that jobs wait for. Several may run: rows are leased.
 
-    A file is copied before its job is queued: its address stays valid for the
-    client, who could otherwise change it under the running job.
+    A file is copied before its job is queued: its URL stays valid, so that the client could
+    otherwise change the file under the running job.
     """
 
     def __init__(self, context: AppContext, store: DirectUploadStore) -> None:
         self._context = context
         self._store = store
-        self._threads = ThreadPoolExecutor(_LOOKS_AT_ONCE + _MOVES_AT_ONCE, "arrivals")
+        self._threads = ThreadPoolExecutor(_LOOKS_AT_ONCE + _MOVES_AT_ONCE, "direct-uploads")
         self._free_to_move = asyncio.Semaphore(_MOVES_AT_ONCE)
         self._moving: set[asyncio.Task[None]] = set()
 
@@ -51,7 +51,7 @@ class DirectUploadWatcher:
         await asyncio.sleep(_PAUSE_SECONDS)
 
     async def look(self) -> None:
-        """Look for the files that are due; a store that is away is asked again later."""
+        """Look for the files that are due; an unavailable store is retried later."""
         async with self._context.database.transaction() as connection:
             awaited = await lease_awaited_uploads(connection, limit=_LOOKS_A_ROUND)
         for start in range(0, len(awaited), _LOOKS_AT_ONCE):
@@ -61,17 +61,17 @@ class DirectUploadWatcher:
             except ObjectStoreUnavailableError as error:
                 log.warning("uploads are not looked for: %s", error)
                 return
-            for item, arrival in zip(some, found, strict=True):
-                if arrival is not None:
-                    self._begin(item, arrival)
+            for item, upload in zip(some, found, strict=True):
+                if upload is not None:
+                    self._begin(item, upload)
 
     async def settle(self) -> None:
-        """Wait until every file that was found is dealt with."""
+        """Wait until every file that was found is processed."""
         await asyncio.gather(*self._moving)
 
-    def _begin(self, item: AwaitedUpload, arrival: DirectUpload) -> None:
-        # A large file takes a while to move; the others need not wait for it.
-        task = asyncio.create_task(self._accept(item, arrival))
+    def _begin(self, item: AwaitedUpload, upload: DirectUpload) -> None:
+        # A large file takes a while to move; the others do not wait for it.
+        task = asyncio.create_task(self._accept(item, upload))
         self._moving.add(task)
         task.add_done_callback(self._moving.discard)
 
@@ -79,19 +79,19 @@ class DirectUploadWatcher:
         key = direct_key(item.job_id, item.slot)
         return await self._in_thread(lambda: self._store.find_direct_upload(key))
 
-    async def _accept(self, item: AwaitedUpload, arrival: DirectUpload) -> None:
-        """Deal with a file; whatever fails is looked for again."""
+    async def _accept(self, item: AwaitedUpload, upload: DirectUpload) -> None:
+        """Accept or refuse a file; after any failure it is looked for again."""
         async with self._free_to_move:
             held = await self._hold(item, _MOVE_LEASE)
             if held is None:
                 return
             try:
-                if arrival.size_bytes > self._context.settings.max_upload_bytes(item.tier):
-                    await self._refuse(item, arrival)
+                if upload.size_bytes > self._context.settings.max_upload_bytes(item.tier):
+                    await self._refuse(item, upload)
                 else:
-                    await self._take_over(item, arrival)
+                    await self._take_over(item, upload)
             except ApiError as error:
-                # The job ended while we looked; the file goes with its other objects.
+                # The job has ended; the file is removed with its other objects.
                 log.info("job %s: %s came too late: %s", item.job_id, item.slot, error)
             except Exception:
                 log.exception("job %s: %s could not be taken over", item.job_id, item.slot)
@@ -101,30 +101,29 @@ class DirectUploadWatcher:
         async with self._context.database.transaction() as connection:
             return await extend_awaited_upload(connection, item, lease=lease)
 
-    async def _take_over(self, item: AwaitedUpload, arrival: DirectUpload) -> None:
-        """Copied, recorded, and only then removed where it was.
+    async def _take_over(self, item: AwaitedUpload, upload: DirectUpload) -> None:
+        """Copy and record it, and only then remove the original.
 
-        Whatever ends this in between, the file lies where it is looked for until its job
-        knows of it; one that is left there afterwards goes with the job's other objects.
+        Whatever ends this in between, the file can be found until it is recorded; one that is left
+        afterwards is removed with the job's other objects.
         """
         source = direct_key(item.job_id, item.slot)
-        target = arrived_key(item.job_id, item.slot, arrival.version)
-        if await self._in_thread(lambda: self._store.copy_direct_upload(source, arrival, target)):
-            size_bytes = arrival.size_bytes
+        target = arrived_key(item.job_id, item.slot, upload.version)
+        if await self._in_thread(lambda: self._store.copy_direct_upload(source, upload, target)):
+            size_bytes = upload.size_bytes
             await record_complete(self._context, item.job_id, item.slot, size_bytes, target)
             await self._in_thread(lambda: self._context.objects.delete(source))
 
-    async def _refuse(self, item: AwaitedUpload, arrival: DirectUpload) -> None:
-        """Let the job run into its end at once: ingest refuses the size that is recorded here.
+    async def _refuse(self, item: AwaitedUpload, upload: DirectUpload) -> None:
+        """Queue the job, which ingest fails for the size that is recorded here; delete the file.
 
-        There is no request that could be answered with 413, and the state
-        machine knows no way from waiting to failed; nothing is kept of the file.
+        There is no request to answer with 413, and no transition from awaiting_upload to failed.
         """
         async with self._context.database.transaction() as connection:
             job = await jobs.find_job(connection, item.job_id, for_update=True)
             if job is None or job.state is not JobState.AWAITING_UPLOAD:
                 return
-            await uploads.complete_upload(connection, item.job_id, item.slot, arrival.size_bytes)
+            await uploads.complete_upload(connection, item.job_id, item.slot, upload.size_bytes)
             await jobs.set_state(
                 connection, item.job_id, expected=JobState.AWAITING_UPLOAD, state=JobState.QUEUED
             )

@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import functools
 import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import format_datetime
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import Request
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
@@ -88,12 +88,6 @@ class ContentTypeError(ValueError):
     """The body of a PATCH is not ``application/offset+octet-stream``: ``415``."""
 
 
-class Fields(Protocol):
-    """Header fields as starlette has them; a name may stand several times."""
-
-    def getlist(self, key: str) -> list[str]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Checksum:
     """What Upload-Checksum promises of a PATCH's body."""
@@ -111,12 +105,12 @@ class Patch:
     checksum: Checksum | None
 
 
-def has_supported_version(fields: Fields) -> bool:
+def has_supported_version(fields: Headers) -> bool:
     """Whether ``Tus-Resumable`` names the version that we speak."""
     return fields.getlist("tus-resumable") == [VERSION]
 
 
-def parse_patch(fields: Fields) -> Patch:
+def parse_patch(fields: Headers) -> Patch:
     """The headers of a PATCH; raises ContentTypeError, HeaderError."""
     if _single(fields, "Content-Type") != PATCH_TYPE:
         raise ContentTypeError(f"The Content-Type must be {PATCH_TYPE}.")
@@ -155,7 +149,7 @@ def parse_checksum(text: str) -> Checksum:
     return Checksum(algorithm, digest)
 
 
-def _single(fields: Fields, name: str) -> str | None:
+def _single(fields: Headers, name: str) -> str | None:
     values = fields.getlist(name)
     if len(values) > 1:
         raise HeaderError(name, "stands more than once")
@@ -183,7 +177,9 @@ async def resumable(
         if handler is None:
             raise _not_allowed(method)
         if not has_supported_version(request.headers):
-            raise _other_version()
+            message = f"Tus-Resumable must be {VERSION}."
+            versions = {"Tus-Version": VERSION}
+            raise ApiError(ErrorCode.INVALID_REQUEST, message, status=412, headers=versions)
         try:
             check_signature(request, expires, signature)
         except ExpiredSignatureError:
@@ -194,12 +190,6 @@ async def resumable(
 def _not_allowed(method: str) -> ApiError:
     message = f"{method[:20]} is no method of a resumable upload."
     return ApiError(ErrorCode.INVALID_REQUEST, message, status=405, headers={"Allow": _ALLOWED})
-
-
-def _other_version() -> ApiError:
-    message = f"Tus-Resumable must be {VERSION}."
-    versions = {"Tus-Version": VERSION}
-    return ApiError(ErrorCode.INVALID_REQUEST, message, status=412, headers=versions)
 
 
 async def _options(
@@ -295,7 +285,10 @@ async def _append(
         raise _other_offset()
     total = await _total_bytes(lease, patch)
     limit = lease.slot.limit_bytes if total is None else total
-    over = functools.partial(_over, lease.slot, total)
+
+    def over() -> ApiError:
+        return too_large(lease.slot) if total is None else _beyond_length(total)
+
     declared = content_length(request)
     if declared is not None and offset + declared > limit:
         raise over()
@@ -305,10 +298,6 @@ async def _append(
     if offset == total:
         await finish(lease, total)
     return offset
-
-
-def _over(slot: Slot, total_bytes: int | None) -> ApiError:
-    return too_large(slot) if total_bytes is None else _beyond_length(total_bytes)
 
 
 async def _total_bytes(lease: UploadLease, patch: Patch) -> int | None:

@@ -4,8 +4,7 @@ S3 cannot append. Full parts go into a multipart upload as they fill; less than 
 *pieces*, small objects beside it, one a block (as tusd does with its ``.part`` objects). The object
 ``state`` lists the parts and pieces that count. It is replaced by compare-and-set on its ETag after
 every part and every block: a killed process loses at most what it had not sent, any process can go
-on, and of two writers one gets PartialBusyError. A server that ignores ``If-Match`` loses only the
-last promise.
+on, and of two writers one gets PartialBusyError (but where a server ignores ``If-Match``).
 """
 
 from __future__ import annotations
@@ -140,9 +139,6 @@ class Partials:
             self.client, self.bucket, f"{self.prefix}objects/{key}", state.upload_id, state.token
         )
 
-    def begin_upload(self, key: str) -> Multipart:
-        return Multipart.begin(self.client, self.bucket, f"{self.prefix}objects/{key}")
-
     def find(self, key: str) -> tuple[State, str] | None:
         """The state and its ETag; None where there is no partial."""
         try:
@@ -163,23 +159,18 @@ class Partials:
                     **self._at(key, _STATE), Body=state.to_json(), **condition
                 )
         except (ConflictError, ObjectNotFoundError):
-            return self._saved_before(key, state)
+            # It may be our own first request, which was carried out but its response lost.
+            found = self.find(key)
+            if found is None or found[0].revision != state.revision:
+                raise PartialBusyError(key) from None
+            return found
         return state, str(answer["ETag"])
 
-    def _saved_before(self, key: str, state: State) -> tuple[State, str]:
-        """A conflict with our own first request, which was carried out but its response lost."""
-        found = self.find(key)
-        if found is None or found[0].revision != state.revision:
-            raise PartialBusyError(key)
-        return found
-
     def size_bytes(self, key: str) -> int:
-        found = self.find(key)
-        return 0 if found is None else found[0].content.size_bytes
+        return (self.find(key) or (State(), ""))[0].content.size_bytes
 
     def upload_id(self, key: str) -> str | None:
-        found = self.find(key)
-        return None if found is None else found[0].upload_id
+        return (self.find(key) or (State(), ""))[0].upload_id
 
     @contextlib.contextmanager
     def append(self, key: str, offset_bytes: int) -> Iterator[BinaryIO]:
@@ -248,18 +239,14 @@ class Partials:
             self.client.put_object(**self._at(key, piece.name), Body=body)
         return piece
 
-    def _opened(self, key: str, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
-        body: contextlib.AbstractContextManager[IO[bytes]] = self.client.get_object(
-            **self._at(key, name)
-        )["Body"]
-        return body
-
     def read_pieces(self, key: str, pieces: tuple[Piece, ...], target: IO[bytes]) -> None:
         """Write the pieces' bytes to ``target``. Raises PartialBusyError where one is gone."""
         for piece in pieces:
             try:
-                with named_errors(key), self._opened(key, piece.name) as body:
-                    shutil.copyfileobj(body, target, 1 << 20)
+                with named_errors(key):
+                    answer = self.client.get_object(**self._at(key, piece.name))
+                    with answer["Body"] as body:
+                        shutil.copyfileobj(body, target, 1 << 20)
             except ObjectNotFoundError:
                 raise PartialBusyError(key) from None
 
@@ -272,7 +259,8 @@ class Partials:
         """Make the partial the object. Raises ObjectNotFoundError, PartialBusyError."""
         found = self.find(key)
         if found is None:
-            self._require_object(key)
+            with named_errors(key):
+                self.client.head_object(Bucket=self.bucket, Key=f"{self.prefix}objects/{key}")
             return
         state, etag = found
         # From here on no writer can add to it: its next compare-and-set fails.
@@ -286,10 +274,6 @@ class Partials:
             if upload is not None:  # all its parts were dropped again
                 upload.abort()
         self._forget(key)
-
-    def _require_object(self, key: str) -> None:
-        with named_errors(key):
-            self.client.head_object(Bucket=self.bucket, Key=f"{self.prefix}objects/{key}")
 
     def _finish_small(self, key: str, content: Content) -> None:
         with spool() as body:
@@ -368,31 +352,23 @@ class BlockWriter:
 
     def send(self, body: IO[bytes], size_bytes: int) -> None:
         """Send the pieces and ``body`` as one part, and make it count."""
-        content = self.state.content
-        number = content.next_part
-        if number > MOST_PARTS:
+        partials, content = self.partials, self.state.content
+        if content.next_part > MOST_PARTS:
             raise ObjectStoreUnavailableError(f"object store: over {MOST_PARTS} parts")
-        upload = self.partials.upload(self.key, self.state)
-        longer = content.with_part(content.pieces_bytes + size_bytes)
-        if upload is not None:
-            self._add(upload, longer, number, body)
-            return
-        upload = self.partials.begin_upload(self.key)
-        try:
-            self._add(upload, longer, number, body)
-        except PartialBusyError:
-            # No state names it. After any other failure one may.
-            upload.abort()
-            raise
-
-    def _add(self, upload: Multipart, content: Content, number: int, body: IO[bytes]) -> None:
-        try:
-            self._put(upload, number, body)
-        except NoSuchUploadError:
-            raise PartialBusyError(self.key) from None
-        self._save(
-            replace(self.state, content=content, upload_id=upload.upload_id, token=upload.token)
+        known = partials.upload(self.key, self.state)
+        upload = known or Multipart.begin(
+            partials.client, partials.bucket, f"{partials.prefix}objects/{self.key}"
         )
+        longer = content.with_part(content.pieces_bytes + size_bytes)
+        try:
+            self._put(upload, content.next_part, body)
+            self._save(
+                replace(self.state, content=longer, upload_id=upload.upload_id, token=upload.token)
+            )
+        except (NoSuchUploadError, PartialBusyError):
+            if known is None:  # no state names it; after any other failure one may
+                upload.abort()
+            raise PartialBusyError(self.key) from None
 
     def _put(self, upload: Multipart, number: int, body: IO[bytes]) -> None:
         pieces = self.state.content.pieces
@@ -413,12 +389,11 @@ class BlockWriter:
         content = self.state.content
         if stream.waiting_bytes:
             piece = self.partials.put_piece(self.key, stream.rest(), stream.waiting_bytes)
-            content = replace(content, pieces=self._few((*content.pieces, piece)))
+            pieces = (*content.pieces, piece)
+            if len(pieces) > _MOST_PIECES:
+                with spool() as whole:
+                    self.partials.read_pieces(self.key, pieces, whole)
+                    size_bytes = sum(each.size_bytes for each in pieces)
+                    pieces = (self.partials.put_piece(self.key, whole, size_bytes),)
+            content = replace(content, pieces=pieces)
         self._save(replace(self.state, content=content, open_block=None))
-
-    def _few(self, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-        if len(pieces) <= _MOST_PIECES:
-            return pieces
-        with spool() as whole:
-            self.partials.read_pieces(self.key, pieces, whole)
-            return (self.partials.put_piece(self.key, whole, sum(p.size_bytes for p in pieces)),)

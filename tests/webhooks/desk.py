@@ -82,15 +82,9 @@ class Desk:
             values = {"id": job_id, "account": owner, "url": url}
             await connection.execute(text(INSERT_JOB), values)
             await connection.execute(text(INSERT_STAGES), {"id": job_id})
-            await webhooks.add_event(
-                connection,
-                account_id=owner,
-                job_id=job_id,
-                event_type=EventType.JOB_COMPLETED,
-                url=url,
-                body=body,
-            )
-        return webhooks.event_id(job_id, EventType.JOB_COMPLETED)
+            event = webhooks.NewEvent(owner, job_id, EventType.JOB_COMPLETED, url, body)
+            await webhooks.add_event(connection, event)
+        return event.id
 
     async def execute(self, statement: str, **values: Any) -> None:
         """A statement in a transaction of its own."""

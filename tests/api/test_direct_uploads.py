@@ -19,7 +19,7 @@ from pipelines.types import StageError
 from serve_app.api.upload_urls import UPLOAD_PURPOSE, direct_key, upload_path
 from serve_app.context import AppContext, build_context
 from serve_app.settings import GIB, Settings
-from serve_app.uploads import direct as arrivals
+from serve_app.uploads import direct
 from serve_app.uploads.direct import DirectUploadWatcher
 from serve_app.worker.fetch import require_allowed_sizes
 from serve_app.worker.reaper import Reaper
@@ -70,9 +70,9 @@ def look(api: RunningApi, *, watches: int = 1, **changes: Any) -> None:
     """One round of so many watches at once, on a loop of their own."""
 
     async def one(context: AppContext) -> None:
-        watch = DirectUploadWatcher(context, bucket(api))
-        await watch.look()
-        await watch.settle()
+        watcher = DirectUploadWatcher(context, bucket(api))
+        await watcher.look()
+        await watcher.settle()
 
     async def run() -> None:
         worlds = [build_context(api.settings.model_copy(update=changes)) for _ in range(watches)]
@@ -163,7 +163,7 @@ def test_a_file_whose_arrival_could_not_be_recorded_is_found_again(
         raise psycopg.OperationalError("the server is away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(arrivals, "record_complete", gone)
+        patched.setattr(direct, "record_complete", gone)
         look(api)
     assert state_of(api, customer, job["jobId"]) == "awaiting_upload"
     make_due(api)
