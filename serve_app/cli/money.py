@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -42,141 +43,6 @@ class LedgerBrokenError(Exception):
     """The ledger and the stored totals disagree."""
 
 
-async def grant_credits(
-    connection: Connection, account_name: str, amount_cents: int, reason: str
-) -> dict[str, Any]:
-    """Raises keys.AccountNotFoundError."""
-    account = await keys.get_account(connection, account_name)
-    await ledger.grant(connection, account.id, amount_cents, reason)
-    return await _money_record(connection, account_name)
-
-
-async def adjust_balance(
-    connection: Connection, account_name: str, amount_cents: int, reason: str
-) -> dict[str, Any]:
-    """Raises keys.AccountNotFoundError, ledger.InsufficientCreditsError."""
-    account = await keys.get_account(connection, account_name)
-    await ledger.adjust(connection, account.id, amount_cents, reason)
-    return await _money_record(connection, account_name)
-
-
-async def record_purchase(
-    connection: Connection, account_name: str, amount_cents: int, reference: str
-) -> dict[str, Any]:
-    """Raises keys.AccountNotFoundError, AlreadyRecordedError."""
-    account = await keys.get_account(connection, account_name)
-    fresh = await purchases.record_purchase(
-        connection, account.id, amount_cents, provider=OPERATOR, reference=reference
-    )
-    if not fresh:
-        raise AlreadyRecordedError(f"The purchase {reference} is recorded already.")
-    [receipt] = await purchases.list_receipts(connection, account.id, limit=1)
-    return {"receiptNumber": receipt.receipt_number} | await _money_record(connection, account_name)
-
-
-async def record_refund(
-    connection: Connection, reference: str, amount_cents: int, refund_reference: str
-) -> dict[str, Any]:
-    """What of it was taken now; the rest is taken as soon as there are credits."""
-    key = RefundKey(OPERATOR, refund_reference, reference)
-    account_id = await purchases.record_refund(connection, key, amount_cents)
-    if account_id is None:
-        raise keys.AccountNotFoundError(f"of the purchase {reference}")
-    return await _money_record(connection, str(account_id))
-
-
-async def _money_record(connection: Connection, account_name: str) -> dict[str, Any]:
-    account = await keys.get_account(connection, account_name)
-    outstanding = await purchases.outstanding_refund_cents(connection, account.id)
-    return account_record(account) | {"outstandingRefundCents": outstanding}
-
-
-async def ledger_rows(
-    connection: Connection, account_name: str, limit: int
-) -> list[dict[str, Any]]:
-    """The account's last entries, newest first. Raises keys.AccountNotFoundError."""
-    account = await keys.get_account(connection, account_name)
-    entries = await usage.list_entries(connection, account.id, limit=limit)
-    return [_ledger_row(entry) for entry in entries]
-
-
-def _ledger_row(entry: LedgerEntry) -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "createdAt": timestamp(entry.created_at),
-        "kind": str(entry.kind),
-        "balanceDeltaCents": entry.balance_delta_cents,
-        "holdDeltaCents": entry.hold_delta_cents,
-        "balanceCents": entry.balance_cents,
-        "heldCents": entry.held_cents,
-        "jobId": None if entry.job_id is None else str(entry.job_id),
-        "stage": entry.stage,
-        "reason": entry.reason,
-    }
-
-
-async def job_usage(connection: Connection, account_name: str, month: Month) -> list[JobUsage]:
-    """Raises keys.AccountNotFoundError."""
-    account = await keys.get_account(connection, account_name)
-    return await usage.list_job_usage(connection, account.id, month)
-
-
-def usage_row(line: JobUsage) -> dict[str, Any]:
-    """A job's line of the usage, for people and programs."""
-    charges = {f"{stage}Cents": line.charges[stage] for stage in StageName}
-    return {
-        "jobId": str(line.job_id),
-        "createdAt": timestamp(line.created_at),
-        "fileName": line.file_name,
-        "tier": str(line.tier),
-        "billableSeconds": line.billable_seconds,
-        **charges,
-        "totalCents": line.total_cents,
-    }
-
-
-async def audit_ledger(connection: Connection) -> dict[str, Any]:
-    """Raises LedgerBrokenError, naming what does not add up."""
-    found = await ledger.find_discrepancies(connection)
-    if found:
-        listed = "; ".join(f"{d.what} {d.id}: {d.stored}, by entries {d.by_ledger}" for d in found)
-        raise LedgerBrokenError(f"The ledger does not add up: {listed}.")
-    return {"discrepancies": 0}
-
-
-async def set_limits(
-    connection: Connection,
-    account_name: str,
-    *,
-    max_active_jobs: int | None,
-    pay_as_you_go: bool | None,
-    credit_limit_cents: int | None,
-) -> dict[str, Any]:
-    """Raises keys.AccountNotFoundError, keys.LimitTooLowError."""
-    account = await keys.get_account(connection, account_name)
-    await keys.set_limits(
-        connection,
-        account.id,
-        max_active_jobs=max_active_jobs,
-        pay_as_you_go=pay_as_you_go,
-        credit_limit_cents=credit_limit_cents,
-    )
-    changed = await keys.get_account(connection, account_name)
-    return account_record(changed) | {
-        "maxActiveJobs": changed.max_active_jobs,
-        "payAsYouGo": changed.pay_as_you_go,
-        "creditLimitCents": changed.credit_limit_cents,
-    }
-
-
-async def store_provider_secret(
-    connection: Connection, provider: str, secret: str, encrypter: Encrypter
-) -> dict[str, Any]:
-    """Keep the secret of a provider's webhook, encrypted."""
-    await purchases.store_credential(connection, provider, encrypter.encrypt(secret))
-    return {"provider": provider, "stored": True}
-
-
 MONEY_ERRORS = (
     PriceFileError,
     ProviderNotInstalledError,
@@ -206,6 +72,12 @@ def add_money_commands(app: typer.Typer, accounts_app: typer.Typer) -> None:
     accounts_app.command("limit")(accounts_limit)
 
 
+async def _balance(connection: Connection, account_id: uuid.UUID) -> dict[str, Any]:
+    account = await keys.get_account(connection, str(account_id))
+    outstanding = await purchases.outstanding_refund_cents(connection, account_id)
+    return account_record(account) | {"outstandingRefundCents": outstanding}
+
+
 @credits_app.command("grant")
 def credits_grant(
     account: str,
@@ -215,7 +87,13 @@ def credits_grant(
     as_json: JsonOption = False,
 ) -> None:
     """Give an account credits."""
-    administer(data, lambda c: grant_credits(c, account, cents, reason), as_json)
+
+    async def grant(connection: Connection) -> dict[str, Any]:
+        found = await keys.get_account(connection, account)
+        await ledger.grant(connection, found.id, cents, reason)
+        return await _balance(connection, found.id)
+
+    administer(data, grant, as_json)
 
 
 @credits_app.command("purchase")
@@ -227,7 +105,17 @@ def credits_purchase(
     as_json: JsonOption = False,
 ) -> None:
     """Record money that came in another way than through the payment provider."""
-    administer(data, lambda c: record_purchase(c, account, cents, reference), as_json)
+
+    async def record(connection: Connection) -> dict[str, Any]:
+        found = await keys.get_account(connection, account)
+        if not await purchases.record_purchase(
+            connection, found.id, cents, provider=OPERATOR, reference=reference
+        ):
+            raise AlreadyRecordedError(f"The purchase {reference} is recorded already.")
+        [receipt] = await purchases.list_receipts(connection, found.id, limit=1)
+        return {"receiptNumber": receipt.receipt_number} | await _balance(connection, found.id)
+
+    administer(data, record, as_json)
 
 
 @credits_app.command("refund")
@@ -239,7 +127,15 @@ def credits_refund(
     as_json: JsonOption = False,
 ) -> None:
     """Take back the credits of a purchase that was recorded by hand and is being repaid."""
-    administer(data, lambda c: record_refund(c, reference, cents, refund), as_json)
+
+    async def record(connection: Connection) -> dict[str, Any]:
+        key = RefundKey(OPERATOR, refund, reference)
+        account_id = await purchases.record_refund(connection, key, cents)
+        if account_id is None:
+            raise keys.AccountNotFoundError(f"of the purchase {reference}")
+        return await _balance(connection, account_id)
+
+    administer(data, record, as_json)
 
 
 @credits_app.command("adjust", context_settings={"ignore_unknown_options": True})
@@ -251,7 +147,13 @@ def credits_adjust(
     as_json: JsonOption = False,
 ) -> None:
     """Correct a balance, up or down, never below what is available."""
-    administer(data, lambda c: adjust_balance(c, account, cents, reason), as_json)
+
+    async def adjust(connection: Connection) -> dict[str, Any]:
+        found = await keys.get_account(connection, account)
+        await ledger.adjust(connection, found.id, cents, reason)
+        return await _balance(connection, found.id)
+
+    administer(data, adjust, as_json)
 
 
 @credits_app.command("ledger")
@@ -262,14 +164,41 @@ def credits_ledger(
     as_json: JsonOption = False,
 ) -> None:
     """List an account's ledger entries, with the balance and the holds after each."""
-    rows = fetch(data, lambda c: ledger_rows(c, account, limit))
+
+    async def list_entries(connection: Connection) -> list[LedgerEntry]:
+        found = await keys.get_account(connection, account)
+        return await usage.list_entries(connection, found.id, limit=limit)
+
+    rows = [
+        {
+            "id": entry.id,
+            "createdAt": timestamp(entry.created_at),
+            "kind": str(entry.kind),
+            "balanceDeltaCents": entry.balance_delta_cents,
+            "holdDeltaCents": entry.hold_delta_cents,
+            "balanceCents": entry.balance_cents,
+            "heldCents": entry.held_cents,
+            "jobId": None if entry.job_id is None else str(entry.job_id),
+            "stage": entry.stage,
+            "reason": entry.reason,
+        }
+        for entry in fetch(data, list_entries)
+    ]
     _show_list(rows, "entries", as_json)
 
 
 @credits_app.command("audit")
 def credits_audit(data: DataOption = None, as_json: JsonOption = False) -> None:
     """Add up the whole ledger and compare it with every stored total."""
-    administer(data, audit_ledger, as_json)
+
+    async def audit(connection: Connection) -> dict[str, Any]:
+        found = await ledger.find_discrepancies(connection)
+        if found:
+            listed = (f"{d.what} {d.id}: {d.stored}, by entries {d.by_ledger}" for d in found)
+            raise LedgerBrokenError(f"The ledger does not add up: {'; '.join(listed)}.")
+        return {"discrepancies": 0}
+
+    administer(data, audit, as_json)
 
 
 def print_usage(
@@ -281,11 +210,27 @@ def print_usage(
 ) -> None:
     """What an account used and was charged in a month, job by job."""
     chosen = _month(month)
-    lines = fetch(data, lambda c: job_usage(c, account, chosen))
+
+    async def list_usage(connection: Connection) -> list[JobUsage]:
+        found = await keys.get_account(connection, account)
+        return await usage.list_job_usage(connection, found.id, chosen)
+
+    lines = fetch(data, list_usage)
     if as_csv:
         sys.stdout.write(usage_csv(lines))
         return
-    rows = [usage_row(line) for line in lines]
+    rows = [
+        {
+            "jobId": str(line.job_id),
+            "createdAt": timestamp(line.created_at),
+            "fileName": line.file_name,
+            "tier": str(line.tier),
+            "billableSeconds": line.billable_seconds,
+            **{f"{stage}Cents": line.charges[stage] for stage in StageName},
+            "totalCents": line.total_cents,
+        }
+        for line in lines
+    ]
     _show_list(rows, "jobs", as_json)
     if not as_json:
         total = sum(line.total_cents for line in lines)
@@ -318,17 +263,24 @@ def accounts_limit(
     as_json: JsonOption = False,
 ) -> None:
     """Change an account's own limits; those not named stay as they are."""
-    administer(
-        data,
-        lambda c: set_limits(
-            c,
-            account,
+
+    async def limit(connection: Connection) -> dict[str, Any]:
+        found = await keys.get_account(connection, account)
+        await keys.set_limits(
+            connection,
+            found.id,
             max_active_jobs=active_jobs,
             pay_as_you_go=pay_as_you_go,
             credit_limit_cents=credit_limit,
-        ),
-        as_json,
-    )
+        )
+        changed = await keys.get_account(connection, account)
+        return account_record(changed) | {
+            "maxActiveJobs": changed.max_active_jobs,
+            "payAsYouGo": changed.pay_as_you_go,
+            "creditLimitCents": changed.credit_limit_cents,
+        }
+
+    administer(data, limit, as_json)
 
 
 @payments_app.command("set-secret")
@@ -342,7 +294,8 @@ def payments_set_secret(
 
     async def store(connection: Connection, complete: Settings) -> dict[str, Any]:
         encrypter = Encrypter(complete.secret_key.get_secret_value().encode())
-        return await store_provider_secret(connection, provider, secret, encrypter)
+        await purchases.store_credential(connection, provider, encrypter.encrypt(secret))
+        return {"provider": provider, "stored": True}
 
     show(in_service(settings_with(data), store), as_json=as_json)
 

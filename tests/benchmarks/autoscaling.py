@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,12 +31,12 @@ import psycopg
 from models.provider import DEPLOYMENT_NAMES
 from models.registry import Task
 from serve_app.cli.accounts import create_account, create_key
-from serve_app.cli.money import grant_credits
 from serve_app.cli.output import in_transaction
 from serve_app.client.api import ApiClient
 from serve_app.deployment.application import APP_NAME
 from serve_app.deployment.local import free_port, prepared, running_service
 from serve_app.settings import Settings
+from storage import ledger
 from storage.database import Connection
 
 SPEECH = Path(__file__).resolve().parents[1] / "media" / "speech" / "one_voice.flac"
@@ -102,8 +103,8 @@ def burst(jobs: int, replicas: int) -> dict[str, Any]:
 
 async def funded(connection: Connection, name: str) -> str:
     """A key of a new account with credits."""
-    await create_account(connection, name)
-    await grant_credits(connection, name, CREDIT_CENTS, "benchmark")
+    account = await create_account(connection, name)
+    await ledger.grant(connection, uuid.UUID(account["id"]), CREDIT_CENTS, "benchmark")
     return str((await create_key(connection, name))["key"])
 
 
