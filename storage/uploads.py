@@ -29,7 +29,6 @@ from storage.types import JobState, Tier
 
 MEDIA_SLOT = "media"
 AUDIO_SLOT = "audio"
-
 JOBS_PREFIX = "jobs"
 """The folder of the object store that holds a folder a job."""
 
@@ -38,6 +37,15 @@ _AT_ONCE = 100
 
 MOST_LATE = timedelta(hours=6)
 """How long an upload that began in time may go on: the largest file at 40 Mbit/s."""
+
+
+SHORTEST_PAUSE_SECONDS = 1
+LONGEST_PAUSE_SECONDS = 10
+
+_ONE_SECOND: ColumnElement[timedelta] = literal_column("interval '1 second'")
+
+_AGE_SHARE = 60
+"""A job that has waited a minute is looked at every second, one of ten minutes every ten."""
 
 
 def source_prefix(job_id: uuid.UUID) -> str:
@@ -298,13 +306,6 @@ async def lock_expired_jobs(
         .with_for_update(of=jobs, skip_locked=True)
     )
     return list((await connection.execute(query)).scalars())
-
-
-SHORTEST_PAUSE_SECONDS = 1
-LONGEST_PAUSE_SECONDS = 10
-_ONE_SECOND: ColumnElement[timedelta] = literal_column("interval '1 second'")
-_AGE_SHARE = 60
-"""A job that has waited a minute is looked at every second, one of ten minutes every ten."""
 
 
 @dataclass(frozen=True, slots=True)

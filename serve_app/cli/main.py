@@ -55,6 +55,19 @@ app.add_typer(models_app, name="models")
 app.add_typer(backfill_app, name="backfill")
 
 
+NAMED_ERRORS = (
+    AccountExistsError,
+    AccountNotFoundError,
+    InsufficientCreditsError,
+    LimitTooLowError,
+)
+"""Errors that carry a name only; their docstring is the message."""
+
+HaproxyFolderOption = Annotated[
+    Path, typer.Option("--folder", help="Where HAProxy's script, configuration and sockets lie.")
+]
+
+
 class Mode(StrEnum):
     """Which analysis stages run."""
 
@@ -71,14 +84,6 @@ def main() -> None:
         errors.print(f"[red]{_sentence(error)}[/]", soft_wrap=True)
         sys.exit(1)
 
-
-NAMED_ERRORS = (
-    AccountExistsError,
-    AccountNotFoundError,
-    InsufficientCreditsError,
-    LimitTooLowError,
-)
-"""Errors that carry a name only; their docstring is the message."""
 
 USER_ERRORS = (
     *NAMED_ERRORS,
@@ -223,11 +228,6 @@ def doctor(data: DataOption = None, as_json: JsonOption = False) -> None:
             console.print(f"{mark} {finding['check']}: {finding['detail']}", highlight=False)
     if not all(finding["ok"] for finding in findings):
         raise typer.Exit(1)
-
-
-HaproxyFolderOption = Annotated[
-    Path, typer.Option("--folder", help="Where HAProxy's script, configuration and sockets lie.")
-]
 
 
 @app.command("node-environment")

@@ -20,6 +20,31 @@ MAX_SERVER_FAILURES = 4
 _WAIT_AND_RETRY = frozenset({"IDEMPOTENCY_IN_PROGRESS", "RESULTS_NOT_READY"})
 
 
+JsonObject = dict[str, Any]
+
+UploadProgress = Callable[[int, int], None]
+"""Called with bytes sent so far and bytes in all."""
+
+JobProgress = Callable[[JsonObject], None]
+"""Called with every Job object that was read while waiting."""
+
+ProcessingMode = Literal["all", "transcript", "vision"]
+
+CaptionFormat = Literal["srt", "vtt", "txt"]
+
+TERMINAL_STATES = frozenset({"completed", "failed", "cancelled", "expired"})
+
+UPLOAD_CHUNK_BYTES = 256 * 1024
+FIRST_POLL_SECONDS = 0.3
+LONGEST_POLL_SECONDS = 2.0
+_POLL_GROWTH = 1.3
+
+_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+
+# The service may still be storing the last bytes when all of them have been sent.
+_UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=10.0, read=300.0)
+
+
 def retry_delay_seconds(
     status: int, code: str, headers: Mapping[str, str], *, attempt: int, waited_seconds: float
 ) -> float | None:
@@ -46,24 +71,6 @@ def _stated_delay_seconds(header: str | None) -> float | None:
     if header is None or not header.strip().isdigit():
         return None
     return float(header)
-
-
-JsonObject = dict[str, Any]
-UploadProgress = Callable[[int, int], None]
-"""Called with bytes sent so far and bytes in all."""
-JobProgress = Callable[[JsonObject], None]
-"""Called with every Job object that was read while waiting."""
-ProcessingMode = Literal["all", "transcript", "vision"]
-CaptionFormat = Literal["srt", "vtt", "txt"]
-
-TERMINAL_STATES = frozenset({"completed", "failed", "cancelled", "expired"})
-UPLOAD_CHUNK_BYTES = 256 * 1024
-FIRST_POLL_SECONDS = 0.3
-LONGEST_POLL_SECONDS = 2.0
-_POLL_GROWTH = 1.3
-_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
-# The service may still be storing the last bytes when all of them have been sent.
-_UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=10.0, read=300.0)
 
 
 class ApiError(Exception):

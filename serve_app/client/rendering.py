@@ -16,6 +16,9 @@ NO_CUTS = "One shot: the video has no cuts."
 NO_SPEECH = "No speech was found."
 
 
+_SPEAKER_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red")
+
+
 def clock(seconds: float) -> str:
     """``0:07.4``, ``12:30.0`` or ``1:02:03.5``: tenths of a second, rounded down.
 
@@ -58,9 +61,6 @@ def _is_color(code: str) -> bool:
     return (
         len(code) == 7 and code[0] == "#" and all(c in "0123456789abcdefABCDEF" for c in code[1:])
     )
-
-
-_SPEAKER_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
 def scenes_table(scenes: Sequence[Mapping[str, Any]]) -> Table:

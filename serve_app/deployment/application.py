@@ -25,6 +25,22 @@ _QUEUED_BATCHES = 1024
 """Inputs that may wait in each caller; beyond it calls fail at once."""
 
 
+APP_NAME = "vas"
+_ONGOING_REQUESTS = 256
+_QUEUED_REQUESTS = 512
+MOST_REQUESTS = _ONGOING_REQUESTS + _QUEUED_REQUESTS
+"""What one replica of the API holds at a time; more get 503."""
+
+_BUSY_SECONDS = 5
+"""``Retry-After`` of a replica that has too much to do."""
+
+STOP_SECONDS = 25
+"""Time for a runner or a webhook sender to requeue what it holds; then Serve ends it."""
+
+_PLACEMENT_SHARE = 0.001
+"""Of the resource that marks a node, so that one unit of it holds a thousand replicas."""
+
+
 def model_application(settings: Settings, task: Task) -> Application:
     """One task as a deployment that grows with its queue and shrinks when idle."""
     entry = REGISTRY[settings.model_profile][task]
@@ -50,23 +66,6 @@ def model_application(settings: Settings, task: Task) -> Application:
         graceful_shutdown_timeout_s=20,
         ray_actor_options=options,
     ).bind(settings.model_profile, task, settings.models_dir, ModelObserver(settings, task))
-
-
-APP_NAME = "vas"
-
-_ONGOING_REQUESTS = 256
-_QUEUED_REQUESTS = 512
-MOST_REQUESTS = _ONGOING_REQUESTS + _QUEUED_REQUESTS
-"""What one replica of the API holds at a time; more get 503."""
-
-_BUSY_SECONDS = 5
-"""``Retry-After`` of a replica that has too much to do."""
-
-STOP_SECONDS = 25
-"""Time for a runner or a webhook sender to requeue what it holds; then Serve ends it."""
-
-_PLACEMENT_SHARE = 0.001
-"""Of the resource that marks a node, so that one unit of it holds a thousand replicas."""
 
 
 @serve.ingress()

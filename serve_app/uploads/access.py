@@ -39,6 +39,13 @@ ANY_ORIGIN = {
 """On every answer of an upload's address."""
 
 
+_DISCARDED_BYTES = 64 * 1024
+"""The rest of so small a body is read and dropped; for a larger one the connection is closed."""
+
+_SPARE_BYTES = 64 * 1024 * 1024
+"""Space that stays free on the disk, for the database and other processes."""
+
+
 def preflight(methods: str) -> dict[str, str]:
     """The answer to a browser's preflight request."""
     return ANY_ORIGIN | {
@@ -51,13 +58,6 @@ def preflight(methods: str) -> dict[str, str]:
 async def put_options(request: Request) -> Response:
     """The preflight of a plain PUT."""
     return Response(status_code=204, headers=preflight("PUT, OPTIONS") | {"Allow": "PUT, OPTIONS"})
-
-
-_DISCARDED_BYTES = 64 * 1024
-"""The rest of so small a body is read and dropped; for a larger one the connection is closed."""
-
-_SPARE_BYTES = 64 * 1024 * 1024
-"""Space that stays free on the disk, for the database and other processes."""
 
 
 @dataclass(frozen=True, slots=True)

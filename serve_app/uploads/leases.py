@@ -29,6 +29,17 @@ from storage import uploads
 from storage.database import UNAVAILABLE
 from storage.types import TERMINAL_STATES, JobState
 
+log = logging.getLogger("vas.uploads")
+
+_BEAT_SECONDS = 0.7
+_TRUSTED_SHARE = 0.5
+"""Nothing is written on a lease renewed longer ago: the rest of it is left for the disk."""
+
+Keep = Callable[[bool], Awaitable[bool]]
+"""Renew the upload's lease (true: bytes came); false once the upload must end."""
+
+_RETRY_SECONDS = 0.1
+
 
 class UploadLimiter:
     """At most ``limit`` uploads at once in this process; more get 503.
@@ -67,16 +78,6 @@ def upload_limiter(request: Request) -> UploadLimiter:
     """This process's limiter."""
     limiter: UploadLimiter = request.app.state.upload_limiter
     return limiter
-
-
-log = logging.getLogger("vas.uploads")
-
-_BEAT_SECONDS = 0.7
-_TRUSTED_SHARE = 0.5
-"""Nothing is written on a lease renewed longer ago: the rest of it is left for the disk."""
-
-Keep = Callable[[bool], Awaitable[bool]]
-"""Renew the upload's lease (true: bytes came); false once the upload must end."""
 
 
 class Heartbeat:
@@ -175,12 +176,6 @@ async def heartbeat_running(
         raise heartbeat.reason from None
 
 
-log = logging.getLogger("vas.uploads")
-
-_RETRY_SECONDS = 0.1
-_KEEP_SECONDS = 0.7
-
-
 def locked() -> ApiError:
     """423: another request writes."""
     return ApiError(
@@ -248,7 +243,7 @@ class UploadLease:
                 await self.keep(True)
             except UNAVAILABLE as error:
                 log.warning("an upload's lease could not be renewed: %s", error)
-            await asyncio.sleep(_KEEP_SECONDS)
+            await asyncio.sleep(_BEAT_SECONDS)
 
 
 @contextlib.asynccontextmanager

@@ -15,6 +15,10 @@ from storage import uploads
 from storage.objects import ObjectStore, ObjectStoreUnavailableError, PartialBusyError
 from storage.uploads import Upload
 
+log = logging.getLogger("vas.uploads")
+
+_AT_ONCE = 20
+
 
 def slot_key(slot: Slot) -> str:
     """Where the slot's resumable upload lies."""
@@ -92,11 +96,6 @@ async def finish_if_complete(context: AppContext, slot: Slot) -> bool:
             return False
         await finish(lease, total)
     return True
-
-
-log = logging.getLogger("vas.uploads")
-
-_AT_ONCE = 20
 
 
 async def finish_for_lost_writers(context: AppContext) -> None:

@@ -47,6 +47,18 @@ _PIECES_WAITING = 2
 """One is being written while the next comes in; more would only hide a slow disk."""
 
 
+_PIECE_BYTES = 1024 * 1024
+"""Written in pieces of this size: large enough for the disk, small enough for many at once."""
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+log = logging.getLogger("vas.uploads")
+
+_RECORD_PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0)
+
+_RANGE = re.compile(r"bytes 0-(?P<last>\d{1,18})/(?P<whole>\d{1,18})", re.IGNORECASE)
+
+
 class AbortedError(Exception):
     """Raised inside the store's block to end it without an object."""
 
@@ -161,12 +173,6 @@ class PieceWriter:
         self._news.set()
 
 
-_PIECE_BYTES = 1024 * 1024
-"""Written in pieces of this size: large enough for the disk, small enough for many at once."""
-
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
 @dataclass(frozen=True, slots=True)
 class Rules:
     """How one body is taken.
@@ -251,13 +257,6 @@ class _Intake:
         """Write what there is, though it is small: no more may follow."""
         if self.size_bytes:
             self._writer.put_now(self.take())
-
-
-log = logging.getLogger("vas.uploads")
-
-_RECORD_PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0)
-
-_RANGE = re.compile(r"bytes 0-(?P<last>\d{1,18})/(?P<whole>\d{1,18})", re.IGNORECASE)
 
 
 async def put_upload(

@@ -62,7 +62,6 @@ VERSION = "1.0.0"
 EXTENSIONS = ("checksum", "expiration", "termination")
 PATCH_TYPE = "application/offset+octet-stream"
 CHECKSUM_MISMATCH = 460
-
 _MOST_DIGITS = 16
 """Beyond any file, within 64 bits."""
 
@@ -74,6 +73,16 @@ ALGORITHMS: dict[str, Hasher] = {
     "md5": lambda: hashlib.md5(usedforsecurity=False),
 }
 """Names that Upload-Checksum may give; the protocol demands sha1."""
+
+
+_WAIT_SECONDS = 2.0
+"""A client may resume before its broken connection is detected."""
+
+_RETRY_SECONDS = 0.1
+
+Handler = Callable[[Request, Slot], Awaitable[Response]]
+
+_ALLOWED = "DELETE, HEAD, OPTIONS, PATCH"
 
 
 class HeaderError(ValueError):
@@ -154,14 +163,6 @@ def _single(fields: Headers, name: str) -> str | None:
     if len(values) > 1:
         raise HeaderError(name, "stands more than once")
     return values[0].strip() if values else None
-
-
-_WAIT_SECONDS = 2.0
-"""A client may resume before its broken connection is detected."""
-
-_RETRY_SECONDS = 0.1
-
-Handler = Callable[[Request, Slot], Awaitable[Response]]
 
 
 async def resumable(
@@ -396,5 +397,4 @@ def _answer(request: Request, status: int, headers: dict[str, str]) -> Response:
     return Response(status_code=status, headers=request.state.answer_headers | headers)
 
 
-_ALLOWED = "DELETE, HEAD, OPTIONS, PATCH"
 _HANDLERS: dict[str, Handler] = {"HEAD": _head, "PATCH": _patch, "DELETE": _delete}

@@ -28,6 +28,13 @@ AUTHORITY_FILE = "authority.pem"
 SERVER_FILE = "server.pem"
 
 
+MAX_BODY_BYTES = 4 * 1024**2
+CONNECTION_SECONDS = 15.0
+REFUSED = 401
+ACCEPTED = 204
+IDS_REMEMBERED = 10_000
+
+
 def own_certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
     """The authority's file, for the service to trust, and TLS as ``localhost`` and ``127.0.0.1``.
 
@@ -122,13 +129,6 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-MAX_BODY_BYTES = 4 * 1024**2
-CONNECTION_SECONDS = 15.0
-REFUSED = 401
-ACCEPTED = 204
-IDS_REMEMBERED = 10_000
 
 
 @dataclass(slots=True)

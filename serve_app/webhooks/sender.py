@@ -47,6 +47,26 @@ from storage.webhooks import (
     trim_logs,
 )
 
+log = logging.getLogger("vas.webhooks")
+
+FINISH_SECONDS = ACKNOWLEDGE_SECONDS + 1
+"""How long a stopping sender waits for attempts under way; the rest is requeued."""
+
+FINAL_RECORD_SECONDS = 3.0
+"""How long it then waits for the database to record that."""
+
+TRIM_SECONDS = 30.0
+LEASED_AT_ONCE = 32
+"""Few, so that a busy sender starts no more than it gets done: the deadline runs from the start."""
+
+RECORDED_AT_ONCE = 500
+STRAINED_SHARE = 4
+"""Endpoints that did not answer last time get one in so many of a sender's deliveries together."""
+
+STRAINED_REMEMBERED = 1_000
+
+Step = Callable[[], Awaitable[None]]
+
 
 @dataclass(slots=True)
 class Clock:
@@ -106,28 +126,6 @@ class Attempts:
         return [
             self.context.encrypter.decrypt(secret) for secret in encrypted if secret is not None
         ]
-
-
-log = logging.getLogger("vas.webhooks")
-
-FINISH_SECONDS = ACKNOWLEDGE_SECONDS + 1
-"""How long a stopping sender waits for attempts under way; the rest is requeued."""
-
-FINAL_RECORD_SECONDS = 3.0
-"""How long it then waits for the database to record that."""
-
-TRIM_SECONDS = 30.0
-LEASED_AT_ONCE = 32
-"""Few, so that a busy sender starts no more than it gets done: the deadline runs from the start."""
-
-RECORDED_AT_ONCE = 500
-STRAINED_SHARE = 4
-"""Endpoints that did not answer last time get one in so many of a sender's deliveries together."""
-
-STRAINED_REMEMBERED = 1_000
-
-
-Step = Callable[[], Awaitable[None]]
 
 
 class StrainedEndpoints:

@@ -53,6 +53,30 @@ _FAILURES: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
+BACKOFF_SECONDS = (10, 20, 40, 80, 160, 320, 600)
+"""Between the attempts, one after the other."""
+
+ATTEMPTS = len(BACKOFF_SECONDS) + 1
+
+JITTER = 0.1
+"""The largest part of a pause by which it is prolonged."""
+
+LONGEST_PAUSE_SECONDS = 600.0
+
+FINAL_FAILURES = frozenset({"redirect", "blocked_address"})
+
+GONE = 410
+TOO_MANY_REQUESTS = 429
+KEPT_SECONDS = 5.0
+KEPT_AN_ENDPOINT = 16
+ENDPOINTS_KEPT = 32
+"""Endpoints without a delivery under way whose connections are kept."""
+
+_LIMITS = replace(LIMITS, kept_connections=KEPT_AN_ENDPOINT, kept_seconds=KEPT_SECONDS)
+
+Lookup = Callable[[str, int], Sequence[str]]
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The outcome of an attempt. ``status_code`` is 0 where nothing answered."""
@@ -222,20 +246,6 @@ def _failure(status: int, broken: str | None) -> str | None:
     return broken
 
 
-BACKOFF_SECONDS = (10, 20, 40, 80, 160, 320, 600)
-"""Between the attempts, one after the other."""
-
-ATTEMPTS = len(BACKOFF_SECONDS) + 1
-JITTER = 0.1
-"""The largest part of a pause by which it is prolonged."""
-
-LONGEST_PAUSE_SECONDS = 600.0
-
-FINAL_FAILURES = frozenset({"redirect", "blocked_address"})
-GONE = 410
-TOO_MANY_REQUESTS = 429
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Where the event stands after the attempt, and how long it now waits, if it does."""
@@ -293,14 +303,6 @@ def error_text(outcome: Outcome) -> str | None:
     return f"{outcome.failure}\n{outcome.body}" if outcome.body else outcome.failure
 
 
-KEPT_SECONDS = 5.0
-KEPT_AN_ENDPOINT = 16
-ENDPOINTS_KEPT = 32
-"""Endpoints without a delivery under way whose connections are kept."""
-
-_LIMITS = replace(LIMITS, kept_connections=KEPT_AN_ENDPOINT, kept_seconds=KEPT_SECONDS)
-
-
 @dataclass(slots=True)
 class _Kept:
     transport: AsyncSafeTransport
@@ -355,9 +357,6 @@ class Connections:
                 kept.expiry.cancel()
                 self._expire(endpoint)
         await asyncio.gather(*self._closing, return_exceptions=True)
-
-
-Lookup = Callable[[str, int], Sequence[str]]
 
 
 class SharedResolver:

@@ -13,6 +13,11 @@ SECRET_PREFIX = "whsec_"  # noqa: S105  (a public prefix)
 SECRET_BYTES = 24
 
 
+TOLERANCE_SECONDS = 300
+
+HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
+
+
 class InvalidSecretError(ValueError):
     """A text is no signing secret; the message does not repeat it."""
 
@@ -51,10 +56,6 @@ def signed_headers(
         "webhook-timestamp": str(timestamp),
         "webhook-signature": " ".join(signatures),
     }
-
-
-TOLERANCE_SECONDS = 300
-HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
 
 
 class VerificationError(Exception):

@@ -28,14 +28,23 @@ _CONNECT_SECONDS = 5
 _READ_SECONDS = 60
 _ATTEMPTS = 5
 _CONNECTIONS = 32
-
 FIRST_PART_BYTES = 8 * 1024**2
-
 _DEFAULT_REGION = "us-east-1"
 
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 _CONFLICTS = frozenset({"412", "PreconditionFailed", "ConditionalRequestConflict"})
 _NO_UPLOAD = frozenset({"NoSuchUpload"})
+
+
+MIB = 1024**2
+MOST_PARTS = 10_000
+"""S3's rule for an object."""
+
+_PARTS_A_SIZE = 1000
+_MEMORY_BYTES = 16 * MIB
+"""Parts larger than this wait in a temporary file instead of in memory."""
+
+_TOKEN = "vas-upload"  # noqa: S105  (the name of a metadata entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +141,6 @@ def _named(error: ClientError, key: str) -> Exception:
     if code in _NO_UPLOAD:
         return NoSuchUploadError(key)
     return ObjectStoreUnavailableError(f"object store: {error.operation_name}: {code}")
-
-
-MIB = 1024**2
-
-MOST_PARTS = 10_000
-"""S3's rule for an object."""
-
-_PARTS_A_SIZE = 1000
-_MEMORY_BYTES = 16 * MIB
-"""Parts larger than this wait in a temporary file instead of in memory."""
-
-_TOKEN = "vas-upload"  # noqa: S105  (the name of a metadata entry)
 
 
 def part_bytes(number: int, first: int = FIRST_PART_BYTES) -> int:

@@ -34,6 +34,10 @@ from storage.objects.s3_multipart import (
     spool,
 )
 
+_STATE = "state"
+_MOST_PIECES = 32
+"""More pieces than this are merged: a part must not need hundreds of reads."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -109,11 +113,6 @@ def _content(values: dict[str, Any]) -> Content:
     runs = tuple((first, count) for first, count in values["runs"])
     pieces = tuple(Piece(**piece) for piece in values["pieces"])
     return Content(**(values | {"runs": runs, "pieces": pieces}))
-
-
-_STATE = "state"
-_MOST_PIECES = 32
-"""More pieces than this are merged: a part must not need hundreds of reads."""
 
 
 @dataclass(frozen=True, slots=True)
