@@ -13,9 +13,8 @@ from typing import Any
 from sqlalchemy import TextClause, Uuid, bindparam, delete, func, literal_column, select, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from storage.database import Database, Row
+from storage.database import Connection, Database, Row
 from storage.job_records import JOB_QUERY, JobRecord, job_record
 from storage.keys import fingerprint
 from storage.tables import idempotency_records, jobs
@@ -147,7 +146,7 @@ def _window(row: Row) -> Window:
     return Window(row["used"], (row["minute"] + 1) * WINDOW_SECONDS, row["now"])
 
 
-async def forget_old_windows(connection: AsyncConnection) -> None:
+async def forget_old_windows(connection: Connection) -> None:
     """Delete buckets unused for ten minutes."""
     await connection.execute(
         text(f"DELETE FROM rate_limits WHERE minute < {_MINUTE} - 10")  # noqa: S608
@@ -176,7 +175,7 @@ class StoredAnswer:
     body: bytes
 
 
-async def try_lock_key(connection: AsyncConnection, slot: IdempotencyKey) -> bool:
+async def try_lock_key(connection: Connection, slot: IdempotencyKey) -> bool:
     """Take the slot for this transaction; False while another request holds it.
 
     The lock dies with its transaction: a request that is cut off leaves no
@@ -188,7 +187,7 @@ async def try_lock_key(connection: AsyncConnection, slot: IdempotencyKey) -> boo
     return bool((await connection.execute(query, {"number": number})).scalar_one())
 
 
-async def find_answer(connection: AsyncConnection, slot: IdempotencyKey) -> StoredAnswer | None:
+async def find_answer(connection: Connection, slot: IdempotencyKey) -> StoredAnswer | None:
     """The remembered answer, unless its time is over."""
     table = idempotency_records.c
     query = select(table.body_sha256, table.status, table.headers, table.body).where(
@@ -201,9 +200,7 @@ async def find_answer(connection: AsyncConnection, slot: IdempotencyKey) -> Stor
     return None if row is None else StoredAnswer(*row)
 
 
-async def store_answer(
-    connection: AsyncConnection, slot: IdempotencyKey, answer: StoredAnswer
-) -> None:
+async def store_answer(connection: Connection, slot: IdempotencyKey, answer: StoredAnswer) -> None:
     """Remember an answer, in place of one whose time is over."""
     values = {
         "body_sha256": answer.body_sha256,
@@ -222,7 +219,7 @@ async def store_answer(
     )
 
 
-async def forget_old_answers(connection: AsyncConnection) -> None:
+async def forget_old_answers(connection: Connection) -> None:
     """Drop answers whose time is over."""
     table = idempotency_records
     await connection.execute(delete(table).where(table.c.created_at <= func.now() - MEMORY))

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, func, or_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from storage.database import Connection
 from storage.tables import jobs
 from storage.types import JobState
 from storage.uploads import MOST_LATE
@@ -60,7 +60,7 @@ class CleaningRound:
 
 
 async def lease_rounds(
-    connection: AsyncConnection, *, retention: timedelta, limit: int
+    connection: Connection, *, retention: timedelta, limit: int
 ) -> list[CleaningRound]:
     """Lease up to ``limit`` rounds that are due."""
     due = (
@@ -96,7 +96,7 @@ def _is_due(retention: timedelta) -> ColumnElement[bool]:
     )
 
 
-async def end_round(connection: AsyncConnection, done: CleaningRound) -> bool:
+async def end_round(connection: Connection, done: CleaningRound) -> bool:
     """Remember that a round is done; False if its lease had ended and another has it."""
     following = done.next_at
     statement = (

@@ -21,8 +21,8 @@ from sqlalchemy import (
     select,
     tuple_,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from storage.database import Connection
 from storage.tables import jobs, scene_lists, stages, transcripts
 from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
 
@@ -286,7 +286,7 @@ LEGACY_FILTERS = LEGACY_STATUSES | OLDER_FILTERS
 
 
 async def list_jobs(
-    connection: AsyncConnection,
+    connection: Connection,
     account_id: uuid.UUID,
     *,
     limit: int,

@@ -21,8 +21,8 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from storage.database import Connection
 from storage.job_records import JOB_QUERY, JobRecord, NewJob, job_record
 from storage.tables import jobs, stages
 from storage.types import (
@@ -50,7 +50,7 @@ class LeaseLostError(Exception):
     """The lease token is no longer the job's: cancelled, taken over, or ended."""
 
 
-async def insert_job(connection: AsyncConnection, job: NewJob) -> None:
+async def insert_job(connection: Connection, job: NewJob) -> None:
     """Store a job and its three stages; those that its mode excludes are skipped."""
     values = {field.name: getattr(job, field.name) for field in fields(job)}
     lifetime = values.pop("upload_lifetime")
@@ -73,7 +73,7 @@ def _new_stage(job: NewJob, stage: StageName) -> dict[str, object]:
 
 
 async def find_job(
-    connection: AsyncConnection,
+    connection: Connection,
     job_id: uuid.UUID,
     *,
     account_id: uuid.UUID | None = None,
@@ -90,7 +90,7 @@ async def find_job(
 
 
 async def set_state(
-    connection: AsyncConnection,
+    connection: Connection,
     job_id: uuid.UUID,
     *,
     expected: JobState,
@@ -123,12 +123,12 @@ async def set_state(
     return moved
 
 
-async def _wake_runners(connection: AsyncConnection) -> None:
+async def _wake_runners(connection: Connection) -> None:
     await connection.execute(text(f"NOTIFY {QUEUE_CHANNEL}"))
 
 
 async def lease_next(
-    connection: AsyncConnection, *, lease: timedelta
+    connection: Connection, *, lease: timedelta
 ) -> tuple[uuid.UUID, uuid.UUID] | None:
     """Take the oldest waiting job: ``(job id, lease token)``, or None if nothing waits.
 
@@ -160,7 +160,7 @@ async def lease_next(
 
 
 async def extend_lease(
-    connection: AsyncConnection,
+    connection: Connection,
     job_id: uuid.UUID,
     token: uuid.UUID,
     *,
@@ -189,9 +189,7 @@ async def extend_lease(
         )
 
 
-async def lock_leased(
-    connection: AsyncConnection, job_id: uuid.UUID, token: uuid.UUID
-) -> JobRecord:
+async def lock_leased(connection: Connection, job_id: uuid.UUID, token: uuid.UUID) -> JobRecord:
     """The job, locked, if the lease still holds; raises LeaseLostError."""
     job = await find_job(connection, job_id, for_update=True)
     if job is None or job.lease_token != token:
@@ -200,7 +198,7 @@ async def lock_leased(
 
 
 async def set_stage(
-    connection: AsyncConnection,
+    connection: Connection,
     job_id: uuid.UUID,
     stage: StageName,
     status: StageStatus,
@@ -237,7 +235,7 @@ async def set_stage(
 
 
 async def skip_open_stages(
-    connection: AsyncConnection,
+    connection: Connection,
     job_id: uuid.UUID,
     reason: SkipReason,
     *,
@@ -257,7 +255,7 @@ async def skip_open_stages(
     )
 
 
-async def requeue_lost(connection: AsyncConnection) -> list[tuple[uuid.UUID, bool]]:
+async def requeue_lost(connection: Connection) -> list[tuple[uuid.UUID, bool]]:
     """Requeue jobs whose lease ran out: ``(job id, may run again)`` for each job found, up to 100.
 
     A job that may run again is queued, its running stages pending; one that was
@@ -282,7 +280,7 @@ async def requeue_lost(connection: AsyncConnection) -> list[tuple[uuid.UUID, boo
 
 
 async def reopen_running_stages(
-    connection: AsyncConnection, job_id: uuid.UUID, *, forgive_lease: bool = False
+    connection: Connection, job_id: uuid.UUID, *, forgive_lease: bool = False
 ) -> None:
     """Set running stages to pending. ``forgive_lease``: do not count the lease."""
     await connection.execute(
@@ -297,7 +295,7 @@ async def reopen_running_stages(
 
 
 async def set_ingest_result(
-    connection: AsyncConnection,
+    connection: Connection,
     job_id: uuid.UUID,
     *,
     result: dict[str, Any],
@@ -316,9 +314,7 @@ async def set_ingest_result(
     )
 
 
-async def find_ingest_result(
-    connection: AsyncConnection, job_id: uuid.UUID
-) -> dict[str, Any] | None:
+async def find_ingest_result(connection: Connection, job_id: uuid.UUID) -> dict[str, Any] | None:
     """What ``set_ingest_result`` stored; None before."""
     query = select(jobs.c.ingest_result).where(jobs.c.id == job_id)
     result: dict[str, Any] | None = (await connection.execute(query)).scalar_one_or_none()
@@ -326,7 +322,7 @@ async def find_ingest_result(
 
 
 async def set_quote(
-    connection: AsyncConnection,
+    connection: Connection,
     job_id: uuid.UUID,
     *,
     duration_ms: int,
@@ -347,7 +343,7 @@ async def set_quote(
 
 
 async def month_usage_seconds(
-    connection: AsyncConnection, account_id: uuid.UUID, *, except_job: uuid.UUID | None = None
+    connection: Connection, account_id: uuid.UUID, *, except_job: uuid.UUID | None = None
 ) -> int:
     """Billable seconds of this UTC month: jobs charged, and jobs that still may be."""
     month: ColumnElement[datetime] = literal_column(
@@ -363,7 +359,7 @@ async def month_usage_seconds(
     return int((await connection.execute(query)).scalar_one())
 
 
-async def count_unfinished(connection: AsyncConnection, account_id: uuid.UUID) -> int:
+async def count_unfinished(connection: Connection, account_id: uuid.UUID) -> int:
     """How many of the account's jobs have not ended."""
     query = (
         select(func.count())

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import RowMapping, Text, cast, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from storage.database import Connection
 from storage.tables import accounts, api_keys, sessions, sign_in_links
 from storage.types import KeyStatus
 
@@ -95,7 +95,7 @@ def new_secret(prefix: str) -> str:
     return prefix + secrets.token_urlsafe(32)
 
 
-async def create_account(connection: AsyncConnection, name: str) -> Account:
+async def create_account(connection: Connection, name: str) -> Account:
     """Raises AccountExistsError."""
     account_id = uuid.uuid4()
     try:
@@ -106,7 +106,7 @@ async def create_account(connection: AsyncConnection, name: str) -> Account:
     return await get_account(connection, str(account_id))
 
 
-async def get_account(connection: AsyncConnection, name_or_id: str) -> Account:
+async def get_account(connection: Connection, name_or_id: str) -> Account:
     """By name or by id; raises AccountNotFoundError."""
     columns = [accounts.c[name] for name in Account.__dataclass_fields__]
     query = select(*columns).where(
@@ -119,7 +119,7 @@ async def get_account(connection: AsyncConnection, name_or_id: str) -> Account:
 
 
 async def create_key(
-    connection: AsyncConnection,
+    connection: Connection,
     account_id: uuid.UUID,
     *,
     expires_at: datetime | None = None,
@@ -151,7 +151,7 @@ def display_key(last_four: str) -> str:
     return f"{KEY_PREFIX}…{last_four}"
 
 
-async def revoke_key(connection: AsyncConnection, key_id: uuid.UUID) -> bool:
+async def revoke_key(connection: Connection, key_id: uuid.UUID) -> bool:
     """Whether an active key was there to revoke."""
     statement = (
         update(api_keys)
@@ -161,7 +161,7 @@ async def revoke_key(connection: AsyncConnection, key_id: uuid.UUID) -> bool:
     return (await connection.execute(statement)).rowcount == 1
 
 
-async def create_sign_in_link(connection: AsyncConnection, account_id: uuid.UUID) -> str:
+async def create_sign_in_link(connection: Connection, account_id: uuid.UUID) -> str:
     """A one-time token that the dashboard exchanges for a session."""
     token = secrets.token_urlsafe(32)
     await connection.execute(
@@ -174,7 +174,7 @@ async def create_sign_in_link(connection: AsyncConnection, account_id: uuid.UUID
     return token
 
 
-async def list_keys(connection: AsyncConnection, account_id: uuid.UUID) -> list[KeyRecord]:
+async def list_keys(connection: Connection, account_id: uuid.UUID) -> list[KeyRecord]:
     """All keys of an account, newest first; an active one past its time shows as expired."""
     columns = [api_keys.c[name] for name in KeyRecord.__dataclass_fields__]
     expired = api_keys.c.expires_at <= func.now()
@@ -196,7 +196,7 @@ def _key_record(row: RowMapping) -> KeyRecord:
 
 
 async def rotate_key(
-    connection: AsyncConnection, account_id: uuid.UUID, key_id: uuid.UUID
+    connection: Connection, account_id: uuid.UUID, key_id: uuid.UUID
 ) -> IssuedKey | None:
     """Replace a valid key of the account by a new one; None if there is none."""
     statement = (
@@ -218,7 +218,7 @@ async def rotate_key(
     )
 
 
-async def exchange_sign_in_link(connection: AsyncConnection, token: str) -> str | None:
+async def exchange_sign_in_link(connection: Connection, token: str) -> str | None:
     """A session token for a link that is unused and not too old; None for any other string."""
     statement = (
         update(sign_in_links)
@@ -244,7 +244,7 @@ async def exchange_sign_in_link(connection: AsyncConnection, token: str) -> str 
     return session
 
 
-async def find_session(connection: AsyncConnection, token: str) -> SessionAccount | None:
+async def find_session(connection: Connection, token: str) -> SessionAccount | None:
     """The account that a session token signs in; None if it is unknown or its time is over."""
     query = (
         select(sessions.c.account_id, accounts.c.suspended_at)
@@ -258,7 +258,7 @@ async def find_session(connection: AsyncConnection, token: str) -> SessionAccoun
 
 
 async def set_restrictions(
-    connection: AsyncConnection,
+    connection: Connection,
     account_id: uuid.UUID,
     *,
     suspended: bool | None = None,
@@ -273,7 +273,7 @@ async def set_restrictions(
 
 
 async def set_limits(
-    connection: AsyncConnection,
+    connection: Connection,
     account_id: uuid.UUID,
     *,
     max_active_jobs: int | None = None,
@@ -303,7 +303,7 @@ async def set_limits(
         raise LimitTooLowError(str(account_id)) from error
 
 
-async def forget_old_sign_ins(connection: AsyncConnection) -> None:
+async def forget_old_sign_ins(connection: Connection) -> None:
     """Drop sign-in links and sessions whose time is over."""
     for table in (sign_in_links, sessions):
         await connection.execute(delete(table).where(table.c.expires_at < func.now()))

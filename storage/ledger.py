@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Integer, cast, exists, insert, select, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from storage.database import Connection
 from storage.money_tables import ledger_entries, refunds
 from storage.tables import accounts, jobs
 from storage.types import LedgerKind, StageName
@@ -24,7 +24,7 @@ class InsufficientCreditsError(Exception):
 
 
 async def grant(
-    connection: AsyncConnection, account_id: uuid.UUID, amount_cents: int, reason: str
+    connection: Connection, account_id: uuid.UUID, amount_cents: int, reason: str
 ) -> None:
     """Give credits; ``amount_cents`` must be positive."""
     await _append(
@@ -38,7 +38,7 @@ async def grant(
 
 
 async def adjust(
-    connection: AsyncConnection, account_id: uuid.UUID, amount_cents: int, reason: str
+    connection: Connection, account_id: uuid.UUID, amount_cents: int, reason: str
 ) -> None:
     """Correct a balance by ``amount_cents`` of either sign.
 
@@ -57,7 +57,7 @@ async def adjust(
 
 
 async def hold(
-    connection: AsyncConnection,
+    connection: Connection,
     account_id: uuid.UUID,
     job_id: uuid.UUID,
     amount_cents: int,
@@ -77,7 +77,7 @@ async def hold(
 
 
 async def charge(
-    connection: AsyncConnection,
+    connection: Connection,
     account_id: uuid.UUID,
     job_id: uuid.UUID,
     stage: StageName,
@@ -98,7 +98,7 @@ async def charge(
     )
 
 
-async def release_rest(connection: AsyncConnection, job_id: uuid.UUID, reason: str) -> None:
+async def release_rest(connection: Connection, job_id: uuid.UUID, reason: str) -> None:
     """Release whatever is still held for a job."""
     query = select(jobs.c.account_id, jobs.c.held_cents).where(jobs.c.id == job_id)
     row = (await connection.execute(query.with_for_update(key_share=True))).one()
@@ -116,7 +116,7 @@ async def release_rest(connection: AsyncConnection, job_id: uuid.UUID, reason: s
 
 
 async def credit_purchase(
-    connection: AsyncConnection,
+    connection: Connection,
     account_id: uuid.UUID,
     purchase_id: uuid.UUID,
     amount_cents: int,
@@ -133,7 +133,7 @@ async def credit_purchase(
     )
 
 
-async def settle_refunds(connection: AsyncConnection, account_id: uuid.UUID) -> None:
+async def settle_refunds(connection: Connection, account_id: uuid.UUID) -> None:
     """Deduct refunds, as far as available credits go; called whenever credits become available.
 
     Spent or held credits cannot be deducted without a balance below its limit, so the rest of a
@@ -161,7 +161,7 @@ async def settle_refunds(connection: AsyncConnection, account_id: uuid.UUID) -> 
 
 
 async def move_refund(
-    connection: AsyncConnection,
+    connection: Connection,
     account_id: uuid.UUID,
     refund_id: uuid.UUID,
     amount_cents: int,
@@ -178,14 +178,14 @@ async def move_refund(
     )
 
 
-async def _spendable_cents(connection: AsyncConnection, account_id: uuid.UUID) -> int:
+async def _spendable_cents(connection: Connection, account_id: uuid.UUID) -> int:
     limit = accounts.c.credit_limit_cents * cast(accounts.c.pay_as_you_go, Integer)
     query = select(accounts.c.balance_cents - accounts.c.held_cents + limit)
     found = await connection.execute(query.where(accounts.c.id == account_id))
     return int(found.scalar_one())
 
 
-async def has_purchases(connection: AsyncConnection, account_id: uuid.UUID) -> bool:
+async def has_purchases(connection: Connection, account_id: uuid.UUID) -> bool:
     """Whether anything was ever purchased for the account."""
     query = select(
         exists().where(
@@ -196,7 +196,7 @@ async def has_purchases(connection: AsyncConnection, account_id: uuid.UUID) -> b
     return bool((await connection.execute(query)).scalar_one())
 
 
-async def lock_account(connection: AsyncConnection, account_id: uuid.UUID) -> None:
+async def lock_account(connection: Connection, account_id: uuid.UUID) -> None:
     """Make money operations of one account wait for each other.
 
     NO KEY UPDATE, not UPDATE: every insert that refers to the account takes a
@@ -207,7 +207,7 @@ async def lock_account(connection: AsyncConnection, account_id: uuid.UUID) -> No
     )
 
 
-async def _append_covered(connection: AsyncConnection, **values: object) -> None:
+async def _append_covered(connection: Connection, **values: object) -> None:
     """Append in a savepoint: insufficient credits leave the caller's work in place."""
     try:
         async with connection.begin_nested():
@@ -218,7 +218,7 @@ async def _append_covered(connection: AsyncConnection, **values: object) -> None
         raise InsufficientCreditsError(str(values["account_id"])) from error
 
 
-async def _append(connection: AsyncConnection, **values: object) -> None:
+async def _append(connection: Connection, **values: object) -> None:
     """A delta that is not given is 0."""
     deltas = {"balance_delta_cents": 0, "hold_delta_cents": 0}
     await connection.execute(insert(ledger_entries).values(deltas | values))
@@ -278,7 +278,7 @@ _DISCREPANCIES = text(
 )
 
 
-async def find_discrepancies(connection: AsyncConnection) -> list[Discrepancy]:
+async def find_discrepancies(connection: Connection) -> list[Discrepancy]:
     """All discrepancies; empty unless the database's rules were bypassed."""
     rows = (await connection.execute(_DISCREPANCIES)).mappings()
     return [Discrepancy(**row) for row in rows]

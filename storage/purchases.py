@@ -12,9 +12,9 @@ from datetime import datetime
 
 from sqlalchemy import func, literal, select, text, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from storage import ledger
+from storage.database import Connection
 from storage.money_tables import payment_credentials, payment_events, purchases, refunds
 
 RECEIPT_LOCK = 0x7661735F72637074
@@ -44,9 +44,7 @@ class RefundKey:
     payment_reference: str
 
 
-async def note_event(
-    connection: AsyncConnection, provider: str, event_id: str, event_type: str
-) -> bool:
+async def note_event(connection: Connection, provider: str, event_id: str, event_type: str) -> bool:
     """Record a provider's event; False if it is recorded already."""
     statement = (
         insert(payment_events)
@@ -58,7 +56,7 @@ async def note_event(
 
 
 async def record_purchase(
-    connection: AsyncConnection,
+    connection: Connection,
     account_id: uuid.UUID,
     amount_cents: int,
     *,
@@ -95,7 +93,7 @@ async def record_purchase(
 
 
 async def record_refund(
-    connection: AsyncConnection, key: RefundKey, amount_cents: int
+    connection: Connection, key: RefundKey, amount_cents: int
 ) -> uuid.UUID | None:
     """Deduct a refund from the account that was credited, now or as soon as it has credits.
 
@@ -107,7 +105,7 @@ async def record_refund(
     return account_id
 
 
-async def reverse_refund(connection: AsyncConnection, key: RefundKey, amount_cents: int) -> None:
+async def reverse_refund(connection: Connection, key: RefundKey, amount_cents: int) -> None:
     """A refund failed, or a dispute was won: return what was deducted, permanently."""
     account_id = await _note_refund(connection, key, amount_cents)
     if account_id is not None:
@@ -127,7 +125,7 @@ async def reverse_refund(connection: AsyncConnection, key: RefundKey, amount_cen
 
 
 async def _note_refund(
-    connection: AsyncConnection, key: RefundKey, amount_cents: int
+    connection: Connection, key: RefundKey, amount_cents: int
 ) -> uuid.UUID | None:
     """Store a refund unless it is known; the account of its payment, if that is known."""
     await _lock_payment(connection, key.provider, key.payment_reference)
@@ -144,13 +142,13 @@ async def _note_refund(
     return account_id
 
 
-async def _lock_payment(connection: AsyncConnection, provider: str, reference: str) -> None:
+async def _lock_payment(connection: Connection, provider: str, reference: str) -> None:
     label = literal(f"vas payment {provider} {reference}")
     await connection.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(label, 0))))
 
 
 async def _account_of_payment(
-    connection: AsyncConnection, provider: str, reference: str
+    connection: Connection, provider: str, reference: str
 ) -> uuid.UUID | None:
     query = select(purchases.c.account_id).where(
         purchases.c.provider == provider, purchases.c.reference == reference
@@ -159,14 +157,14 @@ async def _account_of_payment(
     return found
 
 
-async def _next_receipt_number(connection: AsyncConnection) -> int:
+async def _next_receipt_number(connection: Connection) -> int:
     await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": RECEIPT_LOCK})
     query = select(func.coalesce(func.max(purchases.c.receipt_number), 0) + 1)
     return int((await connection.execute(query)).scalar_one())
 
 
 async def list_receipts(
-    connection: AsyncConnection, account_id: uuid.UUID, *, limit: int
+    connection: Connection, account_id: uuid.UUID, *, limit: int
 ) -> list[Receipt]:
     """The account's receipts, newest first."""
     query = (
@@ -178,7 +176,7 @@ async def list_receipts(
     return [Receipt(**row) for row in (await connection.execute(query)).mappings()]
 
 
-async def outstanding_refund_cents(connection: AsyncConnection, account_id: uuid.UUID) -> int:
+async def outstanding_refund_cents(connection: Connection, account_id: uuid.UUID) -> int:
     """Refunds not deducted yet, because the credits were spent or are held."""
     query = select(
         func.coalesce(func.sum(refunds.c.amount_cents - refunds.c.taken_cents), 0)
@@ -186,7 +184,7 @@ async def outstanding_refund_cents(connection: AsyncConnection, account_id: uuid
     return int((await connection.execute(query)).scalar_one())
 
 
-async def store_credential(connection: AsyncConnection, provider: str, encrypted: bytes) -> None:
+async def store_credential(connection: Connection, provider: str, encrypted: bytes) -> None:
     """Store a provider's secret, encrypted by the caller, in place of any earlier one."""
     statement = insert(payment_credentials).values(provider=provider, sealed=encrypted)
     await connection.execute(
@@ -196,7 +194,7 @@ async def store_credential(connection: AsyncConnection, provider: str, encrypted
     )
 
 
-async def find_credential(connection: AsyncConnection, provider: str) -> bytes | None:
+async def find_credential(connection: Connection, provider: str) -> bytes | None:
     """The encrypted secret, or None."""
     query = select(payment_credentials.c.sealed).where(payment_credentials.c.provider == provider)
     found = (await connection.execute(query)).scalar_one_or_none()

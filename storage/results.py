@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from storage.database import Connection
 from storage.job_records import JobSource
 from storage.tables import jobs, scene_lists, stages, transcripts
 from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
@@ -29,7 +29,7 @@ class TrackTranscript:
 
 
 async def store_scenes(
-    connection: AsyncConnection, job_id: uuid.UUID, scenes: list[dict[str, Any]]
+    connection: Connection, job_id: uuid.UUID, scenes: list[dict[str, Any]]
 ) -> None:
     """Publish the scenes of a job, once."""
     await connection.execute(
@@ -37,7 +37,7 @@ async def store_scenes(
     )
 
 
-async def get_scenes(connection: AsyncConnection, job_id: uuid.UUID) -> list[dict[str, Any]]:
+async def get_scenes(connection: Connection, job_id: uuid.UUID) -> list[dict[str, Any]]:
     """The scenes of a job whose vision stage completed."""
     query = select(scene_lists.c.scenes).where(scene_lists.c.job_id == job_id)
     scenes: list[dict[str, Any]] = (await connection.execute(query)).scalar_one()
@@ -45,7 +45,7 @@ async def get_scenes(connection: AsyncConnection, job_id: uuid.UUID) -> list[dic
 
 
 async def store_transcripts(
-    connection: AsyncConnection, job_id: uuid.UUID, tracks: list[TrackTranscript]
+    connection: Connection, job_id: uuid.UUID, tracks: list[TrackTranscript]
 ) -> None:
     """Publish the transcripts of all tracks of a job, once."""
     rows = [
@@ -66,7 +66,7 @@ async def store_transcripts(
         await connection.execute(insert(transcripts).values(row))
 
 
-async def list_transcripts(connection: AsyncConnection, job_id: uuid.UUID) -> list[TrackTranscript]:
+async def list_transcripts(connection: Connection, job_id: uuid.UUID) -> list[TrackTranscript]:
     """All tracks of a job by index; empty before the transcript stage completed."""
     query = (
         select(*[transcripts.c[name] for name in TrackTranscript.__dataclass_fields__])
@@ -77,9 +77,7 @@ async def list_transcripts(connection: AsyncConnection, job_id: uuid.UUID) -> li
     return [TrackTranscript(**{**row, "status": StageStatus(row["status"])}) for row in rows]
 
 
-async def find_thumbnail_key(
-    connection: AsyncConnection, job_id: uuid.UUID, index: int
-) -> str | None:
+async def find_thumbnail_key(connection: Connection, job_id: uuid.UUID, index: int) -> str | None:
     """The object key of a scene's still; None without such a scene."""
     scene = scene_lists.c.scenes[index]
     query = select(scene["thumbnailKey"].astext).where(scene_lists.c.job_id == job_id)
@@ -106,13 +104,13 @@ class ImportedJob:
     tracks: list[TrackTranscript]
 
 
-async def known_jobs(connection: AsyncConnection, ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+async def known_jobs(connection: Connection, ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
     """Which of the ids are jobs, of whatever account."""
     query = select(jobs.c.id).where(jobs.c.id.in_(ids))
     return set((await connection.execute(query)).scalars())
 
 
-async def import_job(connection: AsyncConnection, job: ImportedJob) -> bool:
+async def import_job(connection: Connection, job: ImportedJob) -> bool:
     """Store the job; False, and nothing is changed, if there is one of that id.
 
     It is never charged and never counts towards a month: it has no quote.

@@ -22,8 +22,8 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from storage.database import Connection
 from storage.tables import jobs, uploads
 from storage.types import JobState, Tier
 
@@ -82,7 +82,7 @@ class Upload:
 _COLUMNS = [uploads.c[name] for name in Upload.__dataclass_fields__]
 
 
-async def insert_upload(connection: AsyncConnection, upload: Upload) -> None:
+async def insert_upload(connection: Connection, upload: Upload) -> None:
     """Announce a file."""
     await connection.execute(
         insert(uploads).values(
@@ -91,13 +91,13 @@ async def insert_upload(connection: AsyncConnection, upload: Upload) -> None:
     )
 
 
-async def list_uploads(connection: AsyncConnection, job_id: uuid.UUID) -> list[Upload]:
+async def list_uploads(connection: Connection, job_id: uuid.UUID) -> list[Upload]:
     """All files that the job was created with."""
     query = select(*_COLUMNS).where(uploads.c.job_id == job_id).order_by(uploads.c.slot)
     return [Upload(**row) for row in (await connection.execute(query)).mappings()]
 
 
-async def find_upload(connection: AsyncConnection, job_id: uuid.UUID, slot: str) -> Upload | None:
+async def find_upload(connection: Connection, job_id: uuid.UUID, slot: str) -> Upload | None:
     """One of the job's files, or None."""
     query = select(*_COLUMNS).where(_is(job_id, slot))
     row = (await connection.execute(query)).mappings().first()
@@ -114,7 +114,7 @@ def _awaited() -> ColumnElement[bool]:
 
 
 async def complete_upload(
-    connection: AsyncConnection,
+    connection: Connection,
     job_id: uuid.UUID,
     slot: str,
     received_bytes: int,
@@ -137,7 +137,7 @@ async def complete_upload(
 
 
 async def keep_arriving(
-    connection: AsyncConnection, job_id: uuid.UUID, slot: str, *, lease: timedelta, arriving: bool
+    connection: Connection, job_id: uuid.UUID, slot: str, *, lease: timedelta, arriving: bool
 ) -> bool:
     """A PUT's heartbeat; False once the job takes no upload any more.
 
@@ -154,7 +154,7 @@ async def keep_arriving(
 
 
 async def take_writer(
-    connection: AsyncConnection,
+    connection: Connection,
     job_id: uuid.UUID,
     slot: str,
     token: uuid.UUID,
@@ -175,7 +175,7 @@ async def take_writer(
 
 
 async def keep_writer(
-    connection: AsyncConnection,
+    connection: Connection,
     job_id: uuid.UUID,
     slot: str,
     token: uuid.UUID,
@@ -195,7 +195,7 @@ async def keep_writer(
 
 
 async def release_writer(
-    connection: AsyncConnection, job_id: uuid.UUID, slot: str, token: uuid.UUID
+    connection: Connection, job_id: uuid.UUID, slot: str, token: uuid.UUID
 ) -> None:
     """Release the lease; does nothing for a writer that was replaced."""
     await connection.execute(
@@ -206,7 +206,7 @@ async def release_writer(
 
 
 async def set_unverified(
-    connection: AsyncConnection,
+    connection: Connection,
     job_id: uuid.UUID,
     slot: str,
     token: uuid.UUID,
@@ -222,7 +222,7 @@ async def set_unverified(
 
 
 async def set_resumable_length(
-    connection: AsyncConnection, job_id: uuid.UUID, slot: str, size_bytes: int
+    connection: Connection, job_id: uuid.UUID, slot: str, size_bytes: int
 ) -> bool:
     """Fix the length that was left open; False if another one is fixed already."""
     known = func.coalesce(uploads.c.declared_bytes, uploads.c.resumable_bytes)
@@ -235,7 +235,7 @@ async def set_resumable_length(
 
 
 async def terminate_upload(
-    connection: AsyncConnection, job_id: uuid.UUID, slot: str, token: uuid.UUID
+    connection: Connection, job_id: uuid.UUID, slot: str, token: uuid.UUID
 ) -> bool:
     """Terminate a resumable upload for its client; False if its writer was replaced meanwhile."""
     statement = (
@@ -253,7 +253,7 @@ async def terminate_upload(
 
 
 async def list_lost_writers(
-    connection: AsyncConnection, *, lost_after: timedelta, limit: int
+    connection: Connection, *, lost_after: timedelta, limit: int
 ) -> list[Upload]:
     """Resumable uploads whose lease ran out longer than ``lost_after`` ago."""
     lost = uploads.c.writer_expires_at < func.now() - lost_after
@@ -267,7 +267,7 @@ async def list_lost_writers(
 
 
 async def forget_writer(
-    connection: AsyncConnection, job_id: uuid.UUID, slot: str, *, lost_after: timedelta
+    connection: Connection, job_id: uuid.UUID, slot: str, *, lost_after: timedelta
 ) -> bool:
     """Remove a writer that ``list_lost_writers`` returned; False if it came back."""
     lost = uploads.c.writer_expires_at < func.now() - lost_after
@@ -280,7 +280,7 @@ async def forget_writer(
 
 
 async def lock_expired_jobs(
-    connection: AsyncConnection,
+    connection: Connection,
     *,
     grace: timedelta = timedelta(0),
     among: Collection[uuid.UUID] | None = None,
@@ -318,7 +318,7 @@ class AwaitedUpload:
     look_after: datetime
 
 
-async def lease_awaited_uploads(connection: AsyncConnection, *, limit: int) -> list[AwaitedUpload]:
+async def lease_awaited_uploads(connection: Connection, *, limit: int) -> list[AwaitedUpload]:
     """Lease up to ``limit`` uploads that are due to be looked for; sets when they are next due.
 
     Files being uploaded through the service are left out.
@@ -353,7 +353,7 @@ async def lease_awaited_uploads(connection: AsyncConnection, *, limit: int) -> l
 
 
 async def list_expired_awaited_uploads(
-    connection: AsyncConnection, *, grace: timedelta, limit: int
+    connection: Connection, *, grace: timedelta, limit: int
 ) -> list[tuple[uuid.UUID, str, bool]]:
     """Job and slot of up to ``limit`` files that never came and whose time was over ``grace``
     ago, those longest over first; with each whether it is over for longer than MOST_LATE."""
@@ -377,7 +377,7 @@ async def list_expired_awaited_uploads(
 
 
 async def extend_awaited_upload(
-    connection: AsyncConnection, item: AwaitedUpload, *, lease: timedelta
+    connection: Connection, item: AwaitedUpload, *, lease: timedelta
 ) -> AwaitedUpload | None:
     """Extend the lease on an awaited file; None if another process holds it now."""
     statement = (

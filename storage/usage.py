@@ -8,8 +8,8 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from storage.database import Connection
 from storage.types import LedgerKind, StageName, Tier
 
 
@@ -132,7 +132,7 @@ _ENTRIES = text(
 
 
 async def list_job_usage(
-    connection: AsyncConnection, account_id: uuid.UUID, month: Month
+    connection: Connection, account_id: uuid.UUID, month: Month
 ) -> list[JobUsage]:
     """The jobs that were charged in, or count towards, a month; oldest first."""
     rows = await connection.execute(_JOBS, _in_month(account_id, month))
@@ -140,7 +140,7 @@ async def list_job_usage(
 
 
 async def list_stage_usage(
-    connection: AsyncConnection, account_id: uuid.UUID, month: Month
+    connection: Connection, account_id: uuid.UUID, month: Month
 ) -> list[StageUsage]:
     """Charges of a month, stage by stage, in the stages' order; stages without one are left out."""
     rows = (await connection.execute(_STAGES, _in_month(account_id, month))).mappings()
@@ -153,7 +153,7 @@ async def list_stage_usage(
 
 
 async def list_entries(
-    connection: AsyncConnection, account_id: uuid.UUID, *, limit: int
+    connection: Connection, account_id: uuid.UUID, *, limit: int
 ) -> list[LedgerEntry]:
     """The account's last entries, newest first."""
     rows = await connection.execute(_ENTRIES, {"account": account_id, "most": limit})

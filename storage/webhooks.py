@@ -15,9 +15,8 @@ from typing import Any
 
 from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import Insert, insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from storage.database import Database
+from storage.database import Connection, Database
 from storage.tables import signing_secrets, webhook_events
 from storage.types import DeliveryStatus, EventType
 
@@ -36,7 +35,7 @@ class EncryptedSecret:
 
 
 async def get_or_create_signing_secret(
-    connection: AsyncConnection, account_id: uuid.UUID, fresh: bytes
+    connection: Connection, account_id: uuid.UUID, fresh: bytes
 ) -> EncryptedSecret:
     """The account's secret; ``fresh`` becomes it if it has none. Two first calls agree on one."""
     await connection.execute(
@@ -48,7 +47,7 @@ async def get_or_create_signing_secret(
 
 
 async def rotate_signing_secret(
-    connection: AsyncConnection, account_id: uuid.UUID, fresh: bytes
+    connection: Connection, account_id: uuid.UUID, fresh: bytes
 ) -> EncryptedSecret:
     """Make ``fresh`` the secret; the one before it signs on for OVERLAP."""
     created = (
@@ -66,16 +65,14 @@ async def rotate_signing_secret(
     return await _get_signing_secret(connection, account_id)
 
 
-async def find_any_encrypted_secret(connection: AsyncConnection) -> bytes | None:
+async def find_any_encrypted_secret(connection: Connection) -> bytes | None:
     """Any account's encrypted secret, to check the service's key with."""
     query = select(signing_secrets.c.current).limit(1)
     encrypted: bytes | None = (await connection.execute(query)).scalar_one_or_none()
     return encrypted
 
 
-async def _get_signing_secret(
-    connection: AsyncConnection, account_id: uuid.UUID
-) -> EncryptedSecret:
+async def _get_signing_secret(connection: Connection, account_id: uuid.UUID) -> EncryptedSecret:
     table = signing_secrets.c
     still_signs = (table.rotated_at > func.now() - OVERLAP).label("still_signs")
     query = select(
@@ -128,17 +125,17 @@ def _insert_event(event: NewEvent) -> Insert:
     return insert(webhook_events).values(id=event.id, **asdict(event))
 
 
-async def add_event(connection: AsyncConnection, event: NewEvent) -> None:
+async def add_event(connection: Connection, event: NewEvent) -> None:
     """Write an event; a second one of the same kind for a job is dropped."""
     await connection.execute(_insert_event(event).on_conflict_do_nothing())
     await _wake_senders(connection)
 
 
-async def _wake_senders(connection: AsyncConnection) -> None:
+async def _wake_senders(connection: Connection) -> None:
     await connection.execute(text(f"NOTIFY {EVENTS_CHANNEL}"))
 
 
-async def replay_event(connection: AsyncConnection, event: NewEvent) -> bool:
+async def replay_event(connection: Connection, event: NewEvent) -> bool:
     """Deliver an event again: a new series of attempts under its old id.
 
     ``body`` and ``url`` are for an event that has left the log; one that is still there
@@ -170,7 +167,7 @@ async def replay_event(connection: AsyncConnection, event: NewEvent) -> bool:
 
 
 async def list_deliveries(
-    connection: AsyncConnection, account_id: uuid.UUID, *, job_id: uuid.UUID | None = None
+    connection: Connection, account_id: uuid.UUID, *, job_id: uuid.UUID | None = None
 ) -> list[Delivery]:
     """The account's last deliveries, newest first; of one job if ``job_id`` is given."""
     table = webhook_events.c
@@ -306,9 +303,7 @@ _REQUEUE = text(
 )
 
 
-async def requeue(
-    connection: AsyncConnection, held: Sequence[LeasedEvent], *, ahead: timedelta
-) -> None:
+async def requeue(connection: Connection, held: Sequence[LeasedEvent], *, ahead: timedelta) -> None:
     """Let other senders have these events at once; no attempt is counted."""
     values: dict[str, Any] = {
         "ids": [event.id for event in held],
@@ -337,9 +332,7 @@ _TRIM = text(
 )
 
 
-async def trim_logs(
-    connection: AsyncConnection, accounts: Iterable[uuid.UUID] | None = None
-) -> int:
+async def trim_logs(connection: Connection, accounts: Iterable[uuid.UUID] | None = None) -> int:
     """Forget ended deliveries beyond the newest DELIVERY_LOG_SIZE; return how many.
 
     Of ``accounts``, or of all. Events that are owed or switched off are never forgotten.
