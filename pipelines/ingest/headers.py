@@ -32,7 +32,7 @@ _HEAD_BYTES = 64 << 10
 
 
 def declared_bytes(path: Path) -> int | None:
-    """The length that the container says the file has; None where it does not say."""
+    """The file's length in bytes by its container; None where the container has none."""
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
         rule = next((rule for fits, rule in _RULES if fits(head)), None)
@@ -136,7 +136,7 @@ def wav_labels(path: Path) -> Values:
             if name == b"fmt " and len(data) >= 8:
                 labels["sample_rate_hz"] = struct.unpack_from("<I", data, 4)[0]
             elif name == b"bext":
-                # What iXML says is exact; the description is only a habit of some recorders.
+                # iXML is exact; the description is only a convention of some recorders.
                 labels = _from_bext(data) | labels
             elif name == b"iXML":
                 labels |= _from_ixml(data)

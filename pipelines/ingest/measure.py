@@ -49,7 +49,7 @@ _UNNAMED_RAW = (
 
 _MISSING_SHARE = 0.01
 _MISSING_SECONDS = 0.25
-"""Less than either is no loss worth a word: the last packets, a rounded length."""
+"""Less than either gives no warning: the last packets, a rounded length."""
 _LEFT_OVER_SHARE = 0.05
 """Indexes and tags may follow the last packet."""
 _HARDLY_SHARE = 0.05
@@ -59,7 +59,7 @@ _HARDLY_SECONDS = 5.0
 
 @dataclass(slots=True)
 class Tally:
-    """What the packets of one stream have shown so far. Times in ticks of its time base."""
+    """Counts over the packets of one stream so far. Times in ticks of its time base."""
 
     stream: VideoStream | AudioStream
     time_base: Fraction
@@ -116,31 +116,34 @@ class Tally:
 
     @property
     def stop(self) -> int:
-        """When the last frame ends; by the mean interval where its length is not said.
+        """When the last frame ends; by the mean interval where its length is not given.
 
-        Muxers take the length of pictures from decoding times, which can be next to nothing.
+        Muxers take the length of video frames from decoding times, which can be next to nothing.
         """
         if self.end is None or self.last is None:
             return self.start
-        said = self.end - self.last
+        duration = self.end - self.last
         least = self.interval / 2 if self.stream.type == "video" else 0
-        return self.last + (said if said > least else round(self.interval))
+        return self.last + (duration if duration > least else round(self.interval))
 
     def seconds(self, ticks: int) -> Fraction:
         return ticks * self.time_base
 
 
-def measure(path: Path, limits: Values, emit: Callable[[Values], None]) -> Values:
-    """Everything that MediaInfo says, as plain values; ``limits`` are those of ProbeLimits.
+def probe(arguments: Values, emit: Callable[[Values], None]) -> Values:
+    """The fields of MediaInfo as plain values: ``{path, limits}``, limits as in ProbeLimits.
 
-    Emits ``{"fraction": …}``, how much of the file is read.
-    Raises MediaRefusedError where nothing is usable or a limit is exceeded.
+    Emits ``{"fraction": …}``, the share of the file read so far. Raises MediaRefusedError where
+    nothing is usable or a limit is exceeded, MediaUnreadableError where next to nothing is there.
     """
+    path, limits = Path(arguments["path"]), arguments["limits"]
     family = family_of(path)
     if family is not None:
         raise MediaRefusedError(_UNNAMED_RAW.format(family=family))
     with open_media(path) as container:
-        _check_streams(container, limits)
+        count, most = len(container.streams), limits["max_streams"]
+        if count > most:
+            raise MediaRefusedError(f"The file has {count} streams; the limit is {most}.")
         tallies, warnings = _candidates(container)
         _check_pictures(tallies, limits)
         reading = Reading()
@@ -150,16 +153,15 @@ def measure(path: Path, limits: Values, emit: Callable[[Values], None]) -> Value
             raise _nothing_usable(path)
         report = _report(container, path, video, audio, warnings)
         report["repaired_timeline"] = reading.times.leaps > 0
-        warnings += _timeline_warnings(reading)
+        if reading.times.leaps:
+            message = (
+                f"The file's clock was set anew {reading.times.leaps} times; "
+                "times are those of one continuous timeline."
+            )
+            warnings.append({"code": "TIMELINE_REPAIRED", "message": message})
         claimed_seconds = (container.duration or 0) / av.time_base
         warnings += _loss(path, reading, claimed_seconds, report["duration_seconds"])
         return report
-
-
-def _check_streams(container: InputContainer, limits: Values) -> None:
-    count, most = len(container.streams), limits["max_streams"]
-    if count > most:
-        raise MediaRefusedError(f"The file has {count} streams; the limit is {most}.")
 
 
 def _check_pictures(tallies: list[Tally], limits: Values) -> None:
@@ -201,16 +203,6 @@ def _breaks_off(what: str) -> str:
     return f"The file breaks off; {what} of it could be read."
 
 
-def _timeline_warnings(reading: Reading) -> list[Values]:
-    if not reading.times.leaps:
-        return []
-    message = (
-        f"The file's clock was set anew {reading.times.leaps} times; "
-        "times are those of one continuous timeline."
-    )
-    return [{"code": "TIMELINE_REPAIRED", "message": message}]
-
-
 def _loss(
     path: Path, reading: Reading, claimed_seconds: float, read_seconds: float
 ) -> list[Values]:
@@ -241,7 +233,7 @@ def _claims_fit_file(path: Path) -> bool:
 
 @dataclass(slots=True)
 class _Meter:
-    """Tells now and then how much of the file has been read, by where its packets lie."""
+    """Reports how much of the file has been read, by the position of its packets."""
 
     size_bytes: int
     emit: Callable[[Values], None]
@@ -360,8 +352,3 @@ def _audio(tally: Tally) -> Values:
 def _timecode(container: InputContainer) -> str | None:
     tags = [container.metadata, *(stream.metadata for stream in container.streams)]
     return next((tag["timecode"][:_TEXT_LENGTH] for tag in tags if tag.get("timecode")), None)
-
-
-def probe(arguments: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """``measure`` as a task of the confined child: ``{path, limits}``."""
-    return measure(Path(arguments["path"]), arguments["limits"], emit)

@@ -38,28 +38,24 @@ Values = dict[str, Any]
 Emit = Callable[[Values], None]
 
 
-def cut_media(path: Path, folder: Path, order: Values, emit: Emit) -> Values:
-    """Cut and extract as ``order`` says; ``folder`` takes the files.
+def cut(arguments: Values, emit: Emit) -> Values:
+    """Cut and extract: ``{path, folder, video, audio, origin_ms, duration_seconds}``.
 
-    ``order["video"]`` is None or ``{index, segment_ms, end_ms, origin_ms,
-    known}``, where ``known`` names segments that exist already;
-    ``order["audio"]`` lists ``{index, name, channels}``, where ``channels`` is None
-    for all of a stream's mixed. Emits ``{"segment": …}`` for every
-    segment and ``{"fraction": …}``. Returns ``{video, tracks}``.
+    ``video`` is None or ``{index, segment_ms, end_ms, origin_ms, known}``, where ``known`` names
+    segments that exist already; ``audio`` lists ``{index, name, channels}``, where ``channels`` is
+    None for all of a stream's mixed. Emits ``{"segment": …}`` for every segment and
+    ``{"fraction": …}``. Returns ``{video, tracks}``.
     """
-    video = order["video"]
+    path, folder = Path(arguments["path"]), Path(arguments["folder"])
+    video, found = arguments["video"], None
     with open_media(path) as container:
-        cut = None
         if video:
             shift_ms = shift_needed_ms(path, video["index"])
-            cut = _video_cut(container, video, folder, emit, shift_ms)
-        readers = _sound_readers(container, folder, order)
-        _run(container, cut, readers, order["duration_seconds"], emit)
+            found = _video_cut(container, video, folder, emit, shift_ms)
+        readers = _audio_readers(container, folder, arguments)
+        _run(container, found, readers, arguments["duration_seconds"], emit)
         finished = [track for reader in readers.values() for track in reader.finish()]
-    return {
-        "video": None if cut is None else _video_result(path, cut),
-        "tracks": finished,
-    }
+    return {"video": None if found is None else _video_result(path, found), "tracks": finished}
 
 
 def _video_cut(
@@ -72,15 +68,15 @@ def _video_cut(
     return cut
 
 
-def _sound_readers(
+def _audio_readers(
     container: InputContainer, folder: Path, order: Values
-) -> dict[int, SoundReader]:
-    """A reader for each stream that is wanted, by its index, with its tracks."""
-    readers: dict[int, SoundReader] = {}
+) -> dict[int, AudioReader]:
+    """A reader for each requested stream, by its index, with its tracks."""
+    readers: dict[int, AudioReader] = {}
     for item in order["audio"]:
         index, channels = item["index"], item["channels"]
         stream: Any = container.streams[index]
-        reader = readers.setdefault(index, SoundReader(stream, order["origin_ms"], []))
+        reader = readers.setdefault(index, AudioReader(stream, order["origin_ms"], []))
         chosen = None if channels is None else tuple(channels)
         track = TrackExtractor(folder / item["name"], order["duration_seconds"], chosen)
         reader.tracks.append(track)
@@ -90,29 +86,31 @@ def _sound_readers(
 def _run(
     container: InputContainer,
     cut: VideoCut | None,
-    readers: dict[int, SoundReader],
+    readers: dict[int, AudioReader],
     duration_seconds: float,
     emit: Emit,
 ) -> None:
-    takers: dict[int, Callable[[Packet[Any]], None]]
-    takers = {index: reader.add for index, reader in readers.items()}
+    handlers: dict[int, Callable[[Packet[Any]], None]]
+    handlers = {index: reader.add for index, reader in readers.items()}
     if cut is not None:
-        takers[cut.stream.index] = cut.add
-    streams = [container.streams[index] for index in sorted(takers)]
+        handlers[cut.stream.index] = cut.add
+    streams = [container.streams[index] for index in sorted(handlers)]
     for count, packet in enumerate(packets_of(container, streams), start=1):
         if count % PACKETS_PER_REPORT == 0 and packet.pts is not None and duration_seconds > 0:
             fraction = float(packet.pts * packet.time_base) / duration_seconds
             emit({"fraction": min(1.0, max(0.0, fraction))})
-        takers[packet.stream.index](packet)
+        handlers[packet.stream.index](packet)
     if cut is not None:
         cut.finish()
 
 
 def _video_result(path: Path, cut: VideoCut) -> Values:
-    """The segments, as files if all went well; else as ranges of the source, or the whole."""
+    """The segments, as files if possible; else as ranges of the source, or none."""
     in_files = cut.obstacle is None
     if cut.obstacle == "container":
-        cut = _cut_into_ranges(path, cut.order)
+        with open_media(path) as container:
+            cut = _video_cut(container, cut.order, None, lambda _: None, 0)
+            _run(container, cut, {}, 0.0, lambda _: None)
     whole = cut.obstacle is not None
     return {
         "segments": [] if whole else cut.segments,
@@ -122,20 +120,8 @@ def _video_result(path: Path, cut: VideoCut) -> Values:
     }
 
 
-def _cut_into_ranges(path: Path, order: Values) -> VideoCut:
-    with open_media(path) as container:
-        cut = _video_cut(container, order, None, lambda _: None, 0)
-        _run(container, cut, {}, 0.0, lambda _: None)
-    return cut
-
-
-def cut(arguments: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """``cut_media`` as a task of the confined child: ``{path, folder, …}``."""
-    return cut_media(Path(arguments["path"]), Path(arguments["folder"]), arguments, emit)
-
-
 SAMPLE_RATE_HZ = 16_000
-"""As ``models.contracts.SAMPLE_RATE_HZ``, which would bring numpy along; a test compares."""
+"""As ``models.contracts.SAMPLE_RATE_HZ``, whose module imports numpy; a test compares."""
 
 _SAMPLE_BYTES = 2
 _TOLERANCE_SECONDS = 0.010
@@ -156,9 +142,8 @@ Channels = tuple[int, ...]
 def down_mix(layout: str) -> str | None:
     """The ``pan`` filter's argument where FFmpeg's own down-mix is not right; else None.
 
-    Its weights go by where speakers stand, and add up to 1, so nothing clips. It
-    drops the low-frequency channel. Channels of a recorder stand nowhere: each
-    counts the same.
+    FFmpeg weights channels by speaker position, with a sum of 1, so nothing clips, and drops the
+    low-frequency channel. Channels of a recorder have no position: each counts the same.
     """
     match = _UNORDERED_LAYOUT.fullmatch(layout)
     if match is None or int(match[1]) <= 2:
@@ -172,20 +157,11 @@ def mix_of(channels: Iterable[int]) -> str:
     return "mono|c0=" + "+".join(f"{1 / len(chosen):.9f}*c{channel}" for channel in chosen)
 
 
-def _chosen_mix(audio_format: AudioFormat, channels: Channels | None) -> str | None:
-    """The ``pan`` argument for a track; channels that this run of frames lacks are silent."""
-    _, layout, _, count = audio_format
-    if channels is None:
-        return down_mix(layout)
-    there = [channel for channel in channels if channel < count]
-    return mix_of(there) if there else "mono|c0=0*c0"
-
-
 class Resampler:
     """Frames of one format to 16-bit mono samples at SAMPLE_RATE_HZ."""
 
     def __init__(self, audio_format: AudioFormat, channels: Channels | None = None) -> None:
-        name, layout, rate_hz, _ = audio_format
+        name, layout, rate_hz, count = audio_format
         self._graph = Graph()
         source = self._graph.add(
             "abuffer",
@@ -194,7 +170,11 @@ class Resampler:
             sample_rate=str(rate_hz),
             time_base=f"1/{rate_hz}",
         )
-        pan = _chosen_mix(audio_format, channels)
+        pan = down_mix(layout)
+        if channels is not None:
+            # Channels that this run of frames lacks are silent.
+            present = [channel for channel in channels if channel < count]
+            pan = mix_of(present) if present else "mono|c0=0*c0"
         if pan is not None:
             mixed = self._graph.add("pan", pan)
             source.link_to(mixed)
@@ -352,7 +332,7 @@ class TrackExtractor:
 
 
 @dataclass(slots=True)
-class SoundReader:
+class AudioReader:
     """Decodes one audio stream, once, for all the tracks that are made of it.
 
     ``origin_ms`` is the media's start in the stream's timestamps.
@@ -376,20 +356,18 @@ class SoundReader:
             self.damaged_packets += 1
             return
         for frame in frames:
-            if frame.samples and frame.sample_rate:
-                self._hand_out(frame)
+            if not frame.samples or not frame.sample_rate:
+                continue
+            base = frame.time_base or self.stream.time_base
+            seconds = None
+            if frame.pts is not None and base is not None:
+                seconds = float(frame.pts * base) - self.origin_ms / 1000
+            frame.pts = None
+            for track in self.tracks:
+                track.add(frame, seconds)
 
     def finish(self) -> list[dict[str, Any]]:
         """Close the files; what each holds, without those that are empty."""
         facts = {"index": self.stream.index, "damaged_packets": self.damaged_packets}
         finished = [track.finish() for track in self.tracks]
         return [facts | track for track in finished if track is not None]
-
-    def _hand_out(self, frame: AudioFrame) -> None:
-        base = frame.time_base or self.stream.time_base
-        seconds = None
-        if frame.pts is not None and base is not None:
-            seconds = float(frame.pts * base) - self.origin_ms / 1000
-        frame.pts = None
-        for track in self.tracks:
-            track.add(frame, seconds)

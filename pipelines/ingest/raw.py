@@ -1,9 +1,8 @@
 """Camera RAW: which family a file belongs to, and its picture decoded by the operator's command.
 
-What the content says counts before what the name says. A command is a line like
-``decode --in {input} --out {output}``: it is split as a shell would, but no shell runs it;
-it reads ``{input}``, a file with the family's own extension, and writes ``{output}``, a
-video file that then goes the way of every other video.
+The content counts before the name. A command is a line like ``decode --in {input} --out {output}``:
+it is split as a shell would, but no shell runs it; it reads ``{input}``, a file with the family's
+own extension, and writes ``{output}``, a video file that is then ingested like any other.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ log = logging.getLogger("vas.raw")
 GIB = 1024**3
 OUTPUT_NAME = "decoded.mov"
 _COPY_BYTES = 4 << 20
+_EXTENSIONS = {"r3d": "R3D", "braw": "braw", "arri": "ari"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,10 @@ def decoded_source(
 ) -> str:
     """The object to analyse: the source itself, or what its RAW decoder made of it.
 
-    ``named_family`` is what the file's name says; without one the source is
-    left as it is (probing refuses RAW footage that does not say so, which has
-    its own price and limits). Raises StageError, VALIDATION_FAILED where no
-    decoder is configured and INGEST_FAILED where it fails, and whatever
-    ``control`` raises; the decoder is then ended, and nothing is left behind.
+    ``named_family`` is the family by the file's name; without one the source is returned as it is
+    (probing refuses RAW files whose name does not show the family, as RAW has its own price and
+    limits). Raises StageError, VALIDATION_FAILED where no decoder is configured and INGEST_FAILED
+    where it fails, and whatever ``control`` raises; the decoder is then ended, its files removed.
     """
     if named_family is None:
         return source_key
@@ -83,34 +82,17 @@ def _decode(
     with temporary_folder("raw-", config.temporary_folder) as folder:
         source = folder / f"source.{_EXTENSIONS[family]}"
         source.symlink_to(path)
-        words = command_words(config.decoders[family])
-        places = {"{input}": str(source), "{output}": str(folder / OUTPUT_NAME)}
-        _run([_filled(word, places) for word in words], family, path, folder, config, control)
-        _store(folder / OUTPUT_NAME, family, target_key, store, control)
-
-
-_EXTENSIONS = {"r3d": "R3D", "braw": "braw", "arri": "ari"}
-
-
-def _filled(word: str, places: Mapping[str, str]) -> str:
-    for place, value in places.items():
-        word = word.replace(place, value)
-    return word
-
-
-def _run(
-    command: list[str],
-    family: str,
-    path: Path,
-    folder: Path,
-    config: RawConfig,
-    control: Control,
-) -> None:
-    try:
-        run_program(command, folder, readable=[path], shares=config.shares, check=control.check)
-    except ProgramFailedError as error:
-        log.warning("decoder for %s %s: %s", family, error, error.errors)
-        raise _failed(family, str(error)) from error
+        output = folder / OUTPUT_NAME
+        command = [
+            word.replace("{input}", str(source)).replace("{output}", str(output))
+            for word in command_words(config.decoders[family])
+        ]
+        try:
+            run_program(command, folder, readable=[path], shares=config.shares, check=control.check)
+        except ProgramFailedError as error:
+            log.warning("decoder for %s %s: %s", family, error, error.errors)
+            raise _failed(family, str(error)) from error
+        _store(output, family, target_key, store, control)
 
 
 def _store(

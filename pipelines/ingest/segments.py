@@ -53,7 +53,7 @@ class Timed(Generic[_Payload]):
     decoded_ms: int | None
     is_key: bool
     is_clean: bool
-    """For a key frame: nothing after it refers to what came before, so far as its type says."""
+    """For a key frame: by its type, nothing after it refers to what came before."""
     is_hidden: bool
     """Decoded for others to refer to, never shown (before an edit's start)."""
     size_bytes: int
@@ -103,7 +103,7 @@ class SegmentCutter(Generic[_Payload]):
 
     ``end_ms`` is where the video ends as far as is known; no cut leaves less than
     half a segment before it. ``open_writer(index, start_ms)`` starts a segment,
-    ``on_cut`` hears of each that is complete.
+    ``on_cut`` receives each that is complete.
     """
 
     segment_ms: int
@@ -243,11 +243,11 @@ class MatroskaWriter:
 
     def _decoding_time(self, packet: VideoPacket, shown_ms: int) -> int:
         known = packet.decoded_ms
-        wanted = (shown_ms if known is None else known + self.shift_ms) - _DECODING_LEAD_MS
+        decoded_ms = (shown_ms if known is None else known + self.shift_ms) - _DECODING_LEAD_MS
         if self._last_ms is not None:
-            wanted = max(wanted, self._last_ms + 1)
-        self._last_ms = wanted
-        return wanted
+            decoded_ms = max(decoded_ms, self._last_ms + 1)
+        self._last_ms = decoded_ms
+        return decoded_ms
 
     def close(self) -> None:
         try:
@@ -270,9 +270,9 @@ class NoWriter:
 class VideoCut:
     """The cutting of one video stream, packet by packet.
 
-    ``order`` says what is wanted (see ``media_pass``), ``emit`` hears of each
-    segment that is ready. Whatever goes wrong ends the cutting and is kept in
-    ``obstacle``; the rest of the file can still be read for its sound.
+    ``order`` is the request (see ``media_pass``), ``emit`` receives each complete segment. An
+    error ends the cutting and is kept in ``obstacle``; the rest of the file can still be read for
+    its audio.
     """
 
     stream: VideoStream
@@ -323,14 +323,12 @@ class VideoCut:
             shown_ms=rounded_ms(packet.pts, base) - origin_ms,
             decoded_ms=None if packet.dts is None else rounded_ms(packet.dts, base) - origin_ms,
             is_key=is_key,
-            is_clean=is_key and self._is_clean(packet),
+            is_clean=is_key
+            and is_clean_key(self._codec, bytes(packet), self.stream.codec_context.extradata),
             is_hidden=packet.is_discard,
             size_bytes=packet.size,
             payload=packet,
         )
-
-    def _is_clean(self, packet: Packet[Any]) -> bool:
-        return is_clean_key(self._codec, bytes(packet), self.stream.codec_context.extradata)
 
     def _changes_extradata(self, packet: Packet[Any]) -> bool:
         if self.folder is None or not packet.has_sidedata("new_extradata"):

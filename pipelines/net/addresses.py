@@ -15,7 +15,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from urllib.parse import quote, unquote_to_bytes, urljoin
 
@@ -100,19 +100,8 @@ METADATA_NAMES = frozenset(
 )
 
 INTERNAL_SUFFIXES = frozenset(
-    {
-        "localhost",
-        "localdomain",
-        "local",
-        "internal",
-        "intranet",
-        "private",
-        "lan",
-        "home",
-        "corp",
-        "home.arpa",
-        "svc",
-    }
+    {"localhost", "localdomain", "local", "internal", "intranet", "private", "lan", "home", "corp"}
+    | {"home.arpa", "svc"}
 )
 """Names below these are private by RFC 6761, 6762, 8375, by ICANN's reservation or by custom."""
 
@@ -149,10 +138,9 @@ class UrlNotAllowedError(UrlError):
 class AddressPolicy:
     """What the operator allows beyond the public internet, and refuses of it. Picklable.
 
-    ``allowed_networks`` opens private networks: their literal addresses, and
-    host names (internal ones too) all of whose addresses lie in them.
-    ``refused_networks`` closes networks that are public by their numbers but the
-    operator's own, a NAT64 prefix for example; it wins over all else.
+    ``allowed_networks`` opens private networks: their literal addresses, and host names (internal
+    ones too) all of whose addresses lie in them. ``refused_networks`` closes networks with public
+    numbers that are the operator's own (a NAT64 prefix, say), and takes precedence.
     """
 
     allowed_networks: tuple[IPNetwork, ...] = ()
@@ -185,7 +173,7 @@ class ParsedUrl:
     port: int
     target: str
     """Path and query as the request line carries them."""
-    address: IPAddress | None = field(default=None)
+    address: IPAddress | None = None
     """The host, where it is a literal address."""
 
     @property
@@ -219,16 +207,12 @@ def is_public_address(address: IPAddress | str) -> bool:
 
 
 def check_url_text(
-    url: str,
-    *,
-    schemes: Iterable[str] = ("http", "https"),
-    policy: AddressPolicy = PUBLIC_ONLY,
+    url: str, *, schemes: Iterable[str] = ("http", "https"), policy: AddressPolicy = PUBLIC_ONLY
 ) -> ParsedUrl:
-    """Read ``url`` and judge all that its text shows; nothing is resolved.
+    """Parse ``url`` and check its text by the policy; nothing is resolved.
 
-    Raises InvalidUrlError where it is not an absolute URL of one of ``schemes``,
-    UrlNotAllowedError where it names a private address or an internal host, or
-    carries user-info.
+    Raises InvalidUrlError where it is not an absolute URL of one of ``schemes``, UrlNotAllowedError
+    where it names a private address or an internal host, or carries user-info.
     """
     found = _URL.fullmatch(_plain_text(url).partition("#")[0])
     if found is None or found["scheme"].lower() not in schemes:
@@ -245,10 +229,9 @@ def check_url_text(
 def check_redirect(
     base: ParsedUrl, location: str, *, policy: AddressPolicy = PUBLIC_ONLY
 ) -> ParsedUrl:
-    """Where a ``Location`` header leads from ``base``, judged like any other URL.
+    """The URL of a ``Location`` header relative to ``base``, checked like any other.
 
-    Spaces are forgiven (they are common in unencoded file names). Raises as
-    ``check_url_text`` does.
+    Spaces are accepted (common in unencoded file names). Raises as ``check_url_text``.
     """
     reference = _plain_text(location.strip(" ").replace(" ", "%20"))
     try:
@@ -263,8 +246,7 @@ def check_callback_url(
 ) -> ParsedUrl:
     """The rule for callbacks: https to a public host; port 443 where ``standard_port_only``.
 
-    A policy with ``allow_http_callbacks`` lifts the rules on scheme and port.
-    Raises as ``check_url_text`` does.
+    ``allow_http_callbacks`` lifts the rules on scheme and port. Raises as ``check_url_text``.
     """
     if len(url) > MAX_CALLBACK_URL_LENGTH:
         raise InvalidUrlError(f"it has more than {MAX_CALLBACK_URL_LENGTH} characters")
@@ -278,8 +260,7 @@ def check_callback_url(
 def read_host(text: str) -> tuple[str, IPAddress | None]:
     """The canonical host of a URL, and the address where it is one.
 
-    ``text`` keeps the brackets of an IPv6 address. Raises InvalidUrlError, and
-    UrlNotAllowedError for an IPv6 address with a zone.
+    ``text`` keeps the brackets of an IPv6 address, which may have no zone. Raises UrlError.
     """
     if text.startswith("["):
         address: IPAddress = _read_ipv6(text)
@@ -294,7 +275,7 @@ def read_host(text: str) -> tuple[str, IPAddress | None]:
 
 
 def check_host(host: str, address: IPAddress | None, policy: AddressPolicy) -> None:
-    """Judge a canonical host by itself; raise UrlNotAllowedError."""
+    """Check a canonical host by itself; raise UrlNotAllowedError."""
     if address is not None:
         if not policy.permits(address):
             raise UrlNotAllowedError("it points to a private or reserved address")
@@ -307,11 +288,14 @@ def check_answers(
 ) -> tuple[IPAddress, ...]:
     """The addresses that ``host`` resolved to, in order, if every one of them may be used.
 
-    An internal name must lie wholly in the operator's networks: that public DNS
-    answers for it makes it no public host. Raises UrlNotAllowedError.
+    An internal name must lie wholly in the operator's networks, even if public DNS has an answer
+    for it. Raises UrlNotAllowedError.
     """
     allowed = policy.allows_explicitly if is_internal_name(host) else policy.permits
-    addresses = tuple(dict.fromkeys(_answer(text) for text in answers))
+    try:
+        addresses = tuple(dict.fromkeys(map(ipaddress.ip_address, answers)))
+    except ValueError:
+        raise UrlNotAllowedError("its host has an address that cannot be read") from None
     if not addresses or not all(allowed(address) for address in addresses):
         raise UrlNotAllowedError("its host does not lie on the public internet")
     return addresses
@@ -333,23 +317,12 @@ def _has_zone(address: IPAddress) -> bool:
     return isinstance(address, IPv6Address) and address.scope_id is not None
 
 
-def _answer(text: str) -> IPAddress:
-    try:
-        return ipaddress.ip_address(text)
-    except ValueError:
-        raise UrlNotAllowedError("its host has an address that cannot be read") from None
-
-
 def _plain_text(url: str) -> str:
     if len(url) > MAX_URL_LENGTH:
         raise InvalidUrlError(f"it is longer than {MAX_URL_LENGTH} characters")
-    if _FORBIDDEN.search(url) or not _encodable(url):
+    if _FORBIDDEN.search(url) or any("\ud800" <= character <= "\udfff" for character in url):
         raise InvalidUrlError("it holds a character that no URL may hold")
     return url
-
-
-def _encodable(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _split_authority(authority: str, default_port: int) -> tuple[str, int]:

@@ -1,9 +1,8 @@
 """Fetching a source by its URL into the object store: checked, bounded, resumed.
 
-Every connection goes through ``safe_http``; every redirect is judged like the
-first URL. A broken connection is taken up where it ended if the source can show
-that the file is still the same, else the download starts over. Sentences of
-errors name neither hosts nor addresses nor credentials.
+Every connection goes through ``safe_http``; every redirect is checked like the first URL. A broken
+download is resumed if the source can show that the file is still the same, else it starts over.
+Error messages name neither hosts nor addresses nor credentials.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ from pipelines.net.fetch_responses import (
     refuse_status,
     validator,
 )
-from pipelines.net.safe_connections import TransportLimits
-from pipelines.net.safe_http import Resolver, SafeTransport, system_addresses
+from pipelines.net.safe_connections import Resolver, TransportLimits, system_addresses
+from pipelines.net.safe_http import SafeTransport
 from pipelines.net.share_links import Provider, direct_download_url
 from pipelines.types import StageCode, StageError
 from storage.objects import ObjectStore
 
-_ASK_SECONDS = 0.5
-"""How often the control is asked whether to stop, and hears of progress."""
+_CHECK_SECONDS = 0.5
+"""How often the control is checked for a stop, and receives progress."""
 
 _LONGEST_PAUSE_SECONDS = 60.0
 _RENEWING_BYTES = 1 << 20
@@ -113,22 +112,22 @@ def fetch(
     """Store what lies at ``url`` under ``key``; memory does not grow with its size.
 
     ``token`` goes to the first origin as a bearer token and nowhere else.
-    ``provider`` (``gdrive``, ``dropbox``) says that the URL is a share link.
+    ``provider`` (``gdrive``, ``dropbox``): the URL is a share link of theirs.
     Raises StageError: VALIDATION_FAILED where the file is larger than allowed,
     FETCH_FAILED for all else; and what ``control`` raises, within two seconds.
-    Nothing is stored then. ``control`` hears the progress where the source says the size.
+    Nothing is stored then. ``control`` receives progress where the source declares the size.
     """
     first = _first_url(url, provider=provider, token=token, policy=policy)
-    vigil = _Vigil(control, limits.total_seconds)
-    vigil()
+    watch = _Watch(control, limits.total_seconds)
+    watch()
     with SafeTransport(
         policy=policy,
         limits=limits.of_one_request(),
         resolver=resolver,
         ssl_context=ssl_context,
-        watch=vigil,
+        watch=watch,
     ) as transport:
-        download = _Download(first, transport, limits, policy, token, bool(provider), vigil)
+        download = _Download(first, transport, limits, policy, token, bool(provider), watch)
         return download.into(store, key)
 
 
@@ -136,41 +135,41 @@ class _StartOverError(Exception):
     """What was received so far is of no use."""
 
 
-class _Vigil:
-    """Asks, while the fetch waits or works, whether it should stop or has run out of time."""
+class _Watch:
+    """Ends the fetch when the control requires it or its time is up; reports progress."""
 
     def __init__(self, control: Control, total_seconds: float) -> None:
         self._control = control
         self._ends = time.monotonic() + total_seconds
-        self._next_question = 0.0
-        self._next_telling = 0.0
+        self._next_check = 0.0
+        self._next_report = 0.0
 
     def __call__(self) -> None:
         now = time.monotonic()
         if now >= self._ends:
             fail("The download took longer than it may.")
-        if now >= self._next_question:
+        if now >= self._next_check:
             self._control.check()
-            self._next_question = time.monotonic() + _ASK_SECONDS
+            self._next_check = time.monotonic() + _CHECK_SECONDS
 
-    def tell(self, fraction: float) -> None:
-        """How much of the file is there, told now and then."""
+    def report(self, fraction: float) -> None:
+        """Report the fraction received, at most every _CHECK_SECONDS."""
         now = time.monotonic()
-        if now >= self._next_telling:
+        if now >= self._next_report:
             self._control.progress(min(1.0, fraction))
-            self._next_telling = now + _ASK_SECONDS
+            self._next_report = now + _CHECK_SECONDS
 
     def pause(self, seconds: float) -> None:
-        """Wait, listening."""
+        """Wait, checking meanwhile."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self()
-            time.sleep(min(left, _ASK_SECONDS / 2))
+            time.sleep(min(left, _CHECK_SECONDS / 2))
 
 
 @dataclass(slots=True)
 class _Pace:
-    """Notices a source that sends too little to get anywhere."""
+    """Raises BrokenDownloadError where a source sends less than ``idle_bytes`` a window."""
 
     limits: FetchLimits
     window_began: float = field(default_factory=time.monotonic)
@@ -196,7 +195,7 @@ class _Download:
     policy: AddressPolicy
     token: str | None
     is_share_link: bool
-    vigil: _Vigil
+    watch: _Watch
     received: int = 0
     total: int | None = None
     validator: str | None = None
@@ -242,16 +241,13 @@ class _Download:
             if response.status_code not in _REDIRECTS or not location:
                 return url, response
             response.close()
-            url = self._next_url(url, location)
+            try:
+                url = check_redirect(url, location, policy=self.policy)
+            except UrlError as error:
+                fail(f"The source redirects to a URL that cannot be used: {error}.")
             if url.origin != self.first.origin:
                 token = None
         return fail(f"The source redirects more than {self.limits.max_redirects} times.")
-
-    def _next_url(self, url: ParsedUrl, location: str) -> ParsedUrl:
-        try:
-            return check_redirect(url, location, policy=self.policy)
-        except UrlError as error:
-            fail(f"The source redirects to a URL that cannot be used: {error}.")
 
     def _request(self, url: ParsedUrl, token: str | None) -> httpx.Response:
         headers = {
@@ -272,7 +268,7 @@ class _Download:
             )
 
     def _accept(self, response: httpx.Response) -> None:
-        """Judge status and headers; know the size and how to resume."""
+        """Check status and headers; keep the size and what a resume needs."""
         if self.received:
             self._accept_rest(response)
         elif response.status_code != 200:
@@ -303,13 +299,13 @@ class _Download:
     def _receive(self, response: httpx.Response, sink: BinaryIO) -> None:
         pace = _Pace(self.limits)
         for chunk in _chunks(response):
-            self.vigil()
+            self.watch()
             self._check_size(self.received + len(chunk))
             sink.write(chunk)
             self.received += len(chunk)
             pace.count(len(chunk))
             if self.total:
-                self.vigil.tell(self.received / self.total)
+                self.watch.report(self.received / self.total)
         if self.total is not None and self.received > self.total:
             self._start_over("The source sends more than it declared.")
         if self.total is not None and self.received < self.total:
@@ -335,7 +331,7 @@ class _Download:
         if self.failures >= self.limits.attempts:
             fail(broken.sentence)
         backoff = self.limits.backoff_seconds * 2.0 ** (self.failures - 1)
-        self.vigil.pause(min(max(backoff, broken.wait_seconds), _LONGEST_PAUSE_SECONDS))
+        self.watch.pause(min(max(backoff, broken.wait_seconds), _LONGEST_PAUSE_SECONDS))
 
 
 def _first_url(

@@ -56,15 +56,14 @@ def declared_bytes(headers: httpx.Headers) -> int | None:
 
 
 def is_encoded(headers: httpx.Headers) -> bool:
-    """Whether the body is compressed, although it was asked for as it is."""
+    """Whether the body is compressed, although ``identity`` was requested."""
     return headers.get("content-encoding", "identity").strip().lower() not in {"", "identity"}
 
 
 def validator(headers: httpx.Headers) -> str | None:
     """What ``If-Range`` may carry: a strong entity tag, else the time of the last change.
 
-    A weak tag says that two files are alike, not that their bytes can be joined
-    (RFC 9110, section 13.1.5).
+    A weak tag does not mean that bytes can be joined (RFC 9110, section 13.1.5).
     """
     tag = headers.get("etag", "").strip()
     if _STRONG_ETAG.fullmatch(tag):
@@ -114,8 +113,8 @@ def _plain_name(name: str) -> str:
     return "" if shortened in {".", ".."} else shortened
 
 
-_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses that may be others the next time."""
+_RETRYABLE_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""May be different the next time."""
 
 _REASONS = {
     401: "it needs a download token, or the one given is not accepted",
@@ -124,7 +123,7 @@ _REASONS = {
     410: "the file is not there any more",
 }
 
-_LASTING: tuple[tuple[type[httpx.TransportError], str], ...] = (
+_FINAL: tuple[tuple[type[httpx.TransportError], str], ...] = (
     (
         BlockedAddressError,
         "The source, or a redirect from it, leads to an address that is not allowed.",
@@ -136,18 +135,18 @@ _LASTING: tuple[tuple[type[httpx.TransportError], str], ...] = (
     (httpx.UnsupportedProtocol, "The source cannot be asked for with this URL."),
 )
 
-_MENDABLE: tuple[tuple[type[httpx.TransportError], str], ...] = (
+_RETRYABLE: tuple[tuple[type[httpx.TransportError], str], ...] = (
     (NameResolutionError, "The source's host name cannot be resolved."),
     (httpx.ConnectTimeout, "The source does not answer."),
     (httpx.ConnectError, "The source cannot be reached."),
     (httpx.TimeoutException, "The source stopped sending."),
     (httpx.TransportError, "The connection to the source broke."),
 )
-"""In this order: the first that fits says it."""
+"""In this order: the first that fits counts."""
 
 
 class BrokenDownloadError(Exception):
-    """An attempt failed in a way that another one may mend."""
+    """An attempt failed; another may succeed."""
 
     def __init__(self, sentence: str, wait_seconds: float = 0.0) -> None:
         super().__init__(sentence)
@@ -165,7 +164,7 @@ def refuse_status(response: httpx.Response) -> NoReturn:
     status = response.status_code
     reason = f": {_REASONS[status]}" if status in _REASONS else ""
     sentence = f"The source answered with status {status}{reason}."
-    if status in _PASSING:
+    if status in _RETRYABLE_STATUSES:
         raise BrokenDownloadError(sentence, retry_after_seconds(response.headers))
     fail(sentence)
 
@@ -176,11 +175,8 @@ def failures_of_transport() -> Iterator[None]:
     try:
         yield
     except httpx.TransportError as error:
-        raise _judged_failure(error) from error
-
-
-def _judged_failure(error: httpx.TransportError) -> Exception:
-    for kind, sentence in _LASTING:
-        if isinstance(error, kind):
-            return StageError(StageCode.FETCH_FAILED, sentence)
-    return BrokenDownloadError(next(text for kind, text in _MENDABLE if isinstance(error, kind)))
+        for kind, sentence in _FINAL:
+            if isinstance(error, kind):
+                raise StageError(StageCode.FETCH_FAILED, sentence) from error
+        sentence = next(text for kind, text in _RETRYABLE if isinstance(error, kind))
+        raise BrokenDownloadError(sentence) from error

@@ -8,6 +8,7 @@ server name, certificate).
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import select
 import socket
@@ -36,7 +37,7 @@ Watch = Callable[[], None]
 """Called while waiting, several times a second; what it raises ends the request."""
 
 _SLICE_SECONDS = 0.25
-"""Longest wait in one go, so that a stop is heard soon."""
+"""Longest wait in one go, so that a stop takes effect soon."""
 
 _ADDRESSES_TRIED = 8
 
@@ -151,8 +152,8 @@ class Bounds:
             yield min(left, _SLICE_SECONDS)
 
 
-def judged_host(host: str, policy: AddressPolicy) -> tuple[str, IPAddress | None]:
-    """Read the host as the connection gets it: a difference in parsing above gains nothing."""
+def checked_host(host: str, policy: AddressPolicy) -> tuple[str, IPAddress | None]:
+    """Parse the host as the connection receives it: a parsing difference above gains nothing."""
     try:
         name, address = read_host(f"[{host}]" if ":" in host else host)
         check_host(name, address, policy)
@@ -161,7 +162,7 @@ def judged_host(host: str, policy: AddressPolicy) -> tuple[str, IPAddress | None
     return name, address
 
 
-def judged_answers(
+def checked_answers(
     name: str, answers: Sequence[str], policy: AddressPolicy
 ) -> tuple[IPAddress, ...]:
     if not answers:
@@ -185,7 +186,7 @@ def resolution_errors() -> Iterator[None]:
 def address_shares(
     addresses: tuple[IPAddress, ...], seconds: float
 ) -> Iterator[tuple[IPAddress, float]]:
-    """Each address with its share of the time left: a mute one leaves some to the rest."""
+    """Each address with its share of the time left: one that hangs leaves some to the rest."""
     end = time.monotonic() + seconds
     tried = addresses[:_ADDRESSES_TRIED]
     for position, address in enumerate(tried):
@@ -200,7 +201,7 @@ def no_connection_error(failure: Exception | None) -> Exception:
 
 
 def tls_error(error: httpcore.ConnectError) -> Exception:
-    """What a failed handshake was: a lasting disagreement, or a connection that broke."""
+    """TlsError for a failed verification or negotiation; a broken connection as it is."""
     cause = error.__cause__
     if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
         return TlsError("no secure connection to the host could be made")
@@ -237,7 +238,9 @@ class BoundedStream(httpcore.NetworkStream):
         rest = memoryview(buffer)
         while rest:
             waits = self.bounds.waits(timeout, httpcore.WriteTimeout())
-            sent = self._in_slices(self._sender(rest), waits, httpcore.WriteError)
+            sent = self._in_slices(
+                functools.partial(self._socket.send, rest), waits, httpcore.WriteError
+            )
             rest = rest[sent:]
 
     def close(self) -> None:
@@ -271,9 +274,6 @@ class BoundedStream(httpcore.NetworkStream):
             return bool(select.select([self._socket], [], [], 0)[0])
         return None
 
-    def _sender(self, data: memoryview) -> Callable[[], int]:
-        return lambda: self._socket.send(data)
-
     def _in_slices(
         self, action: Callable[[], T], waits: Iterator[float], broken: type[Exception]
     ) -> T:
@@ -289,7 +289,7 @@ class BoundedStream(httpcore.NetworkStream):
 
 
 class PinningBackend(httpcore.NetworkBackend):
-    """Resolves, judges, and connects to what was judged."""
+    """Resolves a host, checks its addresses, and connects to one of them."""
 
     def __init__(
         self, policy: AddressPolicy, limits: TransportLimits, resolver: Resolver, watch: Watch
@@ -327,11 +327,11 @@ class PinningBackend(httpcore.NetworkBackend):
         raise BlockedAddressError("Unix sockets are not used")
 
     def _addresses(self, host: str, port: int, waits: Iterator[float]) -> tuple[IPAddress, ...]:
-        name, literal = judged_host(host, self._policy)
+        name, literal = checked_host(host, self._policy)
         if literal is not None:
             return (literal,)
         answers = _in_background(lambda: self._resolved(name, port), waits)
-        return judged_answers(name, answers, self._policy)
+        return checked_answers(name, answers, self._policy)
 
     def _resolved(self, name: str, port: int) -> Sequence[str]:
         with resolution_errors():

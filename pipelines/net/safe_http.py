@@ -31,17 +31,13 @@ from pipelines.net.safe_connections import (
     BlockedAddressError,
     BoundedStream,
     Bounds,
-    NameResolutionError,
     PinningBackend,
-    RequestTooLongError,
     Resolver,
-    ResponseHeadersTooLargeError,
-    TlsError,
     TransportLimits,
     Watch,
     address_shares,
-    judged_answers,
-    judged_host,
+    checked_answers,
+    checked_host,
     no_connection_error,
     resolution_errors,
     system_addresses,
@@ -49,7 +45,7 @@ from pipelines.net.safe_connections import (
 )
 
 AsyncResolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""As ``safe_connections.Resolver``."""
+"""The asynchronous form of ``safe_connections.Resolver``."""
 
 
 async def system_addresses_async(host: str, port: int) -> list[str]:
@@ -71,7 +67,7 @@ class AsyncBoundedStream(httpcore.AsyncNetworkStream):
         try:
             data = await self._stream.read(size, self._bounded(timeout))
         except httpcore.ReadTimeout:
-            # Says so where it is the whole request that is overdue, not this read.
+            # A different error where the whole request is overdue, not this read.
             self.bounds.seconds_left()
             raise
         self.bounds.was_read(len(data))
@@ -107,7 +103,7 @@ class AsyncBoundedStream(httpcore.AsyncNetworkStream):
 
 
 class AsyncPinningBackend(httpcore.AsyncNetworkBackend):
-    """Resolves, judges, and connects to what was judged."""
+    """Resolves a host, checks its addresses, and connects to one of them."""
 
     def __init__(
         self, policy: AddressPolicy, limits: TransportLimits, resolver: AsyncResolver
@@ -147,32 +143,13 @@ class AsyncPinningBackend(httpcore.AsyncNetworkBackend):
         raise BlockedAddressError("Unix sockets are not used")
 
     async def _addresses(self, host: str, port: int, seconds: float) -> tuple[IPAddress, ...]:
-        name, literal = judged_host(host, self._policy)
+        name, literal = checked_host(host, self._policy)
         if literal is not None:
             return (literal,)
         with resolution_errors():
             answers = await asyncio.wait_for(self._resolver(name, port), seconds)
-        return judged_answers(name, answers, self._policy)
+        return checked_answers(name, answers, self._policy)
 
-
-__all__ = [
-    "AsyncResolver",
-    "AsyncSafeTransport",
-    "BlockedAddressError",
-    "NameResolutionError",
-    "RequestTooLongError",
-    "Resolver",
-    "ResponseHeadersTooLargeError",
-    "SafeTransport",
-    "TlsError",
-    "TransportLimits",
-    "Watch",
-    "safe_async_client",
-    "safe_client",
-    "system_addresses",
-    "system_addresses_async",
-    "tls_context",
-]
 
 _HTTPX_ERRORS: dict[type[Exception], type[httpx.TransportError]] = {
     httpcore.ConnectTimeout: httpx.ConnectTimeout,
@@ -190,7 +167,7 @@ _HTTPX_ERRORS: dict[type[Exception], type[httpx.TransportError]] = {
 
 @functools.cache
 def tls_context() -> ssl.SSLContext:
-    """Verifies certificates and names by the bundled authorities, whatever the environment says.
+    """Verifies certificates and names by the bundled authorities; ignores the environment.
 
     One for the process: reading the authorities takes longer than a small request.
     """

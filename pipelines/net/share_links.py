@@ -36,10 +36,9 @@ _DROPBOX_FILE_PATH = re.compile(r"/(?:s|scl/fi)/[A-Za-z0-9_-]+/.+|/s/[A-Za-z0-9_
 def direct_download_url(url: str, provider: Provider, *, has_token: bool = False) -> str:
     """The address of the bytes behind a share link of ``provider``.
 
-    ``url`` is a text that ``addresses.check_url_text`` accepts. With a token,
-    Google Drive is asked through its API, which is where tokens are taken.
-    Raises InvalidUrlError where it is no link to one file of that provider
-    (folders and documents made in the browser are not).
+    ``url`` is a text that ``addresses.check_url_text`` accepts. With a token the address is one
+    of Google Drive's API, which accepts tokens. Raises InvalidUrlError where it is no link to one
+    file of that provider (folders and documents made in the browser are not).
     """
     if provider is Provider.GDRIVE:
         return _google_drive(url, has_token=has_token)

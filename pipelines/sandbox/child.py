@@ -1,4 +1,4 @@
-"""The confined child process: takes a request, confines itself, works, answers.
+"""Work on untrusted files in a confined child process: the child's side.
 
 Starts in about a tenth of a second, so it imports PyAV and nothing heavier:
 not numpy, not ``pipelines.types``.
@@ -37,19 +37,14 @@ class MediaRefusedError(Exception):
 
 
 class MediaUnreadableError(Exception):
-    """The file is media, but next to nothing of it is there; the message says so."""
-
-
-def _program(task: str) -> Program:
-    module, _, function = PROGRAMS[task].partition(":")
-    program: Program = getattr(importlib.import_module(module), function)
-    return program
+    """The file is media, but next to nothing of it is there; the message is for its sender."""
 
 
 def main() -> None:
     """Serve one request from standard input."""
     request = json.loads(sys.stdin.buffer.readline())
-    program = _program(request["task"])
+    module, _, function = PROGRAMS[request["task"]].partition(":")
+    program: Program = getattr(importlib.import_module(module), function)
     av.logging.set_level(None)
     confine(
         Allowance(**request["allowance"]),
@@ -88,7 +83,7 @@ def _refusal(code: str, message: str) -> Message:
 
 
 def _emit(value: Message) -> None:
-    """Send an event and wait until the parent has dealt with it."""
+    """Send an event and wait for the parent's acknowledgement."""
     _write({"kind": "event", "value": value})
     if not sys.stdin.buffer.readline():
         raise SystemExit(1)

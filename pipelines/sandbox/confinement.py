@@ -78,12 +78,12 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class ProgramPlaces:
-    """What a program that is not ours may touch beside the files it works on."""
+    """What a third-party program may access beside the files it works on."""
 
     programs: tuple[str, ...]
     """Files and folders that it may read and run."""
     own: tuple[str, ...]
-    """Folders in which it may do as it likes, but for making devices."""
+    """Folders with all rights but making devices."""
     devices: tuple[str, ...]
 
 
@@ -197,7 +197,12 @@ _CANNOT_START = 127
 
 
 def main() -> None:
-    """Serve one request from standard input; exits with the program's status."""
+    """Start a third-party program, confined; exits with the program's status.
+
+    Reads one JSON line, confines itself, and forks a keeper: the first process of a space of their
+    own. The keeper runs the program and ends when it ends, and with the keeper everything that the
+    program left running.
+    """
     request: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     confine_program(
         Allowance(**request["allowance"]),
@@ -217,14 +222,15 @@ def _keep(request: dict[str, Any]) -> NoReturn:
     if program == 0:
         die_with(None)
         _run(request)
-    status = 0
-    while True:
-        ended, code = os.wait()
-        if ended == program:
-            status = code
-            break
-    _kill_what_is_left()
-    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+    ended, status = os.wait()
+    while ended != program:
+        ended, status = os.wait()
+    # For kernels that gave no process space: at least the program's own children.
+    listed = Path(f"/proc/self/task/{os.getpid()}/children")
+    with contextlib.suppress(OSError):
+        for pid in listed.read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+    _exit_like(status)
 
 
 def _run(request: dict[str, Any]) -> NoReturn:
@@ -232,14 +238,6 @@ def _run(request: dict[str, Any]) -> NoReturn:
     with contextlib.suppress(OSError):
         os.execve(request["command"][0], request["command"], request["environment"])  # noqa: S606
     os._exit(_CANNOT_START)
-
-
-def _kill_what_is_left() -> None:
-    """For kernels that gave no process space: at least the program's own children."""
-    listed = Path(f"/proc/self/task/{os.getpid()}/children")
-    with contextlib.suppress(OSError):
-        for pid in listed.read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
 
 
 def _exit_like(status: int) -> NoReturn:

@@ -1,9 +1,9 @@
-"""Running work on files that nobody vouches for, in a child process that can do no harm.
+"""Work on untrusted files in a confined child process: the parent's side.
 
-The child is a fresh interpreter (see ``worker``) with an empty environment. It
-reads one JSON line, the request, and answers in JSON lines on its standard
-output: events while it works, each answered by the parent before it goes on,
-and one result or refusal at the end. Nothing it sends is evaluated.
+The child is a fresh interpreter (``pipelines.sandbox.child``) with an empty environment. It reads
+one JSON line, the request, and writes JSON lines to its standard output: events while it works,
+each acknowledged by the parent before it goes on, and one result or refusal at the end. Nothing
+that it sends is evaluated.
 """
 
 from __future__ import annotations
@@ -27,11 +27,8 @@ from pipelines.sandbox.confinement import Allowance
 
 Message = dict[str, Any]
 
-_BOOTSTRAP = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from pipelines.sandbox.child import main; main()"
-)
 _ENVIRONMENT = {"LC_ALL": "C.UTF-8", "PATH": os.defpath, "OPENBLAS_NUM_THREADS": "1"}
-"""decord looks for its library along the path; numpy's threads would take memory for nothing."""
+"""decord searches for its library along the path; numpy's threads would only take memory."""
 _POLL_SECONDS = 0.2
 _LONGEST_LINE_BYTES = 4 << 20
 _STDERR_TAIL_BYTES = 2_000
@@ -59,7 +56,7 @@ class Task:
     """One piece of work for a confined child process."""
 
     name: str
-    """Which function of ``worker`` to run."""
+    """Key of ``child.PROGRAMS``."""
     arguments: Message
     allowance: Allowance
     wall_seconds: float
@@ -75,22 +72,35 @@ def run_confined(
     on_event: Callable[[Message], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
 ) -> Message:
-    """Run ``task`` in a child process and return what it answers.
+    """Run ``task`` in a child process and return its result.
 
-    ``on_event`` takes the child's events; the child waits until it returns.
-    ``check`` is called several times a second; whatever it or ``on_event``
-    raises ends the child at once. Raises TaskRefusedError, TaskTimeoutError,
-    TaskCrashedError, and OSError where the disk is full.
+    ``on_event`` receives the child's events; the child waits until it returns. ``check`` is called
+    several times a second; whatever it or ``on_event`` raises ends the child at once. Raises
+    TaskRefusedError, TaskTimeoutError, TaskCrashedError, and OSError where the disk is full.
     """
+    request = {
+        "task": task.name,
+        "arguments": task.arguments,
+        "allowance": asdict(task.allowance),
+        "parent": os.getpid(),
+        "readable": [str(path) for path in task.readable],
+        "writable": [str(path) for path in task.writable],
+    }
     with _started(task.descriptors) as child:
-        _send(child, _request(task))
+        send(child, request)
         return _answer(child, _lines(child, task.wall_seconds, check), on_event)
 
 
 @contextlib.contextmanager
 def _started(descriptors: tuple[int, ...]) -> Iterator[subprocess.Popen[bytes]]:
     """A child process for the block; nothing of it is left afterwards."""
-    child = _start(descriptors)
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    child = spawn(
+        "pipelines.sandbox.child",
+        stdout=subprocess.PIPE,
+        environment={**_ENVIRONMENT, **kept},
+        descriptors=descriptors,
+    )
     try:
         yield child
     finally:
@@ -100,35 +110,28 @@ def _started(descriptors: tuple[int, ...]) -> Iterator[subprocess.Popen[bytes]]:
             cast("IO[bytes]", pipe).close()
 
 
-def _start(descriptors: tuple[int, ...]) -> subprocess.Popen[bytes]:
+def spawn(
+    module: str, *, stdout: int, environment: dict[str, str], descriptors: tuple[int, ...] = ()
+) -> subprocess.Popen[bytes]:
+    """A fresh, isolated interpreter that runs ``main`` of one of our modules."""
+    bootstrap = f"import sys; sys.path.insert(0, sys.argv[1]); from {module} import main; main()"
     root = str(Path(pipelines.__file__).resolve().parents[1])
-    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
     return subprocess.Popen(  # noqa: S603 - our own interpreter, fixed arguments
-        [sys.executable, "-I", "-c", _BOOTSTRAP, root],
+        [sys.executable, "-I", "-c", bootstrap, root],
         stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         bufsize=0,
-        env={**_ENVIRONMENT, **kept},
+        env=environment,
         cwd="/",
         start_new_session=True,
         pass_fds=descriptors,
     )
 
 
-def _request(task: Task) -> Message:
-    return {
-        "task": task.name,
-        "arguments": task.arguments,
-        "allowance": asdict(task.allowance),
-        "parent": os.getpid(),
-        "readable": [str(path) for path in task.readable],
-        "writable": [str(path) for path in task.writable],
-    }
-
-
-def _send(child: subprocess.Popen[bytes], message: Message) -> None:
-    with contextlib.suppress(BrokenPipeError):  # it is gone; its output says how it ended
+def send(child: subprocess.Popen[bytes], message: Message) -> None:
+    """Write a JSON line; a child that is gone shows in its status."""
+    with contextlib.suppress(BrokenPipeError):
         cast("IO[bytes]", child.stdin).write(json.dumps(message).encode() + b"\n")
 
 
@@ -140,7 +143,7 @@ def _answer(
         match message.get("kind"):
             case "event":
                 on_event(message["value"])
-                _send(child, {})
+                send(child, {})
             case "done":
                 result: Message = message["value"]
                 return result
@@ -167,10 +170,15 @@ def _lines(
     child: subprocess.Popen[bytes], wall_seconds: float, check: Callable[[], None]
 ) -> Iterator[bytes]:
     """Lines of the child's standard output, until it ends; raises if it ended badly."""
-    checks = _Checks(wall_seconds, check)
+    started = due = time.monotonic()
     pending, errors = b"", b""
     for name, data in _chunks(child):
-        checks.run()
+        now = time.monotonic()
+        if now >= due:
+            due = now + _POLL_SECONDS
+            check()
+            if now - started > wall_seconds:
+                raise TaskTimeoutError(f"Reading the file took longer than {wall_seconds:.0f} s.")
         if name == "stderr":
             errors = (errors + data)[-_STDERR_TAIL_BYTES:]
             continue
@@ -180,24 +188,6 @@ def _lines(
             raise TaskCrashedError("The process that reads the file answered nonsense.")
     await_own_end(child.wait(), check)
     _raise_exit(child.returncode, errors.decode(errors="replace"))
-
-
-class _Checks:
-    """Looks at the clock, and asks whether to go on, no more often than needed."""
-
-    def __init__(self, wall_seconds: float, check: Callable[[], None]) -> None:
-        self._wall_seconds, self._check = wall_seconds, check
-        self._started = self._next = time.monotonic()
-
-    def run(self) -> None:
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + _POLL_SECONDS
-        self._check()
-        if now - self._started > self._wall_seconds:
-            seconds = f"{self._wall_seconds:.0f} s"
-            raise TaskTimeoutError(f"Reading the file took longer than {seconds}.")
 
 
 def _chunks(child: subprocess.Popen[bytes]) -> Iterator[tuple[str, bytes]]:
@@ -233,11 +223,11 @@ _KILL_POLL_SECONDS = 0.1
 
 
 def await_own_end(status: int, check: Callable[[], None]) -> None:
-    """Where a child's exit ``status`` is a kill by another hand, wait a moment before it is told.
+    """Where a child's exit ``status`` is a kill by a third party, delay reporting it for a moment.
 
-    Ray kills the children of a worker that it ends before the worker, and so may whoever ends a
-    tree of processes: told at once, the file would be blamed, for good, in the process's last
-    moments. Whatever ``check`` raises ends the wait.
+    Ray kills the children of a worker that it ends before the worker, as does a kill of a process
+    tree: without the delay the file would get the blame, for good, in this process's last moments.
+    Whatever ``check`` raises ends the wait.
     """
     if status != -signal.SIGKILL:
         return

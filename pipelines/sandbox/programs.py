@@ -1,18 +1,16 @@
-"""Running a program that is not ours on a file that nobody vouches for.
+"""Third-party programs run on untrusted files.
 
-The program gets a folder of its own, no network where the kernel permits, its share of
-memory, time and disk, and is ended with all it started.
+A program gets a folder of its own, no network where the kernel permits that, its share of memory,
+time and disk, and is ended together with every process that it started.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,14 +19,9 @@ from typing import IO, cast
 
 import psutil
 
-import pipelines
 from pipelines.sandbox.confinement import Allowance, ProgramPlaces
-from pipelines.sandbox.parent import await_own_end
+from pipelines.sandbox.parent import Message, await_own_end, send, spawn
 
-_BOOTSTRAP = (
-    "import sys; sys.path.insert(0, sys.argv[1]);"
-    " from pipelines.sandbox.confinement import main; main()"
-)
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/etc", "/proc", "/sys")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "shm", "dri", "kfd")
 _POLL_SECONDS = 0.2
@@ -39,7 +32,7 @@ _OPEN_FILES = 1024
 
 
 class ProgramFailedError(Exception):
-    """The program did not do its work; the message says why, ``errors`` what it wrote itself."""
+    """The program failed; the message is the reason, ``errors`` its own standard error."""
 
     def __init__(self, message: str, errors: str = "") -> None:
         super().__init__(message)
@@ -74,40 +67,30 @@ def run_program(
         raise ProgramFailedError("could not be started", f"{command[0]} is not there")
     with _started() as child:
         watch = _Watch(child, folder, shares, check)
-        _send(child, [program, *command[1:]], folder, readable, shares)
-        watch.to_the_end()
+        send(child, _request([program, *command[1:]], folder, readable, shares))
+        watch.until_exit()
 
 
 @contextlib.contextmanager
 def _started() -> Iterator[subprocess.Popen[bytes]]:
-    root = str(Path(pipelines.__file__).resolve().parents[1])
-    child = subprocess.Popen(  # noqa: S603 - our own interpreter, fixed arguments
-        [sys.executable, "-I", "-c", _BOOTSTRAP, root],
-        stdin=subprocess.PIPE,
+    """The program's process for the block; afterwards everything that it started is killed."""
+    child = spawn(
+        "pipelines.sandbox.confinement",
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        env={"LC_ALL": "C.UTF-8"},
-        cwd="/",
-        start_new_session=True,
+        environment={"LC_ALL": "C.UTF-8"},
     )
     try:
         yield child
     finally:
-        _end(child)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child; whatever it started dies with it, or by our own hand."""
-    family = _family(child)
-    child.kill()
-    for process in family:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    child.wait()
-    psutil.wait_procs(family, timeout=2)
-    for pipe in (child.stdin, child.stderr):
-        cast("IO[bytes]", pipe).close()
+        family = _family(child)
+        child.kill()
+        for process in family:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        child.wait()
+        psutil.wait_procs(family, timeout=2)
+        for pipe in (child.stdin, child.stderr):
+            cast("IO[bytes]", pipe).close()
 
 
 def _family(child: subprocess.Popen[bytes]) -> list[psutil.Process]:
@@ -118,15 +101,9 @@ def _family(child: subprocess.Popen[bytes]) -> list[psutil.Process]:
         return []
 
 
-def _send(
-    child: subprocess.Popen[bytes],
-    command: list[str],
-    folder: Path,
-    readable: Sequence[Path],
-    shares: Shares,
-) -> None:
+def _request(command: list[str], folder: Path, readable: Sequence[Path], shares: Shares) -> Message:
     seconds = round(shares.seconds * (os.cpu_count() or 1)) + 1
-    request = {
+    return {
         "command": command,
         "folder": str(folder),
         "environment": {
@@ -142,8 +119,6 @@ def _send(
         "readable": [str(path) for path in readable],
         "places": asdict(_places(command, folder)),
     }
-    with contextlib.suppress(BrokenPipeError):  # it is gone; its status says how it ended
-        cast("IO[bytes]", child.stdin).write(json.dumps(request).encode() + b"\n")
 
 
 def _places(command: Sequence[str], folder: Path) -> ProgramPlaces:
@@ -161,7 +136,7 @@ def _places(command: Sequence[str], folder: Path) -> ProgramPlaces:
 
 @dataclass(slots=True)
 class _Watch:
-    """Looks after a running program several times a second."""
+    """Checks a running program several times a second."""
 
     child: subprocess.Popen[bytes]
     folder: Path
@@ -170,28 +145,26 @@ class _Watch:
     _errors: bytes = b""
     _begun: float = field(default_factory=time.monotonic)
 
-    def to_the_end(self) -> None:
-        """Return when the program ended well; raises as ``run_program`` says."""
+    def until_exit(self) -> None:
+        """Return when the program ended with status 0; raises as ``run_program``."""
         stderr = cast("IO[bytes]", self.child.stderr)
         due = 0.0
         with selectors.DefaultSelector() as selector:
             selector.register(stderr, selectors.EVENT_READ)
             while self.child.poll() is None:
                 if selector.select(_POLL_SECONDS):
-                    self._hear(os.read(stderr.fileno(), 1 << 16))
+                    data = os.read(stderr.fileno(), 1 << 16)
+                    self._errors = (self._errors + data)[-_STDERR_TAIL_BYTES:]
+                    if not data:
+                        time.sleep(_POLL_SECONDS)  # it closed its standard error and goes on
                 if time.monotonic() >= due:
-                    self._look()
+                    self._check_shares()
                     due = time.monotonic() + _POLL_SECONDS
         await_own_end(self.child.returncode, self.check)
         if self.child.returncode != 0:
             raise self._failed(f"ended with status {self.child.returncode}")
 
-    def _hear(self, data: bytes) -> None:
-        self._errors = (self._errors + data)[-_STDERR_TAIL_BYTES:]
-        if not data:
-            time.sleep(_POLL_SECONDS)  # it closed its standard error and goes on
-
-    def _look(self) -> None:
+    def _check_shares(self) -> None:
         self.check()
         if time.monotonic() - self._begun > self.shares.seconds:
             raise self._failed(f"took longer than {self.shares.seconds:.0f} s")

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 
-from pipelines.net.safe_http import system_addresses
+from pipelines.net.safe_connections import system_addresses
 from serve_app.context import AppContext
 from serve_app.observability.metrics import WEBHOOK_ATTEMPTS
 from serve_app.webhooks.sending import (

@@ -17,14 +17,16 @@ from pathlib import Path
 import httpx
 
 from pipelines.net.addresses import AddressPolicy
-from pipelines.net.safe_http import (
-    AsyncResolver,
-    AsyncSafeTransport,
+from pipelines.net.safe_connections import (
     BlockedAddressError,
     NameResolutionError,
     TlsError,
     TransportLimits,
     system_addresses,
+)
+from pipelines.net.safe_http import (
+    AsyncResolver,
+    AsyncSafeTransport,
     system_addresses_async,
     tls_context,
 )

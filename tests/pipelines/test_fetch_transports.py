@@ -14,16 +14,15 @@ import httpx
 import pytest
 
 from pipelines.net.addresses import AddressPolicy
-from pipelines.net.safe_connections import PinningBackend, TransportLimits
-from pipelines.net.safe_http import (
-    AsyncPinningBackend,
-    AsyncSafeTransport,
+from pipelines.net.safe_connections import (
     BlockedAddressError,
     NameResolutionError,
+    PinningBackend,
     RequestTooLongError,
     ResponseHeadersTooLargeError,
-    safe_async_client,
+    TransportLimits,
 )
+from pipelines.net.safe_http import AsyncPinningBackend, AsyncSafeTransport, safe_async_client
 from tests.pipelines.fetch_servers import (
     Resolutions,
     Script,

@@ -1,1 +1,1 @@
-"""Where a separate sound recording belongs on a camera's timeline. Pure; no Ray, no I/O."""
+"""Where external audio belongs on a camera's timeline: by timecode, or by alignment."""

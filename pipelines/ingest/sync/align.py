@@ -154,7 +154,7 @@ def _window_starts(
 
 
 def _liveliest(movement: Envelopes, low: int, high: int) -> int:
-    """Start, from ``low`` to ``high``, of the window in which the sound moves most."""
+    """Start, from ``low`` to ``high``, of the window in which levels change most."""
     starts = range(low, max(low, high) + 1, WINDOW_SAMPLES // 2)
     length = WINDOW_SAMPLES // _HOP
 

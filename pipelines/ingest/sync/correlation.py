@@ -28,17 +28,17 @@ Pcm = npt.NDArray[np.int16]
 
 Singles = npt.NDArray[np.float32]
 Envelopes = npt.NDArray[np.float16]
-"""(bands, frames) of the sound's movement, mean 0, spread 1 in each band."""
+"""(bands, frames) of level changes, mean 0, spread 1 in each band."""
 
 ENVELOPE_RATE_HZ = 50
 _HOP = SAMPLE_RATE_HZ // ENVELOPE_RATE_HZ
 _WINDOW = 2 * _HOP
 _BAND_EDGES_HZ = (150, 400, 800, 1500, 2800, 5500)
 _BLOCK_FRAMES = 30_000
-"""Ten minutes of sound are transformed at once."""
+"""Ten minutes of audio are transformed at once."""
 
 _SHARE_BELOW_FLOOR = 0.2
-"""What a band's quietest fifth sounds like counts as its noise."""
+"""The level of a band's quietest fifth counts as its noise."""
 
 _RECENT_FRAMES = 75
 _LOUDEST = 4.0
@@ -64,7 +64,7 @@ class Candidate:
 
 
 def envelopes(samples: Pcm) -> Envelopes:
-    """How the sound of each band moves, 50 times a second."""
+    """The level changes of each band, 50 times a second."""
     levels = np.concatenate([_levels(block) for block in _blocks(samples)], axis=1)
     if levels.shape[1] == 0:
         return np.empty(levels.shape, np.float16)
@@ -249,7 +249,7 @@ class Grid:
 def correlations(
     reference: Pcm, target: Pcm, starts: Sequence[int], guess: Line, half_range: int
 ) -> tuple[Floats, Floats]:
-    """(windows' middles, their correlations) where both recordings have sound.
+    """(windows' middles, their correlations) where both recordings have samples.
 
     A row holds lags -half_range to half_range around ``guess``, in standard deviations.
     """

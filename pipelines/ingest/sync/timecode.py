@@ -131,7 +131,7 @@ def seconds_after(moment: DayTime, start: DayTime) -> float:
 
 
 class SyncMode(StrEnum):
-    """How a separate audio file is lined up with the video."""
+    """How an external audio file is placed on the video's timeline."""
 
     AUTO = "auto"
     TIMECODE = "timecode"
@@ -139,24 +139,24 @@ class SyncMode(StrEnum):
 
 
 class CannotPlaceError(Exception):
-    """The file cannot be lined up as was asked; the message is a sentence that says why."""
+    """The file cannot be placed as requested; the message is a sentence with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """What both sides say of themselves: start by their clocks, if any, and length."""
+    """Start times by their clocks, if any, and lengths of the external audio and the video."""
 
-    sound_start: DayTime | None
-    sound_seconds: float
-    picture_start: DayTime | None
-    picture_seconds: float
+    audio_start: DayTime | None
+    audio_seconds: float
+    video_start: DayTime | None
+    video_seconds: float
 
 
 def start_by_rule(mode: SyncMode, offset_ms: int | None, clocks: Clocks) -> float | None:
-    """Seconds from the video's start to the file's; None where only listening can tell.
+    """Seconds from the video's start to the file's; None where only alignment can decide.
 
-    ``auto`` believes two timecodes only if they let the recordings overlap: one that
-    was never set says nothing. Raises CannotPlaceError in mode ``timecode``.
+    ``auto`` accepts two timecodes only if the recordings overlap by them: one may never have been
+    set. Raises CannotPlaceError in mode ``timecode``.
     """
     if mode is SyncMode.OFFSET:
         return (offset_ms or 0) / 1000
@@ -173,16 +173,16 @@ def start_by_rule(mode: SyncMode, offset_ms: int | None, clocks: Clocks) -> floa
 
 
 def _by_clock(clocks: Clocks) -> float | None:
-    if clocks.sound_start is None or clocks.picture_start is None:
+    if clocks.audio_start is None or clocks.video_start is None:
         return None
-    return seconds_after(clocks.sound_start, clocks.picture_start)
+    return seconds_after(clocks.audio_start, clocks.video_start)
 
 
 def _overlaps(start_seconds: float, clocks: Clocks) -> bool:
-    return -clocks.sound_seconds < start_seconds < clocks.picture_seconds
+    return -clocks.audio_seconds < start_seconds < clocks.video_seconds
 
 
 def _who_lacks(clocks: Clocks) -> str:
-    if clocks.sound_start is None and clocks.picture_start is None:
+    if clocks.audio_start is None and clocks.video_start is None:
         return "Neither it nor the video has a start timecode."
-    return f"{'It' if clocks.sound_start is None else 'The video'} has no start timecode."
+    return f"{'It' if clocks.audio_start is None else 'The video'} has no start timecode."
