@@ -22,11 +22,11 @@ class MissingCheckpointError(RuntimeError):
 
 
 class GatedCheckpointError(RuntimeError):
-    """A repository asks for its terms to be accepted."""
+    """A repository requires its terms to be accepted."""
 
 
 class HubError(RuntimeError):
-    """The hub could not be reached, or has not got what was asked for."""
+    """The hub could not be reached, or lacks the file."""
 
 
 @dataclass(frozen=True, slots=True)

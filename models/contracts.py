@@ -129,7 +129,7 @@ class ChunkTranscript:
 
     words: tuple[Word, ...]
     language: str | None
-    """BCP 47, or None where the backend cannot tell and nothing was said."""
+    """BCP 47, or None where the backend cannot detect it and there is no speech."""
     language_probability: float | None = None
     """0 to 1; 1 where the language was given, None where the backend does not estimate it."""
 
@@ -147,7 +147,7 @@ class SceneStills:
 
 @dataclass(frozen=True, slots=True)
 class SceneDescription:
-    """What a describer says of a scene; every claim is supported by the stills."""
+    """A scene described; every claim is supported by the stills."""
 
     description: str
     """One or two sentences."""
@@ -229,7 +229,7 @@ class BoundaryDetector(Protocol):
 
 
 class ContentClassifier(Protocol):
-    """Task ``classify``: what a still shows, as far as an operator's content policy asks."""
+    """Task ``classify``: what a still shows, as far as an operator's content policy needs."""
 
     def classify(self, stills: Sequence[Picture]) -> list[dict[str, float]]:
         """Scores by label, 0 to 1, a dictionary a still, in order; always the same labels."""

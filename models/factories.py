@@ -1,4 +1,4 @@
-"""From a registry entry to a loaded model: the only place that knows both."""
+"""From a registry entry to a loaded model."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class ModelProvider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalModels:
-    """Models of a profile, loaded once in whichever process asks (notebooks, tests, doctor)."""
+    """Models of a profile, loaded once a process (notebooks, tests, doctor)."""
 
     profile: str = "packaged"
     models_dir: Path | None = None
@@ -211,14 +211,14 @@ def _call_each(app_name: str, task: Task, inputs: Sequence[Any]) -> list[Any]:
 
 
 def _result(handle: Any, item: Any, response: Any) -> Any:
-    """What the model makes of ``item``; asked again where the replica that had it was lost."""
+    """The model's answer for ``item``; called again where the replica that had it was lost."""
     from ray.exceptions import RayActorError
 
     for pause_seconds in LOST_REPLICA_PAUSES_SECONDS:
         try:
             return response.result(timeout_s=CALL_TIMEOUT_SECONDS)
         except RayActorError as error:
-            log.warning("a model's replica was lost, it is asked again: %s", error)
+            log.warning("a model's replica was lost, calling another: %s", error)
             time.sleep(pause_seconds)
             response = handle.remote(item)
     return response.result(timeout_s=CALL_TIMEOUT_SECONDS)

@@ -18,7 +18,7 @@ _PROBE_SECONDS = 30.0
 
 
 class BatchObserver(Protocol):
-    """Is told of each batch; picklable, opened in the replica's process."""
+    """Receives each batch's size and time; picklable, opened in the replica's process."""
 
     def started(self) -> None:
         """The replica's process runs."""
@@ -89,7 +89,7 @@ class ModelReplica:
     async def check_health(self) -> None:
         """A real inference where none has succeeded lately; its error makes Serve replace us.
 
-        A call under way says more than a probe behind it. One that nobody waits for any more
+        A call in progress shows more than a probe behind it. One that nobody waits for any more
         hangs, and its place is taken until the process ends. Raises RuntimeError then.
         """
         now = time.monotonic()

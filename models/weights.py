@@ -22,7 +22,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 class WeightsError(RuntimeError):
-    """Weights are missing or altered; the message names the file and says what to do."""
+    """Weights are missing or altered; the message has the file and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ NO_SPEECH_PROBABILITY = 0.6
 """The same paper: silence is assumed where both the model's doubt and this are high."""
 
 MAX_REPEATS = {1: 6, 2: 4, 3: 4, 4: 3, 5: 3, 6: 3}
-"""n-gram length -> how often it may stand in a row. People do say a word five times."""
+"""n-gram length -> how often it may stand in a row. Speakers do repeat a word five times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def compression_ratio(text: str) -> float:
 
 
 def repeats_itself(words: Sequence[str]) -> bool:
-    """Whether some n-gram stands more often in a row than people say it."""
+    """Whether some n-gram stands more often in a row than in speech."""
     folded = [word.casefold().strip(".,!?;:") for word in words]
     return any(_longest_run(folded, length) > most for length, most in MAX_REPEATS.items())
 

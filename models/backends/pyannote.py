@@ -2,7 +2,7 @@
 
 The segmentation network (Bredin 2023, "pyannote.audio 2.1 speaker diarization
 pipeline"; powerset classes after Plaquet and Bredin 2023) sees windows of a few
-seconds and tells up to three local speakers apart in each. Windows overlap by
+seconds and separates up to three local speakers in each. Windows overlap by
 half; of each the inner half counts, so every frame is judged with context on
 both sides. Neighbouring windows agree on who is who by what both have heard;
 who is who over the whole track is clustering's business.
@@ -178,7 +178,7 @@ def _runs(labels: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
 
 
 def tidy_regions(regions: list[Region], seconds: float) -> list[Region]:
-    """Regions in order, inside the sound, no overlap; too short ones and pauses are dropped.
+    """Regions in order, inside the samples, no overlap; too short ones and pauses are dropped.
 
     Regions that touch stay apart: there the speaker changes. A pause that is too
     short to count is given to the region before it.
@@ -260,7 +260,7 @@ def load_checkpoint(
     """A network in evaluation mode, float32: recurrent layers gain nothing from less.
 
     ``checkpoint`` is a folder with ``pytorch_model.bin``, or a repository with its
-    revision. Raises PermissionError where the repository asks for terms to be
+    revision. Raises PermissionError where the repository requires terms to be
     accepted and ``token`` does not do so.
     """
     from pyannote.audio import Model

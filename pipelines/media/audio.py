@@ -41,7 +41,7 @@ def _samples(frame: av.AudioFrame) -> Samples:
 
 
 class SampleReader:
-    """Ranges of a stream of blocks, asked for with rising starts; forgets what lies before."""
+    """Ranges of a stream of blocks, read with rising starts; drops what lies before."""
 
     def __init__(self, blocks: Iterable[Samples]) -> None:
         self._source = iter(blocks)

@@ -46,7 +46,7 @@ CARRIED_CODECS = frozenset(
 by their AVI name, with decoding times only."""
 
 PACKETS_PER_REPORT = 2_000
-"""How often whoever reads a file through tells how far it is."""
+"""How many packets lie between two reports of progress."""
 
 _H264_IDR, _H264_PICTURE_DATA = 5, range(1, 6)
 """Types of H.264 units (ITU-T H.264, 7.3.1)."""
@@ -66,7 +66,7 @@ class Reading:
     times: ContinuousTimes = field(default_factory=ContinuousTimes)
     reached_bytes: int = 0
     """Where in the file the farthest packet ends. Demuxers that lose their way in damaged
-    data say that the file has ended."""
+    data report that the file has ended."""
 
 
 def open_media(path: Path) -> InputContainer:

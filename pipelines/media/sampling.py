@@ -1,7 +1,7 @@
 """Pictures of a segment read by decord. Runs in a confined child process.
 
-decord brings an FFmpeg of 2018 that is no longer looked after, and bitstreams are whatever
-somebody sent: where it crashes, hangs or grows, only the child ends, and PyAV reads instead.
+decord brings an FFmpeg of 2018 that is no longer maintained, and bitstreams are
+untrusted: where it crashes, hangs or grows, only the child ends, and PyAV reads instead.
 Pictures go to the parent one at a time through shared memory.
 """
 
@@ -37,7 +37,7 @@ _BATCH_BYTES = 48 * 1024 * 1024
 
 
 class _UnsuitableError(Exception):
-    """decord cannot give the stills of this file; the message says why."""
+    """decord cannot give the stills of this file; the message is the reason."""
 
 
 def read_pictures(order: Values, emit: Callable[[Values], None]) -> Values:

@@ -1,4 +1,4 @@
-"""HDR pictures brought to the standard range: BT.2020 in PQ or HLG to sRGB."""
+"""HDR pictures tone mapped to the standard range: BT.2020 in PQ or HLG to sRGB."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from av.video.reformatter import ColorTrc
 from models.contracts import Picture
 
 _REFERENCE_WHITE_NITS = 203.0
-"""Of diffuse white in HDR programmes (ITU-R BT.2408); it becomes nearly the brightest tone."""
+"""Of diffuse white in HDR video (ITU-R BT.2408); it becomes nearly the brightest tone."""
 _HLG_PEAK_NITS = 1000.0
 _HLG_GAMMA = 1.2
 _ENOUGH_PX = 960

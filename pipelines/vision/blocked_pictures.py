@@ -23,7 +23,7 @@ from models.contracts import Picture
 from pipelines.media.files import CONTAINERS, OPEN_OPTIONS
 
 _PLAIN_CONTRAST = 12.0
-"""Levels. The hash of a plainer picture says little, and many plain pictures share one."""
+"""Levels. The hash of a plainer picture identifies nothing: many plain pictures share one."""
 _BORDER_CONTRAST = 3.0
 """Lines at the edges with less are border: letterboxes, pillarboxes."""
 _LEAST_INSIDE = 0.4
@@ -39,7 +39,7 @@ _CROPS = (
 
 
 def still_hash(picture: Picture) -> int | None:
-    """The hash of a picture that is looked at; None for one too plain to tell."""
+    """The hash of a still to check; None for one too plain to recognise."""
     inside = without_borders(picture)
     return None if _is_plain(inside) else _phash(inside)
 
@@ -135,7 +135,7 @@ def _pictures(path: Path, every_seconds: float) -> Iterator[tuple[int, Picture]]
 
 
 def _upright(frame: av.VideoFrame) -> Picture:
-    """The picture turned as its container says, small enough for a hash."""
+    """The picture turned upright, small enough for a hash."""
     picture = np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
     scale = _SHORT_SIDE_PX / min(picture.shape[:2])
     if scale < 1:

@@ -26,7 +26,7 @@ _LEAST_CONTRAST = 6.0
 """Of pictures in levels; there is nothing to follow in plainer ones."""
 _FIT_ROUNDS = 6
 _FIT_SCALE = 0.25
-"""Pixels of disagreement at which a pixel's say is halved."""
+"""Pixels of disagreement at which a pixel's weight is halved."""
 _STILL = 0.012
 _MOVING = 0.02
 """Shares of the picture's width, height or size a second."""
@@ -87,7 +87,7 @@ def pair_motion(first: Bytes, second: Bytes, seconds: float) -> PairMotion:
 
 
 def _texture(picture: Bytes) -> Floats:
-    """Say of each pixel, 0 to 1: the flow of plain areas is made up from their surroundings."""
+    """Weight of each pixel, 0 to 1: the flow of plain areas is guessed from their surroundings."""
     grey = cv2.GaussianBlur(picture, (3, 3), 0).astype(np.float32)
     gradient = np.hypot(cv2.Sobel(grey, cv2.CV_32F, 1, 0), cv2.Sobel(grey, cv2.CV_32F, 0, 1))
     return np.asarray(gradient / (gradient + 24.0), np.float64)

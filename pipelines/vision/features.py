@@ -189,7 +189,7 @@ class FeaturesConfig:
 
     decode_threads: int = 1
     with_pictures: bool = False
-    """Keeps tiny colour pictures too, which only a learned detector looks at."""
+    """Keeps tiny colour pictures too, which only a learned detector uses."""
 
 
 def make_features_step(video: VideoSource, workspace: Workspace, config: FeaturesConfig) -> Step:

@@ -129,7 +129,7 @@ Detections = Mapping[int, Mapping[str, float]]
 def object_tracks(found: Detections, start_ms: int, end_ms: int) -> tuple[ObjectTrack, ...]:
     """Tracks of a scene by start and label; several things of one label are one track.
 
-    A sample counts for the moments that are nearer to it than to the scene's other samples, so
+    A sample stands for the times that are nearer to it than to the scene's other samples, so
     a thing in all of them is there from the scene's start to its end. Confidence is the mean of
     the samples that show the thing.
     """

@@ -56,7 +56,7 @@ _MOST_DECODE_THREADS = 4
 
 @dataclass(frozen=True, slots=True)
 class VisionConfig:
-    """How a video is looked at."""
+    """How a video is analysed."""
 
     features: FeaturesConfig = field(default_factory=FeaturesConfig)
     cuts: CutConfig = field(default_factory=CutConfig)

@@ -94,14 +94,14 @@ def _labelled(
 
 
 def _score(scores: Mapping[str, float], label: str) -> float:
-    """Of a label that the classifier does not know of: an operator's mistake, not a pass."""
+    """Raises ValueError for a label that the classifier lacks: the operator's mistake."""
     if label not in scores:
         raise ValueError(f"The classifier has no label {label!r}; it has {sorted(scores)}.")
     return scores[label]
 
 
 class BlocklistError(ValueError):
-    """A list of hashes cannot be read; the message says where and why."""
+    """A list of hashes cannot be read; the message has the line and the reason."""
 
 
 def read_blocklist(path: Path) -> bytes:

@@ -17,17 +17,17 @@ from pipelines.vision.stills import StillsConfig, segment_stills
 log = logging.getLogger("vas.policy")
 
 BLOCKED_MESSAGE = "The content is not permitted by the acceptable-use policy."
-"""All that a client is told: more would help to get round the policy."""
+"""All that a client receives: more would help to evade the policy."""
 
 _STILLS = StillsConfig(long_side_px=448)
 _EVERY_MS = 5_000
-"""A picture that is shown for this long is looked at, whatever the scenes are."""
+"""A picture shown for at least this long is checked, whatever the scenes are."""
 _AT_ONCE = 16
 """Stills in memory at the same time."""
 
 
 def checked_times(times_ms: Times, still_times_ms: Sequence[int]) -> tuple[int, ...]:
-    """Frame times to look at, rising: the scenes' stills and a frame every few seconds.
+    """Frame times to check, rising: the scenes' stills and a frame every few seconds.
 
     ``times_ms`` holds all frame times of the video, one at least.
     """
@@ -37,7 +37,7 @@ def checked_times(times_ms: Times, still_times_ms: Sequence[int]) -> tuple[int, 
 def make_policy_step(
     video: VideoSource, workspace: Workspace, models: ModelProvider, policy: ContentPolicy
 ) -> Step:
-    """1:1, a segment's times to a row with how many of its stills were looked at.
+    """1:1, a segment's times to a row with how many of its stills were checked.
 
     Raises StageError with CONTENT_BLOCKED for the first that is not permitted.
     """

@@ -1,4 +1,4 @@
-"""Step: look at the scenes around one segment and store what is seen in them."""
+"""From cuts to scenes, which frames of each to use, and the step that describes and stores them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class DescribeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ScenePlan:
-    """What to look at in a scene; all times are frame times."""
+    """Which frames of a scene to use; all times are frame times."""
 
     index: int
     start_ms: int
@@ -164,7 +164,7 @@ def _describe(
     models: ModelProvider,
     config: DescribeConfig,
 ) -> None:
-    """Look at the scenes and store the findings of each under its key."""
+    """Describe the scenes and store the findings of each under its key."""
     plans = [plan for plan, _ in fresh]
     features = _chosen_features(plans, video, workspace)
     stills = _stills(plans, features, video, workspace, config)

@@ -47,13 +47,13 @@ another: see ``tests/benchmarks/README.md``."""
 _DECORD_MEMORY_BYTES = 6 << 30
 _LARGEST_PICTURE_BYTES = 8_192 * 8_192 * 3
 _DECORD_SECONDS = 600.0
-"""For a segment of a minute; decord decodes every frame between those asked for."""
+"""For a segment of a minute; decord decodes every frame between those requested."""
 _SAME_PICTURE_LEVELS = 6.0
 _SAME_PICTURE_CORRELATION = 0.9
 
 
 class DecordUnsuitableError(Exception):
-    """decord cannot give the stills of this file; the message says why."""
+    """decord cannot give the stills of this file; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +254,8 @@ def _shared_picture(memory: int, height: int, width: int) -> Picture:
 def _as_stored(picture: Picture, rotation_degrees: int, luma: Bytes) -> Picture | None:
     """The picture as it lies in the file, or None if it is not the frame with this luma.
 
-    decord turns pictures upright where the container says so in a way that its
-    FFmpeg knows; the frame's features tell whether it did.
+    decord turns pictures upright where its FFmpeg finds a rotation in the container; the
+    frame's features show whether it did.
     """
     turned_back = np.rot90(picture, rotation_degrees // 90)
     candidates = [picture] if rotation_degrees % 360 == 0 else [picture, turned_back]
@@ -287,12 +287,12 @@ def by_pyav(
     finish: Callable[[Picture], Picture] = _as_it_is,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
-    """Pictures as stored at ``times_ms``, each by seeking to it; HDR brought to SDR."""
+    """Pictures as stored at ``times_ms``, each by seeking to it; HDR tone mapped to SDR."""
     found: dict[int, Picture] = {}
     for time_ms in times_ms:
         check()
-        moment = Segment(segment.index, segment.key, time_ms, time_ms + 1)
-        frames = decode_segment(path, moment, stream_index=stream.index, origin_ms=origin_ms)
+        single = Segment(segment.index, segment.key, time_ms, time_ms + 1)
+        frames = decode_segment(path, single, stream_index=stream.index, origin_ms=origin_ms)
         timed = next(iter(frames), None)
         if timed is not None:
             found[time_ms] = finish(rgb(timed.frame))

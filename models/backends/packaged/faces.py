@@ -1,10 +1,10 @@
 """Faces, by a cascade of three small networks (MTCNN: Zhang et al., 2016).
 
 The first network goes over the picture in several sizes and marks windows that may show a face;
-the second and the third look at each window more closely, drop most and straighten the rest. A
-missed face costs a word in a description, a false one is a false statement: the last threshold is
-stricter than the authors' 0.7. Sizes and thresholds were chosen on the stills for tuning of
-``tests/benchmarks/descriptions.py``.
+the second and the third judge each window at a higher resolution, drop most and straighten the
+rest. A missed face costs a word in a description, a false one is a false statement: the last
+threshold is stricter than the authors' 0.7. Sizes and thresholds were chosen on the stills for
+tuning of ``tests/benchmarks/descriptions.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from models.backends.packaged.networks import Network, Tensor
 from models.contracts import Box, Picture
 
 _LONG_SIDE_PX = 480
-"""Of the picture that is looked at; 640 pixels found no more faces, in 1.5 times the time."""
+"""Of the picture that is searched; 640 pixels found no more faces, in 1.5 times the time."""
 _LEAST_FACE = 0.06
 """Height of the smallest face looked for, of the picture's height."""
 _LEAST_FACE_PX = 20

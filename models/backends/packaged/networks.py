@@ -47,12 +47,12 @@ class Network:
         return outputs
 
     def metadata(self, key: str) -> str:
-        """What the file says of itself under ``key``; raises KeyError."""
+        """The file's own metadata under ``key``; raises KeyError."""
         return str(self._session.get_modelmeta().custom_metadata_map[key])
 
 
 _WHOLE_PX, _MIDDLE_PX = 256, 224
-"""The still is stretched to the first, square; its middle is looked at."""
+"""The still is stretched to the first, square; its middle is classified."""
 _MEAN_BGR = np.array([104, 117, 123], np.float32)
 
 

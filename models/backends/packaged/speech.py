@@ -37,7 +37,7 @@ _WINDOW_FRAMES = 160
 _STEP_FRAMES = 80
 """From one window to the next, at most: windows overlap by half."""
 _LEVEL_DBFS = -30.0
-"""Every utterance is brought to it. Resemblyzer raises quieter ones only; with louder ones lowered
+"""Every utterance is scaled to it. Resemblyzer raises quieter ones only; with louder ones lowered
 too, a vector does not depend on the level of the recording."""
 _BATCH_WINDOWS = 64
 """Bounds memory; each window's result is its own."""

@@ -165,7 +165,7 @@ class CTranslate2Transcriber:
         ]
 
     def _known_language(self, hint: str | None) -> str | None:
-        """The hint's primary subtag, if the model knows it."""
+        """The hint's primary subtag, if the model has it."""
         primary = (hint or "").split("-")[0].lower()
         return primary if primary in self._languages else None
 
@@ -252,8 +252,8 @@ class CTranslate2Transcriber:
             attempts += self._decoded(
                 encoded, [chunk], [language], no_repeat_ngram_size=_NO_REPEAT_NGRAM
             )
-        sound = [each for each in attempts if not is_loop(each.decoded.text)]
-        return max(sound or attempts, key=lambda each: each.decoded.mean_log_probability)
+        intact = [each for each in attempts if not is_loop(each.decoded.text)]
+        return max(intact or attempts, key=lambda each: each.decoded.mean_log_probability)
 
     def _words(self, chunk: AudioChunk, hypothesis: _Hypothesis, language: str) -> tuple[Word, ...]:
         """The words with times from the decoder's attention (dynamic time warping)."""

@@ -107,7 +107,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Alphabet:
-    """The characters that an acoustic model can hear."""
+    """The characters that an acoustic model can align."""
 
     ids: Mapping[str, int]
     separator: int | None

@@ -153,7 +153,7 @@ class VisionLanguageDescriber:
 
     @torch.inference_mode()
     def _ask(self, scenes: Sequence[SceneStills], room: int) -> list[SceneAnswer | None]:
-        """One answer a scene; None where it is not what the schema asks for."""
+        """One answer a scene; None where it does not fit the schema."""
         inputs = self._processor(
             text=[self._prompt(scene) for scene in scenes],
             images=[list(scene.stills) for scene in scenes],

@@ -43,7 +43,7 @@ class Aligner(Protocol):
     def align(
         self, samples: Samples, words: Sequence[str], language: str | None
     ) -> list[Span] | None:
-        """One span a word, or None for a language that it does not know."""
+        """One span a word, or None for a language that it lacks."""
         ...
 
 
@@ -284,7 +284,7 @@ class _SpecialTokens:
         return [self.start, self.languages[language], self.transcribe, self.no_timestamps]
 
     def known_language(self, hint: str | None) -> str | None:
-        """The hint's primary subtag, if Whisper knows it."""
+        """The hint's primary subtag, if Whisper has it."""
         if hint is None:
             return None
         primary = hint.split("-")[0].lower()
@@ -296,7 +296,7 @@ def _is_multilingual(config: Any) -> bool:
 
 
 def _languages(config: Any) -> dict[str, int]:
-    """Language code -> token id; English-only checkpoints know one and have no token for it."""
+    """Language code -> token id; English-only checkpoints have one, without a token."""
     if not _is_multilingual(config):
         return {"en": config.no_timestamps_token_id}
     return {token.strip("<|>"): number for token, number in config.lang_to_id.items()}

@@ -26,9 +26,9 @@ from pipelines.vision.cuts.measures import (
     Indices,
     blank,
     brightness,
-    brings_new,
     change,
     change_beside_light,
+    changes_content,
     contrast,
     grid,
     likeness,
@@ -185,17 +185,17 @@ def _fitted(
     window: FrameFeatures,
     a: int,
     b: int,
-    levels: Levels,
+    mixtures: Levels,
     unlike: Callable[[], _Ends | None],
     sweeps: Callable[[int, int], bool],
     config: GradualConfig,
 ) -> Gradual | None:
     """The transition between frames ``a`` and ``b`` if the mixture model holds there.
 
-    ``levels`` are what is mixed, a row for each frame from ``a`` to ``b``; ``unlike`` is asked
-    about the two frames themselves and ``sweeps`` about those between once the mixture holds.
+    ``mixtures`` has a row for each frame from ``a`` to ``b``. ``unlike`` (of the two frames)
+    and ``sweeps`` (of those between) are called once the mixture model holds.
     """
-    share, miss = _shares(levels)
+    share, miss = _shares(mixtures)
     begin, stop = _extent(share)
     times = window.times_ms[a : b + 1]
     steps = np.diff(share)
@@ -234,7 +234,7 @@ def _unlike(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> _En
     """The difference of frames ``a`` and ``b``, None where it is none of two scenes.
 
     Between two pictures that show something, a change of light is no difference.
-    What is quickest to tell is asked first: most pairs fail early.
+    The cheapest tests come first: most pairs fail early.
     """
     ends = window.luma[np.array([a, b])]
     side = _blank_side(ends)
@@ -251,7 +251,7 @@ def _unlike(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> _En
 
 def _sweeps(window: FrameFeatures, config: GradualConfig, first: int, last: int) -> bool:
     """Whether the camera's motion explains all that comes into frames ``first`` to ``last``."""
-    return not brings_new(window.luma[first : last + 1], _STEP_REACH, config.min_steps_change)
+    return not changes_content(window.luma[first : last + 1], _STEP_REACH, config.min_steps_change)
 
 
 def _bend(share: Floats, times_ms: Indices) -> float:
@@ -282,8 +282,8 @@ def _extent(share: Floats) -> tuple[int, int]:
 def _blank_side(ends: Bytes) -> Blank | None:
     """The kind of blank that one of the two pictures is; black goes first."""
     kinds = [
-        blank(float(level), float(spread))
-        for level, spread in zip(brightness(ends), contrast(ends), strict=True)
+        blank(float(luma), float(spread))
+        for luma, spread in zip(brightness(ends), contrast(ends), strict=True)
     ]
     if Blank.BLACK in kinds:
         return Blank.BLACK

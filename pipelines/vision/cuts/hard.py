@@ -15,7 +15,7 @@ import numpy as np
 from pipelines.vision.cuts.measures import (
     Floats,
     Indices,
-    cell_levels,
+    cell_luma,
     change,
     light_residue,
     likeness,
@@ -34,7 +34,7 @@ _VISIT_STEP_MS = 100
 """How far from the cut, on both sides, the same view is looked for: something that passes
 close to the camera hides it no longer."""
 _TURNED_LEVELS = 12.0
-"""Places that change less at the candidate do not tell whether the old view came back."""
+"""Places that change less at the candidate are left out when the old view is searched for."""
 _FEWEST_PLACES = 30
 _NEAR = 3
 _WITHIN = 3
@@ -136,7 +136,7 @@ def _gone(window: FrameFeatures, index: int) -> float:
     before = np.searchsorted(times, times[index - 1] - apart_ms)
     after = np.searchsorted(times, times[index] + apart_ms, side="right") - 1
     frames = np.concatenate([np.minimum(before, index - 1), after])
-    cells = cell_levels(window.luma[frames])
+    cells = cell_luma(window.luma[frames])
     apart = np.abs(cells[0] - cells[len(before)])
     turned = apart >= _TURNED_LEVELS
     if int(turned.sum()) < _FEWEST_PLACES:

@@ -43,13 +43,13 @@ class Blank(StrEnum):
     WHITE = "white"
 
 
-def blank(level: float, spread: float) -> Blank | None:
+def blank(luma: float, spread: float) -> Blank | None:
     """What a picture of this brightness and contrast is, None where it shows something."""
     if spread > _BLANK_CONTRAST:
         return None
-    if level < _BLACK_BELOW:
+    if luma < _BLACK_BELOW:
         return Blank.BLACK
-    return Blank.WHITE if level > _WHITE_ABOVE else None
+    return Blank.WHITE if luma > _WHITE_ABOVE else None
 
 
 def contrast(luma: Bytes) -> Floats:
@@ -124,39 +124,39 @@ def change(
     unrelated pictures: differences are taken relative to the contrast.
     """
     before, after = features.luma[first], features.luma[second]
-    level = mean_difference(before, after)
-    moved = level > _MOVED_FROM
+    difference = mean_difference(before, after)
+    moved = difference > _MOVED_FROM
     if moved.any():
-        level[moved] = moved_difference(before[moved], after[moved], reach)
+        difference[moved] = moved_difference(before[moved], after[moved], reach)
     colour = mean_difference(features.chroma[first], features.chroma[second])
     scale = (contrast(before) + contrast(after)) / 2 + _CONTRAST_FLOOR
-    return np.asarray((level + _CHROMA_WEIGHT * colour) / scale)
+    return np.asarray((difference + _CHROMA_WEIGHT * colour) / scale)
 
 
-def brings_new(luma: Bytes, reach: tuple[int, int], least: float) -> bool:
-    """Whether the quarters of a run of pictures bring ``least`` that no motion explains, in sum.
+def changes_content(luma: Bytes, reach: tuple[int, int], least: float) -> bool:
+    """Whether the changes over the quarters of a run, motion aside, sum up to ``least``.
 
-    On ``change``'s scale, without colours. Where a camera sweeps, all that a
-    quarter brings was close by before it, and the sum stays near 0, however
-    different the first and the last picture are.
+    On ``change``'s scale, without colours. Where a camera sweeps, the content of each
+    quarter was close by before it, and the sum stays near 0, however different the
+    first and the last picture are.
     """
     marks = np.unique(np.linspace(0, len(luma) - 1, 5).round().astype(np.intp))
-    brought = 0.0
+    changed = 0.0
     for before, after in zip(luma[marks[:-1]], luma[marks[1:]], strict=True):
         scale = contrast(np.stack([before, after])).mean() + _CONTRAST_FLOOR
-        brought += float(moved_difference(before[None], after[None], reach)[0] / scale)
-        if brought >= least:
+        changed += float(moved_difference(before[None], after[None], reach)[0] / scale)
+        if changed >= least:
             return True
     return False
 
 
 def change_beside_light(first: Bytes, second: Bytes, reach: tuple[int, int]) -> float:
     """Change of two pictures' luma on ``change``'s scale, after giving both one brightness."""
-    levels = brightness(np.stack([first, second]))
-    level = (levels[0] + levels[1]) / 2
+    means = brightness(np.stack([first, second]))
+    mean = (means[0] + means[1]) / 2
     even = [
-        np.clip(picture.astype(np.float64) + level - own, 0, 255).astype(np.uint8)[None]
-        for picture, own in zip((first, second), levels, strict=True)
+        np.clip(picture.astype(np.float64) + mean - own, 0, 255).astype(np.uint8)[None]
+        for picture, own in zip((first, second), means, strict=True)
     ]
     moved = moved_difference(even[0], even[1], reach)
     scale = contrast(np.stack([first, second])).mean() + _CONTRAST_FLOOR
@@ -166,7 +166,7 @@ def change_beside_light(first: Bytes, second: Bytes, reach: tuple[int, int]) -> 
 def likeness(first: Bytes, second: Bytes, reach: int = 6) -> float:
     """Best correlation of two pictures' fine structure over small shifts, -1 to 1.
 
-    Blind to brightness and contrast: it tells a change of light from a change
+    Blind to brightness and contrast: it separates a change of light from a change
     of scene.
     """
     a, b = _structure(first), _structure(second)
@@ -181,11 +181,11 @@ def likeness(first: Bytes, second: Bytes, reach: int = 6) -> float:
 
 
 CELL = 2
-"""Pixels: ``cell_levels`` are means of squares of this size."""
+"""Pixels: ``cell_luma`` are means of squares of this size."""
 
 
-def cell_levels(luma: Bytes) -> npt.NDArray[np.float32]:
-    """Mean levels of the picture's places, (n, 576)."""
+def cell_luma(luma: Bytes) -> npt.NDArray[np.float32]:
+    """Mean luma of the cells of each picture, (n, 576)."""
     wide = luma.astype(np.uint16)
     rows = wide[:, ::CELL] + wide[:, 1::CELL]
     sums = rows[:, :, ::CELL] + rows[:, :, 1::CELL]
@@ -203,9 +203,9 @@ def light_residue(first: Bytes, second: Bytes) -> float:
 
 
 def _unexplained(by: Bytes, picture: Bytes) -> float:
-    levels = picture.ravel()[np.argsort(by, axis=None, kind="stable")].astype(np.float64)
-    within = levels.reshape(LUMA_HEIGHT * LUMA_WIDTH // _LEVELS_A_GROUP, -1).var(axis=1).mean()
-    return float(within / (levels.var() + _FLAT_VARIANCE))
+    luma = picture.ravel()[np.argsort(by, axis=None, kind="stable")].astype(np.float64)
+    within = luma.reshape(LUMA_HEIGHT * LUMA_WIDTH // _LEVELS_A_GROUP, -1).var(axis=1).mean()
+    return float(within / (luma.var() + _FLAT_VARIANCE))
 
 
 def _structure(picture: Bytes) -> Floats:

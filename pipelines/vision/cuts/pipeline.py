@@ -1,7 +1,7 @@
 """Where a video's scenes begin, from the stored features of its segments.
 
-Long videos are looked at in many tasks, some blocks of frames each; what is found does not
-depend on that. A learned detector goes over all frames in order, here.
+Long videos are searched in many tasks, some blocks of frames each; the result does not depend
+on that. A learned detector goes over all frames in order, in this process.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ _SUDDEN_FRAMES = 2
 
 
 class LearnedCutDetector:
-    """Feed it the features of a video in order, with their pictures, then ask for its cuts.
+    """``feed`` takes a video's features in order, with pictures; ``finish`` returns its cuts.
 
     Kept of each frame are its time and its probability alone.
     """
@@ -176,7 +176,7 @@ def cuts_in(times_ms: Times, probabilities: Probabilities) -> list[Cut]:
 def timeline_cuts(
     starts_ms: Sequence[int], cuts_of_parts: Sequence[Sequence[Cut]]
 ) -> tuple[Cut, ...]:
-    """All cuts on the programme's timeline, in order.
+    """All cuts on the timeline, in order.
 
     ``starts_ms`` says when each part starts there; its cuts' times count from then. A
     video that was never cut up is a single part.

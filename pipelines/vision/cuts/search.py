@@ -1,7 +1,7 @@
-"""Everything that may be a cut among a video's frames, in blocks that need not know each other.
+"""Candidates for cuts among a video's frames, searched in independent blocks.
 
-Blocks are of a fixed number of frames counted from the first one, each looked at with the
-same surroundings, so what is found depends on the frames alone, whoever looks at which block.
+Blocks have a fixed number of frames counted from the first one, each searched with the same
+surroundings, so the result depends on the frames alone, not on which task searches a block.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from pipelines.execution.chain import Row, Step, Workspace
 from pipelines.vision.cuts.gradual import Gradual, GradualConfig, Mixed, find_gradual
 from pipelines.vision.cuts.hard import HardConfig, find_hard
-from pipelines.vision.cuts.measures import Blank, blank, brightness, cell_levels, contrast
+from pipelines.vision.cuts.measures import Blank, blank, brightness, cell_luma, contrast
 from pipelines.vision.cuts.wipes import WipeConfig, find_wipes
 from pipelines.vision.features import FrameFeatures, from_bytes, joined
 
@@ -66,7 +66,7 @@ def search(
     """
     if end <= start:
         return Found()
-    seen = _Seen(frames, Mixed.of(frames), cell_levels(frames.luma))
+    seen = _Seen(frames, Mixed.of(frames), cell_luma(frames.luma))
     found = [
         _of_block(seen, first, min(first + BLOCK_FRAMES, end), config, after_ms)
         for first in range(start, end, BLOCK_FRAMES)
@@ -118,7 +118,7 @@ def _blank_runs(frames: FrameFeatures, ends_ms: int) -> tuple[BlankRun, ...]:
     """A run for each blank frame, up to the frame after it, joined."""
     ends = [*frames.times_ms[1:].tolist(), ends_ms]
     shown = zip(brightness(frames.luma), contrast(frames.luma), strict=True)
-    seen = [blank(float(level), float(spread)) for level, spread in shown]
+    seen = [blank(float(luma), float(spread)) for luma, spread in shown]
     runs = zip(frames.times_ms.tolist(), ends, seen, strict=True)
     return _unbroken([BlankRun(start, end, kind) for start, end, kind in runs if kind])
 
@@ -153,7 +153,7 @@ def search_rows(
     duration_ms: int,
     blocks_a_row: int,
 ) -> list[Row]:
-    """A row for every so many blocks of one part of a programme, in order.
+    """A row for every so many blocks of one part of a timeline, in order.
 
     ``start_ms`` is where the part starts on the timeline that the features' times count
     from, ``duration_ms`` how long it is.

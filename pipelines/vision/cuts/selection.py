@@ -18,7 +18,7 @@ from pipelines.vision.cuts.search import (
 from pipelines.vision.features import FrameFeatures, joined
 
 _SURE = 0.95
-"""Confidence of a cut that nothing in front of the camera can explain away."""
+"""Confidence of a cut that nothing moving in the picture can have caused."""
 
 
 _SURE_GRADUAL = 0.8
@@ -114,11 +114,11 @@ def _gradual_cut(gradual: Gradual) -> Cut:
 
 
 def without_visits(cuts: list[Cut], wipes: list[Gradual]) -> list[Cut]:
-    """``cuts`` and the wipes, but for what comes of things that visit the picture.
+    """``cuts`` and the wipes without those caused by things that enter and leave the picture.
 
     Something that moves in front of the camera and leaves again looks like two
-    wipes, and what it does in between may look like cuts. It is told from edits
-    by the old picture coming back without any sure cut that would bring it.
+    wipes, and what it does in between may look like cuts. Unlike after an
+    edit, the old picture returns without a sure cut.
     """
     sure = [
         cut

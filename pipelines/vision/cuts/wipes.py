@@ -3,8 +3,8 @@
 Between the last frame that is all A and the first that is all B, each place of the
 picture shows A, then B, and turns once; the places turn at different times. Motion does
 not look like that: what it shows in between is neither A nor B. Nothing is assumed of the
-wipe's shape. Where a camera sweeps over large shapes, places turn too, but what each step
-brings was beside them a step before.
+wipe's shape. Where a camera sweeps over large shapes, places turn too, but the content of each step
+was beside them a step before.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pipelines.vision.cuts.gradual import Gradual
 from pipelines.vision.cuts.measures import (
     Floats,
     Indices,
-    brings_new,
     change,
+    changes_content,
     contrast,
     grid,
     likeness,
@@ -36,7 +36,7 @@ _RIM_ROWS, _RIM_COLUMNS = 2, 3
 _STILL_A = 0.03
 """Share of the places that may have turned by then."""
 _CLEAR_MS = 120
-"""Between frames that are looked at for A or B to be seen again."""
+"""Between the frames in which A or B is searched for again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class WipeConfig:
     min_change: float = 0.3
     """Of A to B, motion aside: an edge that moves through the picture is no wipe."""
     min_steps_change: float = 0.2
-    """Of the wipe's quarters: each brings what no motion explains. Measured on the tuning
+    """Of the wipe's quarters: each changes by more than motion explains. Measured on the tuning
     seeds of ``tests/benchmarks/scenes.py``: sweeping cameras up to 0.1, wipes from 0.39."""
     max_likeness: float = 0.34
     min_rim: float = 0.35
@@ -83,7 +83,7 @@ def find_wipes(
 ) -> list[Gradual]:
     """Wipes with their middle near one of the frames ``start`` to ``end``.
 
-    ``cells`` are the window's ``cell_levels``. One wipe is usually found from several frames:
+    ``cells`` are the window's ``cell_luma``. One wipe is usually found from several frames:
     see ``gradual_cuts.best_graduals``.
     """
     centres = grid(window, start, end)
@@ -193,7 +193,7 @@ def _fitted(
     changed = float(change(window, np.array([a]), np.array([b]), _REACH)[0])
     if alike > config.max_likeness or changed < config.min_change:
         return None
-    if not brings_new(window.luma[a + begin : a + stop + 1], _REACH, config.min_steps_change):
+    if not changes_content(window.luma[a + begin : a + stop + 1], _REACH, config.min_steps_change):
         return None
     middle = min(int(np.searchsorted(turning.reached, 0.5)), len(times) - 1)
     return Gradual(
