@@ -106,7 +106,7 @@ async def stopped_amid_a_fetch(
 
 
 def none_is_lost(left: list[JobRecord]) -> bool:
-    """All wait as if nothing had been, with all of their lives."""
+    """Whether all jobs are queued again and no lease is counted."""
     assert {job.lease_count for job in left} == {0}
     statuses = {stage.status for job in left for stage in job.stages.values()}
     states = [job.state for job in left]
@@ -117,24 +117,25 @@ async def test_a_stop_frees_no_slot_for_another_job(context: AppContext) -> None
     assert none_is_lost(await stopped_amid_a_fetch(context))
 
 
-async def test_a_job_that_does_not_end_in_time_is_handed_back_too(
+async def test_a_job_that_does_not_end_in_time_is_requeued_too(
     context: AppContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[JobDriver] = []
+    stopped: list[JobDriver] = []
 
-    async def not_heard(driver: JobDriver) -> None:
-        told.append(driver)
+    async def ignored(driver: JobDriver) -> None:
+        stopped.append(driver)
         await asyncio.sleep(3600)
 
-    monkeypatch.setattr(JobDriver, "stop", not_heard)
+    monkeypatch.setattr(JobDriver, "stop", ignored)
     monkeypatch.setattr(running_jobs, "ENDING_SECONDS", 0.2)
-    left = await stopped_amid_a_fetch(context, told)
-    assert len(told) == 1
+    left = await stopped_amid_a_fetch(context, stopped)
+    # On a slow machine its heartbeat finds the lease lost, and stops it once more.
+    assert len({id(driver) for driver in stopped}) == 1
     assert none_is_lost(left)
 
 
 def test_what_a_stop_waits_for_is_less_than_serve_gives_it() -> None:
-    """Else Serve ends the replica, and with it go what it holds and a life of each job."""
+    """Else Serve ends the replica, and each of its jobs loses a lease."""
     to_answer = 5
     assert running_jobs.LEASING_SECONDS + running_jobs.ENDING_SECONDS + to_answer < STOP_SECONDS
     assert sender.FINISH_SECONDS + sender.FINAL_RECORD_SECONDS + to_answer < STOP_SECONDS
