@@ -29,6 +29,7 @@ from storage.types import JobState, Tier
 
 MEDIA_SLOT = "media"
 AUDIO_SLOT = "audio"
+TRACK_SLOT = "track-"
 JOBS_PREFIX = "jobs"
 """The folder of the object store that holds a folder a job."""
 

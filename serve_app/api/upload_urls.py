@@ -12,7 +12,7 @@ from serve_app.crypto import Signer
 from serve_app.settings import Settings
 from storage.job_records import JobRecord
 from storage.objects import DirectUploadStore, ObjectStore
-from storage.uploads import AUDIO_SLOT, MEDIA_SLOT, Upload, source_prefix
+from storage.uploads import AUDIO_SLOT, MEDIA_SLOT, TRACK_SLOT, Upload, source_prefix
 
 UPLOAD_PURPOSE = "upload"
 UPLOADS_PATH = f"{API_PREFIX}/uploads"
@@ -102,12 +102,12 @@ def upload_fields(
     elif urls:
         fields["audioTrackUploadUrls"] = [
             {
-                "trackIndex": index,
+                "trackIndex": int(slot.removeprefix(TRACK_SLOT)),
                 "url": urls[slot],
                 "resumableUrl": resumable[slot],
                 "headers": UPLOAD_HEADERS,
             }
-            for index, slot in enumerate(urls)
+            for slot in urls
         ]
         fields["audioUploadHeaders"] = UPLOAD_HEADERS
     return fields

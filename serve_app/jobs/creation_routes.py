@@ -72,7 +72,7 @@ def _planner(request: Request) -> Planner:
     status_code=201,
     response_model=Answer[CreatedUploadJob],
     response_description="The job waits for its upload.",
-    responses=errors(*_CREATION_ERRORS, ErrorCode.FILE_TOO_LARGE) | _CREATED,
+    responses=errors(*_CREATION_ERRORS, *_URL_ERRORS, ErrorCode.FILE_TOO_LARGE) | _CREATED,
 )
 async def create_job(request: Request, body: CreateJobBody, key: IdempotencyKey = None) -> Response:
     """The answer has signed URLs.

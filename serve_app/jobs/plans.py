@@ -26,12 +26,13 @@ from serve_app.jobs.schemas import (
     FetchedTrack,
     JobOptions,
     SeparateAudio,
+    UploadedTrack,
     plain_file_name,
 )
 from serve_app.settings import Settings
 from storage.job_records import JobSource, NewJob, SourceAudio, SourceClip
 from storage.types import JobState, ProcessingMode, Tier
-from storage.uploads import AUDIO_SLOT, MEDIA_SLOT, Upload, source_prefix
+from storage.uploads import AUDIO_SLOT, MEDIA_SLOT, TRACK_SLOT, Upload, source_prefix
 
 DEFAULT_FILE_NAME = "video"
 
@@ -66,8 +67,11 @@ def plan_upload(planner: Planner, body: CreateJobBody) -> JobPlan:
         slots.append((AUDIO_SLOT, body.audioFileName, None))
         audio.append(SourceAudio(slot=AUDIO_SLOT, name=body.audioFileName, **_single_audio(body)))
     for index, track in enumerate(body.audioTracks or []):
+        if track.fileName is None:
+            audio.append(_fetched_track(planner, track, f"audioTracks[{index}].url"))
+            continue
         _tier(planner, track.fileName, f"audioTracks[{index}].fileName")
-        slot = f"track-{index}"
+        slot = f"{TRACK_SLOT}{index}"
         slots.append((slot, track.fileName, None))
         audio.append(SourceAudio(slot=slot, name=track.fileName, **_track_options(track)))
     job = NewJob(
@@ -251,10 +255,13 @@ def _track_options(track: AudioTrackOptions) -> dict[str, Any]:
     }
 
 
-def _fetched_track(planner: Planner, track: FetchedTrack, param: str) -> SourceAudio:
-    address = _address(planner, track.url, track.downloadToken, None, param)
-    _tier_of_fetched(planner, track.url, None, param)
-    return SourceAudio(name=_name_in(track.url), **address, **_track_options(track))
+def _fetched_track(
+    planner: Planner, track: FetchedTrack | UploadedTrack, param: str
+) -> SourceAudio:
+    url = track.url or ""
+    address = _address(planner, url, track.downloadToken, None, param)
+    _tier_of_fetched(planner, url, None, param)
+    return SourceAudio(name=_name_in(url), **address, **_track_options(track))
 
 
 def _name_in(url: str) -> str:

@@ -184,11 +184,30 @@ class AudioTrackOptions(Body):
 
 
 class UploadedTrack(AudioTrackOptions):
-    """A separate audio file that is uploaded."""
+    """A separate audio file of an uploaded video: uploaded too, or fetched from `url`."""
 
-    model_config = _ruled(_needs("syncMode", "offset", "offsetMs"))
+    model_config = _ruled(
+        _needs("syncMode", "offset", "offsetMs"),
+        _exclude("fileName", "url"),
+        {
+            "anyOf": [
+                {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
+                for name in ("fileName", "url")
+            ]
+        },
+    )
 
-    fileName: FileName
+    fileName: Annotated[FileName | None, doc("Of a file that is uploaded.", "lavalier.wav")] = None
+    url: Annotated[MediaUrl | None, doc("Of a file that the service fetches.")] = None
+    downloadToken: DownloadToken = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.fileName is None and self.url is None:
+            raise _blaming("fileName", "is required where no url is given")
+        if self.fileName is not None and self.url is not None:
+            raise _blaming("url", "and fileName exclude each other")
+        return self
 
 
 class FetchedTrack(AudioTrackOptions):

@@ -272,6 +272,22 @@ def test_answers_may_grow() -> None:
             assert "'additionalProperties': False" not in str(schema), name
 
 
+def test_fields_with_defaults_are_optional_for_generators() -> None:
+    """openapi-typescript takes a field with ``default`` for one that is always there."""
+    for name in BODIES:
+        schema = DOCUMENT["components"]["schemas"][name]
+        assert not [field for field in schema["properties"].values() if "default" in field]
+    assert DOCUMENT["components"]["schemas"]["CreateJobBody"]["required"] == ["fileName"]
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_an_error_has_a_flat_schema_that_generators_type(code: ErrorCode) -> None:
+    """openapi-python-client drops an ``allOf`` of an enumeration and a constant."""
+    schema = DOCUMENT["components"]["schemas"][schema_name(code)]
+    assert "allOf" not in schema
+    assert schema["properties"]["code"] == {"type": "string", "const": code}
+
+
 def test_every_tag_is_used_and_described() -> None:
     used = {tag for operation in OPERATIONS for tag in operation.documented["tags"]}
     assert used == set(TAGS)

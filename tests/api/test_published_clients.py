@@ -91,6 +91,38 @@ def test_channels_are_a_list_or_one_number(
         assert answer.json()["param"].startswith("audioTracks[0].channels")
 
 
+def test_a_track_of_an_uploaded_video_may_be_fetched(api: RunningApi, customer: Customer) -> None:
+    tracks = [{"url": "https://media.example.com/boom.wav"}, {"fileName": "lavalier.wav"}]
+    body = {"fileName": "a.mp4", "audioTracks": tracks}
+    job = api.client.post("/jobs", json=body, headers=customer.headers).json()["data"]
+    assert [upload["trackIndex"] for upload in job["audioTrackUploadUrls"]] == [1]
+    fetched = api.client.post(
+        "/jobs", json=body | {"audioTracks": tracks[:1]}, headers=customer.headers
+    ).json()["data"]
+    assert "audioTrackUploadUrls" not in fetched
+
+
+@pytest.mark.parametrize(
+    ("track", "code", "field"),
+    [
+        ({}, "INVALID_REQUEST", "fileName"),
+        ({"fileName": None, "url": None}, "INVALID_REQUEST", "fileName"),
+        ({"fileName": "a.wav", "url": "https://x.example/a.wav"}, "INVALID_REQUEST", "url"),
+        ({"url": "a.wav"}, "INVALID_URL", "url"),
+        ({"url": "http://127.0.0.1/a.wav"}, "URL_NOT_ALLOWED", "url"),
+        ({"url": "https://x.example/a.exe"}, "UNSUPPORTED_FORMAT", "url"),
+    ],
+    ids=str,
+)
+def test_a_track_has_one_source(
+    api: RunningApi, customer: Customer, track: dict[str, object], code: str, field: str
+) -> None:
+    body = {"fileName": "a.mp4", "audioTracks": [track]}
+    answer = api.client.post("/jobs", json=body, headers=customer.headers)
+    status = 415 if code == "UNSUPPORTED_FORMAT" else 400
+    expect_error(answer, status, code, f"audioTracks[0].{field}")
+
+
 def test_the_root_leads_to_the_reference(api: RunningApi) -> None:
     answer = api.client.get(f"{api.root}/", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (307, "/docs")
