@@ -72,7 +72,10 @@ def test_a_failure_is_a_line_with_the_ids_of_request_account_and_job(
     job_id = created.json()["data"]["jobId"]
 
     async def damage(connection: Connection) -> None:
-        statement = "UPDATE jobs SET source = '[]' WHERE id = %(id)s"
+        statement = """
+            UPDATE jobs SET batch_id = id, batch_index = 0, ingest_result = '{"clips": [1]}',
+                source = source || '{"continuous": true}'
+            WHERE id = %(id)s"""
         await connection.exec_driver_sql(statement, {"id": job_id})
 
     api.transact(damage)
