@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from tests.pipelines.fetch_servers import Authority
 from tests.places import DEMO
 
 EXCERPT_SECONDS = 12.0
-EDGE = "test_edge.py"
-"""Stops replicas and fills the queue with nonsense, so the shared service is its last."""
+LAST = ["test_edge.py", "test_stop_and_kill.py"]
+"""The one stops replicas and fills the queue with nonsense, the other ends the shared service."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,8 +32,10 @@ def _is_ours(item: pytest.Item) -> bool:
     return item.path.is_relative_to(Path(__file__).parent)
 
 
-def _turn(item: pytest.Item) -> tuple[bool, bool]:
-    return item.path.name == EDGE, "service" in getattr(item, "fixturenames", ())
+def _turn(item: pytest.Item) -> int:
+    if "service" not in getattr(item, "fixturenames", ()):
+        return 0
+    return LAST.index(item.path.name) + 2 if item.path.name in LAST else 1
 
 
 @pytest.fixture(scope="session")
@@ -59,12 +60,7 @@ def service(
 ) -> Service:
     """One service for all acceptance tests: starting Ray is paid once."""
     folder = tmp_path_factory.mktemp("service")
-    return until_group_ends.enter_context(_shared(folder, authority))
-
-
-@contextmanager
-def _shared(folder: Path, authority: Authority) -> Iterator[Service]:
-    with running(
+    started = running(
         folder / "data",
         folder / "service.log",
         VAS_LEASE_SECONDS="4",
@@ -74,10 +70,10 @@ def _shared(folder: Path, authority: Authority) -> Iterator[Service]:
         VAS_RAW_DECODERS=decoders(folder),
         VAS_MAX_ACTIVE_JOBS="100000",
         VAS_PROXY_TIMEOUT_SECONDS=str(ANSWER_SECONDS),
-    ) as started:
-        yield started
-        for client in started.clients:
-            client.close()
+    )
+    service = until_group_ends.enter_context(started)
+    until_group_ends.callback(service.close_clients)
+    return service
 
 
 @pytest.fixture(scope="session")

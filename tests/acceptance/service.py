@@ -41,11 +41,17 @@ class Service:
     port: int
     clients: list[ApiClient] = field(default_factory=list)
     metrics_port: int = 0
+    settings: dict[str, str] = field(default_factory=dict)
+    """As it was started with; others are as delivered."""
 
     def client(self) -> ApiClient:
         client = ApiClient(self.base_url, self.api_key)
         self.clients.append(client)
         return client
+
+    def close_clients(self) -> None:
+        for client in self.clients:
+            client.close()
 
     def submit(self, path: Path, mode: Any = "all", *, name: str | None = None) -> str:
         """Create a job and upload its media; return its id."""
@@ -135,7 +141,7 @@ def running(data: Path, log: Path, **environment: str) -> Iterator[Service]:
         )
     try:
         started = _started(process, data, port, log)
-        started.metrics_port = metrics_port
+        started.metrics_port, started.settings = metrics_port, environment
         yield started
     finally:
         _stop(process)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -11,6 +13,8 @@ import psutil
 import pytest
 
 from serve_app.deployment import local as local_service
+from serve_app.errors import ApiError
+from serve_app.jobs.service import cancel_job
 from storage.database import embedded_postgres
 from tests.acceptance.service import Service, running, wait_until
 from tests.benchmarks.service_jobs import first_seconds
@@ -95,19 +99,21 @@ def haproxies(data: Path) -> list[psutil.Process]:
     return local_service._proxies(Path(record["run_dir"]))
 
 
-def test_after_a_hard_kill_work_goes_on_and_a_stop_hands_it_over(tmp_path: Path) -> None:
-    """Two starts on one folder: the first is killed, the second stopped in order."""
-    data = tmp_path / "data"
+def test_after_a_hard_kill_work_goes_on_and_a_stop_hands_it_over(
+    service: Service, tmp_path: Path
+) -> None:
+    """The last of the shared service: it is killed, and another on its folder stopped in order."""
+    first, data = service, service.data
     clip = first_seconds(DEMO, tmp_path / "clip.mp4", CLIP_SECONDS)
-    with running(data, tmp_path / "first.log", **SETTINGS) as first:
-        waiting, upload = half_an_upload(first, clip)
-        interrupted = first.submit(clip)
-        wait_until(lambda: processing(first) == 1, 60, "the job runs")
-        assert haproxies(data)
-        orphans = first.processes() + haproxies(data)
-        first.process.kill()
-        first.process.wait(10)
-    with running(data, tmp_path / "second.log", **SETTINGS) as second:
+    wait_until(lambda: cancelled_all(first), 60, "nothing is left of other tests")
+    waiting, upload = half_an_upload(first, clip)
+    interrupted = first.submit(clip)
+    wait_until(lambda: processing(first) == 1, 60, "the job runs")
+    assert haproxies(data)
+    orphans = first.processes() + haproxies(data)
+    first.process.kill()
+    first.process.wait(10)
+    with running(data, tmp_path / "second.log", **first.settings) as second:
         assert [process for process in orphans if process.is_running()] == []
         shows_its_jobs_to_us_alone(second, first.api_key, interrupted)
         service = Service(second.process, second.base_url, first.api_key, data, second.port)
@@ -154,6 +160,16 @@ def rest_of_an_upload(service: Service, path: str, clip: Path) -> None:
 def processing(service: Service) -> int:
     [(count,)] = service.query("SELECT count(*) FROM jobs WHERE state = 'processing'")
     return int(count)
+
+
+def cancelled_all(service: Service) -> bool:
+    """Cancel the jobs of every account; whether none is under way."""
+    under_way = "SELECT account_id, id FROM jobs WHERE state IN ('queued', 'processing')"
+    for account, job in service.query(under_way):
+        # It may have ended by itself meanwhile.
+        with contextlib.suppress(ApiError):
+            service.transact(partial(cancel_job, account_id=account, job_id=str(job)))
+    return not service.query(under_way)
 
 
 def leases(service: Service, job_ids: list[str]) -> set[int]:
