@@ -10,12 +10,10 @@ import time
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import httpx
 import psutil
 import pytest
-import schemathesis
 from hypothesis import settings
 
 from serve_app.api.rate_limits import LIMITS, Bucket
@@ -24,10 +22,11 @@ from tests.acceptance.service import Service, wait_until
 from tests.api.running_api import wait_for_a_fresh_minute
 from tests.contract.document_cases import (
     BOUNDS,
+    OPERATIONS,
     SECOND_LOOK,
     Visitors,
-    call_operation,
     run_sequences,
+    try_operation,
 )
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
@@ -42,10 +41,10 @@ def visitors(service: Service) -> Visitors:
     return Visitors(service)
 
 
-@SECOND_LOOK.parametrize()
-@settings(BOUNDS, max_examples=EXAMPLES)
-def test_operation_through_serve(case: schemathesis.Case[Any], visitors: Visitors) -> None:
-    call_operation(case, visitors)
+@pytest.mark.parametrize("operation_id", OPERATIONS)
+def test_operation_through_serve(operation_id: str, visitors: Visitors) -> None:
+    bounds = settings(BOUNDS, max_examples=EXAMPLES)
+    try_operation(SECOND_LOOK, operation_id, visitors, bounds)
 
 
 def test_sequences_along_the_links_through_serve(visitors: Visitors) -> None:

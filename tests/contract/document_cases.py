@@ -23,11 +23,15 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from schemathesis.checks import load_all_checks
 from schemathesis.core.failures import Failure
+from schemathesis.generation.feedback import FeedbackSources
 from schemathesis.openapi.checks import (
     EnsureResourceAvailability,
     RejectedPositiveData,
     UseAfterFree,
 )
+from schemathesis.pytest._test_builder import build_operation_test
+from schemathesis.python._constants.orchestrator import make_constants_value_source
+from schemathesis.specs.openapi.schemas import OpenApiSchema
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app.api.authentication import Auth
@@ -168,6 +172,7 @@ SECOND_LOOK = (
     else schemathesis.openapi.from_dict(DOCUMENT, config=_configuration(coverage=False))
 )
 """For the same API behind a proxy: in the suite of a pull request, without the edges of values."""
+OPERATIONS = sorted(BY_ID)
 
 
 @schemathesis.hook
@@ -221,7 +226,30 @@ def _fits(schema: dict[str, Any], text: str) -> bool:
     return Draft202012Validator(schema).is_valid(value)
 
 
-def call_operation(case: schemathesis.Case[Any], visitors: Visitors) -> None:
+def try_operation(
+    schema: OpenApiSchema, operation_id: str, visitors: Visitors, bounds: settings = BOUNDS
+) -> None:
+    """Send every case of one operation.
+
+    They are made here: ``schema.parametrize`` would make them while tests are collected, which
+    takes every worker of a run seconds.
+    """
+
+    def check(case: schemathesis.Case[Any]) -> None:
+        _call(case, visitors)
+
+    run_cases = build_operation_test(
+        config=schema.config,
+        operation=schema.find_operation_by_id(operation_id),
+        test_func=check,
+        given_kwargs={},
+        feedback=FeedbackSources(constants_value_source=make_constants_value_source(schema)),
+        explicit_settings=bounds,
+    )
+    run_cases()
+
+
+def _call(case: schemathesis.Case[Any], visitors: Visitors) -> None:
     """Send one case, hold the answer to every check."""
     visitor = visitors.next()
     headers = visitor.headers_for(case.operation.definition.raw["operationId"])
