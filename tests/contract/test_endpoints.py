@@ -15,8 +15,6 @@ from tests.contract.calling import RATE_HEADERS, Caller, ContractApi, refusal, s
 from tests.contract.runner_side import TWO_TRACKS, RunnerSide
 from tests.contract.spec_rows import ROWS, covers, covers_each, row_cells, rows_of
 
-BASE = "/v1/api"
-
 
 @dataclass(frozen=True, slots=True)
 class House:

@@ -28,7 +28,6 @@ from pipelines.types import (
 from tests.examples import examples
 
 SECONDS = st.floats(0, 90_000, allow_nan=False)
-TEXT = st.text(max_size=20)
 VIDEO = st.builds(VideoStream, sample_aspect=SECONDS, frame_rate=SECONDS)
 MEDIA = st.builds(
     MediaInfo,

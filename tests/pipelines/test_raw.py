@@ -185,7 +185,6 @@ def test_a_family_without_a_decoder_is_refused(family: str, bench: Bench) -> Non
     assert caught.value.code is StageCode.VALIDATION_FAILED
 
 
-SPAWN = "subprocess.Popen([sys.executable, __file__, source, target, film, 'forever'"
 FAILURES = {
     "fails": ("sys.exit(3)", {}, "ended with status 3"),
     "is killed": ("os.kill(os.getpid(), 9)", {}, "ended with status 137"),
