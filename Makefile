@@ -9,7 +9,8 @@ VIDEO ?= tests/media/demo.mp4
 PORT ?= 8000
 SECONDS ?= 3600
 SEED ?= 8
-WORKERS ?= 2
+# On two cores: many tests wait, for a timeout or for another process.
+WORKERS ?= 3
 CHAOS_SECONDS ?= 600
 # Every process of a run imports the project, so what one has compiled is kept for the others.
 PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) \
