@@ -96,7 +96,9 @@ def compared(backends: Backends, path: Path, truth: str) -> None:
     assert statistics.median(apart) <= 100
 
 
-@pytest.mark.parametrize("name", ["one_voice.flac", "two_voices.flac"])
+@pytest.mark.parametrize(
+    "name", ["one_voice.flac", pytest.param("two_voices.flac", marks=pytest.mark.long)]
+)
 def test_real_speech_is_transcribed_as_by_ctranslate2_and_words_lie_where_its_do(
     backends: Backends, name: str
 ) -> None:
@@ -106,7 +108,12 @@ def test_real_speech_is_transcribed_as_by_ctranslate2_and_words_lie_where_its_do
 
 @pytest.mark.shared_media
 @pytest.mark.parametrize(
-    "name", [f"{each}.wav" for each in ("jfk", "librivox-austen-0870", "librivox-austen-0890")]
+    "name",
+    [
+        "jfk.wav",
+        pytest.param("librivox-austen-0870.wav", marks=pytest.mark.long),
+        pytest.param("librivox-austen-0890.wav", marks=pytest.mark.long),
+    ],
 )
 def test_recorded_speech_too(backends: Backends, name: str) -> None:
     path = SHARED / name
