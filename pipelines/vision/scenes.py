@@ -36,7 +36,7 @@ from pipelines.vision.features import (
 )
 from pipelines.vision.stills import StillsConfig, fetch_stills
 
-DESCRIBE_VERSION = 4
+DESCRIBE_VERSION = 5
 """Raise it whenever the same scene would be stored differently."""
 
 

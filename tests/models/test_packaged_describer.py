@@ -147,12 +147,12 @@ def evidence(
     colourfulness: float = 30,
     hue: str | None = None,
     colours: tuple[str, ...] = ("green", "grey"),
+    accent: str | None = None,
     motion: CameraMotion = CameraMotion.UNKNOWN,
 ) -> SceneEvidence:
     """``faces`` are their heights."""
     facts = tuple(
-        PictureFacts(level, 50, colourfulness, hue, colour_bars=False, colours=colours)
-        for level in brightness
+        PictureFacts(level, 50, colourfulness, hue, False, colours, accent) for level in brightness
     )
     boxes = tuple(Box(0.3, 0.1, height / 2, height) for height in faces)
     return SceneEvidence(facts, boxes, text, motion)
@@ -201,8 +201,13 @@ def test_the_shot_type_follows_from_the_size_of_the_largest_face(
         ),
         (
             evidence(brightness=(120, 60), colourfulness=70),
-            "A picture in vivid colours: green and grey. The picture grows darker.",
+            "A picture in vivid green. The picture grows darker.",
         ),
+        (
+            evidence(colourfulness=4, text=(line("THE END"),)),
+            "Title “THE END”, with hardly any colour.",
+        ),
+        (evidence(accent="red"), "A picture in green and grey, with some red."),
         (
             evidence(brightness=(60, 60), colours=("grey", "black")),
             "A dark, mostly grey and black picture.",
@@ -286,3 +291,12 @@ def _stills(path: Path, seconds: tuple[float, ...]) -> list[Picture]:
             if len(stills) == len(seconds):
                 return stills
     return stills
+
+
+def test_a_small_patch_of_strong_colour_is_an_accent() -> None:
+    picture = np.full((360, 640, 3), 120, np.uint8)
+    picture[100:180, 200:340] = (220, 20, 30)
+    facts = measure(picture)
+    assert (facts.colours, facts.accent) == (("grey",), "red")
+    picture[100:180, 200:340] = (150, 110, 110)
+    assert measure(picture).accent is None

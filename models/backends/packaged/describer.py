@@ -201,15 +201,20 @@ def _shortened(text: str) -> str:
 def _picture(evidence: SceneEvidence) -> str:
     """A picture in which nothing was found: its light and its colours."""
     light, colours = _light(evidence), evidence.facts[len(evidence.facts) // 2].colours
-    if _is_without_colour(evidence):
-        return f"{_article(light)} picture in black and white"
+    if colourless := _colourless(evidence):
+        return f"{_article(light)} picture {colourless}"
+    accent = evidence.facts[len(evidence.facts) // 2].accent
+    some = f", with some {accent}" if accent else ""
     if colours and set(colours) <= NEUTRALS:
         adjectives = ", ".join(part for part in (light, f"mostly {_listed(colours)}") if part)
-        return f"{_article(adjectives)} picture"
+        return f"{_article(adjectives)} picture{some}"
     kind, strength = f"{_article(light)} picture", _graded(_colour_strength(evidence), _STRENGTHS)
     if not colours:
-        return f"{kind} in many {strength} colours".replace("  ", " ")
-    return f"{kind} in {f'{strength} colours: ' if strength else ''}{_listed(colours)}"
+        return f"{kind} in many {strength} colours{some}".replace("  ", " ")
+    if strength == "vivid":
+        colours = tuple(name for name in colours if name not in NEUTRALS)
+    manner = f"{strength} " if len(colours) == 1 else f"{strength} colours: "
+    return f"{kind} in {manner if strength else ''}{_listed(colours)}{some}"
 
 
 def _article(adjectives: str) -> str:
@@ -229,7 +234,7 @@ _BRIGHTNESSES = ((40, "very dark"), (85, "dark"), (165, ""), (200, "bright"), (2
 """Mean level below which a picture is called so."""
 _STRENGTHS = ((22.0, "muted"), (50.0, ""), (1e9, "vivid"))
 """Colourfulness below which the colours are called so."""
-_WITHOUT_COLOUR = 6.0
+_COLOURLESS = ((3.0, "in black and white"), (6.0, "with hardly any colour"), (1e9, ""))
 
 
 def _light(evidence: SceneEvidence) -> str:
@@ -240,13 +245,13 @@ def _light(evidence: SceneEvidence) -> str:
 def _look(evidence: SceneEvidence) -> str:
     """Light and colour beside what was found, as far as they are out of the ordinary."""
     light, colour = _light(evidence), _colour(evidence)
-    joint = ", " if colour.startswith("in ") else " and "
+    joint = ", " if colour.startswith(("in ", "with ")) else " and "
     return joint.join(clause for clause in (light, colour) if clause)
 
 
 def _colour(evidence: SceneEvidence) -> str:
-    if _is_without_colour(evidence):
-        return "in black and white"
+    if colourless := _colourless(evidence):
+        return colourless
     facts = evidence.facts
     hues = [fact.hue for fact in facts if fact.hue]
     if len(hues) * 2 > len(facts) and len(set(hues)) == 1:
@@ -255,8 +260,9 @@ def _colour(evidence: SceneEvidence) -> str:
     return f"in {strength} colours" if strength else ""
 
 
-def _is_without_colour(evidence: SceneEvidence) -> bool:
-    return _colour_strength(evidence) < _WITHOUT_COLOUR
+def _colourless(evidence: SceneEvidence) -> str:
+    """Of a picture without colour, or nearly; else empty."""
+    return _graded(_colour_strength(evidence), _COLOURLESS)
 
 
 def _colour_strength(evidence: SceneEvidence) -> float:

@@ -45,6 +45,8 @@ class PictureFacts:
     colour_bars: bool
     colours: tuple[str, ...] = ()
     """Names of the colours of most of the picture, the commonest first; three at most."""
+    accent: str | None = None
+    """Name of a strong colour on a small part of the picture, not among ``colours``."""
 
 
 def grey(picture: Picture, width: int) -> Grey:
@@ -60,6 +62,10 @@ def grey(picture: Picture, width: int) -> Grey:
 def measure(picture: Picture) -> PictureFacts:
     """The facts of one picture."""
     small = cv2.resize(picture, (128, 72), interpolation=cv2.INTER_AREA)
+    names, strengths = _named_pixels(small)
+    colours = _frequent(names, _NAMED_SHARE)[:_MOST_NAMED]
+    strong = _frequent(names[strengths >= _STRONG], 0.0)[:1]
+    is_accent = (strengths >= _STRONG).mean() >= _ACCENT_SHARE and not set(strong) & set(colours)
     luma = cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float64)
     return PictureFacts(
         brightness=float(luma.mean()),
@@ -67,7 +73,8 @@ def measure(picture: Picture) -> PictureFacts:
         colourfulness=_colourfulness(small),
         hue=_hue(small),
         colour_bars=_is_colour_bars(small),
-        colours=_colours(small),
+        colours=colours,
+        accent=strong[0] if is_accent else None,
     )
 
 
@@ -93,14 +100,17 @@ _COLOURED_SHARE = 0.25
 
 _NAMED_SHARE, _MOST_NAMED = 0.15, 3
 """A colour is named from this share of the picture on."""
+_STRONG, _ACCENT_SHARE = 0.14, 0.03
+"""Chroma in OKLab of a strong colour (pure red has 0.26, grass 0.1), and the least share of the
+picture that has some for it to be an accent."""
 NEUTRALS = frozenset({"black", "grey", "white"})
 _BLACK, _WHITE, _PITCH_BLACK = 0.30, 0.88, 0.18
 """Lightness in OKLab up to which a grey is called black, from which white, and up to which any
 colour is."""
 
 
-def _colours(rgb: Picture) -> tuple[str, ...]:
-    """Plain names of the colours that take up most of the picture."""
+def _named_pixels(rgb: Picture) -> tuple[npt.NDArray[np.str_], npt.NDArray[np.float64]]:
+    """The plain colour name and the chroma in OKLab of each pixel."""
     lab = oklab(rgb.reshape(-1, 3))
     lightness, strength = lab[:, 0], np.hypot(lab[:, 1], lab[:, 2])
     names = np.array([name for name, _ in _HUES])[_nearest_hues(lab)]
@@ -108,9 +118,14 @@ def _colours(rgb: Picture) -> tuple[str, ...]:
         names = np.where((names == name) & (lightness < _DARK_LIGHTNESS), dark_name, names)
     greys = np.select([lightness <= _BLACK, lightness >= _WHITE], ["black", "white"], "grey")
     is_grey = (strength <= _COLOURED) | (lightness <= _PITCH_BLACK)
-    found, counts = np.unique(np.where(is_grey, greys, names), return_counts=True)
-    order = np.argsort(-counts, kind="stable")[:_MOST_NAMED]
-    return tuple(str(found[at]) for at in order if counts[at] >= _NAMED_SHARE * len(lab))
+    return np.where(is_grey, greys, names), strength
+
+
+def _frequent(names: npt.NDArray[np.str_], least_share: float) -> tuple[str, ...]:
+    """The names that have at least that share, the commonest first."""
+    found, counts = np.unique(names, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return tuple(str(found[at]) for at in order if counts[at] >= least_share * len(names))
 
 
 def _nearest_hues(lab: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
