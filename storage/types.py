@@ -110,6 +110,9 @@ MODE_STAGES: dict[ProcessingMode, frozenset[StageName]] = {
 }
 """Stages of a mode; the others are skipped with reason ``processing_mode``."""
 
+ANALYSES = (StageName.VISION, StageName.TRANSCRIPT)
+"""The stages after ingest, which run side by side."""
+
 TERMINAL_STATES = frozenset(
     {JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED}
 )

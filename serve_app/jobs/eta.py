@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from storage.job_records import StageRecord
-from storage.types import ENDED_STATUSES, StageName, StageStatus
+from storage.types import ANALYSES, ENDED_STATUSES, StageName, StageStatus
 
-ANALYSES = (StageName.VISION, StageName.TRANSCRIPT)
 _LEAST_PROGRESS = 0.03
 """Before that a stage's pace says nothing: models are loading, the first shards are running."""
 _START_SECONDS = 2.0

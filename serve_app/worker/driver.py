@@ -9,14 +9,13 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeVar
 
 from models.provider import ModelProvider
+from pipelines.codec import from_json
 from pipelines.execution.chain import Workspace
-from pipelines.ingest.pipeline import ingest_result_from_json
-from pipelines.types import IngestResult, StageCode, StageError, StageStoppedError
+from pipelines.stages import FAILURE_CODES, OUTAGE_PAUSES_SECONDS, StageRunner
+from pipelines.types import IngestResult, StageError, StageStoppedError
 from serve_app.context import AppContext
-from serve_app.jobs.eta import ANALYSES
 from serve_app.observability.logs import log_context, note
 from serve_app.observability.metrics import record_job_end, record_stage
 from serve_app.worker import publishing
@@ -28,28 +27,11 @@ from storage.database import UNAVAILABLE
 from storage.job_records import JobRecord
 from storage.jobs import LeaseLostError
 from storage.objects import ObjectStoreUnavailableError, is_outage
-from storage.types import ENDED_STATUSES, JobState, StageName, StageStatus
+from storage.types import ANALYSES, ENDED_STATUSES, JobState, StageName, StageStatus
 
 log = logging.getLogger("vas.runner")
 
-FAILURE_CODES = {
-    StageName.INGEST: StageCode.INGEST_FAILED,
-    StageName.VISION: StageCode.VISION_FAILED,
-    StageName.TRANSCRIPT: StageCode.TRANSCRIPT_FAILED,
-}
-"""The code of a stage that fails in a way that names none of its own."""
-
-STAGE_ATTEMPTS = 2
-"""A stage that breaks for a reason of the machine's, not the media's, is run once more."""
-
-OUTAGE_PAUSES_SECONDS = (2, 5, 15, 30, 60)
-"""How long is waited, time after time, for a database or an object store that is away."""
-
 _LONGEST_OUTAGE = sum(OUTAGE_PAUSES_SECONDS)
-
-_LISTEN_SECONDS = 0.5
-
-Result = TypeVar("Result")
 
 Work = Callable[[StageWork], Awaitable[JobState | None]]
 """Runs a stage to its published end; gives the job's, if this was it."""
@@ -57,7 +39,7 @@ Work = Callable[[StageWork], Awaitable[JobState | None]]
 
 @dataclass(slots=True)
 class StageControl:
-    """A running stage's line to its driver (pipelines.execution.chain.Control)."""
+    """Stop, deadline and progress of a running stage (pipelines.execution.chain.Control)."""
 
     driver: JobDriver
     stage: StageName
@@ -96,6 +78,17 @@ class JobDriver:
             stop_name=f"stop-{self.lease.token}",
         )
 
+    @property
+    def stage_runner(self) -> StageRunner:
+        """Of this job's stages; ends with the lease."""
+        return StageRunner(
+            name=f"job {self.lease.job_id}",
+            is_stopped=lambda: self.stopped,
+            is_outage=_is_outage,
+            not_repeated=(LeaseLostError,),
+            pauses_seconds=OUTAGE_PAUSES_SECONDS,
+        )
+
     async def run(self) -> None:
         """Run every stage that has not ended; return when the job ended or the lease is lost."""
         with log_context(jobId=self.lease.job_id):
@@ -112,13 +105,15 @@ class JobDriver:
             await asyncio.gather(heartbeat, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Make the running stages stop; their tasks on other nodes hear it through the store."""
+        """Stop the running stages; their tasks on other nodes read the marker in the store."""
         self.stopped = True
         try:
             await asyncio.to_thread(self.workspace.request_stop)
         except (ObjectStoreUnavailableError, OSError) as error:
             # Tasks cannot read or write then either; what they find is published by nobody.
-            log.warning("job %s: tasks could not be told to stop: %s", self.lease.job_id, error)
+            log.warning(
+                "job %s: the stop marker could not be written: %s", self.lease.job_id, error
+            )
 
     async def _heartbeat(self) -> None:
         settings = self.context.settings
@@ -148,7 +143,7 @@ class JobDriver:
             )
 
     async def _run_stages(self) -> None:
-        job = await self._retry_on_outage("reading the job", self._read_job)
+        job = await self.stage_runner.retry_on_outage("reading the job", self._read_job)
         note(accountId=job.account_id)
         is_new = job.stages[StageName.INGEST].status is not StageStatus.COMPLETED
         if is_new:
@@ -168,11 +163,13 @@ class JobDriver:
 
         Gives what ingest found; None where it failed.
         """
-        job, ingested = await self._retry_on_outage("reading the job", self._read_ingested)
+        job, ingested = await self.stage_runner.retry_on_outage(
+            "reading the job", self._read_ingested
+        )
         if ingested is None:
             return None
         analyses: dict[StageName, Work] = {
-            StageName.VISION: lambda work: work.run_vision(ingested),
+            StageName.VISION: lambda work: work.run_vision(job, ingested),
             StageName.TRANSCRIPT: lambda work: work.run_transcript(job, ingested),
         }
         running = [
@@ -197,32 +194,28 @@ class JobDriver:
             if job is None or job.lease_token != self.lease.token:
                 raise LeaseLostError(str(self.lease.job_id))
             stored = await jobs.find_ingest_result(connection, job.id)
-        return job, None if stored is None else ingest_result_from_json(stored)
+        return job, None if stored is None else from_json(IngestResult, stored)
 
     async def _run_stage(self, stage: StageName, run: Work) -> None:
         """Run a stage to its published end, good or bad."""
-        await self._retry_on_outage(stage, lambda: self._start(stage))
+        await self.stage_runner.retry_on_outage(stage, lambda: self._start(stage))
         began = time.monotonic()
-        for attempt in range(1, STAGE_ATTEMPTS + 1):
-            try:
-                end = await self._retry_on_outage(stage, lambda: run(self._work(stage)))
-            except (LeaseLostError, StageStoppedError):
-                raise
-            except StageError as error:
-                await self._fail(stage, error, began)
-            except Exception as error:
-                if self.stopped:
-                    # What a stopped stage ran on is being taken away: that says nothing of it.
-                    raise StageStoppedError(str(self.lease.job_id)) from error
-                log.exception("job %s: %s broke", self.lease.job_id, stage)
-                if attempt < STAGE_ATTEMPTS:
-                    continue
-                message = f"The {stage} stage broke ({type(error).__name__})."
-                await self._fail(stage, StageError(FAILURE_CODES[stage], message), began)
-            else:
-                self.took[stage] = time.monotonic() - began
-                self._record(stage, StageStatus.COMPLETED, began, end)
-            return
+        try:
+            end = await self.stage_runner.run(stage, lambda: run(self._work(stage)))
+        except StageError as error:
+            log.info("job %s: %s failed: %s", self.lease.job_id, stage, error)
+            await self._fail(stage, error, began)
+        else:
+            self.took[stage] = time.monotonic() - began
+            self._record(stage, StageStatus.COMPLETED, began, end)
+
+    async def _fail(self, stage: StageName, error: StageError, began: float) -> None:
+        async def publish() -> JobState | None:
+            async with self.context.database.transaction() as connection:
+                return await publishing.fail_stage(connection, self.lease, stage, error)
+
+        end = await self.stage_runner.retry_on_outage(stage, publish)
+        self._record(stage, StageStatus.FAILED, began, end)
 
     def _record(
         self, stage: StageName, outcome: StageStatus, began: float, end: JobState | None
@@ -236,29 +229,6 @@ class JobDriver:
         async with self.context.database.transaction() as connection:
             await publishing.start_stage(connection, self.lease, stage)
 
-    async def _retry_on_outage(self, what: str, act: Callable[[], Awaitable[Result]]) -> Result:
-        """Do ``act``; wait for a database or a store that is away, or full, and do it again.
-
-        All that jobs do may be done again: what is stored is reused, what was published stays.
-        """
-        for pause_seconds in OUTAGE_PAUSES_SECONDS:
-            try:
-                return await act()
-            except Exception as error:
-                if not (isinstance(error, UNAVAILABLE) or is_outage(error)):
-                    raise
-                log.warning("job %s: %s waits: %s", self.lease.job_id, what, error)
-                await self._wait(pause_seconds)
-        return await act()
-
-    async def _wait(self, seconds: float) -> None:
-        """Sleep; raises StageStoppedError soon after a stop."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            if self.stopped:
-                raise StageStoppedError(str(self.lease.job_id))
-            await asyncio.sleep(min(left, _LISTEN_SECONDS))
-
     def _work(self, stage: StageName) -> StageWork:
         deadline = time.monotonic() + self.context.settings.stage_timeout_seconds
         return StageWork(
@@ -268,14 +238,11 @@ class JobDriver:
             workspace=self.workspace,
             threads=self.threads,
             calibration=self.calibration,
+            runner=self.stage_runner,
             control=StageControl(self, stage, deadline),
         )
 
-    async def _fail(self, stage: StageName, error: StageError, began: float) -> None:
-        log.info("job %s: %s failed: %s", self.lease.job_id, stage, error)
-        end = await self._retry_on_outage(stage, lambda: self._publish_failure(stage, error))
-        self._record(stage, StageStatus.FAILED, began, end)
 
-    async def _publish_failure(self, stage: StageName, error: StageError) -> JobState | None:
-        async with self.context.database.transaction() as connection:
-            return await publishing.fail_stage(connection, self.lease, stage, error)
+def _is_outage(error: BaseException) -> bool:
+    """Of the database or the object store, or a full disk: worth waiting for its end."""
+    return isinstance(error, UNAVAILABLE) or is_outage(error)

@@ -12,6 +12,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines.stages import skip_reason
 from pipelines.types import MediaInfo, StageCode, StageError
 from serve_app import pricing
 from serve_app.jobs.lifecycle import end_job, finish_if_ended
@@ -20,7 +21,7 @@ from storage import jobs, ledger, results
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
-from storage.types import ENDED_STATUSES, JobState, SkipReason, StageName, StageStatus
+from storage.types import ANALYSES, ENDED_STATUSES, JobState, StageName, StageStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +38,6 @@ async def start_stage(connection: Connection, lease: Lease, stage: StageName) ->
     await jobs.set_stage(connection, lease.job_id, stage, StageStatus.RUNNING)
 
 
-def analyses_to_run(job: JobRecord, media: MediaInfo) -> dict[StageName, SkipReason | None]:
-    """The analysis stages that the job asks for: None to run one, else why it is skipped."""
-    wanted = pricing.MODE_ANALYSES[job.processing_mode]
-    reasons: dict[StageName, SkipReason | None] = {}
-    if StageName.VISION in wanted:
-        reasons[StageName.VISION] = None if media.video else SkipReason.AUDIO_ONLY_INPUT
-    if StageName.TRANSCRIPT in wanted:
-        reasons[StageName.TRANSCRIPT] = None if media.audio else SkipReason.NO_AUDIO
-    return reasons
-
-
 async def raise_hold(
     connection: Connection, lease: Lease, media: MediaInfo, prices: PriceTable
 ) -> None:
@@ -62,7 +52,9 @@ async def raise_hold(
     await ledger.lock_account(connection, job.account_id)
     usage = await jobs.month_usage_seconds(connection, job.account_id, except_job=job.id)
     billable = pricing.billable_seconds(prices, media.duration_seconds)
-    to_run = tuple(name for name, reason in analyses_to_run(job, media).items() if reason is None)
+    to_run = tuple(
+        stage for stage in ANALYSES if skip_reason(stage, job.processing_mode, media) is None
+    )
     quote = pricing.quote(
         prices,
         billable,
@@ -110,8 +102,9 @@ async def publish_ingest(
     await jobs.set_stage(
         connection, job.id, StageName.INGEST, StageStatus.COMPLETED, timings=timings
     )
-    for stage, reason in analyses_to_run(job, media).items():
-        if reason is not None:
+    for stage in ANALYSES:
+        reason = skip_reason(stage, job.processing_mode, media)
+        if reason is not None and job.stages[stage].status not in ENDED_STATUSES:
             await jobs.set_stage(connection, job.id, stage, StageStatus.SKIPPED, skip_reason=reason)
     return await finish_if_ended(connection, job.id)
 

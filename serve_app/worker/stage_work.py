@@ -14,20 +14,19 @@ from typing import TypeVar
 from models.factories import boundaries_opener
 from models.provider import ModelProvider
 from models.registry import SPEECH_TASKS, VISION_TASKS, Task, digest_of
+from pipelines.codec import to_json
 from pipelines.execution.chain import Control, ControlSpan, Workspace
-from pipelines.ingest.job_media import ingest_media, probe_media
 from pipelines.ingest.pipeline import (
     PROBE_SHARE,
     SHORTEST_SEGMENT_SECONDS,
     IngestConfig,
-    IngestContext,
-    ingest_result_to_json,
 )
-from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
+from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.regions import Sharding
 from pipelines.speech.speakers import SpeakerRules
-from pipelines.types import AudioTrack, IngestResult, StageCode, StageError, TrackOutcome
-from pipelines.vision.pipeline import VisionConfig, analyse_vision
+from pipelines.stages import MediaStages, StageRunner
+from pipelines.types import AudioTrack, IngestResult, TranscriptResult, VisionResult
+from pipelines.vision.pipeline import VisionConfig
 from pipelines.vision.scenes import DescribeConfig
 from serve_app.context import AppContext
 from serve_app.jobs.documents import scene_document, track_transcript
@@ -86,6 +85,7 @@ class StageWork:
     workspace: Workspace
     threads: Executor
     control: Control
+    runner: StageRunner
     calibration: Calibration
     timings: Timings = field(default_factory=Timings)
 
@@ -94,36 +94,22 @@ class StageWork:
 
         Like the other stages, returns the job's end, if this was it.
         """
-        wanted_seconds = self.context.settings.segment_seconds
-        config = IngestConfig(
-            segment_seconds=wanted_seconds or UNSHARDED_SECONDS,
-            shortest_segment_seconds=SHORTEST_SEGMENT_SECONDS if wanted_seconds else None,
-        )
         spans = intake_spans(self.control, fetches=has_files_to_fetch(job))
         sources, uploads = SourceFetcher(self.context, job, spans.fetch), await self._uploads(job)
+        stages = self._stages(job)
         with self.timings.measure("fetch"):
             brought = await self._in_thread(lambda: sources.bring(uploads))
         spans.fetch.progress(1.0)
         with self.timings.measure("decode"):
             footage = await self._in_thread(lambda: sources.decoded(brought))
         with self.timings.measure("probe"):
-            found = await self._in_thread(
-                lambda: probe_media(footage, IngestContext(self.workspace, spans.probe, config))
-            )
+            found = await self._in_thread(lambda: stages.probe(footage, spans.probe))
         spans.probe.progress(1.0)
         media = found.media
         async with self.context.database.transaction() as connection:
             await publishing.raise_hold(connection, self.lease, media, self.context.prices)
-        wanted = publishing.analyses_to_run(job, media)
         with self.timings.measure("cut"):
-            result = await self._in_thread(
-                lambda: ingest_media(
-                    found,
-                    IngestContext(self.workspace, spans.cut, config),
-                    video=StageName.VISION in wanted,
-                    audio=StageName.TRANSCRIPT in wanted,
-                )
-            )
+            result = await self._in_thread(lambda: stages.ingest(found, spans.cut))
         # What the analyses will share: the expected end follows from it.
         for name, value in self._shared(result).items():
             self.timings.add(name, value)
@@ -132,7 +118,7 @@ class StageWork:
                 connection,
                 self.lease,
                 media=media,
-                result=ingest_result_to_json(result),
+                result=to_json(result),
                 track_names=track_names(result),
                 warnings=[asdict(warning) for warning in result.warnings],
                 timings=self.timings.values,
@@ -147,30 +133,11 @@ class StageWork:
         async with self.context.database.statement() as connection:
             return await list_uploads(connection, job.id)
 
-    async def run_vision(self, ingested: IngestResult) -> JobState | None:
+    async def run_vision(self, job: JobRecord, ingested: IngestResult) -> JobState | None:
         """Find and describe the scenes; publish them."""
-        video = ingested.video
-        if video is None:
-            raise StageError(StageCode.VISION_FAILED, "The picture could not be read.")
         with self.timings.measure("analyse"):
-            found = await self._in_thread(
-                lambda: analyse_vision(
-                    video,
-                    workspace=self.workspace,
-                    models=self.models,
-                    control=self.control,
-                    config=VisionConfig(
-                        describe=DescribeConfig(
-                            models=digest_of(self.context.settings.model_profile, VISION_TASKS)
-                        ),
-                        policy=self.context.content_policy,
-                        boundaries=boundaries_opener(
-                            self.context.settings.boundary_weights, self.context.settings.models_dir
-                        ),
-                    ),
-                )
-            )
-        self._count_shards(found.shards_computed, found.shards_reused)
+            found = await self._in_thread(lambda: self._stages(job).vision(ingested, self.control))
+        self._count_shards(found)
         documents = [scene_document(scene) for scene in found.scenes]
         async with self.context.database.transaction() as connection:
             end = await publishing.publish_scenes(
@@ -181,54 +148,52 @@ class StageWork:
 
     async def run_transcript(self, job: JobRecord, ingested: IngestResult) -> JobState | None:
         """Transcribe every track; publish them unless all failed."""
-        tracks: list[TrackOutcome] = []
-        last_error = StageError(StageCode.TRANSCRIPT_FAILED, "The sound could not be read.")
-        for position, track in enumerate(ingested.tracks):
-            share = ControlSpan.of_piece(self.control, position, len(ingested.tracks))
-            try:
-                with self.timings.measure("analyse"):
-                    tracks.append(await self._transcribe(job, track, ingested, share))
-            except StageError as error:
-                last_error = error
-                tracks.append(TrackOutcome(track.index, track.name, code=error.code))
-        tracks += [TrackOutcome(it.index, it.name, code=it.code) for it in ingested.failed_tracks]
-        if all(track.transcript is None for track in tracks):
-            raise last_error
-        stored = [track_transcript(track) for track in tracks]
+        stages = self._stages(job)
+
+        async def transcribe(track: AudioTrack, control: Control) -> TranscriptResult:
+            with self.timings.measure("analyse"):
+                found = await self._in_thread(lambda: stages.transcribe(track, ingested, control))
+            self._count_shards(found)
+            return found
+
+        tracks = await self.runner.run_tracks(ingested, self.control, transcribe)
         async with self.context.database.transaction() as connection:
             end = await publishing.publish_transcripts(
-                connection, self.lease, stored, self.timings.values
+                connection, self.lease, [*map(track_transcript, tracks)], self.timings.values
             )
         record_media(self.context.metrics, StageName.TRANSCRIPT, ingested.media.duration_seconds)
         return end
 
-    async def _transcribe(
-        self, job: JobRecord, track: AudioTrack, ingested: IngestResult, control: Control
-    ) -> TrackOutcome:
-        shard_seconds = self.context.settings.transcript_shard_seconds
-        config = TranscriptConfig(
-            keyterms=job.source.keyterms,
-            models=digest_of(self.context.settings.model_profile, SPEECH_TASKS),
-            transcribe_concurrency=concurrent_callers(self.context.settings, Task.TRANSCRIBE),
-            sharding=Sharding(shard_seconds=shard_seconds),
-            speakers=SpeakerRules(expected=job.source.speakers_expected),
+    def _stages(self, job: JobRecord) -> MediaStages:
+        """How this job's media is analysed, by the settings."""
+        settings = self.context.settings
+        segment_seconds = settings.segment_seconds
+        boundaries = boundaries_opener(settings.boundary_weights, settings.models_dir)
+        return MediaStages(
+            workspace=self.workspace,
+            models=self.models,
+            mode=job.processing_mode,
+            ingest_config=IngestConfig(
+                segment_seconds=segment_seconds or UNSHARDED_SECONDS,
+                shortest_segment_seconds=SHORTEST_SEGMENT_SECONDS if segment_seconds else None,
+            ),
+            vision_config=VisionConfig(
+                describe=DescribeConfig(models=digest_of(settings.model_profile, VISION_TASKS)),
+                policy=self.context.content_policy,
+                boundaries=boundaries,
+            ),
+            transcript_config=TranscriptConfig(
+                keyterms=job.source.keyterms,
+                models=digest_of(settings.model_profile, SPEECH_TASKS),
+                transcribe_concurrency=concurrent_callers(settings, Task.TRANSCRIBE),
+                sharding=Sharding(shard_seconds=settings.transcript_shard_seconds),
+                speakers=SpeakerRules(expected=job.source.speakers_expected),
+            ),
         )
-        result = await self._in_thread(
-            lambda: transcribe_track(
-                track,
-                workspace=self.workspace,
-                models=self.models,
-                control=control,
-                config=config,
-                media_duration_ms=round(ingested.media.duration_seconds * 1000),
-            )
-        )
-        self._count_shards(result.shards_computed, result.shards_reused)
-        return TrackOutcome(track.index, track.name, result)
 
-    def _count_shards(self, computed: int, reused: int) -> None:
-        self.timings.add("shards_computed", computed)
-        self.timings.add("shards_reused", reused)
+    def _count_shards(self, found: VisionResult | TranscriptResult) -> None:
+        self.timings.add("shards_computed", found.shards_computed)
+        self.timings.add("shards_reused", found.shards_reused)
 
     async def _in_thread(self, call: Callable[[], Result]) -> Result:
         # A thread of the pool knows nothing of the task: log records need its context.

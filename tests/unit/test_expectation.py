@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from serve_app.jobs.eta import ANALYSES, seconds_left, timings_of
+from serve_app.jobs.eta import seconds_left, timings_of
 from storage.job_records import StageRecord
-from storage.types import SkipReason, StageName, StageStatus
+from storage.types import ANALYSES, SkipReason, StageName, StageStatus
 
 Stages = dict[StageName, StageRecord]
 

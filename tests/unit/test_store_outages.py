@@ -1,49 +1,36 @@
-"""A stage that meets an outage waits for its end, and hears a stop meanwhile."""
+"""Stages meet outages, break and are stopped; tracks fail beside others."""
 
 from __future__ import annotations
 
 import errno
 import subprocess
-import uuid
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from models.provider import LocalModels
-from pipelines.execution.chain import _raise_failure, guarded
+from pipelines.execution.chain import Control, FreeRun, _raise_failure, guarded
 from pipelines.sandbox.parent import _answer
-from pipelines.types import StageCode, StageStoppedError
-from serve_app.context import build_context
-from serve_app.settings import Settings
-from serve_app.worker import driver as driving
-from serve_app.worker.calibration import Calibration
-from serve_app.worker.driver import OUTAGE_PAUSES_SECONDS, JobDriver
-from serve_app.worker.publishing import Lease
+from pipelines.stages import OUTAGE_PAUSES_SECONDS, STAGE_ATTEMPTS, StageRunner
+from pipelines.types import (
+    AudioTrack,
+    FailedTrack,
+    IngestResult,
+    MediaInfo,
+    StageCode,
+    StageError,
+    StageStoppedError,
+    TrackOutcome,
+    TranscriptResult,
+)
+from serve_app.worker import driver
+from storage.jobs import LeaseLostError
 from storage.objects import ObjectStoreUnavailableError, is_outage
 from storage.types import StageName
 
-
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobDriver:
-    """A driver that waits no time between its attempts; its database is never asked."""
-    monkeypatch.setattr(driving, "OUTAGE_PAUSES_SECONDS", (0,) * len(OUTAGE_PAUSES_SECONDS))
-    settings = Settings(
-        data_dir=tmp_path, database_url="postgresql://nowhere/none", secret_key="x" * 32
-    )
-    lease = Lease(uuid.uuid4(), uuid.uuid4())
-    return JobDriver(
-        build_context(settings),
-        LocalModels(),
-        lease,
-        ThreadPoolExecutor(1),
-        Calibration("packaged"),
-    )
-
-
+CODE = StageCode.TRANSCRIPT_FAILED
 AWAY = ObjectStoreUnavailableError("object store: EndpointConnectionError")
 FULL = OSError(errno.ENOSPC, "No space left on device")
 NO_DATABASE = OperationalError("SELECT 1", {}, psycopg.OperationalError("server closed"))
@@ -62,33 +49,98 @@ class Outage:
             raise self._error
 
 
+def runner(*pauses_seconds: float, stopped: bool = False) -> StageRunner:
+    """As a job's, without its pauses."""
+    return StageRunner(
+        "job",
+        is_stopped=lambda: stopped,
+        is_outage=driver._is_outage,
+        not_repeated=(LeaseLostError,),
+        pauses_seconds=pauses_seconds or (0,) * len(OUTAGE_PAUSES_SECONDS),
+    )
+
+
 @pytest.mark.parametrize("error", [AWAY, FULL, NO_DATABASE], ids=["store", "disk", "database"])
-async def test_an_outage_that_ends_is_waited_for(driver: JobDriver, error: Exception) -> None:
+async def test_an_outage_that_ends_is_waited_for(error: Exception) -> None:
     outage = Outage(len(OUTAGE_PAUSES_SECONDS), error)
-    await driver._retry_on_outage(StageName.INGEST, outage)
+    await runner().run(StageName.INGEST, outage)
     assert outage.left == 0
 
 
-async def test_an_outage_that_does_not_end_fails_the_stage(driver: JobDriver) -> None:
+async def test_an_outage_that_does_not_end_is_raised() -> None:
     outage = Outage(len(OUTAGE_PAUSES_SECONDS) + 2)
     with pytest.raises(ObjectStoreUnavailableError):
-        await driver._retry_on_outage(StageName.INGEST, outage)
+        await runner().retry_on_outage(StageName.INGEST, outage)
     assert outage.left == 1
 
 
-async def test_a_stop_is_heard_while_a_stage_waits(
-    driver: JobDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(driving, "OUTAGE_PAUSES_SECONDS", (3600,))
-    driver.stopped = True
+async def test_an_outage_that_does_not_end_fails_the_stage() -> None:
+    outage = Outage(99)
+    with pytest.raises(StageError) as failed:
+        await runner().run(StageName.VISION, outage)
+    assert failed.value.code is StageCode.VISION_FAILED
+    assert outage.left == 99 - STAGE_ATTEMPTS * (len(OUTAGE_PAUSES_SECONDS) + 1)
+
+
+async def test_an_outage_ends_the_run_where_it_is_not_to_be_repeated() -> None:
+    outage = Outage(99)
+    with pytest.raises(ObjectStoreUnavailableError):
+        await replace(runner(0), not_repeated=(ObjectStoreUnavailableError,)).run(
+            StageName.VISION, outage
+        )
+    assert outage.left == 97
+
+
+async def test_a_stop_ends_the_pause_of_an_outage() -> None:
     with pytest.raises(StageStoppedError):
-        await driver._retry_on_outage(StageName.INGEST, Outage(9))
+        await runner(3600, stopped=True).retry_on_outage(StageName.INGEST, Outage(9))
 
 
-async def test_what_is_the_works_own_fault_is_not_waited_for(driver: JobDriver) -> None:
+async def test_an_error_of_the_work_itself_is_not_waited_for() -> None:
     broken = Outage(1, OSError(errno.EACCES, "Permission denied"))
     with pytest.raises(PermissionError):
-        await driver._retry_on_outage(StageName.INGEST, broken)
+        await runner(3600).retry_on_outage(StageName.INGEST, broken)
+
+
+async def test_a_stage_that_broke_is_tried_once_more() -> None:
+    await runner().run(StageName.INGEST, Outage(1, RuntimeError("lost")))
+    with pytest.raises(StageError, match="RuntimeError"):
+        await runner().run(StageName.INGEST, Outage(2, RuntimeError("lost")))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [StageError(StageCode.CONTENT_BLOCKED, "no"), StageStoppedError("job"), LeaseLostError("job")],
+    ids=["failed", "stopped", "lease lost"],
+)
+async def test_the_end_of_a_stage_is_not_tried_again(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        await runner().run(StageName.VISION, Outage(1, error))
+
+
+async def test_what_breaks_after_a_stop_is_no_failure() -> None:
+    with pytest.raises(StageStoppedError):
+        await runner(stopped=True).run(StageName.VISION, Outage(1, RuntimeError("Ray is gone")))
+
+
+async def test_a_track_that_fails_leaves_the_others() -> None:
+    media = MediaInfo("mov", 1, 2.0, None, ())
+    tracks = tuple(AudioTrack(index, "a", "key", 2.0) for index in range(2))
+    heard = TranscriptResult("en", (), ())
+
+    async def transcribe(track: AudioTrack, _: Control) -> TranscriptResult:
+        if track.index == 0:
+            raise RuntimeError("lost")
+        return heard
+
+    ingested = IngestResult(media, None, tracks, failed_tracks=(FailedTrack(2, "b", CODE),))
+    assert await runner().run_tracks(ingested, FreeRun(), transcribe) == (
+        TrackOutcome(0, "a", code=CODE),
+        TrackOutcome(1, "a", heard),
+        TrackOutcome(2, "b", code=CODE),
+    )
+    with pytest.raises(StageError):
+        await runner().run_tracks(replace(ingested, tracks=tracks[:1]), FreeRun(), transcribe)
 
 
 @pytest.mark.parametrize("error", [AWAY, FULL], ids=["store", "disk"])

@@ -1,0 +1,204 @@
+"""The stages of a job or of a backfill's item: ingest, then vision and transcript.
+
+``MediaStages`` runs them on one media; ``StageRunner`` repeats a stage that broke for a reason of
+the machine's, waits for the end of outages and ends when it is stopped. What is stored and
+published, and when, is for the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from models.provider import ModelProvider
+from pipelines.execution.chain import Control, ControlSpan, Mapper, Workspace
+from pipelines.execution.ray_data import map_on_ray
+from pipelines.ingest.job_media import JobMedia, ProbedMedia, ingest_media, probe_media
+from pipelines.ingest.pipeline import IngestConfig, IngestContext
+from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
+from pipelines.types import (
+    AudioTrack,
+    IngestResult,
+    MediaInfo,
+    StageCode,
+    StageError,
+    StageStoppedError,
+    TrackOutcome,
+    TranscriptResult,
+    VisionResult,
+)
+from pipelines.vision.pipeline import VisionConfig, analyse_vision
+from storage.objects import is_outage
+from storage.types import MODE_STAGES, ProcessingMode, SkipReason, StageName
+
+log = logging.getLogger("vas.stages")
+
+FAILURE_CODES = {
+    StageName.INGEST: StageCode.INGEST_FAILED,
+    StageName.VISION: StageCode.VISION_FAILED,
+    StageName.TRANSCRIPT: StageCode.TRANSCRIPT_FAILED,
+}
+"""The code of a stage that fails in a way that names none of its own."""
+
+STAGE_ATTEMPTS = 2
+OUTAGE_PAUSES_SECONDS = (2, 5, 15, 30, 60)
+"""Waits between attempts while a database or an object store is away."""
+_STOP_CHECK_SECONDS = 0.5
+
+Result = TypeVar("Result")
+
+
+def skip_reason(stage: StageName, mode: ProcessingMode, media: MediaInfo) -> SkipReason | None:
+    """Why a stage does not run; None if it runs."""
+    if stage not in MODE_STAGES[mode]:
+        return SkipReason.PROCESSING_MODE
+    if stage is StageName.VISION and media.video is None:
+        return SkipReason.AUDIO_ONLY_INPUT
+    if stage is StageName.TRANSCRIPT and not media.audio:
+        return SkipReason.NO_AUDIO
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class MediaStages:
+    """The stages of one media. Synchronous; each raises StageError and StageStoppedError.
+
+    What an earlier run stored in ``workspace`` is used again.
+    """
+
+    workspace: Workspace
+    models: ModelProvider
+    mode: ProcessingMode
+    ingest_config: IngestConfig
+    vision_config: VisionConfig
+    transcript_config: TranscriptConfig
+    mapper: Mapper = map_on_ray
+
+    def probe(self, media: JobMedia, control: Control) -> ProbedMedia:
+        """What the files hold: enough to price the job."""
+        return probe_media(media, IngestContext(self.workspace, control, self.ingest_config))
+
+    def ingest(self, probed: ProbedMedia, control: Control) -> IngestResult:
+        """Segments and tracks, as far as the mode needs them."""
+        return ingest_media(
+            probed,
+            IngestContext(self.workspace, control, self.ingest_config),
+            video=StageName.VISION in MODE_STAGES[self.mode],
+            audio=StageName.TRANSCRIPT in MODE_STAGES[self.mode],
+        )
+
+    def vision(self, ingested: IngestResult, control: Control) -> VisionResult:
+        """The scenes."""
+        if ingested.video is None:
+            raise StageError(StageCode.VISION_FAILED, "The picture could not be read.")
+        return analyse_vision(
+            ingested.video,
+            workspace=self.workspace,
+            models=self.models,
+            control=control,
+            config=self.vision_config,
+            mapper=self.mapper,
+        )
+
+    def transcribe(
+        self, track: AudioTrack, ingested: IngestResult, control: Control
+    ) -> TranscriptResult:
+        """The transcript of one track, on the media's timeline."""
+        return transcribe_track(
+            track,
+            workspace=self.workspace,
+            models=self.models,
+            control=control,
+            config=self.transcript_config,
+            media_duration_ms=round(ingested.media.duration_seconds * 1000),
+            mapper=self.mapper,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StageRunner:
+    """Attempts, outages and stops, the same for jobs and backfills.
+
+    All that stages do may be done again: what is stored is reused, what was published stays.
+    """
+
+    name: str
+    """Of the job or item, for the log."""
+    is_stopped: Callable[[], bool] = lambda: False
+    is_outage: Callable[[BaseException], bool] = is_outage
+    not_repeated: tuple[type[Exception], ...] = ()
+    """Errors that end the work as they are, once they are no outage or it does not end."""
+    pauses_seconds: Sequence[float] = OUTAGE_PAUSES_SECONDS
+
+    async def run(self, stage: StageName, act: Callable[[], Awaitable[Result]]) -> Result:
+        """``act``'s result. Raises StageError, StageStoppedError and ``not_repeated``.
+
+        An error of another kind is tried once more; then it is a StageError.
+        """
+        for attempt in range(1, STAGE_ATTEMPTS + 1):
+            try:
+                return await self.retry_on_outage(stage, act)
+            except Exception as error:
+                if isinstance(error, (StageError, StageStoppedError, *self.not_repeated)):
+                    raise
+                if self.is_stopped():
+                    # What a stopped stage ran on is being taken away: that says nothing of it.
+                    raise StageStoppedError(self.name) from error
+                log.exception("%s: %s broke", self.name, stage)
+                if attempt == STAGE_ATTEMPTS:
+                    message = f"The {stage} stage broke ({type(error).__name__})."
+                    raise StageError(FAILURE_CODES[stage], message) from error
+        raise AssertionError("unreachable")
+
+    async def run_tracks(
+        self,
+        ingested: IngestResult,
+        control: Control,
+        transcribe: Callable[[AudioTrack, Control], Awaitable[TranscriptResult]],
+    ) -> tuple[TrackOutcome, ...]:
+        """Every track's transcript or failure. Raises StageError where all of them failed."""
+        tracks: list[TrackOutcome] = []
+        last_error = StageError(StageCode.TRANSCRIPT_FAILED, "The sound could not be read.")
+        for position, track in enumerate(ingested.tracks):
+            share = ControlSpan.of_piece(control, position, len(ingested.tracks))
+            try:
+                found = await self.run(
+                    StageName.TRANSCRIPT, functools.partial(transcribe, track, share)
+                )
+            except StageError as error:
+                last_error = error
+                tracks.append(TrackOutcome(track.index, track.name, code=error.code))
+            else:
+                tracks.append(TrackOutcome(track.index, track.name, found))
+        tracks += [TrackOutcome(it.index, it.name, code=it.code) for it in ingested.failed_tracks]
+        if all(track.transcript is None for track in tracks):
+            raise last_error
+        return tuple(tracks)
+
+    async def retry_on_outage(self, what: str, act: Callable[[], Awaitable[Result]]) -> Result:
+        """``act``'s result; while a database or store is away, or full, it is tried again.
+
+        Raises the outage's error once the pauses are over, and StageStoppedError soon after a
+        stop during a pause.
+        """
+        for pause_seconds in self.pauses_seconds:
+            try:
+                return await act()
+            except Exception as error:
+                if not self.is_outage(error):
+                    raise
+                log.warning("%s: %s waits: %s", self.name, what, error)
+                await self._wait(pause_seconds)
+        return await act()
+
+    async def _wait(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if self.is_stopped():
+                raise StageStoppedError(self.name)
+            await asyncio.sleep(min(left, _STOP_CHECK_SECONDS))
