@@ -77,6 +77,7 @@ async def context(database_url: str, tmp_path: Path) -> AsyncIterator[AppContext
         database_url=database_url,
         secret_key="x" * 32,
         runner_concurrency=1,
+        model_profile="packaged",
         allowed_networks=("127.0.0.0/8",),
     )
     built = build_context(settings)
