@@ -56,7 +56,7 @@ from pipelines.backfill.places import (
     place_at,
 )
 from pipelines.backfill.progress import Tally, spell_seconds
-from pipelines.execution.ray_data import let_go_of_datasets
+from pipelines.execution.ray_data import forget_datasets
 from pipelines.execution.ray_start import RayStartError, start_ray
 from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
 from pipelines.ingest.pipeline import IngestConfig
@@ -164,7 +164,7 @@ def _ray(address: str | None) -> Iterator[None]:
         logging.getLogger(name).setLevel(logging.ERROR)
     local: dict[str, Any] = {} if address else {"include_dashboard": False}
     start_ray(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **local)
-    let_go_of_datasets()
+    forget_datasets()
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False

@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from pipelines.execution.memory import release_free_memory
@@ -146,8 +146,6 @@ def collected(
     control: Control,
     *,
     rows_expected: int,
-    progress_from: float = 0.0,
-    progress_to: float = 1.0,
     concurrency: int = 1,
 ) -> list[Row]:
     """The rows of ``done`` as they come, with progress.
@@ -159,8 +157,7 @@ def collected(
     """
     control.check()
     rows: list[Row] = []
-    span = (progress_from, progress_to)
-    with paced(control.progress, rows_expected, *span, concurrency=concurrency) as progress:
+    with paced(control.progress, rows_expected, concurrency=concurrency) as progress:
         for row in done:
             control.check()
             _raise_failure(row)
@@ -200,32 +197,40 @@ class Mapper(Protocol):
     """Runs rows through steps. Raises as ``collected`` does."""
 
     def __call__(
-        self,
-        rows: Sequence[Row],
-        steps: Sequence[Mapped],
-        control: Control,
-        *,
-        progress_from: float = 0.0,
-        progress_to: float = 1.0,
+        self, rows: Sequence[Row], steps: Sequence[Mapped], control: Control
     ) -> list[Row]: ...
 
 
-def map_here(
-    rows: Sequence[Row],
-    steps: Sequence[Mapped],
-    control: Control,
-    *,
-    progress_from: float = 0.0,
-    progress_to: float = 1.0,
-) -> list[Row]:
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Steps over rows, each 1:1, top to bottom; ``code`` is that of their failures.
+
+    ::
+
+        Chain(StageCode.TRANSCRIPT_FAILED)
+        .map("Transcription", transcribe, num_cpus=0.25)
+        .map("Voice embedding", embed, num_cpus=0.25)
+        .run(rows, control, on=map_on_ray)
+    """
+
+    code: StageCode
+    steps: tuple[Mapped, ...] = ()
+
+    def map(
+        self, name: str, step: Step, *, num_cpus: float = 1.0, concurrency: int | None = None
+    ) -> Chain:
+        """The chain with one more step, as ``Mapped`` describes it."""
+        added = Mapped(step, name, self.code, num_cpus, concurrency)
+        return replace(self, steps=(*self.steps, added))
+
+    def run(self, rows: Sequence[Row], control: Control, *, on: Mapper) -> list[Row]:
+        """The rows that come out, in order of completion. Raises as ``collected`` does."""
+        return on(rows, self.steps, control)
+
+
+def map_here(rows: Sequence[Row], steps: Sequence[Mapped], control: Control) -> list[Row]:
     """In this process and thread, a row after the other, in order."""
-    return collected(
-        _one_by_one(rows, steps),
-        control,
-        rows_expected=len(rows),
-        progress_from=progress_from,
-        progress_to=progress_to,
-    )
+    return collected(_one_by_one(rows, steps), control, rows_expected=len(rows))
 
 
 def _one_by_one(rows: Iterable[Row], steps: Sequence[Mapped]) -> Iterator[Row]:

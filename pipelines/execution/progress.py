@@ -58,12 +58,10 @@ class Pace:
 
 @dataclass(slots=True)
 class PacedProgress:
-    """Reports a Pace, scaled to its part of a stage."""
+    """Reports a Pace."""
 
     report: Report
     pace: Pace
-    low: float
-    high: float
     clock: Callable[[], float] = time.monotonic
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -79,15 +77,13 @@ class PacedProgress:
             self._report()
 
     def _report(self) -> None:
-        self.report(self.low + self.pace.fraction(self.clock()) * (self.high - self.low))
+        self.report(self.pace.fraction(self.clock()))
 
 
 @contextmanager
-def paced(
-    report: Report, total: int, low: float, high: float, *, concurrency: int = 1
-) -> Iterator[PacedProgress]:
-    """Progress from ``low`` to ``high`` over ``total`` rows, reported every second meanwhile."""
-    progress = PacedProgress(report, Pace(total, time.monotonic(), concurrency), low, high)
+def paced(report: Report, total: int, *, concurrency: int = 1) -> Iterator[PacedProgress]:
+    """Progress from 0 to 1 over ``total`` rows, reported every second meanwhile."""
+    progress = PacedProgress(report, Pace(total, time.monotonic(), concurrency))
     ended = threading.Event()
 
     def tick() -> None:

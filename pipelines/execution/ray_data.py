@@ -1,24 +1,26 @@
-"""All that touches Ray Data: chains of tasks as datasets, and what Ray 2.60 lacks for them.
+"""All that touches Ray Data: chains of tasks as datasets, and workarounds for Ray 2.60.
 
-Each workaround names the upstream issue or what is missing; ``tests/pipelines/test_ray_data.py``
-has a test for each that fails as soon as Ray no longer needs it.
+``tests/pipelines/test_ray_data.py`` has a test for each workaround that fails once Ray no longer
+needs it. Where another version of Ray lacks one of the private parts, an AttributeError or
+ImportError names it at the first dataset. Measured by ``tests/benchmarks/soak.py``.
 
-- Ray Data keeps of a dataset, until the process or the cluster ends: time series of more than 80
-  metrics for each operator, in the actor that collects them and in the agent of the node
-  (ray-project/ray, issue 65029; most of 2.6 MB a job over a soak of 500); a remote function of its
-  own, because the operator's id is among what the function is looked up by, in the driver and as
-  pickled code in the GCS (issue 63666); and a class of the actor that all datasets share. A service
-  makes datasets without end, so these reports are not sent, the label is left out of the
-  function's key, and the actor is looked for before its class is made again.
-- A task whose worker or node is lost is tried again without end: what kills its worker each time
-  would never end. Here it is tried four times. (``Dataset.map`` takes a limit as one of the
-  ``ray_remote_args`` that Ray 2.64 is to have no more.)
-- The iterator of rows returns with a row or not at all: not while a task runs for hours, while no
-  node has room for it, nor while one dies and is tried again. So a thread waits there, and the
-  executor, which an execution callback captures, is shut down by whoever must not wait.
+- Until the process or the cluster ends, Ray Data keeps of each dataset: time series of more than
+  80 metrics an operator, in the actor that collects them and in the node's agent (ray-project/ray
+  issue 65029; most of 2.6 MB a job over a soak of 500); a remote function, in the driver and as
+  pickled code in the GCS, because the operator's id is part of its key (issue 63666); and a class
+  of the actor that all datasets share. So the reports are not sent, the label is left out of the
+  key, and the actor is looked up before its class is made again. No public option does any of it.
+- A task whose worker or node is lost is retried without end, so input that kills its worker would
+  never fail. Here it is retried three times. The public way, ``max_retries`` among the
+  ``ray_remote_args`` of ``Dataset.map``, is deprecated and goes with Ray 2.64 without a successor;
+  ``DataContext.max_map_retries`` counts exceptions only.
+- ``Dataset.iter_rows`` has no timeout and nothing ends an execution from outside, so it blocks
+  while a task runs for hours or no node has room for it. A thread waits there instead, and an
+  execution callback, which is public to set and private to write, captures the executor.
 
-Measured by ``tests/benchmarks/soak.py``. Where another version of Ray lacks one of the private
-parts, an AttributeError or ImportError names it at the first dataset.
+Not used: ``DataContext.checkpoint_config`` (alpha) takes effect between a read and a write of
+files only, while shards here are objects named by all that they depend on, which also serve other
+runs. ``max_errored_blocks`` would drop rows where a stage must fail with the code of the row.
 """
 
 from __future__ import annotations
@@ -38,14 +40,7 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 
-def map_on_ray(
-    rows: Sequence[Row],
-    steps: Sequence[Mapped],
-    control: Control,
-    *,
-    progress_from: float = 0.0,
-    progress_to: float = 1.0,
-) -> list[Row]:
+def map_on_ray(rows: Sequence[Row], steps: Sequence[Mapped], control: Control) -> list[Row]:
     """A Ray Data chain, a task a row and step; rows in order of completion."""
     if not rows:
         return []
@@ -56,14 +51,7 @@ def map_on_ray(
         step = guarded(each.step, name=each.name, code=each.code)
         compute = TaskPoolStrategy(size=each.concurrency)
         dataset = dataset.map(step, compute=compute, num_cpus=each.num_cpus)
-    return run_chain(
-        dataset,
-        control,
-        rows_expected=len(rows),
-        progress_from=progress_from,
-        progress_to=progress_to,
-        concurrency=_concurrency(steps),
-    )
+    return run_chain(dataset, control, rows_expected=len(rows), concurrency=_concurrency(steps))
 
 
 def _concurrency(steps: Sequence[Mapped]) -> int:
@@ -82,61 +70,43 @@ def rows_dataset(rows: Sequence[Row]) -> Dataset:
     """
     import ray.data
 
-    let_go_of_datasets()
+    forget_datasets()
     ray.data.DataContext.get_current().op_resource_reservation_enabled = False
     return ray.data.from_items([*rows], override_num_blocks=len(rows))
 
 
 def run_chain(
-    dataset: Dataset,
-    control: Control,
-    *,
-    rows_expected: int,
-    progress_from: float = 0.0,
-    progress_to: float = 1.0,
-    concurrency: int = 1,
+    dataset: Dataset, control: Control, *, rows_expected: int, concurrency: int = 1
 ) -> list[Row]:
     """Run ``dataset`` and return its rows in order of completion.
 
     Between the ends of rows, progress follows from ``concurrency``: about so many are under way.
-    ``control`` is asked while no row comes, too: tasks that cannot begin, or never end, are then
-    ended. Raises StageStoppedError if a step met the stop marker or ``control`` says
-    so, StageError with the failed step's code, StageError with
-    PROCESSING_FAILED if rows went missing, and ObjectStoreUnavailableError if
-    the store was away for a step, or a disk full: nobody's fault, worth another try later.
+    ``control`` is checked while no row comes, too: tasks that cannot begin, or never end, are then
+    ended. Raises as ``pipelines.execution.chain.collected``.
     """
-    with contextlib.closing(rows_as_they_come(dataset, _LISTEN_SECONDS)) as rows:
+
+    def checked(rows: Iterator[Row | None]) -> Iterator[Row]:
+        for row in rows:
+            if row is None:
+                control.check()
+            else:
+                yield row
+
+    with contextlib.closing(rows_as_they_come(dataset, _CHECK_SECONDS)) as rows:
         try:
             return collected(
-                _heeding(rows, control),
-                control,
-                rows_expected=rows_expected,
-                progress_from=progress_from,
-                progress_to=progress_to,
-                concurrency=concurrency,
+                checked(rows), control, rows_expected=rows_expected, concurrency=concurrency
             )
         except StageStoppedError:
-            _let_end(rows)
+            # Tasks that read the stop marker end in order; the others are ended with ``rows``.
+            deadline = time.monotonic() + _STOPPING_SECONDS
+            for _ in rows:
+                if time.monotonic() > deadline:
+                    break
             raise
 
 
-def _let_end(rows: Iterator[Row | None]) -> None:
-    """Tasks that hear of a stop end in order; what does not is ended when ``rows`` are closed."""
-    deadline = time.monotonic() + _STOPPING_SECONDS
-    for _ in rows:
-        if time.monotonic() > deadline:
-            return
-
-
-def _heeding(rows: Iterator[Row | None], control: Control) -> Iterator[Row]:
-    for row in rows:
-        if row is None:
-            control.check()
-        else:
-            yield row
-
-
-_LISTEN_SECONDS = 0.5
+_CHECK_SECONDS = 0.5
 _STOPPING_SECONDS = 3.0
 _ENDING_TICK_SECONDS = 0.1
 _ENDING_SECONDS = 30.0
@@ -239,7 +209,7 @@ _COORDINATOR = "AutoscalingCoordinator"
 
 
 @functools.cache
-def let_go_of_datasets() -> None:
+def forget_datasets() -> None:
     """Datasets that this process runs from now on leave nothing behind; once a process."""
     from ray.data._internal import stats
     from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator as coordinator
@@ -247,8 +217,8 @@ def let_go_of_datasets() -> None:
 
     for name in _REPORTS:
         _replace(stats._StatsManager, name, lambda _: staticmethod(_nothing))  # noqa: SLF001
-    _replace(operator, "cached_remote_fn", _with_an_end)
-    _replace(coordinator, "get_or_create_autoscaling_coordinator", _looked_for)
+    _replace(operator, "cached_remote_fn", _shared_with_retries)
+    _replace(coordinator, "get_or_create_autoscaling_coordinator", _looked_up_first)
 
 
 def _replace(module: Any, name: str, by: Callable[[Any], Any]) -> None:
@@ -259,14 +229,14 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Instead of a report."""
 
 
-def _with_an_end(remote_function: Any) -> Any:
+def _shared_with_retries(remote_function: Any) -> Any:
     def shared(function: Any, *, _labels: Any = None, **options: Any) -> Any:
         return remote_function(function, **{"max_retries": _RETRIES} | options)
 
     return shared
 
 
-def _looked_for(made: Any) -> Any:
+def _looked_up_first(made: Any) -> Any:
     def found_or_made() -> Any:
         import ray
 

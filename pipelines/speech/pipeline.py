@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 
 from models.provider import ModelProvider
-from pipelines.execution.chain import Control, Mapped, Mapper, Row, Workspace
+from pipelines.execution.chain import Chain, Control, ControlSpan, Mapper, Row, Workspace
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.speech.regions import ChunkLimits, Sharding, ShardPlan, make_speech_regions_step
 from pipelines.speech.speakers import (
@@ -92,27 +92,26 @@ def transcribe_track(
     Raises StageError (TRANSCRIPT_FAILED) if a shard fails twice, StageStoppedError if
     ``control`` or the workspace's stop marker requires it.
     """
-    code, store = StageCode.TRANSCRIPT_FAILED, workspace.store
+    chain, store = Chain(StageCode.TRANSCRIPT_FAILED), workspace.store
     plan_row = track_row(track, workspace, config)
     if not store.exists(plan_row["plan_key"]):
         regions = make_speech_regions_step(workspace, models, config.chunks, config.sharding)
-        chain = [Mapped(regions, "Speech detection", code, config.regions_cpus)]
-        mapper([plan_row], chain, control, progress_to=_REGIONS_SHARE)
+        detection = chain.map("Speech detection", regions, num_cpus=config.regions_cpus)
+        detection.run([plan_row], ControlSpan(control, 0.0, _REGIONS_SHARE), on=mapper)
     plan = ShardPlan.from_json(store.read_bytes(plan_row["plan_key"]))
 
     language, keyterms = config.language, config.keyterms
     transcribe = make_transcribe_step(workspace, models, language=language, keyterms=keyterms)
     embed = make_speaker_embeddings_step(workspace, models, config.windows)
-    resources = code, config.transcribe_cpus, config.transcribe_concurrency
-    shard_chain = [
-        Mapped(transcribe, "Transcription", *resources),
-        Mapped(embed, "Voice embedding", *resources),
-    ]
+    cpus, concurrency = config.transcribe_cpus, config.transcribe_concurrency
+    shard_chain = chain.map(
+        "Transcription", transcribe, num_cpus=cpus, concurrency=concurrency
+    ).map("Voice embedding", embed, num_cpus=cpus, concurrency=concurrency)
 
     def compute_missing(rows: Sequence[Row]) -> int:
         missing = [row for row in rows if not _is_done(row, workspace)]
         if missing:
-            mapper(missing, shard_chain, control, progress_from=_REGIONS_SHARE)
+            shard_chain.run(missing, ControlSpan(control, _REGIONS_SHARE, 1.0), on=mapper)
         return len(missing)
 
     rows = shard_rows(plan, config)

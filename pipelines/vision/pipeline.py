@@ -16,7 +16,16 @@ from itertools import groupby
 
 from models.contracts import BoundaryDetector, CameraMotion, ShotAngle, ShotType
 from models.provider import ModelProvider
-from pipelines.execution.chain import Control, Mapped, Mapper, Row, Step, Workspace, map_here
+from pipelines.execution.chain import (
+    Chain,
+    Control,
+    ControlSpan,
+    Mapper,
+    Row,
+    Step,
+    Workspace,
+    map_here,
+)
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.processor_time import vision_work
 from pipelines.types import Scene, StageCode, StageError, VideoSource, VisionResult
@@ -127,8 +136,8 @@ class _Run:
     ) -> list[Row]:
         """``step`` over ``rows``."""
         start, end = progress
-        step_named = Mapped(step, name, StageCode.VISION_FAILED)
-        return self.mapper(rows, [step_named], self.control, progress_from=start, progress_to=end)
+        chain = Chain(StageCode.VISION_FAILED).map(name, step)
+        return chain.run(rows, ControlSpan(self.control, start, end), on=self.mapper)
 
     def features(self, progress: tuple[float, float]) -> list[Row]:
         """1:1, a row a segment, in order of time."""

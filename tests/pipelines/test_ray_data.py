@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -200,7 +201,7 @@ print(*[b - a for a, b in zip(before, after)])
 
 @pytest.mark.long
 def test_ray_still_keeps_something_of_each_dataset() -> None:
-    """Fails as soon as a workaround of ``ray_data.let_go_of_datasets`` is no longer needed."""
+    """Fails as soon as a workaround of ``ray_data.forget_datasets`` is no longer needed."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     done = subprocess.run(
         [sys.executable, "-c", _PLAIN_RAY],
@@ -211,7 +212,27 @@ def test_ray_still_keeps_something_of_each_dataset() -> None:
         env=environment,
     )
     functions, pickled, classes, reports = map(int, done.stdout.split()[-4:])
-    assert functions > 0, "remote functions are shared now: drop _with_an_end's part (#63666)"
+    assert functions > 0, (
+        "remote functions are shared now: drop _shared_with_retries's part (#63666)"
+    )
     assert pickled > 0, "no pickled function a dataset any more (#63666)"
-    assert classes > 0, "the coordinator's class is kept once: drop _looked_for"
+    assert classes > 0, "the coordinator's class is kept once: drop _looked_up_first"
     assert reports > 0, "datasets are not reported any more (#65029)"
+
+
+def test_ray_still_retries_lost_tasks_without_end() -> None:
+    """Fails as soon as ``ray_data._RETRIES`` could be an option, or Ray has a limit of its own."""
+    from ray.data._internal import remote_fn
+    from ray.data.dataset import Dataset
+
+    made = remote_fn.cached_remote_fn(lambda: None)
+    assert made._default_options["max_retries"] == -1
+    assert "max_retries" not in inspect.signature(Dataset.map).parameters
+
+
+def test_ray_still_offers_no_end_of_waiting_for_rows() -> None:
+    """Fails as soon as the thread and the captured executor of ``rows_as_they_come`` can go."""
+    from ray.data import Dataset
+
+    assert "timeout" not in " ".join(inspect.signature(Dataset.iter_rows).parameters)
+    assert not {"cancel", "stop", "shutdown"} & set(dir(Dataset))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.execution.chain import ControlSpan, FreeRun
 from pipelines.execution.progress import Pace, PacedProgress
 
 SHOWN_STEP = 1e-6
@@ -81,11 +82,12 @@ def test_after_a_tenth_the_rest_can_be_told_from_it(concurrency: int) -> None:
 
 
 def test_a_part_of_a_stage_stays_inside_its_part() -> None:
-    seen: list[float] = []
+    whole = FreeRun()
+    seen, span = whole.fractions, ControlSpan(whole, 0.2, 0.7)
     now = iter([0.0, 5.0, 6.0, 7.0, 8.0])
-    progress = PacedProgress(seen.append, Pace(2, 0.0), 0.2, 0.7, clock=lambda: next(now))
+    progress = PacedProgress(span.progress, Pace(2, 0.0), clock=lambda: next(now))
     progress.tick()
     progress.tick()
     assert 0.2 <= seen[0] < seen[1] < 0.7
-    PacedProgress(seen.append, Pace(0, 0.0), 0.2, 0.7).tick()
+    PacedProgress(span.progress, Pace(0, 0.0)).tick()
     assert seen[-1] == 0.7
