@@ -1,4 +1,4 @@
-"""What analyses are expected to take, from the shape of the footage alone. Pure."""
+"""Processor seconds that analyses are expected to take, from the media's shape alone. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pipelines.types import AudioTrack, VideoSource
 _FRAME_SECONDS, _PIXEL_SECONDS = 0.0002, 1.4e-9
 _CUTS_FRAME_SECONDS = 0.0004
 _DESCRIBED_SECOND_SECONDS = 0.05
-"""What decoding and measuring a frame takes, beside its pixels; looking for cuts at it; and
-describing the scenes of a second of footage. Of one core, measured on 640 x 360 and 1080p."""
-_HEARD_SECOND_SECONDS = 0.36
-"""What a second of speech takes the embedded transcriber, of one core."""
+"""Decoding and measuring a frame, beside its pixels; searching it for cuts; describing the scenes
+of a second of video. Of one core, measured on 640 x 360 and 1080p."""
+_TRANSCRIBED_SECOND_SECONDS = 0.36
+"""A second of speech on the packaged transcriber, of one core."""
 
 
 @dataclass(frozen=True, slots=True)
 class VisionWork:
-    """Processor seconds of the parts of the vision stage with the embedded models."""
+    """Processor seconds of the parts of the vision stage with the packaged models."""
 
     reading: float
     cutting: float
@@ -30,7 +30,7 @@ class VisionWork:
 
 
 def vision_work(video: VideoSource) -> VisionWork:
-    """Small pictures are decoded in no time, and described almost as slowly as large ones."""
+    """Reading follows frames and pixels, describing the length."""
     reading = cutting = describing = 0.0
     for part in video.all_parts:
         seconds = (part.end_ms - part.start_ms) / 1000
@@ -43,5 +43,5 @@ def vision_work(video: VideoSource) -> VisionWork:
 
 
 def transcript_work(tracks: Iterable[AudioTrack]) -> float:
-    """Processor seconds of the embedded transcriber, if all of it is speech."""
-    return sum(track.duration_seconds for track in tracks) * _HEARD_SECOND_SECONDS
+    """Processor seconds of the packaged transcriber, if all of it is speech."""
+    return sum(track.duration_seconds for track in tracks) * _TRANSCRIBED_SECOND_SECONDS
