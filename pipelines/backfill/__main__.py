@@ -42,7 +42,13 @@ from models.registry import (
     profile_named,
 )
 from models.weights import WeightsError
-from pipelines.backfill.driver import Pacing, RunStoppedError, run_items
+from pipelines.backfill.driver import (
+    Pacing,
+    RunStoppedError,
+    Tally,
+    run_items,
+    spell_seconds,
+)
 from pipelines.backfill.fetch import SourceRules
 from pipelines.backfill.items import ItemWork
 from pipelines.backfill.manifest import Manifest, ManifestError, read_manifest
@@ -55,7 +61,6 @@ from pipelines.backfill.places import (
     S3Access,
     place_at,
 )
-from pipelines.backfill.progress import Tally, spell_seconds
 from pipelines.execution.ray_data import forget_datasets
 from pipelines.execution.ray_start import RayStartError, start_ray
 from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
@@ -85,13 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with place.locked():
             return _backfill(options, place, access)
     except CANNOT_BEGIN as error:
-        _say(str(error))
+        _print(str(error))
         return NOT_BEGUN
     except (RunStoppedError, ObjectStoreUnavailableError, RayStartError) as error:
-        _say(f"{error} The same command goes on from here.")
+        _print(f"{error} The same command goes on from here.")
         return NOT_FINISHED
     except KeyboardInterrupt:
-        _say("Interrupted. The same command goes on from here.")
+        _print("Interrupted. The same command goes on from here.")
         return NOT_FINISHED
 
 
@@ -107,7 +112,7 @@ def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> in
         output.recover()
         output.write_row_errors(manifest.errors)
         if options.retry_errors:
-            _say(f"{output.forget_failures()} failed items are tried again.")
+            _print(f"{output.forget_failures()} failed items are tried again.")
         work = ItemWork(
             out=place,
             models=LocalModels(profile, options.models_dir),
@@ -131,7 +136,7 @@ def _run(manifest: Manifest, work: ItemWork, output: Output, pacing: Pacing) -> 
     finished = output.finished()
     waiting = [item for item in manifest.items if item.id not in finished]
     before = len(manifest.items) - len(waiting)
-    _say(
+    _print(
         f"{len(manifest.items)} items, {before} of them finished before; "
         f"{len(manifest.errors)} bad rows; models: {work.profile}."
     )
@@ -139,10 +144,10 @@ def _run(manifest: Manifest, work: ItemWork, output: Output, pacing: Pacing) -> 
         return
     started = time.monotonic()
     tally = Tally(total=len(manifest.items), finished_before=before, started_seconds=started)
-    with told_to_stop() as stopping:
-        run_items(waiting, work, output, tally, pacing=pacing, say=_say, stopping=stopping)
+    with stop_signals() as is_stopped:
+        run_items(waiting, work, output, tally, pacing=pacing, report=_print, is_stopped=is_stopped)
     now = time.monotonic()
-    _say(f"{tally.line(now)}; {spell_seconds(now - started)} in all.")
+    _print(f"{tally.line(now)}; {spell_seconds(now - started)} in all.")
 
 
 def _conclude(manifest: Manifest, output: Output) -> int:
@@ -150,7 +155,7 @@ def _conclude(manifest: Manifest, output: Output) -> int:
     finished = output.finished()
     statuses = [finished[item.id] for item in manifest.items]
     failed = sum(status is StageStatus.FAILED for status in statuses)
-    _say(f"{len(statuses) - failed} completed, {failed} failed, {len(manifest.errors)} bad rows.")
+    _print(f"{len(statuses) - failed} completed, {failed} failed, {len(manifest.errors)} bad rows.")
     return WITH_ERRORS if failed or manifest.errors else ALL_DONE
 
 
@@ -175,7 +180,7 @@ def _ray(address: str | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told_to_stop() -> Iterator[Callable[[], bool]]:
+def stop_signals() -> Iterator[Callable[[], bool]]:
     """Whether SIGINT or SIGTERM has come: what is ready is committed before the process ends.
 
     The handler raises nothing: in the middle of a commit that would have the part written
@@ -253,7 +258,7 @@ def _s3_access(options: argparse.Namespace) -> S3Access:
     )
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(f"{time.strftime('%H:%M:%S')}  {line}\n")
     sys.stdout.flush()
 

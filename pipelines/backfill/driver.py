@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from pipelines.backfill.items import ItemWork, keep_outcome_only, outcome_of
 from pipelines.backfill.outcome import Item
 from pipelines.backfill.output import Output
-from pipelines.backfill.progress import Tally
 from pipelines.codec import encode
 from pipelines.execution.chain import Row
 from pipelines.execution.ray_data import rows_as_they_come, rows_dataset
@@ -43,6 +42,69 @@ class Pacing:
     part_seconds: float = 30.0
     """A part is committed with so many items, or so long after the first of them was ready."""
     progress_seconds: float = 10.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run has done so far. Times are those of one monotonic clock, in seconds."""
+
+    total: int
+    """Items of the manifest."""
+    finished_before: int
+    """Of these, by earlier runs."""
+    started_seconds: float
+    done: int = 0
+    """By this run, failed ones included."""
+    failed: int = 0
+    footage_seconds: float = 0.0
+    """Of the items of this run."""
+
+    @property
+    def left(self) -> int:
+        """Items that are not finished."""
+        return self.total - self.finished_before - self.done
+
+    def add(self, *, failed: bool, footage_seconds: float) -> None:
+        """Count an item of this run."""
+        self.done += 1
+        self.failed += failed
+        self.footage_seconds += footage_seconds
+
+    def seconds_left(self, now_seconds: float) -> float | None:
+        """At the pace of this run so far; None before there is one."""
+        if self.done == 0:
+            return None
+        return (now_seconds - self.started_seconds) / self.done * self.left
+
+    def line(self, now_seconds: float) -> str:
+        """One line for people."""
+        finished = self.finished_before + self.done
+        share = 100 * finished // max(1, self.total)
+        parts = [f"{finished} of {self.total} items ({share} %)"]
+        if self.failed:
+            parts.append(f"{self.failed} failed")
+        elapsed = now_seconds - self.started_seconds
+        if self.done and elapsed > 0:
+            parts.append(f"{60 * self.done / elapsed:.1f} items a minute")
+            pace = self.footage_seconds / elapsed
+            parts.append(f"{spell_seconds(self.footage_seconds)} of footage at {pace:.1f}x")
+        left_seconds = self.seconds_left(now_seconds)
+        if self.left and left_seconds is not None:
+            parts.append(f"about {spell_seconds(left_seconds)} left")
+        return ", ".join(parts)
+
+
+def spell_seconds(seconds: float) -> str:
+    """A length of time in the two units that say most."""
+    whole = round(seconds)
+    for unit, name, finer, finer_name in (
+        (86_400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= unit:
+            return f"{whole // unit} {name} {whole % unit // finer} {finer_name}"
+    return f"{whole} s"
 
 
 @dataclass(slots=True)
@@ -85,29 +147,29 @@ def run_items(
     tally: Tally,
     *,
     pacing: Pacing,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
-    stopping: Callable[[], bool] = lambda: False,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Work on all ``items`` and commit their outcomes; ``say`` hears of progress.
+    """Work on all ``items`` and commit their outcomes; ``report`` takes lines of progress.
 
-    Raises OutputError, and RunStoppedError also soon after ``stopping`` says so; what is
+    Raises OutputError, and RunStoppedError also soon after ``is_stopped``; what is
     ready is committed first.
     """
     committer = _Committer(output, work.out.work_store(), tally, pacing)
-    said_seconds = clock()
+    reported_seconds = clock()
     with contextlib.closing(_finished(_dataset(items, work, pacing))) as rows:
         try:
             for row in rows:
-                if stopping():
+                if is_stopped():
                     raise RunStoppedError("Interrupted.")
                 now = clock()
                 if row is not None:
                     committer.take(_successful(row), now)
                 committer.commit_if_due(now)
-                if now - said_seconds >= pacing.progress_seconds:
-                    said_seconds = now
-                    say(tally.line(now))
+                if now - reported_seconds >= pacing.progress_seconds:
+                    reported_seconds = now
+                    report(tally.line(now))
         finally:
             committer.commit()
     if tally.left:

@@ -28,7 +28,9 @@ class SourceRules:
     raw: RawConfig = field(default_factory=RawConfig)
 
 
-def bring(item: Item, key: str, store: ObjectStore, rules: SourceRules, control: Control) -> str:
+def fetch_source(
+    item: Item, key: str, store: ObjectStore, rules: SourceRules, control: Control
+) -> str:
     """Put the item's source under ``key``, unless it is there; the key of what to analyse.
 
     That is another one for camera RAW, which is decoded. Raises StageError (FETCH_FAILED,

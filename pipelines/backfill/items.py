@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from models.provider import ModelProvider
 from models.registry import SPEECH_TASKS, digest_of
-from pipelines.backfill.fetch import SourceRules, bring
+from pipelines.backfill.fetch import SourceRules, fetch_source
 from pipelines.backfill.outcome import Item, ItemOutcome
 from pipelines.backfill.places import Place
 from pipelines.codec import CodecError, decode, encode
@@ -191,7 +191,9 @@ class _ItemRun:
 
     def _ingest(self) -> IngestResult:
         work, workspace = self.work, self.workspace
-        key = bring(self.item, workspace.key("source"), workspace.store, work.rules, self.control)
+        key = fetch_source(
+            self.item, workspace.key("source"), workspace.store, work.rules, self.control
+        )
         media = JobMedia((ClipFile(key, self.item.name),))
         return self.stages.ingest(self.stages.probe(media, self.control), self.control)
 

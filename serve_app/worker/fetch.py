@@ -1,4 +1,4 @@
-"""Bringing a job's footage into the object store: uploads lie there, URLs are fetched."""
+"""A job's media in the object store: uploads lie there, URLs are fetched."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from storage.uploads import MEDIA_SLOT, Upload, source_prefix
 
 @dataclass(frozen=True, slots=True)
 class SourceFetcher:
-    """Brings the footage of one job. Synchronous: run it off the event loop."""
+    """Fetches the media of one job. Synchronous: run it off the event loop."""
 
     context: AppContext
     job: JobRecord
     control: Control
 
-    def bring(self, uploads: Sequence[Upload]) -> JobMedia:
-        """The job's files in the object store; what an earlier runner brought is not asked again.
+    def fetch_all(self, uploads: Sequence[Upload]) -> JobMedia:
+        """The job's files in the object store; what an earlier runner fetched is used again.
 
         Raises StageError (FETCH_FAILED, VALIDATION_FAILED), naming the clip where there
-        are several. A separate audio file that cannot be brought says so in its place.
+        are several. An external audio file that cannot be fetched has its ``problem``.
         """
         require_allowed_sizes(uploads, self._limit_bytes)
         keys = {item.slot: item.object_key for item in uploads}
-        programme = is_programme(self.job)
+        is_timeline = has_timeline(self.job)
         clips: Iterable[ClipFile] = [ClipFile(keys.get(MEDIA_SLOT, ""), self.job.file_name)]
         if self.job.source.kind == "url":
-            clips = self._clips(self.job.source.clips, programme)
-        brought = tuple(clips)
-        sounds = tuple(
-            self._sound(index, item, keys) for index, item in enumerate(_audio_wanted(self.job))
+            clips = self._clips(self.job.source.clips, is_timeline)
+        fetched = tuple(clips)
+        external = tuple(
+            self._external(index, item, keys) for index, item in enumerate(_audio_files(self.job))
         )
-        return JobMedia(brought, sounds, programme)
+        return JobMedia(fetched, external, is_timeline)
 
     def decoded(self, footage: JobMedia) -> JobMedia:
         """The footage with camera RAW decoded. Raises as ``decode_footage``."""
@@ -66,19 +66,19 @@ class SourceFetcher:
     def _limit_bytes(self) -> int:
         return self.context.settings.max_upload_bytes(self.job.tier)
 
-    def _clips(self, clips: Sequence[SourceClip], programme: bool) -> Iterator[ClipFile]:
+    def _clips(self, clips: Sequence[SourceClip], is_timeline: bool) -> Iterator[ClipFile]:
         for index, clip in enumerate(clips):
             key = f"{source_prefix(self.job.id)}/clip-{index:03d}"
             name = clip.name or self.job.file_name
-            if programme:
+            if is_timeline:
                 with naming_clip(index, name):
                     self._fetch(clip, key, index)
             else:
                 self._fetch(clip, key, index)
             yield ClipFile(key, name)
 
-    def _sound(self, index: int, item: SourceAudio, uploaded: dict[str, str]) -> ExternalFile:
-        """A separate audio file, brought; where that fails it is for its tracks to fail."""
+    def _external(self, index: int, item: SourceAudio, uploaded: dict[str, str]) -> ExternalFile:
+        """An external audio file, fetched; where that fails only its tracks fail."""
         problem = None
         if item.slot is not None:
             key = uploaded[item.slot]
@@ -104,7 +104,7 @@ class SourceFetcher:
         self.control.check()
         if self.context.objects.exists(key):
             return
-        wanted = len(_clips_to_fetch(self.job)) + len(_audio_wanted(self.job))
+        wanted = len(_clips_to_fetch(self.job)) + len(_audio_files(self.job))
         encrypted, token = item.sealed_token, None
         if encrypted is not None:
             token = self.context.encrypter.decrypt(base64.b64decode(encrypted))
@@ -122,7 +122,7 @@ class SourceFetcher:
 
 def has_files_to_fetch(job: JobRecord) -> bool:
     """Whether any of the job's files comes from an address."""
-    sounds = any(item.slot is None for item in _audio_wanted(job))
+    sounds = any(item.slot is None for item in _audio_files(job))
     return sounds or bool(_clips_to_fetch(job))
 
 
@@ -130,12 +130,12 @@ def _clips_to_fetch(job: JobRecord) -> Sequence[SourceClip]:
     return job.source.clips if job.source.kind == "url" else ()
 
 
-def _audio_wanted(job: JobRecord) -> Sequence[SourceAudio]:
+def _audio_files(job: JobRecord) -> Sequence[SourceAudio]:
     """External audio files that the job's mode needs."""
     return () if job.processing_mode is ProcessingMode.VISION else job.source.audio
 
 
-def is_programme(job: JobRecord) -> bool:
+def has_timeline(job: JobRecord) -> bool:
     """Whether the job's clips are laid end to end (a continuous batch)."""
     return job.source.continuous or len(job.source.clips) > 1
 

@@ -44,7 +44,7 @@ class Runner:
         concurrency = context.settings.runner_concurrency
         self._slots = asyncio.Semaphore(concurrency)
         self._threads = ThreadPoolExecutor(concurrency * _THREADS_PER_JOB, "pipeline")
-        self._experience = Calibration(context.settings.model_profile)
+        self._calibration = Calibration(context.settings.model_profile)
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._leasing = asyncio.Lock()
@@ -126,7 +126,7 @@ class Runner:
         return None if leased is None else Lease(*leased)
 
     def _drive(self, lease: Lease) -> None:
-        driver = JobDriver(self._context, self._models, lease, self._threads, self._experience)
+        driver = JobDriver(self._context, self._models, lease, self._threads, self._calibration)
         task = asyncio.create_task(driver.run())
         self._driving[task] = driver
         task.add_done_callback(self._ended)

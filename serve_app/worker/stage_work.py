@@ -98,12 +98,12 @@ class StageWork:
         sources, uploads = SourceFetcher(self.context, job, spans.fetch), await self._uploads(job)
         stages = self._stages(job)
         with self.timings.measure("fetch"):
-            brought = await self._in_thread(lambda: sources.bring(uploads))
+            fetched = await self._in_thread(lambda: sources.fetch_all(uploads))
         spans.fetch.progress(1.0)
         with self.timings.measure("decode"):
-            footage = await self._in_thread(lambda: sources.decoded(brought))
+            media_files = await self._in_thread(lambda: sources.decoded(fetched))
         with self.timings.measure("probe"):
-            found = await self._in_thread(lambda: stages.probe(footage, spans.probe))
+            found = await self._in_thread(lambda: stages.probe(media_files, spans.probe))
         spans.probe.progress(1.0)
         media = found.media
         async with self.context.database.transaction() as connection:

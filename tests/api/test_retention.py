@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from serve_app.context import build_context
-from serve_app.worker.removal import remove_due
+from serve_app.worker.reaper import remove_due
 from storage.objects import ObjectStore, ObjectStoreUnavailableError
 from storage.objects.folder import FolderStore
 from tests.api.running_api import Customer, RunningApi

@@ -13,12 +13,11 @@ from models.contracts import (
     SceneDescriber,
 )
 from models.provider import LocalModels
-from pipelines.backfill.driver import Pacing, run_items
+from pipelines.backfill.driver import Pacing, Tally, run_items
 from pipelines.backfill.items import ItemWork
 from pipelines.backfill.outcome import Item
 from pipelines.backfill.output import begin_output
 from pipelines.backfill.places import S3Access, place_at
-from pipelines.backfill.progress import Tally
 from storage.types import ProcessingMode, StageStatus
 from tests.pipelines.backfill_material import rows_in, write_clips
 
@@ -48,7 +47,7 @@ def test_an_item_that_ends_its_workers_fails_and_the_others_complete(
     output = begin_output(place, {"profile": "packaged"})
     work = ItemWork(out=place, models=DeadlyModels(), profile="packaged", run="one")
     tally = Tally(total=3, finished_before=0, started_seconds=0.0)
-    run_items(items, work, output, tally, pacing=Pacing(part_items=2), say=lambda line: None)
+    run_items(items, work, output, tally, pacing=Pacing(part_items=2), report=lambda line: None)
     assert (tally.done, tally.failed, tally.left) == (3, 1, 0)
     assert output.finished() == {
         "1": StageStatus.COMPLETED,

@@ -6,23 +6,23 @@ import signal
 
 import pytest
 
-from pipelines.backfill.__main__ import told_to_stop
+from pipelines.backfill.__main__ import stop_signals
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_noted_and_interrupts_nothing(number: signal.Signals) -> None:
-    with told_to_stop() as stopping:
-        assert not stopping()
+    with stop_signals() as is_stopped:
+        assert not is_stopped()
         signal.raise_signal(number)
         signal.raise_signal(number)
-        assert stopping()
+        assert is_stopped()
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_afterwards_signals_are_as_before(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with told_to_stop():
+    with stop_signals():
         assert signal.getsignal(number) is not before
     assert signal.getsignal(number) is before

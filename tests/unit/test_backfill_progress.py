@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.backfill.progress import Tally, spell_seconds
+from pipelines.backfill.driver import Tally, spell_seconds
 
 
 def test_before_anything_is_done_nobody_knows_the_end() -> None:
