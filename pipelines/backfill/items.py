@@ -145,7 +145,7 @@ class _ItemRun:
         return outcome
 
     async def _stored(self, call: Callable[[], Result]) -> Result:
-        return await self.runner.retry_on_outage("the output", lambda: asyncio.to_thread(call))
+        return await self.runner.retry_on_outage("the output", lambda: _call(call))
 
     def _find_outcome(self) -> ItemOutcome | None:
         try:
@@ -187,7 +187,7 @@ class _ItemRun:
         )
 
     async def _run(self, stage: StageName, call: Callable[[], Result]) -> Result:
-        return await self.runner.run(stage, lambda: asyncio.to_thread(call))
+        return await self.runner.run(stage, lambda: _call(call))
 
     def _ingest(self) -> IngestResult:
         work, workspace = self.work, self.workspace
@@ -227,13 +227,20 @@ class _ItemRun:
             tracks = await self.runner.run_tracks(
                 ingested,
                 self.control,
-                lambda track, share: asyncio.to_thread(
-                    self.stages.transcribe, track, ingested, share
-                ),
+                lambda track, share: _call(lambda: self.stages.transcribe(track, ingested, share)),
             )
         except StageError as error:
             return _failed(stage, error), ()
         return StageOutcome(stage, StageStatus.COMPLETED), tracks
+
+
+async def _call(call: Callable[[], Result]) -> Result:
+    """``call``'s result. In this thread, the task's main one: signals unwind no other.
+
+    Ray ends the task of a killed driver by SIGTERM; what is then in a temporary folder, or running
+    as a child process, goes with the stack.
+    """
+    return call()
 
 
 def _failed(stage: StageName, error: StageError) -> StageOutcome:

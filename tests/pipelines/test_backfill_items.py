@@ -6,6 +6,7 @@ import functools
 import http.server
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from pathlib import Path
@@ -189,7 +190,8 @@ def test_a_task_that_outlives_its_killed_driver_takes_nothing_from_the_next_run(
 
         def scene_describer(self) -> SceneDescriber:
             if not ended:
-                ended.append(orphan.carry_out(item))
+                with ThreadPoolExecutor(1) as other_task:
+                    ended.append(other_task.submit(orphan.carry_out, item).result())
             return LocalModels.scene_describer(self)
 
     work = replace(orphan, models=Overtaken(), run="the next one")
@@ -197,6 +199,28 @@ def test_a_task_that_outlives_its_killed_driver_takes_nothing_from_the_next_run(
     assert len(ended) == 1
     assert not outcome.failures
     assert (outcome.scenes, outcome.tracks) == (expected.scenes, expected.tracks)
+
+
+def test_stages_run_in_the_thread_of_the_task_which_signals_unwind(
+    clip: Path, tmp_path: Path
+) -> None:
+    threads: set[int] = set()
+
+    @dataclass(frozen=True)
+    class Observed(BrokenModels):
+        """The packaged models; note the threads that ask for them."""
+
+        def transcriber(self) -> Transcriber:
+            threads.add(threading.get_ident())
+            return LocalModels.transcriber(self)
+
+        def scene_describer(self) -> SceneDescriber:
+            threads.add(threading.get_ident())
+            return LocalModels.scene_describer(self)
+
+    work = replace(work_in(str(tmp_path)), models=Observed())
+    assert not work.carry_out(item_at(str(clip))).failures
+    assert threads == {threading.get_ident()}
 
 
 def test_an_item_whose_worker_was_lost_twice_in_this_run_fails(clip: Path, tmp_path: Path) -> None:
