@@ -83,7 +83,7 @@ class ProbedExternal:
     picks: tuple[TrackPick, ...]
     media: MediaInfo | None = None
     start_seconds: float | None = None
-    """Where it begins on the main file's timeline; None where only alignment can tell."""
+    """Where it begins on the main file's timeline; None where only alignment can find it."""
     problem: str | None = None
 
     @property

@@ -1,6 +1,6 @@
 """Pictures of a segment read by decord. Runs in a confined child process.
 
-decord brings an FFmpeg of 2018 that is no longer maintained, and bitstreams are
+decord carries an FFmpeg of 2018 that is no longer maintained, and bitstreams are
 untrusted: where it crashes, hangs or grows, only the child ends, and PyAV reads instead.
 Pictures go to the parent one at a time through shared memory.
 """

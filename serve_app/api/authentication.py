@@ -103,7 +103,7 @@ class OperationRoute(APIRoute):
 class KeyedRoute(OperationRoute):
     """Needs an API key; counted as a read or a write.
 
-    Where the path names a job, the same statement brings the caller's job: see ``job_of``.
+    Where the path names a job, the same statement reads the caller's job: see ``job_of``.
     """
 
     auth = Auth.KEY

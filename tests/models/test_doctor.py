@@ -14,7 +14,7 @@ from tests.models.tiny_folder import fill_models_folder
 
 
 def found(settings: Settings, check: str, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, str]:
-    """How one check ends, and what it tells."""
+    """How one check ends, and what it reports."""
     with monkeypatch.context() as patched:
         for name in set(CHECKS) - {check}:
             patched.delitem(CHECKS, name)

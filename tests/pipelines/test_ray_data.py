@@ -84,9 +84,9 @@ TOOK_TOO_LONG = StageError(StageCode.VISION_FAILED, "The stage took too long.")
 @pytest.mark.parametrize(
     ("error", "deaf"),
     [
-        pytest.param(STOPPED, False, id="stopped-hears"),
+        pytest.param(STOPPED, False, id="stopped-responsive"),
         pytest.param(STOPPED, True, id="stopped-is deaf", marks=pytest.mark.long),
-        pytest.param(TOOK_TOO_LONG, False, id="took too long-hears", marks=pytest.mark.long),
+        pytest.param(TOOK_TOO_LONG, False, id="took too long-responsive", marks=pytest.mark.long),
         pytest.param(TOOK_TOO_LONG, True, id="took too long-is deaf"),
     ],
 )

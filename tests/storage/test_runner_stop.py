@@ -99,6 +99,7 @@ async def stopped_amid_a_fetch(
         await asked.wait()
         await asyncio.sleep(4 * DRIP_SECONDS)
         await runner.stop()
+        assert len(deaf) <= 1, "a driver was stopped twice, or a second job was begun"
         left = await found(context, ids)
         for driver in deaf:
             driver.stopped = True
