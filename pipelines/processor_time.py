@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from pipelines.types import AudioTrack, VideoSource
 
-_FRAME_SECONDS, _PIXEL_SECONDS = 0.0002, 1.4e-9
-_CUTS_FRAME_SECONDS = 0.0004
-_DESCRIBED_SECOND_SECONDS = 0.05
+_FRAME_SECONDS, _PIXEL_SECONDS = 0.0001, 1.3e-9
+_CUTS_FRAME_SECONDS = 0.0002
+_DESCRIBED_SECOND_SECONDS = 0.057
 """Decoding and measuring a frame, beside its pixels; searching it for cuts; describing the scenes
-of a second of video. Of one core, measured on 640 x 360 and 1080p."""
-_TRANSCRIBED_SECOND_SECONDS = 0.36
-"""A second of speech on the packaged transcriber, of one core."""
+of a second of video. Of one core, by ``tests.benchmarks.vision_speed --shares`` on five minutes
+of 640 x 360 (2.7, 1.4 and 15.3 s) and one of 1080p (4.1, 0.9 and 3.8 s)."""
+_TRANSCRIBED_SECOND_SECONDS = 0.14
+"""A second of speech with the packaged models, of one core, by ``tests.benchmarks.transcript``."""
 
 
 @dataclass(frozen=True, slots=True)
