@@ -76,6 +76,10 @@ class VideoStream:
     keyframe_count: int = 0
     end_ms: int = 0
     """End of the last frame, from the media's start."""
+    start_ms: int = 0
+    """Start of the first frame, from the media's start."""
+    exact_rate: str | None = None
+    """``frame_rate`` as a fraction, ``30000/1001``; None where the container names none near it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +198,8 @@ class ClipSpan:
     name: str
     start_ms: int
     duration_ms: int
+    timecode: str | None = None
+    """The clip's own start timecode, as in ``MediaInfo``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from serve_app.discovery.events import events
 from serve_app.discovery.pages import router as page_routes
 from serve_app.discovery.routes import router as discovery_routes
 from serve_app.jobs.creation_routes import router as creation_routes
+from serve_app.jobs.export_routes import router as export_routes
 from serve_app.jobs.result_routes import router as result_routes
 from serve_app.jobs.routes import router as job_routes
 from serve_app.jobs.thumbnails import router as thumbnail_routes
@@ -42,6 +43,7 @@ from serve_app.webhooks.routes import test_router as webhook_test_routes
 ROUTERS = (
     job_routes,
     result_routes,
+    export_routes,
     creation_routes,
     thumbnail_routes,
     upload_routes,

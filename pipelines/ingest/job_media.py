@@ -145,7 +145,8 @@ def _probe_clips(files: Sequence[ClipFile], context: IngestContext) -> tuple[Cli
             media = context.piece(index, len(files)).probe(file.key)
         video_ms = 0 if media.video is None else media.video.end_ms
         length_ms = max(1, video_ms, round(media.duration_seconds * 1000))
-        clips.append(Clip(file, media, ClipSpan(index, file.name, start_ms, length_ms)))
+        span = ClipSpan(index, file.name, start_ms, length_ms, media.timecode)
+        clips.append(Clip(file, media, span))
         start_ms += length_ms
         if start_ms > limit_ms:
             message = f"The clips together are longer than {limit_ms // 1000} seconds, the limit."

@@ -52,6 +52,8 @@ _MISSING_SECONDS = 0.25
 """Less than either gives no warning: the last packets, a rounded length."""
 _LEFT_OVER_SHARE = 0.05
 """Indexes and tags may follow the last packet."""
+_RATE_TOLERANCE = Fraction(1, 500)
+"""Of a rate that the container names, against the measured one."""
 _HARDLY_SHARE = 0.05
 _HARDLY_SECONDS = 5.0
 """With less than both of these left, results would not be those of what was sent."""
@@ -324,16 +326,29 @@ def _video(tally: Tally, origin_ms: int) -> Values:
         "rotation_degrees": rotation,
         "sample_aspect": aspect,
         "frame_rate": float(1 / per_second) if per_second else 0.0,
+        "exact_rate": _exact_rate(stream, 1 / per_second) if per_second else None,
         "frame_count": tally.packets,
         "interlaced": bool(frame.interlaced_frame),
         "hdr": frame.color_trc in (_TRANSFER_PQ, _TRANSFER_HLG),
         "keyframe_count": tally.keyframes,
+        "start_ms": rounded_ms(tally.start, tally.time_base) - origin_ms,
         "end_ms": max(
             rounded_ms(tally.stop, tally.time_base),
             rounded_ms(tally.last or 0, tally.time_base) + 1,
         )
         - origin_ms,
     }
+
+
+def _exact_rate(stream: Any, measured: Fraction) -> str | None:
+    """The rate that the container names, where the packets bear it out.
+
+    A few frames with times in whole milliseconds cannot tell 24 from 23.976 by themselves.
+    """
+    for named in (stream.guessed_rate, stream.base_rate, stream.average_rate):
+        if named and abs(named - measured) <= measured * _RATE_TOLERANCE:
+            return str(Fraction(named))
+    return None
 
 
 def _audio(tally: Tally) -> Values:

@@ -206,7 +206,7 @@ def to_srt(segments: Sequence[TranscriptSegment]) -> str:
     """SubRip (index from 1, comma before the milliseconds); empty without segments."""
     blocks = []
     for number, cue in enumerate(build_cues(segments), start=1):
-        times = f"{_vtt_time(cue.start_ms)} --> {_vtt_time(cue.end_ms)}".replace(".", ",")
+        times = f"{vtt_time(cue.start_ms)} --> {vtt_time(cue.end_ms)}".replace(".", ",")
         # SubRip has no escapes; an arrow in the text would read as a timing line.
         text = "\n".join(cue.lines).replace("-->", "—>")
         blocks.append(f"{number}\n{times}\n{text}\n")
@@ -217,7 +217,7 @@ def to_vtt(segments: Sequence[TranscriptSegment], speakers: Sequence[Speaker]) -
     """WebVTT (https://www.w3.org/TR/webvtt1/) with ``<v Speaker 1>`` voice spans."""
     labels = {speaker.id: speaker.label for speaker in speakers}
     blocks = [
-        f"{_vtt_time(cue.start_ms)} --> {_vtt_time(cue.end_ms)}\n{_vtt_text(cue, labels)}\n"
+        f"{vtt_time(cue.start_ms)} --> {vtt_time(cue.end_ms)}\n{_vtt_text(cue, labels)}\n"
         for cue in build_cues(segments)
     ]
     return "WEBVTT\n\n" + "\n".join(blocks)
@@ -235,16 +235,18 @@ def to_txt(segments: Sequence[TranscriptSegment], speakers: Sequence[Speaker]) -
 
 
 def _vtt_text(cue: Cue, labels: dict[str, str]) -> str:
-    text = _escaped("\n".join(cue.lines))
+    text = escaped("\n".join(cue.lines))
     label = plain(labels.get(cue.speaker or "", ""))
-    return f"<v {_escaped(label)}>{text}" if label else text
+    return f"<v {escaped(label)}>{text}" if label else text
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """``text`` in a WebVTT cue."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _vtt_time(ms: int) -> str:
+def vtt_time(ms: int) -> str:
+    """``HH:MM:SS.mmm``."""
     seconds, millis = divmod(ms, 1000)
     minutes, second = divmod(seconds, 60)
     hour, minute = divmod(minutes, 60)

@@ -28,11 +28,12 @@ def file_response(job: JobRecord, track: TrackTranscript, extension: str) -> Res
     return Response(
         text.encode("utf-8"),
         media_type=_MEDIA_TYPES[extension],
-        headers={"Content-Disposition": _disposition(job.file_name, extension)},
+        headers={"Content-Disposition": attachment(job.file_name, extension)},
     )
 
 
-def _disposition(file_name: str, extension: str) -> str:
+def attachment(file_name: str, extension: str) -> str:
+    """``Content-Disposition`` of a file named after the media."""
     stem = PurePosixPath(file_name).stem or "transcript"
     name = f"{stem}.{extension}"
     # Some clients read %xx here as an escape (RFC 6266, appendix D).

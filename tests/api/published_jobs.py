@@ -7,8 +7,10 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from pipelines.codec import to_json
 from pipelines.types import (
     AudioStream,
+    IngestResult,
     MediaInfo,
     Speaker,
     StageCode,
@@ -108,7 +110,7 @@ def complete(
             connection,
             lease,
             media=found,
-            result={},
+            result=to_json(IngestResult(found, None, ())),
             track_names=[item.track_name for item in tracks],
             warnings=warnings,
             timings={},

@@ -63,6 +63,12 @@ KEYWORDS = {
 }  # fmt: skip
 
 
+ADDED_STATUSES: dict[str, set[int]] = {
+    "exportJob": {200, 400, 401, 404, 409},
+}
+"""Operations beyond the specification."""
+
+
 def by_id(operation: Operation) -> str:
     return operation.operation_id
 
@@ -113,7 +119,6 @@ def test_the_document_holds_the_operations_of_the_routes_and_no_others() -> None
         for operation in item.values()
     ]
     assert sorted(documented) == sorted(operation.operation_id for operation in OPERATIONS)
-    assert len(documented) == 23
 
 
 SECURITY: dict[Auth, list[dict[str, list[str]]]] = {
@@ -131,11 +136,13 @@ def test_an_operation_documents_who_may_call_it(operation: Operation) -> None:
 @pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
 def test_an_operation_has_all_statuses_that_the_specification_names(operation: Operation) -> None:
     statuses = {int(status) for status in operation.documented["responses"]}
-    assert SPECIFIED_STATUSES[operation.operation_id] <= statuses
+    assert (SPECIFIED_STATUSES | ADDED_STATUSES)[operation.operation_id] <= statuses
 
 
 def test_no_specified_operation_is_missing() -> None:
-    assert set(SPECIFIED_STATUSES) == {operation.operation_id for operation in OPERATIONS}
+    assert set(SPECIFIED_STATUSES | ADDED_STATUSES) == {
+        operation.operation_id for operation in OPERATIONS
+    }
 
 
 @pytest.mark.parametrize("code", [code for code in ErrorCode if "SCOPE" not in code])

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from serve_app.jobs.export_routes import ExportFormat
 from storage import keys, purchases
 from tests.api.interface_contract import BY_ID, Contract
 from tests.api.published_jobs import complete, created, fail, signed_in, track
@@ -104,6 +105,7 @@ SUCCESSES = [
     Call("getTranscript", 200, "/jobs/{done}/transcript?format=srt"),
     Call("getTranscript", 200, "/jobs/{done}/transcript?format=vtt"),
     Call("getTranscript", 200, "/jobs/{several}/transcript?format=txt&track=0"),
+    *(Call("exportJob", 200, f"/jobs/{{done}}/export?format={name}") for name in ExportFormat),
     Call("listAudioTracks", 200, "/jobs/{several}/audioTracks"),
     Call("getAudioTrack", 200, "/jobs/{several}/audioTracks/0"),
     Call("getAudioTrack", 200, "/jobs/{several}/audioTracks/1"),
@@ -155,6 +157,10 @@ FAILURES = [
     Call("getTranscript", 404, "/jobs/{several}/transcript?track=1"),
     Call("getTranscript", 404, "/jobs/{several}/transcript?track=7"),
     Call("getTranscript", 409, "/jobs/{waiting}/transcript"),
+    Call("exportJob", 400, "/jobs/{done}/export"),
+    Call("exportJob", 400, "/jobs/{done}/export?format=aaf"),
+    Call("exportJob", 409, "/jobs/{waiting}/export?format=edl"),
+    Call("exportJob", 404, "/jobs/{failed}/export?format=edl"),
     Call("listAudioTracks", 404, "/jobs/{done}/audioTracks"),
     Call("getAudioTrack", 404, "/jobs/{several}/audioTracks/2"),
     Call("getAudioTrack", 400, "/jobs/{several}/audioTracks/first"),

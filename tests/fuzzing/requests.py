@@ -24,10 +24,10 @@ from serve_app.api.idempotency import idempotency_key
 from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
 from serve_app.api.queries import NUMBER, WHOLE_NUMBER, one_of, require_plain_query
 from serve_app.api.rate_limits import client_address
-from serve_app.credits.usage_export import harmless
+from serve_app.api.spreadsheets import harmless
 from serve_app.crypto import BadSignatureError, Signer
 from serve_app.errors import ApiError
-from serve_app.jobs.captions_files import _disposition
+from serve_app.jobs.captions_files import attachment
 from serve_app.observability.logs import without_secrets
 from serve_app.uploads.tus import (
     ALGORITHMS,
@@ -215,7 +215,7 @@ def check_download_name(data: bytes) -> None:
     name = "".join(c for c in as_text(data)[:255] if c >= " " and c != "\x7f")
     if not name.strip("./"):
         return
-    header = _disposition(name, "srt")
+    header = attachment(name, "srt")
     assert header.isascii()
     assert header.isprintable()
     assert header.startswith('attachment; filename="')

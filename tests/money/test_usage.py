@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from serve_app.api.spreadsheets import harmless
 from serve_app.cli.main import app
-from serve_app.credits.usage_export import harmless, usage_csv
+from serve_app.credits.usage_export import usage_csv
 from storage import usage
 from storage.usage import Month
 from tests.contract.calling import Caller

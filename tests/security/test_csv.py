@@ -68,4 +68,4 @@ def test_no_other_code_writes_csv() -> None:
         for path in (PROJECT / folder).rglob("*.py")
         if re.search(r"csv\.(Dict)?[wW]riter|to_csv\(|write_csv", path.read_text())
     ]
-    assert writers == ["serve_app/credits/usage_export.py"]
+    assert writers == ["serve_app/api/spreadsheets.py"]

@@ -60,6 +60,10 @@ ITEMS: Mapping[str, tuple[Item, ...]] = {
         Item(_finished, ("", "?track=0", "?track=9", "?format=srt", "?format=vtt&track=1")),
         Item(_uploading),
     ),
+    "exportJob": (
+        Item(_finished, ("?format=edl", "?format=csv")),
+        Item(_uploading, ("?format=edl",)),
+    ),
     "listAudioTracks": (Item(_finished), Item(_uploading)),
     "getAudioTrack": (Item(_track),),
     "rotateKey": (Item(lambda house: {"id": house.key_id}),),

@@ -91,6 +91,20 @@ def parse_timecode(text: str | None, frames_per_second: float) -> DayTime | None
     return DayTime(count / rate, _day(rate, drop))
 
 
+def timecode_at(frame: int, rate: Fraction, *, drop_frame: bool) -> str:
+    """The timecode of the frame so many after midnight: ``HH:MM:SS:FF``, or ``;FF`` with drops."""
+    whole = round(rate)
+    if drop_frame:
+        skipped = _DROPPED_A_MINUTE[whole]
+        minute_frames = 60 * whole - skipped
+        tens, rest = divmod(frame, 10 * minute_frames + skipped)
+        frame += 9 * skipped * tens + skipped * max(0, (rest - skipped) // minute_frames)
+    seconds, frames = divmod(frame, whole)
+    minutes, second = divmod(seconds, 60)
+    mark = ";" if drop_frame else ":"
+    return f"{minutes // 60 % 24:02d}:{minutes % 60:02d}:{second:02d}{mark}{frames:02d}"
+
+
 def _dropped(minutes: int, rate: Fraction, drop: bool) -> int:
     """Frame numbers left out in the first ``minutes`` of the day."""
     return _DROPPED_A_MINUTE[round(rate)] * (minutes - minutes // 10) if drop else 0

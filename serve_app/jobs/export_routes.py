@@ -1,0 +1,173 @@
+"""Scenes as files of editing programs and players."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from serve_app.api.authentication import JobId, KeyedRoute, job_of
+from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.openapi import errors, headers
+from serve_app.errors import ErrorCode, invalid
+from serve_app.jobs import results, timeline_files
+from serve_app.jobs.captions_files import attachment
+from serve_app.jobs.timeline import FrameTimeline, Section, find_sources, frame_timeline
+from storage.job_records import JobRecord
+from storage.jobs import find_ingest_result
+from storage.results import get_scenes
+from storage.types import StageName
+
+
+class ExportFormat(StrEnum):
+    """The file types of an export."""
+
+    EDL = "edl"
+    OTIO = "otio"
+    FCPXML = "fcpxml"
+    CSV = "csv"
+    FFMETADATA = "ffmetadata"
+    YOUTUBE = "youtube"
+    WEBVTT_CHAPTERS = "webvtt-chapters"
+
+
+@dataclass(frozen=True, slots=True)
+class _FileType:
+    media_type: str
+    extension: str
+    example: str
+
+
+_EDL = """\
+TITLE: interview
+FCM: NON-DROP FRAME
+
+001  INTERVIE V     C        10:00:00:00 10:00:12:12 10:00:00:00 10:00:12:12
+* FROM CLIP NAME: interview.mp4
+* COMMENT: Scene 1: A woman speaks to the camera in a bright kitchen.
+"""
+_FILES = {
+    ExportFormat.EDL: _FileType("text/plain", "edl", _EDL),
+    ExportFormat.OTIO: _FileType(
+        "application/vnd.pixar.opentimelineio+json", "otio", '{"OTIO_SCHEMA": "Timeline.1"}'
+    ),
+    ExportFormat.FCPXML: _FileType("application/xml", "fcpxml", '<fcpxml version="1.8"/>'),
+    ExportFormat.CSV: _FileType(
+        "text/csv",
+        "csv",
+        '"index","startTime","endTime","startTimecode","endTimecode","name","note"\r\n',
+    ),
+    ExportFormat.FFMETADATA: _FileType("text/plain", "ffmetadata.txt", ""),
+    ExportFormat.YOUTUBE: _FileType("text/plain", "chapters.txt", ""),
+    ExportFormat.WEBVTT_CHAPTERS: _FileType(
+        "text/vtt", "chapters.vtt", "WEBVTT\n\n00:00:00.000 --> 00:00:12.480\nScene 1\n"
+    ),
+}
+_TIMELINES: dict[ExportFormat, Callable[[FrameTimeline], str]] = {
+    ExportFormat.EDL: timeline_files.to_edl,
+    ExportFormat.OTIO: timeline_files.to_otio,
+    ExportFormat.FCPXML: timeline_files.to_fcpxml,
+}
+_LISTS: dict[ExportFormat, Callable[[Sequence[Section]], str]] = {
+    ExportFormat.FFMETADATA: timeline_files.to_ffmetadata,
+    ExportFormat.YOUTUBE: timeline_files.to_youtube,
+    ExportFormat.WEBVTT_CHAPTERS: timeline_files.to_webvtt_chapters,
+}
+
+router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
+
+
+@router.get(
+    "/jobs/{jobId}/export",
+    operation_id="exportJob",
+    summary="Export the scenes",
+    response_description="The file.",
+    response_class=Response,
+    responses=errors(
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NOT_FOUND,
+        ErrorCode.RESULTS_UNAVAILABLE,
+        ErrorCode.RESULTS_NOT_READY,
+    )
+    | {
+        200: {
+            "headers": headers("Content-Disposition"),
+            "content": {
+                file.media_type: {"schema": {"type": "string"}, "example": file.example}
+                for file in reversed(_FILES.values())
+            },
+        }
+    },
+)
+async def export_job(
+    request: Request,
+    _: JobId,
+    format: Annotated[  # noqa: A002
+        ExportFormat,
+        Query(
+            description="`edl` (CMX 3600), `otio` (OpenTimelineIO) and `fcpxml` (1.8) count frames "
+            "from the file's start timecode and need a picture; an `edl` has one frame rate. "
+            "`csv` is a table; `ffmetadata`, `youtube`, `webvtt-chapters` are lists of chapters.",
+            examples=["edl"],
+        ),
+    ],
+) -> Response:
+    """A timeline whose clips are the scenes.
+
+    A video without cuts is one scene. The clips of a continuous programme are sources of one
+    timeline that begins at 01:00:00:00; that of a single file begins at the file's own timecode,
+    or at 00:00:00:00. Frame rates that no editing program has become 30, or a multiple.
+    """
+    job = job_of(request)
+    results.require_stage(job, StageName.VISION)
+    async with context_of(request).database.statement() as connection:
+        scenes = await get_scenes(connection, job.id)
+        ingested = await find_ingest_result(connection, job.id)
+    text = await run_in_threadpool(_written, format, job, ingested, scene_sections(job, scenes))
+    file = _FILES[format]
+    return Response(
+        text.encode(),
+        media_type=file.media_type,
+        headers={"Content-Disposition": attachment(job.file_name, file.extension)},
+    )
+
+
+def scene_sections(job: JobRecord, scenes: list[dict[str, Any]]) -> list[Section]:
+    """The scenes; the whole video where it has no cuts."""
+    if not scenes:
+        return [Section(0, max(1, job.duration_ms or 0), "Scene 1")]
+    return [
+        Section(
+            round(scene["startTime"] * 1000),
+            round(scene["endTime"] * 1000),
+            f"Scene {scene['index'] + 1}",
+            scene["description"],
+        )
+        for scene in scenes
+    ]
+
+
+def _written(
+    kind: ExportFormat,
+    job: JobRecord,
+    ingested: dict[str, Any] | None,
+    sections: list[Section],
+) -> str:
+    if kind in _LISTS:
+        return _LISTS[kind](sections)
+    sources = find_sources(job.file_name, ingested)
+    if not sources and kind is ExportFormat.CSV:
+        return timeline_files.to_table(sections, None)
+    if not sources:
+        raise invalid("The job has no picture whose frames could be counted.", "format")
+    # Separate audio replaces the file's own.
+    has_audio = bool(((ingested or {}).get("media") or {}).get("audio")) and not job.source.audio
+    timeline = frame_timeline(job.file_name, sources, sections, has_audio=has_audio)
+    if kind is ExportFormat.CSV:
+        return timeline_files.to_table(sections, timeline)
+    return _TIMELINES[kind](timeline)
