@@ -30,7 +30,7 @@ log = logging.getLogger("vas.runner")
 LEASING_SECONDS = 5
 """How long a stop waits for a lease that is just being taken."""
 ENDING_SECONDS = 5
-"""How long a stop waits for running jobs to end; they are handed back whether they did or not."""
+"""How long a stop waits for running jobs to end; they are requeued whether they did or not."""
 _THREADS_PER_JOB = 3
 """Vision and transcript side by side, and one to spare for probing."""
 
@@ -72,10 +72,10 @@ class Runner:
             await asyncio.gather(*helpers, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Hand running jobs back to the queue, within LEASING_SECONDS and ENDING_SECONDS.
+        """Requeue running jobs, within LEASING_SECONDS and ENDING_SECONDS.
 
-        A job that has not ended by then is handed back all the same: without its lease
-        it can publish nothing, while one that keeps it has lost one of its three lives.
+        A job that has not ended by then is requeued all the same: without its lease it can
+        publish nothing, while a lease that runs out counts towards ``jobs.MAX_LEASES``.
         """
         self._stopping.set()
         self._wake.set()
@@ -91,7 +91,7 @@ class Runner:
             async with asyncio.timeout(ENDING_SECONDS):
                 await driver.stop()
                 await asyncio.wait([task])
-        await self._try_to_hand_back(driver.lease)
+        await self._try_to_requeue(driver.lease)
 
     async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
         """Repeat ``step``; a failure (say, of the database) is logged and tried again."""
@@ -108,7 +108,7 @@ class Runner:
         async with self._leasing:
             try:
                 self._wake.clear()
-                # A job that is handed back at a stop frees its slot: nothing new is taken then.
+                # A job that is requeued at a stop frees its slot: nothing new is taken then.
                 if not self._stopping.is_set():
                     lease = await self._lease()
             finally:
@@ -156,14 +156,14 @@ class Runner:
             async for _ in connection.notifies():
                 self._wake.set()
 
-    async def _try_to_hand_back(self, lease: Lease) -> None:
+    async def _try_to_requeue(self, lease: Lease) -> None:
         try:
-            await self._hand_back(lease)
+            await self._requeue(lease)
         except DatabaseError:
             # The lease runs out by itself, and the job is taken up again a little later.
-            log.exception("job %s: could not be handed back", lease.job_id)
+            log.exception("job %s: could not be requeued", lease.job_id)
 
-    async def _hand_back(self, lease: Lease) -> None:
+    async def _requeue(self, lease: Lease) -> None:
         async with self._context.database.transaction() as connection:
             job = await jobs.find_job(connection, lease.job_id, for_update=True)
             if job is not None and job.lease_token == lease.token:

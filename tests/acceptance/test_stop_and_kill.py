@@ -53,7 +53,7 @@ def test_what_was_under_way_goes_on_after_a_stop_in_order_and_after_a_hard_kill(
         assert gone[1] == [], "processes are left over"
     with running(data, tmp_path / "second.log", **SETTINGS) as second:
         service = Service(second.process, second.base_url, first.api_key, data, second.port)
-        # Handed back, not lost: a stop in order is none of the three lives of a job.
+        # Requeued, not lost: a stop in order does not count towards the most leases of a job.
         assert leases(service, busy) <= {0, 1}
         rest_of_an_upload(service, upload, clip)
         for job_id in (waiting, *busy):
@@ -99,7 +99,7 @@ def haproxies(data: Path) -> list[psutil.Process]:
     return local_service._proxies(Path(record["run_dir"]))
 
 
-def test_after_a_hard_kill_work_goes_on_and_a_stop_hands_it_over(
+def test_after_a_hard_kill_work_goes_on_and_a_stop_requeues_it(
     service: Service, tmp_path: Path
 ) -> None:
     """The last of the shared service: it is killed, and another on its folder stopped in order."""
@@ -129,7 +129,7 @@ def test_after_a_hard_kill_work_goes_on_and_a_stop_hands_it_over(
         assert psutil.wait_procs(family, 15)[1] == [], "processes are left over"
     assert not (data / "run.json").exists()
     with embedded_postgres(data / "postgres"):
-        # Handed back, not lost: a stop in order is none of the three lives of a job.
+        # Requeued, not lost: a stop in order does not count towards the most leases of a job.
         assert leases(service, busy) == {0}
         assert service.query("SELECT count(*) FROM stages WHERE status = 'running'") == [(0,)]
 
@@ -173,6 +173,6 @@ def cancelled_all(service: Service) -> bool:
 
 
 def leases(service: Service, job_ids: list[str]) -> set[int]:
-    """How many leases the jobs have had that were not handed back."""
+    """How many leases the jobs have had that count towards the most."""
     rows = service.query("SELECT lease_count FROM jobs WHERE id::text = ANY(%s)", job_ids)
     return {int(row[0]) for row in rows}

@@ -196,7 +196,7 @@ def test_a_batch_counts_once_as_a_request_and_each_clip_as_a_job(caller: Caller)
     assert len(continuous["jobs"]) == 1
 
 
-def test_the_clips_of_a_programme_keep_what_their_client_says_of_them(caller: Caller) -> None:
+def test_the_clips_of_a_timeline_keep_their_clients_metadata(caller: Caller) -> None:
     clips = [{"sourceUrl": URL, "metadata": {"take": 1}}, {"sourceUrl": URL}]
     body = {"mode": "continuous", "clips": clips, "metadata": {"reel": "A"}}
     [job] = shown(caller.post("/jobs/batch", body))["jobs"]

@@ -267,7 +267,7 @@ def test_an_empty_picture_is_not_worth_a_reading(level: int) -> None:
         ("cuts/bottle-detection.mp4", (2, 15, 30), (), ShotType.UNKNOWN),
     ],
 )
-def test_real_footage(
+def test_objects_and_shots_of_real_media(
     describer: PackagedSceneDescriber,
     name: str,
     seconds: tuple[float, ...],

@@ -193,7 +193,7 @@ def test_the_packaged_weights_find_the_cut_of_a_generated_clip(tmp_path: Path) -
         pytest.param("big_buck_bunny_0_30.webm", [1_500], marks=pytest.mark.long),
     ],
 )
-def test_the_packaged_weights_find_every_hard_cut_of_real_footage(
+def test_the_packaged_weights_find_every_hard_cut_of_real_media(
     tmp_path: Path, name: str, extra: list[int]
 ) -> None:
     """``extra``: what else is found: the middle of a dissolve, a fade in from black."""

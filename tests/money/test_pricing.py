@@ -138,7 +138,7 @@ def test_each_part_of_a_job_is_paid_at_its_own_rate_and_rounded_half_up(
 
 
 @given(durations, tiers, tracks_, usages, st.integers(0, 10**5))
-def test_longer_footage_is_never_cheaper(
+def test_longer_media_are_never_cheaper(
     duration: float, tier: Tier, tracks: int, prior: int, more: int
 ) -> None:
     def price(seconds: float) -> int:

@@ -95,7 +95,7 @@ def test_jobs_that_cross_the_threshold_at_once_cross_it_one_after_the_other(
     assert rows == [(90 + 30, 3), (120 + 40, 5)]
 
 
-def test_last_months_footage_does_not_count(runner: RunnerSide) -> None:
+def test_last_months_media_do_not_count(runner: RunnerSide) -> None:
     caller = runner.api.caller(RICH)
     runner.complete(caller, HOURS_100)
     assert shown(caller.get("/quota"))["api"]["tier"] == "volume"

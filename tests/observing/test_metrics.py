@@ -156,7 +156,7 @@ def test_a_request_is_recorded_by_operation_and_class(
     assert metrics.of(HTTP_REQUESTS, **labels) == [0.25]
 
 
-def test_jobs_stages_and_footage_are_recorded_once_they_are_true() -> None:
+def test_jobs_stages_and_media_seconds_are_recorded_once_they_are_true() -> None:
     metrics = RecordedMetrics()
     record_job_end(metrics, None)
     record_job_end(metrics, JobState.FAILED)

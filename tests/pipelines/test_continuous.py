@@ -150,7 +150,7 @@ def test_sound_lies_where_its_clip_does_with_silence_between(joined: Joined) -> 
     assert len(result.media.audio) == 2
 
 
-def test_a_clip_has_the_same_scenes_in_a_programme_as_alone(
+def test_a_clip_has_the_same_scenes_on_a_timeline_as_alone(
     ray_session: None, joined: Joined, clips: dict[str, Path], tmp_path: Path
 ) -> None:
     place, result = joined
@@ -174,7 +174,7 @@ def test_sound_alone_at_either_end_belongs_to_the_only_scene(
     assert result.video.duration_ms == sum(span.duration_ms for span in result.clips)
 
 
-def test_a_programme_of_sound_alone_has_no_picture(clips: dict[str, Path], tmp_path: Path) -> None:
+def test_a_timeline_of_audio_alone_has_no_picture(clips: dict[str, Path], tmp_path: Path) -> None:
     place = Place(tmp_path)
     result = place.ingest(programme(place, clips["sound"], clips["sound"]), video=True)
     assert result.video is None
@@ -183,7 +183,7 @@ def test_a_programme_of_sound_alone_has_no_picture(clips: dict[str, Path], tmp_p
     assert ticked == pytest.approx([0.5, 3.0], abs=0.003)
 
 
-def test_a_clip_that_cannot_be_read_fails_the_programme_by_its_name(
+def test_a_clip_that_cannot_be_read_fails_the_timeline_by_its_name(
     clips: dict[str, Path], tmp_path: Path
 ) -> None:
     place = Place(tmp_path)

@@ -168,7 +168,7 @@ def test_how_pictures_are_turned_scanned_and_coded(
 
 @pytest.mark.shared_media
 @pytest.mark.parametrize("name", CUT)
-def test_real_footage_is_cut_without_changing_or_losing_a_frame(name: str, tmp_path: Path) -> None:
+def test_real_media_are_cut_without_changing_or_losing_a_frame(name: str, tmp_path: Path) -> None:
     done = ingested(_named(name), tmp_path, segment_seconds=CUT[name])
 
     assert done.result.video is not None

@@ -71,7 +71,7 @@ def test_what_is_committed_was_run_and_names_no_machine(name: str) -> None:
     assert not [text for text in said if '"stderr"' in text]
 
 
-def test_thresholds_are_tuned_on_programmes_with_known_cuts(
+def test_thresholds_are_tuned_on_media_with_known_cuts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("VAS_NOTEBOOK_PROGRAMMES", "1")

@@ -135,7 +135,7 @@ def test_an_ordinary_film_is_of_no_family(film: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [R3D, BRAW, ARRI], ids=["r3d", "braw", "arri"])
-def test_footage_that_hides_its_family_is_refused_when_probed(
+def test_media_that_hide_their_family_are_refused_when_probed(
     content: bytes, tmp_path: Path
 ) -> None:
     path = tmp_path / "clip.mov"

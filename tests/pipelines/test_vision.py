@@ -297,7 +297,7 @@ def test_scenes_are_grouped_by_segment_in_bounded_groups(unsharded: Unsharded) -
         ("odd/bbb-telecine-480i-a.mpg", [1800, 5680, 12_970]),
     ],
 )
-def test_cuts_of_real_footage(
+def test_cuts_of_real_media(
     ray_session: None, tmp_path: Path, name: str, cuts_ms: list[int]
 ) -> None:
     path = MEDIA / name

@@ -287,7 +287,7 @@ def test_tones_are_rolled_off_in_order_and_within_range() -> None:
 
 @pytest.mark.shared_media
 @pytest.mark.parametrize("name", ["hdr10-video-with-sdr-container.mp4", "hlg10-color-test.mp4"])
-def test_hdr_footage_becomes_a_picture_of_ordinary_contrast(name: str) -> None:
+def test_hdr_media_become_a_picture_of_ordinary_contrast(name: str) -> None:
     path = MEDIA / "odd" / name
     if not path.is_file():
         pytest.skip(f"{name} is not beside the project")

@@ -209,7 +209,7 @@ def test_however_the_features_are_split_the_cuts_are_identical(borders: list[int
 WHOLE_CUTS = detect_cuts([features(PROGRAMME)], len(PROGRAMME) * FRAME_MS)
 
 
-def test_the_programme_has_the_cuts_that_were_put_into_it() -> None:
+def test_the_composed_media_have_the_cuts_that_were_put_into_them() -> None:
     starts = [55, 125 + 10, 295, 385 + 19, 385 + 38 + 300, 385 + 38 + 300 + 280]
     found = [cut.time_ms / FRAME_MS for cut in WHOLE_CUTS]
     assert found == pytest.approx(starts, abs=2)

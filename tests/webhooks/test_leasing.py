@@ -138,7 +138,7 @@ async def test_a_failed_attempt_is_due_after_its_pause(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("attempts", "status"), [(0, "in_flight"), (1, "pending_retry")])
-async def test_what_is_handed_back_is_due_at_once_and_counts_no_attempt(
+async def test_what_is_requeued_is_due_at_once_and_counts_no_attempt(
     desk: Desk, attempts: int, status: str
 ) -> None:
     event_id = await desk.event("https://a.example.com/")

@@ -20,7 +20,7 @@ WINDOWS_SECONDS = {
 """Each begins at a keyframe, so that the packets can be copied."""
 NEAR_SECONDS = 0.005
 """Times of packets are fractions that 8.88, say, is not."""
-PROGRAMMES = (("opening", "city"), ("presenter", "closing"))
+TIMELINES = (("opening", "city"), ("presenter", "closing"))
 """Clips that batches lay end to end."""
 BETWEEN = "+"
 

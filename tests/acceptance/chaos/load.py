@@ -12,7 +12,7 @@ from typing import Any
 
 from serve_app.client.api import TERMINAL_STATES
 from tests.acceptance.chaos.caller import Caller, UncoveredError
-from tests.acceptance.chaos.clips import BETWEEN, PROGRAMMES, Clip
+from tests.acceptance.chaos.clips import BETWEEN, TIMELINES, Clip
 from tests.acceptance.chaos.journal import Accepted, Journal
 from tests.acceptance.chaos.stage import Customer, Stage
 
@@ -128,9 +128,9 @@ class Client:
             for job in created["jobs"]
         ]
 
-    def programme(self, way: str) -> list[Accepted]:
+    def timeline(self, way: str) -> list[Accepted]:
         """Two clips laid end to end: one job."""
-        names = self.chance.choice(PROGRAMMES)
+        names = self.chance.choice(TIMELINES)
         body = self._body() | {
             "mode": "continuous",
             "clips": [{"sourceUrl": self._url(self.clips[name])} for name in names],
@@ -192,7 +192,7 @@ WAYS: dict[str, tuple[Callable[[Client, str], list[Accepted]], float]] = {
     "resumable": (Client.resumable, 3),
     "url": (Client.from_url, 2),
     "batch": (Client.batch, 2),
-    "programme": (Client.programme, 1),
+    "timeline": (Client.timeline, 1),
     "cancel": (Client.cancel, 2),
 }
 """How jobs come in, and how often by comparison."""

@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.acceptance.chaos.caller import PATIENCE_SECONDS, Caller
 from tests.acceptance.chaos.checker import Checker, Results, read_results
-from tests.acceptance.chaos.clips import BETWEEN, PROGRAMMES, Clip, make_clips
+from tests.acceptance.chaos.clips import BETWEEN, TIMELINES, Clip, make_clips
 from tests.acceptance.chaos.faults import FAULTS, PAUSE_SECONDS, SHORT_PAUSE_SECONDS, Agent
 from tests.acceptance.chaos.journal import Journal
 from tests.acceptance.chaos.load import start_clients
@@ -65,7 +65,7 @@ def chaos(plan: Plan, folder: Path) -> dict[str, Any]:
     clips = make_clips(folder / "clips")
     with chaos_stage(folder, folder / "clips", random.Random(f"{plan.seed} receiver")) as stage:
         results = undisturbed(stage, clips)
-        print(f"undisturbed results of {len(results)} clips and programmes are known", flush=True)
+        print(f"undisturbed results of {len(results)} clips and timelines are known", flush=True)
         stage.receiver.received.clear()
         journal = Journal()
         agent = Agent(stage, plan.seed, plan.kinds, journal.seconds, plan.pause_seconds)
@@ -123,13 +123,13 @@ def wait_for_every_kind(agent: Agent, seconds: float) -> None:
 
 
 def undisturbed(stage: Stage, clips: dict[str, Clip]) -> Results:
-    """Results of every clip and programme, before anything is broken."""
+    """Results of every clip and timeline, before anything is broken."""
     customer = stage.reference
     chance, quiet = random.Random(0), Journal()
     caller = Caller(
         stage.service.base_url, {"Authorization": f"Bearer {customer.key}"}, quiet, chance
     )
-    sets = [(name,) for name in clips] + list(PROGRAMMES)
+    sets = [(name,) for name in clips] + list(TIMELINES)
     created = {}
     for names in sets:
         urls = [{"sourceUrl": stage.files.url(f"/{clips[name].path.name}")} for name in names]

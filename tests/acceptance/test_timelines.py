@@ -176,7 +176,7 @@ def test_audio_that_cannot_be_fetched_fails_the_job_by_its_name(
 
 
 @pytest.fixture(scope="module")
-def programme(service: Service, call: Call, files_url: str) -> dict[str, Any]:
+def timeline(service: Service, call: Call, files_url: str) -> dict[str, Any]:
     """Three clips of different size, rate and codec as one job."""
     clips = [{"sourceUrl": f"{files_url}/{name}"} for name in ("mute.webm", "demo.mp4")]
     clips.append({"sourceUrl": f"{files_url}/short.mp4", "fileName": "last.mp4"})
@@ -189,19 +189,17 @@ def programme(service: Service, call: Call, files_url: str) -> dict[str, Any]:
     return ended
 
 
-def test_a_programme_says_where_its_clips_start(programme: dict[str, Any]) -> None:
-    clips = programme["clips"]
+def test_a_timeline_gives_where_its_clips_start(timeline: dict[str, Any]) -> None:
+    clips = timeline["clips"]
     assert [clip["fileName"] for clip in clips] == ["mute.webm", "demo.mp4", "last.mp4"]
     assert [clip["startTime"] for clip in clips] == pytest.approx([0, 3.0, 32.76], abs=0.1)
     end = clips[-1]["startTime"] + clips[-1]["durationSeconds"]
-    assert programme["durationSeconds"] == pytest.approx(end)
+    assert timeline["durationSeconds"] == pytest.approx(end)
 
 
-def test_scenes_of_a_programme_are_those_of_its_clips(
-    call: Call, programme: dict[str, Any]
-) -> None:
-    scenes = call("GET", f"/jobs/{programme['jobId']}/scenes")["scenes"]
-    _, demo, last = (clip["startTime"] for clip in programme["clips"])
+def test_scenes_of_a_timeline_are_those_of_its_clips(call: Call, timeline: dict[str, Any]) -> None:
+    scenes = call("GET", f"/jobs/{timeline['jobId']}/scenes")["scenes"]
+    _, demo, last = (clip["startTime"] for clip in timeline["clips"])
     cuts = [demo, *(demo + cut["time_ms"] / 1000 for cut in TRUTH["cuts"]), last]
     starts = [scene["startTime"] for scene in scenes[1:]]
     # The fade's middle is told less exactly than a hard cut.
@@ -211,18 +209,18 @@ def test_scenes_of_a_programme_are_those_of_its_clips(
         abs(start - cut) <= allowed
         for start, cut, allowed in zip(starts, cuts, tolerance, strict=True)
     )
-    assert scenes[-1]["endTime"] == programme["durationSeconds"]
+    assert scenes[-1]["endTime"] == timeline["durationSeconds"]
 
 
-def test_words_of_a_programme_are_on_its_timeline(call: Call, programme: dict[str, Any]) -> None:
-    transcript = call("GET", f"/jobs/{programme['jobId']}/transcript")
-    demo = programme["clips"][1]["startTime"]
+def test_words_have_times_on_the_timeline(call: Call, timeline: dict[str, Any]) -> None:
+    transcript = call("GET", f"/jobs/{timeline['jobId']}/transcript")
+    demo = timeline["clips"][1]["startTime"]
     spoken = [demo + sentence["start_ms"] / 1000 for sentence in TRUTH["sentences"]]
     assert_sentences_start_at(spoken, transcript)
     assert len(transcript["speakers"]) == 2
 
 
-def test_a_clip_that_cannot_be_fetched_fails_the_programme_by_its_name(
+def test_a_clip_that_cannot_be_fetched_fails_the_timeline_by_its_name(
     service: Service, call: Call, files_url: str
 ) -> None:
     clips = [{"sourceUrl": f"{files_url}/{name}"} for name in ("short.mp4", "gone.mp4")]
