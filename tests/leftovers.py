@@ -8,7 +8,6 @@ its usual place pytest does so at each start, and takes databases from under ser
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import secrets
@@ -17,6 +16,7 @@ import string
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import psutil
@@ -49,8 +49,9 @@ class Leftovers:
         place = short_place(self._usual)
         _remove_kept(place)
         self.folder = _new_folder(place)
-        # What is imported later may write its lock once more when the interpreter ends.
-        atexit.register(self._remove)
+        # When the interpreter ends: what is imported later may write its lock once more, and
+        # multiprocessing removes its own folder, with a priority of -100.
+        Finalize(None, self._remove, exitpriority=-200)
         os.environ["TMPDIR"] = tempfile.tempdir = str(self.folder)
         if config.option.basetemp is None:
             config.option.basetemp = str(self.folder / OF_PYTEST)
@@ -67,11 +68,11 @@ class Leftovers:
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
-        """The folder goes, but for what failed tests left in theirs."""
+        """What comes after the run has the usual place again."""
         tempfile.tempdir = os.environ["TMPDIR"] = self._usual
-        self._remove()
 
     def _remove(self) -> None:
+        """The folder goes, but for what failed tests left in theirs."""
         kept = self.folder / OF_PYTEST
         if not (self._has_failed and kept.is_dir()):
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -29,6 +29,7 @@ from models.registry import (
 )
 from models.weights import TRANSNETV2, WHISPER_BASE, PackagedWeights
 from pipelines.backfill import __main__ as backfill
+from serve_app.cli.main import main
 from serve_app.deployment.model_choice import (
     ModelProfileError,
     chosen_models,
@@ -166,12 +167,19 @@ def test_the_list_says_what_is_here(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(
-    arguments: tuple[str, ...], message: str, tmp_path: Path
+    arguments: tuple[str, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    answer = vas(*arguments, home=tmp_path)
-    assert answer.returncode == 1
-    assert message in " ".join(answer.stderr.split())
-    assert "Traceback" not in answer.stderr
+    monkeypatch.delenv("VAS_MODELS_DIR", raising=False)
+    monkeypatch.setattr(sys, "argv", ["vas", "models", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    printed = capsys.readouterr().err
+    assert message in " ".join(printed.split())
+    assert "Traceback" not in printed
 
 
 @pytest.mark.parametrize("profile", NEURAL)

@@ -31,7 +31,9 @@ from tests.models.tiny_folder import fill_models_folder
 
 NEURAL = "cpu"
 OTHER_NEURAL = "cpu-transformers"
-PROFILES = ("packaged", NEURAL, OTHER_NEURAL)
+PROFILES = ("packaged", NEURAL)
+TRANSCRIBING = (*PROFILES, OTHER_NEURAL)
+of_every_transcriber = pytest.mark.parametrize("models", TRANSCRIBING, indirect=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,6 +56,11 @@ def models(request: pytest.FixtureRequest, folder: Path) -> LocalModels:
     return LocalModels(request.param, None if request.param == "packaged" else folder)
 
 
+def test_the_neural_profiles_differ_in_their_transcriber_alone() -> None:
+    one, other = REGISTRY[NEURAL], REGISTRY[OTHER_NEURAL]
+    assert {task for task in Task if one.get(task) != other.get(task)} == {Task.TRANSCRIBE}
+
+
 def sound(seconds: float, seed: int = 0) -> Samples:
     """Syllable-like bursts: louder and softer, with pauses."""
     generator = np.random.default_rng(seed)
@@ -71,6 +78,7 @@ def picture(seed: int) -> Picture:
     return np.asarray(np.kron(coarse, np.ones((20, 20, 1))), dtype=np.uint8)
 
 
+@of_every_transcriber
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 1.0, 7.3, 30.0])
 def test_words_are_in_order_inside_the_chunk(models: LocalModels, seconds: float) -> None:
     [result] = models.transcriber().transcribe([AudioChunk(sound(seconds))])
@@ -81,6 +89,7 @@ def test_words_are_in_order_inside_the_chunk(models: LocalModels, seconds: float
     assert all(word.text == word.text.strip() != "" for word in result.words)
 
 
+@of_every_transcriber
 def test_each_chunk_gets_its_own_transcript_in_order(models: LocalModels) -> None:
     chunks = [AudioChunk(sound(seconds, seed)) for seed, seconds in enumerate([2.0, 0.5, 3.0])]
     together = models.transcriber().transcribe(chunks)
@@ -90,6 +99,7 @@ def test_each_chunk_gets_its_own_transcript_in_order(models: LocalModels) -> Non
     ]
 
 
+@of_every_transcriber
 @pytest.mark.parametrize("hint", ["en", "de", "zz"])
 def test_any_language_hint_and_any_keyterms_are_borne(models: LocalModels, hint: str) -> None:
     chunk = AudioChunk(sound(1.0), hint, ("Kubernetes", "Zürich", "音楽", "x" * 100))
@@ -184,12 +194,16 @@ def test_things_that_are_found_have_labels_and_lie_inside_the_picture(models: Lo
     ]
 
 
-@pytest.mark.parametrize("task", [*Task])
+@of_every_transcriber
+def test_no_chunks_give_no_transcripts(models: LocalModels) -> None:
+    assert models.transcriber().transcribe([]) == []
+
+
+@pytest.mark.parametrize("task", sorted(set(Task) - {Task.DETECT, Task.TRANSCRIBE}))
 def test_no_inputs_give_no_outputs(models: LocalModels, task: Task) -> None:
-    if task not in REGISTRY[models.profile] or task is Task.DETECT:
+    if task not in REGISTRY[models.profile]:
         return
     calls: dict[Task, Callable[[], Sized]] = {
-        Task.TRANSCRIBE: lambda: models.transcriber().transcribe([]),
         Task.EMBED: lambda: models.speaker_embedder().embed([]),
         Task.DESCRIBE: lambda: models.scene_describer().describe([]),
         Task.CLASSIFY: lambda: models.content_classifier().classify([]),

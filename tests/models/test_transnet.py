@@ -32,6 +32,7 @@ from tests.places import PROJECT
 
 torch = pytest.importorskip("torch", reason="the extra `models` is not installed")
 
+from models.backends import transnet  # noqa: E402
 from models.backends.transnet import (  # noqa: E402
     STEP_FRAMES,
     WINDOW_FRAMES,
@@ -42,11 +43,14 @@ from models.backends.transnet import (  # noqa: E402
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> TransNetBoundaries:
+    """A quarter of the published network's width: windows and seams do not depend on it."""
     torch.set_num_threads(1)
     torch.manual_seed(7)
     path = tmp_path_factory.mktemp("transnet") / "weights.pth"
-    torch.save(TransNetV2().state_dict(), path)
-    return TransNetBoundaries(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transnet, "_FILTERS", tuple(width // 4 for width in transnet._FILTERS))
+        torch.save(TransNetV2().state_dict(), path)
+        return TransNetBoundaries(path)
 
 
 def pictures(frames: int, seed: int = 1) -> BoundaryPictures:

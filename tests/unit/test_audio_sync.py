@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from tests.media import two_recorders
 from tests.media.two_recorders import Recorder, Take, babbled, camera, close_microphone, take
 
 CASES = int(os.environ.get("VAS_SYNC_CASES", "12"))
+SOME = 6
+"""Cases of ``make test``, a third of them very noisy; the others are drawn in the same way."""
 SEED = 4_000
 CLEAN = Recorder(60, 0.1, 30, (60, 7_900))
 
@@ -48,7 +51,13 @@ def found(made: Take) -> Alignment:
     return alignment
 
 
-@pytest.mark.parametrize("case", range(CASES))
+def cases(count: int, some: int) -> list[Any]:
+    """``count`` cases, all but the first ``some`` of them marked long."""
+    later = [pytest.param(case, marks=pytest.mark.long) for case in range(some, count)]
+    return [*range(min(some, count)), *later]
+
+
+@pytest.mark.parametrize("case", cases(CASES, SOME))
 def test_noise_room_and_another_microphone_do_not_hide_the_offset(case: int) -> None:
     made = drawn(case)
     alignment = found(made)
@@ -56,7 +65,7 @@ def test_noise_room_and_another_microphone_do_not_hide_the_offset(case: int) -> 
     assert alignment.confidence >= CERTAIN
 
 
-@pytest.mark.parametrize("case", range(CASES // 2))
+@pytest.mark.parametrize("case", cases(CASES // 2, SOME // 2))
 def test_recordings_of_different_scenes_are_not_matched(case: int) -> None:
     one, other = drawn(1_000 + case), drawn(2_000 + case)
     alignment = align(one.reference, other.target)
@@ -93,7 +102,7 @@ def test_short_recordings_find_their_place(lengths: tuple[int, int]) -> None:
     assert alignment.confidence >= CERTAIN
 
 
-@pytest.mark.parametrize("ppm", [-60.0, 35.0])
+@pytest.mark.parametrize("ppm", [-60.0, pytest.param(35.0, marks=pytest.mark.long)])
 def test_clocks_that_run_apart_are_measured_and_met_in_the_middle(ppm: float) -> None:
     random = np.random.default_rng(SEED + 2)
     seconds, offset = 240.0, 12.0

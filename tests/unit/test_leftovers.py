@@ -39,10 +39,12 @@ def test_it():
     tempfile.mkdtemp(prefix="vas-forgotten-")
 """
 NOTHING = """
-import subprocess, sys, tempfile
+import multiprocessing.util, subprocess, sys, tempfile
 
 def test_it(tmp_path):
     (tmp_path / "file").write_text("x")
+    # Python removes it when the interpreter ends.
+    multiprocessing.util.get_temp_dir()
     with tempfile.TemporaryDirectory(prefix="vas-"):
         subprocess.run([sys.executable, "-c", ""], check=True)
 """
@@ -55,8 +57,18 @@ def run(folder: Path, test: str, *options: str) -> subprocess.CompletedProcess[s
     # With CI set, pytest prints what failed a second time, in its summary.
     environment = {k: v for k, v in os.environ.items() if "PYTEST" not in k and k != "CI"}
     environment |= {"PYTHONPATH": str(PROJECT), "TMPDIR": str(folder)}
+    # Loading the plugins of the suite takes longer than the run.
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(folder)]
-    command += ["-p", "no:cacheprovider", "--basetemp", str(folder / "base"), *options]
+    command += [
+        "-p",
+        "xdist",
+        "-p",
+        "no:cacheprovider",
+        "--basetemp",
+        str(folder / "base"),
+        *options,
+    ]
     command += [str(folder / "test_it.py")]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -82,3 +94,5 @@ def test_a_folder_that_stays_fails_the_run(tmp_path: Path) -> None:
 def test_a_run_that_leaves_nothing_passes(tmp_path: Path) -> None:
     ended = run(tmp_path, NOTHING)
     assert ended.returncode == pytest.ExitCode.OK, ended.stdout + ended.stderr
+    assert ended.stderr == ""
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} <= {"__pycache__", "base"}
