@@ -219,12 +219,16 @@ def test_a_proxy_that_does_not_start_is_said_in_a_sentence(
     def killed(**_options: object) -> None:
         raise RayActorError
 
+    ended: list[bool] = []
     monkeypatch.setattr("ray.serve.start", killed)
+    # Where no Ray runs, Serve's own would start one to end it.
+    monkeypatch.setattr("ray.serve.shutdown", lambda: ended.append(True))
     with (
         pytest.raises(ServiceStartError, match="does not start in time"),
         local_service._serve(Settings(), tmp_path),
     ):
         pass
+    assert ended == [True]
 
 
 def test_a_proxy_that_does_not_come_to_serve_is_said_in_a_sentence() -> None:
