@@ -115,7 +115,7 @@ async def authenticate_count_and_read(
         return None
     row = rows[0]
     caller = Caller(row["caller_id"], row["key_id"], row["suspended"], _window(row))
-    return caller, None if row["id"] is None else job_record(_job_columns(row))
+    return caller, None if row["id"] is None else job_record(row)
 
 
 @functools.cache
@@ -130,10 +130,6 @@ def _with_job() -> tuple[TextClause, dict[str, Any]]:
     # text() does not see a parameter with a cast behind it.
     job = re.sub(r"(:\w+)::(\w+)", r"CAST(\1 AS \2)", str(compiled))
     return text(_WITH_JOB.replace("{job}", job)), constants
-
-
-def _job_columns(row: Row) -> Row:
-    return {name: row[name] for name in JobRecord.__dataclass_fields__}
 
 
 async def count_request(database: Database, bucket: str) -> Window:

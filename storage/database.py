@@ -23,7 +23,9 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from psycopg import AsyncConnection as DriverConnection
 from psycopg.rows import dict_row
+from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from pydantic_core import from_json
 from sqlalchemy import Dialect, Select, TextClause, text
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as EngineTimeout
@@ -151,6 +153,7 @@ class Database:
             timeout=10,
             reconnect_timeout=_RECONNECT_SECONDS,
             open=False,
+            configure=_read_json_fast,
             kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 2}
             | self._options,
         )
@@ -161,6 +164,24 @@ class Database:
         if self._direct is not None:
             await self._direct.close()
         await self.engine.dispose()
+
+
+async def _read_json_fast(connection: DirectConnection) -> None:
+    set_json_loads(from_json, connection)
+
+
+async def run(
+    connection: Connection, query: Select[Any] | TextClause, **parameters: Any
+) -> list[Row]:
+    """``Database.query`` in the caller's transaction; the query must return rows."""
+    if connection.sync_connection is None:
+        raise RuntimeError("The connection is closed.")
+    driver: Any = connection.sync_connection.connection.driver_connection
+    text, constants = _compiled(query)
+    cursor = driver.cursor(row_factory=dict_row)
+    await cursor.execute(text, constants | parameters)
+    rows: list[Row] = await cursor.fetchall()
+    return rows
 
 
 def keepalive_options(url: str) -> dict[str, Any]:

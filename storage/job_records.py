@@ -149,9 +149,9 @@ class NewJob:
 
 _STAGES_JSON = (
     select(
-        func.jsonb_object_agg(
+        func.json_object_agg(
             stages.c.stage,
-            func.jsonb_build_object(
+            func.json_build_object(
                 "status",
                 stages.c.status,
                 "progress",
@@ -202,9 +202,12 @@ _PLAIN_COLUMNS = [
 JOB_QUERY = select(*_PLAIN_COLUMNS, _CLIPS, _SCENE_COUNT, _TRACKS_COMPLETED, _STAGES_JSON)
 
 
+_FIELDS = tuple(JobRecord.__dataclass_fields__)
+
+
 def job_record(row: Mapping[str, Any] | RowMapping) -> JobRecord:
-    """A row of JOB_QUERY as a record."""
-    values: dict[str, Any] = dict(row)
+    """A row of JOB_QUERY as a record; its other columns are left out."""
+    values: dict[str, Any] = {name: row[name] for name in _FIELDS}
     values["source"] = JobSource.model_validate(values["source"])
     values["state"] = JobState(values["state"])
     values["processing_mode"] = ProcessingMode(values["processing_mode"])

@@ -5,16 +5,20 @@ A change that finds the job in another state than expected changes nothing and r
 
 from __future__ import annotations
 
+import functools
 import uuid
+from collections.abc import Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
+from psycopg.types.json import Json, Jsonb
 from sqlalchemy import (
     ColumnElement,
+    Select,
+    Uuid,
     bindparam,
     func,
-    insert,
     literal_column,
     select,
     text,
@@ -22,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.database import Connection
+from storage.database import Connection, run
 from storage.job_records import JOB_QUERY, JobRecord, NewJob, job_record
 from storage.tables import jobs, stages
 from storage.types import (
@@ -33,6 +37,7 @@ from storage.types import (
     StageName,
     StageStatus,
 )
+from storage.uploads import Upload
 
 MAX_LEASES = 3
 """A job whose runner was lost this often fails: it probably kills them."""
@@ -50,26 +55,61 @@ class LeaseLostError(Exception):
     """The lease token is no longer the job's: cancelled, taken over, or ended."""
 
 
-async def insert_job(connection: Connection, job: NewJob) -> None:
-    """Store a job and its three stages; those that its mode excludes are skipped."""
-    values = {field.name: getattr(job, field.name) for field in fields(job)}
-    lifetime = values.pop("upload_lifetime")
-    values["source"] = job.source.stored()
-    values["upload_expires_at"] = None if lifetime is None else func.now() + lifetime
-    await connection.execute(insert(jobs).values(values))
-    await connection.execute(insert(stages), [_new_stage(job, stage) for stage in StageName])
+_INSERTED = tuple(field.name for field in fields(NewJob) if field.name != "upload_lifetime")
+_INSERT = text(
+    f"""
+    WITH job AS (
+        INSERT INTO jobs ({", ".join(_INSERTED)}, upload_expires_at)
+        VALUES ({", ".join(f":{name}" for name in _INSERTED)}, now() + :upload_lifetime)
+        RETURNING id
+    ), waiting AS (
+        INSERT INTO stages (job_id, stage, status, skip_reason)
+        SELECT job.id, new.* FROM job, unnest(
+            CAST(:stage_names AS text[]), CAST(:stage_statuses AS text[]),
+            CAST(:skip_reasons AS text[])) AS new
+    ), announced AS (
+        INSERT INTO uploads (job_id, slot, file_name, object_key, declared_bytes)
+        SELECT job.id, new.* FROM job, unnest(
+            CAST(:slots AS text[]), CAST(:file_names AS text[]), CAST(:object_keys AS text[]),
+            CAST(:declared_bytes AS bigint[])) AS new
+    )
+    SELECT id FROM job
+    """  # noqa: S608  (constants of this module)
+)
+
+
+async def insert_job(connection: Connection, job: NewJob, uploads: Sequence[Upload] = ()) -> None:
+    """Store a job, its three stages, and the files that it waits for; one statement.
+
+    Stages that its mode excludes are skipped.
+    """
+    included = MODE_STAGES[job.processing_mode]
+    values = {name: getattr(job, name) for name in _INSERTED}
+    await run(
+        connection,
+        _INSERT,
+        **values
+        | {
+            "metadata": Json(job.metadata),
+            "source": Jsonb(job.source.stored()),
+            "upload_lifetime": job.upload_lifetime,
+            "stage_names": [str(stage) for stage in StageName],
+            "stage_statuses": [
+                str(StageStatus.PENDING if stage in included else StageStatus.SKIPPED)
+                for stage in StageName
+            ],
+            "skip_reasons": [
+                None if stage in included else str(SkipReason.PROCESSING_MODE)
+                for stage in StageName
+            ],
+            "slots": [upload.slot for upload in uploads],
+            "file_names": [upload.file_name for upload in uploads],
+            "object_keys": [upload.object_key for upload in uploads],
+            "declared_bytes": [upload.declared_bytes for upload in uploads],
+        },
+    )
     if job.state is JobState.QUEUED:
         await _wake_runners(connection)
-
-
-def _new_stage(job: NewJob, stage: StageName) -> dict[str, object]:
-    included = stage in MODE_STAGES[job.processing_mode]
-    return {
-        "job_id": job.id,
-        "stage": stage,
-        "status": StageStatus.PENDING if included else StageStatus.SKIPPED,
-        "skip_reason": None if included else SkipReason.PROCESSING_MODE,
-    }
 
 
 async def find_job(
@@ -80,13 +120,18 @@ async def find_job(
     for_update: bool = False,
 ) -> JobRecord | None:
     """The job, or None if there is none (of this account). ``for_update`` locks its row."""
-    query = JOB_QUERY.where(jobs.c.id == job_id)
-    if account_id is not None:
-        query = query.where(jobs.c.account_id == account_id)
-    if for_update:
-        query = query.with_for_update(of=jobs)
-    row = (await connection.execute(query)).mappings().first()
-    return None if row is None else job_record(row)
+    query = _job_query(own=account_id is not None, locked=for_update)
+    owner = {} if account_id is None else {"account_id": account_id}
+    rows = await run(connection, query, job_id=job_id, **owner)
+    return job_record(rows[0]) if rows else None
+
+
+@functools.cache
+def _job_query(*, own: bool, locked: bool) -> Select[Any]:
+    query = JOB_QUERY.where(jobs.c.id == bindparam("job_id", type_=Uuid))
+    if own:
+        query = query.where(jobs.c.account_id == bindparam("account_id", type_=Uuid))
+    return query.with_for_update(of=jobs) if locked else query
 
 
 async def set_state(
@@ -359,11 +404,12 @@ async def month_usage_seconds(
     return int((await connection.execute(query)).scalar_one())
 
 
+_UNFINISHED = select(func.count().label("unfinished")).where(
+    jobs.c.account_id == bindparam("account_id", type_=Uuid), jobs.c.completed_at.is_(None)
+)
+
+
 async def count_unfinished(connection: Connection, account_id: uuid.UUID) -> int:
     """How many of the account's jobs have not ended."""
-    query = (
-        select(func.count())
-        .select_from(jobs)
-        .where(jobs.c.account_id == account_id, jobs.c.completed_at.is_(None))
-    )
-    return int((await connection.execute(query)).scalar_one())
+    [row] = await run(connection, _UNFINISHED, account_id=account_id)
+    return int(row["unfinished"])

@@ -8,10 +8,10 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import RowMapping, Text, cast, delete, func, insert, or_, select, update
+from sqlalchemy import RowMapping, Text, bindparam, cast, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from storage.database import Connection
+from storage.database import Connection, run
 from storage.tables import accounts, api_keys, sessions, sign_in_links
 from storage.types import KeyStatus
 
@@ -85,6 +85,10 @@ class SessionAccount:
     suspended: bool
 
 
+_ACCOUNT = select(*(accounts.c[name] for name in Account.__dataclass_fields__))
+_LOCKED = _ACCOUNT.where(accounts.c.id == bindparam("account_id")).with_for_update(key_share=True)
+
+
 def fingerprint(secret: str) -> bytes:
     """SHA-256 of a secret. The secrets are 32 random bytes, so that no salt is needed."""
     return hashlib.sha256(secret.encode()).digest()
@@ -108,14 +112,25 @@ async def create_account(connection: Connection, name: str) -> Account:
 
 async def get_account(connection: Connection, name_or_id: str) -> Account:
     """By name or by id; raises AccountNotFoundError."""
-    columns = [accounts.c[name] for name in Account.__dataclass_fields__]
-    query = select(*columns).where(
+    query = _ACCOUNT.where(
         (accounts.c.name == name_or_id) | (cast(accounts.c.id, Text) == name_or_id)
     )
     row = (await connection.execute(query)).mappings().first()
     if row is None:
         raise AccountNotFoundError(name_or_id)
     return Account(**row)
+
+
+async def lock_account(connection: Connection, account_id: uuid.UUID) -> Account:
+    """The account, locked: money operations of one account wait for each other.
+
+    NO KEY UPDATE, not UPDATE: every insert that refers to the account takes a
+    key-share lock on it, and two of those beside a waiting UPDATE are a deadlock.
+    Raises AccountNotFoundError.
+    """
+    for row in await run(connection, _LOCKED, account_id=account_id):
+        return Account(**row)
+    raise AccountNotFoundError(str(account_id))
 
 
 async def create_key(

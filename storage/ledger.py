@@ -11,9 +11,9 @@ import uuid
 from dataclasses import dataclass
 
 from sqlalchemy import Integer, cast, exists, insert, select, text
-from sqlalchemy.exc import IntegrityError
 
-from storage.database import Connection
+from storage.database import Connection, run
+from storage.keys import lock_account
 from storage.money_tables import ledger_entries, refunds
 from storage.tables import accounts, jobs
 from storage.types import LedgerKind, StageName
@@ -21,6 +21,23 @@ from storage.types import LedgerKind, StageName
 
 class InsufficientCreditsError(Exception):
     """The account's available credits do not cover it."""
+
+
+# The lock makes the condition hold for the row as it is by then, as the CHECK of accounts has it.
+_APPEND_COVERED = text(
+    """
+    INSERT INTO ledger_entries
+           (account_id, kind, balance_delta_cents, hold_delta_cents, job_id, reason)
+    SELECT id, :kind, CAST(:balance_delta_cents AS bigint), CAST(:hold_delta_cents AS bigint),
+           CAST(:job_id AS uuid), :reason
+      FROM (SELECT id FROM accounts
+             WHERE id = :account_id
+               AND balance_cents + :balance_delta_cents - held_cents - :hold_delta_cents
+                   >= -(CASE WHEN pay_as_you_go THEN credit_limit_cents ELSE 0 END)
+               FOR NO KEY UPDATE) AS covering
+    RETURNING id
+    """
+)
 
 
 async def grant(
@@ -46,11 +63,7 @@ async def adjust(
     than is available.
     """
     await _append_covered(
-        connection,
-        account_id=account_id,
-        kind=LedgerKind.ADJUSTMENT,
-        balance_delta_cents=amount_cents,
-        reason=reason,
+        connection, account_id, LedgerKind.ADJUSTMENT, reason, balance_delta_cents=amount_cents
     )
     if amount_cents > 0:
         await settle_refunds(connection, account_id)
@@ -68,11 +81,11 @@ async def hold(
         return
     await _append_covered(
         connection,
-        account_id=account_id,
-        kind=LedgerKind.HOLD,
+        account_id,
+        LedgerKind.HOLD,
+        reason,
         hold_delta_cents=amount_cents,
         job_id=job_id,
-        reason=reason,
     )
 
 
@@ -196,26 +209,29 @@ async def has_purchases(connection: Connection, account_id: uuid.UUID) -> bool:
     return bool((await connection.execute(query)).scalar_one())
 
 
-async def lock_account(connection: Connection, account_id: uuid.UUID) -> None:
-    """Make money operations of one account wait for each other.
-
-    NO KEY UPDATE, not UPDATE: every insert that refers to the account takes a
-    key-share lock on it, and two of those beside a waiting UPDATE are a deadlock.
-    """
-    await connection.execute(
-        select(accounts.c.id).where(accounts.c.id == account_id).with_for_update(key_share=True)
+async def _append_covered(
+    connection: Connection,
+    account_id: uuid.UUID,
+    kind: LedgerKind,
+    reason: str,
+    *,
+    balance_delta_cents: int = 0,
+    hold_delta_cents: int = 0,
+    job_id: uuid.UUID | None = None,
+) -> None:
+    """Append if the account's credits cover it, else raise: the caller's work stays in place."""
+    appended = await run(
+        connection,
+        _APPEND_COVERED,
+        account_id=account_id,
+        kind=str(kind),
+        balance_delta_cents=balance_delta_cents,
+        hold_delta_cents=hold_delta_cents,
+        job_id=job_id,
+        reason=reason,
     )
-
-
-async def _append_covered(connection: Connection, **values: object) -> None:
-    """Append in a savepoint: insufficient credits leave the caller's work in place."""
-    try:
-        async with connection.begin_nested():
-            await _append(connection, **values)
-    except IntegrityError as error:
-        if "available_within_limit" not in str(error.orig):
-            raise
-        raise InsufficientCreditsError(str(values["account_id"])) from error
+    if not appended:
+        raise InsufficientCreditsError(str(account_id))
 
 
 async def _append(connection: Connection, **values: object) -> None:

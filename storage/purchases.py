@@ -13,7 +13,7 @@ from datetime import datetime
 from sqlalchemy import func, literal, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
-from storage import ledger
+from storage import keys, ledger
 from storage.database import Connection
 from storage.money_tables import payment_credentials, payment_events, purchases, refunds
 
@@ -109,7 +109,7 @@ async def reverse_refund(connection: Connection, key: RefundKey, amount_cents: i
     """A refund failed, or a dispute was won: return what was deducted, permanently."""
     account_id = await _note_refund(connection, key, amount_cents)
     if account_id is not None:
-        await ledger.lock_account(connection, account_id)
+        await keys.lock_account(connection, account_id)
     own = (refunds.c.provider == key.provider) & (refunds.c.reference == key.reference)
     query = select(refunds.c.id, refunds.c.taken_cents).where(own).with_for_update()
     found = (await connection.execute(query)).one()

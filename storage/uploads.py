@@ -15,7 +15,6 @@ from sqlalchemy import (
     ColumnElement,
     exists,
     func,
-    insert,
     literal_column,
     or_,
     select,
@@ -81,15 +80,6 @@ class Upload:
 
 
 _COLUMNS = [uploads.c[name] for name in Upload.__dataclass_fields__]
-
-
-async def insert_upload(connection: Connection, upload: Upload) -> None:
-    """Announce a file."""
-    await connection.execute(
-        insert(uploads).values(
-            {name: getattr(upload, name) for name in Upload.__dataclass_fields__}
-        )
-    )
 
 
 async def list_uploads(connection: Connection, job_id: uuid.UUID) -> list[Upload]:

@@ -15,7 +15,7 @@ from serve_app.jobs.lifecycle import end_job
 from serve_app.jobs.plans import JobPlan
 from serve_app.pricing import PriceTable
 from serve_app.settings import Settings
-from storage import jobs, keys, ledger, uploads
+from storage import jobs, keys, ledger
 from storage.database import Connection, DatabaseError
 from storage.job_records import JobRecord, NewJob
 from storage.types import TERMINAL_STATES, JobState, SkipReason
@@ -34,9 +34,7 @@ async def create_jobs(
     await _check_admission(connection, account_id, len(plans), context.settings)
     created = []
     for plan in plans:
-        await jobs.insert_job(connection, plan.job)
-        for upload in plan.uploads:
-            await uploads.insert_upload(connection, upload)
+        await jobs.insert_job(connection, plan.job, plan.uploads)
         with _verifying_balance():
             await _hold_minimum(connection, plan.job, context.prices)
         created.append(await get_job(connection, account_id, str(plan.job.id)))
@@ -48,8 +46,7 @@ async def _check_admission(
 ) -> None:
     # The lock makes concurrent creations of one account count one after the other.
     with _verifying_balance():
-        await ledger.lock_account(connection, account_id)
-        account = await keys.get_account(connection, str(account_id))
+        account = await keys.lock_account(connection, account_id)
     if account.throttled_at is not None:
         raise ApiError(ErrorCode.THROTTLED)
     limit = account.max_active_jobs or settings.max_active_jobs

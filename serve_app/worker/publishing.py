@@ -17,7 +17,7 @@ from pipelines.types import MediaInfo, StageCode, StageError
 from serve_app import pricing
 from serve_app.jobs.lifecycle import end_job, finish_if_ended
 from serve_app.pricing import PriceTable
-from storage import jobs, ledger, results
+from storage import jobs, keys, ledger, results
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
@@ -49,7 +49,7 @@ async def raise_hold(
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
     if job.quote_cents is not None:
         return
-    await ledger.lock_account(connection, job.account_id)
+    await keys.lock_account(connection, job.account_id)
     usage = await jobs.month_usage_seconds(connection, job.account_id, except_job=job.id)
     billable = pricing.billable_seconds(prices, media.duration_seconds)
     to_run = tuple(
