@@ -33,6 +33,7 @@ from serve_app.keys.routes import open_router as sign_in_routes
 from serve_app.keys.routes import router as key_routes
 from serve_app.payments.providers import find_provider
 from serve_app.payments.routes import router as payment_routes
+from serve_app.search.routes import router as search_routes
 from serve_app.uploads.leases import UploadLimiter
 from serve_app.uploads.routes import router as upload_routes
 from serve_app.webhooks.routes import router as webhook_routes
@@ -44,6 +45,7 @@ ROUTERS = (
     job_routes,
     result_routes,
     export_routes,
+    search_routes,
     creation_routes,
     thumbnail_routes,
     upload_routes,
@@ -63,7 +65,7 @@ ROUTERS = (
 
 TAGS = {
     "Jobs": "Create jobs, follow them, cancel them.",
-    "Results": "Scenes, transcripts and audio tracks, once their stages are completed.",
+    "Results": "Scenes, transcripts and audio tracks, once their stages are completed; search.",
     "Account": "Credits and usage.",
     "Webhooks": "The delivery log, and test events.",
     "Discovery": "Open to everybody; 120 requests a minute for each client address.",

@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection
 from storage.job_records import JobSource
+from storage.search_index import file_rows, insert_rows, scene_rows, transcript_rows
 from storage.tables import jobs, scene_lists, stages, transcripts
 from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
 
@@ -31,10 +32,11 @@ class TrackTranscript:
 async def store_scenes(
     connection: Connection, job_id: uuid.UUID, scenes: list[dict[str, Any]]
 ) -> None:
-    """Publish the scenes of a job, once."""
+    """Publish the scenes of a job, once, and make them searchable."""
     await connection.execute(
         insert(scene_lists).values(job_id=job_id, scenes=scenes, scene_count=len(scenes))
     )
+    await insert_rows(connection, job_id, scene_rows(scenes), StageName.VISION)
 
 
 async def get_scenes(connection: Connection, job_id: uuid.UUID) -> list[dict[str, Any]]:
@@ -47,7 +49,7 @@ async def get_scenes(connection: Connection, job_id: uuid.UUID) -> list[dict[str
 async def store_transcripts(
     connection: Connection, job_id: uuid.UUID, tracks: list[TrackTranscript]
 ) -> None:
-    """Publish the transcripts of all tracks of a job, once."""
+    """Publish the transcripts of all tracks of a job, once, and make them searchable."""
     rows = [
         {
             "job_id": job_id,
@@ -64,6 +66,13 @@ async def store_transcripts(
         if row["document"] is None:
             del row["document"]
         await connection.execute(insert(transcripts).values(row))
+    segments = [
+        row
+        for track in tracks
+        if track.document is not None
+        for row in transcript_rows(track.track_index, track.language, track.document)
+    ]
+    await insert_rows(connection, job_id, segments, StageName.TRANSCRIPT)
 
 
 async def list_transcripts(connection: Connection, job_id: uuid.UUID) -> list[TrackTranscript]:
@@ -139,9 +148,12 @@ async def import_job(connection: Connection, job: ImportedJob) -> bool:
         return False
     ended = insert(stages).values(ended_at=func.now())
     await connection.execute(ended, [_stage(job, name) for name in StageName])
+    named = file_rows(job.file_name, job.duration_ms)
+    await insert_rows(connection, job.id, named, StageName.INGEST)
     if job.scenes is not None:
         await store_scenes(connection, job.id, job.scenes)
-    await store_transcripts(connection, job.id, job.tracks)
+    if job.tracks:
+        await store_transcripts(connection, job.id, job.tracks)
     return True
 
 

@@ -18,6 +18,7 @@ from sqlalchemy import (
     DateTime,
     Float,
     ForeignKey,
+    Identity,
     Index,
     Integer,
     LargeBinary,
@@ -30,13 +31,14 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSON, JSONB
+from sqlalchemy.dialects.postgresql import JSON, JSONB, TSVECTOR
 
 from storage.types import (
     DeliveryStatus,
     JobState,
     KeyStatus,
     ProcessingMode,
+    SearchKind,
     StageName,
     StageStatus,
     Tier,
@@ -223,6 +225,8 @@ stages = Table(
     _time("ended_at", nullable=True),
     # Seconds that each part of the stage took.
     Column("timings", JSONB, nullable=False, server_default=text("'{}'")),
+    # Whether its result is in search_rows; versions before 0.2.0 publish without.
+    Column("indexed", Boolean),
     PrimaryKeyConstraint("job_id", "stage"),
     CheckConstraint(_one_of("stage", StageName), name="stage"),
     CheckConstraint(_one_of("status", StageStatus), name="status"),
@@ -293,6 +297,51 @@ transcripts = Table(
     PrimaryKeyConstraint("job_id", "track_index"),
     CheckConstraint(_one_of("status", StageStatus), name="status"),
     CheckConstraint("(status = 'completed') = (document IS NOT NULL)", name="completed_has_text"),
+)
+
+search_rows = Table(
+    "search_rows",
+    metadata,
+    # In the order of publication: searches look at the newest first.
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("account_id", Uuid, nullable=False),
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False, index=True),
+    _time("job_created_at"),
+    Column("kind", Text, nullable=False),
+    # Text search configuration of the words in ``vector``.
+    Column("config", Text, nullable=False),
+    # Of a transcript: BCP 47.
+    Column("language", Text),
+    Column("start_ms", BigInteger, nullable=False),
+    Column("end_ms", BigInteger, nullable=False),
+    Column("track_index", SmallInteger),
+    Column("scene_index", Integer),
+    # A speaker's id in the transcript; names of speakers are joined when rows are read.
+    Column("speaker", Text),
+    Column("text", Text, nullable=False),
+    # The beginning of what is said next, so that a phrase may cross the border.
+    Column("ahead", Text, nullable=False),
+    # Words of ``text`` with weight A, of ``ahead`` with D, and labels (storage.search_index).
+    Column("vector", TSVECTOR, nullable=False),
+    CheckConstraint(_one_of("kind", SearchKind), name="kind"),
+    # Labels are in the vector because the extensions that would index account and words together
+    # are not part of every server. Pending entries are merged by the runners, and by an insert
+    # only where 16 MB (kB) of them have come together.
+    Index(
+        "ix_search_rows_vector",
+        "vector",
+        postgresql_using="gin",
+        postgresql_with={"gin_pending_list_limit": 16384},
+    ),
+)
+
+# Configurations that the rows of an account have: what a search reads its words in.
+search_configs = Table(
+    "search_configs",
+    metadata,
+    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    Column("config", Text, nullable=False),
+    PrimaryKeyConstraint("account_id", "config"),
 )
 
 WEBHOOK_ENDPOINT_SQL = (

@@ -57,6 +57,21 @@ class ProcessingMode(StrEnum):
     VISION = "vision"
 
 
+class SearchKind(StrEnum):
+    """What a search finds."""
+
+    TRANSCRIPT = "transcript"
+    """What is said."""
+    SCENE = "scene"
+    """A scene by its description."""
+    TEXT = "text"
+    """Writing on the screen."""
+    OBJECT = "object"
+    """Things in a scene."""
+    FILE = "file"
+    """A job by the name of its file."""
+
+
 class Tier(StrEnum):
     """Price tier, by the kind of file."""
 

@@ -31,6 +31,7 @@ from serve_app.cli.output import (
     settings_with,
     show,
 )
+from serve_app.cli.search import search
 from serve_app.cli.webhooks import WEBHOOK_ERRORS, webhooks_app
 from serve_app.client.api import ApiError
 from serve_app.context import ContentPolicyError
@@ -53,6 +54,7 @@ app.add_typer(webhooks_app, name="webhooks")
 app.add_typer(policy_app, name="policy")
 app.add_typer(models_app, name="models")
 app.add_typer(backfill_app, name="backfill")
+app.command()(search)
 
 
 NAMED_ERRORS = (

@@ -243,6 +243,11 @@ class ApiClient:
             return self._get_data(path, query)
         return self._get(path, query | {"format": format}).content.decode("utf-8")
 
+    def search(self, q: str, **query: str) -> JsonObject:
+        """A page of hits, best first, under ``data``; the next one by ``cursor=nextCursor``."""
+        page: JsonObject = self._get("/search", {"q": q} | query).json()
+        return page
+
     def cancel(self, job_id: str) -> JsonObject:
         """Cancel a job that has not ended; raises ApiError JOB_NOT_CANCELLABLE otherwise."""
 

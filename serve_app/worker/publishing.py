@@ -21,6 +21,7 @@ from storage import jobs, keys, ledger, results
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
+from storage.search_index import file_rows, insert_rows
 from storage.types import ANALYSES, ENDED_STATUSES, JobState, StageName, StageStatus
 
 
@@ -99,6 +100,8 @@ async def publish_ingest(
     await jobs.set_ingest_result(
         connection, job.id, result=result, track_names=track_names, warnings=warnings
     )
+    named = file_rows(job.file_name, round(media.duration_seconds * 1000))
+    await insert_rows(connection, job.id, named, StageName.INGEST)
     await jobs.set_stage(
         connection, job.id, StageName.INGEST, StageStatus.COMPLETED, timings=timings
     )

@@ -18,6 +18,7 @@ from serve_app.observability.metrics import DatabaseMetrics
 from serve_app.uploads.direct import DirectUploadWatcher
 from serve_app.worker.calibration import Calibration
 from serve_app.worker.driver import JobDriver
+from serve_app.worker.indexing import SearchIndexer
 from serve_app.worker.publishing import Lease
 from serve_app.worker.reaper import Reaper
 from storage import jobs
@@ -59,6 +60,7 @@ class Runner:
             asyncio.create_task(self._forever(reaper.sweep_and_wait)),
             asyncio.create_task(self._forever(reaper.clean_and_wait)),
             asyncio.create_task(self._forever(database_metrics.take_and_wait)),
+            asyncio.create_task(self._forever(SearchIndexer(self._context).index_and_wait)),
         ]
         store = self._context.objects
         if isinstance(store, DirectUploadStore):

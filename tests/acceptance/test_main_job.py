@@ -67,6 +67,19 @@ def test_the_spoken_sentences_are_recognisable(service: Service, demo_job: str) 
     assert transcript["text"] == "\n".join(s["text"] for s in transcript["segments"])
 
 
+def test_what_was_said_and_seen_is_found_by_its_words(service: Service, demo_job: str) -> None:
+    results = service.results(demo_job)
+    said = max(results["transcript"]["segments"], key=lambda segment: len(segment["text"]))
+    line = results["scenes"][0]["onScreenText"][0]["text"]
+    for q, kind, start in (
+        (said["text"], "transcript", said["startTime"]),
+        (line, "text", 0),
+        ("demo", "file", 0),
+    ):
+        found = service.client.search(q, kinds=kind, jobId=demo_job)["data"]
+        assert (found[0]["kind"], found[0]["startTime"]) == (kind, start)
+
+
 def word_error_rate(reference: list[str], hypothesis: list[str]) -> float:
     """Levenshtein distance over words, by the length of the reference."""
     previous = list(range(len(hypothesis) + 1))

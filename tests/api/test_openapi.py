@@ -51,8 +51,10 @@ SPECIFIED_STATUSES: dict[str, set[int]] = {
     "rotateKey": {401, 404},
     "getWebhookSecret": {401},
     "rotateWebhookSecret": {401},
+    "search": {400, 401, 429},
 }
-"""Error statuses that the specification names for each operation."""
+"""Error statuses that the specification names for each operation; what is ours beside it follows
+the same rules."""
 
 
 KEYWORDS = {

@@ -64,6 +64,8 @@ BEYOND_SCHEMAS = {
     ("IDEMPOTENCY_BODY_MISMATCH", None): "header and body must name the same key",
     ("INVALID_REQUEST", "cursor"): "a cursor is what the service gave out",
     ("INVALID_REQUEST", "status"): "not together with state",
+    ("INVALID_REQUEST", "q"): "quotation marks are closed, and there is a word to look for",
+    ("INVALID_REQUEST", "to"): "after from",
 }
 """Codes (and fields) with which valid data may be refused, and the rule that no schema tells."""
 

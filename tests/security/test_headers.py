@@ -77,6 +77,7 @@ KINDS: Mapping[str, Kind] = {
     "edl": Kind(_keyed("/jobs/{job}/export", format="edl"), 200, "text/plain"),
     "fcpxml": Kind(_keyed("/jobs/{job}/export", format="fcpxml"), 200, "application/xml"),
     "csv": Kind(_keyed("/jobs/{job}/export", format="csv"), 200, "text/csv"),
+    "search": Kind(_keyed("/search", q="person"), 200, JSON),
     "deliveries": Kind(_keyed("/webhooks/deliveries"), 200, JSON),
     "creation": Kind(lambda h: h.caller.post("/jobs", {"fileName": "a.mp4"}), 201, JSON),
     "keys": Kind(lambda h: h.caller.api.client.get("/keys", headers=h.session), 200, JSON),

@@ -74,6 +74,12 @@ LISTS = {
     "listJobs": ("", "?limit=100", "?state=completed", "?status=AWAITING_UPLOAD"),
     "getQuota": ("",),
     "listWebhookDeliveries": ("", "?jobId={foreign}"),
+    "search": (
+        "?q=track+OR+person+OR+film",
+        "?q=film&kinds=file",
+        "?q=foreign",
+        "?q=track&jobId={foreign}",
+    ),
     "listKeys": ("",),
     "getKeysPortal": ("",),
     "getWebhookSecret": ("",),
@@ -222,9 +228,10 @@ def test_lists_show_what_is_ones_own_and_nothing_of_anothers(
     assert answer.status_code == 200, answer.text
     told = answer.text + repr(answer.headers)
     assert [mark for mark in foreign.marks if mark in told] == []
-    if name in ("listJobs", "listKeys", "getKeysPortal") and "AWAITING" not in query:
+    lists = ("listJobs", "listKeys", "getKeysPortal", "search")
+    if name in lists and not any(word in query for word in ("AWAITING", "foreign")):
         assert any(mark in told for mark in own.marks)
-    if "jobId" in query:
+    if "foreign" in query:
         assert shown(answer) == []
 
 
@@ -232,6 +239,13 @@ def test_a_page_of_anothers_list_cannot_be_asked_for(own: Household, foreign: Ho
     cursor = foreign.caller.get("/jobs", limit=1).json()["nextCursor"]
     assert cursor is not None
     answer = own.caller.get("/jobs", cursor=cursor)
+    assert (answer.status_code, answer.json()["param"]) == (400, "cursor")
+
+
+def test_a_page_of_anothers_search_cannot_be_asked_for(own: Household, foreign: Household) -> None:
+    page = foreign.caller.get("/search", q="person", limit=1).json()
+    assert page["nextCursor"] is not None
+    answer = own.caller.get("/search", q="person", limit=1, cursor=page["nextCursor"])
     assert (answer.status_code, answer.json()["param"]) == (400, "cursor")
 
 

@@ -1,0 +1,1 @@
+"""Search over everything that an account has analysed."""

@@ -1,0 +1,168 @@
+"""The endpoint that searches all of an account's results."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from datetime import UTC, datetime
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
+from starlette.responses import Response
+
+from serve_app.api.authentication import KeyedRoute, account_of, parse_job_id
+from serve_app.api.context import API_PREFIX, base_url, context_of
+from serve_app.api.envelope import ExactJSONResponse, request_id
+from serve_app.api.openapi import errors, headers, links
+from serve_app.api.pagination import BadCursorError, read_payload, sign_payload
+from serve_app.api.queries import WHOLE_NUMBER, matching
+from serve_app.errors import ErrorCode, invalid
+from serve_app.search.schemas import SearchPage
+from serve_app.search.service import MAX_QUERY_CHARACTERS, Page, Place, find_page, parse_query
+from storage.search import Filters
+from storage.types import SearchKind
+
+DEFAULT_PAGE = 20
+MAX_PAGE = 100
+_ANY_KIND = "|".join(SearchKind)
+_MOMENT = matching(
+    re.compile(r"\d{4}-\d\d-\d\d([Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d))?"),
+    "date, or a time with its offset (RFC 3339)",
+)
+_Moment = Annotated[datetime, _MOMENT]
+
+router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
+
+
+@router.get(
+    "/search",
+    operation_id="search",
+    summary="Search all results",
+    response_model=SearchPage,
+    response_description="A page of what was found.",
+    responses=errors(ErrorCode.INVALID_REQUEST)
+    | {
+        200: {
+            "headers": headers(sometimes=["Link"]),
+            "links": links({"jobId": "$response.body#/data/0/jobId"}, "getJob"),
+        }
+    },
+)
+async def search_results(
+    request: Request,
+    q: Annotated[
+        str,
+        Query(
+            description='Words that must be there, `"a phrase"`, `-without`, `beginning*`, '
+            "alternatives with `OR` between them.",
+            min_length=1,
+            max_length=MAX_QUERY_CHARACTERS,
+            examples=["good morning"],
+        ),
+    ],
+    kinds: Annotated[
+        str | None,
+        Query(
+            description=f"A list of {', '.join(f'`{kind}`' for kind in SearchKind)}; all if not "
+            "given.",
+            pattern=f"^({_ANY_KIND})(,({_ANY_KIND}))*$",
+        ),
+    ] = None,
+    language: Annotated[
+        str | None,
+        Query(
+            description="Only what is said in this language (BCP 47).",
+            pattern="^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$",
+            max_length=35,
+            examples=["en"],
+        ),
+    ] = None,
+    created_from: Annotated[
+        _Moment | None, Query(alias="from", description="Only jobs created then or later.")
+    ] = None,
+    created_to: Annotated[
+        _Moment | None, Query(alias="to", description="Only jobs created before.")
+    ] = None,
+    job_id: Annotated[
+        str | None,
+        Query(
+            alias="jobId",
+            description="Only this job; nothing is found if there is no such job.",
+            json_schema_extra={"pattern": r"^[^\u0000-\u001f]*$"},
+        ),
+    ] = None,
+    limit: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_PAGE), WHOLE_NUMBER],
+        Query(description="Most hits of a page."),
+    ] = DEFAULT_PAGE,
+    cursor: Annotated[str | None, Query(description="`nextCursor` of the page before.")] = None,
+) -> Response:
+    """Speech, scene descriptions, writing on the screen, objects and file names, best first.
+
+    A hit has all words, or, where few do, most of them. Of more than 500 matches the newest are
+    ranked. Results are found as soon as their stage is completed.
+    """
+    filters = Filters(
+        kinds=tuple(SearchKind if kinds is None else map(SearchKind, kinds.split(","))),
+        language=language,
+        job_id=None if job_id is None else parse_job_id(job_id),
+        created_from=_in_utc(created_from),
+        created_to=_in_utc(created_to),
+    )
+    if filters.created_from and filters.created_to and filters.created_to <= filters.created_from:
+        raise invalid("to must come after from.", "to")
+    alternatives = parse_query(q)
+    page = await find_page(
+        context_of(request).database,
+        account_of(request),
+        alternatives,
+        filters,
+        limit=limit,
+        after=None if cursor is None else _read_cursor(request, cursor),
+    )
+    return _answer(request, page)
+
+
+def _in_utc(moment: datetime | None) -> datetime | None:
+    """A date is its midnight in UTC."""
+    return moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment
+
+
+def _answer(request: Request, page: Page) -> Response:
+    next_cursor, link = None, {}
+    if page.end is not None:
+        next_cursor = sign_payload(page.end.encoded(), **_cursor_terms(request))
+        query = {**dict(request.query_params), "cursor": next_cursor}
+        link["Link"] = f'<{base_url(request)}/search?{urlencode(query)}>; rel="next"'
+    body: SearchPage = {
+        "data": page.hits,
+        "hasMore": page.end is not None,
+        "nextCursor": next_cursor,
+        "mode": "text",
+        "requestId": request_id(request),
+    }
+    return ExactJSONResponse(body, headers=link)
+
+
+def _read_cursor(request: Request, text: str) -> Place:
+    try:
+        return Place.decoded(read_payload(text, **_cursor_terms(request)))
+    except BadCursorError as error:
+        raise invalid("The cursor is not one that this search gave out.", "cursor") from error
+
+
+def _cursor_terms(request: Request) -> dict[str, bytes | uuid.UUID]:
+    """A cursor is good for the account and the search that it was given for."""
+    asked = sorted(
+        (name, value)
+        for name, value in request.query_params.items()
+        if name not in {"cursor", "limit"}
+    )
+    return {
+        "secret": context_of(request).signer.secret,
+        "account_id": account_of(request),
+        "purpose": b"search " + hashlib.sha256(repr(asked).encode()).digest(),
+    }

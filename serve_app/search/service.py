@@ -1,0 +1,208 @@
+"""A search: its query read, a page of it found, snippets cut."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from serve_app.errors import ApiError, invalid
+from serve_app.search.schemas import MatchedRange, SearchHit, Snippet
+from storage import search
+from storage.database import Database
+from storage.search import MARK_START, MARK_STOP, Alternative, Candidate, Clause, Filters
+
+MAX_QUERY_CHARACTERS = 500
+MIN_PREFIX_CHARACTERS = 3
+"""Fewer letters begin too many words."""
+SNIPPET_CHARACTERS = 300
+
+_TOKEN = re.compile(r'(?P<minus>-?)(?:"(?P<phrase>[^"]*)"|(?P<word>[^\s"]+))')
+_QUOTES = str.maketrans({"“": '"', "”": '"', "„": '"', "«": '"', "»": '"'})
+
+
+def parse_query(q: str) -> list[Alternative]:
+    """Words, ``"phrases"``, ``-word``, ``beginning*``, alternatives with ``OR`` between them.
+
+    Raises INVALID_REQUEST, blaming ``q``.
+    """
+    if len(q) > MAX_QUERY_CHARACTERS:
+        raise _bad(f"It has at most {MAX_QUERY_CHARACTERS} characters.")
+    q = q.translate(_QUOTES)
+    if q.count('"') % 2:
+        raise _bad("A quotation mark is not closed.")
+    groups: list[list[Clause]] = [[]]
+    for token in _TOKEN.finditer(q):
+        if token[0] == "OR":
+            groups.append([])
+        else:
+            groups[-1].extend(_clauses(token))
+    if len(groups) > 1 and not all(groups):
+        raise _bad("OR stands between two words.")
+    if not all(any(not clause.negated for clause in group) for group in groups):
+        raise _bad("There must be a word to look for.")
+    return [tuple(group) for group in groups]
+
+
+def _clauses(token: re.Match[str]) -> Iterator[Clause]:
+    negated = bool(token["minus"])
+    if token["phrase"] is not None:
+        words = tuple(word for word in token["phrase"].split() if _has_letters(word))
+        if words:
+            yield Clause(words, negated)
+        return
+    word = token["word"]
+    prefix = word.endswith("*")
+    word = word.rstrip("*")
+    if not _has_letters(word):
+        return
+    if prefix and len(word) < MIN_PREFIX_CHARACTERS:
+        raise _bad(f"At least {MIN_PREFIX_CHARACTERS} characters stand before an asterisk.")
+    yield Clause((word,), negated, prefix)
+
+
+def _has_letters(word: str) -> bool:
+    return any(character.isalnum() for character in word)
+
+
+def _bad(message: str) -> ApiError:
+    return invalid(f"q: {message}", "q")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a page ends: the last candidate shown, of a search begun when a row was the newest."""
+
+    newest_id: int
+    last: Candidate
+
+    def encoded(self) -> bytes:
+        """24 bytes."""
+        numbers = (self.newest_id, self.last.score, self.last.row_id)
+        return b"".join(number.to_bytes(8) for number in numbers)
+
+    @classmethod
+    def decoded(cls, payload: bytes) -> Place:
+        """The place that ``encoded`` made the bytes of."""
+        numbers = [int.from_bytes(payload[at : at + 8]) for at in (0, 8, 16)]
+        return cls(numbers[0], Candidate(numbers[1], numbers[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Hits, best first, and where the next page goes on, if there is one."""
+
+    hits: list[SearchHit]
+    end: Place | None
+
+
+async def find_page(
+    database: Database,
+    account_id: uuid.UUID,
+    alternatives: list[Alternative],
+    filters: Filters,
+    *,
+    limit: int,
+    after: Place | None = None,
+) -> Page:
+    """The best hits of the account after a place."""
+    newest_id = None if after is None else after.newest_id
+    found = await search.find_candidates(
+        database, account_id, alternatives, filters, newest_id=newest_id
+    )
+    rest = found.candidates
+    if after is not None:
+        passed = (-after.last.score, -after.last.row_id)
+        rest = [each for each in rest if (-each.score, -each.row_id) > passed]
+    shown = rest[:limit]
+    end = Place(found.newest_id, shown[-1]) if len(rest) > limit else None
+    if not shown:
+        return Page([], None)
+    scores = {candidate.row_id: candidate.score / 1_000_000 for candidate in shown}
+    rows = await search.read_hits(database, account_id, list(scores), found.marks)
+    words = _words(alternatives)
+    return Page([_hit(row, scores[row.id], words) for row in rows], end)
+
+
+def _words(alternatives: list[Alternative]) -> list[str]:
+    return [
+        word
+        for clauses in alternatives
+        for clause in clauses
+        if not clause.negated
+        for word in clause.words
+    ]
+
+
+def _hit(row: search.SearchHit, score: float, words: list[str]) -> SearchHit:
+    hit: dict[str, Any] = {
+        "jobId": str(row.job_id),
+        "fileName": row.file_name,
+        "kind": row.kind,
+        "startTime": row.start_ms / 1000,
+        "endTime": row.end_ms / 1000,
+        "trackIndex": row.track_index,
+        "sceneIndex": row.scene_index,
+        "speaker": row.speaker,
+        "snippet": snippet(row, words),
+        "score": score,
+    }
+    shown: SearchHit = {name: value for name, value in hit.items() if value is not None}  # type: ignore[assignment]
+    return shown
+
+
+def snippet(row: search.SearchHit, words: list[str]) -> Snippet:
+    """At most SNIPPET_CHARACTERS of the row's text, with what matches.
+
+    What the database's parser marks; where that marks nothing (in names of files, in scripts
+    without spaces), the words as they stand in the query.
+    """
+    whole = f"{row.text} {row.ahead}"
+    ranges = _marked(row.headline)
+    if row.headline.count(MARK_START) == 0 or len(ranges[0]) != len(whole):
+        return _cut(row.text, _literal(row.text, words))
+    found = ranges[1]
+    crosses = any(end > len(row.text) for _, end in found)
+    return _cut(whole if crosses else row.text, found)
+
+
+def _marked(headline: str) -> tuple[str, list[tuple[int, int]]]:
+    """The headline without marks, and where they were."""
+    text, ranges = "", list[tuple[int, int]]()
+    for number, part in enumerate(headline.split(MARK_START)):
+        marked, _, plain = part.partition(MARK_STOP) if number else ("", "", part)
+        if marked:
+            ranges.append((len(text), len(text) + len(marked)))
+        text += marked + plain
+    return text, ranges
+
+
+def _literal(text: str, words: list[str]) -> list[tuple[int, int]]:
+    found = sorted(
+        match.span()
+        for word in set(words)
+        for match in re.finditer(re.escape(word), text, re.IGNORECASE)
+    )
+    merged: list[tuple[int, int]] = []
+    for start, end in found:
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _cut(text: str, ranges: list[tuple[int, int]]) -> Snippet:
+    begin = 0
+    if ranges and len(text) > SNIPPET_CHARACTERS:
+        begin = min(max(0, ranges[0][0] - SNIPPET_CHARACTERS // 3), len(text) - SNIPPET_CHARACTERS)
+        begin = text.find(" ", begin) + 1 if " " in text[begin : ranges[0][0]] else begin
+    shown = text[begin : begin + SNIPPET_CHARACTERS]
+    kept: list[MatchedRange] = [
+        {"start": start - begin, "end": end - begin}
+        for start, end in ranges
+        if start >= begin and end - begin <= len(shown)
+    ]
+    return {"text": shown, "ranges": kept}

@@ -1,0 +1,428 @@
+"""Finding rows by their words: matches, newest first and so many of them, then the best of those.
+
+A search has four steps. The words become lexemes in every configuration that the account has rows
+of. The newest MOST_CANDIDATES rows that match are taken, through labels of ranges of ids, each
+eight times as long as the one before, so that a common word does not read all rows that have it.
+Where few match, rows that lack a part of the words are taken too: one that was transcribed wrongly
+does not hide what was said. The candidates are ranked, and those of one page are read.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import TextClause, text
+
+from storage.database import Database
+from storage.search_index import RANGE_BITS, SIMPLE, account_label, config_of, pairs_of
+from storage.types import SearchKind
+
+MOST_CANDIDATES = 500
+"""Of more matches the newest are ranked."""
+
+ENOUGH = 20
+"""With fewer rows that have all words, those that have most of them are found too."""
+
+RELAXED_WORDS = 32
+"""Words after these are not looked for one by one."""
+
+_SCORE_UNITS = 1_000_000
+MARK_START, MARK_STOP = "\x02", "\x03"
+"""Around a match in a headline; indexed text has no control characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """A word, or several in this order, that must be there, or must not."""
+
+    words: tuple[str, ...]
+    negated: bool = False
+    prefix: bool = False
+    """The word is the beginning of one."""
+
+
+Alternative = tuple[Clause, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which rows of the account are searched; times are those of the jobs' creation."""
+
+    kinds: tuple[SearchKind, ...] = tuple(SearchKind)
+    language: str | None = None
+    job_id: uuid.UUID | None = None
+    created_from: datetime | None = None
+    created_to: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A row and its score in millionths: exact, so that pages agree."""
+
+    score: int
+    row_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A ranked search: the candidates, best first, and what to mark in them."""
+
+    newest_id: int
+    """The newest row there was; later pages are given it and see none that came since."""
+    candidates: list[Candidate]
+    marks: str
+    """Any of the words, as a tsquery."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """A row that is shown."""
+
+    id: int
+    job_id: uuid.UUID
+    file_name: str
+    kind: SearchKind
+    start_ms: int
+    end_ms: int
+    track_index: int | None
+    scene_index: int | None
+    speaker: str | None
+    text: str
+    ahead: str
+    headline: str
+    """``text`` and ``ahead`` with a blank between, words that match between marks."""
+
+
+async def find_candidates(
+    database: Database,
+    account_id: uuid.UUID,
+    alternatives: Sequence[Alternative],
+    filters: Filters,
+    *,
+    newest_id: int | None = None,
+) -> Found:
+    """Rows that match one of the alternatives, best first.
+
+    ``newest_id`` is that of the search's first page.
+    """
+    lexemes, newest = await _resolve(database, account_id, alternatives, filters)
+    newest_id = newest if newest_id is None else newest_id
+    walk = _Walk(database, account_id, filters, lexemes.scoring(alternatives), newest_id)
+    found = await walk.newest_matches(lexemes.all_of(alternatives), MOST_CANDIDATES)
+    if len(found) < ENOUGH:
+        relaxed = lexemes.most_of(alternatives)
+        found |= await walk.newest_matches(relaxed, MOST_CANDIDATES)
+    ranked = sorted(
+        (Candidate(score, row_id) for row_id, score in found.items()),
+        key=lambda candidate: (-candidate.score, -candidate.row_id),
+    )
+    return Found(newest_id, ranked, lexemes.marks(alternatives))
+
+
+# Words to lexemes.
+
+_Key = tuple[str, bool]
+"""Text, and whether it is the beginning of a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lexemes:
+    """What the words are in each configuration, as the text of tsqueries; '' for stop words."""
+
+    configs: tuple[str, ...]
+    queries: dict[tuple[str, _Key], str]
+
+    def all_of(self, alternatives: Sequence[Alternative]) -> str:
+        """Rows with all words of an alternative, one of them not in ``ahead`` alone."""
+        return _or(
+            self._kept(config, clauses, _and(self._atoms(config, _wanted(clauses))))
+            for config in self.configs
+            for clauses in alternatives
+        )
+
+    def most_of(self, alternatives: Sequence[Alternative]) -> str:
+        """Rows with all words but one, or, of five and more, with a part of them that are together.
+
+        '' where the query has a phrase, which is meant to the letter.
+        """
+        if any(len(clause.words) > 1 for clauses in alternatives for clause in clauses):
+            return ""
+        return _or(
+            self._kept(config, clauses, _or(_parts(self._words(config, clauses))))
+            for config in self.configs
+            for clauses in alternatives
+        )
+
+    def scoring(self, alternatives: Sequence[Alternative]) -> dict[str, list[str]]:
+        """All words of a configuration; and, where all of them are needed, each with its own."""
+        ranks = [
+            _and(word for clauses in alternatives for word in self._words(config, clauses))
+            for config in self.configs
+        ]
+        terms = [
+            (config, word)
+            for config in self.configs
+            for word in self._words(config, alternatives[0])[:RELAXED_WORDS]
+            if len(alternatives) == 1
+        ]
+        return {
+            "configs": list(self.configs),
+            "ranks": ranks,
+            "term_configs": [config for config, _ in terms],
+            "terms": [term for _, term in terms],
+        }
+
+    def marks(self, alternatives: Sequence[Alternative]) -> str:
+        """Any of the words."""
+        return _or(
+            word
+            for config in self.configs
+            for clauses in alternatives
+            for word in self._words(config, clauses)
+        )
+
+    def _words(self, config: str, clauses: Alternative) -> list[str]:
+        keys = _word_keys(_wanted(clauses))
+        return list(dict.fromkeys(q for key in keys if (q := self.queries[config, key])))
+
+    def _atoms(self, config: str, clauses: Iterable[Clause]) -> Iterator[str]:
+        return (self.queries[config, key] for clause in clauses for key in _atoms_of(clause))
+
+    def _kept(self, config: str, clauses: Alternative, wanted: str) -> str:
+        if not wanted:
+            return ""
+        own = _weighted(_or(self._words(config, clauses)))
+        negated = (clause for clause in clauses if clause.negated)
+        unwanted = [_weighted(query) for query in self._atoms(config, negated) if query]
+        return _and([wanted, own, *(f"!({query})" for query in unwanted)])
+
+
+async def _resolve(
+    database: Database,
+    account_id: uuid.UUID,
+    alternatives: Sequence[Alternative],
+    filters: Filters,
+) -> tuple[_Lexemes, int]:
+    clauses = [clause for each in alternatives for clause in each]
+    keys = list(
+        dict.fromkeys(
+            [*_word_keys(clauses), *(key for clause in clauses for key in _atoms_of(clause))]
+        )
+    )
+    rows = await database.query(
+        _RESOLVE,
+        account_id=account_id,
+        only=None if filters.language is None else config_of(filters.language),
+        passages=[_prefix_query(passage) if prefix else passage for passage, prefix in keys],
+        prefixes=[prefix for _, prefix in keys],
+    )
+    configs = tuple(dict.fromkeys(row["config"] for row in rows))
+    queries = {(row["config"], keys[row["n"] - 1]): row["query"] for row in rows}
+    return _Lexemes(configs, queries), rows[0]["newest_id"]
+
+
+_RESOLVE = text(
+    f"""
+    SELECT c.config, t.n,
+           CASE WHEN t.prefix THEN to_tsquery(c.config::regconfig, t.passage)
+                ELSE phraseto_tsquery(c.config::regconfig, t.passage) END::text AS query,
+           (SELECT coalesce(max(id), 0) FROM search_rows) AS newest_id
+      FROM (SELECT config FROM search_configs
+             WHERE account_id = :account_id AND config = coalesce(:only, config)
+            UNION SELECT coalesce(:only, '{SIMPLE}')) AS c,
+           unnest(CAST(:passages AS text[]), CAST(:prefixes AS boolean[]))
+           WITH ORDINALITY AS t (passage, prefix, n)
+     ORDER BY c.config, t.n
+    """  # noqa: S608  (a constant)
+)
+
+
+def _wanted(clauses: Alternative) -> Alternative:
+    return tuple(clause for clause in clauses if not clause.negated)
+
+
+def _word_keys(clauses: Iterable[Clause]) -> Iterator[_Key]:
+    """Each word for itself, in order; a script without spaces by pairs of characters."""
+    for clause in clauses:
+        for word in clause.words:
+            pairs = pairs_of(word)
+            yield from ((pair, len(pair) == 1) for pair in pairs)
+            if not pairs:
+                yield word, clause.prefix
+
+
+def _atoms_of(clause: Clause) -> Iterator[_Key]:
+    """The clause's words as phrases; those of a script without spaces are a phrase each."""
+    spaced = []
+    for word in clause.words:
+        pairs = pairs_of(word)
+        if pairs:
+            yield " ".join(pairs), len(pairs) == 1 and len(pairs[0]) == 1
+        else:
+            spaced.append(word)
+    if spaced:
+        yield " ".join(spaced), clause.prefix
+
+
+def _prefix_query(word: str) -> str:
+    """Words that begin so, and those whose stem is a beginning of it (manageme*: manag)."""
+    stems = (word[:length] for length in range(max(3, len(word) - 5), len(word)))
+    return " | ".join([f"{_quoted(word)}:*", *(_quoted(stem) for stem in stems)])
+
+
+def _quoted(word: str) -> str:
+    return "'" + word.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def _and(queries: Iterable[str]) -> str:
+    return " & ".join(f"({query})" for query in dict.fromkeys(queries) if query)
+
+
+def _or(queries: Iterable[str]) -> str:
+    return " | ".join(f"({query})" for query in dict.fromkeys(queries) if query)
+
+
+_LEXEME = re.compile(r"'(?:[^'\\]|''|\\\\)*'(?::\*)?")
+
+
+def _weighted(query: str) -> str:
+    """The query for words of weight A only; ``query`` is as PostgreSQL writes a tsquery."""
+    return _LEXEME.sub(lambda found: f"{found[0]}{'A' if found[0].endswith('*') else ':A'}", query)
+
+
+def _parts(words: list[str]) -> list[str]:
+    words = words[:RELAXED_WORDS]
+    if len(words) < 2:
+        return []
+    if len(words) < 5:
+        return [_and(words[:left_out] + words[left_out + 1 :]) for left_out in range(len(words))]
+    count = max(2, round(len(words) / 3))
+    borders = [round(len(words) * part / count) for part in range(count + 1)]
+    return [_and(words[a:b]) for a, b in itertools.pairwise(borders)]
+
+
+# Lexemes to rows.
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """Goes from the newest rows to older ones until there are enough that match."""
+
+    database: Database
+    account_id: uuid.UUID
+    filters: Filters
+    scoring: dict[str, list[str]]
+    newest_id: int
+
+    async def newest_matches(self, query: str, most: int) -> dict[int, int]:
+        """At most so many matches: scores by row."""
+        found: dict[int, int] = {}
+        below = self.newest_id + 1
+        for bits in (*RANGE_BITS, None):
+            if not query or below <= 1 or len(found) == most:
+                break
+            block = self.newest_id >> (bits or 0)
+            ranges = "" if bits is None else f"'={bits}:{block}' | '={bits}:{block - 1}'"
+            found |= await self._matches(_and([query, ranges]), below, most - len(found))
+            below = 0 if bits is None else min(below, (block - 1) << bits)
+        return found
+
+    async def _matches(self, query: str, below: int, most: int) -> dict[int, int]:
+        filters = self.filters
+        kinds = ""
+        if set(filters.kinds) != set(SearchKind):
+            kinds = " | ".join(f"'=k{kind}'" for kind in filters.kinds)
+        given = {
+            "job_id": filters.job_id,
+            "language": filters.language,
+            "created_from": filters.created_from,
+            "created_to": filters.created_to,
+        }
+        conditions = {name: value for name, value in given.items() if value is not None}
+        rows = await self.database.query(
+            _find_statement(tuple(conditions)),
+            match=_and([query, f"'{account_label(self.account_id)}'", kinds]),
+            account_id=self.account_id,
+            below=below,
+            most=most,
+            **conditions,
+            **self.scoring,
+        )
+        return {row["id"]: round(row["score"] * _SCORE_UNITS) for row in rows}
+
+
+_CONDITIONS = {
+    "job_id": "job_id = :job_id",
+    "language": "language = :language",
+    "created_from": "job_created_at >= :created_from",
+    "created_to": "job_created_at < :created_to",
+}
+KIND_WEIGHTS = {
+    SearchKind.FILE: 1.0,
+    SearchKind.TRANSCRIPT: 1.0,
+    SearchKind.TEXT: 0.9,
+    SearchKind.SCENE: 0.8,
+    SearchKind.OBJECT: 0.7,
+}
+_KIND_WEIGHT = " ".join(f"WHEN '{kind}' THEN {weight}" for kind, weight in KIND_WEIGHTS.items())
+
+
+@functools.cache
+def _find_statement(conditions: tuple[str, ...]) -> TextClause:
+    """The newest matches with their scores: from how many of the words there are, and how close.
+
+    MATERIALIZED: the planner would else go through all rows by id for the first that match.
+    """
+    further = "".join(f" AND {_CONDITIONS[name]}" for name in conditions)
+    return text(
+        f"""
+        WITH found AS MATERIALIZED (
+            SELECT id FROM search_rows
+             WHERE vector @@ CAST(:match AS tsquery) AND account_id = :account_id
+               AND id < :below{further}
+        ), newest AS MATERIALIZED (
+            SELECT id FROM found ORDER BY id DESC LIMIT :most
+        )
+        SELECT r.id,
+               CASE kind {_KIND_WEIGHT} END
+               * power(coalesce((SELECT avg((r.vector @@ term)::int)
+                                   FROM unnest(CAST(:term_configs AS text[]),
+                                               CAST(:terms AS tsquery[])) AS t (config, term)
+                                  WHERE t.config = r.config), 1), 2)
+               * (0.6 + 0.4 * ts_rank(r.vector, (CAST(:ranks AS tsquery[]))
+                     [coalesce(array_position(CAST(:configs AS text[]), r.config), 1)])) AS score
+          FROM newest JOIN search_rows r USING (id)
+        """  # noqa: S608  (constants of this module)
+    )
+
+
+async def read_hits(
+    database: Database, account_id: uuid.UUID, row_ids: Sequence[int], marks: str
+) -> list[SearchHit]:
+    """The rows of the account, in the order of the ids; those that are gone are left out."""
+    rows = await database.query(
+        _READ, account_id=account_id, row_ids=list(row_ids), marks=marks, options=_HEADLINE
+    )
+    found = {row["id"]: SearchHit(**row | {"kind": SearchKind(row["kind"])}) for row in rows}
+    return [found[row_id] for row_id in row_ids if row_id in found]
+
+
+_HEADLINE = f'HighlightAll=true, StartSel="{MARK_START}", StopSel="{MARK_STOP}"'
+_READ = text(
+    # The parser must not take text for tags, which a headline leaves out.
+    # Names of speakers are to be joined here, by r.job_id and r.speaker.
+    """
+    SELECT r.id, r.job_id, jobs.file_name, r.kind, r.start_ms, r.end_ms, r.track_index,
+           r.scene_index, r.speaker, r.text, r.ahead,
+           ts_headline(r.config::regconfig, translate(r.text || ' ' || r.ahead, '<>', '  '),
+                       CAST(:marks AS tsquery), :options) AS headline
+      FROM search_rows r JOIN jobs ON jobs.id = r.job_id
+     WHERE r.id = ANY(CAST(:row_ids AS bigint[])) AND r.account_id = :account_id
+    """
+)

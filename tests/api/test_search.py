@@ -1,0 +1,204 @@
+"""``GET /search``: bad input named, pages, snippets, the results of a published job."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from serve_app.cli.main import app
+from serve_app.client.api import ApiError
+from serve_app.search.service import Clause, parse_query
+from storage.search_index import MOST_CHARACTERS
+from tests.api.published_jobs import complete, created, track
+from tests.api.running_api import Customer, RunningApi
+
+
+@pytest.fixture(scope="module")
+def owner(api: RunningApi) -> tuple[Customer, list[str]]:
+    """An account with two finished jobs of two tracks each."""
+    customer = api.customer()
+    jobs = []
+    for _ in range(2):
+        jobs.append(created(api, customer))
+        complete(api, jobs[-1], [track(0), track(1)], [])
+    return customer, jobs
+
+
+def search(api: RunningApi, customer: Customer, **query: str | int) -> httpx.Response:
+    return api.client.get("/search", params=query, headers=customer.headers)
+
+
+def test_everything_of_a_job_is_found(api: RunningApi, owner: tuple[Customer, list[str]]) -> None:
+    customer, jobs = owner
+    page = search(api, customer, q="morning").json()
+    assert (page["hasMore"], page["nextCursor"], page["mode"]) == (False, None, "text")
+    assert {(hit["jobId"], hit["trackIndex"]) for hit in page["data"]} == {
+        (job, index) for job in jobs for index in (0, 1)
+    }
+    hit = page["data"][0]
+    assert hit["score"] > 0
+    assert {name: hit[name] for name in hit if name not in {"jobId", "trackIndex", "score"}} == {
+        "fileName": "clip.mp4",
+        "kind": "transcript",
+        "startTime": 1.2,
+        "endTime": 2.06,
+        "speaker": "speaker_0",
+        "snippet": {"text": "Good morning.", "ranges": [{"start": 5, "end": 12}]},
+    }
+    kinds = {"kitchen": "scene", "weber": "text", "kettle": "object", "clip": "file"}
+    for q, kind in kinds.items():
+        found = search(api, customer, q=q, kinds=f"file,{kind}").json()["data"]
+        assert {hit["kind"] for hit in found} == {kind}
+
+
+def test_pages_go_on_by_cursor_and_by_link(
+    api: RunningApi, owner: tuple[Customer, list[str]]
+) -> None:
+    customer, _ = owner
+    whole = search(api, customer, q="morning OR kitchen OR clip").json()["data"]
+    assert len(whole) == 8
+    answer = search(api, customer, q="morning OR kitchen OR clip", limit=3)
+    found = []
+    while True:
+        found += answer.json()["data"]
+        if not answer.json()["hasMore"]:
+            break
+        link = answer.headers["link"]
+        assert link.endswith('>; rel="next"')
+        address = urlsplit(link[1:].partition(">")[0])
+        assert f"cursor={answer.json()['nextCursor']}" in address.query
+        path = f"{address.path.removeprefix('/v1/api')}?{address.query}"
+        answer = api.client.get(path, headers=customer.headers)
+    assert found == whole
+    assert "link" not in answer.headers
+
+
+def test_a_cursor_is_good_for_its_own_search(
+    api: RunningApi, owner: tuple[Customer, list[str]]
+) -> None:
+    customer, _ = owner
+    cursor = search(api, customer, q="morning", limit=1).json()["nextCursor"]
+    assert search(api, customer, q="morning", limit=2, cursor=cursor).status_code == 200
+    for other in ({"q": "evening"}, {"q": "morning", "kinds": "file"}):
+        answer = search(api, customer, cursor=cursor, **other)
+        assert (answer.status_code, answer.json()["param"]) == (400, "cursor")
+
+
+BAD = {
+    "no query": ({}, "q"),
+    "empty": ({"q": ""}, "q"),
+    "blank": ({"q": "  "}, "q"),
+    "501 characters": ({"q": "a" * 501}, "q"),
+    "no letters": ({"q": "?! & -"}, "q"),
+    "an open quotation": ({"q": 'the "old mill'}, "q"),
+    "an open excluded quotation": ({"q": 'mill -"old'}, "q"),
+    "OR at the end": ({"q": "mill OR"}, "q"),
+    "OR at the beginning": ({"q": "OR mill"}, "q"),
+    "OR twice": ({"q": "mill OR OR old"}, "q"),
+    "nothing but exclusions": ({"q": "-mill"}, "q"),
+    "an alternative of exclusions": ({"q": "old OR -mill"}, "q"),
+    "a short beginning": ({"q": "mi*"}, "q"),
+    "control characters": ({"q": "a\x00b"}, "q"),
+    "an unknown kind": ({"q": "a", "kinds": "transcript,song"}, "kinds"),
+    "no kind": ({"q": "a", "kinds": ""}, "kinds"),
+    "no language": ({"q": "a", "language": "english!"}, "language"),
+    "a moment in words": ({"q": "a", "from": "yesterday"}, "from"),
+    "a number for a moment": ({"q": "a", "from": "1700000000"}, "from"),
+    "a day that is none": ({"q": "a", "to": "2026-02-30"}, "to"),
+    "no offset": ({"q": "a", "to": "2026-02-03T10:00:00"}, "to"),
+    "a span that ends before it begins": (
+        {"q": "a", "from": "2026-02-03", "to": "2026-02-02"},
+        "to",
+    ),
+    "limit 0": ({"q": "a", "limit": "0"}, "limit"),
+    "limit 101": ({"q": "a", "limit": "101"}, "limit"),
+    "limit in words": ({"q": "a", "limit": "ten"}, "limit"),
+    "a cursor of another list": ({"q": "a", "cursor": "AAAA"}, "cursor"),
+    "an empty cursor": ({"q": "a", "cursor": ""}, "cursor"),
+}
+
+
+@pytest.mark.parametrize(("query", "param"), BAD.values(), ids=BAD)
+def test_bad_input_is_refused_and_named(
+    api: RunningApi, customer: Customer, query: dict[str, str], param: str
+) -> None:
+    answer = search(api, customer, **query)
+    assert answer.status_code == 400
+    assert (answer.json()["code"], answer.json()["param"]) == ("INVALID_REQUEST", param)
+
+
+GOOD = [
+    {"q": "a" * 500},
+    {"q": "日" * 500},
+    {"q": "a b " * 125},
+    {"q": "x' OR 1=1; --"},
+    {"q": "<script>alert(1)</script>"},
+    {"q": "\\ ' '' \\' :* & | ! (a) <->"},
+    {"q": "say “good morning” -“good evening”"},
+    {"q": "morn*", "kinds": "transcript", "from": "0001-01-01T00:00:00+14:00", "to": "9999-12-31"},
+    {"q": "a", "jobId": "no-uuid"},
+    {"q": "a", "language": "zh-Hant"},
+]
+
+
+@pytest.mark.parametrize("query", GOOD, ids=range(len(GOOD)))
+def test_what_is_odd_but_right_is_answered(
+    api: RunningApi, customer: Customer, query: dict[str, str]
+) -> None:
+    answer = search(api, customer, **query)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["data"] == []
+
+
+def test_a_query_is_read_into_clauses() -> None:
+    assert parse_query('old "red mill" -river appl* OR “the Sea”') == [
+        (
+            Clause(("old",)),
+            Clause(("red", "mill")),
+            Clause(("river",), negated=True),
+            Clause(("appl",), prefix=True),
+        ),
+        (Clause(("the", "Sea")),),
+    ]
+
+
+def test_the_command_line_prints_hits_or_the_page_as_json(
+    api: RunningApi, owner: tuple[Customer, list[str]]
+) -> None:
+    customer, jobs = owner
+    where = ["--url", f"{api.root}/v1/api", "--key", customer.key]
+    shown = CliRunner().invoke(app, ["search", "morning", *where, "--limit", "3"])
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("clip.mp4  0:01.2 – 0:02.0  transcript  ") == 3
+    assert "Good morning." in shown.output
+    cursor = shown.output.split("--cursor ")[1].strip()
+    rest = CliRunner().invoke(
+        app, ["search", "morning", *where, "--cursor", cursor, "--json", "--kinds", "transcript"]
+    )
+    assert isinstance(rest.exception, ApiError)
+    assert rest.exception.param == "cursor"
+    page = CliRunner().invoke(app, ["search", "kettle", *where, "--json", "--job", jobs[0]])
+    [hit] = json.loads(page.output)["data"]
+    assert (hit["jobId"], hit["kind"]) == (jobs[0], "object")
+    assert CliRunner().invoke(app, ["search", "unheard", *where]).output == "Nothing.\n"
+
+
+def test_a_long_text_is_cut_around_what_matches(api: RunningApi) -> None:
+    customer = api.customer()
+    job = created(api, customer)
+    long = track(0)
+    words = " ".join(f"word{n}" for n in range(400))
+    assert len(words) < MOST_CHARACTERS
+    segment = {**(long.document or {})["segments"][0], "text": f"{words} needle {words}"}
+    document = {"speakers": [], "text": "", "segments": [segment]}
+    complete(api, job, [type(long)(0, "Mic", long.status, None, "en", document)], [])
+    [hit] = search(api, customer, q="needle").json()["data"]
+    shown = hit["snippet"]
+    assert len(shown["text"]) <= 300
+    assert shown["text"].startswith("word")
+    [match] = shown["ranges"]
+    assert shown["text"][match["start"] : match["end"]] == "needle"
