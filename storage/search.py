@@ -1,10 +1,10 @@
 """Finding rows by their words: matches, newest first and so many of them, then the best of those.
 
-A search has four steps. The words become lexemes in every configuration that the account has rows
-of. The newest MOST_CANDIDATES rows that match are taken, through labels of ranges of ids, each
-eight times as long as the one before, so that a common word does not read all rows that have it.
-Where few match, rows that lack a part of the words are taken too: one that was transcribed wrongly
-does not hide what was said. The candidates are ranked, and those of one page are read.
+A search is two statements. The first makes lexemes of the words, in every configuration that the
+account has rows of. The second takes the newest MOST_CANDIDATES rows that match, through labels of
+ranges of ids, each eight times as long as the one before, so that a common word does not read all
+rows that have it. Where few match, rows that lack a part of the words are taken too: one that was
+transcribed wrongly does not hide what was said. The candidates are ranked, and a page of them read.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import TextClause, text
 
@@ -32,7 +33,7 @@ ENOUGH = 20
 RELAXED_WORDS = 32
 """Words after these are not looked for one by one."""
 
-_SCORE_UNITS = 1_000_000
+SCORE_UNITS = 1_000_000
 MARK_START, MARK_STOP = "\x02", "\x03"
 """Around a match in a headline; indexed text has no control characters."""
 
@@ -60,31 +61,36 @@ class Filters:
     created_from: datetime | None = None
     created_to: datetime | None = None
 
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """Those that are given, beside the kinds."""
+        given = {
+            "job_id": self.job_id,
+            "language": self.language,
+            "created_from": self.created_from,
+            "created_to": self.created_to,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A row and its score in millionths: exact, so that pages agree."""
+class Place:
+    """Where a page ends: score (in millionths, exact) and id of its last row.
 
+    ``newest_id`` is the newest row that there was at the first page; later pages see none since.
+    """
+
+    newest_id: int
     score: int
     row_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A ranked search: the candidates, best first, and what to mark in them."""
-
-    newest_id: int
-    """The newest row there was; later pages are given it and see none that came since."""
-    candidates: list[Candidate]
-    marks: str
-    """Any of the words, as a tsquery."""
-
-
-@dataclass(frozen=True, slots=True)
 class SearchHit:
-    """A row that is shown."""
+    """A row that was found."""
 
     id: int
+    score: int
     job_id: uuid.UUID
     file_name: str
     kind: SearchKind
@@ -99,30 +105,39 @@ class SearchHit:
     """``text`` and ``ahead`` with a blank between, words that match between marks."""
 
 
-async def find_candidates(
+async def find_rows(
     database: Database,
     account_id: uuid.UUID,
     alternatives: Sequence[Alternative],
     filters: Filters,
     *,
-    newest_id: int | None = None,
-) -> Found:
-    """Rows that match one of the alternatives, best first.
-
-    ``newest_id`` is that of the search's first page.
-    """
-    lexemes, newest = await _resolve(database, account_id, alternatives, filters)
-    newest_id = newest if newest_id is None else newest_id
-    walk = _Walk(database, account_id, filters, lexemes.scoring(alternatives), newest_id)
-    found = await walk.newest_matches(lexemes.all_of(alternatives), MOST_CANDIDATES)
-    if len(found) < ENOUGH:
-        relaxed = lexemes.most_of(alternatives)
-        found |= await walk.newest_matches(relaxed, MOST_CANDIDATES)
-    ranked = sorted(
-        (Candidate(score, row_id) for row_id, score in found.items()),
-        key=lambda candidate: (-candidate.score, -candidate.row_id),
+    limit: int,
+    after: Place | None = None,
+) -> tuple[list[SearchHit], Place | None]:
+    """The best rows that match one of the alternatives, and where the next page goes on."""
+    lexemes, newest_id = await _resolve(database, account_id, alternatives, filters)
+    if after is not None:
+        newest_id = after.newest_id
+    labels = [f"'{account_label(account_id)}'", _kind_labels(filters.kinds)]
+    rows = await database.query(
+        _find_statement(tuple(filters.conditions)),
+        account_id=account_id,
+        below=_below(newest_id),
+        strict=_in_ranges(lexemes.all_of(alternatives), newest_id, labels),
+        relaxed=_in_ranges(lexemes.most_of(alternatives), newest_id, labels),
+        most=MOST_CANDIDATES,
+        enough=ENOUGH,
+        score=_NO_SCORE if after is None else after.score,
+        row_id=0 if after is None else after.row_id,
+        limit=limit + 1,
+        marks=lexemes.marks(alternatives) or None,
+        options=_HEADLINE,
+        **lexemes.scoring(alternatives),
+        **filters.conditions,
     )
-    return Found(newest_id, ranked, lexemes.marks(alternatives))
+    hits = [SearchHit(**row | {"kind": SearchKind(row["kind"])}) for row in rows[:limit]]
+    more = len(rows) > limit
+    return hits, Place(newest_id, hits[-1].score, hits[-1].id) if more else None
 
 
 # Words to lexemes.
@@ -309,52 +324,32 @@ def _parts(words: list[str]) -> list[str]:
 
 # Lexemes to rows.
 
+_RANGES = (*RANGE_BITS, None)
+_NO_SCORE = 1 << 31
 
-@dataclass(frozen=True, slots=True)
-class _Walk:
-    """Goes from the newest rows to older ones until there are enough that match."""
 
-    database: Database
-    account_id: uuid.UUID
-    filters: Filters
-    scoring: dict[str, list[str]]
-    newest_id: int
+def _below(newest_id: int) -> list[int]:
+    """For each range of ids, the newest first, where it ends."""
+    starts = [max(0, ((newest_id >> bits) - 1) << bits) for bits in RANGE_BITS]
+    return [newest_id + 1, *itertools.accumulate(starts, min)]
 
-    async def newest_matches(self, query: str, most: int) -> dict[int, int]:
-        """At most so many matches: scores by row."""
-        found: dict[int, int] = {}
-        below = self.newest_id + 1
-        for bits in (*RANGE_BITS, None):
-            if not query or below <= 1 or len(found) == most:
-                break
-            block = self.newest_id >> (bits or 0)
-            ranges = "" if bits is None else f"'={bits}:{block}' | '={bits}:{block - 1}'"
-            found |= await self._matches(_and([query, ranges]), below, most - len(found))
-            below = 0 if bits is None else min(below, (block - 1) << bits)
-        return found
 
-    async def _matches(self, query: str, below: int, most: int) -> dict[int, int]:
-        filters = self.filters
-        kinds = ""
-        if set(filters.kinds) != set(SearchKind):
-            kinds = " | ".join(f"'=k{kind}'" for kind in filters.kinds)
-        given = {
-            "job_id": filters.job_id,
-            "language": filters.language,
-            "created_from": filters.created_from,
-            "created_to": filters.created_to,
-        }
-        conditions = {name: value for name, value in given.items() if value is not None}
-        rows = await self.database.query(
-            _find_statement(tuple(conditions)),
-            match=_and([query, f"'{account_label(self.account_id)}'", kinds]),
-            account_id=self.account_id,
-            below=below,
-            most=most,
-            **conditions,
-            **self.scoring,
-        )
-        return {row["id"]: round(row["score"] * _SCORE_UNITS) for row in rows}
+def _in_ranges(query: str, newest_id: int, labels: list[str]) -> list[str | None]:
+    """The query for each range of ids; None where there is nothing to look for."""
+    found: list[str | None] = []
+    for bits, below in zip(_RANGES, _below(newest_id), strict=True):
+        if not query or below <= 1:
+            found.append(None)
+            continue
+        block = newest_id >> (bits or 0)
+        ids = "" if bits is None else f"'={bits}:{block}' | '={bits}:{block - 1}'"
+        found.append(_and([query, ids, *labels]))
+    return found
+
+
+def _kind_labels(kinds: Sequence[SearchKind]) -> str:
+    everything = set(kinds) == set(SearchKind)
+    return "" if everything else _or(f"'=k{kind}'" for kind in kinds)
 
 
 _CONDITIONS = {
@@ -371,58 +366,72 @@ KIND_WEIGHTS = {
     SearchKind.OBJECT: 0.7,
 }
 _KIND_WEIGHT = " ".join(f"WHEN '{kind}' THEN {weight}" for kind, weight in KIND_WEIGHTS.items())
+_HEADLINE = f'HighlightAll=true, StartSel="{MARK_START}", StopSel="{MARK_STOP}"'
+
+
+def _count(queries: str, number: int) -> str:
+    return f"(SELECT count(*) FROM {queries}{number})"  # noqa: S608  (a name of this module)
+
+
+def _range_query(queries: str, number: int, conditions: str, still_few: str) -> str:
+    """A common table expression: the newest matches in a range of ids, if there are too few yet.
+
+    OFFSET 0: the planner would else go through all rows by id for the first that match.
+    """
+    earlier = "".join(f" - {_count(queries, n)}" for n in range(number))
+    return f"""
+        {queries}{number} AS MATERIALIZED (
+            SELECT id FROM (
+                SELECT id FROM search_rows
+                 WHERE vector @@ (CAST(:{queries} AS tsquery[]))[{number + 1}]
+                   AND account_id = :account_id
+                   AND id < (CAST(:below AS bigint[]))[{number + 1}]{conditions}
+                OFFSET 0
+            ) AS found
+            WHERE {still_few} AND :most{earlier} > 0
+            ORDER BY id DESC LIMIT greatest(0, :most{earlier})
+        )"""  # noqa: S608  (constants of this module)
 
 
 @functools.cache
 def _find_statement(conditions: tuple[str, ...]) -> TextClause:
-    """The newest matches with their scores: from how many of the words there are, and how close.
+    """One statement, for a round trip costs as much as a range of ids.
 
-    MATERIALIZED: the planner would else go through all rows by id for the first that match.
+    The score is the kind's weight, times the square of the share of the words that there are, and
+    up to two fifths for how close they are.
     """
     further = "".join(f" AND {_CONDITIONS[name]}" for name in conditions)
+    numbers = range(len(_RANGES))
+    strict = [_range_query("strict", number, further, "true") for number in numbers]
+    few = " + ".join(_count("strict", number) for number in numbers)
+    relaxed = [_range_query("relaxed", number, further, f"{few} < :enough") for number in numbers]
+    every = " UNION ".join(f"TABLE {name}{n}" for name in ("strict", "relaxed") for n in numbers)
     return text(
         f"""
-        WITH found AS MATERIALIZED (
-            SELECT id FROM search_rows
-             WHERE vector @@ CAST(:match AS tsquery) AND account_id = :account_id
-               AND id < :below{further}
-        ), newest AS MATERIALIZED (
-            SELECT id FROM found ORDER BY id DESC LIMIT :most
+        WITH {",".join([*strict, *relaxed])},
+        scored AS (
+            SELECT id, round({SCORE_UNITS} * CASE kind {_KIND_WEIGHT} END
+                   * power(coalesce((SELECT avg((r.vector @@ term)::int)
+                                       FROM unnest(CAST(:term_configs AS text[]),
+                                                   CAST(:terms AS tsquery[])) AS t (config, term)
+                                      WHERE t.config = r.config), 1), 2)
+                   * (0.6 + 0.4 * ts_rank(r.vector, (CAST(:ranks AS tsquery[]))
+                         [coalesce(array_position(CAST(:configs AS text[]), r.config), 1)])
+                     ))::bigint AS score
+              FROM ({every}) AS candidates JOIN search_rows r USING (id)
+        ),
+        page AS (
+            SELECT id, score FROM scored
+             WHERE (score, id) < (:score, :row_id)
+             ORDER BY score DESC, id DESC LIMIT :limit
         )
-        SELECT r.id,
-               CASE kind {_KIND_WEIGHT} END
-               * power(coalesce((SELECT avg((r.vector @@ term)::int)
-                                   FROM unnest(CAST(:term_configs AS text[]),
-                                               CAST(:terms AS tsquery[])) AS t (config, term)
-                                  WHERE t.config = r.config), 1), 2)
-               * (0.6 + 0.4 * ts_rank(r.vector, (CAST(:ranks AS tsquery[]))
-                     [coalesce(array_position(CAST(:configs AS text[]), r.config), 1)])) AS score
-          FROM newest JOIN search_rows r USING (id)
+        -- The parser must not take text for tags, which a headline leaves out.
+        -- Names of speakers are to be joined here, by r.job_id and r.speaker.
+        SELECT page.id, page.score, r.job_id, jobs.file_name, r.kind, r.start_ms, r.end_ms,
+               r.track_index, r.scene_index, r.speaker, r.text, r.ahead,
+               ts_headline(r.config::regconfig, translate(r.text || ' ' || r.ahead, '<>', '  '),
+                           CAST(:marks AS tsquery), :options) AS headline
+          FROM page JOIN search_rows r USING (id) JOIN jobs ON jobs.id = r.job_id
+         ORDER BY page.score DESC, page.id DESC
         """  # noqa: S608  (constants of this module)
     )
-
-
-async def read_hits(
-    database: Database, account_id: uuid.UUID, row_ids: Sequence[int], marks: str
-) -> list[SearchHit]:
-    """The rows of the account, in the order of the ids; those that are gone are left out."""
-    rows = await database.query(
-        _READ, account_id=account_id, row_ids=list(row_ids), marks=marks, options=_HEADLINE
-    )
-    found = {row["id"]: SearchHit(**row | {"kind": SearchKind(row["kind"])}) for row in rows}
-    return [found[row_id] for row_id in row_ids if row_id in found]
-
-
-_HEADLINE = f'HighlightAll=true, StartSel="{MARK_START}", StopSel="{MARK_STOP}"'
-_READ = text(
-    # The parser must not take text for tags, which a headline leaves out.
-    # Names of speakers are to be joined here, by r.job_id and r.speaker.
-    """
-    SELECT r.id, r.job_id, jobs.file_name, r.kind, r.start_ms, r.end_ms, r.track_index,
-           r.scene_index, r.speaker, r.text, r.ahead,
-           ts_headline(r.config::regconfig, translate(r.text || ' ' || r.ahead, '<>', '  '),
-                       CAST(:marks AS tsquery), :options) AS headline
-      FROM search_rows r JOIN jobs ON jobs.id = r.job_id
-     WHERE r.id = ANY(CAST(:row_ids AS bigint[])) AND r.account_id = :account_id
-    """
-)

@@ -20,9 +20,15 @@ from serve_app.api.openapi import errors, headers, links
 from serve_app.api.pagination import BadCursorError, read_payload, sign_payload
 from serve_app.api.queries import WHOLE_NUMBER, matching
 from serve_app.errors import ErrorCode, invalid
-from serve_app.search.schemas import SearchPage
-from serve_app.search.service import MAX_QUERY_CHARACTERS, Page, Place, find_page, parse_query
-from storage.search import Filters
+from serve_app.search.schemas import SearchHit, SearchPage
+from serve_app.search.service import (
+    MAX_QUERY_CHARACTERS,
+    find_page,
+    parse_query,
+    place_bytes,
+    place_of,
+)
+from storage.search import Filters, Place
 from storage.types import SearchKind
 
 DEFAULT_PAGE = 20
@@ -115,7 +121,7 @@ async def search_results(
     if filters.created_from and filters.created_to and filters.created_to <= filters.created_from:
         raise invalid("to must come after from.", "to")
     alternatives = parse_query(q)
-    page = await find_page(
+    hits, end = await find_page(
         context_of(request).database,
         account_of(request),
         alternatives,
@@ -123,7 +129,7 @@ async def search_results(
         limit=limit,
         after=None if cursor is None else _read_cursor(request, cursor),
     )
-    return _answer(request, page)
+    return _answer(request, hits, end)
 
 
 def _in_utc(moment: datetime | None) -> datetime | None:
@@ -131,15 +137,15 @@ def _in_utc(moment: datetime | None) -> datetime | None:
     return moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment
 
 
-def _answer(request: Request, page: Page) -> Response:
+def _answer(request: Request, hits: list[SearchHit], end: Place | None) -> Response:
     next_cursor, link = None, {}
-    if page.end is not None:
-        next_cursor = sign_payload(page.end.encoded(), **_cursor_terms(request))
+    if end is not None:
+        next_cursor = sign_payload(place_bytes(end), **_cursor_terms(request))
         query = {**dict(request.query_params), "cursor": next_cursor}
         link["Link"] = f'<{base_url(request)}/search?{urlencode(query)}>; rel="next"'
     body: SearchPage = {
-        "data": page.hits,
-        "hasMore": page.end is not None,
+        "data": hits,
+        "hasMore": end is not None,
         "nextCursor": next_cursor,
         "mode": "text",
         "requestId": request_id(request),
@@ -149,7 +155,7 @@ def _answer(request: Request, page: Page) -> Response:
 
 def _read_cursor(request: Request, text: str) -> Place:
     try:
-        return Place.decoded(read_payload(text, **_cursor_terms(request)))
+        return place_of(read_payload(text, **_cursor_terms(request)))
     except BadCursorError as error:
         raise invalid("The cursor is not one that this search gave out.", "cursor") from error
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from serve_app.errors import ApiError, invalid
 from serve_app.search.schemas import MatchedRange, SearchHit, Snippet
 from storage import search
 from storage.database import Database
-from storage.search import MARK_START, MARK_STOP, Alternative, Candidate, Clause, Filters
+from storage.search import MARK_START, MARK_STOP, Alternative, Clause, Filters, Place
 
 MAX_QUERY_CHARACTERS = 500
 MIN_PREFIX_CHARACTERS = 3
@@ -71,31 +70,15 @@ def _bad(message: str) -> ApiError:
     return invalid(f"q: {message}", "q")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a page ends: the last candidate shown, of a search begun when a row was the newest."""
-
-    newest_id: int
-    last: Candidate
-
-    def encoded(self) -> bytes:
-        """24 bytes."""
-        numbers = (self.newest_id, self.last.score, self.last.row_id)
-        return b"".join(number.to_bytes(8) for number in numbers)
-
-    @classmethod
-    def decoded(cls, payload: bytes) -> Place:
-        """The place that ``encoded`` made the bytes of."""
-        numbers = [int.from_bytes(payload[at : at + 8]) for at in (0, 8, 16)]
-        return cls(numbers[0], Candidate(numbers[1], numbers[2]))
+def place_bytes(place: Place) -> bytes:
+    """24 bytes, for a cursor."""
+    numbers = (place.newest_id, place.score, place.row_id)
+    return b"".join(number.to_bytes(8) for number in numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Hits, best first, and where the next page goes on, if there is one."""
-
-    hits: list[SearchHit]
-    end: Place | None
+def place_of(payload: bytes) -> Place:
+    """The place that ``place_bytes`` made the bytes of."""
+    return Place(*(int.from_bytes(payload[at : at + 8]) for at in (0, 8, 16)))
 
 
 async def find_page(
@@ -106,24 +89,13 @@ async def find_page(
     *,
     limit: int,
     after: Place | None = None,
-) -> Page:
-    """The best hits of the account after a place."""
-    newest_id = None if after is None else after.newest_id
-    found = await search.find_candidates(
-        database, account_id, alternatives, filters, newest_id=newest_id
+) -> tuple[list[SearchHit], Place | None]:
+    """The best hits of the account after a place, and where the next page goes on."""
+    rows, end = await search.find_rows(
+        database, account_id, alternatives, filters, limit=limit, after=after
     )
-    rest = found.candidates
-    if after is not None:
-        passed = (-after.last.score, -after.last.row_id)
-        rest = [each for each in rest if (-each.score, -each.row_id) > passed]
-    shown = rest[:limit]
-    end = Place(found.newest_id, shown[-1]) if len(rest) > limit else None
-    if not shown:
-        return Page([], None)
-    scores = {candidate.row_id: candidate.score / 1_000_000 for candidate in shown}
-    rows = await search.read_hits(database, account_id, list(scores), found.marks)
     words = _words(alternatives)
-    return Page([_hit(row, scores[row.id], words) for row in rows], end)
+    return [_hit(row, words) for row in rows], end
 
 
 def _words(alternatives: list[Alternative]) -> list[str]:
@@ -136,7 +108,7 @@ def _words(alternatives: list[Alternative]) -> list[str]:
     ]
 
 
-def _hit(row: search.SearchHit, score: float, words: list[str]) -> SearchHit:
+def _hit(row: search.SearchHit, words: list[str]) -> SearchHit:
     hit: dict[str, Any] = {
         "jobId": str(row.job_id),
         "fileName": row.file_name,
@@ -147,7 +119,7 @@ def _hit(row: search.SearchHit, score: float, words: list[str]) -> SearchHit:
         "sceneIndex": row.scene_index,
         "speaker": row.speaker,
         "snippet": snippet(row, words),
-        "score": score,
+        "score": row.score / search.SCORE_UNITS,
     }
     shown: SearchHit = {name: value for name, value in hit.items() if value is not None}  # type: ignore[assignment]
     return shown
@@ -160,10 +132,9 @@ def snippet(row: search.SearchHit, words: list[str]) -> Snippet:
     without spaces), the words as they stand in the query.
     """
     whole = f"{row.text} {row.ahead}"
-    ranges = _marked(row.headline)
-    if row.headline.count(MARK_START) == 0 or len(ranges[0]) != len(whole):
+    unmarked, found = _marked(row.headline or "")
+    if not found or len(unmarked) != len(whole):
         return _cut(row.text, _literal(row.text, words))
-    found = ranges[1]
     crosses = any(end > len(row.text) for _, end in found)
     return _cut(whole if crosses else row.text, found)
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from serve_app.search.service import Page, find_page, parse_query
+from serve_app.search.schemas import SearchHit
+from serve_app.search.service import find_page, parse_query
 from storage import keys, results, search
 from storage.database import Database
 from storage.job_records import JobSource, NewJob
@@ -87,15 +88,13 @@ class Library:
                 await results.store_transcripts(connection, job.id, list(tracks))
         return job.id
 
-    async def page(self, account: uuid.UUID, q: str, *, limit: int = 100, **filters: Any) -> Page:
-        return await find_page(
-            self.database, account, parse_query(q), Filters(**filters), limit=limit
-        )
+    async def hits(self, account: uuid.UUID, q: str, **filters: Any) -> list[SearchHit]:
+        wanted, rules = parse_query(q), Filters(**filters)
+        return (await find_page(self.database, account, wanted, rules, limit=100))[0]
 
     async def found(self, account: uuid.UUID, q: str, **filters: Any) -> list[str]:
         """Texts of what is found, best first."""
-        page = await self.page(account, q, **filters)
-        return [hit["snippet"]["text"] for hit in page.hits]
+        return [hit["snippet"]["text"] for hit in await self.hits(account, q, **filters)]
 
     async def rows(self, job_id: uuid.UUID) -> int:
         async with self.database.statement() as connection:
@@ -151,12 +150,11 @@ async def test_words_phrases_beginnings_and_exclusions(
 async def test_a_phrase_across_two_segments_is_found_once_with_both(library: Library) -> None:
     account = await library.account()
     await library.job(account, track(["We walked towards the old", "mill near the river."]))
-    page = await library.page(account, '"old mill"')
-    [hit] = page.hits
+    [hit] = await library.hits(account, '"old mill"')
     assert (hit["startTime"], hit["endTime"]) == (0, 2)
     shown = hit["snippet"]["text"]
     assert [shown[r["start"] : r["end"]] for r in hit["snippet"]["ranges"]] == ["old", "mill"]
-    assert len((await library.page(account, "mill")).hits) == 1
+    assert len(await library.hits(account, "mill")) == 1
 
 
 async def test_segments_far_apart_are_not_read_as_one(library: Library) -> None:
@@ -205,9 +203,9 @@ async def test_words_are_found_in_their_language(
 ) -> None:
     account = await library.account()
     await library.job(account, track([said], language), track([FOX], "en", index=1))
-    page = await library.page(account, q)
-    assert [hit["snippet"]["text"] for hit in page.hits] == [said]
-    assert page.hits[0]["snippet"]["ranges"]
+    [hit] = await library.hits(account, q)
+    assert hit["snippet"]["text"] == said
+    assert hit["snippet"]["ranges"]
     assert await library.found(account, q, language=language) == [said]
     assert await library.found(account, q, language="en") == []
     assert await library.found(account, "fox") == [FOX]
@@ -259,7 +257,7 @@ async def everything(library: Library) -> uuid.UUID:
 async def test_all_that_was_found_out_can_be_searched(
     library: Library, everything: uuid.UUID, q: str, kind: SearchKind
 ) -> None:
-    [hit] = (await library.page(everything, q)).hits
+    [hit] = await library.hits(everything, q)
     assert hit["kind"] == kind
     assert ("sceneIndex" in hit) == (kind in {SearchKind.SCENE, SearchKind.TEXT, SearchKind.OBJECT})
     assert hit["snippet"]["ranges"]
@@ -281,10 +279,6 @@ async def test_accounts_never_find_each_others_rows(library: Library) -> None:
     assert await library.found(first, "zanzibar") == ["Zanzibar"]
     assert await library.found(second, "zanzibar") == []
     assert await library.found(second, "zanzibar", job_id=job) == []
-    [row] = (await search.find_candidates(
-        library.database, first, parse_query("zanzibar"), Filters()
-    )).candidates  # fmt: skip
-    assert await search.read_hits(library.database, second, [row.row_id], "'x'") == []
 
 
 async def test_filters_by_job_and_by_its_creation(library: Library) -> None:
@@ -304,21 +298,20 @@ async def test_filters_by_job_and_by_its_creation(library: Library) -> None:
 async def test_pages_neither_skip_nor_repeat_while_more_is_published(library: Library) -> None:
     account = await library.account()
     await library.job(account, track([f"Lesson {n} of many" for n in range(45)], gap=30))
-    whole = await library.page(account, "lesson")
-    assert len(whole.hits) == 45
-    scores = [hit["score"] for hit in whole.hits]
+    whole = await library.hits(account, "lesson")
+    assert len(whole) == 45
+    scores = [hit["score"] for hit in whole]
     assert scores == sorted(scores, reverse=True)
     seen, after = [], None
     while True:
-        page = await find_page(
+        hits, after = await find_page(
             library.database, account, parse_query("lesson"), Filters(), limit=7, after=after
         )
-        seen += page.hits
-        after = page.end
+        seen += hits
         if after is None:
             break
         await library.job(account, track([f"Lesson published after {len(seen)}"]))
-    assert seen == whole.hits
+    assert seen == whole
 
 
 async def test_the_newest_of_too_many_matches_are_ranked(
@@ -445,7 +438,7 @@ async def test_odd_text_is_stored_and_shown_as_text(library: Library, said: str)
 async def test_a_snippet_of_a_tag_keeps_it_and_its_ranges(library: Library) -> None:
     account = await library.account()
     await library.job(account, track(["He typed <b>bold</b> & left"]))
-    [hit] = (await library.page(account, "bold")).hits
+    [hit] = await library.hits(account, "bold")
     snippet = hit["snippet"]
     assert snippet["text"] == "He typed <b>bold</b> & left"
     assert [snippet["text"][r["start"] : r["end"]] for r in snippet["ranges"]] == ["bold"]

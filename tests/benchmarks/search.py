@@ -1,0 +1,231 @@
+"""Search: how much of what is known to be there it finds, and how fast among two million segments.
+
+    python -m tests.benchmarks.search speed --rows 2000000 --clients 16 --seconds 20
+
+``speed`` fills the embedded server with one account's synthetic transcripts (words of Zipf's
+frequencies, hours of 900 segments), then lets clients search one after the other, as fast as they
+are answered, in the process that the API would be; and publishes hours with and without their
+search rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import text
+
+from serve_app.search.service import find_page, parse_query
+from storage import keys, results
+from storage.database import Database, embedded_postgres, migrate
+from storage.job_records import JobSource, NewJob
+from storage.jobs import insert_job
+from storage.results import TrackTranscript
+from storage.search import Filters
+from storage.search_index import insert_rows, merge_pending_rows, transcript_rows
+from storage.types import JobState, ProcessingMode, StageName, StageStatus
+
+HOUR_SEGMENTS = 900
+WORDS = 40_000
+WORDS_A_SEGMENT = 12
+SYLLABLES = [a + b for a in "bdfgklmnprstvwz" for b in "aeiou"]
+
+
+class Speech:
+    """Sentences of made-up words with Zipf's frequencies; the same for the same seed."""
+
+    def __init__(self, seed: int) -> None:
+        chance = random.Random(seed)
+        words: dict[str, None] = {}
+        while len(words) < WORDS:
+            words["".join(chance.choices(SYLLABLES, k=chance.choice([2, 2, 3, 3, 4])))] = None
+        self.words = np.array(list(words))
+        weights = 1 / np.arange(1, WORDS + 1)
+        self._shares = weights / weights.sum()
+        self._numbers = np.random.default_rng(seed)
+        self.chance = chance
+
+    def segments(self, count: int) -> list[str]:
+        """Sentences."""
+        chosen = self._numbers.choice(self.words, (count, WORDS_A_SEGMENT), p=self._shares)
+        return [" ".join(row) for row in chosen]
+
+
+def hour(speech: Speech, segments: int = HOUR_SEGMENTS) -> dict[str, Any]:
+    """A stored transcript with words, as publishing gets it."""
+    return {
+        "speakers": [],
+        "text": "",
+        "segments": [
+            {
+                "index": number,
+                "startTime": number * 4.0,
+                "endTime": number * 4.0 + 4,
+                "text": said,
+                "speaker": "speaker_0",
+                "confidence": 0.9,
+                "words": [
+                    {"text": word, "startTime": number * 4.0, "endTime": number * 4.0 + 0.3,
+                     "confidence": 0.9, "speaker": "speaker_0"}
+                    for word in said.split()
+                ],
+            }
+            for number, said in enumerate(speech.segments(segments))
+        ],
+    }  # fmt: skip
+
+
+async def _new_job(database: Database, account: uuid.UUID) -> uuid.UUID:
+    job = NewJob(account, JobState.QUEUED, ProcessingMode.ALL, "a.mp4", JobSource(kind="upload"))
+    async with database.transaction() as connection:
+        await insert_job(connection, job)
+    return job.id
+
+
+async def fill(database: Database, account: uuid.UUID, rows: int, speech: Speech) -> None:
+    """The rows of so many segments, their index made at the end as a restored database makes it."""
+    async with database.transaction() as connection:
+        found = text("SELECT pg_get_indexdef('ix_search_rows_vector'::regclass)")
+        definition = (await connection.execute(found)).scalar_one()
+        await connection.execute(text("DROP INDEX ix_search_rows_vector"))
+    for _ in range(rows // HOUR_SEGMENTS):
+        document = {
+            "segments": [
+                {"startTime": n * 4.0, "endTime": n * 4.0 + 4, "text": said, "speaker": None}
+                for n, said in enumerate(speech.segments(HOUR_SEGMENTS))
+            ]
+        }
+        job = await _new_job(database, account)
+        async with database.transaction() as connection:
+            segments = transcript_rows(0, "en", document)
+            await insert_rows(connection, job, segments, StageName.TRANSCRIPT)
+    async with database.statement() as connection:
+        await connection.execute(text("SET maintenance_work_mem = '512MB'"))
+        await connection.execute(text(definition))
+        await connection.execute(text("VACUUM ANALYZE search_rows"))
+
+
+Query = Callable[[list[str], Speech], str]
+KINDS: dict[str, Query] = {
+    "a rare word": lambda said, speech: str(speech.chance.choice(list(speech.words[5000:]))),
+    "a frequent word": lambda said, speech: str(speech.chance.choice(list(speech.words[:50]))),
+    "three words": lambda said, speech: " ".join(said[2:5]),
+    "six words": lambda said, speech: " ".join(said[2:8]),
+    "six words, one wrong": lambda said, speech: " ".join([*said[2:4], "mistake", *said[5:8]]),
+    "a phrase": lambda said, speech: f'"{" ".join(said[2:6])}"',
+    "a beginning": lambda said, speech: f"{said[3]} {said[4][:4]}*",
+    "one of two, without a third": lambda said, speech: f"{said[1]} OR {said[6]} -{said[8]}",
+    "nothing like it": lambda said, speech: "unheard quixotic zymurgy",
+}
+
+
+async def search_times(
+    database: Database, account: uuid.UUID, speech: Speech, *, clients: int, seconds: float
+) -> dict[str, list[float]]:
+    """Milliseconds of each search, by its kind."""
+    took: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    until = time.monotonic() + seconds
+
+    async def client(number: int) -> None:
+        own = Speech.__new__(Speech)
+        own.__dict__.update(speech.__dict__ | {"chance": random.Random(number)})
+        sentences = speech.segments(2000)
+        while time.monotonic() < until:
+            kind = own.chance.choice(list(KINDS))
+            q = KINDS[kind](own.chance.choice(sentences).split(), own)
+            began = time.monotonic()
+            await find_page(database, account, parse_query(q), Filters(), limit=20)
+            took[kind].append((time.monotonic() - began) * 1000)
+
+    await asyncio.gather(*(client(number) for number in range(clients)))
+    return took
+
+
+async def publishing_times(
+    database: Database, account: uuid.UUID, speech: Speech, hours: int
+) -> tuple[list[float], list[float]]:
+    """Milliseconds to publish an hour's transcript without and with its search rows, in turns."""
+    without, indexed = list[float](), list[float]()
+
+    async def no_rows(*_: object) -> None:
+        return None
+
+    with_rows = results.insert_rows
+    for turn in range(2 * hours):
+        job = await _new_job(database, account)
+        track = TrackTranscript(0, "Mic", StageStatus.COMPLETED, None, "en", hour(speech))
+        results.insert_rows = with_rows if turn % 2 else no_rows  # type: ignore[assignment]
+        began = time.monotonic()
+        async with database.transaction() as connection:
+            await results.store_transcripts(connection, job, [track])
+        (indexed if turn % 2 else without).append((time.monotonic() - began) * 1000)
+        async with database.statement() as connection:
+            await merge_pending_rows(connection)
+    results.insert_rows = with_rows
+    return without, indexed
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    return round(sorted(values)[min(len(values) - 1, int(len(values) * share))], 1)
+
+
+async def measure_speed(url: str, options: argparse.Namespace) -> dict[str, Any]:
+    database = Database(url, pool_size=8)
+    speech = Speech(2026)
+    async with database.transaction() as connection:
+        account = (await keys.create_account(connection, "archive")).id
+    began = time.monotonic()
+    await fill(database, account, options.rows, speech)
+    print(f"filled in {time.monotonic() - began:.0f} s", flush=True)
+    await search_times(database, account, speech, clients=2, seconds=3)
+    took = await search_times(
+        database, account, speech, clients=options.clients, seconds=options.seconds
+    )
+    for kind, each in took.items():
+        shown = percentile(each, 0.5), percentile(each, 0.95)
+        print(f"{kind:30} n {len(each):5}  median {shown[0]:7}  p95 {shown[1]:7}", flush=True)
+    whole = [value for each in took.values() for value in each]
+    without, indexed = await publishing_times(database, account, speech, options.hours)
+    await database.close()
+    return {
+        "rows": options.rows,
+        "clients": options.clients,
+        "searches": len(whole),
+        "searches_per_second": round(len(whole) / options.seconds, 1),
+        "median_ms": percentile(whole, 0.5),
+        "p95_ms": percentile(whole, 0.95),
+        "publish_without_ms": round(statistics.median(without), 1),
+        "publish_with_ms": round(statistics.median(indexed), 1),
+        "publish_more_ms": round(statistics.median(indexed) - statistics.median(without), 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    speed = commands.add_parser("speed")
+    speed.add_argument("--rows", type=int, default=2_000_000)
+    speed.add_argument("--clients", type=int, default=16)
+    speed.add_argument("--seconds", type=float, default=20)
+    speed.add_argument("--hours", type=int, default=10)
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="vas-search-") as folder,
+        embedded_postgres(Path(folder) / "pg") as url,
+    ):
+        migrate(url)
+        print(json.dumps(asyncio.run(measure_speed(url, options))))
+
+
+if __name__ == "__main__":
+    main()
