@@ -9,6 +9,7 @@ index alone finds the rows of an account, and the newest first.
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 import uuid
@@ -146,7 +147,7 @@ def transcript_rows(
 ) -> Iterator[SearchRow]:
     """A row for each segment of a stored transcript."""
     segments = document["segments"]
-    for segment, following in zip(segments, [*segments[1:], None], strict=True):
+    for segment, following in itertools.zip_longest(segments, segments[1:]):
         ahead = ""
         if following and following["startTime"] - segment["endTime"] <= AHEAD_SECONDS:
             ahead = _beginning(following["text"])
@@ -163,11 +164,12 @@ def transcript_rows(
 
 
 def scene_rows(scenes: Iterable[dict[str, Any]]) -> Iterator[SearchRow]:
-    """Rows of stored scenes: description, writing on the screen, objects."""
+    """Rows of stored scenes: description, writing on the screen, objects; what each has."""
     for scene in scenes:
-        labels = [*scene["objects"], *(track["label"] for track in scene.get("objectTracks", ()))]
+        tracks = [track["label"] for track in scene.get("objectTracks", ())]
+        labels = [*scene.get("objects", ()), *tracks]
         passages = {
-            SearchKind.SCENE: scene["description"],
+            SearchKind.SCENE: scene.get("description"),
             SearchKind.TEXT: " / ".join(line["text"] for line in scene.get("onScreenText", ())),
             SearchKind.OBJECT: ", ".join(dict.fromkeys(labels)),
         }

@@ -218,6 +218,12 @@ async def test_a_single_character_of_a_script_without_spaces_is_found(library: L
         assert await library.found(account, q) == ["日本語"]
 
 
+async def test_silence_has_no_rows(library: Library) -> None:
+    account = await library.account()
+    job = await library.job(account, track([]), track(["  "], index=1), scenes=[])
+    assert await library.rows(job) == 1
+
+
 async def test_every_configuration_of_the_table_is_one_of_the_servers(library: Library) -> None:
     async with library.database.statement() as connection:
         there = (await connection.execute(text("SELECT cfgname FROM pg_ts_config"))).scalars()
