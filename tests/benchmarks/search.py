@@ -1,6 +1,11 @@
 """Search: how much of what is known to be there it finds, and how fast among two million segments.
 
-    python -m tests.benchmarks.search speed --rows 2000000 --clients 16 --seconds 20
+    python -m tests.benchmarks.search recall
+    python -m tests.benchmarks.search speed [--rows 2000000 --clients 16 --seconds 20]
+
+``recall`` publishes the programmes of ``search_library`` and the transcripts that the packaged
+models make of the real media, and asks 60 queries; one is answered where the right segment is among
+the first five hits. The last line is JSON.
 
 ``speed`` fills the embedded server with one account's synthetic transcripts (words of Zipf's
 frequencies, hours of 900 segments), then lets clients search one after the other, as fast as they
@@ -19,12 +24,17 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sqlalchemy import text
 
+from models.provider import LocalModels
+from pipelines.speech.pipeline import TranscriptConfig
+from serve_app.jobs.documents import transcript_document
+from serve_app.search.schemas import SearchHit
 from serve_app.search.service import find_page, parse_query
 from storage import keys, results
 from storage.database import Database, embedded_postgres, migrate
@@ -33,7 +43,11 @@ from storage.jobs import insert_job
 from storage.results import TrackTranscript
 from storage.search import Filters
 from storage.search_index import insert_rows, merge_pending_rows, transcript_rows
-from storage.types import JobState, ProcessingMode, StageName, StageStatus
+from storage.types import JobState, ProcessingMode, SearchKind, StageName, StageStatus
+from tests.benchmarks import search_library as library
+from tests.benchmarks.speech.material import RECORDINGS, load
+from tests.benchmarks.speech.plain_loop import transcribe_samples
+from tests.places import SHARED_MEDIA
 
 HOUR_SEGMENTS = 900
 WORDS = 40_000
@@ -85,8 +99,8 @@ def hour(speech: Speech, segments: int = HOUR_SEGMENTS) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def _new_job(database: Database, account: uuid.UUID) -> uuid.UUID:
-    job = NewJob(account, JobState.QUEUED, ProcessingMode.ALL, "a.mp4", JobSource(kind="upload"))
+async def _new_job(database: Database, account: uuid.UUID, name: str = "a.mp4") -> uuid.UUID:
+    job = NewJob(account, JobState.QUEUED, ProcessingMode.ALL, name, JobSource(kind="upload"))
     async with database.transaction() as connection:
         await insert_job(connection, job)
     return job.id
@@ -175,6 +189,82 @@ async def publishing_times(
     return without, indexed
 
 
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """The answer to a query: a file, and when in it; None: anywhere in a short recording."""
+
+    file_name: str
+    start_seconds: float | None
+
+    def is_among(self, hits: list[SearchHit]) -> bool:
+        """Whether one of the hits is it."""
+        return any(
+            hit["fileName"] == self.file_name
+            and self.start_seconds in (None, hit["startTime"])
+            and hit["kind"] == SearchKind.TRANSCRIPT
+            for hit in hits
+        )
+
+
+def programme_segments(sentences: Sequence[str]) -> list[dict[str, Any]]:
+    """A segment of five seconds for each sentence, as it was transcribed."""
+    segments = []
+    for number, said in enumerate(sentences):
+        for right, wrong in library.MISHEARD.items():
+            said = said.replace(right, wrong)  # noqa: PLW2901
+        start = number * 6.0
+        segments.append({"startTime": start, "endTime": start + 5, "text": said, "speaker": "a"})
+    return segments
+
+
+def sought(file_name: str, words: str) -> Sought:
+    """The one segment of a programme that has the words, as they were said."""
+    sentences = library.PROGRAMMES.get(file_name)
+    if sentences is None:
+        return Sought(file_name, None)
+    [number] = [number for number, said in enumerate(sentences) if words in said]
+    return Sought(file_name, number * 6.0)
+
+
+async def publish_library(database: Database, account: uuid.UUID) -> None:
+    """Every programme and every recording a job."""
+    documents = {
+        name: ("en", {"segments": programme_segments(sentences)})
+        for name, sentences in library.PROGRAMMES.items()
+    }
+    for recording in RECORDINGS:
+        with tempfile.TemporaryDirectory() as folder:
+            samples = load(SHARED_MEDIA / recording.path, recording.channel)
+            found = transcribe_samples(samples, Path(folder), LocalModels(), TranscriptConfig())
+        language = found.language or "en"
+        documents[recording.name] = (language, transcript_document(found))
+    for name, (language, document) in documents.items():
+        job = await _new_job(database, account, name)
+        track = TrackTranscript(0, "Mic", StageStatus.COMPLETED, None, language, document)
+        async with database.transaction() as connection:
+            await results.store_transcripts(connection, job, [track])
+
+
+async def measure_recall(url: str, _: argparse.Namespace) -> dict[str, Any]:
+    database = Database(url, pool_size=4)
+    async with database.transaction() as connection:
+        account = (await keys.create_account(connection, "library")).id
+    await publish_library(database, account)
+    recall = {}
+    for name in ("SAID", "SAID_MISHEARD", "PARAPHRASED"):
+        queries: dict[str, tuple[str, str]] = getattr(library, name)
+        right = 0
+        for q, answer in queries.items():
+            hits, _end = await find_page(database, account, parse_query(q), Filters(), limit=5)
+            found = sought(*answer).is_among(hits)
+            right += found
+            if not found:
+                print(f"not found: {q}", [hit["snippet"]["text"] for hit in hits], flush=True)
+        recall[f"{name.lower()}_recall_at_5"] = round(right / len(queries), 3)
+    await database.close()
+    return recall
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     return round(sorted(values)[min(len(values) - 1, int(len(values) * share))], 1)
 
@@ -218,13 +308,15 @@ def main() -> None:
     speed.add_argument("--clients", type=int, default=16)
     speed.add_argument("--seconds", type=float, default=20)
     speed.add_argument("--hours", type=int, default=10)
+    speed.set_defaults(measure=measure_speed)
+    commands.add_parser("recall").set_defaults(measure=measure_recall)
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="vas-search-") as folder,
         embedded_postgres(Path(folder) / "pg") as url,
     ):
         migrate(url)
-        print(json.dumps(asyncio.run(measure_speed(url, options))))
+        print(json.dumps(asyncio.run(options.measure(url, options))))
 
 
 if __name__ == "__main__":
