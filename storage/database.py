@@ -191,13 +191,13 @@ def keepalive_options(url: str) -> dict[str, Any]:
 
 
 def _session_options(url: str, statement_timeout_seconds: float | None) -> dict[str, Any]:
-    """The timeout as the server takes it at connecting, after options that the URL has already."""
-    options = keepalive_options(url)
-    if statement_timeout_seconds is None:
-        return options
+    """Settings as the server takes them at connecting, after options that the URL has already."""
     given = psycopg.conninfo.conninfo_to_dict(url).get("options") or ""
-    timeout = f"-c statement_timeout={round(statement_timeout_seconds * 1000)}"
-    return options | {"options": f"{given} {timeout}".strip()}
+    # Our statements take milliseconds; compiling one takes a hundred.
+    session = "-c jit=off"
+    if statement_timeout_seconds is not None:
+        session += f" -c statement_timeout={round(statement_timeout_seconds * 1000)}"
+    return keepalive_options(url) | {"options": f"{given} {session}".strip()}
 
 
 @functools.lru_cache(maxsize=64)

@@ -24,7 +24,7 @@ from storage.database import Database
 from storage.search_index import RANGE_BITS, SIMPLE, account_label, config_of, pairs_of
 from storage.types import SearchKind
 
-MOST_CANDIDATES = 500
+MOST_CANDIDATES = 300
 """Of more matches the newest are ranked."""
 
 ENOUGH = 20
@@ -122,9 +122,9 @@ async def find_rows(
     rows = await database.query(
         _find_statement(tuple(filters.conditions)),
         account_id=account_id,
-        below=_below(newest_id),
-        strict=_in_ranges(lexemes.all_of(alternatives), newest_id, labels),
-        relaxed=_in_ranges(lexemes.most_of(alternatives), newest_id, labels),
+        **_numbered("below", _below(newest_id)),
+        **_numbered("strict", _in_ranges(lexemes.all_of(alternatives), newest_id, labels)),
+        **_numbered("relaxed", _in_ranges(lexemes.most_of(alternatives), newest_id, labels)),
         most=MOST_CANDIDATES,
         enough=ENOUGH,
         score=_NO_SCORE if after is None else after.score,
@@ -164,9 +164,11 @@ class _Lexemes:
     def most_of(self, alternatives: Sequence[Alternative]) -> str:
         """Rows with all words but one, or, of five and more, with a part of them that are together.
 
-        '' where the query has a phrase, which is meant to the letter.
+        '' where the query has a phrase, which is meant to the letter, or alternatives.
         """
-        if any(len(clause.words) > 1 for clauses in alternatives for clause in clauses):
+        if len(alternatives) > 1 or any(
+            len(clause.words) > 1 for clauses in alternatives for clause in clauses
+        ):
             return ""
         return _or(
             self._kept(config, clauses, _or(_parts(self._words(config, clauses))))
@@ -184,7 +186,6 @@ class _Lexemes:
             (config, word)
             for config in self.configs
             for word in self._words(config, alternatives[0])[:RELAXED_WORDS]
-            if len(alternatives) == 1
         ]
         return {
             "configs": list(self.configs),
@@ -328,6 +329,11 @@ _RANGES = (*RANGE_BITS, None)
 _NO_SCORE = 1 << 31
 
 
+def _numbered(name: str, values: Sequence[object]) -> dict[str, object]:
+    """A parameter for each: one that is an array would be read again for each row."""
+    return {f"{name}{number}": value for number, value in enumerate(values)}
+
+
 def _below(newest_id: int) -> list[int]:
     """For each range of ids, the newest first, where it ends."""
     starts = [max(0, ((newest_id >> bits) - 1) << bits) for bits in RANGE_BITS]
@@ -365,7 +371,9 @@ KIND_WEIGHTS = {
     SearchKind.SCENE: 0.8,
     SearchKind.OBJECT: 0.7,
 }
-_KIND_WEIGHT = " ".join(f"WHEN '{kind}' THEN {weight}" for kind, weight in KIND_WEIGHTS.items())
+_KIND_WEIGHT = " ".join(
+    f"WHEN '{kind}' THEN {weight}::float8" for kind, weight in KIND_WEIGHTS.items()
+)
 _HEADLINE = f'HighlightAll=true, StartSel="{MARK_START}", StopSel="{MARK_STOP}"'
 
 
@@ -376,16 +384,15 @@ def _count(queries: str, number: int) -> str:
 def _range_query(queries: str, number: int, conditions: str, still_few: str) -> str:
     """A common table expression: the newest matches in a range of ids, if there are too few yet.
 
-    OFFSET 0: the planner would else go through all rows by id for the first that match.
+    OFFSET 0 and id + 0: the planner would else go through all rows by id for the first that match.
     """
     earlier = "".join(f" - {_count(queries, n)}" for n in range(number))
     return f"""
         {queries}{number} AS MATERIALIZED (
             SELECT id FROM (
                 SELECT id FROM search_rows
-                 WHERE vector @@ (CAST(:{queries} AS tsquery[]))[{number + 1}]
-                   AND account_id = :account_id
-                   AND id < (CAST(:below AS bigint[]))[{number + 1}]{conditions}
+                 WHERE vector @@ CAST(:{queries}{number} AS tsquery)
+                   AND account_id = :account_id AND id + 0 < :below{number}{conditions}
                 OFFSET 0
             ) AS found
             WHERE {still_few} AND :most{earlier} > 0
@@ -405,20 +412,29 @@ def _find_statement(conditions: tuple[str, ...]) -> TextClause:
     strict = [_range_query("strict", number, further, "true") for number in numbers]
     few = " + ".join(_count("strict", number) for number in numbers)
     relaxed = [_range_query("relaxed", number, further, f"{few} < :enough") for number in numbers]
-    every = " UNION ".join(f"TABLE {name}{n}" for name in ("strict", "relaxed") for n in numbers)
+    every = " UNION ALL ".join(
+        f"SELECT id, {complete} AS complete FROM {name}{number}"  # noqa: S608
+        for name, complete in (("strict", "true"), ("relaxed", "false"))
+        for number in numbers
+    )
     return text(
         f"""
         WITH {",".join([*strict, *relaxed])},
+        candidates AS (SELECT id, bool_or(complete) AS complete FROM ({every}) GROUP BY id),
+        given AS MATERIALIZED (
+            SELECT CAST(:configs AS text[]) AS configs, CAST(:ranks AS tsquery[]) AS ranks,
+                   CAST(:term_configs AS text[]) AS term_configs, CAST(:terms AS tsquery[]) AS terms
+        ),
         scored AS (
-            SELECT id, round({SCORE_UNITS} * CASE kind {_KIND_WEIGHT} END
-                   * power(coalesce((SELECT avg((r.vector @@ term)::int)
-                                       FROM unnest(CAST(:term_configs AS text[]),
-                                                   CAST(:terms AS tsquery[])) AS t (config, term)
-                                      WHERE t.config = r.config), 1), 2)
-                   * (0.6 + 0.4 * ts_rank(r.vector, (CAST(:ranks AS tsquery[]))
-                         [coalesce(array_position(CAST(:configs AS text[]), r.config), 1)])
-                     ))::bigint AS score
-              FROM ({every}) AS candidates JOIN search_rows r USING (id)
+            SELECT id, CAST({SCORE_UNITS} * CASE kind {_KIND_WEIGHT} END
+                   * CASE WHEN complete THEN 1 ELSE (
+                       SELECT power(avg((r.vector @@ term)::int::float8), 2)
+                         FROM unnest(given.term_configs, given.terms) AS t (config, term)
+                        WHERE t.config = r.config) END
+                   * (0.6 + 0.4 * ts_rank(r.vector, given.ranks
+                         [coalesce(array_position(given.configs, r.config), 1)])) AS bigint)
+                   AS score
+              FROM candidates JOIN search_rows r USING (id), given
         ),
         page AS (
             SELECT id, score FROM scored

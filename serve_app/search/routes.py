@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import uuid
 from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import urlencode
@@ -108,7 +107,7 @@ async def search_results(
 ) -> Response:
     """Speech, scene descriptions, writing on the screen, objects and file names, best first.
 
-    A hit has all words, or, where few do, most of them. Of more than 500 matches the newest are
+    A hit has all words, or, where few do, most of them. Of more than 300 matches the newest are
     ranked. Results are found as soon as their stage is completed.
     """
     filters = Filters(
@@ -140,7 +139,12 @@ def _in_utc(moment: datetime | None) -> datetime | None:
 def _answer(request: Request, hits: list[SearchHit], end: Place | None) -> Response:
     next_cursor, link = None, {}
     if end is not None:
-        next_cursor = sign_payload(place_bytes(end), **_cursor_terms(request))
+        next_cursor = sign_payload(
+            place_bytes(end),
+            secret=context_of(request).signer.secret,
+            account_id=account_of(request),
+            purpose=_purpose(request),
+        )
         query = {**dict(request.query_params), "cursor": next_cursor}
         link["Link"] = f'<{base_url(request)}/search?{urlencode(query)}>; rel="next"'
     body: SearchPage = {
@@ -155,20 +159,22 @@ def _answer(request: Request, hits: list[SearchHit], end: Place | None) -> Respo
 
 def _read_cursor(request: Request, text: str) -> Place:
     try:
-        return place_of(read_payload(text, **_cursor_terms(request)))
+        payload = read_payload(
+            text,
+            secret=context_of(request).signer.secret,
+            account_id=account_of(request),
+            purpose=_purpose(request),
+        )
     except BadCursorError as error:
         raise invalid("The cursor is not one that this search gave out.", "cursor") from error
+    return place_of(payload)
 
 
-def _cursor_terms(request: Request) -> dict[str, bytes | uuid.UUID]:
-    """A cursor is good for the account and the search that it was given for."""
+def _purpose(request: Request) -> bytes:
+    """A cursor is good for the search that it was given for."""
     asked = sorted(
         (name, value)
         for name, value in request.query_params.items()
         if name not in {"cursor", "limit"}
     )
-    return {
-        "secret": context_of(request).signer.secret,
-        "account_id": account_of(request),
-        "purpose": b"search " + hashlib.sha256(repr(asked).encode()).digest(),
-    }
+    return b"search " + hashlib.sha256(repr(asked).encode()).digest()

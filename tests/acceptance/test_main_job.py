@@ -76,7 +76,7 @@ def test_what_was_said_and_seen_is_found_by_its_words(service: Service, demo_job
         (line, "text", 0),
         ("demo", "file", 0),
     ):
-        found = service.client.search(q, kinds=kind, jobId=demo_job)["data"]
+        found = service.client().search(q, kinds=kind, jobId=demo_job)["data"]
         assert (found[0]["kind"], found[0]["startTime"]) == (kind, start)
 
 

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from serve_app.cli.main import app
 from serve_app.client.api import ApiError
-from serve_app.search.service import Clause, parse_query
+from serve_app.search.service import parse_query
+from storage.search import Clause
 from storage.search_index import MOST_CHARACTERS
 from tests.api.published_jobs import complete, created, track
 from tests.api.running_api import Customer, RunningApi

@@ -174,18 +174,18 @@ async def publishing_times(
     async def no_rows(*_: object) -> None:
         return None
 
-    with_rows = results.insert_rows
+    with_rows = insert_rows
     for turn in range(2 * hours):
         job = await _new_job(database, account)
         track = TrackTranscript(0, "Mic", StageStatus.COMPLETED, None, "en", hour(speech))
-        results.insert_rows = with_rows if turn % 2 else no_rows  # type: ignore[assignment]
+        setattr(results, "insert_rows", with_rows if turn % 2 else no_rows)  # noqa: B010
         began = time.monotonic()
         async with database.transaction() as connection:
             await results.store_transcripts(connection, job, [track])
         (indexed if turn % 2 else without).append((time.monotonic() - began) * 1000)
         async with database.statement() as connection:
             await merge_pending_rows(connection)
-    results.insert_rows = with_rows
+    setattr(results, "insert_rows", with_rows)  # noqa: B010
     return without, indexed
 
 

@@ -21,6 +21,7 @@ from storage.search import Filters
 from storage.search_index import (
     BEGINNING,
     CONFIGS,
+    Position,
     file_rows,
     index_older_results,
     insert_rows,
@@ -378,7 +379,8 @@ async def test_results_published_without_an_index_are_indexed_in_batches(
         await connection.execute(
             text("UPDATE stages SET indexed = NULL WHERE job_id = ANY(:ids)"), {"ids": [unfinished]}
         )
-    position, steps = BEGINNING, 0
+    position: Position | None = BEGINNING
+    steps = 0
     while position is not None:
         async with library.database.transaction() as connection:
             before = await _all_rows(library)
