@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 from typer.testing import CliRunner
 
 from serve_app.cli.main import app
 from serve_app.client.api import ApiError
+from serve_app.context import build_context
 from serve_app.search.service import parse_query
+from serve_app.worker.indexing import SearchIndexer
 from storage.search import Clause
 from storage.search_index import MOST_CHARACTERS
 from tests.api.published_jobs import complete, created, track
@@ -186,6 +192,32 @@ def test_the_command_line_prints_hits_or_the_page_as_json(
     [hit] = json.loads(page.output)["data"]
     assert (hit["jobId"], hit["kind"]) == (jobs[0], "object")
     assert CliRunner().invoke(app, ["search", "unheard", *where]).output == "Nothing.\n"
+
+
+def test_runners_index_what_was_published_without(
+    api: RunningApi, owner: tuple[Customer, list[str]]
+) -> None:
+    customer, _ = owner
+    before = search(api, customer, q="morning OR kitchen OR clip").json()["data"]
+
+    async def forget(connection: AsyncConnection) -> None:
+        await connection.execute(text("DELETE FROM search_rows"))
+        await connection.execute(text("UPDATE stages SET indexed = NULL"))
+
+    async def index() -> int:
+        context = build_context(api.settings)
+        indexer, steps = SearchIndexer(context), 1
+        while await indexer.index():
+            steps += 1
+        await context.database.close()
+        return steps
+
+    api.transact(forget)
+    assert search(api, customer, q="morning").json()["data"] == []
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(lambda: asyncio.run(index())).result() > 1
+    after = search(api, customer, q="morning OR kitchen OR clip").json()["data"]
+    assert sorted(map(json.dumps, after)) == sorted(map(json.dumps, before))
 
 
 def test_a_long_text_is_cut_around_what_matches(api: RunningApi) -> None:

@@ -272,11 +272,16 @@ def percentile(values: Sequence[float], share: float) -> float:
 async def measure_speed(url: str, options: argparse.Namespace) -> dict[str, Any]:
     database = Database(url, pool_size=8)
     speech = Speech(2026)
-    async with database.transaction() as connection:
-        account = (await keys.create_account(connection, "archive")).id
-    began = time.monotonic()
-    await fill(database, account, options.rows, speech)
-    print(f"filled in {time.monotonic() - began:.0f} s", flush=True)
+    try:
+        async with database.transaction() as connection:
+            account = (await keys.create_account(connection, "archive")).id
+    except keys.AccountExistsError:
+        async with database.transaction() as connection:
+            account = (await keys.get_account(connection, "archive")).id
+    else:
+        began = time.monotonic()
+        await fill(database, account, options.rows, speech)
+        print(f"filled in {time.monotonic() - began:.0f} s", flush=True)
     await search_times(database, account, speech, clients=2, seconds=3)
     took = await search_times(
         database, account, speech, clients=options.clients, seconds=options.seconds
@@ -286,8 +291,11 @@ async def measure_speed(url: str, options: argparse.Namespace) -> dict[str, Any]
         print(f"{kind:30} n {len(each):5}  median {shown[0]:7}  p95 {shown[1]:7}", flush=True)
     whole = [value for each in took.values() for value in each]
     without, indexed = await publishing_times(database, account, speech, options.hours)
+    size = "SELECT pg_total_relation_size('search_rows') / count(*) AS a_row FROM search_rows"
+    [stored] = await database.query(text(size))
     await database.close()
     return {
+        "bytes_a_row": stored["a_row"],
         "rows": options.rows,
         "clients": options.clients,
         "searches": len(whole),
@@ -308,12 +316,13 @@ def main() -> None:
     speed.add_argument("--clients", type=int, default=16)
     speed.add_argument("--seconds", type=float, default=20)
     speed.add_argument("--hours", type=int, default=10)
+    speed.add_argument("--folder", type=Path, help="of a server that is filled once and kept")
     speed.set_defaults(measure=measure_speed)
-    commands.add_parser("recall").set_defaults(measure=measure_recall)
+    commands.add_parser("recall").set_defaults(measure=measure_recall, folder=None)
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="vas-search-") as folder,
-        embedded_postgres(Path(folder) / "pg") as url,
+        embedded_postgres((options.folder or Path(folder)) / "pg") as url,
     ):
         migrate(url)
         print(json.dumps(asyncio.run(options.measure(url, options))))

@@ -27,6 +27,8 @@ READS = (
     "/jobs?limit=20",
     "/jobs?state=completed&limit=5",
     "/webhooks/deliveries",
+    "/search?q=morning+sea&limit=5",
+    "/search?q=anna*+OR+person&kinds=scene,text,file",
     "/formats",
     "/pricing/estimate?durationSeconds=60",
 )
