@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
@@ -18,6 +19,9 @@ from tests.databases import fresh_database, server_with_template
 from tests.examples import EVERY_EXAMPLE, FEWER_EXAMPLES
 from tests.leftovers import Leftovers
 from tests.places import PROJECT, SHARED_MEDIA
+
+# All that is imported and collected stays: no collector needs to look through it meanwhile.
+gc.disable()
 
 WHOLE_SERVICE = "tests/acceptance/"
 RAY = "ray_session"
@@ -36,6 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Whoever starts the run looks at its end for what was left behind."""
+    # Ray's workers give way to all others (nice 15): beside other tests they would hardly run.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     settings.load_profile(EVERY_EXAMPLE if config.getoption("--long") else FEWER_EXAMPLES)
     if "PYTEST_XDIST_WORKER" not in os.environ:
         config.pluginmanager.register(Leftovers(config))
@@ -56,6 +62,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "shared_media" in item.keywords:
             item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is collected as usual, but for what was collected of tests."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
