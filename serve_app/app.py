@@ -23,6 +23,7 @@ from serve_app.credits.routes import router as credit_routes
 from serve_app.discovery.events import events
 from serve_app.discovery.pages import router as page_routes
 from serve_app.discovery.routes import router as discovery_routes
+from serve_app.jobs.clip_routes import router as clip_routes
 from serve_app.jobs.creation_routes import router as creation_routes
 from serve_app.jobs.export_routes import router as export_routes
 from serve_app.jobs.result_routes import router as result_routes
@@ -46,6 +47,7 @@ ROUTERS = (
     result_routes,
     export_routes,
     search_routes,
+    clip_routes,
     creation_routes,
     thumbnail_routes,
     upload_routes,

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection
 from storage.job_records import JobSource
 from storage.search_index import file_rows, insert_rows, scene_rows, transcript_rows
-from storage.tables import jobs, scene_lists, stages, transcripts
+from storage.tables import jobs, scene_lists, speaker_labels, stages, transcripts
 from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
 
 
@@ -75,15 +75,55 @@ async def store_transcripts(
     await insert_rows(connection, job_id, segments, StageName.TRANSCRIPT)
 
 
+# The names given to a track's speakers, {speaker id: label}; null where none has one.
+SPEAKER_LABELS = (
+    select(func.jsonb_object_agg(speaker_labels.c.speaker_id, speaker_labels.c.label))
+    .where(
+        speaker_labels.c.job_id == transcripts.c.job_id,
+        speaker_labels.c.track_index == transcripts.c.track_index,
+    )
+    .correlate(transcripts)
+    .scalar_subquery()
+)
+
+
 async def list_transcripts(connection: Connection, job_id: uuid.UUID) -> list[TrackTranscript]:
-    """All tracks of a job by index; empty before the transcript stage completed."""
+    """All tracks of a job by index; empty before the transcript stage completed.
+
+    Speakers have the labels that they were given.
+    """
     query = (
-        select(*[transcripts.c[name] for name in TrackTranscript.__dataclass_fields__])
+        select(
+            *[transcripts.c[name] for name in TrackTranscript.__dataclass_fields__],
+            SPEAKER_LABELS.label("labels"),
+        )
         .where(transcripts.c.job_id == job_id)
         .order_by(transcripts.c.track_index)
     )
-    rows = (await connection.execute(query)).mappings()
-    return [TrackTranscript(**{**row, "status": StageStatus(row["status"])}) for row in rows]
+    return [_track(dict(row)) for row in (await connection.execute(query)).mappings()]
+
+
+def _track(row: dict[str, Any]) -> TrackTranscript:
+    labels: dict[str, str] = row.pop("labels") or {}
+    for speaker in (row["document"] or {}).get("speakers", []):
+        speaker["label"] = labels.get(speaker["id"], speaker["label"])
+    return TrackTranscript(**row | {"status": StageStatus(row["status"])})
+
+
+async def name_speaker(
+    connection: Connection, job_id: uuid.UUID, track_index: int, speaker_id: str, label: str
+) -> None:
+    """Give a speaker of a transcribed track a label; an empty one gives back its own."""
+    row = {"job_id": job_id, "track_index": track_index, "speaker_id": speaker_id}
+    if label:
+        statement = insert(speaker_labels).values(label=label, **row)
+        await connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=list(row), set_={"label": statement.excluded.label}
+            )
+        )
+    else:
+        await connection.execute(delete(speaker_labels).filter_by(**row))
 
 
 async def find_thumbnail_key(connection: Connection, job_id: uuid.UUID, index: int) -> str | None:

@@ -18,6 +18,7 @@ from sqlalchemy import (
     DateTime,
     Float,
     ForeignKey,
+    ForeignKeyConstraint,
     Identity,
     Index,
     Integer,
@@ -342,6 +343,24 @@ search_configs = Table(
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     Column("config", Text, nullable=False),
     PrimaryKeyConstraint("account_id", "config"),
+)
+
+# Names that people gave to speakers; the transcript keeps its own.
+speaker_labels = Table(
+    "speaker_labels",
+    metadata,
+    Column("job_id", Uuid, nullable=False),
+    Column("track_index", SmallInteger, nullable=False),
+    Column("speaker_id", Text, nullable=False),
+    Column("label", Text, nullable=False),
+    PrimaryKeyConstraint("job_id", "track_index", "speaker_id"),
+    ForeignKeyConstraint(
+        ["job_id", "track_index"],
+        ["transcripts.job_id", "transcripts.track_index"],
+        name="fk_speaker_labels_transcript",
+        ondelete="CASCADE",
+    ),
+    CheckConstraint("label <> ''", name="label_not_empty"),
 )
 
 WEBHOOK_ENDPOINT_SQL = (

@@ -24,6 +24,7 @@ Program = Callable[[Message, Emit], Message]
 
 PROGRAMS = {
     "probe": "pipelines.ingest.measure:probe",
+    "clip": "pipelines.ingest.clip:copy",
     "cut": "pipelines.ingest.media_pass:cut",
     "labels": "pipelines.ingest.headers:labels",
     "decord": "pipelines.media.sampling:read_pictures",

@@ -87,6 +87,15 @@ _HEADERS: dict[str, tuple[str, Schema]] = {
     "Cache-Control": ("How long the answer may be kept.", {"type": "string"}),
     "ETag": ("Of this version of the document.", {"type": "string", "pattern": '^"[0-9a-f]{32}"$'}),
     "Content-Disposition": ("Name of the file, on caption and text files.", {"type": "string"}),
+    "Accept-Ranges": ("`bytes`: `Range` is honoured.", {"type": "string", "const": "bytes"}),
+    "Content-Range": (
+        "Which bytes these are.",
+        {"type": "string", "pattern": "^bytes [0-9]+-[0-9]+/[0-9]+$"},
+    ),
+    "X-Clip-Start": (
+        "Seconds of the media at which the clip begins.",
+        {"type": "string", "pattern": "^[0-9]+\\.[0-9]{3}$"},
+    ),
     "WWW-Authenticate": ("The scheme to authenticate with.", {"type": "string", "const": "Bearer"}),
 }
 

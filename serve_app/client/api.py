@@ -30,7 +30,7 @@ JobProgress = Callable[[JsonObject], None]
 
 ProcessingMode = Literal["all", "transcript", "vision"]
 
-CaptionFormat = Literal["srt", "vtt", "txt"]
+CaptionFormat = Literal["srt", "vtt", "ttml", "txt", "md", "csv"]
 
 TERMINAL_STATES = frozenset({"completed", "failed", "cancelled", "expired"})
 
@@ -216,6 +216,33 @@ class ApiClient:
             self._sleep(pause_seconds)
             pause_seconds = min(pause_seconds * _POLL_GROWTH, LONGEST_POLL_SECONDS)
 
+    def list_jobs(
+        self, *, limit: int = 20, state: str | None = None, cursor: str | None = None
+    ) -> JsonObject:
+        """A page of jobs, newest first: ``data``, ``hasMore`` and ``nextCursor``."""
+        query = {"limit": str(limit), "state": state, "cursor": cursor}
+        given = {name: value for name, value in query.items() if value is not None}
+        page: JsonObject = self._get("/jobs", given).json()
+        return page
+
+    def get_chapters(self, job_id: str) -> list[JsonObject]:
+        """The chapters; empty where nothing is said."""
+        chapters: list[JsonObject] = self._get_data(f"/jobs/{job_id}/chapters")["chapters"]
+        return chapters
+
+    def name_speaker(self, job_id: str, speaker_id: str, label: str, track: int = 0) -> JsonObject:
+        """Give a speaker a label; an empty one gives the first one back."""
+        url, query = self._url(f"/jobs/{job_id}/speakers/{speaker_id}"), {"track": str(track)}
+        body, headers = {"label": label}, self._authorization
+        return _data(
+            self._send(lambda: self._http.put(url, params=query, json=body, headers=headers))
+        )
+
+    def export(self, job_id: str, format: str, content: str | None = None) -> str:  # noqa: A002
+        """Scenes or chapters as the text of a file of this format."""
+        query = {"format": format} | ({} if content is None else {"content": content})
+        return self._get(f"/jobs/{job_id}/export", query).content.decode("utf-8")
+
     def get_scenes(self, job_id: str) -> list[JsonObject]:
         """The scenes; empty when the video has no cuts."""
         scenes: list[JsonObject] = self._get_data(f"/jobs/{job_id}/scenes")["scenes"]
@@ -234,7 +261,7 @@ class ApiClient:
     def get_transcript(
         self,
         job_id: str,
-        format: Literal["json", "srt", "vtt", "txt"] = "json",  # noqa: A002 - the API's name
+        format: Literal["json"] | CaptionFormat = "json",  # noqa: A002 - the API's name
         track: int | None = None,
     ) -> JsonObject | str:
         """The transcript as an object, or as the text of a caption or text file."""

@@ -326,6 +326,22 @@ class Speaker(TypedDict):
     speakingSeconds: Annotated[Seconds, doc("How long they speak in all.")]
 
 
+class Chapter(TypedDict):
+    """A part of the media on one subject."""
+
+    index: Annotated[Count, doc("From 0.")]
+    startTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
+    endTime: Annotated[Seconds, doc("Where it ends: the next chapter's start.")]
+    title: Annotated[str, doc("A phrase that was said and tells it from the others.", "Sourdough")]
+
+
+class ChapterList(TypedDict):
+    """The chapters of a job."""
+
+    jobId: Annotated[Uuid, doc("The job.")]
+    chapters: Annotated[list[Chapter], doc("Cover the whole media; empty when nothing is said.")]
+
+
 class AudioTrack(TypedDict):
     """One audio track of a multi-track job."""
 

@@ -1,22 +1,24 @@
-"""Scenes as files of editing programs and players."""
+"""Scenes and chapters as files of editing programs and players."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from pipelines.speech.chapters import Chapter
 from serve_app.api.authentication import JobId, KeyedRoute, job_of
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.openapi import errors, headers
 from serve_app.errors import ErrorCode, invalid
 from serve_app.jobs import results, timeline_files
 from serve_app.jobs.captions_files import attachment
+from serve_app.jobs.chapters import find_chapters_of
 from serve_app.jobs.timeline import FrameTimeline, Section, find_sources, frame_timeline
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
@@ -85,7 +87,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 @router.get(
     "/jobs/{jobId}/export",
     operation_id="exportJob",
-    summary="Export the scenes",
+    summary="Export scenes or chapters",
     response_description="The file.",
     response_class=Response,
     responses=errors(
@@ -116,19 +118,33 @@ async def export_job(
             examples=["edl"],
         ),
     ],
+    content: Annotated[
+        Literal["scenes", "chapters"] | None,
+        Query(
+            description="What the parts are. If not given, `chapters` for `ffmetadata`, `youtube` "
+            "and `webvtt-chapters`, else `scenes`."
+        ),
+    ] = None,
 ) -> Response:
-    """A timeline whose clips are the scenes.
+    """A timeline whose clips are the scenes, or the chapters.
 
     A video without cuts is one scene. The clips of a continuous programme are sources of one
     timeline that begins at 01:00:00:00; that of a single file begins at the file's own timecode,
     or at 00:00:00:00. Frame rates that no editing program has become 30, or a multiple.
     """
     job = job_of(request)
-    results.require_stage(job, StageName.VISION)
-    async with context_of(request).database.statement() as connection:
-        scenes = await get_scenes(connection, job.id)
+    context = context_of(request)
+    if content is None:
+        content = "chapters" if format in _LISTS else "scenes"
+    if content == "scenes":
+        results.require_stage(job, StageName.VISION)
+        async with context.database.statement() as connection:
+            sections = scene_sections(job, await get_scenes(connection, job.id))
+    else:
+        sections = chapter_sections(job, await find_chapters_of(context, job))
+    async with context.database.statement() as connection:
         ingested = await find_ingest_result(connection, job.id)
-    text = await run_in_threadpool(_written, format, job, ingested, scene_sections(job, scenes))
+    text = await run_in_threadpool(_written, format, job, ingested, sections)
     file = _FILES[format]
     return Response(
         text.encode(),
@@ -150,6 +166,13 @@ def scene_sections(job: JobRecord, scenes: list[dict[str, Any]]) -> list[Section
         )
         for scene in scenes
     ]
+
+
+def chapter_sections(job: JobRecord, chapters: list[Chapter]) -> list[Section]:
+    """The chapters; one for the whole media where nothing is said."""
+    if not chapters:
+        return [Section(0, max(1, job.duration_ms or 0), "Chapter 1")]
+    return [Section(each.start_ms, each.end_ms, each.title) for each in chapters]
 
 
 def _written(

@@ -1,4 +1,4 @@
-"""Endpoints of results: scenes, transcripts, audio tracks."""
+"""Endpoints of results: scenes, transcripts, audio tracks, speakers, chapters."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from pipelines.speech.captions import CaptionLimits
 from serve_app.api.authentication import JobId, KeyedRoute, job_of
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import success
@@ -17,8 +19,18 @@ from serve_app.api.queries import WHOLE_NUMBER, matching
 from serve_app.api.schemas import Answer
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.jobs import captions_files, results
-from serve_app.jobs.answers import AudioTrack, AudioTrackList, SceneList, Transcript
+from serve_app.jobs.answers import (
+    AudioTrack,
+    AudioTrackList,
+    ChapterList,
+    SceneList,
+    Speaker,
+    Transcript,
+)
+from serve_app.jobs.chapters import find_chapters_of
+from serve_app.jobs.schemas import SpeakerBody
 from serve_app.jobs.thumbnails import with_thumbnails
+from storage import results as stored
 from storage.results import get_scenes
 from storage.types import StageName
 
@@ -34,8 +46,32 @@ _FILES = {
         "WebVTT captions.",
         "WEBVTT\n\n00:00:01.200 --> 00:00:02.060\n<v Speaker 1>Good morning.\n",
     ),
+    "application/ttml+xml": ("TTML captions (IMSC 1.1 Text).", '<tt xml:lang="en"/>'),
     "text/plain": ("A paragraph for each turn of a speaker.", "Speaker 1: Good morning.\n"),
+    "text/markdown": (
+        "The same as Markdown, with the time of each turn.",
+        "**Speaker 1** `00:00:01` Good morning.\n",
+    ),
+    "text/csv": (
+        "A line for each segment.",
+        '"index","startTime","endTime","speaker","text","confidence"\r\n',
+    ),
 }
+
+_CAPTIONS = CaptionLimits()
+
+_Track = Annotated[
+    Annotated[int, Field(ge=0, le=MAX_TRACK_INDEX), WHOLE_NUMBER] | None,
+    Query(description="Audio track; required for files of multi-track jobs."),
+]
+_SpeakerId = Annotated[
+    str,
+    Path(
+        alias="speakerId",
+        description="A speaker's `id` in the transcript.",
+        examples=["speaker_0"],
+    ),
+]
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
@@ -64,14 +100,27 @@ async def get_transcript(
     request: Request,
     _: JobId,
     format: Annotated[  # noqa: A002
-        Literal["json", "srt", "vtt", "txt"], Query(description="The form of the answer.")
+        Literal["json", "srt", "vtt", "ttml", "txt", "md", "csv"],
+        Query(description="The form of the answer."),
     ] = "json",
-    track: Annotated[
-        Annotated[int, Field(ge=0, le=MAX_TRACK_INDEX), WHOLE_NUMBER] | None,
-        Query(description="Audio track; required for files of multi-track jobs."),
-    ] = None,
+    track: _Track = None,
+    maxLineLength: Annotated[  # noqa: N803 - the API's name
+        Annotated[int, Field(ge=12, le=120), WHOLE_NUMBER],
+        Query(description="Most characters of a line of captions (`srt`, `vtt`, `ttml`)."),
+    ] = _CAPTIONS.line_characters,
+    maxLines: Annotated[  # noqa: N803
+        Annotated[int, Field(ge=1, le=4), WHOLE_NUMBER],
+        Query(description="Most lines of a caption."),
+    ] = _CAPTIONS.lines,
+    maxCharactersPerSecond: Annotated[  # noqa: N803
+        Annotated[int, Field(ge=5, le=60), WHOLE_NUMBER],
+        Query(
+            description="How fast captions are to be read: they are cut, and stay on the screen "
+            "into pauses, for that. Speech that is faster still makes captions that are."
+        ),
+    ] = _CAPTIONS.characters_per_second,
 ) -> Response:
-    """As JSON, or as a file of captions or plain text."""
+    """As JSON, or as a file of captions, text or a table."""
     job = job_of(request)
     async with context_of(request).database.statement() as connection:
         tracks = await results.read_tracks(connection, job)
@@ -81,7 +130,8 @@ async def get_transcript(
     chosen = results.choose_track(job, tracks, track)
     if format == "json":
         return success(request, results.transcript_json(job, chosen, multi=several))
-    return captions_files.file_response(job, chosen, format)
+    limits = CaptionLimits(maxLineLength, maxLines, maxCharactersPerSecond)
+    return await run_in_threadpool(captions_files.file_response, job, chosen, format, limits)
 
 
 @router.get(
@@ -150,3 +200,82 @@ async def get_audio_track(
         if track["trackIndex"] == index:
             return success(request, track)
     raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.")
+
+
+@router.put(
+    "/jobs/{jobId}/speakers/{speakerId}",
+    operation_id="nameSpeaker",
+    summary="Name a speaker",
+    response_model=Answer[Speaker],
+    response_description="The speaker with its label.",
+    responses=errors(ErrorCode.INVALID_REQUEST, *_RESULT_ERRORS),
+)
+async def name_speaker(
+    request: Request,
+    _: JobId,
+    speaker_id: _SpeakerId,
+    body: SpeakerBody,
+    track: _Track = None,
+) -> Response:
+    """Transcripts, captions and exports show the label; the ids stay.
+
+    An empty label gives the speaker its first one back.
+    """
+    return await _name_speaker(request, speaker_id, track, body.label)
+
+
+@router.delete(
+    "/jobs/{jobId}/speakers/{speakerId}",
+    operation_id="resetSpeaker",
+    summary="Take a speaker's name back",
+    response_model=Answer[Speaker],
+    response_description="The speaker with its first label.",
+    responses=errors(ErrorCode.INVALID_REQUEST, *_RESULT_ERRORS),
+)
+async def reset_speaker(
+    request: Request, _: JobId, speaker_id: _SpeakerId, track: _Track = None
+) -> Response:
+    """The same as an empty label."""
+    return await _name_speaker(request, speaker_id, track, "")
+
+
+async def _name_speaker(
+    request: Request, speaker_id: str, track: int | None, label: str
+) -> Response:
+    job = job_of(request)
+    async with context_of(request).database.transaction() as connection:
+        chosen = results.choose_track(job, await results.read_tracks(connection, job), track)
+        if all(each["id"] != speaker_id for each in (chosen.document or {})["speakers"]):
+            raise ApiError(ErrorCode.NOT_FOUND, "There is no such speaker.")
+        await stored.name_speaker(connection, job.id, chosen.track_index, speaker_id, label)
+        tracks = await results.read_tracks(connection, job)
+    named = results.choose_track(job, tracks, chosen.track_index).document or {}
+    return success(request, next(each for each in named["speakers"] if each["id"] == speaker_id))
+
+
+@router.get(
+    "/jobs/{jobId}/chapters",
+    operation_id="getChapters",
+    summary="Read the chapters",
+    response_model=Answer[ChapterList],
+    response_description="The chapters.",
+    responses=errors(*_RESULT_ERRORS),
+)
+async def get_chapters(request: Request, _: JobId) -> Response:
+    """Parts of the media on one subject each, from what is said and by whom.
+
+    They begin at pauses, or at cuts of the picture where the job has scenes; a title is a phrase
+    that was said. Empty where nothing is said.
+    """
+    job = job_of(request)
+    chapters = await find_chapters_of(context_of(request), job)
+    rendered = [
+        {
+            "index": chapter.index,
+            "startTime": chapter.start_ms / 1000,
+            "endTime": chapter.end_ms / 1000,
+            "title": chapter.title,
+        }
+        for chapter in chapters
+    ]
+    return success(request, {"jobId": str(job.id), "chapters": rendered})

@@ -1,4 +1,4 @@
-"""Request bodies of job creation. Strict: no coercion; unknown fields are ignored.
+"""Request bodies about jobs. Strict: no coercion; unknown fields are ignored.
 
 Names are those of the wire.
 """
@@ -127,6 +127,25 @@ class Body(BaseModel):
     """Strict about types, indifferent to fields it does not know."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
+
+
+def _plain_label(value: str) -> str:
+    if _CONTROL_CHARACTERS.search(value):
+        raise PydanticCustomError("label", "must not hold control characters")
+    return value.strip()
+
+
+class SpeakerBody(Body):
+    """Body of ``PUT /jobs/{jobId}/speakers/{speakerId}``."""
+
+    label: Annotated[
+        Annotated[
+            str,
+            Field(max_length=100, json_schema_extra={"pattern": r"^[^\u0000-\u001f\u007f]*$"}),
+            AfterValidator(_plain_label),
+        ],
+        doc("The name to show; empty for the first one.", "Anna Weber"),
+    ]
 
 
 class JobOptions(Body):

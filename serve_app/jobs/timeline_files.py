@@ -13,7 +13,7 @@ from fractions import Fraction
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
-from pipelines.speech.captions import escaped, plain, vtt_time
+from pipelines.speech.captions import escaped, plain, vtt_time, xml_text
 from serve_app.api.spreadsheets import csv_table
 from serve_app.errors import invalid
 from serve_app.jobs.timeline import Event, FrameTimeline, Section, Source
@@ -21,7 +21,6 @@ from serve_app.jobs.timeline import Event, FrameTimeline, Section, Source
 _FASTEST_EDL = 60
 YOUTUBE_SHORTEST_MS = 10_000
 """YouTube shows no chapters where one is shorter."""
-_XML_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def to_edl(timeline: FrameTimeline) -> str:
@@ -101,8 +100,8 @@ def to_fcpxml(timeline: FrameTimeline) -> str:
         source: _asset(resources, f"r{number}", source, formats[source], timeline.has_audio)
         for number, source in enumerate(timeline.sources, start=len(formats) + 1)
     }
-    event = ET.SubElement(ET.SubElement(root, "library"), "event", name=_text(timeline.name))
-    project = ET.SubElement(event, "project", name=_text(timeline.name))
+    event = ET.SubElement(ET.SubElement(root, "library"), "event", name=xml_text(timeline.name))
+    project = ET.SubElement(event, "project", name=xml_text(timeline.name))
     sequence = ET.SubElement(
         project,
         "sequence",
@@ -140,7 +139,7 @@ def _asset(
         "asset",
         sound,
         id=name,
-        name=_text(source.name),
+        name=xml_text(source.name),
         src=f"./{quote(source.name)}",
         start=_seconds(source.start_frame, source.rate),
         duration=_seconds(source.frames, source.rate),
@@ -170,14 +169,14 @@ def _element(
         spine,
         "asset-clip",
         place,
-        name=_text(shot.section.name),
+        name=xml_text(shot.section.name),
         ref=assets[shot.source],
         start=_seconds(shot.source.start_frame + shot.first, shot.source.rate),
         format=formats[shot.source],
         tcFormat=_tc_format(drop_frame=shot.source.drop_frame),
     )
     if shot.section.note:
-        ET.SubElement(clip, "note").text = _text(shot.section.note)
+        ET.SubElement(clip, "note").text = xml_text(shot.section.note)
 
 
 def _tc_format(*, drop_frame: bool) -> str:
@@ -189,10 +188,6 @@ def _seconds(frames: int, rate: Fraction) -> str:
     if frames == 0:
         return "0s"
     return f"{frames * rate.denominator}/{rate.numerator}s"
-
-
-def _text(text: str) -> str:
-    return _XML_FORBIDDEN.sub("", plain(text))
 
 
 def to_table(sections: Sequence[Section], timeline: FrameTimeline | None) -> str:

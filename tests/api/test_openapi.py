@@ -16,7 +16,11 @@ from serve_app.api.authentication import Auth
 from serve_app.api.error_schemas import OPTIONAL_FIELDS, REQUIRED_FIELDS, schema_name
 from serve_app.app import ROUTERS, TAGS
 from serve_app.errors import CATALOGUE, ErrorCode
-from serve_app.jobs.schemas import CreateBatchBody, CreateJobBody, CreateJobFromUrlBody
+from serve_app.jobs.schemas import (
+    CreateBatchBody,
+    CreateJobBody,
+    CreateJobFromUrlBody,
+)
 from serve_app.webhooks.routes import TestWebhookBody
 from tests.api.interface_contract import DOCUMENT, OPERATIONS, Contract, Operation
 
@@ -66,6 +70,10 @@ KEYWORDS = {
 ADDED_STATUSES: dict[str, set[int]] = {
     "exportJob": {200, 400, 401, 404, 409},
     "search": {200, 400, 401, 429},
+    "getChapters": {200, 401, 404, 409},
+    "getClip": {200, 206, 400, 401, 404, 409},
+    "nameSpeaker": {200, 400, 401, 404, 409},
+    "resetSpeaker": {200, 400, 401, 404, 409},
 }
 """Operations beyond the specification."""
 

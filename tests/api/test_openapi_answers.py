@@ -108,6 +108,14 @@ SUCCESSES = [
     *(Call("exportJob", 200, f"/jobs/{{done}}/export?format={name}") for name in ExportFormat),
     Call("search", 200, "/search?q=morning"),
     Call("search", 200, "/search?q=kitchen+OR+clip*&kinds=scene,file&limit=1&from=2026-01-01"),
+    Call("exportJob", 200, "/jobs/{done}/export?format=edl&content=chapters"),
+    Call("getTranscript", 200, "/jobs/{done}/transcript?format=ttml&maxLines=1"),
+    Call("getTranscript", 200, "/jobs/{done}/transcript?format=md"),
+    Call("getTranscript", 200, "/jobs/{done}/transcript?format=csv"),
+    Call("getChapters", 200, "/jobs/{done}/chapters"),
+    Call("nameSpeaker", 200, "/jobs/{done}/speakers/speaker_0", {"label": "Anna"}),
+    Call("resetSpeaker", 200, "/jobs/{done}/speakers/speaker_0"),
+    Call("nameSpeaker", 200, "/jobs/{several}/speakers/speaker_0?track=0", {"label": ""}),
     Call("listAudioTracks", 200, "/jobs/{several}/audioTracks"),
     Call("getAudioTrack", 200, "/jobs/{several}/audioTracks/0"),
     Call("getAudioTrack", 200, "/jobs/{several}/audioTracks/1"),
@@ -159,7 +167,28 @@ FAILURES = [
     Call("getTranscript", 404, "/jobs/{several}/transcript?track=1"),
     Call("getTranscript", 404, "/jobs/{several}/transcript?track=7"),
     Call("getTranscript", 409, "/jobs/{waiting}/transcript"),
+    Call("getTranscript", 400, "/jobs/{done}/transcript?format=srt&maxLineLength=11"),
+    Call("getTranscript", 400, "/jobs/{done}/transcript?format=srt&maxLines=5"),
+    Call("getTranscript", 400, "/jobs/{done}/transcript?maxCharactersPerSecond=x"),
+    Call("getChapters", 409, "/jobs/{waiting}/chapters"),
+    Call("getChapters", 404, "/jobs/{failed}/chapters"),
+    Call("nameSpeaker", 400, "/jobs/{done}/speakers/speaker_0", {"label": "a" * 101}),
+    Call("nameSpeaker", 400, "/jobs/{done}/speakers/speaker_0", {"label": "a\nb"}),
+    Call("nameSpeaker", 400, "/jobs/{several}/speakers/speaker_0", {"label": "Anna"}),
+    Call("nameSpeaker", 404, "/jobs/{done}/speakers/speaker_7", {"label": "Anna"}),
+    Call("nameSpeaker", 404, "/jobs/{several}/speakers/speaker_0?track=1", {"label": "Anna"}),
+    Call("resetSpeaker", 409, "/jobs/{waiting}/speakers/speaker_0"),
+    Call("getClip", 400, "/jobs/{done}/clip?start=5&end=5"),
+    Call("getClip", 400, "/jobs/{done}/clip?start=0&end=600.001"),
+    Call("getClip", 400, "/jobs/{done}/clip?start=0&end=95.3"),
+    Call("getClip", 400, "/jobs/{done}/clip?start=96&end=97"),
+    Call("getClip", 400, "/jobs/{done}/clip?start=-1&end=5"),
+    Call("getClip", 400, "/jobs/{done}/clip?start=1"),
+    Call("getClip", 404, "/jobs/{done}/clip?start=1&end=5"),
+    Call("getClip", 404, "/jobs/{failed}/clip?start=1&end=5"),
+    Call("getClip", 409, "/jobs/{waiting}/clip?start=1&end=5"),
     Call("exportJob", 400, "/jobs/{done}/export"),
+    Call("exportJob", 400, "/jobs/{done}/export?format=edl&content=words"),
     Call("exportJob", 400, "/jobs/{done}/export?format=aaf"),
     Call("exportJob", 409, "/jobs/{waiting}/export?format=edl"),
     Call("exportJob", 404, "/jobs/{failed}/export?format=edl"),
@@ -245,7 +274,7 @@ def test_without_a_credential_every_operation_answers_401_as_documented(
     api: RunningApi, contract: Contract, operation_id: str
 ) -> None:
     operation = BY_ID[operation_id]
-    path = operation.path.format(jobId="x", trackIndex="0", id="x")
+    path = operation.path.format(jobId="x", trackIndex="0", id="x", speakerId="x")
     answer = api.client.request(operation.method, path)
     assert answer.status_code == 401
     contract.check(operation_id, answer)
@@ -263,7 +292,7 @@ def test_a_suspended_account_gets_403_as_documented(
     operation = BY_ID[operation_id]
     customer, session = suspended
     headers = session if operation.auth == "session" else customer.headers
-    path = operation.path.format(jobId="x", trackIndex="0", id="x")
+    path = operation.path.format(jobId="x", trackIndex="0", id="x", speakerId="x")
     answer = api.client.request(operation.method, path, headers=headers)
     assert answer.status_code == 403
     contract.check(operation_id, answer)
@@ -354,5 +383,11 @@ def test_a_failure_of_the_database_is_as_documented(
 
 
 def test_every_operation_is_among_the_successes() -> None:
-    checked_apart = {"cancelJob", "cancelJobDeprecated", "getKeysPortal", "sendTestWebhook"}
+    checked_apart = {
+        "getClip",
+        "cancelJob",
+        "cancelJobDeprecated",
+        "getKeysPortal",
+        "sendTestWebhook",
+    }
     assert {call.operation_id for call in SUCCESSES} | checked_apart == set(BY_ID)

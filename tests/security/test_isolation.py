@@ -47,6 +47,10 @@ def _track(house: Household) -> dict[str, str]:
     return _finished(house) | {"trackIndex": "1"}
 
 
+def _speaker(house: Household) -> dict[str, str]:
+    return _finished(house) | {"speakerId": "speaker_0"}
+
+
 ITEMS: Mapping[str, tuple[Item, ...]] = {
     "getJob": (
         Item(_finished, ("", "?include=none", "?include=scenes,transcript")),
@@ -66,6 +70,10 @@ ITEMS: Mapping[str, tuple[Item, ...]] = {
     ),
     "listAudioTracks": (Item(_finished), Item(_uploading)),
     "getAudioTrack": (Item(_track),),
+    "getChapters": (Item(_finished), Item(_uploading)),
+    "getClip": (Item(_finished, ("?start=0&end=1",)), Item(_uploading, ("?start=0&end=1",))),
+    "nameSpeaker": (Item(_speaker, ("", "?track=0")),),
+    "resetSpeaker": (Item(_speaker, ("", "?track=0")),),
     "rotateKey": (Item(lambda house: {"id": house.key_id}),),
 }
 """Operations on a thing that the path names."""
@@ -95,6 +103,8 @@ MAKERS: Mapping[str, dict[str, Any]] = {
     },
 }
 """Operations that make something for the caller's account."""
+
+BODIES = {**MAKERS, "nameSpeaker": {"label": "Somebody"}}
 
 TOLD_BY_THEMSELVES = {
     "sendTestWebhook": "signed with the caller's secret: tests/contract/test_webhooks.py",
@@ -161,7 +171,7 @@ def ask(house: Household, name: str, query: str = "", **named: str) -> httpx.Res
         operation.method,
         operation.path.format(**named) + query,
         headers=house.credentials[operation.auth],
-        json=MAKERS.get(name),
+        json=BODIES.get(name),
     )
 
 

@@ -5,12 +5,21 @@ from __future__ import annotations
 import html
 import re
 from itertools import pairwise
+from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.speech.captions import build_cues, to_srt, to_txt, to_vtt
+from pipelines.speech.captions import (
+    CaptionLimits,
+    build_cues,
+    to_markdown,
+    to_srt,
+    to_ttml,
+    to_txt,
+    to_vtt,
+)
 from pipelines.speech.words import SegmentLimits, build_segments
 from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
 from tests.examples import examples
@@ -23,6 +32,7 @@ VTT_TIMING = re.compile(
     r"(\d{2,}):([0-5]\d):([0-5]\d)\.(\d{3}) --> (\d{2,}):([0-5]\d):([0-5]\d)\.(\d{3})"
 )
 
+USUAL = CaptionLimits()
 ParsedCue = tuple[int, int, list[str]]
 Segments = tuple[TranscriptSegment, ...]
 
@@ -107,12 +117,12 @@ def transcripts(draw: st.DrawFn) -> tuple[TranscriptSegment, ...]:
     return segments_of(words)
 
 
-def assert_readable(cues: list[ParsedCue]) -> None:
+def assert_readable(cues: list[ParsedCue], limits: CaptionLimits = USUAL) -> None:
     previous_end = 0
     for start, end, lines in cues:
         assert previous_end <= start < end <= start + 7000
-        assert 1 <= len(lines) <= 2
-        assert all(1 <= len(line) <= 42 for line in lines)
+        assert 1 <= len(lines) <= limits.lines
+        assert all(1 <= len(line) <= limits.line_characters for line in lines)
         previous_end = end
 
 
@@ -129,6 +139,54 @@ def test_srt_parses_strictly_keeps_the_limits_and_every_character_in_order(
     assert_readable(cues)
     assert "".join(line for _, _, lines in cues for line in lines).replace(" ", "") == spoken(
         segments
+    )
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(transcripts(), st.integers(12, 120), st.integers(1, 4), st.integers(5, 60))
+def test_limits_that_are_asked_for_are_kept(
+    segments: tuple[TranscriptSegment, ...], width: int, lines: int, speed: int
+) -> None:
+    limits = CaptionLimits(width, lines, speed)
+    cues = parse_srt(to_srt(segments, limits))
+    assert_readable(cues, limits)
+    assert "".join(line for _, _, each in cues for line in each).replace(" ", "") == spoken(
+        segments
+    )
+
+
+def test_slower_reading_leaves_captions_on_the_screen_longer() -> None:
+    words = [
+        TranscriptWord("Good", 0, 300, 0.9, None), TranscriptWord("morning.", 300, 600, 0.9, None),
+        TranscriptWord("Yes.", 5_000, 5_200, 0.9, None),
+    ]  # fmt: skip
+    fast, slow = (
+        build_cues(segments_of(words), CaptionLimits(characters_per_second=speed))[0]
+        for speed in (20, 5)
+    )
+    assert (fast.end_ms, slow.end_ms) == (1000, 2600)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(transcripts())
+def test_ttml_is_xml_with_the_cues_of_the_other_formats(
+    segments: tuple[TranscriptSegment, ...],
+) -> None:
+    names = {"tt": "http://www.w3.org/ns/ttml"}
+    root = ET.fromstring(to_ttml(segments, SPEAKERS, "en"))  # noqa: S314 - our own
+    found = root.findall(".//tt:p", names)
+    expected = parse_srt(to_srt(segments))
+    assert ["".join(each.itertext()) for each in found] == ["".join(c[2]) for c in expected]
+    times = [re.match(r"(..):(..):(..)\.(...)", each.get("begin", "")) for each in found]
+    assert [milliseconds(*each.groups()) for each in times if each] == [c[0] for c in expected]
+    agents = {each.get("{http://www.w3.org/ns/ttml#metadata}agent") for each in found}
+    assert agents <= {None, "speaker_0", "speaker_1"}
+
+
+def test_markdown_has_turns_with_their_time_and_nothing_that_is_markup() -> None:
+    said = segments_of(words_of("*Hello*", "[x](y)", "<b>.", speaker="speaker_1"))
+    assert to_markdown(said, SPEAKERS) == (
+        "**Speaker 2** `00:00:00` \\*Hello\\* \\[x\\](y) \\<b\\>.\n"
     )
 
 

@@ -1,0 +1,301 @@
+"""Chapters of a transcript: where its subject shifts, and what each part is about. Pure.
+
+Boundaries are those of the most probable segmentation under a word model of each part
+(Utiyama and Isahara, "A Statistical Model for Domain-Independent Text Segmentation", ACL 2001),
+found by dynamic programming. Added here: a speaker counts as a word of theirs, a part has a least
+length, a pause makes a boundary cheaper, and it is moved to a cut of the picture beside it. Words
+said once tell nothing of cohesion and are left out. Languages without spaces are read by pairs of
+characters. No model is needed, and the same transcript always has the same chapters.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.types import TranscriptSegment
+
+SHORTEST_MS = 15_000
+_MOST_UNITS = 500
+_MOST_WORDS = 3_000
+"""Bounds of the work: a day of speech takes about a second."""
+_LONGEST_SHARE = 120
+"""Units that a chapter may have; longer stretches of one subject are cut in two."""
+_BOUNDARY_COST = 1.4
+"""Times the logarithm of the words: what a boundary must explain better."""
+_PAUSE_MS = 1_500
+_PAUSE_BONUS = 0.5
+"""Of what a boundary costs, at a pause of that length or longer."""
+_SPEAKER_WEIGHT = 2.0
+"""Words that a segment's speaker counts as at most: who speaks changes with the subject."""
+_MIDDLE = 0.7
+_SNAP_MS = 2_500
+_TITLE_WORDS = 6
+_TITLE_CHARACTERS = 60
+
+_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
+_SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+
+
+def _set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# What holds sentences together in the languages with spaces that are spoken most: English, German,
+# French, Spanish, Italian, Portuguese, Dutch. Words of up to three letters count as such too.
+_COMMON = _set(
+    "about after again also always another around away back because been before being between"
+    " both came come could does doing done down each even ever every from gets getting give goes"
+    " going gonna good have having here into itself just kind know last less like little look"
+    " made make many maybe mean might more most much must need never next okay once only other"
+    " ours over people quite really right said same says should some something still such sure"
+    " take than that that's their them then there there's these they they're thing things think"
+    " this those though through time together took under until upon very want wants well went"
+    " were what when where which while will with without would yeah your aber alle alles andere"
+    " auch beim bevor bist dann dass deine dem denn deren dessen diese diesem diesen dieser"
+    " dieses doch durch eine einem einen einer eines etwas euch ganz gibt habe haben hatte hier"
+    " ihre ihrem ihren immer jetzt kann kein keine können machen mehr mein meine mich muss nach"
+    " nicht nichts noch oder ohne schon sehr sein seine seinen sich sind soll sollte sondern"
+    " über unter viel vom wann wenn werden wird wurde wieder wollen zwischen alors après aussi"
+    " autre avant avec avoir beaucoup bien cela celle cette comme comment dans depuis deux donc"
+    " elle elles encore entre être fait faire leur leurs mais même moins nous parce pas plus"
+    " pour pourquoi quand quel quelle sans sont sous tous tout toute très vous était ahora algo"
+    " antes aquí cada como cuando cual desde donde dos ella ellos esta este esto estos está"
+    " están hace hacer hasta hay luego más menos mientras mucho muy nada otra otro para pero"
+    " poco porque pueden puede quien sobre solo son también tiene tienen toda todo todos una uno"
+    " usted anche ancora così dalla della delle dove ecco essere fare hanno loro molto nella non"
+    " però perché più poi quando quella quello questa questo sempre senza sono stato tutti tutto"
+    " aqui assim depois dela dele ela eles então fazer isso isto mas mesmo muito não numa onde"
+    " pela pelo quem ser seu sua também tem tudo uma você daar deze door een hebben heeft het"
+    " hun kunnen maar meer naar niet nog omdat onze veel voor waar wat wel werd wordt zijn zoals"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A part of the media on one subject; chapters follow each other without gaps."""
+
+    index: int
+    start_ms: int
+    end_ms: int
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """Neighbouring segments that are not told apart."""
+
+    segments: tuple[TranscriptSegment, ...]
+    terms: tuple[str, ...]
+    speakers: tuple[str, ...]
+
+    @property
+    def start_ms(self) -> int:
+        return self.segments[0].start_ms
+
+    @property
+    def end_ms(self) -> int:
+        return max(segment.end_ms for segment in self.segments)
+
+
+def find_chapters(
+    segments: Sequence[TranscriptSegment], *, duration_ms: int, cuts_ms: Sequence[int] = ()
+) -> list[Chapter]:
+    """The chapters from 0 to ``duration_ms``; none where nothing is said.
+
+    ``segments`` may be those of several tracks; ``cuts_ms`` are the starts of scenes.
+    """
+    units = _units(sorted(segments, key=lambda each: (each.start_ms, each.end_ms)))
+    if not units:
+        return []
+    firsts = _segmentation(units)
+    starts = [0, *(_snapped(units[at - 1], units[at], cuts_ms) for at in firsts[1:])]
+    bounds = [*starts, max(duration_ms, starts[-1] + 1)]
+    groups = [units[a:b] for a, b in pairwise([*firsts, len(units)])]
+    titles = _titles(groups)
+    return [
+        Chapter(index, start, end, title)
+        for index, ((start, end), title) in enumerate(zip(pairwise(bounds), titles, strict=True))
+    ]
+
+
+def _units(segments: Sequence[TranscriptSegment]) -> list[_Unit]:
+    spoken = [segment for segment in segments if segment.text.strip()]
+    size = -(-len(spoken) // _MOST_UNITS) if spoken else 1
+    groups = (tuple(spoken[at : at + size]) for at in range(0, len(spoken), size))
+    return [
+        _Unit(
+            group,
+            tuple(term for segment in group for term in _terms(segment.text)),
+            tuple(segment.speaker for segment in group if segment.speaker is not None),
+        )
+        for group in groups
+    ]
+
+
+def _terms(text: str) -> list[str]:
+    """Words that carry a subject, without their endings; pairs of characters without spaces."""
+    found: list[str] = []
+    for word in _WORD.findall(text.lower()):
+        if _SPACELESS.search(word):
+            found += map("".join, pairwise(word))
+        elif len(word) > 3 and word not in _COMMON:
+            found.append(_stem(word))
+    return found
+
+
+def _stem(word: str) -> str:
+    """The first letters: endings differ, subjects do not (a stemmer for all languages at once)."""
+    return word[: max(4, min(7, len(word) - 1))]
+
+
+def _segmentation(units: Sequence[_Unit]) -> list[int]:
+    """The first unit of each chapter, at the least cost over all of them."""
+    counts = _counts(units)
+    total = max(2.0, float(counts.sum()))
+    boundary_cost = _BOUNDARY_COST * math.log(total)
+    words = max(2, counts.shape[1])
+    best = np.full(len(units) + 1, math.inf)
+    best[0] = 0.0
+    came_from = [0] * (len(units) + 1)
+    for start in range(len(units)):
+        if not math.isfinite(best[start]):
+            continue
+        costs = _model_costs(counts[start : start + _LONGEST_SHARE], words)
+        opening = boundary_cost * (1 - _bonus(units, start)) if start else 0.0
+        for length, cost in enumerate(costs, start=1):
+            end = start + length
+            if _too_short(units, start, end):
+                continue
+            if (reached := best[start] + opening + cost) < best[end]:
+                best[end], came_from[end] = reached, start
+    firsts, at = [], len(units)
+    while at > 0:
+        at = came_from[at]
+        firsts.append(at)
+    return firsts[::-1]
+
+
+def _counts(units: Sequence[_Unit]) -> npt.NDArray[np.float64]:
+    """Units x terms that are said more than once, the most frequent ones, and speakers."""
+    frequencies = Counter(term for unit in units for term in unit.terms)
+    kept = [term for term, count in frequencies.most_common(_MOST_WORDS) if count > 1]
+    places = {term: place for place, term in enumerate(kept)}
+    voices = _voice_weights(units)
+    places |= {voice: len(places) + place for place, voice in enumerate(voices)}
+    counts = np.zeros((len(units), len(places)))
+    for row, unit in enumerate(units):
+        for term in unit.terms:
+            if term in places:
+                counts[row, places[term]] += 1
+        for speaker in unit.speakers:
+            counts[row, places[_voice(speaker)]] += voices[_voice(speaker)]
+    return counts
+
+
+def _voice(speaker: str) -> str:
+    return f"<{speaker}>"  # no word has such a form
+
+
+def _voice_weights(units: Sequence[_Unit]) -> dict[str, float]:
+    """How many words a speaker counts as: none for one who is there from beginning to end, as in
+    a conversation; most for one who has a stretch of their own."""
+    rows: dict[str, list[int]] = {}
+    for row, unit in enumerate(units):
+        for speaker in unit.speakers:
+            rows.setdefault(_voice(speaker), []).append(row)
+    # Between quantiles: some segments are given to a wrong speaker.
+    whole = _MIDDLE * len(units)
+    weights = {}
+    for voice, own in rows.items():
+        first, last = np.quantile(own, [(1 - _MIDDLE) / 2, (1 + _MIDDLE) / 2])
+        weights[voice] = _SPEAKER_WEIGHT * max(0.0, 1 - float(last - first) / whole) ** 2
+    return weights
+
+
+def _model_costs(counts: npt.NDArray[np.float64], words: int) -> npt.NDArray[np.float64]:
+    """Of the first 1, 2, 3 … rows as one chapter: minus the logarithm of their probability under
+    their own word frequencies, each word's raised by one."""
+    sums = np.cumsum(counts, axis=0)
+    totals = sums.sum(axis=1)
+    own = (sums * np.log1p(sums)).sum(axis=1)
+    costs: npt.NDArray[np.float64] = totals * np.log(totals + words) - own
+    return costs
+
+
+def _bonus(units: Sequence[_Unit], start: int) -> float:
+    """How much cheaper a boundary before a unit is: 0 to 1."""
+    before, after = units[start - 1], units[start]
+    pause_ms = min(_PAUSE_MS, max(0, after.start_ms - before.end_ms))
+    return _PAUSE_BONUS * pause_ms / _PAUSE_MS
+
+
+def _too_short(units: Sequence[_Unit], start: int, end: int) -> bool:
+    """Whether units are less than a chapter, unless they are all that there is."""
+    if start == 0 and end == len(units):
+        return False
+    begin_ms = 0 if start == 0 else units[start].start_ms
+    end_ms = units[end].start_ms if end < len(units) else units[-1].end_ms
+    return end_ms - begin_ms < SHORTEST_MS
+
+
+def _snapped(before: _Unit, after: _Unit, cuts_ms: Sequence[int]) -> int:
+    """The cut nearest to the first word after the boundary, or the middle of the pause."""
+    first, last = before.end_ms - _SNAP_MS, after.start_ms + _SNAP_MS
+    near = [cut for cut in cuts_ms if max(1, first) <= cut <= last]
+    if near:
+        return min(near, key=lambda cut: abs(cut - after.start_ms))
+    return max(1, (min(before.end_ms, after.start_ms) + after.start_ms) // 2)
+
+
+def _titles(groups: Sequence[Sequence[_Unit]]) -> list[str]:
+    """For each chapter the phrase that tells it from the others best, as it was said."""
+    counts = [Counter(term for unit in group for term in unit.terms) for group in groups]
+    spread = Counter(term for each in counts for term in each)
+    titles = []
+    for number, (group, own) in enumerate(zip(groups, counts, strict=True), start=1):
+        weights = {
+            term: math.log1p(count) * math.log1p(len(groups) / spread[term]) * min(2, count)
+            for term, count in own.items()
+        }
+        phrases = [each for unit in group for segment in unit.segments
+                   for each in _phrases(segment.text)]  # fmt: skip
+        best = max(phrases, key=lambda phrase: _weight(phrase, weights), default="")
+        titles.append(_capital(best) or f"Chapter {number}")
+    return titles
+
+
+def _phrases(text: str) -> list[str]:
+    """Runs of words from one that carries a subject to another, within a clause."""
+    found: list[str] = []
+    for clause in re.split(r"[.,;:!?…。、，！？()\"“”«»]+\s*", text):
+        if _SPACELESS.search(clause):
+            found.append(clause[:_TITLE_CHARACTERS].strip())
+            continue
+        words = clause.split()
+        telling = [bool(_terms(word)) for word in words]
+        for start, is_telling in enumerate(telling):
+            if is_telling:
+                ends = [end for end in range(start, min(len(words), start + _TITLE_WORDS))
+                        if telling[end]]  # fmt: skip
+                found += [" ".join(words[start : end + 1]) for end in ends]
+    return [phrase for phrase in found if phrase and len(phrase) <= _TITLE_CHARACTERS]
+
+
+def _weight(phrase: str, weights: dict[str, float]) -> float:
+    """Of the distinct terms, less for each word that tells nothing."""
+    terms = _terms(phrase)
+    idle = 0 if _SPACELESS.search(phrase) else len(phrase.split()) - len(terms)
+    gain = sum(weights.get(term, 0.0) for term in set(terms))
+    return gain / math.sqrt(max(1, len(terms))) - 0.3 * idle
+
+
+def _capital(phrase: str) -> str:
+    return phrase[:1].upper() + phrase[1:]

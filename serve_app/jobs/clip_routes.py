@@ -1,0 +1,237 @@
+"""Clips of a job's source, while it is kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Annotated, Any, BinaryIO
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
+from starlette.responses import Response, StreamingResponse
+
+from pipelines.sandbox.confinement import Allowance
+from pipelines.sandbox.parent import (
+    Task,
+    TaskCrashedError,
+    TaskRefusedError,
+    run_confined,
+)
+from serve_app.api.authentication import JobId, KeyedRoute, job_of
+from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.openapi import errors, headers
+from serve_app.api.queries import NUMBER
+from serve_app.api.rate_limits import Bucket
+from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.formats import MAX_DURATION_SECONDS
+from serve_app.jobs import results
+from serve_app.jobs.captions_files import attachment
+from storage.job_records import JobRecord
+from storage.jobs import find_ingest_result
+from storage.objects import ObjectNotFoundError, ObjectStore
+from storage.objects.local_files import temporary_folder
+from storage.types import StageName
+from storage.uploads import MEDIA_SLOT, find_upload, source_prefix
+
+LONGEST_SECONDS = 600
+_AT_ONCE = CapacityLimiter(2)
+"""Clips that a process cuts at a time; others wait."""
+_MEMORY_BYTES = 2 << 30
+_WALL_SECONDS = 60.0
+_PIECE_BYTES = 1 << 18
+_RANGE = re.compile(r"bytes=(\d{0,15})-(\d{0,15})")
+_TYPES = {"mp4": ("video/mp4", "mp4"), "matroska": ("video/x-matroska", "mkv")}
+
+
+class ClipRoute(KeyedRoute):
+    """Counted with the writes: it takes work, though it changes nothing."""
+
+    bucket = Bucket.WRITES
+
+
+router = APIRouter(prefix=API_PREFIX, route_class=ClipRoute, tags=["Results"])
+_Time = Annotated[float, Field(ge=0, le=MAX_DURATION_SECONDS), NUMBER]
+_BODY = {
+    media_type: {"schema": {"type": "string", "format": "binary"}, "example": "…"}
+    for media_type, _ in _TYPES.values()
+}
+
+
+@router.get(
+    "/jobs/{jobId}/clip",
+    operation_id="getClip",
+    summary="Cut a clip out of the source",
+    response_description="The clip.",
+    response_class=Response,
+    responses=errors(
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NOT_FOUND,
+        ErrorCode.RESULTS_UNAVAILABLE,
+        ErrorCode.RESULTS_NOT_READY,
+    )
+    | {
+        200: {
+            "headers": headers("X-Clip-Start", "Content-Disposition", "Accept-Ranges"),
+            "content": _BODY,
+        },
+        206: {
+            "description": "The part that `Range` asked for.",
+            "headers": headers("X-Clip-Start", "Content-Range", "Accept-Ranges"),
+            "content": _BODY,
+        },
+    },
+)
+async def get_clip(
+    request: Request,
+    _: JobId,
+    start: Annotated[_Time, Query(description="Seconds of the media.", examples=[12.5])],
+    end: Annotated[
+        _Time,
+        Query(
+            description=f"Seconds of the media; at most {LONGEST_SECONDS} after `start`.",
+            examples=[20],
+        ),
+    ],
+) -> Response:
+    """By stream copy, so that nothing is encoded anew.
+
+    It begins at the last key frame at or before `start`; `X-Clip-Start` says where that is. The
+    container is MP4 where the source's is, else Matroska. A source is kept for a while after its
+    job has ended; then the answer is 404. A clip of a continuous programme lies within one of its
+    clips. `Range` is honoured: one range.
+    """
+    if end <= start:
+        raise invalid("The end must lie behind the start.", "end")
+    if end - start > LONGEST_SECONDS:
+        raise invalid(f"A clip lasts at most {LONGEST_SECONDS} seconds.", "end")
+    job = job_of(request)
+    results.require_stage(job, StageName.INGEST)
+    context = context_of(request)
+    async with context.database.statement() as connection:
+        ingested = await find_ingest_result(connection, job.id)
+        upload = await find_upload(connection, job.id, MEDIA_SLOT)
+    key = None if upload is None else upload.object_key
+    stretch = _stretch(job, ingested or {}, key, round(start * 1000), round(end * 1000))
+    clip = await to_thread.run_sync(_cut, context.objects, stretch, limiter=_AT_ONCE)
+    return _answer(request, job, clip)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """What to cut out of which object; times from the start of that file."""
+
+    key: str
+    start_ms: int
+    end_ms: int
+    origin_ms: int
+    """Of the file, in its own times."""
+    at_ms: int
+    """Of the file, on the job's timeline."""
+
+
+def _stretch(
+    job: JobRecord, ingested: Mapping[str, Any], key: str | None, start_ms: int, end_ms: int
+) -> _Stretch:
+    """Raises NOT_FOUND where the job has no source; INVALID_REQUEST for times that it lacks."""
+    if job.duration_ms is not None and start_ms >= job.duration_ms:
+        raise invalid("The media ends before.", "start")
+    if job.duration_ms is not None and end_ms > job.duration_ms + 1:
+        raise invalid(f"The media ends at {job.duration_ms / 1000:.3f} seconds.", "end")
+    media = ingested.get("media") or {}
+    if job.source.kind == "backfill" or media.get("repaired_timeline"):
+        raise _no_source("There is no file that a clip could be cut out of.")
+    if not job.clips:
+        key = key or f"{source_prefix(job.id)}/clip-000"
+        return _Stretch(key, start_ms, end_ms, media.get("origin_ms", 0), 0)
+    clip = [each for each in job.clips if each["start_ms"] <= start_ms][-1]
+    at_ms, length_ms = clip["start_ms"], clip["duration_ms"]
+    if end_ms > at_ms + length_ms + 1:
+        raise invalid("The stretch lies in more than one of the job's clips.", "end")
+    parts = (ingested.get("video") or {}).get("parts") or []
+    # A part's origin is that of the whole timeline in its own times.
+    origins = [part["origin_ms"] + at_ms for part in parts if part["start_ms"] == at_ms]
+    key = f"{source_prefix(job.id)}/clip-{clip['index']:03d}"
+    return _Stretch(key, start_ms - at_ms, end_ms - at_ms, origins[0] if origins else 0, at_ms)
+
+
+def _no_source(message: str) -> ApiError:
+    return ApiError(ErrorCode.NOT_FOUND, message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Clip:
+    """A clip without a name in any folder: it goes when ``file`` is closed."""
+
+    file: BinaryIO
+    size_bytes: int
+    container: str
+    start_ms: int
+
+
+def _cut(store: ObjectStore, stretch: _Stretch) -> _Clip:
+    """Raises NOT_FOUND where the source is gone or cannot be copied."""
+    try:
+        with store.local_copy(stretch.key) as source, temporary_folder("clip-") as folder:
+            path = source.resolve()
+            arguments = {"path": str(path), "folder": str(folder), "origin_ms": stretch.origin_ms,
+                         "start_ms": stretch.start_ms, "end_ms": stretch.end_ms}  # fmt: skip
+            task = Task(
+                name="clip",
+                arguments=arguments,
+                allowance=Allowance(
+                    _MEMORY_BYTES, round(_WALL_SECONDS), path.stat().st_size + (64 << 20)
+                ),
+                wall_seconds=_WALL_SECONDS,
+                readable=(path,),
+                writable=(folder,),
+            )
+            found = run_confined(task)
+            file = (folder / "clip").open("rb")
+    except ObjectNotFoundError:
+        raise _no_source("The source of the job is not kept any more.") from None
+    except (TaskRefusedError, TaskCrashedError) as error:
+        raise _no_source(str(getattr(error, "message", error))) from error
+    size_bytes = file.seek(0, 2)
+    return _Clip(file, size_bytes, found["container"], found["start_ms"] + stretch.at_ms)
+
+
+def _answer(request: Request, job: JobRecord, clip: _Clip) -> Response:
+    media_type, extension = _TYPES[clip.container]
+    name = f"{PurePosixPath(job.file_name).stem}-{clip.start_ms}ms.{extension}"
+    found = _range(request.headers.get("range"), clip.size_bytes)
+    first, end = found or (0, clip.size_bytes)
+    shown = {
+        "X-Clip-Start": f"{clip.start_ms / 1000:.3f}",
+        "Accept-Ranges": "bytes",
+        "Content-Length": str(end - first),
+        "Content-Disposition": attachment(name, extension),
+    }
+    if found is not None:
+        shown["Content-Range"] = f"bytes {first}-{end - 1}/{clip.size_bytes}"
+    body = _pieces(clip.file, first, end)
+    return StreamingResponse(
+        body, 200 if found is None else 206, headers=shown, media_type=media_type
+    )
+
+
+def _range(header: str | None, size_bytes: int) -> tuple[int, int] | None:
+    """First byte and end of one range; None, for the whole, where it is none of these bytes."""
+    match = _RANGE.fullmatch((header or "").strip())
+    if match is None or not (match[1] or match[2]):
+        return None
+    if not match[1]:
+        return (max(0, size_bytes - int(match[2])), size_bytes) if int(match[2]) else None
+    first = int(match[1])
+    end = min(size_bytes, int(match[2]) + 1) if match[2] else size_bytes
+    return (first, end) if first < end else None
+
+
+def _pieces(file: BinaryIO, first: int, end: int) -> Iterator[bytes]:
+    with file:
+        file.seek(first)
+        while first < end and (data := file.read(min(_PIECE_BYTES, end - first))):
+            first += len(data)
+            yield data

@@ -1,0 +1,194 @@
+"""Clips of a source: from the key frame before, to the frame, in ranges, and only while it is kept.
+
+The program that copies runs confined, as in the service; files are real.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import av
+import httpx
+import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from pipelines.codec import to_json
+from pipelines.ingest.probe import probe
+from pipelines.types import IngestResult
+from serve_app.worker import publishing
+from storage.types import StageName
+from tests.api.interface_contract import Contract
+from tests.api.published_jobs import lease_of
+from tests.api.running_api import Customer, RunningApi
+from tests.pipelines.ingest_material import Clip, write_clip
+from tests.places import PROJECT
+
+DEMO = PROJECT / "tests" / "media" / "demo.mp4"
+
+
+def ingested_job(api: RunningApi, customer: Customer, path: Path) -> str:
+    """A job whose media was uploaded and whose ingest is published."""
+    answer = api.client.post("/jobs", json={"fileName": path.name}, headers=customer.headers)
+    job = answer.json()["data"]
+    httpx.put(job["uploadUrl"], content=path.read_bytes(), trust_env=False).raise_for_status()
+    media = probe(path)
+
+    async def publish(connection: AsyncConnection) -> None:
+        lease = await lease_of(connection, job["jobId"])
+        await publishing.start_stage(connection, lease, StageName.INGEST)
+        await publishing.raise_hold(connection, lease, media, api.context.prices)
+        result = to_json(IngestResult(media, None, ()))
+        await publishing.publish_ingest(
+            connection, lease, media=media, result=result, track_names=[], warnings=[], timings={}
+        )
+
+    api.transact(publish)
+    job_id: str = job["jobId"]
+    return job_id
+
+
+@pytest.fixture(scope="module")
+def owner(api: RunningApi) -> Customer:
+    return api.customer()
+
+
+@pytest.fixture(scope="module")
+def job(api: RunningApi, owner: Customer) -> str:
+    return ingested_job(api, owner, DEMO)
+
+
+def clip(
+    api: RunningApi, owner: Customer, job: str, start: float, end: float, **headers: str
+) -> httpx.Response:
+    query = {"start": start, "end": end}
+    return api.client.get(f"/jobs/{job}/clip", params=query, headers=owner.headers | headers)
+
+
+def key_times(path: Path) -> list[float]:
+    with av.open(str(path)) as source:
+        return [float(packet.pts * packet.time_base) for packet in source.demux(video=0)
+                if packet.is_keyframe and packet.pts is not None]  # fmt: skip
+
+
+def pictures(data: Any) -> list[Any]:
+    """Decoded pictures with their times in seconds."""
+    with av.open(data) as source:
+        return [(frame.time, bytes(frame.planes[0])) for frame in source.decode(video=0)]
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 1), (3.3, 6.1), (7.98, 8.02), (11, 14.9)])
+def test_a_clip_begins_at_the_key_frame_before_and_ends_with_the_last_frame(
+    api: RunningApi, owner: Customer, job: str, start: float, end: float
+) -> None:
+    answer = clip(api, owner, job, start, end)
+    assert answer.status_code == 200, answer.text
+    true_start = float(answer.headers["x-clip-start"])
+    assert true_start == max(time for time in key_times(DEMO) if time <= start)
+    found = pictures(io.BytesIO(answer.content))
+    expected = [(t, p) for t, p in pictures(str(DEMO)) if true_start <= t < end]
+    # At most two pictures more: the last ones may refer to them.
+    assert len(expected) <= len(found) <= len(expected) + 2
+    found = found[: len(expected)]
+    offset = found[0][0]
+    for (time, picture), (source_time, source_picture) in zip(found, expected, strict=True):
+        assert time - offset == pytest.approx(source_time - true_start, abs=0.002)
+        assert picture == source_picture
+
+
+def test_a_clip_is_named_after_its_source_and_time(
+    api: RunningApi, owner: Customer, job: str
+) -> None:
+    answer = clip(api, owner, job, 0, 1)
+    assert answer.headers["content-type"] == "video/mp4"
+    assert answer.headers["content-disposition"] == 'attachment; filename="demo-0ms.mp4"'
+    assert answer.headers["content-length"] == str(len(answer.content))
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "end"),
+    [("bytes=0-99", 0, 100), ("bytes=100-", 100, None), ("bytes=-50", -50, None)],
+)
+def test_a_range_is_that_part_of_the_same_bytes(
+    api: RunningApi, owner: Customer, job: str, asked: str, first: int, end: int | None
+) -> None:
+    whole = clip(api, owner, job, 3, 4).content
+    answer = clip(api, owner, job, 3, 4, Range=asked)
+    assert answer.status_code == 206
+    assert answer.content == whole[first:end]
+    begin = first % len(whole)
+    expected = f"bytes {begin}-{begin + len(answer.content) - 1}/{len(whole)}"
+    assert answer.headers["content-range"] == expected
+
+
+@pytest.mark.parametrize(
+    "asked", ["bytes=99999999999-", "bytes=5-2", "bytes=-0", "bytes=0-1,4-5", "lines=1-2", "bytes="]
+)
+def test_what_is_no_range_of_these_bytes_gets_the_whole(
+    api: RunningApi, owner: Customer, job: str, asked: str
+) -> None:
+    answer = clip(api, owner, job, 3, 4, Range=asked)
+    assert (answer.status_code, answer.content) == (200, clip(api, owner, job, 3, 4).content)
+
+
+@pytest.mark.parametrize("headers", [{}, {"Range": "bytes=0-9"}], ids=["whole", "part"])
+def test_the_answer_is_as_documented(
+    api: RunningApi, owner: Customer, job: str, headers: dict[str, str]
+) -> None:
+    Contract(api.client.get("/openapi.json").json()).check(
+        "getClip", clip(api, owner, job, 3, 4, **headers)
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "param"),
+    [(1, 1, "end"), (2, 1, "end"), (0, 601, "end"), (0, 500, "end"), (400, 401, "start")],
+)
+def test_times_out_of_the_media_are_refused_by_name(
+    api: RunningApi, owner: Customer, job: str, start: float, end: float, param: str
+) -> None:
+    answer = clip(api, owner, job, start, end)
+    assert (answer.status_code, answer.json()["param"]) == (400, param)
+
+
+def test_a_source_that_is_gone_is_not_found(api: RunningApi, customer: Customer) -> None:
+    job = ingested_job(api, customer, DEMO)
+    api.context.objects.delete_prefix(f"jobs/{job}/source")
+    answer = clip(api, customer, job, 0, 1)
+    assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
+
+
+FILES = [
+    Clip("b-frames.mkv", "libx264", {"x264-params": "keyint=25:bframes=3:threads=1"}, frames=150),
+    Clip("open.ts", "mpeg2video", frames=150, b_frames=2),
+    Clip("old.avi", "mpeg4", frames=150),
+]
+
+
+@pytest.mark.parametrize("made", FILES, ids=lambda made: made.file_name)
+def test_other_containers_become_matroska(
+    api: RunningApi, customer: Customer, made: Clip, tmp_path: Path
+) -> None:
+    path = write_clip(tmp_path, made)
+    job = ingested_job(api, customer, path)
+    answer = clip(api, customer, job, 2.5, 4)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "video/x-matroska"
+    true_start = float(answer.headers["x-clip-start"])
+    assert 0 < true_start <= 2.5
+    found = pictures(io.BytesIO(answer.content))
+    assert len(found) == pytest.approx((4 - true_start) * 25, abs=2)
+
+
+def test_sound_alone_begins_where_it_is_asked(
+    api: RunningApi, customer: Customer, tmp_path: Path
+) -> None:
+    path = PROJECT / "tests" / "media" / "speech" / "one_voice.flac"
+    job = ingested_job(api, customer, path)
+    answer = clip(api, customer, job, 1, 3)
+    assert answer.status_code == 200, answer.text
+    assert float(answer.headers["x-clip-start"]) == pytest.approx(1, abs=0.3)
+    with av.open(io.BytesIO(answer.content)) as source:
+        seconds = sum(frame.samples / frame.sample_rate for frame in source.decode(audio=0))
+    assert seconds == pytest.approx(3 - float(answer.headers["x-clip-start"]), abs=0.3)

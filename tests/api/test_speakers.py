@@ -1,0 +1,117 @@
+"""Names for speakers: what is shown follows, what is stored stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tests.api.published_jobs import complete, created, track
+from tests.api.running_api import Customer, RunningApi
+
+
+@pytest.fixture
+def job(api: RunningApi, customer: Customer) -> str:
+    job_id = created(api, customer)
+    complete(api, job_id, [track(0)], [])
+    return job_id
+
+
+def name(
+    api: RunningApi, customer: Customer, job: str, label: Any, query: str = ""
+) -> dict[str, Any]:
+    path = f"/jobs/{job}/speakers/speaker_0{query}"
+    answer = api.client.put(path, json={"label": label}, headers=customer.headers)
+    assert answer.status_code == 200, answer.text
+    data: dict[str, Any] = answer.json()["data"]
+    return data
+
+
+def get(api: RunningApi, customer: Customer, path: str) -> str:
+    answer = api.client.get(path, headers=customer.headers)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/jobs/{job}/transcript", '"label":"Anna <Weber>"'),
+        ("/jobs/{job}/transcript?format=vtt", "<v Anna &lt;Weber&gt;>"),
+        ("/jobs/{job}/transcript?format=ttml", "Anna &lt;Weber&gt;"),
+        ("/jobs/{job}/transcript?format=csv", '"Anna <Weber>"'),
+        ("/jobs/{job}", '"Speaker":"Anna <Weber>"'),
+    ],
+)
+def test_everything_that_shows_a_speaker_shows_the_label(
+    api: RunningApi, customer: Customer, job: str, path: str, expected: str
+) -> None:
+    shown = name(api, customer, job, "  Anna <Weber> ")
+    assert shown == {"id": "speaker_0", "label": "Anna <Weber>", "speakingSeconds": 0.86}
+    found = get(api, customer, path.format(job=job)).replace('": "', '":"')
+    assert expected in found
+    assert "Speaker 1" not in found
+
+
+def test_the_stored_transcript_keeps_its_own(api: RunningApi, customer: Customer, job: str) -> None:
+    name(api, customer, job, "Anna")
+    stored = api.transact(lambda connection: _stored(connection, job))
+    assert '"label": "Speaker 1"' in stored.replace('":"', '": "')
+    assert "Anna" not in stored
+
+
+async def _stored(connection: AsyncConnection, job: str) -> str:
+    query = text("SELECT document::text FROM transcripts WHERE job_id = :job")
+    found: str = (await connection.execute(query, {"job": job})).scalar_one()
+    return found
+
+
+def test_an_empty_label_or_a_deletion_gives_the_first_one_back(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    for reset in ("", "   "):
+        assert name(api, customer, job, "Anna")["label"] == "Anna"
+        assert name(api, customer, job, reset)["label"] == "Speaker 1"
+    name(api, customer, job, "Berta")
+    for _ in range(2):
+        answer = api.client.delete(f"/jobs/{job}/speakers/speaker_0", headers=customer.headers)
+        assert answer.json()["data"]["label"] == "Speaker 1"
+
+
+def test_speakers_of_several_tracks_are_named_apart(api: RunningApi, customer: Customer) -> None:
+    job = created(api, customer)
+    complete(api, job, [track(0), track(1)], [])
+    name(api, customer, job, "Anna", "?track=1")
+    for index, expected in enumerate(("Speaker 1", "Anna")):
+        shown = get(api, customer, f"/jobs/{job}/audioTracks/{index}")
+        assert expected in shown
+    answer = api.client.put(
+        f"/jobs/{job}/speakers/speaker_0", json={"label": "x"}, headers=customer.headers
+    )
+    assert (answer.status_code, answer.json()["param"]) == (400, "track")
+
+
+@pytest.mark.parametrize("label", [None, 5, "a" * 101, "a\nb", "a\u0000"], ids=repr)
+def test_a_bad_label_is_refused_by_name(
+    api: RunningApi, customer: Customer, job: str, label: Any
+) -> None:
+    path = f"/jobs/{job}/speakers/speaker_0"
+    answer = api.client.put(path, json={"label": label}, headers=customer.headers)
+    assert (answer.status_code, answer.json()["param"]) == (400, "label")
+
+
+def test_labels_go_with_the_job(api: RunningApi, customer: Customer, job: str) -> None:
+    name(api, customer, job, "Anna")
+
+    async def removed(connection: AsyncConnection) -> int:
+        await connection.execute(text("DELETE FROM transcripts WHERE job_id = :j"), {"j": job})
+        count: int = (
+            await connection.execute(
+                text("SELECT count(*) FROM speaker_labels WHERE job_id = :j"), {"j": job}
+            )
+        ).scalar_one()
+        return count
+
+    assert api.transact(removed) == 0
