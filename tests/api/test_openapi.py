@@ -26,7 +26,13 @@ from tests.api.interface_contract import DOCUMENT, OPERATIONS, Contract, Operati
 
 BODIES: dict[str, type[BaseModel]] = {
     model.__name__: model
-    for model in (CreateJobBody, CreateJobFromUrlBody, CreateBatchBody, TestWebhookBody)
+    for model in (
+        CreateJobBody,
+        CreateJobFromUrlBody,
+        CreateBatchBody,
+        SpeakerBody,
+        TestWebhookBody,
+    )
 }
 CONTRACT = Contract(DOCUMENT)
 validator = CONTRACT.validator
