@@ -20,6 +20,7 @@ from serve_app.jobs.schemas import (
     CreateBatchBody,
     CreateJobBody,
     CreateJobFromUrlBody,
+    SpeakerBody,
 )
 from serve_app.webhooks.routes import TestWebhookBody
 from tests.api.interface_contract import DOCUMENT, OPERATIONS, Contract, Operation
