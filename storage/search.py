@@ -99,6 +99,8 @@ class SearchHit:
     track_index: int | None
     scene_index: int | None
     speaker: str | None
+    speaker_label: str | None
+    """The name that the speaker was given."""
     text: str
     ahead: str
     headline: str
@@ -442,12 +444,13 @@ def _find_statement(conditions: tuple[str, ...]) -> TextClause:
              ORDER BY score DESC, id DESC LIMIT :limit
         )
         -- The parser must not take text for tags, which a headline leaves out.
-        -- Names of speakers are to be joined here, by r.job_id and r.speaker.
         SELECT page.id, page.score, r.job_id, jobs.file_name, r.kind, r.start_ms, r.end_ms,
-               r.track_index, r.scene_index, r.speaker, r.text, r.ahead,
+               r.track_index, r.scene_index, r.speaker, l.label AS speaker_label, r.text, r.ahead,
                ts_headline(r.config::regconfig, translate(r.text || ' ' || r.ahead, '<>', '  '),
                            CAST(:marks AS tsquery), :options) AS headline
           FROM page JOIN search_rows r USING (id) JOIN jobs ON jobs.id = r.job_id
+          LEFT JOIN speaker_labels l
+            ON (l.job_id, l.track_index, l.speaker_id) = (r.job_id, r.track_index, r.speaker)
          ORDER BY page.score DESC, page.id DESC
         """  # noqa: S608  (constants of this module)
     )

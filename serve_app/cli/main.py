@@ -20,6 +20,7 @@ from pipelines.execution.ray_start import RayStartError
 from pipelines.vision.blocked_pictures import UnreadableMediaError, listed_stills
 from serve_app.cli.accounts import accounts_app, ensure_demo_account, keys_app, sessions_app
 from serve_app.cli.backfill import BACKFILL_ERRORS, backfill_app
+from serve_app.cli.library import export_job, serve_agents
 from serve_app.cli.models import MODEL_ERRORS, models_app
 from serve_app.cli.money import MONEY_ERRORS, add_money_commands
 from serve_app.cli.output import (
@@ -55,6 +56,8 @@ app.add_typer(policy_app, name="policy")
 app.add_typer(models_app, name="models")
 app.add_typer(backfill_app, name="backfill")
 app.command()(search)
+app.command("export")(export_job)
+app.command("mcp")(serve_agents)
 
 
 NAMED_ERRORS = (

@@ -32,6 +32,8 @@ ProcessingMode = Literal["all", "transcript", "vision"]
 
 CaptionFormat = Literal["srt", "vtt", "ttml", "txt", "md", "csv"]
 
+ExportFormat = Literal["edl", "otio", "fcpxml", "csv", "ffmetadata", "youtube", "webvtt-chapters"]
+
 TERMINAL_STATES = frozenset({"completed", "failed", "cancelled", "expired"})
 
 UPLOAD_CHUNK_BYTES = 256 * 1024

@@ -35,6 +35,7 @@ class SearchHit(TypedDict):
     trackIndex: NotRequired[Annotated[Count, doc("Audio track of what is said.", 0)]]
     sceneIndex: NotRequired[Annotated[Count, doc("The scene, where one was found.", 0)]]
     speaker: NotRequired[Annotated[str, doc("Who says it.", "speaker_0")]]
+    speakerLabel: NotRequired[Annotated[str, doc("The name that the speaker was given.", "Anna")]]
     snippet: Snippet
     score: Annotated[float, doc("Higher is better; of use within one search only.", 0.84, ge=0)]
 

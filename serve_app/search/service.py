@@ -118,6 +118,7 @@ def _hit(row: search.SearchHit, words: list[str]) -> SearchHit:
         "trackIndex": row.track_index,
         "sceneIndex": row.scene_index,
         "speaker": row.speaker,
+        "speakerLabel": row.speaker_label,
         "snippet": snippet(row, words),
         "score": row.score / search.SCORE_UNITS,
     }

@@ -55,6 +55,16 @@ def test_everything_that_shows_a_speaker_shows_the_label(
     assert "Speaker 1" not in found
 
 
+def test_a_search_shows_the_label_beside_the_id(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    name(api, customer, job, "Anna")
+    query = {"q": "morning", "kinds": "transcript"}
+    answer = api.client.get("/search", params=query, headers=customer.headers)
+    [hit] = answer.json()["data"]
+    assert (hit["speaker"], hit["speakerLabel"]) == ("speaker_0", "Anna")
+
+
 def test_the_stored_transcript_keeps_its_own(api: RunningApi, customer: Customer, job: str) -> None:
     name(api, customer, job, "Anna")
     stored = api.transact(lambda connection: _stored(connection, job))
