@@ -57,8 +57,9 @@ async def call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
 async def refusal(client: Client, tool: str, **arguments: Any) -> str:
     result = await client.call_tool(tool, arguments)
     assert result.is_error
-    text: str = result.content[0].text
-    return text
+    [content] = result.content
+    assert content.type == "text"
+    return content.text
 
 
 async def test_a_session_over_stdio_finds_reads_and_quotes_with_times(
