@@ -6,6 +6,7 @@ The program that copies runs confined, as in the service; files are real.
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from pipelines.codec import to_json
 from pipelines.ingest.probe import probe
-from pipelines.types import IngestResult
+from pipelines.types import ClipSpan, IngestResult, VideoPart, VideoSource
 from serve_app.worker import publishing
 from storage.types import StageName
 from tests.api.interface_contract import Contract
@@ -33,20 +34,27 @@ def ingested_job(api: RunningApi, customer: Customer, path: Path) -> str:
     answer = api.client.post("/jobs", json={"fileName": path.name}, headers=customer.headers)
     job = answer.json()["data"]
     httpx.put(job["uploadUrl"], content=path.read_bytes(), trust_env=False).raise_for_status()
-    media = probe(path)
+    job_id: str = job["jobId"]
+    publish_ingest(api, job_id, IngestResult(probe(path), None, ()))
+    return job_id
 
+
+def publish_ingest(api: RunningApi, job_id: str, found: IngestResult) -> None:
     async def publish(connection: AsyncConnection) -> None:
-        lease = await lease_of(connection, job["jobId"])
+        lease = await lease_of(connection, job_id)
         await publishing.start_stage(connection, lease, StageName.INGEST)
-        await publishing.raise_hold(connection, lease, media, api.context.prices)
-        result = to_json(IngestResult(media, None, ()))
+        await publishing.raise_hold(connection, lease, found.media, api.context.prices)
         await publishing.publish_ingest(
-            connection, lease, media=media, result=result, track_names=[], warnings=[], timings={}
+            connection,
+            lease,
+            media=found.media,
+            result=to_json(found),
+            track_names=[],
+            warnings=[],
+            timings={},
         )
 
     api.transact(publish)
-    job_id: str = job["jobId"]
-    return job_id
 
 
 @pytest.fixture(scope="module")
@@ -192,3 +200,42 @@ def test_sound_alone_begins_where_it_is_asked(
     with av.open(io.BytesIO(answer.content)) as source:
         seconds = sum(frame.samples / frame.sample_rate for frame in source.decode(audio=0))
     assert seconds == pytest.approx(3 - float(answer.headers["x-clip-start"]), abs=0.3)
+
+
+def joined_job(api: RunningApi, customer: Customer) -> str:
+    """A continuous job of two clips whose ingest is published."""
+    clips = [{"sourceUrl": f"https://media.example.com/{number}.mp4"} for number in range(2)]
+    body = {"mode": "continuous", "clips": clips}
+    answer = api.client.post("/jobs/batch", json=body, headers=customer.headers)
+    [job] = answer.json()["data"]["jobs"]
+    media = probe(DEMO)
+    assert media.video is not None
+    length_ms = round(media.duration_seconds * 1000)
+    spans = [ClipSpan(number, "demo.mp4", number * length_ms, length_ms) for number in range(2)]
+    parts = tuple(
+        VideoPart(media.video, media.origin_ms - span.start_ms, span.start_ms,
+                  span.start_ms + length_ms)
+        for span in spans
+    )  # fmt: skip
+    for number in range(2):
+        key = f"jobs/{job['jobId']}/source/clip-{number:03d}"
+        api.context.objects.write_bytes(key, DEMO.read_bytes())
+    whole = replace(media, duration_seconds=2 * length_ms / 1000)
+    video = VideoSource(media.video, 2 * length_ms, media.origin_ms, (), parts)
+    publish_ingest(api, job["jobId"], IngestResult(whole, video, (), clips=tuple(spans)))
+    job_id: str = job["jobId"]
+    return job_id
+
+
+def test_a_clip_of_a_continuous_job_comes_from_the_file_that_is_there(
+    api: RunningApi, customer: Customer
+) -> None:
+    job = joined_job(api, customer)
+    length = probe(DEMO).duration_seconds
+    first = clip(api, customer, job, 3.3, 6.1)
+    second = clip(api, customer, job, length + 3.3, length + 6.1)
+    assert (second.status_code, second.content) == (200, first.content)
+    started = [float(answer.headers["x-clip-start"]) for answer in (first, second)]
+    assert started[1] - started[0] == pytest.approx(length, abs=0.002)
+    across = clip(api, customer, job, length - 1, length + 1)
+    assert (across.status_code, across.json()["param"]) == (400, "end")
