@@ -63,6 +63,7 @@ BEYOND_SCHEMAS = {
     ("UNSUPPORTED_FORMAT", None): "which extensions are taken depends on settings",
     ("IDEMPOTENCY_BODY_MISMATCH", None): "header and body must name the same key",
     ("INVALID_REQUEST", "cursor"): "a cursor is what the service gave out",
+    ("INVALID_REQUEST", "end"): "behind the start, and not too far",
     ("INVALID_REQUEST", "status"): "not together with state",
     ("INVALID_REQUEST", "q"): "quotation marks are closed, and there is a word to look for",
     ("INVALID_REQUEST", "to"): "after from",
