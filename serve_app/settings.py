@@ -6,6 +6,7 @@ a value; no other module reads the environment.
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from ipaddress import ip_network
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from models.registry import profile_named
 from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
@@ -24,6 +25,9 @@ from storage.types import Tier
 GIB = 1024**3
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+Networks = Annotated[tuple[IPvAnyNetwork, ...], NoDecode]
+"""In the environment with commas between them, or as a list in JSON."""
 
 DEPRECATED_NAMES = {
     "answer_timeout_seconds": "proxy_timeout_seconds",
@@ -69,7 +73,7 @@ class Settings(BaseSettings):
         description="Port of the Prometheus metrics under `vas serve`; without it any free one.",
     )
 
-    trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
+    trusted_proxies: Networks = Field(
         (ip_network("127.0.0.0/8"), ip_network("::1/128")),
         description="Networks of proxies whose X-Forwarded-For is believed.",
     )
@@ -144,8 +148,10 @@ class Settings(BaseSettings):
     raw_decoded_max_bytes: int = Field(
         200 * GIB, ge=1024**2, description="Most that a RAW decoder may write to disk."
     )
-    allowed_networks: tuple[IPvAnyNetwork, ...] = Field(
-        (), description="Private networks that media URLs and callbacks may point to."
+    allowed_networks: Networks = Field(
+        (),
+        description="Private networks that media URLs and callbacks may point to, e.g. "
+        "`10.1.0.0/16,127.0.0.1`.",
     )
 
     webhook_senders: int = Field(1, ge=1, le=64, description="Replicas of the webhook sender.")
@@ -266,6 +272,15 @@ class Settings(BaseSettings):
                 warnings.warn(message, FutureWarning, stacklevel=2)
                 values = {new: value} | values
         return values
+
+    @field_validator("trusted_proxies", "allowed_networks", mode="before")
+    @classmethod
+    def _networks_of_a_text(cls, networks: object) -> object:
+        if not isinstance(networks, str):
+            return networks
+        if networks.lstrip().startswith("["):
+            return json.loads(networks)
+        return [each.strip() for each in networks.split(",") if each.strip()]
 
     @field_validator("model_profile", mode="before")
     @classmethod

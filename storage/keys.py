@@ -166,6 +166,17 @@ def display_key(last_four: str) -> str:
     return f"{KEY_PREFIX}…{last_four}"
 
 
+async def has_active_key(connection: Connection, account_id: uuid.UUID, secret: str) -> bool:
+    """Whether ``secret`` is a key of the account that is active and not past its time."""
+    query = select(api_keys.c.id).where(
+        api_keys.c.secret_sha256 == fingerprint(secret),
+        api_keys.c.account_id == account_id,
+        api_keys.c.status == KeyStatus.ACTIVE,
+        or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > func.now()),
+    )
+    return (await connection.execute(query)).first() is not None
+
+
 async def revoke_key(connection: Connection, key_id: uuid.UUID) -> bool:
     """Whether an active key was there to revoke."""
     statement = (

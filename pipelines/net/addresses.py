@@ -246,13 +246,18 @@ def check_callback_url(
 ) -> ParsedUrl:
     """The rule for callbacks: https to a public host; port 443 where ``standard_port_only``.
 
-    ``allow_http_callbacks`` lifts the rules on scheme and port. Raises as ``check_url_text``.
+    An address in a network that the operator allows may have any port: ``vas webhooks listen``
+    cannot take 443. ``allow_http_callbacks`` lifts the rules on scheme and port. Raises as
+    ``check_url_text``.
     """
     if len(url) > MAX_CALLBACK_URL_LENGTH:
         raise InvalidUrlError(f"it has more than {MAX_CALLBACK_URL_LENGTH} characters")
     schemes = ("http", "https") if policy.allow_http_callbacks else ("https",)
     parsed = check_url_text(url, schemes=schemes, policy=policy)
-    if standard_port_only and not policy.allow_http_callbacks and parsed.port != 443:
+    any_port = policy.allow_http_callbacks or (
+        parsed.address is not None and policy.allows_explicitly(parsed.address)
+    )
+    if standard_port_only and not any_port and parsed.port != 443:
         raise UrlNotAllowedError("its port is not 443")
     return parsed
 

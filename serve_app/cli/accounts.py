@@ -8,7 +8,9 @@ from typing import Any
 import typer
 
 from serve_app.api.envelope import timestamp
-from serve_app.cli.output import DataOption, JsonOption, administer
+from serve_app.cli.output import DataOption, JsonOption, administer, in_service
+from serve_app.deployment.local import write_privately
+from serve_app.settings import Settings
 from storage import keys, ledger
 from storage.database import Connection
 
@@ -17,6 +19,7 @@ keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
 sessions_app = typer.Typer(no_args_is_help=True, help="Dashboard sessions.")
 
 DEMO_CREDIT_CENTS = 10_000
+DEMO_KEY_FILE = "demo.key"
 
 
 async def create_account(connection: Connection, name: str) -> dict[str, Any]:
@@ -62,15 +65,31 @@ async def create_session(connection: Connection, account_name: str) -> dict[str,
     }
 
 
-async def ensure_demo_account(connection: Connection) -> dict[str, Any]:
-    """The local account ``demo`` with some credits, and a new key for it."""
+def demo_key(settings: Settings) -> str:
+    """The key that ``ensure_demo_account`` gives in the database of ``settings``."""
+    return in_service(settings, lambda c, complete: ensure_demo_account(c, complete.data_dir))
+
+
+async def ensure_demo_account(connection: Connection, data_dir: Path) -> str:
+    """A key of the local account ``demo``, which gets some credits.
+
+    The key is kept in ``data_dir`` and replaced once it is valid no more: revoked, rotated, or of
+    another database.
+    """
     try:
         account = await keys.get_account(connection, "demo")
     except keys.AccountNotFoundError:
         account = await keys.create_account(connection, "demo")
     if account.available_cents < DEMO_CREDIT_CENTS // 2:
         await ledger.grant(connection, account.id, DEMO_CREDIT_CENTS, "demo credits")
-    return await create_key(connection, "demo")
+    path = data_dir / DEMO_KEY_FILE
+    if path.exists():
+        kept = path.read_text()
+        if await keys.has_active_key(connection, account.id, kept):
+            return kept
+    issued = await keys.create_key(connection, account.id)
+    write_privately(path, issued.secret).replace(path)
+    return issued.secret
 
 
 def account_record(account: keys.Account) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import typer
 
 from pipelines.execution.ray_start import RayStartError
 from pipelines.vision.blocked_pictures import UnreadableMediaError, listed_stills
-from serve_app.cli.accounts import accounts_app, ensure_demo_account, keys_app, sessions_app
+from serve_app.cli.accounts import accounts_app, demo_key, keys_app, sessions_app
 from serve_app.cli.backfill import BACKFILL_ERRORS, backfill_app
 from serve_app.cli.library import export_job, serve_agents
 from serve_app.cli.models import MODEL_ERRORS, models_app
@@ -28,7 +28,6 @@ from serve_app.cli.output import (
     JsonOption,
     console,
     errors,
-    in_transaction,
     settings_with,
     show,
 )
@@ -149,8 +148,8 @@ def _started(settings: Settings, *, quiet: bool = False) -> Iterator[tuple[str, 
         with status:
             complete = stack.enter_context(prepared(settings))
             base = stack.enter_context(running_service(complete))
-            issued = in_transaction(complete, ensure_demo_account)
-        yield base, issued["key"]
+            key = demo_key(complete)
+        yield base, key
 
 
 def _print_welcome(base: str, key: str) -> None:

@@ -1,21 +1,40 @@
-"""``vas webhooks listen | replay``: try deliveries out, and send one again."""
+"""``vas webhooks listen | replay | secret``: try deliveries out, and send one again."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from serve_app.cli.output import DataOption, JsonOption, administer, console, settings_with
+from serve_app.api.envelope import timestamp
+from serve_app.cli.output import (
+    DataOption,
+    JsonOption,
+    administer,
+    console,
+    in_service,
+    settings_with,
+    show,
+)
+from serve_app.crypto import DecryptionError, Encrypter
 from serve_app.deployment.local import PortInUseError
 from serve_app.jobs.lifecycle import ReplayError, replay
+from serve_app.settings import Settings
 from serve_app.webhooks.listening import ACCEPTED, Listener, listening_server, own_certificate
-from serve_app.webhooks.signing import SECRET_PREFIX, InvalidSecretError, decode_secret
+from serve_app.webhooks.signing import InvalidSecretError, decode_secret, new_signing_secret
+from storage import keys, webhooks
+from storage.database import Connection
 
-WEBHOOK_ERRORS = (ReplayError, InvalidSecretError)
+
+class OtherSecretKeyError(Exception):
+    """The database's secrets are encrypted with another key than the settings have."""
+
+
+WEBHOOK_ERRORS = (ReplayError, InvalidSecretError, OtherSecretKeyError)
 """What a user can fix; each message is a sentence."""
 
 ADDRESS = "127.0.0.1"
@@ -32,6 +51,47 @@ def webhooks_replay(
 ) -> None:
     """Deliver a job's event again: eight new attempts under the same webhook-id."""
     administer(data, lambda connection: replay(connection, job), as_json)
+
+
+@webhooks_app.command("secret")
+def webhooks_secret(
+    account: Annotated[str, typer.Argument(help="Name or id.")],
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="Replace it; for 24 hours both sign.")
+    ] = False,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the secret that an account's webhooks are signed with; made where there is none."""
+
+    async def read(connection: Connection, complete: Settings) -> dict[str, Any]:
+        return await signing_secret(connection, complete, account, rotate=rotate)
+
+    show(in_service(settings_with(data), read), as_json=as_json)
+
+
+async def signing_secret(
+    connection: Connection, settings: Settings, account_name: str, *, rotate: bool
+) -> dict[str, Any]:
+    """Raises keys.AccountNotFoundError and OtherSecretKeyError."""
+    account = await keys.get_account(connection, account_name)
+    encrypter = Encrypter(settings.secret_key.get_secret_value().encode())
+    get = webhooks.rotate_signing_secret if rotate else webhooks.get_or_create_signing_secret
+    try:
+        # A secret that the service cannot read would end this account's deliveries.
+        if (known := await webhooks.find_any_encrypted_secret(connection)) is not None:
+            encrypter.decrypt(known)
+        stored = await get(connection, account.id, encrypter.encrypt(new_signing_secret()))
+        secret = encrypter.decrypt(stored.current)
+    except DecryptionError as error:
+        message = "VAS_SECRET_KEY is not the key of this database: set it as the service has it."
+        raise OtherSecretKeyError(message) from error
+    return {
+        "account": account.name,
+        "secret": secret,
+        "createdAt": timestamp(stored.created_at),
+        "rotatedAt": timestamp(stored.rotated_at),
+    }
 
 
 @webhooks_app.command("listen")
@@ -74,12 +134,15 @@ def _welcome(port: int, authority: Path | None, *, verifies: bool) -> str:
         trust = shlex.quote(str(authority))
         lines += [
             "A service on this machine may send here if it is started like this:",
-            f"  VAS_ALLOWED_NETWORKS='[\"127.0.0.0/8\"]' VAS_WEBHOOK_CA_FILE={trust} vas serve",
-            f'Then create jobs with "callbackUrl": "https://{ADDRESS}:{port}/".',
+            f"  VAS_ALLOWED_NETWORKS={ADDRESS} VAS_WEBHOOK_CA_FILE={trust} vas serve",
+            "Then send a test event, or create jobs with this url as callbackUrl:",
+            '  curl "$VAS_URL/webhooks/test" -H "X-API-Key: $VAS_KEY" \\',
+            "       -H 'Content-Type: application/json' \\",
+            f"       -d '{json.dumps({'url': f'https://{ADDRESS}:{port}/'})}'",
         ]
     if not verifies:
         lines.append(
-            f"Nothing is verified without --secret {SECRET_PREFIX}…: the dashboard shows it."
+            "Nothing is verified without --secret: `vas webhooks secret ACCOUNT` prints it."
         )
     return "\n".join(lines)
 

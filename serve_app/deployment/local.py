@@ -111,7 +111,7 @@ def _own_secret_key(data_dir: Path) -> str:
     if path.exists() and not path.read_text():
         path.unlink()  # of a version that wrote it in place, as the machine went down
     if not path.exists():
-        part = _written(path, secrets.token_urlsafe(48))
+        part = write_privately(path, secrets.token_urlsafe(48))
         # Of processes that start at once the first one's key is everybody's.
         with contextlib.suppress(FileExistsError):
             path.hardlink_to(part)
@@ -119,7 +119,7 @@ def _own_secret_key(data_dir: Path) -> str:
     return path.read_text()
 
 
-def _written(path: Path, text: str) -> Path:
+def write_privately(path: Path, text: str) -> Path:
     """All of ``text`` in a file beside ``path``, on the disk, readable by us alone."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -280,7 +280,7 @@ def _record_run(data_dir: Path, run_dir: Path) -> None:
     own = psutil.Process()
     record = {"run_dir": str(run_dir), "service": [own.pid, own.create_time()]}
     path = data_dir / _RUN_RECORD
-    _written(path, json.dumps(record)).replace(path)
+    write_privately(path, json.dumps(record)).replace(path)
 
 
 def _clear_earlier_run(data_dir: Path) -> None:

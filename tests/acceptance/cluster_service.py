@@ -16,8 +16,7 @@ from typing import Any
 import httpx
 import yaml
 
-from serve_app.cli.accounts import ensure_demo_account
-from serve_app.cli.output import in_transaction
+from serve_app.cli.accounts import demo_key
 from serve_app.deployment.local import free_port
 from serve_app.settings import Settings
 from storage.objects.s3 import S3Store
@@ -72,7 +71,7 @@ class Head:
         root = f"http://127.0.0.1:{port}"
         wait_for(lambda: _answers(root), DEPLOY_SECONDS, "the service answers", self.node)
         settings = Settings(database_url=self.database_url, data_dir=self.folder / "operator")
-        key = in_transaction(settings, ensure_demo_account)["key"]
+        key = demo_key(settings)
         return Service(self.node.process, f"{root}/v1/api", key, self.node.data, port)
 
     def serve_deploy(self, port: int, changes: dict[str, Any]) -> None:

@@ -24,8 +24,7 @@ import av
 import psutil
 import psycopg
 
-from serve_app.cli.accounts import ensure_demo_account
-from serve_app.cli.output import in_transaction
+from serve_app.cli.accounts import demo_key
 from serve_app.client.api import ApiClient
 from serve_app.deployment.local import free_port, prepared, running_service
 from serve_app.settings import Settings
@@ -66,7 +65,7 @@ def main() -> None:
             source_retention_seconds=5,
         )  # fmt: skip
         with prepared(settings) as complete, running_service(complete) as base:
-            key = in_transaction(complete, ensure_demo_account)["key"]
+            key = demo_key(complete)
             with ApiClient(base, key) as client:
                 result = measure(client, complete, clip, options.jobs)
     print(json.dumps(result))

@@ -25,7 +25,7 @@ import psutil
 
 from models.provider import DEPLOYMENT_NAMES
 from models.registry import Task
-from serve_app.cli.accounts import ensure_demo_account
+from serve_app.cli.accounts import demo_key
 from serve_app.cli.output import in_transaction
 from serve_app.client.api import ApiClient
 from serve_app.deployment.application import APP_NAME
@@ -48,7 +48,7 @@ def main() -> None:
         settings = Settings(data_dir=Path(folder), port=free_port(), transcriber_replicas=1)
         clip = first_seconds(DEMO, Path(folder) / "clip.mp4", CLIP_SECONDS)
         with prepared(settings) as complete, running_service(complete) as base:
-            key = in_transaction(complete, ensure_demo_account)["key"]
+            key = demo_key(complete)
             with ApiClient(base, key) as client:
                 result = {
                     "overhead": overhead(client, clip, complete, options.runs),

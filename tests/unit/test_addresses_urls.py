@@ -293,6 +293,15 @@ def test_only_port_443_where_that_is_asked_for() -> None:
         check_callback_url("https://example.com:8443/", standard_port_only=True)
 
 
+def test_an_address_in_an_allowed_network_may_have_any_port() -> None:
+    policy = AddressPolicy(ALLOWED_LOOPBACK.allowed_networks)
+    url = "https://127.0.0.1:8443/"
+    assert check_callback_url(url, policy=policy, standard_port_only=True).port == 8443
+    for other in ("https://8.8.8.8:8443/", "https://host.example.com:8443/"):
+        with pytest.raises(UrlNotAllowedError):
+            check_callback_url(other, policy=policy, standard_port_only=True)
+
+
 def test_http_callbacks_are_the_operators_choice() -> None:
     loopback = ALLOWED_LOOPBACK.allowed_networks
     with pytest.raises(InvalidUrlError):

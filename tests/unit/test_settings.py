@@ -43,6 +43,26 @@ def test_a_cluster_accepts_deprecated_names(old: str, new: str) -> None:
     assert old not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "networks"),
+    [
+        ("127.0.0.0/8", ["127.0.0.0/8"]),
+        ("127.0.0.1, 10.1.0.0/16,fd00::/8", ["127.0.0.1/32", "10.1.0.0/16", "fd00::/8"]),
+        ('["127.0.0.0/8", "10.1.0.0/16"]', ["127.0.0.0/8", "10.1.0.0/16"]),
+        ("", []),
+    ],
+    ids=["one", "commas", "JSON", "none"],
+)
+def test_networks_are_a_list_with_commas_or_in_json(
+    monkeypatch: pytest.MonkeyPatch, text: str, networks: list[str]
+) -> None:
+    monkeypatch.setenv("VAS_ALLOWED_NETWORKS", text)
+    monkeypatch.setenv("VAS_TRUSTED_PROXIES", text)
+    settings = Settings()
+    assert [str(each) for each in settings.allowed_networks] == networks
+    assert settings.trusted_proxies == settings.allowed_networks
+
+
 def test_deprecated_names_are_no_settings_and_present_ones_are() -> None:
     assert not DEPRECATED_NAMES.keys() & Settings.model_fields.keys()
     assert set(DEPRECATED_NAMES.values()) <= Settings.model_fields.keys()

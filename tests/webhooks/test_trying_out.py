@@ -1,4 +1,4 @@
-"""``vas webhooks listen`` and ``replay``, as an integrator and an operator use them."""
+"""``vas webhooks listen``, ``replay`` and ``secret``, as integrators and operators use them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,29 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from pydantic import SecretStr
 from typer.testing import CliRunner
 
+from serve_app.cli.accounts import DEMO_KEY_FILE, ensure_demo_account
 from serve_app.cli.main import app
-from serve_app.cli.webhooks import WEBHOOK_ERRORS
+from serve_app.cli.webhooks import WEBHOOK_ERRORS, OtherSecretKeyError, signing_secret
 from serve_app.jobs.lifecycle import ReplayError, replay
 from serve_app.webhooks.listening import Listener, listening_server, own_certificate
-from serve_app.webhooks.signing import VerificationError, new_signing_secret, signed_headers, verify
-from storage import jobs
+from serve_app.webhooks.signing import (
+    VerificationError,
+    decode_secret,
+    new_signing_secret,
+    signed_headers,
+    verify,
+)
+from storage import jobs, keys
+from tests.api.running_api import RunningApi
 from tests.places import PROJECT
 from tests.webhooks.desk import Desk
 from tests.webhooks.receivers import in_turn, status
@@ -99,6 +109,69 @@ async def test_the_listener_verifies_and_prints_what_a_sender_sends_it(
     assert re.fullmatch(rf"\d\d:\d\d:\d\d  {re.escape(event_id)}  verified  -> 500", first)
     assert json.loads(body) == {"type": "job.failed"}
     assert again.endswith("verified, again: deduplicate by webhook-id  -> 204")
+
+
+async def test_a_service_that_allows_loopback_sends_its_test_event_to_the_listener(
+    desk: Desk, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    listener = Listener([], said.append)
+    with listening(tmp_path / "own", listener) as (url, authority):
+        changes = {"webhook_ca_file": authority, "allowed_networks": (ip_network("127.0.0.1"),)}
+        settings = desk.context.settings.model_copy(update=changes)
+        with RunningApi(settings) as api:
+            customer = api.customer()
+            async with desk.context.database.transaction() as connection:
+                record = await signing_secret(
+                    connection, settings, str(customer.account_id), rotate=False
+                )
+            listener.secrets = [record["secret"]]
+            answer = api.client.post("/webhooks/test", json={"url": url}, headers=customer.headers)
+    assert answer.json()["data"]["delivered"] is True, answer.text
+    assert said[0].endswith("verified  -> 204")
+    assert json.loads(said[1])["type"] == "webhook.test"
+
+
+async def test_the_secret_of_an_account_is_made_once_and_rotated_when_asked(desk: Desk) -> None:
+    settings = desk.context.settings
+    async with desk.context.database.transaction() as connection:
+        await keys.create_account(connection, "studio")
+        first = await signing_secret(connection, settings, "studio", rotate=False)
+        again = await signing_secret(connection, settings, "studio", rotate=False)
+        rotated = await signing_secret(connection, settings, "studio", rotate=True)
+    assert decode_secret(first["secret"])
+    assert (first["account"], first["rotatedAt"]) == ("studio", None)
+    assert again == first
+    assert rotated["secret"] != first["secret"]
+    assert rotated["rotatedAt"] is not None
+
+
+async def test_a_secret_is_not_made_with_a_key_that_the_service_does_not_have(desk: Desk) -> None:
+    await desk.account()
+    other = desk.context.settings.model_copy(update={"secret_key": SecretStr("k" * 48)})
+    async with desk.context.database.transaction() as connection:
+        await keys.create_account(connection, "studio")
+        with pytest.raises(OtherSecretKeyError, match="VAS_SECRET_KEY"):
+            await signing_secret(connection, other, "studio", rotate=False)
+
+
+async def test_the_demo_key_is_kept_until_it_is_valid_no_more(desk: Desk, tmp_path: Path) -> None:
+    async def demo_key() -> str:
+        async with desk.context.database.transaction() as connection:
+            return await ensure_demo_account(connection, tmp_path)
+
+    first = await demo_key()
+    assert await demo_key() == first
+    kept = tmp_path / DEMO_KEY_FILE
+    assert kept.stat().st_mode & 0o777 == 0o600
+    await desk.execute("UPDATE api_keys SET status = 'revoked'")
+    second = await demo_key()
+    assert second not in {first, ""}
+    await desk.execute("UPDATE api_keys SET expires_at = now() WHERE status = 'active'")
+    assert await demo_key() != second
+    kept.write_text(f"vas_live_{'x' * 43}")  # of another database
+    third = await demo_key()
+    assert (kept.read_text(), await demo_key()) == (third, third)
 
 
 def test_a_wrong_signature_is_refused_with_a_line_that_helps(tmp_path: Path) -> None:
