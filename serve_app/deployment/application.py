@@ -1,25 +1,28 @@
-"""The service as one Ray Serve application: API, runners, webhook senders, model replicas."""
+"""The service as one Ray Serve application: API, runners, webhook senders, model replicas.
+
+Each replica imports this module, so what only one kind needs is imported where it is used: a start
+is mostly imports, by a dozen processes at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
 from ray import serve
 from ray.serve import Application
 
 from models.provider import DEPLOYMENT_NAMES, ServedModels
 from models.registry import REGISTRY, Task
 from models.replica import ModelReplica
-from serve_app.app import build_api
-from serve_app.context import build_context, load_content_policy
-from serve_app.deployment.model_choice import with_models_chosen
 from serve_app.observability.logs import configure_logging
 from serve_app.observability.ray_metrics import ModelObserver, RayMetrics
 from serve_app.settings import Settings
 from serve_app.worker.model_capacity import concurrent_inputs, most_replicas
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 _QUEUED_BATCHES = 1024
 """Inputs that may wait in each caller; beyond it calls fail at once."""
@@ -36,6 +39,10 @@ _BUSY_SECONDS = 5
 
 STOP_SECONDS = 25
 """Time for a runner or a webhook sender to requeue what it holds; then Serve ends it."""
+
+_DRAIN_LOOK_SECONDS = 0.1
+"""How often a stopping replica looks whether its last request has ended; Serve's 2 s add up, as
+deployments stop one after the other."""
 
 _PLACEMENT_SHARE = 0.001
 """Of the resource that marks a node, so that one unit of it holds a thousand replicas."""
@@ -64,6 +71,7 @@ def model_application(settings: Settings, task: Task) -> Application:
         health_check_period_s=10,
         health_check_timeout_s=120,
         graceful_shutdown_timeout_s=20,
+        graceful_shutdown_wait_loop_s=_DRAIN_LOOK_SECONDS,
         ray_actor_options=options,
     ).bind(settings.model_profile, task, settings.models_dir, ModelObserver(settings, task))
 
@@ -76,6 +84,9 @@ class Api:
         self._settings = settings
 
     def __serve_build_asgi_app__(self) -> FastAPI:
+        from serve_app.app import build_api
+        from serve_app.context import build_context
+
         configure_logging(self._settings, "api")
         return build_api(build_context(self._settings, RayMetrics()))
 
@@ -90,6 +101,7 @@ class RunnerReplica:
     """Runs jobs until the replica stops."""
 
     async def __init__(self, settings: Settings, *_: Any) -> None:  # type: ignore[misc]
+        from serve_app.context import build_context
         from serve_app.worker.runner import Runner
 
         configure_logging(settings, "runner")
@@ -114,6 +126,7 @@ class WebhookSender:
     """Delivers events until the replica stops; any number of replicas share them."""
 
     async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]
+        from serve_app.context import build_context
         from serve_app.webhooks.sender import Sender
 
         configure_logging(settings, "sender")
@@ -135,6 +148,8 @@ def build_app(settings: Settings) -> Application:
     Raises ContentPolicyError where the settings' content policy cannot be applied, and
     ModelProfileError where their models cannot serve.
     """
+    from serve_app.deployment.model_choice import with_models_chosen
+
     return build_named_app(with_models_chosen(settings))
 
 
@@ -143,6 +158,8 @@ def build_named_app(settings: Settings) -> Application:
 
     Raises ContentPolicyError where the settings' content policy cannot be applied.
     """
+    from serve_app.context import load_content_policy
+
     classifies = bool(load_content_policy(settings).label_limits)
     models = [
         model_application(settings, task)
@@ -156,6 +173,7 @@ def build_named_app(settings: Settings) -> Application:
         max_ongoing_requests=8,
         health_check_period_s=2,
         graceful_shutdown_timeout_s=STOP_SECONDS,
+        graceful_shutdown_wait_loop_s=_DRAIN_LOOK_SECONDS,
         ray_actor_options=_placement(settings),
     ).bind(settings, *models)
     sender = serve.deployment(
@@ -164,6 +182,7 @@ def build_named_app(settings: Settings) -> Application:
         num_replicas=settings.webhook_senders,
         health_check_period_s=2,
         graceful_shutdown_timeout_s=STOP_SECONDS,
+        graceful_shutdown_wait_loop_s=_DRAIN_LOOK_SECONDS,
         ray_actor_options=_placement(settings),
     ).bind(settings)
     return serve.deployment(
@@ -177,6 +196,7 @@ def build_named_app(settings: Settings) -> Application:
         # A lost replica is noticed, and another started, while clients still wait.
         health_check_period_s=2,
         graceful_shutdown_timeout_s=15,
+        graceful_shutdown_wait_loop_s=_DRAIN_LOOK_SECONDS,
         # A line a request, formatted and written, is a good part of a small request's time.
         logging_config={"enable_access_log": False},
         ray_actor_options=_placement(settings),

@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from starlette.types import Scope
 
-from storage.database import Database
-from storage.metrics import Counts, LedgerTotals, count_ledger, count_now
 from storage.types import JobState, StageName, StageStatus
+
+if TYPE_CHECKING:
+    from storage.database import Database
+    from storage.metrics import Counts
 
 
 class Kind(StrEnum):
@@ -184,6 +186,9 @@ class DatabaseMetrics:
     """Counts again and again; the ledger only from where the last count ended."""
 
     def __init__(self, database: Database, metrics: Metrics) -> None:
+        # Here, as the replicas of models, which know no database, use this module too.
+        from storage.metrics import LedgerTotals
+
         self._database = database
         self._metrics = metrics
         self._ledger = LedgerTotals()
@@ -195,6 +200,8 @@ class DatabaseMetrics:
 
     async def take(self) -> None:
         """Count and record."""
+        from storage.metrics import count_ledger, count_now
+
         self._record_counts(await count_now(self._database))
         self._ledger = await count_ledger(self._database, self._ledger)
         for kind, (entries, cents) in self._ledger.by_kind.items():
