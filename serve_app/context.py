@@ -9,7 +9,7 @@ from pipelines.vision.policy import BlocklistError, ContentPolicy, read_blocklis
 from serve_app.crypto import Encrypter, Signer
 from serve_app.observability.metrics import NULL_METRICS, Metrics
 from serve_app.pricing import PriceTable, load_prices
-from serve_app.settings import Settings
+from serve_app.settings import SECRET_KEY_LENGTH, Settings
 from storage.database import Database
 from storage.objects import ObjectStore
 
@@ -33,8 +33,8 @@ def build_context(settings: Settings, metrics: Metrics = NULL_METRICS) -> AppCon
     if settings.database_url is None:
         raise ValueError("VAS_DATABASE_URL is not set and no embedded server was started.")
     secret = settings.secret_key.get_secret_value().encode()
-    if len(secret) < 32:
-        raise ValueError("VAS_SECRET_KEY must have at least 32 characters.")
+    if len(secret) < SECRET_KEY_LENGTH:
+        raise ValueError(f"VAS_SECRET_KEY must have at least {SECRET_KEY_LENGTH} characters.")
     return AppContext(
         settings=settings,
         database=Database(

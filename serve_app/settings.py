@@ -13,8 +13,15 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, IPvAnyNetwork, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import (
+    Field,
+    IPvAnyNetwork,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from models.registry import profile_named
 from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
@@ -23,6 +30,8 @@ from storage.objects.folder import FolderStore
 from storage.types import Tier
 
 GIB = 1024**3
+SECRET_KEY_LENGTH = 32
+"""Characters of the shortest ``VAS_SECRET_KEY``."""
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -34,6 +43,10 @@ DEPRECATED_NAMES = {
     "max_concurrent_uploads": "upload_concurrency",
 }
 """Former name -> present name. A former name still works, with a FutureWarning."""
+
+
+class InvalidSettingsError(ValueError):
+    """Settings that cannot be used; the message has a sentence for each, without its value."""
 
 
 class Settings(BaseSettings):
@@ -332,3 +345,25 @@ class Settings(BaseSettings):
             secret_access_key=self.s3_secret_access_key.get_secret_value() or None,
         )
         return S3Store(place)
+
+
+def load_settings(**changes: Any) -> Settings:
+    """The environment's settings with ``changes``. Raises InvalidSettingsError."""
+    try:
+        return Settings(**changes)
+    except ValidationError as error:
+        # Without the values: some are secrets.
+        sentences = [
+            f"{_variable(each['loc'])}{each['msg'].removeprefix('Value error, ').rstrip('.')}."
+            for each in error.errors()
+        ]
+        raise InvalidSettingsError(" ".join(sentences)) from None
+    except SettingsError as error:
+        name = str(error).split('"')[1]
+        raise InvalidSettingsError(f"VAS_{name.upper()}: Input should be valid JSON.") from None
+
+
+def _variable(location: tuple[int | str, ...]) -> str:
+    """The setting that an error of pydantic is about; nothing where it is about several."""
+    parts = [str(part) for part in location]
+    return f"VAS_{parts[0].upper()}{''.join(f'[{part}]' for part in parts[1:])}: " if parts else ""

@@ -18,16 +18,13 @@ from typing import Any, LiteralString
 import psutil
 import psycopg
 import sqlalchemy
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from psycopg import AsyncConnection as DriverConnection
 from psycopg.rows import dict_row
 from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from pydantic_core import from_json
 from sqlalchemy import Dialect, Select, TextClause, text
-from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as EngineTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -84,11 +81,18 @@ MIGRATION_LOCK = 0x7661735F6D696772
 """Advisory lock that one migrating process holds ("vas_migr")."""
 
 
+class DatabaseUrlError(ValueError):
+    """A text is no URL of a PostgreSQL database; the message does not repeat it."""
+
+
 def driver_url(url: str) -> str:
-    """``postgresql://…`` as SQLAlchemy's URL for psycopg 3; raises ValueError for other schemes."""
-    parsed = sqlalchemy.make_url(url)
-    if parsed.get_backend_name() != "postgresql":
-        raise ValueError("The database URL must begin with postgresql://.")
+    """``postgresql://…`` as SQLAlchemy's URL for psycopg 3; raises DatabaseUrlError."""
+    try:
+        parsed = sqlalchemy.make_url(url)
+    except (ArgumentError, ValueError):
+        parsed = None
+    if parsed is None or parsed.get_backend_name() != "postgresql":
+        raise DatabaseUrlError("it is not postgresql://user:password@host:5432/database")
     return parsed.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
 
 
@@ -277,8 +281,12 @@ def migrate(url: str, *, scripts: Path = MIGRATIONS, revision: str = "head") -> 
     """Migrate the schema to the newest version (or to ``revision``), also while it is in use.
 
     Safe to call from several processes at once. Raises OperationalError where a table is in
-    use all the time, or the server is away.
+    use all the time, or the server is away, and DatabaseUrlError.
     """
+    # Alembic is a good part of this module's import, and few processes migrate.
+    from alembic import command
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(scripts))
     config.attributes["url"] = driver_url(url)
@@ -303,6 +311,9 @@ async def migrate_in_thread(url: str) -> None:
 @functools.lru_cache(maxsize=1)
 def newest_revision() -> str:
     """The newest revision."""
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     return str(ScriptDirectory.from_config(config).get_current_head())

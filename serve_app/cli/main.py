@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import signal
 import sys
 import tempfile
@@ -17,7 +18,6 @@ import httpx
 import typer
 
 from pipelines.execution.ray_start import RayStartError
-from pipelines.vision.blocked_pictures import UnreadableMediaError, listed_stills
 from serve_app.cli.accounts import accounts_app, demo_key, keys_app, sessions_app
 from serve_app.cli.backfill import BACKFILL_ERRORS, backfill_app
 from serve_app.cli.library import export_job, serve_agents
@@ -26,19 +26,22 @@ from serve_app.cli.money import MONEY_ERRORS, add_money_commands
 from serve_app.cli.output import (
     DataOption,
     JsonOption,
+    UsageError,
+    base_address,
     console,
     errors,
     settings_with,
     show,
+    usable_key,
 )
 from serve_app.cli.search import search
 from serve_app.cli.webhooks import WEBHOOK_ERRORS, webhooks_app
 from serve_app.client.api import ApiError
 from serve_app.context import ContentPolicyError
-from serve_app.deployment.local import PortInUseError, ServiceStartError
+from serve_app.deployment.local import LOCAL_ERRORS
 from serve_app.deployment.model_choice import chosen_models
 from serve_app.deployment.proxy import HaproxyFolderError, export_lines, node_environment
-from serve_app.settings import Settings
+from serve_app.settings import InvalidSettingsError, Settings
 from storage.keys import AccountExistsError, AccountNotFoundError, LimitTooLowError
 from storage.ledger import InsufficientCreditsError
 
@@ -81,24 +84,27 @@ class Mode(StrEnum):
 
 
 def main() -> None:
-    """Entry point: errors that a user can fix are printed as a sentence, with exit status 1."""
+    """Entry point: errors that a user can fix are printed as a sentence, with exit status 2.
+
+    So are those of typer. 1 is for what was looked at and found wanting: a failed job, a finding.
+    """
     try:
         app()
     except USER_ERRORS as error:
-        errors.print(f"[red]{_sentence(error)}[/]", soft_wrap=True)
-        sys.exit(1)
+        errors.print(_sentence(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
 
 
 USER_ERRORS = (
     *NAMED_ERRORS,
+    *LOCAL_ERRORS,
+    UsageError,
+    InvalidSettingsError,
     ApiError,
-    PortInUseError,
     RayStartError,
-    ServiceStartError,
     httpx.TransportError,
     *MONEY_ERRORS,
     *WEBHOOK_ERRORS,
-    UnreadableMediaError,
     *MODEL_ERRORS,
     *BACKFILL_ERRORS,
     HaproxyFolderError,
@@ -110,15 +116,17 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, NAMED_ERRORS):
         return f"{error.__doc__} ({error})"
     if isinstance(error, httpx.TransportError):
-        return f"The service cannot be reached: {error}"
+        return f"The service cannot be reached ({error}): does it run, and is --url its address?"
     return str(error)
 
 
 @app.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
-    metrics_port: Annotated[int | None, typer.Option(help="Port of Prometheus metrics.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65_535, help="Port to listen on.")] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65_535, help="Port of Prometheus metrics.")
+    ] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -191,9 +199,11 @@ def analyze(
     """Analyse a file: with a running service (--url, --key), else with one started for it."""
     from serve_app.cli.analyze import analyse_file
 
-    if "://" not in source and not Path(source).is_file():
-        errors.print(f"[red]There is no file {source}.[/]")
-        raise typer.Exit(1)
+    _require_source(source)
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is no folder: name another for the results with --out.")
+    if url is not None:
+        url, key = base_address(url), usable_key(key)
     with contextlib.ExitStack() as stack:
         if url is None:
             folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vas-")))
@@ -210,6 +220,19 @@ def analyze(
         show(record, as_json=True)
     if record["state"] != "completed":
         raise typer.Exit(1)
+
+
+def _require_source(source: str) -> None:
+    """Raises UsageError where there is nothing to analyse."""
+    if source.startswith(("http://", "https://")):
+        return
+    if Path(source).is_dir():
+        raise UsageError(
+            f"{source} is a folder: `python -m pipelines.backfill {shlex.quote(source)} RESULTS` "
+            "analyses all of its files."
+        )
+    if not Path(source).is_file():
+        raise UsageError(f"There is no file {source}: name one, or an http(s) URL.")
 
 
 def _own_service(folder: Path) -> Settings:
@@ -263,13 +286,19 @@ def policy_hash(
     as_json: JsonOption = False,
 ) -> None:
     """Print perceptual hashes to put into VAS_BLOCKED_HASHES_FILE, a line each."""
+    # Loads libraries of pictures, which no other command needs.
+    from pipelines.vision.blocked_pictures import UnreadableMediaError, listed_stills
+
     seen: set[int] = set()
-    for path in files:
-        for still in listed_stills(path, every):
-            fresh = [value for value in still.hashes if value not in seen]
-            seen.update(fresh)
-            for value in fresh:
-                _write(value, path, still.time_ms, as_json=as_json)
+    try:
+        for path in files:
+            for still in listed_stills(path, every):
+                fresh = [value for value in still.hashes if value not in seen]
+                seen.update(fresh)
+                for value in fresh:
+                    _write(value, path, still.time_ms, as_json=as_json)
+    except UnreadableMediaError as error:
+        raise UsageError(str(error)) from error
     if not seen:
         errors.print("No picture was distinct enough to be recognised again; nothing to list.")
         raise typer.Exit(1)

@@ -20,7 +20,15 @@ from models.checkpoints import (
 from models.listing import listed_weights
 from models.registry import REGISTRY, checkpoints_of, profile_named, weights_of
 from models.weights import PackagedWeights, WeightsError, pull_weights, state_of
-from serve_app.cli.output import JsonOption, console, errors, settings_with, show, show_rows
+from serve_app.cli.output import (
+    JsonOption,
+    UsageError,
+    console,
+    errors,
+    settings_with,
+    show,
+    show_rows,
+)
 from serve_app.deployment.model_choice import ModelProfileError, chosen_models, missing_packages
 
 MODEL_ERRORS = (
@@ -88,8 +96,7 @@ def models_pull(
     """
     folder = to or settings_with().models_dir
     if folder is None:
-        errors.print("Name a folder: --to FOLDER, or VAS_MODELS_DIR.")
-        raise typer.Exit(1)
+        raise UsageError("Name a folder: --to FOLDER, or VAS_MODELS_DIR.")
     chosen = _profile(profile)
     if checkpoints_of(chosen) and "transformers" in missing_packages():
         raise ModelProfileError(f"Profile {chosen} needs more packages: install extra `models`.")

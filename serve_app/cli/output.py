@@ -9,13 +9,15 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from serve_app.api.context import API_PREFIX
 from serve_app.deployment.local import prepared
-from serve_app.settings import Settings
+from serve_app.settings import Settings, load_settings
 from storage.database import Connection, Database
 
 Result = TypeVar("Result")
@@ -29,12 +31,34 @@ DataOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+class UsageError(Exception):
+    """A command was given what it cannot use; the message is a sentence."""
+
+
 def settings_with(data: Path | None = None, **changes: Any) -> Settings:
-    """Settings of the environment, with the command line's changes."""
+    """The environment's settings with the command line's changes. Raises InvalidSettingsError."""
     given = {name: value for name, value in changes.items() if value is not None}
     if data is not None:
         given["data_dir"] = data
-    return Settings(**given)
+    return load_settings(**given)
+
+
+def base_address(url: str) -> str:
+    """A service's base URL, also where its path was left out. Raises UsageError."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise UsageError(f"--url {url} is no address: write it as http://host:port{API_PREFIX}.")
+    path = parts.path.rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{path.removesuffix(API_PREFIX)}{API_PREFIX}"
+
+
+def usable_key(key: str | None) -> str:
+    """Raises UsageError for a text that cannot stand in a header; does not repeat it."""
+    if not key:
+        raise UsageError("--url needs --key: `vas keys create ACCOUNT` makes one.")
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise UsageError("--key is malformed: a key is vas_live_ and 43 letters, digits, - or _.")
+    return key
 
 
 def show(record: dict[str, Any], *, as_json: bool) -> None:

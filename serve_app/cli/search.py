@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from serve_app.cli.output import JsonOption, console, show
+from serve_app.cli.output import JsonOption, base_address, console, show, usable_key
 from serve_app.client.api import ApiClient
 from serve_app.client.rendering import time_range
 
@@ -44,7 +44,7 @@ def search(
         "limit": str(limit),
         "cursor": cursor,
     }
-    with ApiClient(url, key) as client:
+    with ApiClient(base_address(url), usable_key(key)) as client:
         page = client.search(q, **{name: value for name, value in given.items() if value})
     if as_json:
         show(page, as_json=True)

@@ -21,7 +21,7 @@ from serve_app.cli.output import (
     show,
 )
 from serve_app.crypto import DecryptionError, Encrypter
-from serve_app.deployment.local import PortInUseError
+from serve_app.deployment.local import DataFolderError, PortInUseError
 from serve_app.jobs.lifecycle import ReplayError, replay
 from serve_app.settings import Settings
 from serve_app.webhooks.listening import ACCEPTED, Listener, listening_server, own_certificate
@@ -115,11 +115,16 @@ def webhooks_listen(
         decode_secret(given)
     listener = Listener(secret or [], _write, answer or [ACCEPTED])
     folder = settings_with(data).data_dir.expanduser().resolve() / LISTEN_FOLDER
-    authority, tls = (None, None) if plain else own_certificate(folder)
+    try:
+        authority, tls = (None, None) if plain else own_certificate(folder)
+    except OSError as error:
+        message = f"{folder} cannot keep a certificate ({error.strerror}): name another data folder"
+        raise DataFolderError(f"{message} with --data.") from error
     try:
         server = listening_server(listener, ADDRESS, port, tls)
     except OSError as error:
-        raise PortInUseError(f"Port {port} on {ADDRESS} cannot be used: {error}.") from error
+        message = f"Port {port} on {ADDRESS} cannot be used ({error.strerror}): name another with"
+        raise PortInUseError(f"{message} --port.") from error
     _write(_welcome(server.server_address[1], authority, verifies=bool(secret)))
     with server, contextlib.suppress(KeyboardInterrupt):
         server.serve_forever()

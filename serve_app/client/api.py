@@ -356,7 +356,15 @@ def _read_pieces(
 
 
 def _data(response: httpx.Response) -> JsonObject:
-    data: JsonObject = response.json()["data"]
+    try:
+        data: JsonObject = response.json()["data"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ApiError(
+            code=f"HTTP_{response.status_code}",
+            message="The answer is none of this API: is the base URL right?",
+            status=response.status_code,
+            request_id=response.headers.get("x-request-id"),
+        ) from error
     return data
 
 

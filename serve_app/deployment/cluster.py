@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
-from pydantic import ValidationError
 
 from serve_app.payments.providers import find_provider
 from serve_app.pricing import load_prices
-from serve_app.settings import DEPRECATED_NAMES, Settings
+from serve_app.settings import (
+    DEPRECATED_NAMES,
+    SECRET_KEY_LENGTH,
+    InvalidSettingsError,
+    Settings,
+    load_settings,
+)
 from storage.database import migrate
 
 if TYPE_CHECKING:
     from ray.serve import Application
-
-_LEAST_SECRET = 32
 
 
 class ClusterSettingsError(ValueError):
@@ -53,9 +56,9 @@ def cluster_settings(changes: Mapping[str, Any]) -> Settings:
     if unknown:
         raise ClusterSettingsError(f"There are no settings named {', '.join(unknown)}.")
     try:
-        settings = Settings(**changes)
-    except ValidationError as error:
-        raise ClusterSettingsError(_sentences(error)) from None
+        settings = load_settings(**changes)
+    except InvalidSettingsError as error:
+        raise ClusterSettingsError(str(error)) from None
     require_cluster_settings(settings)
     return settings
 
@@ -65,14 +68,6 @@ def require_cluster_settings(settings: Settings) -> None:
     complaints = [sentence for check in _CHECKS if (sentence := check(settings))]
     if complaints:
         raise ClusterSettingsError(" ".join(complaints))
-
-
-def _sentences(error: ValidationError) -> str:
-    """What is wrong with which setting, without the values: some are secrets."""
-    return " ".join(
-        f"{'.'.join(str(part) for part in each['loc']) or 'Settings'}: {each['msg']}."
-        for each in error.errors()
-    )
 
 
 def _database(settings: Settings) -> str | None:
@@ -95,8 +90,8 @@ def _bucket(settings: Settings) -> str | None:
 
 
 def _secret(settings: Settings) -> str | None:
-    if len(settings.secret_key.get_secret_value()) < _LEAST_SECRET:
-        return f"VAS_SECRET_KEY must be set on all nodes alike, to {_LEAST_SECRET} characters."
+    if len(settings.secret_key.get_secret_value()) < SECRET_KEY_LENGTH:
+        return f"VAS_SECRET_KEY must be set on all nodes alike, to {SECRET_KEY_LENGTH} characters."
     return None
 
 

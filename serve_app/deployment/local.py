@@ -7,6 +7,8 @@ starts, so the environment is set here first and Ray imported after.
 from __future__ import annotations
 
 import contextlib
+import errno
+import importlib
 import json
 import logging
 import os
@@ -18,10 +20,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import psutil
+from pydantic import SecretStr
 
 from pipelines.execution.ray_start import quiet, start_ray
 from serve_app.deployment.model_choice import chosen_models, require_machine
@@ -29,8 +33,8 @@ from serve_app.deployment.proxy import LONGEST_HAPROXY_FOLDER, node_environment,
 from serve_app.observability.logs import logging_for
 from serve_app.payments.providers import find_provider
 from serve_app.pricing import load_prices
-from serve_app.settings import Settings
-from storage.database import embedded_postgres, migrate
+from serve_app.settings import SECRET_KEY_LENGTH, InvalidSettingsError, Settings
+from storage.database import UNAVAILABLE, DatabaseUrlError, embedded_postgres, migrate
 
 log = logging.getLogger("vas.service")
 
@@ -53,17 +57,33 @@ class ServiceStartError(Exception):
     """The service did not become ready."""
 
 
+class DataFolderError(Exception):
+    """The data folder, or a folder in it, cannot be used."""
+
+
+class DatabaseUnreachableError(Exception):
+    """The database server does not answer, or lets us not in."""
+
+
+LOCAL_ERRORS = (PortInUseError, ServiceStartError, DataFolderError, DatabaseUnreachableError)
+"""What whoever starts a service or works on its data can put right; each message is a sentence."""
+
+
 @contextlib.contextmanager
 def running_service(settings: Settings) -> Iterator[str]:
     """Run the service until the block ends; yields the base address clients use.
 
-    Raises PortInUseError, ServiceStartError, RayStartError, PriceFileError,
-    ProviderNotInstalledError or ModelProfileError.
+    Raises LOCAL_ERRORS, InvalidSettingsError, RayStartError, PriceFileError,
+    ProviderNotInstalledError, ContentPolicyError or ModelProfileError.
     Everything that was started is stopped again, whatever happens inside the block.
     """
     with contextlib.ExitStack() as stack:
         settings = stack.enter_context(prepared(settings))
-        stack.enter_context(logging_for(settings, "service"))
+        try:
+            stack.enter_context(logging_for(settings, "service"))
+        except OSError as error:
+            message = f"{settings.log_dir} cannot be the folder of the log ({error.strerror}): name"
+            raise DataFolderError(f"{message} another with VAS_LOG_DIR.") from error
         _require_what_is_named(settings)
         run_dir = stack.enter_context(_run_folder())
         _clear_earlier_run(settings.data_dir)
@@ -81,29 +101,59 @@ def running_service(settings: Settings) -> Iterator[str]:
 
 def _require_what_is_named(settings: Settings) -> None:
     """Check before anything starts what would otherwise fail in the replicas."""
+    from serve_app.context import load_content_policy
+
     load_prices(settings.price_file)
     find_provider(settings)
+    authorities = settings.webhook_ca_file
+    if authorities is not None and not authorities.is_file():
+        raise InvalidSettingsError(f"VAS_WEBHOOK_CA_FILE: {authorities} is no file.")
     choice = chosen_models(settings)
+    load_content_policy(settings.model_copy(update={"model_profile": choice.profile}))
     require_machine(choice.profile)
     log.info("models: %s (%s)", choice.profile, choice.reason)
 
 
 @contextlib.contextmanager
 def prepared(settings: Settings) -> Iterator[Settings]:
-    """Settings completed: data folder, secret key, a migrated database that runs."""
+    """Settings completed: data folder, secret key, a migrated database that runs.
+
+    Raises DataFolderError, DatabaseUnreachableError and InvalidSettingsError.
+    """
+    complete = _with_folder(settings)
+    with contextlib.ExitStack() as stack:
+        if complete.database_url is None:
+            url = stack.enter_context(embedded_postgres(complete.data_dir / "postgres"))
+            complete = complete.model_copy(update={"database_url": url})
+        try:
+            migrate(complete.database_url or "")
+        except DatabaseUrlError as error:
+            raise InvalidSettingsError(f"VAS_DATABASE_URL: {error}.") from None
+        except UNAVAILABLE as error:
+            cause = str(getattr(error, "orig", error)).splitlines()[0]
+            message = f"The database cannot be used ({cause}): is VAS_DATABASE_URL right?"
+            raise DatabaseUnreachableError(message) from error
+        yield complete
+
+
+def _with_folder(settings: Settings) -> Settings:
+    """Settings with a data folder that is there, a log folder, and a secret key."""
     data_dir = settings.data_dir.expanduser().resolve()
-    data_dir.mkdir(parents=True, exist_ok=True)
     changes: dict[str, object] = {"data_dir": data_dir}
     if settings.log_dir is None:
         changes["log_dir"] = data_dir / "logs"
-    if not settings.secret_key.get_secret_value():
-        changes["secret_key"] = _own_secret_key(data_dir)
-    with contextlib.ExitStack() as stack:
-        if settings.database_url is None:
-            changes["database_url"] = stack.enter_context(embedded_postgres(data_dir / "postgres"))
-        complete = Settings.model_validate(settings.model_dump() | changes)
-        migrate(complete.database_url or "")
-        yield complete
+    given = settings.secret_key.get_secret_value()
+    if given and len(given) < SECRET_KEY_LENGTH:
+        message = f"VAS_SECRET_KEY has fewer than {SECRET_KEY_LENGTH} characters: set a longer one."
+        raise InvalidSettingsError(message)
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        if not given:
+            changes["secret_key"] = SecretStr(_own_secret_key(data_dir))
+    except OSError as error:
+        message = f"{data_dir} cannot be the data folder ({error.strerror}): name another with "
+        raise DataFolderError(f"{message}--data or VAS_DATA_DIR.") from error
+    return settings.model_copy(update=changes)
 
 
 def _own_secret_key(data_dir: Path) -> str:
@@ -149,7 +199,9 @@ def require_free_port(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise PortInUseError(f"Port {port} on {host} is in use.") from error
+            why = "in use" if error.errno == errno.EADDRINUSE else f"no choice ({error.strerror})"
+            message = f"Port {port} on {host} is {why}: name another with --port or --host."
+            raise PortInUseError(message) from error
 
 
 def free_port() -> int:
@@ -196,16 +248,19 @@ def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
     # Remarks of the machinery on its start and stop are for its log files, not for the terminal.
     logging.getLogger("ray").setLevel(logging.ERROR)
 
-    start_ray(
-        num_cpus=settings.ray_cpus,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        _node_ip_address="127.0.0.1",
-        object_store_memory=512 * 1024**2,
-        _metrics_export_port=settings.metrics_port,
-        _temp_dir=str(run_dir / "ray"),
-    )
+    # Starting is waiting for Ray's processes, and importing what comes next takes as long.
+    with ThreadPoolExecutor(1) as aside:
+        aside.submit(importlib.import_module, "serve_app.deployment.application")
+        start_ray(
+            num_cpus=settings.ray_cpus,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _node_ip_address="127.0.0.1",
+            object_store_memory=512 * 1024**2,
+            _metrics_export_port=settings.metrics_port,
+            _temp_dir=str(run_dir / "ray"),
+        )
     try:
         yield
     finally:
@@ -217,10 +272,13 @@ def _ray(settings: Settings, run_dir: Path) -> Iterator[None]:
 def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
     from ray import serve
     from ray.exceptions import RayActorError
+    from ray.serve._private import client
 
     from serve_app.deployment.application import APP_NAME, build_app
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    # How often Serve looks whether all replicas run: once a second, and it has no setting.
+    client.CLIENT_POLLING_INTERVAL_S = 0.1
     try:
         with _proxy_in_time(RayActorError, TimeoutError):
             serve.start(http_options={"host": settings.host, "port": settings.port})
@@ -301,7 +359,8 @@ def _clear_earlier_run(data_dir: Path) -> None:
         return
     pid, created = record.get("service", (0, 0.0))  # records of before knew it not
     if pid != os.getpid() and _runs(pid, created):
-        raise ServiceStartError(f"{data_dir} is in use by a running service, process {pid}.")
+        message = f"{data_dir} is in use by a running service, process {pid}: stop that, or name"
+        raise ServiceStartError(f"{message} another data folder with --data.")
     run_dir = Path(record["run_dir"])
     orphans = _processes_of(run_dir)
     for process in orphans:

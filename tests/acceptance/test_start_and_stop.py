@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,20 +17,6 @@ from tests.acceptance.service import wait_until
 from tests.places import PROJECT
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
-
-
-def test_a_port_in_use_is_said_in_a_sentence(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        command = [sys.executable, "-m", "serve_app.cli", "serve", "--data", str(tmp_path / "data")]
-        command += ["--port", str(taken.getsockname()[1])]
-        ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, cwd=PROJECT, check=False
-        )
-    assert ended.returncode == 1
-    assert "is in use" in ended.stderr
-    assert "Traceback" not in ended.stderr
 
 
 def test_a_folder_that_a_running_service_has_is_not_cleared_under_it(tmp_path: Path) -> None:

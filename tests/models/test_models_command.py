@@ -128,7 +128,7 @@ def test_everything_a_profile_needs_is_fetched_once(hub: Hub, tmp_path: Path) ->
 def test_a_gated_model_names_its_terms_and_the_others_are_fetched(hub: Hub, tmp_path: Path) -> None:
     folder = tmp_path / "models"
     refused = vas("pull", "--profile", "cpu", "--to", str(folder), hub=hub, home=tmp_path / "hub")
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "https://huggingface.co/pyannote/segmentation-3.0" in refused.stderr
     assert "HF_TOKEN" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -142,7 +142,7 @@ def test_a_hub_that_cannot_be_reached_is_said_in_a_sentence(tmp_path: Path) -> N
         unknown = vas(*pull, hub=empty, home=tmp_path / "hub")
     gone = vas(*pull, hub=empty, home=tmp_path / "hub", waits=False)
     for answer in (unknown, gone):
-        assert answer.returncode == 1
+        assert answer.returncode == 2
         said = " ".join(answer.stderr.split())
         assert "Systran/faster-whisper-small could not be fetched" in said
         assert "Traceback" not in answer.stderr
@@ -176,7 +176,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
     monkeypatch.setattr(sys, "argv", ["vas", "models", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 1
+    assert ended.value.code == 2
     printed = capsys.readouterr().err
     assert message in " ".join(printed.split())
     assert "Traceback" not in printed
@@ -325,7 +325,7 @@ def test_the_service_does_not_start_with_altered_weights(tmp_path: Path) -> None
         timeout=120,
         check=False,
     )
-    assert answer.returncode == 1
+    assert answer.returncode == 2
     assert "whisper-base/model.bin" in answer.stderr
     assert "Traceback" not in answer.stderr
 

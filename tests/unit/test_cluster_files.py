@@ -281,7 +281,7 @@ def test_what_the_file_says_goes_before_the_environment(monkeypatch: pytest.Monk
         pytest.param({"model_profile": "auto"}, "Name the models", id="models by this machine"),
         pytest.param({"price_file": "prices.toml"}, "price_file as absolute", id="relative path"),
         pytest.param({"replicas": 3}, "no settings named replicas", id="unknown setting"),
-        pytest.param({"runners": 0}, "runners: Input should be", id="out of bounds"),
+        pytest.param({"runners": 0}, "VAS_RUNNERS: Input should be", id="out of bounds"),
     ],
 )
 @pytest.mark.usefixtures("on_a_node")

@@ -1,0 +1,160 @@
+"""Mistakes at the command line: each ends ``vas`` with a sentence on what to do, and status 2."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.databases import fresh_database
+from tests.places import PROJECT
+
+KEY = f"vas_live_{'k' * 43}"
+MISTAKES = [
+    ("a data folder that is a file", "serve --data {file}", {}, "data folder .* with --data"),
+    ("a data folder below a file", "keys create a --data {file}/a", {}, "data folder .* with --d"),
+    ("a log folder that is a file", "serve", {"LOG_DIR": "{file}"}, "another with VAS_LOG_DIR"),
+    ("a port that is no number", "serve", {"PORT": "abc"}, "VAS_PORT: .* valid integer"),
+    ("a port beyond all", "serve --port 70000", {}, "--port.* less than or equal to 65535"),
+    (
+        "a network that is none",
+        "serve",
+        {"ALLOWED_NETWORKS": "a,b"},
+        r"VAS_ALLOWED_NETWORKS\[0\]: ",
+    ),
+    ("JSON broken off", "serve", {"RAW_DECODERS": "{{"}, "VAS_RAW_DECODERS: .* valid JSON"),
+    ("half a key of S3", "serve", {"S3_ACCESS_KEY_ID": "a"}, "belong together"),
+    ("an unknown profile", "serve", {"MODEL_PROFILE": "a"}, "VAS_MODEL_PROFILE: .* 'packaged'"),
+    ("a short secret key", "serve", {"SECRET_KEY": "short"}, "VAS_SECRET_KEY .* longer"),
+    ("no such prices", "serve", {"PRICE_FILE": "{new}"}, "{new}"),
+    ("no such list", "serve", {"BLOCKED_HASHES_FILE": "{new}"}, "VAS_BLOCKED_HASHES_FILE: "),
+    ("no such authorities", "serve", {"WEBHOOK_CA_FILE": "{new}"}, "VAS_WEBHOOK_CA_FILE: "),
+    ("no database URL", "keys create a", {"DATABASE_URL": "a"}, "VAS_DATABASE_URL: .*postgresql:"),
+    ("MySQL", "keys create a", {"DATABASE_URL": "mysql://a/b"}, "VAS_DATABASE_URL: .*postgresql:"),
+    ("no such server", "keys create a", {"DATABASE_URL": "postgresql://127.0.0.1:1/a"}, "used .*?"),
+    ("a port in use", "serve --port {taken}", {}, "{taken} .* in use: name another with --port"),
+    ("an address of others", "serve --host 192.0.2.1", {}, "192.0.2.1 is no choice .* --host"),
+    ("a second service", "serve --data {served}", {}, "running service, process .* with --data"),
+    ("no such account", "keys create nobody", {"DATABASE_URL": "{database}"}, "No account.*nobody"),
+    ("no such customer", "webhooks secret a", {"DATABASE_URL": "{database}"}, "No account .*a"),
+    ("no such job", "webhooks replay a", {"DATABASE_URL": "{database}"}, "a"),
+    ("a folder", "analyze {folder}", {}, "python -m pipelines.backfill {folder}"),
+    ("no such file", "analyze {new}", {}, "There is no file {new}"),
+    ("a URL of another kind", "analyze ftp://a.example.com/b", {}, "There is no file ftp"),
+    ("results into a file", "analyze {file} --out {file}", {}, "no folder: .* with --out"),
+    ("a URL without scheme", "analyze {file} --url a.example.com", {}, "--url .* http://"),
+    ("a URL without key", "analyze {file} --url http://127.0.0.1:1", {}, "needs --key"),
+    ("a malformed key", "analyze {file} --url http://a --key ключ", {}, "--key is malformed"),
+    ("no service there", f"analyze {{file}} --url http://127.0.0.1:1 --key {KEY}", {}, "reached"),
+    ("another service", f"analyze {{file}} --url {{other}} --key {KEY}", {}, "base URL right?"),
+    ("no such picture", "policy hash {new}", {}, "{new}"),
+    ("no picture", "policy hash {file}", {}, "{name}"),
+    ("no weights folder", "models pull --profile cpu", {}, "VAS_MODELS_DIR"),
+    ("no such backfill", "backfill import {new} --account a", {}, "{new}"),
+    ("a secret that is none", "webhooks listen --secret whsec_?", {}, "not whsec_ and base64"),
+    ("a listener's port", "webhooks listen --port {taken}", {}, "{taken} .* --port"),
+    ("a listener's folder", "webhooks listen --data {file}", {}, "certificate .* with --data"),
+    ("an unknown command", "serv", {}, "No such command 'serv'"),
+    ("an unknown option", "serve --prot 1", {}, "No such option: --prot"),
+]
+
+
+class OtherService(BaseHTTPRequestHandler):
+    """Answers everything with a page, as a server does that is none of ours."""
+
+    paths: list[str] = []  # noqa: RUF012  (of the test's one server)
+
+    def do_POST(self) -> None:
+        self.paths.append(self.path)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>Welcome!</html>")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Nothing."""
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Iterator[dict[str, str]]:
+    """What the mistakes name: files, folders, a port that is taken, other people's servers."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    file = folder / "notes.mp4"
+    file.write_text("no film")
+    served = folder / "served"
+    served.mkdir()
+    own = psutil.Process()
+    record = {"run_dir": str(folder / "run"), "service": [own.pid, own.create_time()]}
+    (served / "run.json").write_text(json.dumps(record))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        ThreadingHTTPServer(("127.0.0.1", 0), OtherService) as other,
+        fresh_database(postgres_url) as database,
+    ):
+        threading.Thread(target=other.serve_forever, args=(0.05,), daemon=True).start()
+        yield {
+            "folder": str(folder),
+            "file": str(file),
+            "name": file.name,
+            "new": str(folder / "new"),
+            "served": str(served),
+            "taken": str(taken.getsockname()[1]),
+            "other": f"http://127.0.0.1:{other.server_address[1]}",
+            "database": database,
+        }
+        other.shutdown()
+
+
+def vas(arguments: list[str], folder: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name[:4] != "VAS_"}
+    environment |= {"PYTHONPATH": str(PROJECT), "COLUMNS": "200", "TERM": "dumb"}
+    environment |= {f"VAS_{name}": value for name, value in settings.items()}
+    command = [sys.executable, "-m", "serve_app.cli", *arguments]
+    return subprocess.run(
+        command,
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "settings", "sentence"),
+    [pytest.param(*case, id=name) for name, *case in MISTAKES],
+)
+def test_a_mistake_is_a_sentence_on_what_to_do(
+    command: str,
+    settings: dict[str, str],
+    sentence: str,
+    places: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    arguments = [each.format(**places) for each in command.split()]
+    given = {name: value.format(**places) for name, value in settings.items()}
+    ended = vas(arguments, tmp_path, **given)
+    said = ended.stderr.strip()
+    assert "Traceback" not in said
+    assert (ended.returncode, ended.stdout.count("Error")) == (2, 0), said
+    pattern = re.sub(r"\{(\w+)\}", lambda name: re.escape(places[name[1]]), sentence)
+    assert re.search(pattern, said), said
+    if not said.startswith("Usage: "):
+        assert len(said.splitlines()) == 1
+
+
+def test_a_base_url_without_its_path_is_completed(places: dict[str, str], tmp_path: Path) -> None:
+    for url in (places["other"], f"{places['other']}/", f"{places['other']}/v1/api/"):
+        OtherService.paths.clear()
+        vas(["analyze", places["file"], "--url", url, "--key", KEY], tmp_path)
+        assert OtherService.paths == ["/v1/api/jobs"]
