@@ -133,12 +133,14 @@ def serve(
     """Run the service until it is interrupted."""
     settings = settings_with(data, host=host, port=port, metrics_port=metrics_port)
     with _started(settings, quiet=as_json) as (base, key):
+        # Before anyone is told that the service is up, and may stop it.
+        stop = _stop_signal()
         if as_json:
             show({"baseUrl": base, "apiKey": key}, as_json=True)
             sys.stdout.flush()
         else:
             _print_welcome(base, key)
-        _wait_for_signal()
+        stop.wait()
     if not as_json:
         console.print("Stopped.")
 
@@ -177,11 +179,12 @@ def _print_welcome(base: str, key: str) -> None:
     console.print("Ctrl-C stops it.")
 
 
-def _wait_for_signal() -> None:
+def _stop_signal() -> threading.Event:
+    """Is set by SIGINT and SIGTERM from now on."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    stop.wait()
+    return stop
 
 
 @app.command()
