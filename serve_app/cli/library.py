@@ -8,7 +8,14 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from serve_app.cli.output import JsonOption, console, errors, show
+from serve_app.cli.output import (
+    JsonOption,
+    UsageError,
+    base_address,
+    console,
+    show,
+    usable_key,
+)
 from serve_app.client.api import ApiClient, CaptionFormat, ExportFormat
 
 UrlOption = Annotated[str, typer.Option("--url", envvar="VAS_URL", help="Base URL of a service.")]
@@ -41,13 +48,17 @@ def export_job(
     as_json: JsonOption = False,
 ) -> None:
     """Write a job's scenes, chapters or transcript for an editing program or a player."""
-    with ApiClient(url, key) as client:
+    with ApiClient(base_address(url), usable_key(key)) as client:
         if content is Content.TRANSCRIPT or format.value not in get_args(ExportFormat):
             text = client.get_transcript(job_id, cast("CaptionFormat", format.value), track)
         else:
             text = client.export(job_id, format.value, content)
     if out is not None:
-        out.write_bytes(text.encode())
+        try:
+            out.write_bytes(text.encode())
+        except OSError as error:
+            message = f"{out} cannot be written ({error.strerror}): name another file with --out."
+            raise UsageError(message) from error
     if as_json:
         written = {"file": str(out)} if out is not None else {"content": text}
         show({"jobId": job_id, "format": format.value, **written}, as_json=True)
@@ -74,17 +85,15 @@ def serve_agents(
     try:
         from serve_app.client.mcp_server import KeyRequired, build_server
     except ModuleNotFoundError as error:
-        errors.print(f"[red]{error.name} is missing: pip install video-analysis-service[agents][/]")
-        raise typer.Exit(1) from error
+        message = f"{error.name} is missing: pip install video-analysis-service[agents]"
+        raise UsageError(message) from error
+    base = base_address(url)
     if http is None:
-        if key is None:
-            errors.print("[red]Over stdio an API key is needed: --key or VAS_KEY.[/]")
-            raise typer.Exit(1)
-        build_server(url, key).run("stdio")
+        build_server(base, usable_key(key)).run("stdio")
         return
     import uvicorn
 
-    app = build_server(url, None).streamable_http_app(
+    app = build_server(base, None).streamable_http_app(
         stateless_http=True, json_response=True, host=host
     )
     uvicorn.run(KeyRequired(app), host=host, port=http, log_level="warning")

@@ -55,7 +55,7 @@ def base_address(url: str) -> str:
 def usable_key(key: str | None) -> str:
     """Raises UsageError for a text that cannot stand in a header; does not repeat it."""
     if not key:
-        raise UsageError("--url needs --key: `vas keys create ACCOUNT` makes one.")
+        raise UsageError("A key is needed, --key or VAS_KEY: `vas keys create ACCOUNT` makes one.")
     if not (key.isascii() and key.isprintable() and " " not in key):
         raise UsageError("--key is malformed: a key is vas_live_ and 43 letters, digits, - or _.")
     return key
