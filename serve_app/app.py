@@ -71,7 +71,7 @@ TAGS = {
     "Account": "Credits and usage.",
     "Webhooks": "The delivery log, and test events.",
     "Discovery": "Open to everybody; 120 requests a minute for each client address.",
-    "Dashboard": "For the dashboard's signed-in sessions only; API keys do not open these.",
+    "Dashboard": "For the dashboard's signed-in sessions; API keys do not open these.",
 }
 _DESCRIPTION = """\
 Footage in, scenes and transcripts out, as asynchronous jobs.

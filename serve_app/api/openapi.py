@@ -43,10 +43,8 @@ _SECURITY: dict[Auth, list[dict[str, list[str]]]] = {
     Auth.SESSION: [{"session": []}],
 }
 _COMMON_ERRORS: dict[Auth, frozenset[ErrorCode]] = {
-    Auth.NONE: frozenset({ErrorCode.RATE_LIMITED}),
-    Auth.KEY: frozenset(
-        {ErrorCode.UNAUTHORIZED, ErrorCode.RATE_LIMITED, ErrorCode.ACCOUNT_SUSPENDED}
-    ),
+    Auth.NONE: frozenset(),
+    Auth.KEY: frozenset({ErrorCode.UNAUTHORIZED, ErrorCode.ACCOUNT_SUSPENDED}),
     Auth.SESSION: frozenset({ErrorCode.UNAUTHORIZED, ErrorCode.ACCOUNT_SUSPENDED}),
 }
 _ANY_ERRORS = frozenset({ErrorCode.INTERNAL_ERROR, ErrorCode.SERVICE_UNAVAILABLE})
@@ -125,7 +123,8 @@ def errors(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
 def error_codes(route: OperationRoute) -> list[ErrorCode]:
     """Every code that the operation may answer, in the catalogue's order."""
     own = {code for answer in route.responses.values() for code in answer.get("codes", ())}
-    codes = own | _COMMON_ERRORS[route.auth] | _ANY_ERRORS
+    counted = {ErrorCode.RATE_LIMITED} if route.bucket else set()
+    codes = own | counted | _COMMON_ERRORS[route.auth] | _ANY_ERRORS
     return [code for code in ErrorCode if code in codes]
 
 

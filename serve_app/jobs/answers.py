@@ -235,7 +235,9 @@ class Job(JobSummary):
 _RESUMABLE = (
     "The same file over tus 1.0.0, which goes on where a broken upload stopped: an upload that is "
     "created already, for `HEAD`, `PATCH`, `DELETE` and `OPTIONS`, with the extensions checksum, "
-    "expiration and termination. Its length is deferred where `fileSizeBytes` was not given. "
+    "expiration and termination. Its length is deferred where `fileSizeBytes` was not given: state "
+    "it as `Upload-Length` of a `PATCH`, the last at the latest (tus-js-client: "
+    "`uploadLengthDeferred: true`). "
     "Signed, needs no key; pages of any origin may use it."
 )
 _UploadHeaders = Annotated[

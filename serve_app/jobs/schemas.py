@@ -262,10 +262,10 @@ class CreateJobBody(SeparateAudio):
 
     fileName: Annotated[FileName, doc("Only the last path component is kept.", "interview.mp4")]
     fileSizeBytes: Annotated[
-        Annotated[int, Field(ge=0), WHOLE] | None,
+        Annotated[int, Field(ge=1), WHOLE] | None,
         doc(
             "Lets an oversized file be refused before it is sent; a file of another "
-            "size is refused."
+            "size is refused, and an empty one always."
         ),
     ] = None
     audioFileName: Annotated[FileName | None, doc("A separate audio file, to be uploaded too.")] = (

@@ -14,7 +14,7 @@ from serve_app.api.authentication import OperationRoute, SessionRoute, account_o
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import NO_STORE, public_url, success, timestamp
 from serve_app.api.openapi import errors, headers, links
-from serve_app.api.schemas import Answer, RequestId, Timestamp, Url, Uuid, doc
+from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Url, Uuid, doc
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.keys.portal import PORTAL_LINK_SECONDS, PORTAL_PATH, PORTAL_PURPOSE
 from storage import keys, ledger
@@ -134,19 +134,40 @@ async def rotate_key(
 
 
 class SignInBody(BaseModel):
-    """Body of the dashboard's sign-in."""
+    """Body of ``POST /sessions``."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
-    token: str = Field(min_length=1, max_length=200)
+    token: Annotated[
+        str, Field(min_length=1, max_length=200), doc("Of a sign-in link; works once.", "…")
+    ]
 
 
-@open_router.post("/sessions", include_in_schema=False)
+class Session(TypedDict):
+    """A dashboard session."""
+
+    session: Annotated[str, doc("Its token, for `Authorization: Bearer`.", "vas_sess_…")]
+    expiresInSeconds: Annotated[Count, doc("How long it lasts.")]
+
+
+@open_router.post(
+    "/sessions",
+    operation_id="createSession",
+    summary="Exchange a sign-in token for a session",
+    status_code=201,
+    response_model=Answer[Session],
+    response_description="The session.",
+    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.UNAUTHORIZED) | {201: _PRIVATE},
+)
 async def create_session(request: Request, body: SignInBody) -> Response:
-    """Exchange a one-time sign-in token for a session (the dashboard calls this)."""
+    """The operator issues sign-in links (`vas sessions create`); no other credential."""
     async with context_of(request).database.transaction() as connection:
         session = await keys.exchange_sign_in_link(connection, body.token)
     if session is None:
-        raise ApiError(ErrorCode.UNAUTHORIZED, "The sign-in link is unknown, used or too old.")
+        raise ApiError(
+            ErrorCode.UNAUTHORIZED,
+            "The sign-in link is unknown, used or too old.",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
     data = {"session": session, "expiresInSeconds": int(keys.SESSION_LIFETIME.total_seconds())}
     return success(request, data, status=201, headers=NO_STORE)

@@ -16,7 +16,7 @@ from serve_app.api.context import context_of
 from serve_app.api.upload_urls import UPLOAD_PURPOSE
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError, ExpiredSignatureError
-from serve_app.errors import ApiError, ErrorCode
+from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.settings import Settings
 from storage import jobs, uploads
 from storage.job_records import JobRecord
@@ -124,6 +124,11 @@ def too_large(slot: Slot) -> ApiError:
         f"The file must not be larger than {slot.limit_bytes} bytes.",
         extra={"maxUploadBytes": slot.limit_bytes, "formatTier": str(slot.job.tier)},
     )
+
+
+def empty_file() -> ApiError:
+    """400: nothing can be analysed in no bytes."""
+    return invalid("The file is empty.", "fileSizeBytes")
 
 
 async def require_room(context: AppContext, size_bytes: int) -> None:

@@ -32,6 +32,7 @@ from serve_app.uploads.access import (
     check_signature,
     closing_unread,
     content_length,
+    empty_file,
     open_slot,
     record_complete,
     require_awaiting,
@@ -301,7 +302,9 @@ async def _check_declared_size(context: AppContext, slot: Slot, declared: int | 
 
 
 def _require_promised_size(slot: Slot, size_bytes: int) -> None:
-    """Raises INVALID_REQUEST where the size differs from the one given at the job's creation."""
+    """Raises INVALID_REQUEST for an empty file, or another size than at the job's creation."""
+    if size_bytes == 0:
+        raise empty_file()
     promised = slot.upload.declared_bytes
     if promised is not None and size_bytes != promised:
         raise ApiError(

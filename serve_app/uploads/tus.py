@@ -30,6 +30,7 @@ from serve_app.uploads.access import (
     check_signature,
     closing_unread,
     content_length,
+    empty_file,
     open_slot,
     preflight,
     require_awaiting,
@@ -306,6 +307,8 @@ async def _total_bytes(lease: UploadLease, patch: Patch) -> int | None:
     length, slot = patch.length_bytes, lease.slot
     if length is None:
         return slot.upload.total_bytes
+    if length == 0:
+        raise empty_file()
     if length > slot.limit_bytes:
         raise too_large(slot)
     if length < patch.offset_bytes:

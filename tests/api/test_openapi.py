@@ -60,6 +60,7 @@ SPECIFIED_STATUSES: dict[str, set[int]] = {
     "listKeys": {401},
     "getKeysPortal": {401, 404},
     "rotateKey": {401, 404},
+    "createSession": {400, 401},
     "getWebhookSecret": {401},
     "rotateWebhookSecret": {401},
 }

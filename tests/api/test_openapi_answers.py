@@ -204,6 +204,8 @@ FAILURES = [
     Call("sendTestWebhook", 400, body={}),
     Call("estimatePrice", 400),
     Call("getKeysPortal", 404),
+    Call("createSession", 401, body={"token": "unknown"}),
+    Call("createSession", 400, body={}),
     Call("rotateKey", 404, "/keys/{missing}/rotate"),
 ]
 
@@ -265,6 +267,14 @@ def test_the_portal_link_is_as_documented(api: RunningApi, contract: Contract) -
     answer = api.client.get("/keys/portal", headers=session)
     assert answer.status_code == 200
     contract.check("getKeysPortal", answer)
+
+
+def test_a_session_is_as_documented(api: RunningApi, contract: Contract) -> None:
+    customer = api.customer()
+    token = api.transact(lambda c: keys.create_sign_in_link(c, customer.account_id))
+    answer = api.client.post("/sessions", json={"token": token})
+    assert answer.status_code == 201
+    contract.check("createSession", answer)
 
 
 @pytest.mark.parametrize(

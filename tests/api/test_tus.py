@@ -94,8 +94,8 @@ def test_a_length_told_with_an_empty_patch_completes_what_has_arrived(
 
 @pytest.mark.parametrize(
     ("length", "status"),
-    [("10", 400), ("2", 400), ("x", 400), (str(2**40), 413)],
-    ids=["another than before", "less than arrived", "no number", "over the limit"],
+    [("10", 400), ("2", 400), ("x", 400), ("0", 400), (str(2**40), 413)],
+    ids=["another than before", "less than arrived", "no number", "nothing", "over the limit"],
 )
 def test_a_length_that_cannot_be_is_refused(
     open_job: dict[str, Any], length: str, status: int
@@ -270,15 +270,6 @@ def test_a_complete_upload_takes_nothing_more(
     patch(url, 0, CONTENT)
     assert patch(url, offset, content).status_code == status
     assert api.context.objects.read_bytes(object_of(api, job)) == CONTENT
-
-
-def test_an_empty_file_is_complete_as_soon_as_it_is_asked_for(
-    api: RunningApi, customer: Customer
-) -> None:
-    job = create(api, customer, fileSizeBytes=0)
-    answer = head(job["resumableUploadUrl"])
-    assert (answer.headers["upload-offset"], answer.headers["upload-length"]) == ("0", "0")
-    assert state_of(api, customer, job["jobId"]) == "queued"
 
 
 @pytest.mark.parametrize("method", ["HEAD", "PATCH"])

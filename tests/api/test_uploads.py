@@ -104,6 +104,20 @@ def test_the_promised_size_holds_for_a_body_in_chunks_too(
     assert state_of(api, customer, job["jobId"]) == "awaiting_upload"
 
 
+def test_an_empty_file_is_refused_at_once(api: RunningApi, customer: Customer) -> None:
+    body = {"fileName": "a.mp4", "fileSizeBytes": 0}
+    job = create(api, customer)
+    for answer in (
+        api.client.post("/jobs", json=body, headers=customer.headers),
+        put(job["uploadUrl"], b""),
+        put(job["uploadUrl"], iter([b""])),  # type: ignore[arg-type]
+        patch(job["resumableUploadUrl"], 0, b"", Upload_Length="0"),
+    ):
+        expect_error(answer, 400, "INVALID_REQUEST", "fileSizeBytes")
+    assert state_of(api, customer, job["jobId"]) == "awaiting_upload"
+    assert files_of(api, job) == []
+
+
 @pytest.mark.parametrize("part", ["bytes 0-4/10", "bytes 5-9/10", "bytes */10", "bytes 0-4/*"])
 def test_a_part_of_a_file_does_not_pass_for_the_file(
     api: RunningApi, customer: Customer, part: str

@@ -107,6 +107,7 @@ MAKERS: Mapping[str, dict[str, Any]] = {
 BODIES = {**MAKERS, "nameSpeaker": {"label": "Somebody"}}
 
 TOLD_BY_THEMSELVES = {
+    "createSession": "test_a_sign_in_link_opens_its_own_account",
     "sendTestWebhook": "signed with the caller's secret: tests/contract/test_webhooks.py",
     "rotateWebhookSecret": "test_rotating_the_secret_leaves_the_others_alone",
 }
@@ -122,7 +123,6 @@ ROUTES_OUTSIDE = {
     "/v1/api/jobs/{job_id}/thumbnails/{index}.jpg": "test_stills_open_for_their_address_only",
     "/v1/api/uploads/{job_id}/{slot}": "test_signed_addresses",
     "/v1/api/uploads/{job_id}/{slot}/resumable": "test_signed_addresses",
-    "/v1/api/sessions": "test_a_sign_in_link_opens_its_own_account",
     "/payments/{provider}/events": "signed by the provider: tests/money/test_payments.py",
     "/portal/{account_id}": "test_a_portal_link_opens_its_own_account",
     "/portal/assets/portal.css": "the same for everybody",
