@@ -395,6 +395,7 @@ def test_a_failure_of_the_database_is_as_documented(
 def test_every_operation_is_among_the_successes() -> None:
     checked_apart = {
         "getClip",
+        "createSession",
         "cancelJob",
         "cancelJobDeprecated",
         "getKeysPortal",

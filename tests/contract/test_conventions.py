@@ -213,7 +213,11 @@ def test_the_version_stands_in_the_base_path(caller: Caller) -> None:
         refusal(client.get(f"{caller.api.root}{other}"), 404, "NOT_FOUND")
 
 
-ADDED = {("GET", "/search", "search"), ("GET", "/jobs/{jobId}/export", "exportJob")}
+ADDED = {
+    ("GET", "/search", "search"),
+    ("GET", "/jobs/{jobId}/export", "exportJob"),
+    ("POST", "/sessions", "createSession"),
+}
 """Operations beside those of the specification."""
 
 
