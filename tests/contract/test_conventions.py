@@ -216,6 +216,10 @@ def test_the_version_stands_in_the_base_path(caller: Caller) -> None:
 ADDED = {
     ("GET", "/search", "search"),
     ("GET", "/jobs/{jobId}/export", "exportJob"),
+    ("GET", "/jobs/{jobId}/chapters", "getChapters"),
+    ("GET", "/jobs/{jobId}/clip", "getClip"),
+    ("PUT", "/jobs/{jobId}/speakers/{speakerId}", "nameSpeaker"),
+    ("DELETE", "/jobs/{jobId}/speakers/{speakerId}", "resetSpeaker"),
     ("POST", "/sessions", "createSession"),
 }
 """Operations beside those of the specification."""
