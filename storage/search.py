@@ -2,7 +2,7 @@
 
 A search is two statements. The first makes lexemes of the words, in every configuration that the
 account has rows of. The second takes the newest MOST_CANDIDATES rows that match, through labels of
-ranges of ids, each eight times as long as the one before, so that a common word does not read all
+ranges of ids, each sixteen times as long as the one before, so that a common word does not read all
 rows that have it. Where few match, rows that lack a part of the words are taken too: one that was
 transcribed wrongly does not hide what was said. The candidates are ranked, and a page of them read.
 """
@@ -21,14 +21,15 @@ from typing import Any
 from sqlalchemy import TextClause, text
 
 from storage.database import Database
-from storage.search_index import RANGE_BITS, SIMPLE, account_label, config_of, pairs_of
+from storage.search_index import RANGE_BITS, account_label, config_of, pairs_of
 from storage.types import SearchKind
 
 MOST_CANDIDATES = 300
 """Of more matches the newest are ranked."""
 
-ENOUGH = 20
-"""With fewer rows that have all words, those that have most of them are found too."""
+ENOUGH = 5
+"""With fewer rows that have all words, those that have most of them are found too; of more than
+three words one row is enough."""
 
 RELAXED_WORDS = 32
 """Words after these are not looked for one by one."""
@@ -120,15 +121,20 @@ async def find_rows(
     lexemes, newest_id = await _resolve(database, account_id, alternatives, filters)
     if after is not None:
         newest_id = after.newest_id
+    if not lexemes.configs:
+        return [], None
+    strict, relaxed = lexemes.all_of(alternatives), lexemes.most_of(alternatives)
     labels = [f"'{account_label(account_id)}'", _kind_labels(filters.kinds)]
     rows = await database.query(
         _find_statement(tuple(filters.conditions)),
         account_id=account_id,
-        **_numbered("below", _below(newest_id)),
-        **_numbered("strict", _in_ranges(lexemes.all_of(alternatives), newest_id, labels)),
-        **_numbered("relaxed", _in_ranges(lexemes.most_of(alternatives), newest_id, labels)),
+        below=newest_id + 1,
+        **_numbered("strict", _in_ranges(strict, newest_id, labels)),
+        **_numbered("relaxed", _in_ranges(relaxed, newest_id, labels)),
+        strict=lexemes.kept(alternatives, strict),
+        relaxed=lexemes.kept(alternatives, relaxed),
         most=MOST_CANDIDATES,
-        enough=ENOUGH,
+        enough=1 if sum(len(clause.words) for clause in alternatives[0]) > 3 else ENOUGH,
         score=_NO_SCORE if after is None else after.score,
         row_id=0 if after is None else after.row_id,
         limit=limit + 1,
@@ -156,9 +162,9 @@ class _Lexemes:
     queries: dict[tuple[str, _Key], str]
 
     def all_of(self, alternatives: Sequence[Alternative]) -> str:
-        """Rows with all words of an alternative, one of them not in ``ahead`` alone."""
+        """Rows with all words of an alternative."""
         return _or(
-            self._kept(config, clauses, _and(self._atoms(config, _wanted(clauses))))
+            _and(self._atoms(config, _wanted(clauses)))
             for config in self.configs
             for clauses in alternatives
         )
@@ -168,15 +174,21 @@ class _Lexemes:
 
         '' where the query has a phrase, which is meant to the letter, or alternatives.
         """
-        if len(alternatives) > 1 or any(
-            len(clause.words) > 1 for clauses in alternatives for clause in clauses
-        ):
+        if len(alternatives) > 1 or any(len(clause.words) > 1 for clause in alternatives[0]):
             return ""
-        return _or(
-            self._kept(config, clauses, _or(_parts(self._words(config, clauses))))
+        return _or(_or(_parts(self._words(config, alternatives[0]))) for config in self.configs)
+
+    def kept(self, alternatives: Sequence[Alternative], query: str) -> str | None:
+        """Of the rows of ``query`` those with a word not in ``ahead`` alone, and no unwanted one.
+
+        Not part of ``query``: an index has no weights, and is slower with each word of a query.
+        """
+        own = _or(
+            _and([_weighted(_or(self._words(config, clauses))), *self._unwanted(config, clauses)])
             for config in self.configs
             for clauses in alternatives
         )
+        return _and([query, own]) or None
 
     def scoring(self, alternatives: Sequence[Alternative]) -> dict[str, list[str]]:
         """All words of a configuration; and, where all of them are needed, each with its own."""
@@ -212,13 +224,9 @@ class _Lexemes:
     def _atoms(self, config: str, clauses: Iterable[Clause]) -> Iterator[str]:
         return (self.queries[config, key] for clause in clauses for key in _atoms_of(clause))
 
-    def _kept(self, config: str, clauses: Alternative, wanted: str) -> str:
-        if not wanted:
-            return ""
-        own = _weighted(_or(self._words(config, clauses)))
+    def _unwanted(self, config: str, clauses: Alternative) -> Iterator[str]:
         negated = (clause for clause in clauses if clause.negated)
-        unwanted = [_weighted(query) for query in self._atoms(config, negated) if query]
-        return _and([wanted, own, *(f"!({query})" for query in unwanted)])
+        return (f"!({_weighted(query)})" for query in self._atoms(config, negated) if query)
 
 
 async def _resolve(
@@ -242,22 +250,21 @@ async def _resolve(
     )
     configs = tuple(dict.fromkeys(row["config"] for row in rows))
     queries = {(row["config"], keys[row["n"] - 1]): row["query"] for row in rows}
-    return _Lexemes(configs, queries), rows[0]["newest_id"]
+    return _Lexemes(configs, queries), rows[0]["newest_id"] if rows else 0
 
 
 _RESOLVE = text(
-    f"""
+    """
     SELECT c.config, t.n,
            CASE WHEN t.prefix THEN to_tsquery(c.config::regconfig, t.passage)
                 ELSE phraseto_tsquery(c.config::regconfig, t.passage) END::text AS query,
            (SELECT coalesce(max(id), 0) FROM search_rows) AS newest_id
       FROM (SELECT config FROM search_configs
-             WHERE account_id = :account_id AND config = coalesce(:only, config)
-            UNION SELECT coalesce(:only, '{SIMPLE}')) AS c,
+             WHERE account_id = :account_id AND config = coalesce(:only, config)) AS c,
            unnest(CAST(:passages AS text[]), CAST(:prefixes AS boolean[]))
            WITH ORDINALITY AS t (passage, prefix, n)
      ORDER BY c.config, t.n
-    """  # noqa: S608  (a constant)
+    """
 )
 
 
@@ -336,23 +343,19 @@ def _numbered(name: str, values: Sequence[object]) -> dict[str, object]:
     return {f"{name}{number}": value for number, value in enumerate(values)}
 
 
-def _below(newest_id: int) -> list[int]:
-    """For each range of ids, the newest first, where it ends."""
-    starts = [max(0, ((newest_id >> bits) - 1) << bits) for bits in RANGE_BITS]
-    return [newest_id + 1, *itertools.accumulate(starts, min)]
-
-
 def _in_ranges(query: str, newest_id: int, labels: list[str]) -> list[str | None]:
-    """The query for each range of ids; None where there is nothing to look for."""
+    """The query for each range of ids, each with those before it; None where it is not needed."""
+    if not query:
+        return [None] * len(_RANGES)
     found: list[str | None] = []
-    for bits, below in zip(_RANGES, _below(newest_id), strict=True):
-        if not query or below <= 1:
-            found.append(None)
-            continue
-        block = newest_id >> (bits or 0)
-        ids = "" if bits is None else f"'={bits}:{block}' | '={bits}:{block - 1}'"
-        found.append(_and([query, ids, *labels]))
-    return found
+    for bits in RANGE_BITS:
+        block = newest_id >> bits
+        # A range that has all rows is the last one, but for the first, after which there is none.
+        needed = block > 1 or not found
+        ids = f"'={bits}:{block}' | '={bits}:{block - 1}'"
+        found.append(_and([query, ids, *labels]) if needed else None)
+    everything = newest_id >> RANGE_BITS[0] > 1
+    return [*found, _and([query, *labels]) if everything else None]
 
 
 def _kind_labels(kinds: Sequence[SearchKind]) -> str:
@@ -384,21 +387,28 @@ def _count(queries: str, number: int) -> str:
 
 
 def _range_query(queries: str, number: int, conditions: str, still_few: str) -> str:
-    """A common table expression: the newest matches in a range of ids, if there are too few yet.
+    """A common table expression: the newest matches in a range of ids, where they are needed.
 
-    OFFSET 0 and id + 0: the planner would else go through all rows by id for the first that match.
+    The first range is short, and tells how frequent matches are. Of the others those are left out
+    that would probably not have enough: a range costs as much as its rarest word or label is
+    frequent, however few rows it has. OFFSET 0 and id + 0: the planner would else go through all
+    rows by id for the first that match.
     """
-    earlier = "".join(f" - {_count(queries, n)}" for n in range(number))
+    too_few = [f"{_count(queries, earlier)} < :most" for earlier in range(number)]
+    if 0 < number < len(RANGE_BITS):
+        times = 1 << (RANGE_BITS[number] - RANGE_BITS[0])
+        too_few.append(f"{_count(queries, 0)} * {times} >= :most")
     return f"""
         {queries}{number} AS MATERIALIZED (
             SELECT id FROM (
                 SELECT id FROM search_rows
                  WHERE vector @@ CAST(:{queries}{number} AS tsquery)
-                   AND account_id = :account_id AND id + 0 < :below{number}{conditions}
+                   AND (vector @@ CAST(:{queries} AS tsquery)) IS TRUE
+                   AND account_id = :account_id AND id + 0 < :below{conditions}
                 OFFSET 0
             ) AS found
-            WHERE {still_few} AND :most{earlier} > 0
-            ORDER BY id DESC LIMIT greatest(0, :most{earlier})
+            WHERE {" AND ".join([still_few, *too_few])}
+            ORDER BY id DESC LIMIT :most
         )"""  # noqa: S608  (constants of this module)
 
 
@@ -412,8 +422,11 @@ def _find_statement(conditions: tuple[str, ...]) -> TextClause:
     further = "".join(f" AND {_CONDITIONS[name]}" for name in conditions)
     numbers = range(len(_RANGES))
     strict = [_range_query("strict", number, further, "true") for number in numbers]
-    few = " + ".join(_count("strict", number) for number in numbers)
-    relaxed = [_range_query("relaxed", number, further, f"{few} < :enough") for number in numbers]
+    counts = ", ".join(_count("strict", number) for number in numbers)
+    relaxed = [
+        _range_query("relaxed", number, further, f"greatest({counts}) < :enough")
+        for number in numbers
+    ]
     every = " UNION ALL ".join(
         f"SELECT id, {complete} AS complete FROM {name}{number}"  # noqa: S608
         for name, complete in (("strict", "true"), ("relaxed", "false"))

@@ -59,8 +59,8 @@ CONFIGS = {
 }
 """Language to text search configuration, of those that every PostgreSQL since 14 has."""
 
-RANGE_BITS = (9, 12, 15, 18, 21)
-"""A row is labelled with its id shifted right by so many bits: ranges of 512 rows, 4,096 …"""
+RANGE_BITS = (9, 13, 17, 21)
+"""A row is labelled with its id shifted right by so many bits: ranges of 512 rows, 8,192 …"""
 
 AHEAD_CHARACTERS = 80
 AHEAD_SECONDS = 5

@@ -57,12 +57,114 @@ WORDS_A_SEGMENT = 12
 SYLLABLES = [a + b for a in "bdfgklmnprstvwz" for b in "aeiou"]
 
 
+FUNCTION_WORDS = [
+    "the",
+    "i",
+    "and",
+    "you",
+    "to",
+    "a",
+    "of",
+    "it",
+    "that",
+    "in",
+    "is",
+    "we",
+    "was",
+    "on",
+    "for",
+    "this",
+    "have",
+    "they",
+    "be",
+    "with",
+    "so",
+    "not",
+    "are",
+    "but",
+    "do",
+    "at",
+    "what",
+    "there",
+    "he",
+    "my",
+    "just",
+    "as",
+    "no",
+    "about",
+    "if",
+    "can",
+    "all",
+    "now",
+    "out",
+    "up",
+    "them",
+    "or",
+    "from",
+    "then",
+    "she",
+    "me",
+    "your",
+    "will",
+    "how",
+    "some",
+    "which",
+    "were",
+    "by",
+    "who",
+    "because",
+    "had",
+    "very",
+    "when",
+    "our",
+    "an",
+    "here",
+    "did",
+    "has",
+    "been",
+    "over",
+    "more",
+    "only",
+    "into",
+    "than",
+    "these",
+    "why",
+    "down",
+    "where",
+    "same",
+    "too",
+    "should",
+    "those",
+    "again",
+    "their",
+    "his",
+    "her",
+    "him",
+    "its",
+    "most",
+    "other",
+    "such",
+    "through",
+    "few",
+    "any",
+    "both",
+    "own",
+    "before",
+    "after",
+    "during",
+    "off",
+    "once",
+]
+"""The most frequent words of every language say nothing; those of English are stop words."""
+
+
 class Speech:
-    """Sentences of made-up words with Zipf's frequencies; the same for the same seed."""
+    """Sentences with Zipf's frequencies, made-up words after the function words; the same for the
+    same seed."""
 
     def __init__(self, seed: int) -> None:
         chance = random.Random(seed)
-        words: dict[str, None] = {}
+        words = dict.fromkeys(FUNCTION_WORDS)
         while len(words) < WORDS:
             words["".join(chance.choices(SYLLABLES, k=chance.choice([2, 2, 3, 3, 4])))] = None
         self.words = np.array(list(words))
@@ -164,7 +266,9 @@ async def search_times(
         while time.monotonic() < until:
             kind = chance.choice(list(KINDS))
             said = chance.choice(segments)
-            q = KINDS[kind](said, max(said, key=counts.__getitem__), chance)
+            telling = [word for word in said if word not in FUNCTION_WORDS]
+            frequent = max(telling, key=counts.__getitem__, default=said[0])
+            q = KINDS[kind](said, frequent, chance)
             began = time.monotonic()
             await find_page(database, account, parse_query(q), Filters(), limit=20)
             took[kind].append((time.monotonic() - began) * 1000)
