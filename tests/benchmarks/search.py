@@ -242,7 +242,7 @@ KINDS: dict[str, Query] = {
         [*said[2:4], "mistake", *said[5:8]]
     ),
     "a phrase": lambda said, frequent, chance: f'"{" ".join(said[2:6])}"',
-    "a beginning": lambda said, frequent, chance: f"{said[3]} {said[4][:4]}*",
+    "a beginning": lambda said, frequent, chance: f"{said[3]} {frequent[:4]}*",
     "one of two, without a third": lambda said, frequent, chance: (
         f"{said[1]} OR {said[6]} -{said[8]}"
     ),
@@ -267,7 +267,7 @@ async def search_times(
             kind = chance.choice(list(KINDS))
             said = chance.choice(segments)
             telling = [word for word in said if word not in FUNCTION_WORDS]
-            frequent = max(telling, key=counts.__getitem__, default=said[0])
+            frequent = max(telling, key=counts.__getitem__, default="unheard")
             q = KINDS[kind](said, frequent, chance)
             began = time.monotonic()
             await find_page(database, account, parse_query(q), Filters(), limit=20)
