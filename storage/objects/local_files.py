@@ -73,7 +73,8 @@ def _in_shared_folder(make: Callable[[Path], Made]) -> Made:
             folder = _shared_folder()
             remove_abandoned(folder)
             return make(folder)
-        except FileNotFoundError:
+        # It goes while it is used, or in the middle of ``mkdir``, which then says that it exists.
+        except (FileNotFoundError, FileExistsError):
             if attempt == _TRIES:
                 raise
     raise AssertionError

@@ -54,7 +54,7 @@ def test_processes_that_start_at_once_have_one_key(tmp_path: Path) -> None:
         "import os, sys; from pathlib import Path;"
         "from serve_app.deployment.local import _own_secret_key;"
         "os.fork(); os.fork();"
-        "print(_own_secret_key(Path(sys.argv[1])), flush=True)"
+        "os.write(1, f'{_own_secret_key(Path(sys.argv[1]))}\\n'.encode())"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
     with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as starting:
