@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,11 +26,11 @@ class TrackTranscript:
     status: StageStatus
     error_code: str | None
     language: str | None
-    document: dict[str, Any] | None
+    document: Mapping[str, Any] | None
 
 
 async def store_scenes(
-    connection: Connection, job_id: uuid.UUID, scenes: list[dict[str, Any]]
+    connection: Connection, job_id: uuid.UUID, scenes: Sequence[Mapping[str, Any]]
 ) -> None:
     """Publish the scenes of a job, once, and make them searchable."""
     await connection.execute(
@@ -148,7 +148,7 @@ class ImportedJob:
     warnings: list[dict[str, str]]
     skipped: dict[StageName, SkipReason]
     """Stages that did not run; the others completed."""
-    scenes: list[dict[str, Any]] | None
+    scenes: Sequence[Mapping[str, Any]] | None
     """None where vision did not run."""
     tracks: list[TrackTranscript]
 

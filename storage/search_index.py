@@ -13,7 +13,7 @@ import itertools
 import re
 import unicodedata
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,7 +143,7 @@ def file_rows(file_name: str, duration_ms: int | None) -> list[SearchRow]:
 
 
 def transcript_rows(
-    track_index: int, language: str | None, document: dict[str, Any]
+    track_index: int, language: str | None, document: Mapping[str, Any]
 ) -> Iterator[SearchRow]:
     """A row for each segment of a stored transcript."""
     segments = document["segments"]
@@ -163,7 +163,7 @@ def transcript_rows(
         )
 
 
-def scene_rows(scenes: Iterable[dict[str, Any]]) -> Iterator[SearchRow]:
+def scene_rows(scenes: Iterable[Mapping[str, Any]]) -> Iterator[SearchRow]:
     """Rows of stored scenes: description, writing on the screen, objects; what each has."""
     for scene in scenes:
         tracks = [track["label"] for track in scene.get("objectTracks", ())]

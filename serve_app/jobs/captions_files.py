@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
-from typing import Any
 from urllib.parse import quote
 
 from starlette.responses import Response
@@ -17,8 +16,9 @@ from pipelines.speech.captions import (
     to_txt,
     to_vtt,
 )
-from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
+from pipelines.types import Speaker, TranscriptSegment
 from serve_app.api.spreadsheets import csv_table
+from serve_app.jobs.documents import transcript_of
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
 
@@ -45,7 +45,7 @@ def file_response(
 
 
 def _text(track: TrackTranscript, extension: str, limits: CaptionLimits) -> str:
-    segments, speakers = transcript_of(track.document or {})
+    segments, speakers = transcript_of(track)
     match extension:
         case "srt":
             return to_srt(segments, limits)
@@ -80,35 +80,3 @@ def attachment(file_name: str, extension: str) -> str:
     if plain != name:
         header += f"; filename*=UTF-8''{quote(name, safe='')}"
     return header
-
-
-def transcript_of(document: dict[str, Any]) -> tuple[list[TranscriptSegment], list[Speaker]]:
-    """Segments and speakers of a stored transcript."""
-    segments = [_segment(raw) for raw in document.get("segments", [])]
-    speakers = [
-        Speaker(raw["id"], raw["label"], raw["speakingSeconds"])
-        for raw in document.get("speakers", [])
-    ]
-    return segments, speakers
-
-
-def _segment(raw: dict[str, Any]) -> TranscriptSegment:
-    return TranscriptSegment(
-        index=raw["index"],
-        start_ms=round(raw["startTime"] * 1000),
-        end_ms=round(raw["endTime"] * 1000),
-        text=raw["text"],
-        speaker=raw["speaker"],
-        confidence=raw["confidence"],
-        words=tuple(_word(word) for word in raw["words"]),
-    )
-
-
-def _word(raw: dict[str, Any]) -> TranscriptWord:
-    return TranscriptWord(
-        text=raw["text"],
-        start_ms=round(raw["startTime"] * 1000),
-        end_ms=round(raw["endTime"] * 1000),
-        confidence=raw["confidence"],
-        speaker=raw["speaker"],
-    )

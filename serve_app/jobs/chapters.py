@@ -10,9 +10,9 @@ from pipelines.speech.chapters import Chapter, find_chapters
 from pipelines.types import TranscriptSegment
 from serve_app.context import AppContext
 from serve_app.jobs import results
-from serve_app.jobs.captions_files import transcript_of
+from serve_app.jobs.documents import transcript_of
 from storage.job_records import JobRecord
-from storage.results import TrackTranscript, get_scenes
+from storage.results import TrackTranscript
 from storage.types import StageName, StageStatus
 
 
@@ -24,7 +24,7 @@ async def find_chapters_of(context: AppContext, job: JobRecord) -> list[Chapter]
     async with context.database.statement() as connection:
         tracks = await results.read_tracks(connection, job)
         seen = job.stages[StageName.VISION].status is StageStatus.COMPLETED
-        scenes = await get_scenes(connection, job.id) if seen else []
+        scenes = await results.list_scenes(connection, job) if seen else []
     cuts_ms = [round(scene["startTime"] * 1000) for scene in scenes]
     segments = [segment for track in tracks for segment in _segments(track)]
     duration_ms = job.duration_ms or max((each.end_ms for each in segments), default=0)
@@ -35,7 +35,7 @@ async def find_chapters_of(context: AppContext, job: JobRecord) -> list[Chapter]
 
 def _segments(track: TrackTranscript) -> list[TranscriptSegment]:
     """With speakers that are distinct from those of other tracks."""
-    segments, _ = transcript_of(track.document or {})
+    segments, _ = transcript_of(track)
     number = track.track_index
     return [
         each if each.speaker is None else replace(each, speaker=f"{number}/{each.speaker}")

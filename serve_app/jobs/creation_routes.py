@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request
@@ -161,5 +162,5 @@ async def create_batch(
     return await create_once(request, "createBatch", key, create)
 
 
-def _created(request: Request, data: dict[str, Any]) -> Response:
+def _created(request: Request, data: Mapping[str, Any]) -> Response:
     return success(request, data, status=201, headers={"Location": data["links"]["self"]})

@@ -1,18 +1,41 @@
-"""Pipeline results as the JSON documents that are stored and shown."""
+"""Pipeline results as the JSON documents that are stored and shown, and back."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+from typing import NotRequired, cast
+
+from typing_extensions import TypedDict
 
 from models.contracts import Box, TextLine
-from pipelines.types import Scene, TrackOutcome, TranscriptResult, TranscriptSegment, TranscriptWord
+from pipelines.types import (
+    Scene,
+    Speaker,
+    TrackOutcome,
+    TranscriptResult,
+    TranscriptSegment,
+    TranscriptWord,
+)
+from serve_app.jobs import answers
 from storage.results import TrackTranscript
 from storage.types import StageStatus
 
 
-def scene_document(scene: Scene) -> dict[str, Any]:
-    """A Scene with ``thumbnailKey``, which the API turns into an address."""
+class StoredScene(answers.Scene):
+    """A scene before the API turns the key of its still into an address."""
+
+    thumbnailKey: NotRequired[str]  # noqa: N815
+
+
+class StoredTranscript(TypedDict):
+    """The transcript of one track, without its track."""
+
+    speakers: list[answers.Speaker]
+    text: str
+    segments: list[answers.TranscriptSegment]
+
+
+def scene_document(scene: Scene) -> StoredScene:
+    """A scene as it is stored."""
     return {
         "index": scene.index,
         "startTime": scene.start_ms / 1000,
@@ -20,9 +43,9 @@ def scene_document(scene: Scene) -> dict[str, Any]:
         "description": scene.description,
         "objects": list(scene.objects),
         "colorPalette": list(scene.color_palette),
-        "shotType": str(scene.shot_type),
-        "shotAngle": str(scene.shot_angle),
-        "cameraMotion": str(scene.camera_motion),
+        "shotType": scene.shot_type,
+        "shotAngle": scene.shot_angle,
+        "cameraMotion": scene.camera_motion,
         "confidence": round(scene.confidence, 4),
         "thumbnailKey": scene.thumbnail_key,
         "objectTracks": [
@@ -38,7 +61,7 @@ def scene_document(scene: Scene) -> dict[str, Any]:
     }
 
 
-def _text_line(line: TextLine) -> dict[str, Any]:
+def _text_line(line: TextLine) -> answers.TextLine:
     return {
         "text": line.text,
         "confidence": round(line.confidence, 4),
@@ -46,9 +69,14 @@ def _text_line(line: TextLine) -> dict[str, Any]:
     }
 
 
-def box_document(box: Box) -> dict[str, float]:
+def box_document(box: Box) -> answers.Box:
     """A rectangle in shares of the picture's width and height."""
-    return {name: round(value, 4) for name, value in asdict(box).items()}
+    return {
+        "left": round(box.left, 4),
+        "top": round(box.top, 4),
+        "width": round(box.width, 4),
+        "height": round(box.height, 4),
+    }
 
 
 def track_transcript(track: TrackOutcome) -> TrackTranscript:
@@ -64,7 +92,7 @@ def track_transcript(track: TrackOutcome) -> TrackTranscript:
     )
 
 
-def transcript_document(result: TranscriptResult) -> dict[str, Any]:
+def transcript_document(result: TranscriptResult) -> StoredTranscript:
     """Speakers, text and segments of one track."""
     return {
         "speakers": [
@@ -80,7 +108,7 @@ def transcript_document(result: TranscriptResult) -> dict[str, Any]:
     }
 
 
-def _segment(segment: TranscriptSegment) -> dict[str, Any]:
+def _segment(segment: TranscriptSegment) -> answers.TranscriptSegment:
     return {
         "index": segment.index,
         "startTime": segment.start_ms / 1000,
@@ -92,7 +120,7 @@ def _segment(segment: TranscriptSegment) -> dict[str, Any]:
     }
 
 
-def _word(word: TranscriptWord) -> dict[str, Any]:
+def _word(word: TranscriptWord) -> answers.Word:
     return {
         "text": word.text,
         "startTime": word.start_ms / 1000,
@@ -100,3 +128,40 @@ def _word(word: TranscriptWord) -> dict[str, Any]:
         "confidence": round(word.confidence, 4),
         "speaker": word.speaker,
     }
+
+
+def stored_transcript(track: TrackTranscript) -> StoredTranscript:
+    """As stored; empty for a track that could not be transcribed."""
+    if track.document is None:
+        return {"speakers": [], "text": "", "segments": []}
+    return cast("StoredTranscript", track.document)
+
+
+def transcript_of(track: TrackTranscript) -> tuple[list[TranscriptSegment], list[Speaker]]:
+    """Segments and speakers of a stored transcript."""
+    document = stored_transcript(track)
+    segments = [
+        TranscriptSegment(
+            index=raw["index"],
+            start_ms=round(raw["startTime"] * 1000),
+            end_ms=round(raw["endTime"] * 1000),
+            text=raw["text"],
+            speaker=raw["speaker"],
+            confidence=raw["confidence"],
+            words=tuple(
+                TranscriptWord(
+                    text=word["text"],
+                    start_ms=round(word["startTime"] * 1000),
+                    end_ms=round(word["endTime"] * 1000),
+                    confidence=word["confidence"],
+                    speaker=word["speaker"],
+                )
+                for word in raw["words"]
+            ),
+        )
+        for raw in document["segments"]
+    ]
+    speakers = [
+        Speaker(raw["id"], raw["label"], raw["speakingSeconds"]) for raw in document["speakers"]
+    ]
+    return segments, speakers

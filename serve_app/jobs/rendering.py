@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 from pipelines.codec import from_json
-from pipelines.types import ClipSpan
+from pipelines.types import ClipSpan, StageCode
 from serve_app.api.envelope import timestamp
+from serve_app.jobs import answers
 from serve_app.jobs.eta import seconds_left
 from storage.job_records import JobRecord, StageRecord
 from storage.types import ENDED_STATUSES, JobState, StageName, StageStatus
@@ -22,19 +23,20 @@ _STAGE_SHARE = {StageName.INGEST: 0.1, StageName.VISION: 0.45, StageName.TRANSCR
 """Share of each stage in the job's progress, before the skipped ones are left out."""
 
 
-def render_job(job: JobRecord, base_url: str) -> dict[str, Any]:
+def render_job(job: JobRecord, base_url: str) -> answers.Job:
     """The Job object without ``processedData``."""
-    rendered = render_summary(job) | {
-        "stages": {str(name): _stage(stage, with_error=True) for name, stage in _stages(job)},
+    rendered: answers.Job = {
+        **render_summary(job),  # type: ignore[typeddict-item]  # it lacks what a job may lack
+        "stages": _stages(job, with_errors=True),
         "links": links(job, base_url),
-        "warnings": job.warnings,
+        "warnings": cast("list[answers.JobWarning]", job.warnings),
     }
     if job.source.continuous:
         rendered["clips"] = _clips(job)
     return rendered
 
 
-def _clips(job: JobRecord) -> list[dict[str, Any]]:
+def _clips(job: JobRecord) -> list[answers.ProgrammeClip]:
     """The clips of a programme; where each starts is known once ingest has seen all of them."""
     spans = {span["index"]: from_json(ClipSpan, span) for span in job.clips or []}
     return [
@@ -49,16 +51,16 @@ def _clips(job: JobRecord) -> list[dict[str, Any]]:
     ]
 
 
-def render_summary(job: JobRecord) -> dict[str, Any]:
+def render_summary(job: JobRecord) -> answers.JobSummary:
     """The reduced form of list items."""
-    rendered: dict[str, Any] = {
+    rendered: answers.JobSummary = {
         "jobId": str(job.id),
-        "state": str(job.state),
-        "processingMode": str(job.processing_mode),
-        "stages": {str(name): _stage(stage, with_error=False) for name, stage in _stages(job)},
+        "state": job.state,
+        "processingMode": job.processing_mode,
+        "stages": _stages(job, with_errors=False),
         "metadata": job.metadata,
         "fileName": job.file_name,
-        "tier": str(job.tier),
+        "tier": job.tier,
         "createdAt": timestamp(job.created_at),
         "startedAt": timestamp(job.started_at),
         "completedAt": timestamp(job.completed_at),
@@ -71,10 +73,10 @@ def render_summary(job: JobRecord) -> dict[str, Any]:
         "estimatedCompletionTimeSeconds": estimated_seconds(job),
     }
     if job.state is JobState.FAILED:
-        rendered["error"] = {"code": job.error_code, "message": job.error_message}
+        rendered["error"] = _error(job)
         rendered["errorMessage"] = job.error_message
     if job.batch_id is not None:
-        rendered |= {"batchId": str(job.batch_id), "index": job.batch_index}
+        rendered |= {"batchId": str(job.batch_id), "index": cast("int", job.batch_index)}
     names = job.audio_track_names or []
     if len(names) > 1:
         rendered |= {
@@ -85,23 +87,28 @@ def render_summary(job: JobRecord) -> dict[str, Any]:
     return rendered
 
 
-def _stages(job: JobRecord) -> list[tuple[StageName, StageRecord]]:
-    return [(name, job.stages[name]) for name in StageName]
-
-
-def _stage(stage: StageRecord, *, with_error: bool) -> dict[str, Any]:
-    rendered: dict[str, Any] = {
-        "status": str(stage.status),
-        "progress": round(stage.progress, 6),
+def _stages(job: JobRecord, *, with_errors: bool) -> answers.Stages:
+    return {
+        "ingest": _stage(job.stages[StageName.INGEST], with_error=with_errors),
+        "vision": _stage(job.stages[StageName.VISION], with_error=with_errors),
+        "transcript": _stage(job.stages[StageName.TRANSCRIPT], with_error=with_errors),
     }
+
+
+def _stage(stage: StageRecord, *, with_error: bool) -> answers.Stage:
+    rendered: answers.Stage = {"status": stage.status, "progress": round(stage.progress, 6)}
     if stage.skip_reason is not None:
-        rendered["reason"] = str(stage.skip_reason)
+        rendered["reason"] = stage.skip_reason
     if with_error and stage.error_code is not None:
-        rendered["error"] = {"code": stage.error_code, "message": stage.error_message}
+        rendered["error"] = _error(stage)
     return rendered
 
 
-def links(job: JobRecord, base_url: str) -> dict[str, str]:
+def _error(failed: JobRecord | StageRecord) -> answers.JobError:
+    return {"code": cast("StageCode", failed.error_code), "message": failed.error_message}
+
+
+def links(job: JobRecord, base_url: str) -> answers.Links:
     """Absolute URLs of the job and its results; ``base_url`` includes the path prefix."""
     job_url = f"{base_url}/jobs/{job.id}"
     return {"self": job_url, "transcript": f"{job_url}/transcript", "scenes": f"{job_url}/scenes"}
@@ -116,7 +123,7 @@ def estimated_seconds(job: JobRecord) -> float | None:
 def progress(job: JobRecord) -> float:
     """0 to 1 over the stages that run; 1 once all of them have ended."""
     done = total = 0.0
-    for name, stage in _stages(job):
+    for name, stage in job.stages.items():
         if stage.status is StageStatus.SKIPPED:
             continue
         total += _STAGE_SHARE[name]
@@ -134,6 +141,6 @@ def legacy_status(job: JobRecord) -> str:
     if job.state is JobState.FAILED:
         if job.error_code == "FETCH_FAILED":
             return "FAILED_FETCH"
-        failed = [name for name, stage in _stages(job) if stage.status is StageStatus.FAILED]
+        failed = [name for name in StageName if job.stages[name].status is StageStatus.FAILED]
         return f"{failed[0].upper()}_FAILED" if failed else "INGEST_FAILED"
     return _LEGACY_STATUS[job.state]

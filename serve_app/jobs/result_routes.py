@@ -28,11 +28,10 @@ from serve_app.jobs.answers import (
     Transcript,
 )
 from serve_app.jobs.chapters import find_chapters_of
+from serve_app.jobs.documents import stored_transcript
 from serve_app.jobs.schemas import SpeakerBody
 from serve_app.jobs.thumbnails import with_thumbnails
 from storage import results as stored
-from storage.results import get_scenes
-from storage.types import StageName
 
 MAX_TRACK_INDEX = 9999
 _TRACK_INDEX = matching(re.compile("0|[1-9][0-9]*"), "whole number from 0")
@@ -145,9 +144,8 @@ async def get_transcript(
 async def get_scenes_of_job(request: Request, _: JobId) -> Response:
     """Empty when the video has no cuts."""
     job = job_of(request)
-    results.require_stage(job, StageName.VISION)
     async with context_of(request).database.statement() as connection:
-        scenes = await get_scenes(connection, job.id)
+        scenes = await results.list_scenes(connection, job)
     shown = with_thumbnails(request, job.id, scenes)
     return success(request, {"jobId": str(job.id), "scenes": shown})
 
@@ -245,11 +243,11 @@ async def _name_speaker(
     job = job_of(request)
     async with context_of(request).database.transaction() as connection:
         chosen = results.choose_track(job, await results.read_tracks(connection, job), track)
-        if all(each["id"] != speaker_id for each in (chosen.document or {})["speakers"]):
+        if all(each["id"] != speaker_id for each in stored_transcript(chosen)["speakers"]):
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such speaker.")
         await stored.name_speaker(connection, job.id, chosen.track_index, speaker_id, label)
         tracks = await results.read_tracks(connection, job)
-    named = results.choose_track(job, tracks, chosen.track_index).document or {}
+    named = stored_transcript(results.choose_track(job, tracks, chosen.track_index))
     return success(request, next(each for each in named["speakers"] if each["id"] == speaker_id))
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import cast
 
+from pipelines.types import StageCode
 from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.jobs import answers
+from serve_app.jobs.documents import StoredScene, StoredTranscript, stored_transcript
 from storage import results
 from storage.database import Connection
 from storage.job_records import JobRecord
@@ -35,6 +39,12 @@ def require_stage(job: JobRecord, stage: StageName) -> None:
     raise ApiError(
         ErrorCode.RESULTS_UNAVAILABLE, f"The {stage} stage has no result: {reason}.", extra=extra
     )
+
+
+async def list_scenes(connection: Connection, job: JobRecord) -> list[StoredScene]:
+    """The scenes of a job whose vision stage is completed."""
+    require_stage(job, StageName.VISION)
+    return cast("list[StoredScene]", await results.get_scenes(connection, job.id))
 
 
 async def read_tracks(connection: Connection, job: JobRecord) -> list[TrackTranscript]:
@@ -70,22 +80,22 @@ def choose_track(
     return track
 
 
-def transcript_json(job: JobRecord, track: TrackTranscript, *, multi: bool) -> dict[str, Any]:
+def transcript_json(job: JobRecord, track: TrackTranscript, *, multi: bool) -> answers.Transcript:
     """The JSON transcript of one track."""
-    document = track.document or {}
-    rendered: dict[str, Any] = {
+    document = stored_transcript(track)
+    rendered: answers.Transcript = {
         "jobId": str(job.id),
         "language": track.language,
-        "speakers": document.get("speakers", []),
-        "text": document.get("text", ""),
-        "segments": document.get("segments", []),
+        "speakers": document["speakers"],
+        "text": document["text"],
+        "segments": document["segments"],
     }
     if multi:
         rendered |= {"trackIndex": track.track_index, "trackName": track.track_name}
     return rendered
 
 
-def combined_transcript_json(job: JobRecord, tracks: list[TrackTranscript]) -> dict[str, Any]:
+def combined_transcript_json(job: JobRecord, tracks: list[TrackTranscript]) -> answers.Transcript:
     """The JSON transcript of a multi-track job: the first readable track, and all in ``tracks``."""
     readable = [track for track in tracks if track.document is not None]
     combined = transcript_json(job, readable[0], multi=True)
@@ -93,23 +103,23 @@ def combined_transcript_json(job: JobRecord, tracks: list[TrackTranscript]) -> d
     return combined
 
 
-def track_json(track: TrackTranscript) -> dict[str, Any]:
+def track_json(track: TrackTranscript) -> answers.AudioTrack:
     """An Audio track object."""
-    document = track.document or {}
-    rendered: dict[str, Any] = {
+    document = stored_transcript(track)
+    rendered: answers.AudioTrack = {
         "trackIndex": track.track_index,
         "trackName": track.track_name,
-        "status": str(track.status),
+        "status": track.status,
         "transcript": legacy_entries(document),
-        "speakers": [speaker["label"] for speaker in document.get("speakers", [])],
+        "speakers": [speaker["label"] for speaker in document["speakers"]],
         "language": track.language,
     }
     if track.error_code is not None:
-        rendered["errorCode"] = track.error_code
+        rendered["errorCode"] = cast("StageCode", track.error_code)
     return rendered
 
 
-async def list_audio_tracks(connection: Connection, job: JobRecord) -> list[dict[str, Any]]:
+async def list_audio_tracks(connection: Connection, job: JobRecord) -> list[answers.AudioTrack]:
     """Audio track objects of a multi-track job, also while they are still worked on.
 
     Raises NOT_FOUND for a job without several tracks.
@@ -130,31 +140,38 @@ async def list_audio_tracks(connection: Connection, job: JobRecord) -> list[dict
     return [track_json(stored.get(track.track_index, track)) for track in waiting]
 
 
-def legacy_entries(document: dict[str, Any]) -> list[dict[str, Any]]:
+def legacy_entries(document: StoredTranscript) -> list[answers.TranscriptEntry]:
     """Stored transcript entries ``{ StartTime, EndTime, Text, Speaker }``."""
-    labels = {speaker["id"]: speaker["label"] for speaker in document.get("speakers", [])}
+    labels = {speaker["id"]: speaker["label"] for speaker in document["speakers"]}
     return [
         {
             "StartTime": segment["startTime"],
             "EndTime": segment["endTime"],
             "Text": segment["text"],
-            "Speaker": labels.get(segment["speaker"]),
+            "Speaker": labels.get(segment["speaker"] or ""),
         }
-        for segment in document.get("segments", [])
+        for segment in document["segments"]
     ]
 
 
 async def processed_data(
-    connection: Connection, job: JobRecord, include: frozenset[str]
-) -> dict[str, Any]:
-    """``{ length, scenes, transcript }``, each only once its stage is completed."""
-    data: dict[str, Any] = {"length": None if job.duration_ms is None else job.duration_ms / 1000}
+    connection: Connection,
+    job: JobRecord,
+    include: frozenset[str],
+    show: Callable[[list[StoredScene]], list[answers.Scene]],
+) -> answers.ProcessedData:
+    """``{ length, scenes, transcript }``, each only once its stage is completed.
+
+    ``show`` gives scenes the addresses of their stills.
+    """
+    length = None if job.duration_ms is None else job.duration_ms / 1000
+    data: answers.ProcessedData = {"length": length}
     if "scenes" in include and job.stages[StageName.VISION].status is StageStatus.COMPLETED:
-        scenes = await results.get_scenes(connection, job.id)
-        data["scenes"] = [scene | {"endTs": scene["endTime"]} for scene in scenes]
+        scenes = show(await list_scenes(connection, job))
+        data["scenes"] = [{**scene, "endTs": scene["endTime"]} for scene in scenes]
     transcribed = job.stages[StageName.TRANSCRIPT].status is StageStatus.COMPLETED
     if "transcript" in include and transcribed:
         tracks = await results.list_transcripts(connection, job.id)
-        first = next((track.document for track in tracks if track.document), {})
-        data["transcript"] = legacy_entries(first)
+        first = next((track for track in tracks if track.document), tracks[0])
+        data["transcript"] = legacy_entries(stored_transcript(first))
     return data

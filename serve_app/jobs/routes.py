@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
@@ -149,10 +150,9 @@ async def get_job(
     if include != "none":
         wanted = INCLUDABLE if include is None else frozenset(include.split(","))
         async with context_of(request).database.statement() as connection:
-            processed = await results.processed_data(connection, job, wanted)
-        if "scenes" in processed:
-            processed["scenes"] = with_thumbnails(request, job.id, processed["scenes"])
-        data["processedData"] = processed
+            data["processedData"] = await results.processed_data(
+                connection, job, wanted, partial(with_thumbnails, request, job.id)
+            )
     return success(request, data)
 
 
@@ -186,7 +186,7 @@ async def cancel_job_deprecated(request: Request, job_id: JobId) -> Response:
     return success(request, await _cancel(request, job_id))
 
 
-async def _cancel(request: Request, job_id: str) -> dict[str, Any]:
+async def _cancel(request: Request, job_id: str) -> Job:
     async with context_of(request).database.transaction() as connection:
         job = await service.cancel_job(connection, account_of(request), job_id)
     record_job_end(context_of(request).metrics, job.state)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
@@ -15,6 +14,8 @@ from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import public_url
 from serve_app.crypto import BadSignatureError
 from serve_app.errors import ApiError, ErrorCode
+from serve_app.jobs import answers
+from serve_app.jobs.documents import StoredScene
 from storage.objects import ObjectNotFoundError
 from storage.results import find_thumbnail_key
 
@@ -25,21 +26,18 @@ router = APIRouter(prefix=API_PREFIX)
 
 
 def with_thumbnails(
-    request: Request, job_id: uuid.UUID, scenes: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
+    request: Request, job_id: uuid.UUID, scenes: list[StoredScene]
+) -> list[answers.Scene]:
     """Stored scenes with ``thumbnailUrl`` in place of the object's key."""
     signer = context_of(request).signer
     # Whole hours, so that a list that is read twice shows the same addresses.
     expires_at = (int(time.time()) // 3600 + _LIFETIME_HOURS + 1) * 3600
-    rendered = []
     for scene in scenes:
         path = f"{API_PREFIX}/jobs/{job_id}/thumbnails/{scene['index']}.jpg"
-        shown = {name: value for name, value in scene.items() if name != "thumbnailKey"}
-        shown["thumbnailUrl"] = public_url(request) + signer.sign_path(
-            _PURPOSE, path, expires_at=expires_at
-        )
-        rendered.append(shown)
-    return rendered
+        signed = signer.sign_path(_PURPOSE, path, expires_at=expires_at)
+        scene["thumbnailUrl"] = public_url(request) + signed
+        scene.pop("thumbnailKey", None)
+    return [*scenes]
 
 
 @router.get("/jobs/{job_id}/thumbnails/{index}.jpg", include_in_schema=False)

@@ -9,6 +9,7 @@ a stage returns the job's end, where that ended too.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,7 +116,7 @@ async def publish_ingest(
 async def publish_scenes(
     connection: Connection,
     lease: Lease,
-    scenes: list[dict[str, Any]],
+    scenes: Sequence[Mapping[str, Any]],
     timings: dict[str, float],
 ) -> JobState | None:
     """Complete vision: result, charge and status together."""

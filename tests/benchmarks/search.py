@@ -25,7 +25,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -340,7 +340,7 @@ def sought(file_name: str, words: str) -> Sought:
 
 async def publish_library(database: Database, account: uuid.UUID) -> None:
     """Every programme and every recording a job."""
-    documents = {
+    documents: dict[str, tuple[str, Mapping[str, Any]]] = {
         name: ("en", {"segments": programme_segments(sentences)})
         for name, sentences in library.PROGRAMMES.items()
     }
