@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,13 @@ VOWELS = (
 """First three formants of a man's a, i, u, e, o in Hz (Peterson and Barney 1952)."""
 BASS, TENOR, ALTO = (95.0, 0.95), (150.0, 1.05), (215.0, 1.2)
 """Synthetic voices: mean pitch in Hz, formants relative to VOWELS."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """As ``open_model`` leaves it: two threads of OpenBLAS wait for each other on busy cores."""
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 def load(path: Path) -> Samples:
