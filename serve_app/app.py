@@ -20,12 +20,16 @@ from serve_app.api.methods import install_methods
 from serve_app.api.openapi import finish
 from serve_app.context import AppContext
 from serve_app.credits.routes import router as credit_routes
+from serve_app.dashboard.routes import open_router as dashboard_open_routes
+from serve_app.dashboard.routes import router as dashboard_routes
+from serve_app.dashboard.routes import session_api
 from serve_app.discovery.events import events
 from serve_app.discovery.pages import router as page_routes
 from serve_app.discovery.routes import router as discovery_routes
 from serve_app.jobs.clip_routes import router as clip_routes
 from serve_app.jobs.creation_routes import router as creation_routes
 from serve_app.jobs.export_routes import router as export_routes
+from serve_app.jobs.media import router as media_routes
 from serve_app.jobs.result_routes import router as result_routes
 from serve_app.jobs.routes import router as job_routes
 from serve_app.jobs.thumbnails import router as thumbnail_routes
@@ -50,6 +54,7 @@ ROUTERS = (
     clip_routes,
     creation_routes,
     thumbnail_routes,
+    media_routes,
     upload_routes,
     credit_routes,
     webhook_routes,
@@ -62,6 +67,9 @@ ROUTERS = (
     payment_routes,
     portal_routes,
     observing_routes,
+    session_api,
+    dashboard_open_routes,
+    dashboard_routes,
 )
 
 

@@ -283,6 +283,11 @@ async def find_session(connection: Connection, token: str) -> SessionAccount | N
     return SessionAccount(row.account_id, suspended=row.suspended_at is not None)
 
 
+async def end_session(connection: Connection, token: str) -> None:
+    """Sign out: the session token opens nothing any more."""
+    await connection.execute(delete(sessions).where(sessions.c.token_sha256 == fingerprint(token)))
+
+
 async def set_restrictions(
     connection: Connection,
     account_id: uuid.UUID,

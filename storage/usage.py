@@ -73,6 +73,15 @@ class StageUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class DayUsage:
+    """What was charged on a day (UTC), and for how many jobs."""
+
+    day: date
+    cents: int
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerEntry:
     """An entry with the balance and the open holds after it."""
 
@@ -117,6 +126,16 @@ _STAGES = text(
      GROUP BY stage
     """
 )
+_DAYS = text(
+    """
+    SELECT (created_at AT TIME ZONE 'UTC')::date AS day,
+           (-sum(balance_delta_cents))::bigint AS cents, count(DISTINCT job_id) AS jobs
+      FROM ledger_entries
+     WHERE account_id = :account AND kind = 'charge'
+       AND created_at >= :start AND created_at < :end
+     GROUP BY day ORDER BY day
+    """
+)
 _ENTRIES = text(
     """
     SELECT * FROM (
@@ -150,6 +169,14 @@ async def list_stage_usage(
         for stage in StageName
         if stage in found
     ]
+
+
+async def list_day_usage(
+    connection: Connection, account_id: uuid.UUID, month: Month
+) -> list[DayUsage]:
+    """The days of a month on which something was charged."""
+    rows = await connection.execute(_DAYS, _in_month(account_id, month))
+    return [DayUsage(**row) for row in rows.mappings()]
 
 
 async def list_entries(

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from serve_app.api.authentication import parse_job_id
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import public_url
-from serve_app.crypto import BadSignatureError
+from serve_app.crypto import BadSignatureError, Signer
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.jobs import answers
 from serve_app.jobs.documents import StoredScene
@@ -25,17 +25,21 @@ _LIFETIME_HOURS = 24
 router = APIRouter(prefix=API_PREFIX)
 
 
+def still_path(signer: Signer, job_id: uuid.UUID, index: int) -> str:
+    """The signed path of a scene's still, good for a day."""
+    # Whole hours, so that a list that is read twice shows the same addresses.
+    expires_at = (int(time.time()) // 3600 + _LIFETIME_HOURS + 1) * 3600
+    path = f"{API_PREFIX}/jobs/{job_id}/thumbnails/{index}.jpg"
+    return signer.sign_path(_PURPOSE, path, expires_at=expires_at)
+
+
 def with_thumbnails(
     request: Request, job_id: uuid.UUID, scenes: list[StoredScene]
 ) -> list[answers.Scene]:
     """Stored scenes with ``thumbnailUrl`` in place of the object's key."""
     signer = context_of(request).signer
-    # Whole hours, so that a list that is read twice shows the same addresses.
-    expires_at = (int(time.time()) // 3600 + _LIFETIME_HOURS + 1) * 3600
     for scene in scenes:
-        path = f"{API_PREFIX}/jobs/{job_id}/thumbnails/{scene['index']}.jpg"
-        signed = signer.sign_path(_PURPOSE, path, expires_at=expires_at)
-        scene["thumbnailUrl"] = public_url(request) + signed
+        scene["thumbnailUrl"] = public_url(request) + still_path(signer, job_id, scene["index"])
         scene.pop("thumbnailKey", None)
     return [*scenes]
 

@@ -53,6 +53,14 @@ class FolderStore:
         except FileNotFoundError:
             raise ObjectNotFoundError(key) from None
 
+    def read_range(self, key: str, offset_bytes: int, count_bytes: int) -> bytes:
+        try:
+            with self.path(key).open("rb") as stream:
+                stream.seek(offset_bytes)
+                return stream.read(count_bytes)
+        except FileNotFoundError:
+            raise ObjectNotFoundError(key) from None
+
     def write_bytes(self, key: str, data: bytes) -> None:
         with self.writer(key) as stream:
             stream.write(data)

@@ -137,6 +137,14 @@ class S3Store:
         with named_errors(key), self._client.get_object(**self._at(key))["Body"] as body:
             return bytes(body.read())
 
+    def read_range(self, key: str, offset_bytes: int, count_bytes: int) -> bytes:
+        span = f"bytes={offset_bytes}-{offset_bytes + count_bytes - 1}"
+        with (
+            named_errors(key),
+            self._client.get_object(**self._at(key), Range=span)["Body"] as body,
+        ):
+            return bytes(body.read())
+
     def write_bytes(self, key: str, data: bytes) -> None:
         with self.writer(key) as stream:
             stream.write(data)

@@ -1,0 +1,1 @@
+"""The dashboard: pages of the service's own for people, over the operations of the API."""

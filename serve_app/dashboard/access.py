@@ -1,0 +1,230 @@
+"""Who is looking: the session cookie, CSRF tokens, and the routes that hold requests to them.
+
+Two kinds of routes need a signed-in session: ``PageRoute`` shows pages, its refusals too, and
+``SessionApiRoute`` answers scripts of the pages as the API answers holders of a key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.responses import RedirectResponse, Response
+
+from serve_app.api.authentication import (
+    Handler,
+    KeyedRoute,
+    OperationRoute,
+    add_answer_headers,
+    parse_job_id,
+)
+from serve_app.api.bodies import read_bounded
+from serve_app.api.context import context_of
+from serve_app.api.envelope import public_url
+from serve_app.api.rate_limits import Bucket, check_rate, client_address, rate_headers
+from serve_app.dashboard.pages import error_page
+from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.observability.logs import note
+from storage import jobs, keys
+from storage.access import count_request
+from storage.database import UNAVAILABLE
+from storage.keys import Account
+from storage.objects import ObjectStoreUnavailableError
+
+PATH = "/dashboard"
+SIGN_IN_PATH = f"{PATH}/sign-in"
+COOKIE = "vas_session"
+CSRF_FIELD = "csrf"
+CSRF_HEADER = "X-CSRF-Token"
+
+_SAFE_METHODS = frozenset({"GET", "HEAD"})
+_MOST_FORM_BYTES = 64 * 1024
+_MOST_FORM_FIELDS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who is signed in, and with which session."""
+
+    account: Account
+    session: str
+    csrf: str
+    """A token for the forms and scripts of this answer; another one in each answer."""
+
+
+def viewer_of(request: Request) -> Viewer:
+    """The viewer that a route of this module admitted."""
+    viewer: Viewer = request.state.viewer
+    return viewer
+
+
+def form_of(request: Request) -> dict[str, str]:
+    """The fields of the form that was sent, white space around them removed."""
+    form: dict[str, str] = request.state.form
+    return form
+
+
+async def find_viewer(request: Request) -> Viewer | None:
+    """The viewer behind the session cookie; None where it is missing, unknown or over.
+
+    Raises ACCOUNT_SUSPENDED.
+    """
+    session = request.cookies.get(COOKIE, "")
+    context = context_of(request)
+    if not session.startswith(keys.SESSION_PREFIX):
+        return None
+    async with context.database.statement() as connection:
+        found = await keys.find_session(connection, session)
+        if found is None:
+            return None
+        if found.suspended:
+            raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
+        account = await keys.get_account(connection, str(found.account_id))
+    note(accountId=account.id)
+    return Viewer(account, session, _csrf_token(context.signer.secret, session))
+
+
+def _csrf_token(secret: bytes, session: str, nonce: str | None = None) -> str:
+    """Bound to the session; the nonce keeps it from being guessed by the size of compressed pages.
+
+    Source: https://breachattack.com.
+    """
+    nonce = nonce or secrets.token_urlsafe(9)
+    message = b"csrf\n" + hashlib.sha256(session.encode()).digest() + nonce.encode()
+    return f"{nonce}.{hmac.new(secret, message, hashlib.sha256).hexdigest()}"
+
+
+def _require_token(request: Request, session: str, token: str) -> None:
+    nonce = token.partition(".")[0]
+    expected = _csrf_token(context_of(request).signer.secret, session, nonce or "-")
+    if not hmac.compare_digest(expected.encode(), token.encode()):
+        raise _forged()
+
+
+def require_own_page(request: Request) -> None:
+    """Raises 403 for a change that another site's page sent; browsers say so."""
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin", "null")
+    if site is None:  # an older browser, or no browser
+        foreign = urlsplit(origin).netloc not in {"", urlsplit(public_url(request)).netloc}
+    else:
+        foreign = site != "same-origin"
+    if foreign:
+        raise _forged()
+
+
+async def _count(request: Request, counted: str, bucket: Bucket) -> None:
+    window = await count_request(context_of(request).database, counted)
+    add_answer_headers(request, rate_headers(bucket, window))
+    check_rate(bucket, window)
+
+
+def _forged() -> ApiError:
+    message = "This did not come from the page that you opened. Reload the page and try again."
+    return ApiError(ErrorCode.INVALID_REQUEST, message, status=403)
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields of a form; raises INVALID_REQUEST for other bodies."""
+    media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    raw = await read_bounded(request, _MOST_FORM_BYTES)
+    if media_type != "application/x-www-form-urlencoded":
+        raise invalid("The body is not a form.")
+    try:
+        fields = parse_qs(
+            raw.decode("utf-8"), keep_blank_values=True, errors="strict",
+            max_num_fields=_MOST_FORM_FIELDS,
+        )  # fmt: skip
+    except ValueError as error:
+        raise invalid("The form cannot be read.") from error
+    if any("\0" in value for values in fields.values() for value in values):
+        raise invalid("The form holds a character that cannot be stored.")
+    return {name: values[-1].strip() for name, values in fields.items()}
+
+
+class OpenPageRoute(APIRoute):
+    """A page for everybody. What goes wrong is shown as a page too."""
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+
+        async def shown(request: Request) -> Response:
+            try:
+                refusal = await self._admit(request)
+                return refusal or await handle(request)
+            except ApiError as error:
+                return error_page(request, error)
+            except RequestValidationError:
+                return error_page(request, invalid("A part of the address cannot be read."))
+            except (*UNAVAILABLE, ObjectStoreUnavailableError):
+                return error_page(request, ApiError(ErrorCode.SERVICE_UNAVAILABLE))
+
+        return shown
+
+    async def _admit(self, request: Request) -> Response | None:
+        request.state.viewer = None
+        if request.method not in _SAFE_METHODS:
+            address = client_address(request, context_of(request).settings.trusted_proxies)
+            await _count(request, f"ip:{address}", Bucket.DISCOVERY)
+            require_own_page(request)
+            request.state.form = await read_form(request)
+        return None
+
+
+class PageRoute(OpenPageRoute):
+    """A page for signed-in viewers; a change needs the token of an answer to the same session."""
+
+    async def _admit(self, request: Request) -> Response | None:
+        request.state.viewer = None
+        viewer = await find_viewer(request)
+        if viewer is None:
+            ended = "?ended=1" if COOKIE in request.cookies else ""
+            return RedirectResponse(SIGN_IN_PATH + ended, status_code=303)
+        request.state.viewer = viewer
+        request.state.account_id = viewer.account.id
+        is_change = request.method not in _SAFE_METHODS
+        bucket = Bucket.WRITES if is_change else Bucket.READS
+        await _count(request, f"{viewer.account.id}:{bucket}", bucket)
+        if is_change:
+            require_own_page(request)
+            request.state.form = await read_form(request)
+            _require_token(request, viewer.session, form_of(request).get(CSRF_FIELD, ""))
+        return None
+
+
+class SessionApiRoute(KeyedRoute):
+    """An operation of the API for the pages' scripts: the cookie and a CSRF header for a key."""
+
+    async def _admit(self, request: Request) -> None:
+        viewer = await find_viewer(request)
+        if viewer is None:
+            raise ApiError(ErrorCode.UNAUTHORIZED, "Your session is over: sign in again.")
+        bucket = self.bucket or Bucket.READS
+        await _count(request, f"{viewer.account.id}:{bucket}", bucket)
+        if request.method not in _SAFE_METHODS:
+            require_own_page(request)
+            _require_token(request, viewer.session, request.headers.get(CSRF_HEADER, ""))
+        request.state.account_id = viewer.account.id
+        job_id = request.path_params.get("jobId")
+        if job_id is not None:
+            async with context_of(request).database.statement() as connection:
+                request.state.job = await jobs.find_job(
+                    connection, parse_job_id(job_id), account_id=viewer.account.id
+                )
+
+    @classmethod
+    def of(cls, operation: OperationRoute, path: str) -> SessionApiRoute:
+        """The operation at another path, counted with the requests that come with a key."""
+        options: dict[str, Any] = {"methods": operation.methods, "deprecated": operation.deprecated}
+        route = cls(
+            path, operation.endpoint, include_in_schema=False, response_model=None, **options
+        )
+        route.bucket = operation.bucket or route.bucket
+        return route

@@ -1,0 +1,145 @@
+"""Pages of an account: credits, usage, prices and limits; keys and webhooks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import RedirectResponse, Response
+
+from serve_app import formats, pricing
+from serve_app.api.authentication import parse_job_id
+from serve_app.api.context import context_of
+from serve_app.api.rate_limits import LIMITS
+from serve_app.dashboard.access import PATH, PageRoute, viewer_of
+from serve_app.dashboard.pages import page
+from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.webhooks.signing import new_signing_secret
+from storage import jobs, keys, purchases, usage, webhooks
+from storage.types import ProcessingMode, StageName, Tier
+from storage.usage import DayUsage, Month
+
+RECEIPTS_SHOWN = 50
+KEYS_PATH = f"{PATH}/keys"
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A day of the month in the chart; ``share`` is of the highest day."""
+
+    day: date
+    cents: int
+    jobs: int
+    share: float
+
+
+def month_bars(month: Month, days: list[DayUsage]) -> list[Bar]:
+    """Every day of the month, those without charges too."""
+    used = {each.day: each for each in days}
+    highest = max((each.cents for each in days), default=0) or 1
+    bars, day = [], month.start.date()
+    while day < month.end.date():
+        found = used.get(day, DayUsage(day, 0, 0))
+        bars.append(Bar(day, found.cents, found.jobs, found.cents / highest))
+        day += timedelta(days=1)
+    return bars
+
+
+@router.get(f"{PATH}/account")
+async def get_account(
+    request: Request, hours: str = "", minutes: str = "", tier: str = "standard"
+) -> Response:
+    """Credits, this month by day, receipts, prices with an estimate, limits."""
+    account, context = viewer_of(request).account, context_of(request)
+    month = Month.of(datetime.now(UTC))
+    async with context.database.statement() as connection:
+        days = await usage.list_day_usage(connection, account.id, month)
+        stages = await usage.list_stage_usage(connection, account.id, month)
+        seconds = await jobs.month_usage_seconds(connection, account.id)
+        receipts = await purchases.list_receipts(connection, account.id, limit=RECEIPTS_SHOWN)
+        active = await jobs.count_unfinished(connection, account.id)
+    return page(
+        request,
+        "account.html",
+        month=month,
+        bars=month_bars(month, days),
+        stages=stages,
+        month_seconds=seconds,
+        receipts=receipts,
+        prices=context.prices,
+        settings=context.settings,
+        max_duration=formats.MAX_DURATION_SECONDS,
+        rates=LIMITS,
+        active=active,
+        max_active=account.max_active_jobs or context.settings.max_active_jobs,
+        estimate=_estimate(request, hours, minutes, tier, seconds),
+        asked={"hours": hours, "minutes": minutes, "tier": tier},
+    )
+
+
+def _estimate(
+    request: Request, hours: str, minutes: str, tier: str, prior_seconds: int
+) -> dict[StageName, int] | None:
+    """What a job of this length costs, by stage; None where none was asked for."""
+    if not hours and not minutes:
+        return None
+    if not all(part.isdigit() and len(part) < 6 for part in (hours or "0", minutes or "0")):
+        raise invalid("Give the length in whole hours and minutes.", "hours")
+    if tier not in set(Tier):
+        raise invalid("There is no such price tier.", "tier")
+    seconds = int(hours or 0) * 3600 + int(minutes or 0) * 60
+    if seconds > pricing.MAX_ESTIMATE_SECONDS:
+        raise invalid("No job is that long.", "hours")
+    prices = context_of(request).prices
+    billable = pricing.billable_seconds(prices, seconds)
+    stages = pricing.MODE_ANALYSES[ProcessingMode.ALL]
+    return pricing.quote(prices, billable, Tier(tier), stages, prior_usage_seconds=prior_seconds)
+
+
+@router.get(KEYS_PATH)
+async def get_keys(request: Request) -> Response:
+    """Keys, the webhooks' signing secret, and the last deliveries."""
+    return await _keys_page(request)
+
+
+async def _keys_page(request: Request, **values: Any) -> Response:
+    account_id, context = viewer_of(request).account.id, context_of(request)
+    fresh = context.encrypter.encrypt(new_signing_secret())
+    async with context.database.transaction() as connection:
+        found = await keys.list_keys(connection, account_id)
+        secret = await webhooks.get_or_create_signing_secret(connection, account_id, fresh)
+        deliveries = await webhooks.list_deliveries(connection, account_id)
+    return page(
+        request,
+        "keys.html",
+        keys=found,
+        secret=context.encrypter.decrypt(secret.current),
+        rotated_at=secret.rotated_at,
+        deliveries=deliveries,
+        **values,
+    )
+
+
+@router.post(f"{KEYS_PATH}/{{id}}/rotate")
+async def rotate_key(request: Request, id: str) -> Response:  # noqa: A002
+    """A new key in place of the old one, shown on the page that answers and never again."""
+    async with context_of(request).database.transaction() as connection:
+        account_id = viewer_of(request).account.id
+        issued = await keys.rotate_key(connection, account_id, parse_job_id(id))
+    if issued is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such active key.")
+    return await _keys_page(request, issued=issued)
+
+
+@router.post(f"{PATH}/webhook-secret/rotate")
+async def rotate_webhook_secret(request: Request) -> Response:
+    """For a day deliveries are signed with both the new and the previous secret."""
+    context = context_of(request)
+    fresh = context.encrypter.encrypt(new_signing_secret())
+    async with context.database.transaction() as connection:
+        await webhooks.rotate_signing_secret(connection, viewer_of(request).account.id, fresh)
+    return RedirectResponse(f"{KEYS_PATH}#webhooks", status_code=303)

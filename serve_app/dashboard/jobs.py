@@ -1,0 +1,246 @@
+"""Pages of jobs: the list with what starts new ones, and a job with its results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import ValidationError
+from starlette.responses import RedirectResponse, Response
+
+from pipelines.types import StageCode
+from serve_app.api.context import base_url, context_of
+from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
+from serve_app.dashboard.access import PATH, PageRoute, form_of, viewer_of
+from serve_app.dashboard.pages import page
+from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.jobs import results, service
+from serve_app.jobs.media import media_path
+from serve_app.jobs.plans import JobPlan, Planner, plan_batch, plan_from_url
+from serve_app.jobs.rendering import render_job, render_summary
+from serve_app.jobs.schemas import CreateBatchBody, CreateJobFromUrlBody
+from serve_app.jobs.thumbnails import still_path
+from serve_app.observability.metrics import record_job_end
+from storage.database import Connection
+from storage.job_records import JobRecord, list_jobs
+from storage.results import get_scenes
+from storage.types import (
+    TERMINAL_STATES,
+    JobState,
+    ProcessingMode,
+    StageName,
+    StageStatus,
+)
+
+PAGE_SIZE = 25
+ADVICE: dict[StageCode, str] = {
+    StageCode.VALIDATION_FAILED: "Check that the file plays on your machine and is not longer than "
+    "the service takes, then send it again.",
+    StageCode.INSUFFICIENT_CREDITS: "Add credits, then send the file again. Nothing was charged.",
+    StageCode.FETCH_FAILED: "Open the address in a private window: it must lead straight to the "
+    "file, without signing in. Then start a new job.",
+    StageCode.INGEST_FAILED: "Send the file again. If it fails again, convert it to MP4 first.",
+    StageCode.EXTERNAL_AUDIO_FAILED: "Check the separate audio file, then start a new job.",
+    StageCode.VISION_FAILED: "Start a new job with scenes only; the transcript is not charged "
+    "twice.",
+    StageCode.CONTENT_BLOCKED: "The operator's policy does not permit this content. Ask the "
+    "operator if you think that this is a mistake.",
+    StageCode.TRANSCRIPT_FAILED: "Start a new job with the transcript only; scenes are not charged "
+    "twice.",
+    StageCode.PROCESSING_FAILED: "Send the file again. If it fails again, ask the operator and "
+    "name the job's id.",
+    StageCode.CANCELLED: "Start a new job if you still need the result.",
+    StageCode.EXPIRED: "Start a new job; the file must arrive within an hour.",
+}
+"""What to do about a job's or a stage's error."""
+
+ENDED_WITHOUT_RESULT: dict[str, str] = {
+    "processing_mode": "This job was not asked for it.",
+    "audio_only_input": "The media has no picture.",
+    "no_audio": "The media has no sound.",
+    "stage_skipped": "This stage was skipped.",
+    "stage_failed": "An earlier stage failed.",
+    "job_cancelled": "The job was cancelled first.",
+    "job_expired": "The file never arrived.",
+    "job_failed": "The job failed first.",
+}
+"""Why a stage was skipped, by ``SkipReason``."""
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A job in the list."""
+
+    job: dict[str, Any]
+    still: str | None
+
+
+@router.get(PATH)
+async def get_jobs(request: Request, state: str = "", cursor: str = "") -> Response:
+    """The list, newest first, and the forms for new jobs."""
+    return await _jobs_page(request, state, cursor)
+
+
+@router.get(f"{PATH}/")
+async def get_jobs_with_slash(request: Request) -> Response:
+    """Where people type it so."""
+    return RedirectResponse(PATH, status_code=307)
+
+
+async def _jobs_page(
+    request: Request, state: str = "", cursor: str = "", *, problem: ApiError | None = None
+) -> Response:
+    account_id, secret = viewer_of(request).account.id, context_of(request).signer.secret
+    try:
+        after = decode_cursor(cursor, secret=secret, account_id=account_id) if cursor else None
+        wanted = JobState(state) if state else None
+    except (BadCursorError, ValueError):
+        raise invalid("There is no such page of the list.") from None
+    async with context_of(request).database.statement() as connection:
+        found = await list_jobs(
+            connection,
+            account_id,
+            limit=PAGE_SIZE + 1,
+            after=None if after is None else (after.created_at, after.job_id),
+            state=wanted,
+        )
+    shown, last = found[:PAGE_SIZE], None
+    if len(found) > PAGE_SIZE:
+        last = Cursor(shown[-1].created_at, shown[-1].id)
+    return page(
+        request,
+        "jobs.html",
+        status=200 if problem is None else problem.status,
+        rows=[Row(render_summary(job), _still(request, job)) for job in shown],
+        state=state,
+        states=list(JobState),
+        first=not cursor,
+        older=last and encode_cursor(last, secret=secret, account_id=account_id),
+        modes=list(ProcessingMode),
+        problem=problem,
+        form=getattr(request.state, "form", {}),
+    )
+
+
+def _still(request: Request, job: JobRecord) -> str | None:
+    """A picture from a third into the job; the first one is often black."""
+    if not job.scene_count:
+        return None
+    return still_path(context_of(request).signer, job.id, job.scene_count // 3)
+
+
+@router.post(f"{PATH}/jobs")
+async def create_from_urls(request: Request) -> Response:
+    """Jobs for the addresses of the form, one a line."""
+    try:
+        plans = _plans(request, form_of(request))
+        async with context_of(request).database.transaction() as connection:
+            account_id, context = viewer_of(request).account.id, context_of(request)
+            created = await service.create_jobs(connection, account_id, plans, context)
+    except ApiError as error:
+        return await _jobs_page(request, problem=error)
+    target = f"{PATH}/jobs/{created[0].id}" if len(created) == 1 else PATH
+    return RedirectResponse(target, status_code=303)
+
+
+def _plans(request: Request, form: dict[str, str]) -> list[JobPlan]:
+    planner = Planner(
+        context_of(request).settings,
+        context_of(request).encrypter,
+        viewer_of(request).account.id,
+        base_url(request),
+    )
+    options: dict[str, Any] = {"processingMode": form.get("mode") or "all"}
+    if terms := [term.strip() for term in form.get("keyterms", "").split(",") if term.strip()]:
+        options["keyterms"] = terms
+    if speakers := form.get("speakers"):
+        options["speakersExpected"] = int(speakers) if speakers.isdigit() else speakers
+    urls = form.get("urls", "").split()
+    try:
+        if len(urls) == 1:
+            one = CreateJobFromUrlBody.model_validate({"url": urls[0]} | options)
+            return [plan_from_url(planner, one)]
+        mode = "continuous" if form.get("continuous") else "independent"
+        body = {"mode": mode, "clips": [{"sourceUrl": url} for url in urls]} | options
+        return plan_batch(planner, CreateBatchBody.model_validate(body))
+    except ValidationError as error:
+        raise _named(error) from None
+
+
+_FIELDS = {"url": "Addresses", "clips": "Addresses", "keyterms": "Key terms",
+           "speakersExpected": "Speakers", "processingMode": "Analysis"}  # fmt: skip
+
+
+def _named(error: ValidationError) -> ApiError:
+    first = error.errors()[0]
+    field = str(first["loc"][0]) if first["loc"] else "clips"
+    if field == "clips":
+        return invalid("Give one to a hundred addresses, one a line.", "urls")
+    return invalid(f"{_FIELDS.get(field, field)}: {first['msg']}.", field)
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """What the page of a job shows beside the job."""
+
+    scenes: list[dict[str, Any]]
+    transcript: dict[str, Any] | None
+    track_names: list[str]
+    media: str | None
+
+
+@router.get(f"{PATH}/jobs/{{jobId}}")
+async def get_job(request: Request, jobId: str, track: int = 0) -> Response:  # noqa: N803
+    """The job as it stands: its stages while it runs, its results once they are there."""
+    async with context_of(request).database.statement() as connection:
+        job = await service.get_job(connection, viewer_of(request).account.id, jobId)
+        shown = await _read_page(request, connection, job, track)
+    return page(
+        request,
+        "job.html",
+        job=render_job(job, base_url(request)),
+        shown=shown,
+        track=track,
+        running=job.state not in TERMINAL_STATES,
+        skip_reasons=ENDED_WITHOUT_RESULT,
+        advice=ADVICE,
+    )
+
+
+async def _read_page(
+    request: Request, connection: Connection, job: JobRecord, track: int
+) -> JobPage:
+    scenes: list[dict[str, Any]] = []
+    if job.stages[StageName.VISION].status is StageStatus.COMPLETED:
+        signer = context_of(request).signer
+        scenes = [
+            scene | {"still": still_path(signer, job.id, scene["index"])}
+            for scene in await get_scenes(connection, job.id)
+        ]
+    transcript = None
+    if job.stages[StageName.TRANSCRIPT].status is StageStatus.COMPLETED:
+        tracks = await results.read_tracks(connection, job)
+        chosen = next((item for item in tracks if item.track_index == track), None)
+        if chosen is None:
+            raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.")
+        transcript = results.transcript_json(job, chosen, multi=len(tracks) > 1)
+        transcript["failed"] = chosen.error_code
+        transcript["labels"] = {each["id"]: each["label"] for each in transcript["speakers"]}
+    media = await media_path(context_of(request), connection, job)
+    return JobPage(scenes, transcript, job.audio_track_names or [], media)
+
+
+@router.post(f"{PATH}/jobs/{{jobId}}/cancel")
+async def cancel_job(request: Request, jobId: str) -> Response:  # noqa: N803
+    """Cancel, and show the job again; one that has just ended is shown as it ended."""
+    try:
+        async with context_of(request).database.transaction() as connection:
+            job = await service.cancel_job(connection, viewer_of(request).account.id, jobId)
+        record_job_end(context_of(request).metrics, job.state)
+    except ApiError as error:
+        if error.code is not ErrorCode.JOB_NOT_CANCELLABLE:
+            raise
+    return RedirectResponse(f"{PATH}/jobs/{jobId}", status_code=303)

@@ -1,0 +1,156 @@
+"""Pages from templates, and the files that they load: compressed, versioned, from here alone."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import Request
+from starlette.responses import Response
+
+from serve_app import __version__
+from serve_app.api.html import templates
+from serve_app.errors import CATALOGUE, ApiError
+from storage.keys import display_key
+
+FOLDER = Path(__file__).parent
+STATIC = FOLDER / "static"
+STATIC_PATH = "/dashboard/static"
+MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "media-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; "
+        "frame-ancestors 'none'"
+    ),
+    "X-Robots-Tag": "noindex",
+    "Vary": "Accept-Encoding, Cookie",
+}
+_SMALLEST_COMPRESSED_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    """A file that pages load, as it lies and compressed."""
+
+    content: bytes
+    compressed: bytes
+    media_type: str
+    etag: str
+
+
+@lru_cache(maxsize=1)
+def static_files() -> dict[str, StaticFile]:
+    """All of them by their path below ``static``."""
+    return {
+        path.relative_to(STATIC).as_posix(): _static_file(path)
+        for path in sorted(STATIC.rglob("*"))
+        if path.suffix in MEDIA_TYPES
+    }
+
+
+def _static_file(path: Path) -> StaticFile:
+    content = path.read_bytes()
+    etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    compressed = gzip.compress(content, compresslevel=9, mtime=0)
+    return StaticFile(content, compressed, MEDIA_TYPES[path.suffix], etag)
+
+
+@lru_cache(maxsize=1)
+def static_version() -> str:
+    """Changes with any of the files. It stands in their addresses, modules' imports included."""
+    digests = "".join(name + file.etag for name, file in static_files().items())
+    return hashlib.sha256(digests.encode()).hexdigest()[:12]
+
+
+def takes_gzip(request: Request) -> bool:
+    """Whether the answer may be compressed."""
+    offered = request.headers.get("accept-encoding", "").lower().split(",")
+    return any(part.split(";")[0].strip() == "gzip" for part in offered)
+
+
+def page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+    """A template as an answer; ``viewer`` is None in it where nobody is signed in."""
+    viewer = getattr(request.state, "viewer", None)
+    text = _PAGES.get_template(template).render(
+        viewer=viewer, static=f"{STATIC_PATH}/{static_version()}", version=__version__, **values
+    )
+    content, headers = text.encode(), HEADERS
+    if len(content) >= _SMALLEST_COMPRESSED_BYTES and takes_gzip(request):
+        content = gzip.compress(content, compresslevel=5)
+        headers = HEADERS | {"Content-Encoding": "gzip"}
+    return Response(content, status_code=status, media_type="text/html", headers=headers)
+
+
+def error_page(request: Request, error: ApiError) -> Response:
+    """A refusal as a page: what happened, and what to do."""
+    return page(
+        request,
+        "error.html",
+        status=error.status,
+        error=error,
+        remedy=CATALOGUE[error.code].remedy if error.status != 404 else None,
+    )
+
+
+def clock(seconds: float | None) -> str:
+    """A length or a place in media: ``1:02:03``, ``2:05``."""
+    if seconds is None:
+        return "–"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def length(seconds: int) -> str:
+    """How much was analysed, in words: ``2 h 05 min``, ``4 min 8 s``."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes:02} min" if hours else f"{minutes} min {rest} s"
+
+
+def dollars(cents: int) -> str:
+    """US cents as people write dollars."""
+    sign = "−" if cents < 0 else ""
+    return f"{sign}${abs(cents) // 100:,}.{abs(cents) % 100:02}"
+
+
+def moment(at: datetime | str) -> str:
+    """A point in time to the minute, in UTC."""
+    parsed = datetime.fromisoformat(at) if isinstance(at, str) else at
+    return parsed.astimezone(UTC).strftime("%d %b %Y, %H:%M").removeprefix("0")
+
+
+def size(count: int) -> str:
+    """Bytes in a unit that fits."""
+    value = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def host(url: str) -> str:
+    """Of an address, all that is shown of it: the rest may be a secret."""
+    return urlsplit(url).hostname or ""
+
+
+_PAGES = templates(FOLDER / "templates")
+_PAGES.filters |= {
+    "clock": clock,
+    "display_key": display_key,
+    "dollars": dollars,
+    "host": host,
+    "length_in_words": length,
+    "moment": moment,
+    "size": size,
+}

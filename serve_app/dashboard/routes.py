@@ -1,0 +1,126 @@
+"""The dashboard's addresses: files, signing in and out, the API for scripts, and the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastapi import APIRouter, Request
+from starlette.responses import RedirectResponse, Response
+
+from serve_app.api.authentication import KeyedRoute, SessionRoute
+from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.envelope import public_url
+from serve_app.credits.routes import router as credit_routes
+from serve_app.dashboard import account, jobs
+from serve_app.dashboard.access import (
+    COOKIE,
+    PATH,
+    SIGN_IN_PATH,
+    OpenPageRoute,
+    PageRoute,
+    SessionApiRoute,
+    form_of,
+    viewer_of,
+)
+from serve_app.dashboard.pages import STATIC_PATH, page, static_files, static_version, takes_gzip
+from serve_app.errors import ApiError, ErrorCode
+from serve_app.jobs.creation_routes import router as creation_routes
+from serve_app.jobs.result_routes import router as result_routes
+from serve_app.jobs.routes import router as job_routes
+from serve_app.keys.routes import router as key_routes
+from serve_app.webhooks.routes import router as webhook_routes
+from serve_app.webhooks.routes import secret_router as webhook_secret_routes
+from serve_app.webhooks.routes import test_router as webhook_test_routes
+from storage import keys
+
+API_PATH = f"{PATH}/api"
+_OPERATIONS = (
+    job_routes,
+    result_routes,
+    creation_routes,
+    credit_routes,
+    webhook_routes,
+    webhook_test_routes,
+    webhook_secret_routes,
+    key_routes,
+)
+_A_YEAR = "public, max-age=31536000, immutable"
+_BRIEFLY = "public, max-age=60"
+
+open_router = APIRouter(route_class=OpenPageRoute, include_in_schema=False)
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+@open_router.get(f"{STATIC_PATH}/{{version}}/{{name:path}}")
+async def get_static(request: Request, version: str, name: str) -> Response:
+    """A file of the pages; kept for good under the present version, briefly under another."""
+    file = static_files().get(name)
+    if file is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such file.")
+    headers = {
+        "Cache-Control": _A_YEAR if version == static_version() else _BRIEFLY,
+        "ETag": file.etag,
+        "Vary": "Accept-Encoding",
+    }
+    if request.headers.get("if-none-match") == file.etag:
+        return Response(status_code=304, headers=headers)
+    if takes_gzip(request):
+        headers["Content-Encoding"] = "gzip"
+        return Response(file.compressed, media_type=file.media_type, headers=headers)
+    return Response(file.content, media_type=file.media_type, headers=headers)
+
+
+@open_router.get(SIGN_IN_PATH)
+async def get_sign_in(request: Request, token: str = "", ended: str = "") -> Response:
+    """The one-time link. Only its form signs in, so that previews of links do not use it up."""
+    return page(request, "sign_in.html", token=token, ended=ended, refused=False)
+
+
+@open_router.post(SIGN_IN_PATH)
+async def sign_in(request: Request) -> Response:
+    """Exchange the link's token for a session, kept in a cookie that scripts cannot read."""
+    async with context_of(request).database.transaction() as connection:
+        session = await keys.exchange_sign_in_link(connection, form_of(request).get("token", ""))
+    if session is None:
+        return page(request, "sign_in.html", status=401, token="", refused=True, ended="")
+    response = RedirectResponse(PATH, status_code=303)
+    response.set_cookie(
+        COOKIE,
+        session,
+        max_age=int(keys.SESSION_LIFETIME.total_seconds()),
+        path=PATH,
+        secure=public_url(request).startswith("https:"),
+        httponly=True,
+        samesite="strict",
+    )
+    return response
+
+
+@router.post(f"{PATH}/sign-out")
+async def sign_out(request: Request) -> Response:
+    """End the session, here and wherever else its token was copied to."""
+    async with context_of(request).database.transaction() as connection:
+        await keys.end_session(connection, viewer_of(request).session)
+    response = RedirectResponse(f"{SIGN_IN_PATH}?ended=out", status_code=303)
+    response.delete_cookie(COOKIE, path=PATH, httponly=True, samesite="strict")
+    return response
+
+
+def _session_api() -> Iterator[SessionApiRoute]:
+    """The operations of keys and of sessions, with the same handlers, under ``/dashboard/api``."""
+    for operations in _OPERATIONS:
+        for route in operations.routes:
+            if isinstance(route, KeyedRoute | SessionRoute):
+                yield SessionApiRoute.of(route, API_PATH + route.path.removeprefix(API_PREFIX))
+
+
+session_api = APIRouter(routes=list(_session_api()))
+
+router.include_router(jobs.router)
+router.include_router(account.router)
+
+
+@router.get(f"{PATH}/{{rest:path}}")
+async def get_nothing(request: Request) -> Response:
+    """Whatever else is below the dashboard's path."""
+    raise ApiError(ErrorCode.NOT_FOUND, "There is no such page.")

@@ -1,0 +1,41 @@
+// The list of jobs: files are sent from here, and states move by themselves.
+import { follow } from "./page.js";
+import { sendFiles, showInterrupted } from "./uploads.js";
+
+const drop = document.getElementById("drop");
+const files = document.getElementById("files");
+const said = document.getElementById("said");
+
+files.disabled = false;
+files.addEventListener("change", () => {
+  sendFiles([...files.files]);
+  files.value = "";
+});
+for (const kind of ["dragover", "dragleave", "drop"]) {
+  addEventListener(kind, (event) => {
+    if (!event.dataTransfer?.types.includes("Files")) return;
+    event.preventDefault();
+    drop.classList.toggle("over", kind === "dragover");
+    if (kind === "drop") sendFiles([...event.dataTransfer.files]);
+  });
+}
+showInterrupted();
+
+const states = () =>
+  new Map([...document.querySelectorAll(".job")].map((job) => [job.id, job.dataset.state]));
+let before = states();
+const moving = () => [...before.values()].some((state) => ["queued", "processing"].includes(state));
+follow(
+  () => (moving() ? 2 : 6),
+  () => {
+    const after = states();
+    const ended = [...after].filter(
+      ([id, state]) => before.has(id) && before.get(id) !== state && ["completed", "failed"].includes(state),
+    );
+    for (const [id, state] of ended) {
+      const name = document.querySelector(`#${id} h2`).textContent;
+      said.textContent = `${name}: ${state === "completed" ? "done" : "failed"}`;
+    }
+    before = after;
+  },
+);

@@ -1,0 +1,65 @@
+// What pages share: requests to the API, confirmations, copying, live parts.
+const API = "/dashboard/api";
+const csrf = document.querySelector('meta[name="csrf"]')?.content ?? "";
+
+/** The answer's `data`; throws an Error with the service's own sentence. */
+export async function api(path, { method = "GET", body } = {}) {
+  const headers = { "X-CSRF-Token": csrf };
+  if (body) headers["Content-Type"] = "application/json";
+  const answer = await fetch(API + path, { method, headers, body: body && JSON.stringify(body) });
+  const told = await answer.json().catch(() => ({}));
+  if (answer.status === 401) location.assign("/dashboard/sign-in?ended=1");
+  if (!answer.ok) throw new Error(told.error ?? `The service answered ${answer.status}.`);
+  return told.data;
+}
+
+/** A place in media as people write it. */
+export function clock(seconds) {
+  const whole = Math.max(0, Math.floor(seconds));
+  const [h, m, s] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  const two = (value) => String(value).padStart(2, "0");
+  return h ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
+}
+
+/** Fetch this page again and put in what has changed; resolves to the fetched document. */
+async function refresh() {
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (answer.redirected || !answer.ok) return null;
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const part of document.querySelectorAll("[data-live]")) {
+    const next = fresh.getElementById(part.id);
+    if (next && next.innerHTML !== part.innerHTML && !part.contains(document.activeElement)) {
+      part.replaceChildren(...document.importNode(next, true).childNodes);
+    }
+  }
+  return fresh;
+}
+
+/** Call `seen(document)` after each refresh, every `seconds` while the page is looked at. */
+export function follow(seconds, seen) {
+  const turn = async () => {
+    if (!document.hidden) {
+      const fresh = await refresh().catch(() => null);
+      if (fresh && seen(fresh) === false) return;
+    }
+    setTimeout(turn, seconds() * 1000);
+  };
+  setTimeout(turn, seconds() * 1000);
+}
+
+for (const form of document.querySelectorAll("form[data-confirm]")) {
+  form.addEventListener("submit", (event) => {
+    if (!confirm(form.dataset.confirm)) event.preventDefault();
+  });
+}
+for (const button of document.querySelectorAll("[data-copy]")) {
+  if (!navigator.clipboard) continue;
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+    button.textContent = "Copied";
+  });
+}
+document.querySelector("[data-forget-uploads]")?.addEventListener("submit", () => {
+  localStorage.removeItem("vas-uploads");
+});
