@@ -20,9 +20,7 @@ from serve_app.api.methods import install_methods
 from serve_app.api.openapi import finish
 from serve_app.context import AppContext
 from serve_app.credits.routes import router as credit_routes
-from serve_app.dashboard.routes import open_router as dashboard_open_routes
-from serve_app.dashboard.routes import router as dashboard_routes
-from serve_app.dashboard.routes import session_api
+from serve_app.dashboard.routes import ROUTERS as DASHBOARD_ROUTERS
 from serve_app.discovery.events import events
 from serve_app.discovery.pages import router as page_routes
 from serve_app.discovery.routes import router as discovery_routes
@@ -67,9 +65,7 @@ ROUTERS = (
     payment_routes,
     portal_routes,
     observing_routes,
-    session_api,
-    dashboard_open_routes,
-    dashboard_routes,
+    *DASHBOARD_ROUTERS,
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ from serve_app.api.authentication import (
 )
 from serve_app.api.bodies import read_bounded
 from serve_app.api.context import context_of
-from serve_app.api.envelope import public_url
+from serve_app.api.envelope import public_url, request_id
 from serve_app.api.rate_limits import Bucket, check_rate, client_address, rate_headers
 from serve_app.dashboard.pages import error_page
 from serve_app.errors import ApiError, ErrorCode, invalid
@@ -37,6 +38,8 @@ from storage.access import count_request
 from storage.database import UNAVAILABLE
 from storage.keys import Account
 from storage.objects import ObjectStoreUnavailableError
+
+log = logging.getLogger("vas.http")
 
 PATH = "/dashboard"
 SIGN_IN_PATH = f"{PATH}/sign-in"
@@ -165,6 +168,9 @@ class OpenPageRoute(APIRoute):
                 return error_page(request, invalid("A part of the address cannot be read."))
             except (*UNAVAILABLE, ObjectStoreUnavailableError):
                 return error_page(request, ApiError(ErrorCode.SERVICE_UNAVAILABLE))
+            except Exception:
+                log.exception("request %s failed", request_id(request))
+                return error_page(request, ApiError(ErrorCode.INTERNAL_ERROR))
 
         return shown
 

@@ -25,9 +25,11 @@ from serve_app.dashboard.access import (
 from serve_app.dashboard.pages import STATIC_PATH, page, static_files, static_version, takes_gzip
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.jobs.creation_routes import router as creation_routes
+from serve_app.jobs.export_routes import router as export_routes
 from serve_app.jobs.result_routes import router as result_routes
 from serve_app.jobs.routes import router as job_routes
 from serve_app.keys.routes import router as key_routes
+from serve_app.search.routes import router as search_routes
 from serve_app.webhooks.routes import router as webhook_routes
 from serve_app.webhooks.routes import secret_router as webhook_secret_routes
 from serve_app.webhooks.routes import test_router as webhook_test_routes
@@ -37,6 +39,8 @@ API_PATH = f"{PATH}/api"
 _OPERATIONS = (
     job_routes,
     result_routes,
+    export_routes,
+    search_routes,
     creation_routes,
     credit_routes,
     webhook_routes,
@@ -116,11 +120,13 @@ def _session_api() -> Iterator[SessionApiRoute]:
 
 session_api = APIRouter(routes=list(_session_api()))
 
-router.include_router(jobs.router)
-router.include_router(account.router)
+rest_router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
-@router.get(f"{PATH}/{{rest:path}}")
+@rest_router.get(f"{PATH}/{{rest:path}}")
 async def get_nothing(request: Request) -> Response:
     """Whatever else is below the dashboard's path."""
     raise ApiError(ErrorCode.NOT_FOUND, "There is no such page.")
+
+
+ROUTERS = (session_api, open_router, router, jobs.router, account.router, rest_router)

@@ -108,8 +108,9 @@ def _span(header: str, size: int) -> _Span | None:
     if found is None or found[1] == found[2] == "":
         return None
     if found[1] == "":
-        return _Span(max(0, size - int(found[2])), size)
-    first, last = int(found[1]), int(found[2]) if found[2] else size - 1
+        first, last = max(0, size - int(found[2])), size - 1
+    else:
+        first, last = int(found[1]), int(found[2]) if found[2] else size - 1
     if last < first < size:
         return None
     if first >= size:

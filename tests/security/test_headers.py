@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from serve_app.dashboard.pages import static_version
 from serve_app.deployment.local import free_port
 from serve_app.deployment.proxy import write_front
 from tests.api.uploading import TUS
@@ -25,6 +26,7 @@ from tests.security.households import Household
 
 Answer = Callable[[Household], httpx.Response]
 PUBLIC = "public, max-age=300"
+FOR_GOOD = "public, max-age=31536000, immutable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,21 @@ def _broken(house: Household) -> httpx.Response:
     return house.caller.get(f"/jobs/{made['jobId']}")
 
 
+def _page(path: str) -> Answer:
+    def get(house: Household) -> httpx.Response:
+        session = house.session["Authorization"].removeprefix("Bearer ")
+        url = house.caller.api.root + path.format(job=house.finished["jobId"])
+        return httpx.get(url, headers={"Cookie": f"vas_session={session}"}, trust_env=False)
+
+    return get
+
+
+def _broken_page(house: Household) -> httpx.Response:
+    _broken(house)
+    return _page("/dashboard?state=awaiting_upload")(house)
+
+
+STATIC = f"/dashboard/static/{static_version()}"
 JSON = "application/json"
 KINDS: Mapping[str, Kind] = {
     "job": Kind(_keyed("/jobs/{job}"), 200, JSON),
@@ -110,6 +127,19 @@ KINDS: Mapping[str, Kind] = {
     "error reference": Kind(_outside("/docs/errors"), 200, "text/html", PUBLIC),
     "script": Kind(_outside("/docs/assets/docs.js"), 200, "text/javascript", PUBLIC),
     "style": Kind(_outside("/portal/assets/portal.css"), 200, "text/css", PUBLIC),
+    "sign-in page": Kind(_outside("/dashboard/sign-in?token=x"), 200, "text/html"),
+    "not signed in": Kind(_outside("/dashboard/keys"), 303, None),
+    "jobs page": Kind(_page("/dashboard?state=completed"), 200, "text/html"),
+    "job page": Kind(_page("/dashboard/jobs/{job}"), 200, "text/html"),
+    "account page": Kind(_page("/dashboard/account"), 200, "text/html"),
+    "keys page": Kind(_page("/dashboard/keys"), 200, "text/html"),
+    "missing page": Kind(_page("/dashboard/<script>"), 404, "text/html"),
+    "forged form": Kind(_outside("/dashboard/sign-out", "POST"), 303, None),
+    "broken page": Kind(_broken_page, 500, "text/html"),
+    "for scripts": Kind(_page("/dashboard/api/jobs?state=completed"), 200, JSON),
+    "dashboard script": Kind(_outside(f"{STATIC}/job.js"), 200, "text/javascript", FOR_GOOD),
+    "dashboard picture": Kind(_outside(f"{STATIC}/icon.svg"), 200, "image/svg+xml", FOR_GOOD),
+    "media refused": Kind(_outside("/v1/api/jobs/x/media"), 404, JSON),
     "billing": Kind(lambda h: httpx.get(h.portal_url, trust_env=False), 200, "text/html"),
     "billing refused": Kind(_outside("/portal/x?expires=1&signature=x"), 403, "text/html"),
     "still refused": Kind(_outside("/v1/api/jobs/x/thumbnails/0.jpg"), 404, JSON),

@@ -6,15 +6,18 @@ stands in no table here fails the first tests.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from html import unescape
 from typing import Any
 
 import httpx
 import pytest
 
 from serve_app.app import ROUTERS
+from serve_app.dashboard.routes import API_PATH
 from tests.api.interface_contract import OPERATIONS
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.security.households import BATCH_CLIPS, Household
@@ -132,6 +135,20 @@ ROUTES_OUTSIDE = {
     "/docs": "the same for everybody",
     "/docs/errors": "the same for everybody",
     "/docs/assets/{name}": "the same for everybody",
+    "/v1/api/jobs/{job_id}/media": "test_media_opens_for_its_address_only",
+    "/dashboard/static/{version}/{name:path}": "the same for everybody",
+    "/dashboard/sign-in": "test_a_sign_in_link_opens_its_own_account",
+    "/dashboard": "test_pages_show_nothing_of_anothers",
+    "/dashboard/": "leads to /dashboard",
+    "/dashboard/account": "test_pages_show_nothing_of_anothers",
+    "/dashboard/keys": "test_pages_show_nothing_of_anothers",
+    "/dashboard/jobs": "tests/api/test_dashboard_pages.py",
+    "/dashboard/jobs/{jobId}": "test_pages_of_what_is_anothers_look_like_what_is_missing",
+    "/dashboard/jobs/{jobId}/cancel": "tests/api/test_dashboard_pages.py",
+    "/dashboard/keys/{id}/rotate": "tests/api/test_dashboard_pages.py",
+    "/dashboard/webhook-secret/rotate": "tests/api/test_dashboard_pages.py",
+    "/dashboard/sign-out": "tests/api/test_dashboard_pages.py",
+    "/dashboard/{rest:path}": "the same for everybody",
     "/healthz": "the same for everybody",
     "/readyz": "the same for everybody",
 }
@@ -151,7 +168,11 @@ def test_every_other_route_stands_in_the_table_of_routes() -> None:
         for route in router.routes
         if getattr(route, "operation_id", None) is None
     }
-    assert paths == set(ROUTES_OUTSIDE)
+    for_scripts = {path for path in paths if path.startswith(API_PATH)}
+    assert paths - for_scripts == set(ROUTES_OUTSIDE)
+    aliases = {path.removeprefix("/v1/api") for path in ROUTES_OUTSIDE if "audio-tracks" in path}
+    with_credential = {each.path for each in OPERATIONS if each.auth != "none"}
+    assert for_scripts == {API_PATH + path for path in with_credential | aliases}
 
 
 def test_the_document_has_the_same_operations(api: ContractApi) -> None:
@@ -225,6 +246,73 @@ def test_nothing_that_was_tried_changed_anything(own: Household, foreign: Househ
 def shown_jobs(caller: Caller) -> list[dict[str, Any]]:
     jobs: list[dict[str, Any]] = caller.get("/jobs", limit=100).json()["data"]
     return jobs
+
+
+def ask_as_script(house: Household, name: str, query: str = "", **named: str) -> httpx.Response:
+    """The same operation as a script of the dashboard's pages calls it."""
+    operation, api = BY_NAME[name], house.caller.api
+    path = f"{api.root}{API_PATH}{operation.path.format(**named)}{query}"
+    session = house.session["Authorization"].removeprefix("Bearer ")
+    page = httpx.get(f"{api.root}/dashboard", headers=cookie(house), trust_env=False)
+    [token] = re.findall(r'<meta name="csrf" content="([^"]+)">', page.text)
+    headers = {"Cookie": f"vas_session={session}", "X-CSRF-Token": token}
+    return httpx.request(operation.method, path, headers=headers, trust_env=False)
+
+
+def cookie(house: Household) -> dict[str, str]:
+    return {"Cookie": f"vas_session={house.session['Authorization'].removeprefix('Bearer ')}"}
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_scripts_of_the_dashboard_see_what_is_anothers_as_what_is_missing(
+    own: Household, foreign: Household, name: str
+) -> None:
+    item = ITEMS[name][0]
+    named = item.named(foreign)
+    missing = named | {next(iter(named)): str(uuid.uuid4())}
+    query = item.queries[-1]
+    found = [ask_as_script(own, name, query, **each) for each in (named, missing)]
+    assert [answer.status_code for answer in found] == [404, 404], found[0].text
+    assert len({answer.json()["error"] for answer in found}) == 1
+    if name not in {"cancelJob", "cancelJobDeprecated", "rotateKey"}:
+        assert ask_as_script(own, name, query, **item.named(own)).status_code != 404
+
+
+@pytest.mark.parametrize("path", ["/dashboard", "/dashboard/account", "/dashboard/keys"])
+def test_pages_show_nothing_of_anothers(own: Household, foreign: Household, path: str) -> None:
+    url = own.caller.api.root + path
+    page = httpx.get(url, headers=cookie(own), trust_env=False)
+    assert page.status_code == 200
+    assert [mark for mark in foreign.marks if mark in page.text] == []
+    assert any(mark in page.text for mark in own.marks)
+
+
+def test_pages_of_what_is_anothers_look_like_what_is_missing(
+    own: Household, foreign: Household
+) -> None:
+    root = own.caller.api.root
+    ids = [foreign.finished["jobId"], str(uuid.uuid4()), "no-uuid"]
+    pages = [
+        httpx.get(f"{root}/dashboard/jobs/{each}", headers=cookie(own), trust_env=False)
+        for each in ids
+    ]
+    assert {page.status_code for page in pages} == {404}
+    assert len({re.sub(r"[\w-]+\.[0-9a-f]{64}", "", page.text) for page in pages}) == 1
+
+
+def test_media_opens_for_its_address_only(own: Household, foreign: Household) -> None:
+    root, job_id = own.caller.api.root, foreign.finished["jobId"]
+    page = httpx.get(f"{root}/dashboard/jobs/{job_id}", headers=cookie(foreign), trust_env=False)
+    [url] = re.findall(rf'src="(/v1/api/jobs/{job_id}/media[^"]+)"', page.text)
+    address = root + unescape(url)
+    assert httpx.get(address, trust_env=False).content == b"footage"
+    for wrong in (
+        address.replace(job_id, own.finished["jobId"]),
+        address.replace("expires=", "expires=1"),
+        address.partition("?")[0],
+        f"{root}/v1/api/jobs/x/media?expires=1&signature=x",
+    ):
+        assert httpx.get(wrong, trust_env=False).status_code == 404
 
 
 LIST_CASES = [(name, query) for name, queries in LISTS.items() for query in queries]

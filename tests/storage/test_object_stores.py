@@ -126,6 +126,8 @@ def test_what_is_written_can_be_read_back(case: Case) -> None:
 
     assert store.exists("jobs/1/a.bin")
     assert store.read_bytes("jobs/1/a.bin") == b"content"
+    assert store.read_range("jobs/1/a.bin", 3, 2) == b"te"
+    assert store.read_range("jobs/1/a.bin", 5, 9) == b"nt"
     assert store.size_bytes("jobs/1/a.bin") == 7
     with store.local_copy("jobs/1/a.bin") as path:
         assert path.read_bytes() == b"content"
