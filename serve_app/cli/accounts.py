@@ -8,8 +8,17 @@ from typing import Any
 import typer
 
 from serve_app.api.envelope import timestamp
-from serve_app.cli.output import DataOption, JsonOption, administer, in_service
+from serve_app.cli.output import (
+    DataOption,
+    JsonOption,
+    administer,
+    in_service,
+    settings_with,
+    show,
+)
+from serve_app.dashboard import SIGN_IN_PATH
 from serve_app.deployment.local import write_privately
+from serve_app.deployment.proxy import reachable
 from serve_app.settings import Settings
 from storage import keys, ledger
 from storage.database import Connection
@@ -54,12 +63,16 @@ async def create_key(connection: Connection, account_name: str) -> dict[str, Any
     }
 
 
-async def create_session(connection: Connection, account_name: str) -> dict[str, Any]:
-    """A one-time sign-in token for the dashboard. Raises keys.AccountNotFoundError."""
+async def create_session(
+    connection: Connection, settings: Settings, account_name: str
+) -> dict[str, Any]:
+    """A one-time link into the dashboard. Raises keys.AccountNotFoundError."""
     account = await keys.get_account(connection, account_name)
     token = await keys.create_sign_in_link(connection, account.id)
+    own = f"http://{reachable(settings.host)}:{settings.port}"
     return {
         "account": account.name,
+        "signInUrl": f"{settings.public_url or own}{SIGN_IN_PATH}?token={token}",
         "signInToken": token,
         "validForSeconds": int(keys.SIGN_IN_LINK_LIFETIME.total_seconds()),
     }
@@ -148,5 +161,6 @@ def keys_create(account: str, data: DataOption = None, as_json: JsonOption = Fal
 
 @sessions_app.command("create")
 def sessions_create(account: str, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Make a one-time sign-in token for the dashboard."""
-    administer(data, lambda c: create_session(c, account), as_json)
+    """Make a one-time link that signs in to the dashboard."""
+    made = in_service(settings_with(data), lambda c, s: create_session(c, s, account))
+    show(made, as_json=as_json)

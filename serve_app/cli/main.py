@@ -18,7 +18,13 @@ import httpx
 import typer
 
 from pipelines.execution.ray_start import RayStartError
-from serve_app.cli.accounts import accounts_app, demo_key, keys_app, sessions_app
+from serve_app.cli.accounts import (
+    accounts_app,
+    create_session,
+    demo_key,
+    keys_app,
+    sessions_app,
+)
 from serve_app.cli.backfill import BACKFILL_ERRORS, backfill_app
 from serve_app.cli.library import export_job, serve_agents
 from serve_app.cli.models import MODEL_ERRORS, models_app
@@ -30,6 +36,7 @@ from serve_app.cli.output import (
     base_address,
     console,
     errors,
+    in_service,
     settings_with,
     show,
     usable_key,
@@ -133,12 +140,14 @@ def serve(
     """Run the service until it is interrupted."""
     settings = settings_with(data, host=host, port=port, metrics_port=metrics_port)
     with _started(settings, quiet=as_json) as (base, key):
+        link = in_service(settings, lambda c, s: create_session(c, s, "demo"))["signInUrl"]
         # Before anyone is told that the service is up, and may stop it.
         stop = _stop_signal()
         if as_json:
-            show({"baseUrl": base, "apiKey": key}, as_json=True)
+            show({"baseUrl": base, "apiKey": key, "dashboardUrl": link}, as_json=True)
             sys.stdout.flush()
         else:
+            console.print(f"Dashboard: {link}", style="bold", highlight=False, soft_wrap=True)
             _print_welcome(base, key)
         stop.wait()
     if not as_json:

@@ -69,7 +69,8 @@ def show(record: dict[str, Any], *, as_json: bool) -> None:
     table = Table.grid(padding=(0, 2))
     for name, value in record.items():
         table.add_row(f"[bold]{name}[/]", str(value))
-    console.print(table)
+    # Links and ids stay whole, so that they can be copied: the terminal may wrap the line.
+    Console(width=max(console.width, 200)).print(table)
 
 
 def show_rows(rows: list[dict[str, Any]]) -> None:

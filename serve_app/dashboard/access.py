@@ -30,6 +30,7 @@ from serve_app.api.bodies import read_bounded
 from serve_app.api.context import context_of
 from serve_app.api.envelope import public_url, request_id
 from serve_app.api.rate_limits import Bucket, check_rate, client_address, rate_headers
+from serve_app.dashboard import SIGN_IN_PATH
 from serve_app.dashboard.pages import error_page
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.observability.logs import note
@@ -41,8 +42,6 @@ from storage.objects import ObjectStoreUnavailableError
 
 log = logging.getLogger("vas.http")
 
-PATH = "/dashboard"
-SIGN_IN_PATH = f"{PATH}/sign-in"
 COOKIE = "vas_session"
 CSRF_FIELD = "csrf"
 CSRF_HEADER = "X-CSRF-Token"

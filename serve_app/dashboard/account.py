@@ -13,7 +13,8 @@ from serve_app import formats, pricing
 from serve_app.api.authentication import parse_job_id
 from serve_app.api.context import context_of
 from serve_app.api.rate_limits import LIMITS
-from serve_app.dashboard.access import PATH, PageRoute, viewer_of
+from serve_app.dashboard import PATH
+from serve_app.dashboard.access import PageRoute, viewer_of
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.webhooks.signing import new_signing_secret

@@ -12,7 +12,8 @@ from starlette.responses import RedirectResponse, Response
 from pipelines.types import StageCode
 from serve_app.api.context import base_url, context_of
 from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
-from serve_app.dashboard.access import PATH, PageRoute, form_of, viewer_of
+from serve_app.dashboard import PATH
+from serve_app.dashboard.access import PageRoute, form_of, viewer_of
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs import results, service

@@ -11,11 +11,9 @@ from serve_app.api.authentication import KeyedRoute, SessionRoute
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import public_url
 from serve_app.credits.routes import router as credit_routes
-from serve_app.dashboard import account, jobs
+from serve_app.dashboard import PATH, SIGN_IN_PATH, account, jobs
 from serve_app.dashboard.access import (
     COOKIE,
-    PATH,
-    SIGN_IN_PATH,
     OpenPageRoute,
     PageRoute,
     SessionApiRoute,
@@ -24,6 +22,7 @@ from serve_app.dashboard.access import (
 )
 from serve_app.dashboard.pages import STATIC_PATH, page, static_files, static_version, takes_gzip
 from serve_app.errors import ApiError, ErrorCode
+from serve_app.jobs.clip_routes import router as clip_routes
 from serve_app.jobs.creation_routes import router as creation_routes
 from serve_app.jobs.export_routes import router as export_routes
 from serve_app.jobs.result_routes import router as result_routes
@@ -41,6 +40,7 @@ _OPERATIONS = (
     result_routes,
     export_routes,
     search_routes,
+    clip_routes,
     creation_routes,
     credit_routes,
     webhook_routes,
