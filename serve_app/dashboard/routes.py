@@ -11,7 +11,7 @@ from serve_app.api.authentication import KeyedRoute, SessionRoute
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import public_url
 from serve_app.credits.routes import router as credit_routes
-from serve_app.dashboard import PATH, SIGN_IN_PATH, account, jobs
+from serve_app.dashboard import PATH, SIGN_IN_PATH, account, jobs, search
 from serve_app.dashboard.access import (
     COOKIE,
     OpenPageRoute,
@@ -129,4 +129,12 @@ async def get_nothing(request: Request) -> Response:
     raise ApiError(ErrorCode.NOT_FOUND, "There is no such page.")
 
 
-ROUTERS = (session_api, open_router, router, jobs.router, account.router, rest_router)
+ROUTERS = (
+    session_api,
+    open_router,
+    router,
+    jobs.router,
+    search.router,
+    account.router,
+    rest_router,
+)

@@ -18,8 +18,9 @@ from sqlalchemy import text
 from pipelines.types import StageCode
 from serve_app.dashboard.jobs import ADVICE, ENDED_WITHOUT_RESULT
 from serve_app.dashboard.pages import STATIC, static_version
+from serve_app.dashboard.search import KINDS, marked
 from storage import jobs, keys
-from storage.types import SkipReason
+from storage.types import SearchKind, SkipReason
 from tests.api.published_jobs import complete, created, fail, track
 from tests.api.running_api import Customer, RunningApi
 
@@ -195,6 +196,28 @@ def test_results_are_there_without_scripts(
     assert "00:00:01,200" in srt.text
 
 
+def test_search_marks_what_was_found_and_leads_to_its_place(
+    api: RunningApi, customer: Customer, browser: httpx.Client
+) -> None:
+    job_id = created(api, customer)
+    complete(api, job_id, [track(0)], [])
+    page = browser.get("/dashboard/search", params={"q": "morning"}).text
+    assert "Good <mark>morning</mark>." in page
+    assert f"/dashboard/jobs/{job_id}#t=1.2" in page
+    kettle = {"q": "kettle", "kind": "object"}
+    assert "<mark>kettle</mark>" in browser.get("/dashboard/search", params=kettle).text
+    none = browser.get("/dashboard/search", params={"q": "zebra <b>"})
+    assert "Nothing was found" in none.text
+    assert "<b>" not in none.text
+    wrong = browser.get("/dashboard/search", params={"q": "-only"})
+    assert (wrong.status_code, 'role="alert"' in wrong.text) == (400, True)
+
+
+def test_a_snippet_is_text_but_for_its_marks() -> None:
+    shown = marked({"text": "<b>a</b>", "ranges": [{"start": 0, "end": 3}]})
+    assert shown == "<mark>&lt;b&gt;</mark>a&lt;/b&gt;"
+
+
 def test_a_track_is_chosen_by_its_index(
     api: RunningApi, customer: Customer, browser: httpx.Client
 ) -> None:
@@ -221,6 +244,7 @@ def test_a_failure_comes_with_what_to_do(
 def test_every_code_and_reason_has_its_words() -> None:
     assert set(ADVICE) == set(StageCode)
     assert set(ENDED_WITHOUT_RESULT) == set(SkipReason)
+    assert set(KINDS) == set(SearchKind)
 
 
 def test_addresses_become_jobs(browser: httpx.Client) -> None:

@@ -131,6 +131,7 @@ KINDS: Mapping[str, Kind] = {
     "not signed in": Kind(_outside("/dashboard/keys"), 303, None),
     "jobs page": Kind(_page("/dashboard?state=completed"), 200, "text/html"),
     "job page": Kind(_page("/dashboard/jobs/{job}"), 200, "text/html"),
+    "search page": Kind(_page("/dashboard/search?q=person"), 200, "text/html"),
     "account page": Kind(_page("/dashboard/account"), 200, "text/html"),
     "keys page": Kind(_page("/dashboard/keys"), 200, "text/html"),
     "missing page": Kind(_page("/dashboard/<script>"), 404, "text/html"),

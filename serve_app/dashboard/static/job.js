@@ -1,6 +1,8 @@
 // A job's results together: the player, the transcript beside it, the timeline, the scenes.
 import { api } from "./page.js";
+import { showChapters } from "./chapters.js";
 import { find } from "./find.js";
+import { nameSpeakers } from "./speakers.js";
 import { Timeline } from "./timeline.js";
 import { Transcript } from "./transcript.js";
 
@@ -70,7 +72,13 @@ async function open({ job, seconds, track, tracks, scenes: sceneCount }) {
     event.preventDefault();
     keys[event.key]();
   });
-  if (transcript) find(lines);
+  if (transcript) {
+    find(lines);
+    nameSpeakers(job, query, (speaker) => timeline.rename(speaker));
+    api(`/jobs/${job}/chapters`)
+      .then(({ chapters }) => showChapters(chapters, timeline))
+      .catch((error) => console.warn(error.message));
+  }
   const wanted = location.hash.startsWith("#t=") ? Number(location.hash.slice(3)) : NaN;
   if (Number.isFinite(wanted)) seek(wanted);
   watch.dataset.ready = "";

@@ -11,7 +11,7 @@ const LONGEST_ZOOM = 4096;
 
 export class Timeline {
   constructor({ seconds, scenes, spoken, seek }) {
-    Object.assign(this, { seconds: seconds || 1, scenes, seek, time: 0, zoom: 1, from: 0, due: false });
+    Object.assign(this, { seconds: seconds || 1, scenes, seek, time: 0, zoom: 1, from: 0, due: false, chapters: [] });
     this.canvas = document.getElementById("lanes");
     this.under = document.getElementById("under");
     this.speakers = (spoken?.speakers ?? []).map((each) => each.id);
@@ -30,6 +30,15 @@ export class Timeline {
 
   voice(speaker) {
     return VOICES[Math.max(0, this.speakers.indexOf(speaker)) % VOICES.length];
+  }
+
+  rename({ id, label }) {
+    this.names.set(id, label);
+  }
+
+  mark(chapters) {
+    this.chapters = chapters;
+    this.draw();
   }
 
   get span() {
@@ -131,6 +140,8 @@ export class Timeline {
     if (this.segments.length) pen.fillRect(0, this.lanesTop, width, LANES);
     this.paintScenes(pen, x, style);
     this.paintVoices(pen, x);
+    pen.fillStyle = style.getPropertyValue("--quiet");
+    for (const { startTime } of this.chapters.slice(1)) pen.fillRect(x(startTime), 0, 1, height);
     pen.fillStyle = style.getPropertyValue("--text");
     pen.fillRect(Math.min(Math.max(0, x(this.time) - 1), width - 2), 0, 2, height);
   }

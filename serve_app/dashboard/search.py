@@ -1,0 +1,73 @@
+"""The search over an account's results as a page."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from markupsafe import Markup, escape
+from starlette.responses import Response
+
+from serve_app.api.authentication import parse_job_id
+from serve_app.api.context import context_of
+from serve_app.dashboard import PATH
+from serve_app.dashboard.access import PageRoute, viewer_of
+from serve_app.dashboard.pages import page
+from serve_app.errors import ApiError
+from serve_app.jobs.thumbnails import still_path
+from serve_app.search.schemas import SearchHit, Snippet
+from serve_app.search.service import find_page, parse_query
+from storage.search import Filters
+from storage.types import SearchKind
+
+HITS_SHOWN = 50
+KINDS: dict[SearchKind, str] = {
+    SearchKind.TRANSCRIPT: "Said",
+    SearchKind.SCENE: "Seen",
+    SearchKind.TEXT: "On screen",
+    SearchKind.OBJECT: "In the picture",
+    SearchKind.FILE: "File",
+}
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+@router.get(f"{PATH}/search")
+async def get_search(request: Request, q: str = "", kind: str = "") -> Response:
+    """The best hits for the words, of one kind or of all."""
+    kinds = (SearchKind(kind),) if kind in set(SearchKind) else tuple(SearchKind)
+    hits: list[SearchHit] = []
+    problem = None
+    if q.strip():
+        try:
+            alternatives = parse_query(q.strip())
+            database, account_id = context_of(request).database, viewer_of(request).account.id
+            filters = Filters(kinds=kinds)
+            hits, _ = await find_page(database, account_id, alternatives, filters, limit=HITS_SHOWN)
+        except ApiError as error:
+            problem = error
+    return page(
+        request,
+        "search.html",
+        status=200 if problem is None else problem.status,
+        q=q,
+        kind=kind,
+        kinds=KINDS,
+        problem=problem,
+        hits=[(hit, _still(request, hit), marked(hit["snippet"])) for hit in hits],
+    )
+
+
+def _still(request: Request, hit: SearchHit) -> str | None:
+    if "sceneIndex" not in hit:
+        return None
+    job_id = parse_job_id(hit["jobId"])
+    return still_path(context_of(request).signer, job_id, hit["sceneIndex"])
+
+
+def marked(snippet: Snippet) -> Markup:
+    """The text with what matches in ``<mark>``, all else as text."""
+    text, parts, at = snippet["text"], list[Markup](), 0
+    for found in snippet["ranges"]:
+        parts.append(escape(text[at : found["start"]]))
+        parts.append(Markup("<mark>{}</mark>").format(text[found["start"] : found["end"]]))
+        at = found["end"]
+    return Markup("").join([*parts, escape(text[at:])])

@@ -1,0 +1,47 @@
+// Names for speakers, given where they speak.
+import { api } from "./page.js";
+
+export function nameSpeakers(job, query, renamed) {
+  for (const heading of document.querySelectorAll(".speaker")) {
+    const button = document.createElement("button");
+    button.className = "plain rename";
+    button.textContent = "Rename";
+    button.setAttribute("aria-label", `Rename ${heading.firstElementChild.textContent}`);
+    button.addEventListener("click", () => edit(heading, job, query, renamed));
+    heading.append(button);
+  }
+}
+
+function edit(heading, job, query, renamed) {
+  const name = heading.firstElementChild;
+  const field = document.createElement("input");
+  field.value = name.textContent;
+  field.maxLength = 100;
+  field.setAttribute("aria-label", "Name of the speaker");
+  heading.classList.add("editing");
+  heading.insertBefore(field, name);
+  field.select();
+  const close = () => {
+    heading.classList.remove("editing");
+    field.remove();
+    heading.querySelector("button").focus();
+  };
+  const save = async () => {
+    const path = `/jobs/${job}/speakers/${heading.dataset.speaker}${query}`;
+    try {
+      const speaker = await api(path, { method: "PUT", body: { label: field.value.trim() } });
+      const same = document.querySelectorAll(`.speaker[data-speaker="${heading.dataset.speaker}"]`);
+      for (const each of same) each.firstElementChild.textContent = speaker.label;
+      renamed(speaker);
+      close();
+    } catch (error) {
+      field.setCustomValidity(error.message);
+      field.reportValidity();
+    }
+  };
+  field.addEventListener("input", () => field.setCustomValidity(""));
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") close();
+    if (event.key === "Enter") save();
+  });
+}
