@@ -6,20 +6,21 @@ export function nameSpeakers(job, query, renamed) {
     const button = document.createElement("button");
     button.className = "plain rename";
     button.textContent = "Rename";
-    button.setAttribute("aria-label", `Rename ${heading.firstElementChild.textContent}`);
+    button.setAttribute("aria-label", `Rename ${heading.querySelector("span").textContent}`);
     button.addEventListener("click", () => edit(heading, job, query, renamed));
     heading.append(button);
   }
 }
 
 function edit(heading, job, query, renamed) {
-  const name = heading.firstElementChild;
+  const name = heading.querySelector("span");
   const field = document.createElement("input");
   field.value = name.textContent;
   field.maxLength = 100;
   field.setAttribute("aria-label", "Name of the speaker");
   heading.classList.add("editing");
   heading.insertBefore(field, name);
+  field.focus();
   field.select();
   const close = () => {
     heading.classList.remove("editing");
@@ -31,7 +32,7 @@ function edit(heading, job, query, renamed) {
     try {
       const speaker = await api(path, { method: "PUT", body: { label: field.value.trim() } });
       const same = document.querySelectorAll(`.speaker[data-speaker="${heading.dataset.speaker}"]`);
-      for (const each of same) each.firstElementChild.textContent = speaker.label;
+      for (const each of same) each.querySelector("span").textContent = speaker.label;
       renamed(speaker);
       close();
     } catch (error) {

@@ -1,0 +1,268 @@
+"""The dashboard as people use it: in a browser, by mouse and keyboard."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.line import Line
+from tests.browser.visits import DESK, PHONE, Visits, playable_job, sign_in_path
+from tests.contract.calling import Caller, ContractApi
+from tests.contract.runner_side import RunnerSide
+
+MIB = 1024**2
+
+
+@pytest.fixture
+def caller(api: ContractApi) -> Caller:
+    return api.caller()
+
+
+@pytest.fixture
+def line(api: ContractApi) -> Iterator[Line]:
+    """The way to the API at 20 MB/s."""
+    port = urlsplit(api.root).port or 0
+    with Line(port, bytes_a_second=20 * MIB).running() as way:
+        yield way
+
+
+def test_a_file_is_sent_although_the_connection_breaks(
+    visits: Visits, caller: Caller, api: ContractApi, line: Line, tmp_path: Path
+) -> None:
+    """50 MB, with no network for a while in the middle."""
+    file = tmp_path / "long film.mp4"
+    file.write_bytes(os.urandom(50 * MIB))
+    page = visits.open(caller, base_url=line.root, viewport=DESK)
+    page.set_input_files("#files", file)
+    until(page, "document.querySelector('.upload progress')?.value > 0.2")
+    line.cut()
+    expect(page.locator(".upload .line")).to_contain_text("connection broke")
+    line.mend()
+    expect(page.locator(".upload")).to_have_count(0, timeout=60_000)
+    expect(page.locator(".job h2")).to_have_text("long film.mp4")
+    [job] = caller.get("/jobs").json()["data"]
+    assert job["state"] == "queued"
+    stored = api.settings.data_dir / "objects" / "jobs" / job["jobId"] / "source" / "media"
+    assert stored.read_bytes() == file.read_bytes()
+
+
+def test_an_upload_goes_on_after_a_reload(
+    visits: Visits, caller: Caller, line: Line, tmp_path: Path
+) -> None:
+    file = tmp_path / "film.mp4"
+    file.write_bytes(os.urandom(40 * MIB))
+    page = visits.open(caller, base_url=line.root)
+    page.set_input_files("#files", file)
+    until(page, "document.querySelector('.upload progress')?.value > 0.2")
+    page.reload()
+    expect(page.locator(".upload .line")).to_contain_text("Choose the same file again")
+    assert page.locator(".upload progress").evaluate("bar => bar.value") > 0
+    page.set_input_files("#files", file)
+    expect(page.locator(".upload")).to_have_count(0, timeout=60_000)
+    jobs = caller.get("/jobs").json()["data"]
+    assert [job["state"] for job in jobs] == ["queued"]
+
+
+def until(page: Page, condition: str) -> None:
+    """Wait for something in the page. Playwright's own way evaluates text, which pages forbid."""
+    deadline = time.monotonic() + 20
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, condition
+        page.wait_for_timeout(20)
+
+
+def test_a_job_is_played_read_searched_and_taken_away(
+    visits: Visits, caller: Caller, runner: RunnerSide
+) -> None:
+    job_id = playable_job(runner, caller)
+    page = visits.open(caller, viewport=DESK)
+    page.click(".job h2 a")
+    page.wait_for_selector("#watch[data-ready]")
+    player = page.locator("#player")
+    page.click(".segment i:nth-of-type(2)")
+    assert player.evaluate("player => player.currentTime") == pytest.approx(1.5)
+    expect(page.locator(".segment i.now")).to_have_text("1")
+    player.evaluate("player => { player.muted = true; return player.play() }")
+    until(page, "document.getElementById('player').currentTime > 1.6")
+    player.evaluate("player => player.pause()")
+
+    page.press("body", "/")
+    page.keyboard.type("track")
+    expect(page.locator("#found")).to_have_text("1 of 1")
+    page.fill("#find-text", "camera")
+    expect(page.locator("#found")).to_have_text("1 of 2")
+
+    page.hover(".speaker")
+    page.click(".speaker .rename")
+    page.keyboard.type("Anna <b>Weber</b>")
+    page.keyboard.press("Enter")
+    expect(page.locator(".speaker span")).to_have_text("Anna <b>Weber</b>")
+    page.reload()
+    expect(page.locator(".speaker span")).to_have_text("Anna <b>Weber</b>")
+
+    for name, beginning in (("Captions, SRT", "1\n00:00:01,000"), ("Edit list, EDL", "TITLE:")):
+        page.click("text=Download")
+        with page.expect_download() as download:
+            page.click(f"text={name}")
+        assert Path(download.value.path()).read_text().startswith(beginning)
+        page.click("text=Download")
+    assert page.url.endswith(job_id)
+
+
+def test_the_timeline_is_moved_by_keys(visits: Visits, caller: Caller, runner: RunnerSide) -> None:
+    job_id = playable_job(runner, caller)
+    page = visits.open(caller)
+    page.goto(f"/dashboard/jobs/{job_id}")
+    page.wait_for_selector("#watch[data-ready]")
+    lanes = page.locator("#lanes")
+    lanes.focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "+", "ArrowRight"):
+        lanes.press(key)
+    expect(lanes).to_have_attribute("aria-valuetext", re.compile("^0:10, scene 1"))
+    lanes.press("End")
+    expect(lanes).to_have_attribute("aria-valuenow", "29")
+
+
+def test_a_key_is_rotated_by_keyboard(visits: Visits, caller: Caller, api: ContractApi) -> None:
+    page = visits.open(caller)
+    page.click("nav >> text=Keys")
+    page.focus("button:has-text('Rotate')")
+    page.keyboard.press("Enter")
+    secret = page.inner_text("#new-key")
+    assert api.client.get("/quota", headers={"X-API-Key": secret}).status_code == 200
+    assert caller.get("/quota").status_code == 401
+    page.click("text=Sign out")
+    expect(page.locator("h1")).to_have_text("You are signed out")
+
+
+def test_a_running_job_moves_by_itself(visits: Visits, caller: Caller, runner: RunnerSide) -> None:
+    job_id = runner.queued(caller, fileName="film.mp4")
+    page = visits.open(caller)
+    page.goto(f"/dashboard/jobs/{job_id}")
+    lease = runner.lease(job_id)
+    runner.ingest(lease)
+    expect(page.locator(".stage.completed")).to_have_count(1, timeout=10_000)
+    runner.start(lease, "vision")
+    runner.publish_scenes(lease)
+    expect(page.locator(".scene")).to_have_count(2, timeout=10_000)
+    runner.start(lease, "transcript")
+    runner.publish_transcripts(lease)
+    page.click("text=Show it", timeout=10_000)
+    expect(page.locator(".segment")).to_have_count(1)
+
+
+def test_without_scripts_jobs_are_listed_and_read(
+    visits: Visits, caller: Caller, runner: RunnerSide
+) -> None:
+    playable_job(runner, caller)
+    page = visits.open(caller, java_script_enabled=False)
+    page.click(".job h2 a")
+    expect(page.locator(".segment")).to_contain_text("track 1")
+    expect(page.locator(".scene")).to_have_count(2)
+    expect(page.locator("#find")).to_be_hidden()
+
+
+HOSTILE = "<img src=x onerror=\"document.title='broken in'\">"
+
+
+def test_markup_from_outside_stays_text_in_the_browser(
+    visits: Visits, caller: Caller, runner: RunnerSide, api: ContractApi
+) -> None:
+    job_id = playable_job(runner, caller, metadata={"note": HOSTILE})
+    api.sql("UPDATE jobs SET file_name = :text WHERE account_id = :id", text=HOSTILE,
+            id=caller.customer.account_id)  # fmt: skip
+    api.sql(
+        "UPDATE scene_lists SET scenes = replace(scenes::text, 'A person speaks', :text)::json"
+        " WHERE job_id = CAST(:id AS uuid)", text=HOSTILE.replace('"', '\\"'), id=job_id,
+    )  # fmt: skip
+    api.sql(
+        "UPDATE transcripts SET document = replace(document::text, 'track', :text)::json"
+        " WHERE job_id = CAST(:id AS uuid)", text=HOSTILE.replace('"', '\\"'), id=job_id,
+    )  # fmt: skip
+    page = visits.open(caller)
+    expect(page.locator(".job h2")).to_have_text(HOSTILE)
+    page.click(".job h2 a")
+    page.wait_for_selector("#watch[data-ready]")
+    page.click(".segment i >> nth=0")
+    expect(page.locator(".segment i >> nth=0")).to_have_text(HOSTILE)
+    assert page.locator("img[src=x]").count() == 0
+    assert "broken in" not in page.title()[:9]
+
+
+def test_nothing_is_asked_of_another_host(
+    visits: Visits, caller: Caller, runner: RunnerSide, api: ContractApi
+) -> None:
+    job_id = playable_job(runner, caller)
+    page = visits.open(caller)
+    for path in ("", f"/jobs/{job_id}", "/account", "/keys", "/search?q=track"):
+        page.goto(f"/dashboard{path}")
+        page.wait_for_load_state("networkidle")
+    assert visits.hosts == {api.root.removeprefix("http://")}
+
+
+def test_another_site_can_neither_frame_a_page_nor_send_its_forms(
+    visits: Visits, caller: Caller, api: ContractApi
+) -> None:
+    page = visits.open(caller)
+    page.route("https://evil.example/", lambda route: route.fulfill(
+        content_type="text/html",
+        body=f'<iframe src="{api.root}/dashboard"></iframe>'
+        f'<form method="post" action="{api.root}/dashboard/sign-out"><button>x</button></form>',
+    ))  # fmt: skip
+    page.goto("https://evil.example/")
+    page.wait_for_timeout(500)
+    framed = [frame for frame in page.frames if frame.url.startswith(f"{api.root}/dashboard")]
+    assert framed == []
+    page.click("button")
+    page.goto(f"{api.root}/dashboard")
+    expect(page.locator(".who .name")).to_be_visible()  # still signed in
+    visits.problems.clear()  # the browser said that it refused
+
+
+PAGES = {
+    "sign-in": "/dashboard/sign-in",
+    "link": "",
+    "jobs": "/dashboard",
+    "job": "/dashboard/jobs/{job}",
+    "running": "/dashboard/jobs/{running}",
+    "account": "/dashboard/account?hours=1",
+    "keys": "/dashboard/keys",
+    "search": "/dashboard/search?q=camera",
+    "missing": "/dashboard/nothing",
+}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_pages_are_accessible_and_fit(
+    visits: Visits, caller: Caller, runner: RunnerSide, scheme: str, size: dict[str, int]
+) -> None:
+    """axe-core without a violation; nothing is wider than the window."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    ids = {"job": playable_job(runner, caller), "running": runner.queued(caller)}
+    page = visits.open(caller, viewport=size, color_scheme=scheme)
+    found = {}
+    for name, path in PAGES.items():
+        if name == "link":
+            page.route("**/sign_in.js", lambda route: route.abort())
+        page.goto(path.format(**ids) or sign_in_path(caller))
+        page.wait_for_load_state("networkidle")
+        for summary in page.locator("main details > summary").all():
+            summary.click()
+        results = Axe().run(page)
+        found[name] = [
+            (each["id"], [node["html"][:200] for node in each["nodes"]])
+            for each in results.response["violations"]
+        ]
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        if wide > size["width"]:
+            found[name].append(("too wide", [str(wide)]))
+    assert {name: each for name, each in found.items() if each} == {}

@@ -1,0 +1,80 @@
+"""Windows of a browser, signed in; and jobs whose media plays and whose results fit it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+from playwright.sync_api import Browser, BrowserContext, Page
+
+from storage import keys
+from tests.contract.calling import Caller, ContractApi
+from tests.contract.runner_side import FOOTAGE, RunnerSide
+from tests.places import DEMO
+
+PHONE = {"width": 360, "height": 740}
+DESK = {"width": 1280, "height": 800}
+
+
+@dataclass(slots=True)
+class Visits:
+    """The windows that a test opens, and what went wrong in them."""
+
+    api: ContractApi
+    browser: Browser
+    contexts: list[BrowserContext] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=set)
+    """Whom the pages sent requests to."""
+
+    def open(self, caller: Caller | None, **options: Any) -> Page:
+        """A window on the list of jobs; on the sign-in page for nobody."""
+        context = self.browser.new_context(**{"base_url": self.api.root} | options)
+        self.contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("console", lambda told: self._note(told.type, told.text))
+        page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.goto(sign_in_path(caller) if caller else "/dashboard/sign-in")
+        if caller and options.get("java_script_enabled") is False:
+            page.click("text=Continue")
+        if caller:
+            page.wait_for_url("**/dashboard")
+        return page
+
+    def _note(self, kind: str, text: str) -> None:
+        # Refusals that a test provokes are said in the console too.
+        if kind == "error" and "Failed to load resource" not in text:
+            self.problems.append(text)
+
+    def close(self) -> None:
+        for context in self.contexts:
+            context.close()
+        assert self.problems == []
+
+
+def sign_in_path(caller: Caller) -> str:
+    account = caller.customer.account_id
+    token = caller.api.transact(lambda c: keys.create_sign_in_link(c, account))
+    return f"/dashboard/sign-in?token={token}"
+
+
+def playable_job(runner: RunnerSide, caller: Caller, **body: Any) -> str:
+    """A completed job whose media is the demo video; 'track 1' is said from second 1 on."""
+    job = caller.create(fileName="demo.mp4", **body)
+    content = DEMO.read_bytes()
+    sent = httpx.put(
+        job["uploadUrl"], content=content, headers=job["uploadHeaders"], trust_env=False
+    )
+    assert sent.status_code == 200, sent.text
+    lease = runner.lease(job["jobId"])
+    runner.ingest(lease, replace(FOOTAGE, duration_seconds=29.0))
+    runner.start(lease, "vision")
+    runner.publish_scenes(lease)
+    runner.start(lease, "transcript")
+    runner.publish_transcripts(lease)
+    assert caller.job(job["jobId"])["state"] == "completed"
+    return str(job["jobId"])
