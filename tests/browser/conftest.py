@@ -49,7 +49,7 @@ def chromium() -> Iterator[Browser]:
             executable_path=path,
             # In a container the sandbox of the browser has no namespaces to use.
             args=["--no-sandbox"] if os.geteuid() == 0 else [],
-            env=os.environ | {"TMPDIR": folder},
+            env={**os.environ, "TMPDIR": folder},
         )
         yield browser
         browser.close()

@@ -53,6 +53,7 @@ def test_a_file_is_sent_although_the_connection_breaks(
     assert stored.read_bytes() == file.read_bytes()
 
 
+@pytest.mark.long
 def test_an_upload_goes_on_after_a_reload(
     visits: Visits, caller: Caller, line: Line, tmp_path: Path
 ) -> None:
@@ -116,6 +117,7 @@ def test_a_job_is_played_read_searched_and_taken_away(
     assert page.url.endswith(job_id)
 
 
+@pytest.mark.long
 def test_the_timeline_is_moved_by_keys(visits: Visits, caller: Caller, runner: RunnerSide) -> None:
     job_id = playable_job(runner, caller)
     page = visits.open(caller)
@@ -142,6 +144,7 @@ def test_a_key_is_rotated_by_keyboard(visits: Visits, caller: Caller, api: Contr
     expect(page.locator("h1")).to_have_text("You are signed out")
 
 
+@pytest.mark.long
 def test_a_running_job_moves_by_itself(visits: Visits, caller: Caller, runner: RunnerSide) -> None:
     job_id = runner.queued(caller, fileName="film.mp4")
     page = visits.open(caller)
@@ -158,6 +161,7 @@ def test_a_running_job_moves_by_itself(visits: Visits, caller: Caller, runner: R
     expect(page.locator(".segment")).to_have_count(1)
 
 
+@pytest.mark.long
 def test_without_scripts_jobs_are_listed_and_read(
     visits: Visits, caller: Caller, runner: RunnerSide
 ) -> None:
@@ -172,6 +176,7 @@ def test_without_scripts_jobs_are_listed_and_read(
 HOSTILE = "<img src=x onerror=\"document.title='broken in'\">"
 
 
+@pytest.mark.long
 def test_markup_from_outside_stays_text_in_the_browser(
     visits: Visits, caller: Caller, runner: RunnerSide, api: ContractApi
 ) -> None:
@@ -196,6 +201,7 @@ def test_markup_from_outside_stays_text_in_the_browser(
     assert "broken in" not in page.title()[:9]
 
 
+@pytest.mark.long
 def test_nothing_is_asked_of_another_host(
     visits: Visits, caller: Caller, runner: RunnerSide, api: ContractApi
 ) -> None:
@@ -207,6 +213,7 @@ def test_nothing_is_asked_of_another_host(
     assert visits.hosts == {api.root.removeprefix("http://")}
 
 
+@pytest.mark.long
 def test_another_site_can_neither_frame_a_page_nor_send_its_forms(
     visits: Visits, caller: Caller, api: ContractApi
 ) -> None:
@@ -241,6 +248,7 @@ PAGES = {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.long
 def test_pages_are_accessible_and_fit(
     visits: Visits, caller: Caller, runner: RunnerSide, scheme: str, size: dict[str, int]
 ) -> None:

@@ -10,7 +10,7 @@ export function find(lines) {
 
   /** Every place of `wanted` in the transcript and in the scenes, as ranges of text. */
   function search(wanted) {
-    const roots = [lines, document.querySelector(".scenes")].filter(Boolean);
+    const roots = [lines, ...document.querySelectorAll(".scenes")];
     return roots.flatMap((root) =>
       [...root.querySelectorAll(".segment > span, .scene p, .scene li, .scene q")].flatMap((element) =>
         places_in(element, wanted),
