@@ -17,6 +17,7 @@ from serve_app.dashboard.access import PageRoute, form_of, viewer_of
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs import results, service
+from serve_app.jobs.answers import JobSummary, Transcript
 from serve_app.jobs.media import media_path
 from serve_app.jobs.plans import JobPlan, Planner, plan_batch, plan_from_url
 from serve_app.jobs.rendering import render_job, render_summary
@@ -75,7 +76,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 class Row:
     """A job in the list."""
 
-    job: dict[str, Any]
+    job: JobSummary
     still: str | None
 
 
@@ -188,9 +189,16 @@ class JobPage:
     """What the page of a job shows beside the job."""
 
     scenes: list[dict[str, Any]]
-    transcript: dict[str, Any] | None
+    transcript: Transcript | None
+    transcript_error: str | None
     track_names: list[str]
     media: str | None
+
+    @property
+    def speaker_labels(self) -> dict[str, str]:
+        """Names by the ids that stand in the transcript."""
+        speakers = self.transcript["speakers"] if self.transcript else []
+        return {speaker["id"]: speaker["label"] for speaker in speakers}
 
 
 @router.get(f"{PATH}/jobs/{{jobId}}")
@@ -221,17 +229,16 @@ async def _read_page(
             scene | {"still": still_path(signer, job.id, scene["index"])}
             for scene in await get_scenes(connection, job.id)
         ]
-    transcript = None
+    transcript = error = None
     if job.stages[StageName.TRANSCRIPT].status is StageStatus.COMPLETED:
         tracks = await results.read_tracks(connection, job)
         chosen = next((item for item in tracks if item.track_index == track), None)
         if chosen is None:
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.")
         transcript = results.transcript_json(job, chosen, multi=len(tracks) > 1)
-        transcript["failed"] = chosen.error_code
-        transcript["labels"] = {each["id"]: each["label"] for each in transcript["speakers"]}
+        error = chosen.error_code
     media = await media_path(context_of(request), connection, job)
-    return JobPage(scenes, transcript, job.audio_track_names or [], media)
+    return JobPage(scenes, transcript, error, job.audio_track_names or [], media)
 
 
 @router.post(f"{PATH}/jobs/{{jobId}}/cancel")
