@@ -267,7 +267,7 @@ class Settings(BaseSettings):
         SecretStr(""), description="The key's secret; both or neither."
     )
     source_retention_seconds: int = Field(
-        60,
+        86_400,
         ge=0,
         le=365 * 86_400,
         description="How long media, segments and unused stills stay after a job has ended.",

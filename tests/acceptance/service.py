@@ -26,6 +26,8 @@ from tests.places import PROJECT
 Result = TypeVar("Result")
 START_SECONDS = 150
 JOB_SECONDS = 300
+QUICK_CLEANING = {"VAS_SOURCE_RETENTION_SECONDS": "60"}
+"""Tests look at what is left; as delivered, media stay for a day."""
 ANSWER_SECONDS = 8
 """The patience of the proxy of the service that acceptance tests share."""
 
@@ -137,7 +139,7 @@ def running(data: Path, log: Path, **environment: str) -> Iterator[Service]:
             stderr=stream,
             text=True,
             cwd=data.parent,
-            env={**os.environ, "PYTHONPATH": str(PROJECT), **environment},
+            env={**os.environ, "PYTHONPATH": str(PROJECT), **QUICK_CLEANING, **environment},
         )
     try:
         started = _started(process, data, port, log)

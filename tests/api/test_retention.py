@@ -100,7 +100,7 @@ def test_the_stills_that_scenes_show_stay_and_all_else_goes(
     end(api, customer, job_id, state, seconds_ago=api.settings.source_retention_seconds - 5)
     remove(api, store)
     assert len(left(store, prefix)) == 5
-    end(api, customer, job_id, state, seconds_ago=3600)
+    end(api, customer, job_id, state, seconds_ago=api.settings.source_retention_seconds + 60)
     remove(api, store)
     assert left(store, prefix) == ["work/still-1.jpg"]
 

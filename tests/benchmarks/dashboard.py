@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import sync_playwright
-
-from tests.browser.visits import DESK, Visits
+from tests.browser.visits import DESK, Visits, launched
 from tests.contract.calling import Caller, ContractApi, fresh_settings
 from tests.contract.runner_side import FOOTAGE, RunnerSide
 from tests.databases import server_with_template
@@ -125,21 +122,18 @@ def measured(visits: Visits, caller: Caller, job_id: str) -> dict[str, float]:
 
 
 def main() -> None:
-    path = shutil.which("chromium") or ""
     with (
         tempfile.TemporaryDirectory() as folder,
         server_with_template(Path(folder) / "pg") as url,
         fresh_settings(url, Path(folder)) as settings,
         ContractApi(settings) as api,
-        sync_playwright() as play,
+        launched() as browser,
     ):
-        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
         caller = api.caller()
         job_id = long_job(api, RunnerSide(api), caller)
         visits = Visits(api, browser)
         figures = measured(visits, caller, job_id)
         visits.close()
-        browser.close()
     print(json.dumps({"words": WORDS, "scenes": SCENES} | figures))
 
 

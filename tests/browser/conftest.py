@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from serve_app.settings import Settings
-from tests.browser.visits import Visits
+from tests.browser.visits import Visits, launched
 from tests.contract.calling import ContractApi, fresh_settings
 from tests.contract.runner_side import RunnerSide
 
@@ -40,19 +37,8 @@ def runner(api: ContractApi) -> RunnerSide:
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     """Chromium without a window; skips where there is none."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        pytest.skip("no Chromium is installed: apt-get install chromium")
-    # Of its own, so that nothing of it is left behind.
-    with tempfile.TemporaryDirectory(prefix="vas-browser-") as folder, sync_playwright() as play:
-        browser = play.chromium.launch(
-            executable_path=path,
-            # In a container the sandbox of the browser has no namespaces to use.
-            args=["--no-sandbox"] if os.geteuid() == 0 else [],
-            env={**os.environ, "TMPDIR": folder},
-        )
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, ViewportSize, expect
 
 from tests.browser.line import Line
 from tests.browser.visits import DESK, PHONE, Visits, playable_job, sign_in_path
@@ -250,7 +250,7 @@ PAGES = {
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
 @pytest.mark.long
 def test_pages_are_accessible_and_fit(
-    visits: Visits, caller: Caller, runner: RunnerSide, scheme: str, size: dict[str, int]
+    visits: Visits, caller: Caller, runner: RunnerSide, scheme: str, size: ViewportSize
 ) -> None:
     """axe-core without a violation; nothing is wider than the window."""
     from axe_playwright_python.sync_playwright import Axe

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-from playwright.sync_api import Browser, BrowserContext, Page
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, sync_playwright
 
 from storage import keys
 from tests.contract.calling import Caller, ContractApi
 from tests.contract.runner_side import FOOTAGE, RunnerSide
 from tests.places import DEMO
 
-PHONE = {"width": 360, "height": 740}
-DESK = {"width": 1280, "height": 800}
+PHONE = ViewportSize(width=360, height=740)
+DESK = ViewportSize(width=1280, height=800)
+
+
+@contextlib.contextmanager
+def launched() -> Iterator[Browser]:
+    """Chromium without a window; skips the test where there is none."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("no Chromium is installed: apt-get install chromium")
+    # A folder of its own, so that nothing of it is left behind.
+    with tempfile.TemporaryDirectory(prefix="vas-browser-") as folder, sync_playwright() as play:
+        browser = play.chromium.launch(
+            executable_path=path,
+            # In a container the sandbox of the browser has no namespaces to use.
+            args=["--no-sandbox"] if os.geteuid() == 0 else [],
+            env={**os.environ, "TMPDIR": folder},
+        )
+        yield browser
+        browser.close()
 
 
 @dataclass(slots=True)
