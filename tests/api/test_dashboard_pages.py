@@ -192,6 +192,10 @@ def test_results_are_there_without_scripts(
     for shown in ("Good morning.", "Speaker 1", "A woman speaks to the camera", "kettle",
                   "Anna Weber, baker", 'fill="#e8e2d6"', "transcript?format=srt"):  # fmt: skip
         assert shown in page
+    links = re.findall(r'href="(/dashboard/api/[^"]+)" download', page)
+    answers = {link: browser.get(unescape(link)) for link in links}
+    refused = [link for link, answer in answers.items() if answer.status_code != 200]
+    assert (len(links), refused) == (15, [])
     srt = browser.get(f"/dashboard/api/jobs/{job_id}/transcript", params={"format": "srt"})
     assert "00:00:01,200" in srt.text
 
