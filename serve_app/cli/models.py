@@ -126,7 +126,7 @@ def _pull_all(profile: str, folder: Path, *, quiet: bool) -> list[str]:
     for refusal in closed:
         errors.print(f"[red]{refusal}[/]", soft_wrap=True)
     if closed:
-        sys.exit(1)
+        sys.exit(2)
     return fetched
 
 

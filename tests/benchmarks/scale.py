@@ -320,7 +320,7 @@ def plain_loop() -> Iterator[Callable[[], float]]:
     """No Ray: every chain is a loop in this process."""
     with (
         mock.patch("ray.data.from_items", lambda rows, **_: PlainRows(rows)),
-        mock.patch("ray.cluster_resources", lambda: {"CPU": 1.0}),
+        mock.patch("ray.cluster_resources", return_value={"CPU": 1.0}),
         mock.patch(
             "pipelines.execution.ray_data.rows_as_they_come", lambda rows, _: rows.iter_rows()
         ),

@@ -34,9 +34,13 @@ def runner(api: ContractApi) -> RunnerSide:
     return RunnerSide(api)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Chromium without a window; skips where there is none."""
+    """Chromium without a window; skips where there is none.
+
+    Not for the session: while it is open, Playwright's event loop runs in this thread, and no test
+    of another module could run one.
+    """
     with launched() as browser:
         yield browser
 
