@@ -139,8 +139,10 @@ def serve(
 ) -> None:
     """Run the service until it is interrupted."""
     settings = settings_with(data, host=host, port=port, metrics_port=metrics_port)
-    with _started(settings, quiet=as_json) as (base, key):
-        link = in_service(settings, lambda c, s: create_session(c, s, "demo"))["signInUrl"]
+    with _started(settings, quiet=as_json) as (base, key, complete):
+        # With the settings completed: a second user of the data folder in this process would stop
+        # the database as it leaves.
+        link = in_service(complete, lambda c, s: create_session(c, s, "demo"))["signInUrl"]
         # Before anyone is told that the service is up, and may stop it.
         stop = _stop_signal()
         if as_json:
@@ -155,8 +157,8 @@ def serve(
 
 
 @contextlib.contextmanager
-def _started(settings: Settings, *, quiet: bool = False) -> Iterator[tuple[str, str]]:
-    """A running service and a key of its demo account."""
+def _started(settings: Settings, *, quiet: bool = False) -> Iterator[tuple[str, str, Settings]]:
+    """A running service's base address, a key of its demo account, its settings completed."""
     from serve_app.deployment.local import prepared, running_service
 
     if not quiet:
@@ -168,7 +170,7 @@ def _started(settings: Settings, *, quiet: bool = False) -> Iterator[tuple[str, 
             complete = stack.enter_context(prepared(settings))
             base = stack.enter_context(running_service(complete))
             key = demo_key(complete)
-        yield base, key
+        yield base, key, complete
 
 
 def _print_welcome(base: str, key: str) -> None:
@@ -219,7 +221,7 @@ def analyze(
     with contextlib.ExitStack() as stack:
         if url is None:
             folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vas-")))
-            url, key = stack.enter_context(_started(_own_service(folder), quiet=as_json))
+            url, key, _ = stack.enter_context(_started(_own_service(folder), quiet=as_json))
         record = analyse_file(
             source,
             base_url=url,
