@@ -61,10 +61,12 @@ _NO_BANNER = "http-response del-header Server"
 
 _BUSY = (
     "http-response return status 503 errorfile {error}"
-    " if { status 500 503 } !{ res.hdr(content-type) -m beg application/json }"
+    " if { status 500 503 }"
+    " !{ res.hdr(content-type) -m beg application/json }"
+    " !{ res.hdr(content-type) -m beg text/html }"
 )
 """Serve answers what exceeds a replica's queue, and rarely failures of its own (500), with a line
-of text; the application's own errors are JSON."""
+of text; the application's own errors are JSON, those of the dashboard pages."""
 
 _NO_APPLICATION = "http-request return status 503 errorfile {error}"
 """Serve answers 404 to every path while it has no application. Clients take 404 for final."""

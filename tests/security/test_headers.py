@@ -265,12 +265,18 @@ def test_the_proxy_asks_for_patience_while_it_knows_of_no_application(tmp_path: 
 
 
 @pytest.mark.parametrize("status", [500, 503])
-@pytest.mark.parametrize("ours", [True, False], ids=["in the envelope", "a line of text"])
-def test_what_serve_says_in_a_line_of_text_comes_in_the_envelope(
-    tmp_path: Path, status: int, ours: bool
+@pytest.mark.parametrize(
+    ("kind", "body", "ours"),
+    [
+        pytest.param("application/json", b'{"code": "OURS"}', True, id="in the envelope"),
+        pytest.param("text/html; charset=utf-8", b"<h1>OURS</h1>", True, id="a page"),
+        pytest.param("text/plain", b"Internal", False, id="a line of text"),
+    ],
+)
+def test_only_a_line_of_text_from_serve_is_replaced_by_the_envelope(
+    tmp_path: Path, status: int, kind: str, body: bytes, ours: bool
 ) -> None:
-    """The application's own errors pass as they are."""
-    kind, body = ("application/json", b'{"code": "OURS"}') if ours else ("text/plain", b"Internal")
+    """The application's own errors, JSON or a page of the dashboard, pass as they are."""
 
     def serve(_: Asked, connection: socket.socket) -> None:
         respond(connection, status, body, content_type=kind, connection="close")
@@ -284,7 +290,7 @@ def test_what_serve_says_in_a_line_of_text_comes_in_the_envelope(
         configuration.write_text(known.replace("    default_backend none", "    use_backend api"))
         got = answer_of(script, configuration, port)
     if ours:
-        assert (got.status_code, got.json()) == (status, {"code": "OURS"})
+        assert (got.status_code, got.content) == (status, body)
     else:
         assert (got.status_code, got.json()["code"]) == (503, "SERVICE_UNAVAILABLE")
         assert int(got.headers["retry-after"]) > 0
