@@ -26,6 +26,7 @@ from serve_app.cli.accounts import (
     sessions_app,
 )
 from serve_app.cli.backfill import BACKFILL_ERRORS, backfill_app
+from serve_app.cli.backup import back_up, restore
 from serve_app.cli.library import export_job, serve_agents
 from serve_app.cli.models import MODEL_ERRORS, models_app
 from serve_app.cli.money import MONEY_ERRORS, add_money_commands
@@ -49,6 +50,7 @@ from serve_app.deployment.local import LOCAL_ERRORS
 from serve_app.deployment.model_choice import chosen_models
 from serve_app.deployment.proxy import HaproxyFolderError, export_lines, node_environment
 from serve_app.settings import InvalidSettingsError, Settings
+from storage.backup import BackupError
 from storage.keys import AccountExistsError, AccountNotFoundError, LimitTooLowError
 from storage.ledger import InsufficientCreditsError
 
@@ -67,6 +69,8 @@ app.add_typer(backfill_app, name="backfill")
 app.command()(search)
 app.command("export")(export_job)
 app.command("mcp")(serve_agents)
+app.command("backup")(back_up)
+app.command()(restore)
 
 
 NAMED_ERRORS = (
@@ -114,6 +118,7 @@ USER_ERRORS = (
     *WEBHOOK_ERRORS,
     *MODEL_ERRORS,
     *BACKFILL_ERRORS,
+    BackupError,
     HaproxyFolderError,
     ContentPolicyError,
 )

@@ -115,8 +115,8 @@ def _require_what_is_named(settings: Settings) -> None:
 
 
 @contextlib.contextmanager
-def prepared(settings: Settings) -> Iterator[Settings]:
-    """Settings completed: data folder, secret key, a migrated database that runs.
+def prepared(settings: Settings, *, migrated: bool = True) -> Iterator[Settings]:
+    """Settings completed: data folder, secret key, a database that runs and is ``migrated``.
 
     Raises DataFolderError, DatabaseUnreachableError and InvalidSettingsError.
     """
@@ -126,7 +126,8 @@ def prepared(settings: Settings) -> Iterator[Settings]:
             url = stack.enter_context(embedded_postgres(complete.data_dir / "postgres"))
             complete = complete.model_copy(update={"database_url": url})
         try:
-            migrate(complete.database_url or "")
+            if migrated:
+                migrate(complete.database_url or "")
         except DatabaseUrlError as error:
             raise InvalidSettingsError(f"VAS_DATABASE_URL: {error}.") from None
         except UNAVAILABLE as error:

