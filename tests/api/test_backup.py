@@ -22,11 +22,11 @@ VAS = [sys.executable, "-m", "serve_app.cli"]
 RUN_BY = {"VAS_SECRET_KEY": SECRET}
 
 
-def run_vas(*arguments: object, code: int = 0, **environment: str) -> str:
+def run_vas(*arguments: object, env: dict[str, str] | None = None, code: int = 0) -> str:
     """What a command printed, to standard output or, where it failed, to standard error."""
     done = subprocess.run(
         [*VAS, *map(str, arguments)],
-        env={**os.environ, **environment},
+        env=os.environ | (env or {}),
         capture_output=True,
         text=True,
         timeout=120,
@@ -76,18 +76,18 @@ def test_a_restore_into_an_empty_machine_gives_the_same_rows_and_objects(
     api: RunningApi, customer: Customer, job_id: str, postgres_url: str, tmp_path: Path
 ) -> None:
     backup = tmp_path / "backup"
-    record = json.loads(run_vas("backup", backup, "--json", **settings_of(api)))
+    record = json.loads(run_vas("backup", backup, "--json", env=settings_of(api)))
     assert record["objects"] == {"count": 1, "bytes": 7}
     before = rows_of(api.settings.database_url or "")
     assert before["jobs"]
     assert before["ledger_entries"]
     with fresh_database(postgres_url, migrated=False) as url:
         other = {"VAS_DATABASE_URL": url, "VAS_DATA_DIR": str(tmp_path / "new")}
-        refused = run_vas("restore", backup, code=2, VAS_SECRET_KEY="x" * 40, **other)
+        refused = run_vas("restore", backup, code=2, env=other | {"VAS_SECRET_KEY": "x" * 40})
         assert "another secret key" in refused
-        run_vas("restore", backup, **RUN_BY, **other)
+        run_vas("restore", backup, env=RUN_BY | other)
         assert rows_of(url) == before
-        assert "not empty" in run_vas("restore", backup, code=2, **RUN_BY, **other)
+        assert "not empty" in run_vas("restore", backup, code=2, env=RUN_BY | other)
         moved = api.settings.model_copy(update={"database_url": url, "data_dir": tmp_path / "new"})
         assert objects_of(moved) == objects_of(api.settings)
         with RunningApi(moved) as restored:
@@ -113,7 +113,7 @@ def test_what_is_no_whole_backup_is_refused_and_nothing_is_restored(
     api: RunningApi, job_id: str, postgres_url: str, tmp_path: Path, damage: str
 ) -> None:
     backup = tmp_path / "backup"
-    run_vas("backup", backup, **settings_of(api))
+    run_vas("backup", backup, env=settings_of(api))
     if damage == "broken off":
         (backup / "backup.json").unlink()
     elif damage == "altered":
@@ -123,7 +123,7 @@ def test_what_is_no_whole_backup_is_refused_and_nothing_is_restored(
         next((backup / "objects").rglob("*.jpg")).unlink()
     with fresh_database(postgres_url, migrated=False) as url:
         other = {"VAS_DATABASE_URL": url, "VAS_DATA_DIR": str(tmp_path / "new")}
-        said = run_vas("restore", backup, code=2, **RUN_BY, **other)
+        said = run_vas("restore", backup, code=2, env=RUN_BY | other)
         assert "no complete backup" in said or "damaged" in said
         assert rows_of(url) == {}
     assert not list((tmp_path / "new").rglob("*.jpg"))
