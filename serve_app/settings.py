@@ -86,6 +86,17 @@ class Settings(BaseSettings):
         description="Port of the Prometheus metrics under `vas serve`; without it any free one.",
     )
 
+    ray_dashboard_url: str | None = Field(
+        None,
+        pattern="^https?://",
+        description="Address of Ray's dashboard, which pages of the operator link to.",
+    )
+    grafana_url: str | None = Field(
+        None,
+        pattern="^https?://",
+        description="Address of Grafana, which pages of the operator link to.",
+    )
+
     trusted_proxies: Networks = Field(
         (ip_network("127.0.0.0/8"), ip_network("::1/128")),
         description="Networks of proxies whose X-Forwarded-For is believed.",

@@ -12,13 +12,15 @@ from sqlalchemy import RowMapping, Text, bindparam, cast, delete, func, insert, 
 from sqlalchemy.exc import IntegrityError
 
 from storage.database import Connection, run
-from storage.tables import accounts, api_keys, sessions, sign_in_links
+from storage.tables import accounts, api_keys, operator_sessions, sessions, sign_in_links
 from storage.types import KeyStatus
 
 KEY_PREFIX = "vas_live_"
 SESSION_PREFIX = "vas_sess_"
+OPERATOR_PREFIX = "vas_oper_"
 SIGN_IN_LINK_LIFETIME = timedelta(minutes=15)
 SESSION_LIFETIME = timedelta(hours=12)
+OPERATOR_SESSION_LIFETIME = timedelta(hours=4)
 
 
 class AccountExistsError(Exception):
@@ -288,6 +290,49 @@ async def end_session(connection: Connection, token: str) -> None:
     await connection.execute(delete(sessions).where(sessions.c.token_sha256 == fingerprint(token)))
 
 
+async def create_operator_link(connection: Connection) -> str:
+    """A one-time token that the dashboard exchanges for a session of an operator."""
+    token = secrets.token_urlsafe(32)
+    await connection.execute(
+        insert(operator_sessions).values(
+            link_sha256=fingerprint(token), link_expires_at=func.now() + SIGN_IN_LINK_LIFETIME
+        )
+    )
+    return token
+
+
+async def exchange_operator_link(connection: Connection, token: str) -> str | None:
+    """An operator's session token for a link that is unused and not too old; else None."""
+    session = new_secret(OPERATOR_PREFIX)
+    statement = (
+        update(operator_sessions)
+        .where(
+            operator_sessions.c.link_sha256 == fingerprint(token),
+            operator_sessions.c.token_sha256.is_(None),
+            operator_sessions.c.link_expires_at > func.now(),
+        )
+        .values(
+            token_sha256=fingerprint(session), expires_at=func.now() + OPERATOR_SESSION_LIFETIME
+        )
+    )
+    return session if (await connection.execute(statement)).rowcount == 1 else None
+
+
+async def is_operator_session(connection: Connection, token: str) -> bool:
+    """Whether the token is of an operator's session whose time is not over."""
+    query = select(operator_sessions.c.expires_at).where(
+        operator_sessions.c.token_sha256 == fingerprint(token),
+        operator_sessions.c.expires_at > func.now(),
+    )
+    return (await connection.execute(query)).first() is not None
+
+
+async def end_operator_session(connection: Connection, token: str) -> None:
+    """Sign out: the operator's session token opens nothing any more."""
+    own = operator_sessions.c.token_sha256 == fingerprint(token)
+    await connection.execute(delete(operator_sessions).where(own))
+
+
 async def set_restrictions(
     connection: Connection,
     account_id: uuid.UUID,
@@ -338,3 +383,5 @@ async def forget_old_sign_ins(connection: Connection) -> None:
     """Drop sign-in links and sessions whose time is over."""
     for table in (sign_in_links, sessions):
         await connection.execute(delete(table).where(table.c.expires_at < func.now()))
+    ends_at = func.coalesce(operator_sessions.c.expires_at, operator_sessions.c.link_expires_at)
+    await connection.execute(delete(operator_sessions).where(ends_at < func.now()))

@@ -1,4 +1,4 @@
-"""Metrics of the whole database, at a cost that does not grow with it.
+"""Metrics and lists of the whole database, at a cost that does not grow with it.
 
 Unfinished jobs, open events and accounts are counted by indexes that hold only
 those. The ledger only grows, so it is summed once, and then what has been added.
@@ -6,12 +6,14 @@ those. The ledger only grows, so it is summed once, and then what has been added
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from sqlalchemy import text
 
-from storage.database import Database
-from storage.types import LEDGER_SIGNS, UNFINISHED_STATES, LedgerKind
+from storage.database import Connection, Database, run
+from storage.types import LEDGER_SIGNS, UNFINISHED_STATES, LedgerKind, StageName
 
 _COUNTS = text(
     """
@@ -121,3 +123,212 @@ async def _count_some(database: Database, known: LedgerTotals, last_id: int) -> 
 def _sign(kind: LedgerKind) -> int:
     """-1 for kinds whose entries are negative by nature."""
     return -1 if -1 in LEDGER_SIGNS.get(kind, ()) else 1
+
+
+# What operators look at. Each query reads an index of what is unfinished, or of what ended within
+# the last day, and at most so many rows.
+
+MOST_ROWS = 100
+"""Rows of a list."""
+MOST_COUNTED = 10_000
+"""Jobs that a figure is counted over."""
+
+_OPEN_JOBS = text(
+    """
+    SELECT state, count(*) AS jobs, min(created_at) AS oldest_at
+      FROM jobs WHERE completed_at IS NULL GROUP BY state
+    """
+)
+_LEASED_JOBS = text(
+    """
+    SELECT j.id AS job_id, a.name AS account, j.started_at, j.lease_expires_at, j.lease_count,
+           (j.duration_ms / 1000.0)::float8 AS media_seconds,
+           coalesce((SELECT json_agg(json_build_object('stage', s.stage, 'progress', s.progress)
+                                     ORDER BY s.stage)
+              FROM stages s WHERE s.job_id = j.id AND s.status = 'running'), '[]') AS running
+      FROM (SELECT * FROM jobs WHERE state = 'processing'
+             ORDER BY lease_expires_at LIMIT :most) AS j
+      JOIN accounts a ON a.id = j.account_id
+     ORDER BY j.started_at, j.id
+    """
+)
+_WAITING_JOBS = text(
+    """
+    SELECT j.id AS job_id, a.name AS account, j.created_at, j.processing_mode AS mode, j.lease_count
+      FROM (SELECT * FROM jobs WHERE state = 'queued' ORDER BY created_at LIMIT :most) AS j
+      JOIN accounts a ON a.id = j.account_id
+     ORDER BY j.created_at, j.id
+    """
+)
+_ACCOUNTS = text(
+    """
+    SELECT a.id, a.name, a.suspended_at, a.throttled_at, a.balance_cents, a.held_cents,
+           (SELECT count(*) FROM jobs j
+             WHERE j.account_id = a.id AND j.completed_at IS NULL) AS open_jobs,
+           (SELECT count(*) FROM (
+                SELECT 1 FROM jobs j WHERE j.account_id = a.id AND j.created_at >= :since
+                 ORDER BY j.created_at DESC LIMIT :most_counted) AS counted) AS jobs
+      FROM (SELECT * FROM accounts WHERE name >= :first ORDER BY name LIMIT :most) AS a
+     ORDER BY a.name
+    """
+)
+_DAY = "completed_at > now() - interval '1 day'"
+_STAGE_WORK = text(
+    f"""
+    WITH ended AS (
+        SELECT id, duration_ms FROM jobs WHERE state = 'completed' AND {_DAY}
+         ORDER BY completed_at DESC LIMIT :most
+    ), work AS (
+        SELECT s.stage, e.duration_ms / 1000.0 AS media,
+               extract(epoch FROM s.ended_at - s.started_at) AS seconds
+          FROM ended e JOIN stages s ON s.job_id = e.id
+         WHERE s.status = 'completed' AND s.started_at IS NOT NULL AND e.duration_ms IS NOT NULL
+    )
+    SELECT stage, count(*) AS jobs, sum(media)::float8 AS media_seconds,
+           sum(seconds)::float8 AS work_seconds,
+           (percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds))::float8 AS median_seconds,
+           max(seconds)::float8 AS longest_seconds
+      FROM work GROUP BY stage
+    """  # noqa: S608  (constants of this module)
+)
+_FAILED_JOBS = text(
+    f"""
+    SELECT j.id AS job_id, a.name AS account, j.completed_at, s.stage,
+           coalesce(s.error_code, j.error_code) AS code,
+           coalesce(s.error_message, j.error_message, '') AS message
+      FROM (SELECT * FROM jobs WHERE state = 'failed' AND {_DAY}
+             ORDER BY completed_at DESC LIMIT :most) AS j
+      JOIN accounts a ON a.id = j.account_id
+      LEFT JOIN stages s ON s.job_id = j.id AND s.status = 'failed'
+     ORDER BY j.completed_at DESC, j.id, s.stage
+    """  # noqa: S608
+)
+_FAILED_CODES = text(
+    f"""
+    SELECT error_code AS code, count(*) AS jobs
+      FROM (SELECT error_code FROM jobs WHERE state = 'failed' AND {_DAY}
+             ORDER BY completed_at DESC LIMIT :most) AS failed
+     GROUP BY error_code ORDER BY jobs DESC, code
+    """  # noqa: S608
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJobs:
+    """Unfinished jobs of a state."""
+
+    state: str
+    jobs: int
+    oldest_at: datetime | None
+    """When the oldest of them was created."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedJob:
+    """A job that a runner drives."""
+
+    job_id: uuid.UUID
+    account: str
+    started_at: datetime
+    lease_expires_at: datetime
+    lease_count: int
+    media_seconds: float | None
+    running: list[dict[str, object]]
+    """``stage`` and ``progress`` of stages at work."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingJob:
+    """A job that waits for a runner."""
+
+    job_id: uuid.UUID
+    account: str
+    created_at: datetime
+    mode: str
+    lease_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AccountLine:
+    """An account as operators see it; ``jobs`` since a given time, MOST_COUNTED at most."""
+
+    id: uuid.UUID
+    name: str
+    suspended_at: datetime | None
+    throttled_at: datetime | None
+    balance_cents: int
+    held_cents: int
+    open_jobs: int
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """What a stage got done for jobs that completed within the last day."""
+
+    stage: StageName
+    jobs: int
+    media_seconds: float
+    work_seconds: float
+    """Wall time on runners, added up; stages run side by side."""
+    median_seconds: float
+    longest_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailedStage:
+    """A failed stage, or a failure outside of any stage, of the last day."""
+
+    job_id: uuid.UUID
+    account: str
+    completed_at: datetime
+    stage: StageName | None
+    code: str
+    message: str
+
+
+async def count_open_jobs(connection: Connection) -> list[OpenJobs]:
+    """Every unfinished state, in the order of a job's life."""
+    found = {row["state"]: OpenJobs(**row) for row in await run(connection, _OPEN_JOBS)}
+    order = ("awaiting_upload", "queued", "processing")
+    return [found.get(state, OpenJobs(state, 0, None)) for state in order]
+
+
+async def list_leased_jobs(connection: Connection) -> list[LeasedJob]:
+    """Jobs under a lease, the longest at work first."""
+    return [LeasedJob(**row) for row in await run(connection, _LEASED_JOBS, most=MOST_ROWS)]
+
+
+async def list_waiting_jobs(connection: Connection, *, limit: int) -> list[WaitingJob]:
+    """The jobs that runners take next."""
+    return [WaitingJob(**row) for row in await run(connection, _WAITING_JOBS, most=limit)]
+
+
+async def list_accounts(
+    connection: Connection, *, first: str, since: datetime, limit: int
+) -> list[AccountLine]:
+    """Accounts by name, from the name ``first`` on; their jobs created ``since``."""
+    rows = await run(
+        connection, _ACCOUNTS, first=first, since=since, most=limit, most_counted=MOST_COUNTED
+    )
+    return [AccountLine(**row) for row in rows]
+
+
+async def list_stage_work(connection: Connection) -> list[StageWork]:
+    """Stages that worked, in their order, over the newest MOST_COUNTED jobs of the day."""
+    rows = {row["stage"]: row for row in await run(connection, _STAGE_WORK, most=MOST_COUNTED)}
+    return [StageWork(**rows[stage] | {"stage": stage}) for stage in StageName if stage in rows]
+
+
+async def list_failures(connection: Connection) -> list[FailedStage]:
+    """Of the newest MOST_ROWS jobs that failed within the last day, newest first."""
+    rows = await run(connection, _FAILED_JOBS, most=MOST_ROWS)
+    return [
+        FailedStage(**row | {"stage": row["stage"] and StageName(row["stage"])}) for row in rows
+    ]
+
+
+async def count_failures(connection: Connection) -> dict[str, int]:
+    """Jobs that failed within the last day by code, the most frequent first."""
+    rows = await run(connection, _FAILED_CODES, most=MOST_COUNTED)
+    return {row["code"]: row["jobs"] for row in rows}

@@ -122,6 +122,19 @@ sessions = Table(
     _time("expires_at"),
 )
 
+# Of operators, who belong to no account: a table of their own, so that no query for an account's
+# session can find one.
+operator_sessions = Table(
+    "operator_sessions",
+    metadata,
+    Column("link_sha256", LargeBinary, primary_key=True),
+    _time("link_expires_at"),
+    # Of the session that the link was exchanged for, which uses the link up.
+    Column("token_sha256", LargeBinary, unique=True),
+    _time("expires_at", nullable=True),
+    CheckConstraint("(token_sha256 IS NULL) = (expires_at IS NULL)", name="session_has_end"),
+)
+
 jobs = Table(
     "jobs",
     metadata,
@@ -195,6 +208,13 @@ jobs = Table(
     # A month's usage is the sum over its quoted jobs.
     Index(
         "ix_jobs_usage", "account_id", "quoted_at", postgresql_where=text("quoted_at IS NOT NULL")
+    ),
+    # What ended of late, for operators.
+    Index(
+        "ix_jobs_ended",
+        "state",
+        "completed_at",
+        postgresql_where=text("completed_at IS NOT NULL"),
     ),
     # First rounds come so long after the end, which depends on how it ended; later ones by date.
     Index(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +11,7 @@ from serve_app.api.envelope import timestamp
 from serve_app.cli.output import (
     DataOption,
     JsonOption,
+    UsageError,
     administer,
     in_service,
     settings_with,
@@ -69,9 +70,17 @@ async def create_session(
     """A one-time link into the dashboard. Raises keys.AccountNotFoundError."""
     account = await keys.get_account(connection, account_name)
     token = await keys.create_sign_in_link(connection, account.id)
+    return {"account": account.name} | _link(settings, token)
+
+
+async def create_operator_session(connection: Connection, settings: Settings) -> dict[str, Any]:
+    """A one-time link to the pages of the operator."""
+    return _link(settings, await keys.create_operator_link(connection))
+
+
+def _link(settings: Settings, token: str) -> dict[str, Any]:
     own = f"http://{reachable(settings.host)}:{settings.port}"
     return {
-        "account": account.name,
         "signInUrl": f"{settings.public_url or own}{SIGN_IN_PATH}?token={token}",
         "signInToken": token,
         "validForSeconds": int(keys.SIGN_IN_LINK_LIFETIME.total_seconds()),
@@ -160,7 +169,21 @@ def keys_create(account: str, data: DataOption = None, as_json: JsonOption = Fal
 
 
 @sessions_app.command("create")
-def sessions_create(account: str, data: DataOption = None, as_json: JsonOption = False) -> None:
+def sessions_create(
+    account: Annotated[str | None, typer.Argument(help="Whose jobs are shown.")] = None,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="Show the whole service, in place of an account.")
+    ] = False,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Make a one-time link that signs in to the dashboard."""
-    made = in_service(settings_with(data), lambda c, s: create_session(c, s, account))
+    if operator == (account is not None):
+        raise UsageError("Name an account, or give --operator, one of both.")
+    made = in_service(
+        settings_with(data),
+        lambda c, s: (
+            create_operator_session(c, s) if account is None else create_session(c, s, account)
+        ),
+    )
     show(made, as_json=as_json)

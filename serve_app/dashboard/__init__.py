@@ -2,3 +2,5 @@
 
 PATH = "/dashboard"
 SIGN_IN_PATH = f"{PATH}/sign-in"
+OPERATOR_PATH = f"{PATH}/operator"
+"""Pages of the operator, who has a session and a cookie of another kind."""

@@ -1,7 +1,8 @@
 """Who is looking: the session cookie, CSRF tokens, and the routes that hold requests to them.
 
 Two kinds of routes need a signed-in session: ``PageRoute`` shows pages, its refusals too, and
-``SessionApiRoute`` answers scripts of the pages as the API answers holders of a key.
+``SessionApiRoute`` answers scripts of the pages as the API answers holders of a key. A third,
+``OperatorRoute``, needs a session of an operator, which is of no account and opens nothing else.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hmac
 import logging
 import secrets
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -43,6 +45,8 @@ from storage.objects import ObjectStoreUnavailableError
 log = logging.getLogger("vas.http")
 
 COOKIE = "vas_session"
+OPERATOR_COOKIE = "vas_operator"
+"""Sent below ``/dashboard/operator`` only."""
 CSRF_FIELD = "csrf"
 CSRF_HEADER = "X-CSRF-Token"
 
@@ -59,6 +63,21 @@ class Viewer:
     session: str
     csrf: str
     """A token for the forms and scripts of this answer; another one in each answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Whoever runs the service, signed in."""
+
+    session: str
+    csrf: str
+    """As a viewer's."""
+
+
+def operator_of(request: Request) -> Operator:
+    """The operator that an OperatorRoute admitted."""
+    operator: Operator = request.state.operator
+    return operator
 
 
 def viewer_of(request: Request) -> Viewer:
@@ -91,6 +110,18 @@ async def find_viewer(request: Request) -> Viewer | None:
         account = await keys.get_account(connection, str(found.account_id))
     note(accountId=account.id)
     return Viewer(account, session, _csrf_token(context.signer.secret, session))
+
+
+async def find_operator(request: Request) -> Operator | None:
+    """The operator behind the cookie of operators; None where it is missing, unknown or over."""
+    session = request.cookies.get(OPERATOR_COOKIE, "")
+    context = context_of(request)
+    if not session.startswith(keys.OPERATOR_PREFIX):
+        return None
+    async with context.database.statement() as connection:
+        if not await keys.is_operator_session(connection, session):
+            return None
+    return Operator(session, _csrf_token(context.signer.secret, session))
 
 
 def _csrf_token(secret: bytes, session: str, nonce: str | None = None) -> str:
@@ -194,14 +225,58 @@ class PageRoute(OpenPageRoute):
             return RedirectResponse(SIGN_IN_PATH + ended, status_code=303)
         request.state.viewer = viewer
         request.state.account_id = viewer.account.id
+        await self._admit_session(request, str(viewer.account.id), viewer.session)
+        return None
+
+    async def _admit_session(self, request: Request, counted: str, session: str) -> None:
         is_change = request.method not in _SAFE_METHODS
         bucket = Bucket.WRITES if is_change else Bucket.READS
-        await _count(request, f"{viewer.account.id}:{bucket}", bucket)
+        await _count(request, f"{counted}:{bucket}", bucket)
         if is_change:
             require_own_page(request)
             request.state.form = await read_form(request)
-            _require_token(request, viewer.session, form_of(request).get(CSRF_FIELD, ""))
-        return None
+            _require_token(request, session, form_of(request).get(CSRF_FIELD, ""))
+
+
+class OperatorRoute(PageRoute):
+    """A page for operators. To accounts it looks like a page that is not there."""
+
+    async def _admit(self, request: Request) -> Response | None:
+        operator = await find_operator(request)
+        if operator is not None:
+            request.state.viewer, request.state.operator = None, operator
+            await self._admit_session(request, "operator", operator.session)
+            return None
+        refusal = await super()._admit(request)
+        if refusal is None:
+            raise ApiError(ErrorCode.NOT_FOUND, "There is no such page.")
+        if OPERATOR_COOKIE in request.cookies:
+            return RedirectResponse(f"{SIGN_IN_PATH}?ended=operator", status_code=303)
+        return refusal
+
+
+def keep_session(
+    request: Request, name: str, session: str, *, path: str, lifetime: timedelta
+) -> Response:
+    """Lead to ``path`` with the session in a cookie that scripts cannot read and only it gets."""
+    response = RedirectResponse(path, status_code=303)
+    response.set_cookie(
+        name,
+        session,
+        max_age=int(lifetime.total_seconds()),
+        path=path,
+        secure=public_url(request).startswith("https:"),
+        httponly=True,
+        samesite="strict",
+    )
+    return response
+
+
+def forget_session(name: str, *, path: str, ended: str) -> Response:
+    """Lead to the sign-in page, which says how the session ended, without the cookie."""
+    response = RedirectResponse(f"{SIGN_IN_PATH}?ended={ended}", status_code=303)
+    response.delete_cookie(name, path=path, httponly=True, samesite="strict")
+    return response
 
 
 class SessionApiRoute(KeyedRoute):

@@ -78,10 +78,13 @@ def takes_gzip(request: Request) -> bool:
 
 
 def page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-    """A template as an answer; ``viewer`` is None in it where nobody is signed in."""
-    viewer = getattr(request.state, "viewer", None)
+    """A template as an answer; ``viewer`` or ``operator`` is in it who is signed in, or neither."""
     text = _PAGES.get_template(template).render(
-        viewer=viewer, static=f"{STATIC_PATH}/{static_version()}", version=__version__, **values
+        viewer=getattr(request.state, "viewer", None),
+        operator=getattr(request.state, "operator", None),
+        static=f"{STATIC_PATH}/{static_version()}",
+        version=__version__,
+        **values,
     )
     content, headers = text.encode(), HEADERS
     if len(content) >= _SMALLEST_COMPRESSED_BYTES and takes_gzip(request):
@@ -115,6 +118,14 @@ def length(seconds: int) -> str:
     minutes, rest = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:,} h {minutes:02} min" if hours else f"{minutes} min {rest} s"
+
+
+def wait(seconds: int) -> str:
+    """How long something waits, in one unit: ``40 s``, ``12 min``, ``5 h``, ``3 d``."""
+    for unit, size_seconds in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size_seconds:
+            return f"{seconds // size_seconds} {unit}"
+    return f"{seconds} s"
 
 
 def dollars(cents: int) -> str:
@@ -153,4 +164,5 @@ _PAGES.filters |= {
     "length_in_words": length,
     "moment": moment,
     "size": size,
+    "wait": wait,
 }

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fastapi import APIRouter, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from serve_app.api.authentication import KeyedRoute, SessionRoute
 from serve_app.api.context import API_PREFIX, context_of
-from serve_app.api.envelope import public_url
 from serve_app.credits.routes import router as credit_routes
-from serve_app.dashboard import PATH, SIGN_IN_PATH, account, jobs, search
+from serve_app.dashboard import OPERATOR_PATH, PATH, SIGN_IN_PATH, account, jobs, operators, search
 from serve_app.dashboard.access import (
     COOKIE,
+    OPERATOR_COOKIE,
     OpenPageRoute,
     PageRoute,
     SessionApiRoute,
+    forget_session,
     form_of,
+    keep_session,
     viewer_of,
 )
 from serve_app.dashboard.pages import STATIC_PATH, page, static_files, static_version, takes_gzip
@@ -83,21 +85,17 @@ async def get_sign_in(request: Request, token: str = "", ended: str = "") -> Res
 @open_router.post(SIGN_IN_PATH)
 async def sign_in(request: Request) -> Response:
     """Exchange the link's token for a session, kept in a cookie that scripts cannot read."""
+    token = form_of(request).get("token", "")
     async with context_of(request).database.transaction() as connection:
-        session = await keys.exchange_sign_in_link(connection, form_of(request).get("token", ""))
-    if session is None:
-        return page(request, "sign_in.html", status=401, token="", refused=True, ended="")
-    response = RedirectResponse(PATH, status_code=303)
-    response.set_cookie(
-        COOKIE,
-        session,
-        max_age=int(keys.SESSION_LIFETIME.total_seconds()),
-        path=PATH,
-        secure=public_url(request).startswith("https:"),
-        httponly=True,
-        samesite="strict",
-    )
-    return response
+        if session := await keys.exchange_sign_in_link(connection, token):
+            lifetime = keys.SESSION_LIFETIME
+            return keep_session(request, COOKIE, session, path=PATH, lifetime=lifetime)
+        if session := await keys.exchange_operator_link(connection, token):
+            lifetime = keys.OPERATOR_SESSION_LIFETIME
+            return keep_session(
+                request, OPERATOR_COOKIE, session, path=OPERATOR_PATH, lifetime=lifetime
+            )
+    return page(request, "sign_in.html", status=401, token="", refused=True, ended="")
 
 
 @router.post(f"{PATH}/sign-out")
@@ -105,9 +103,7 @@ async def sign_out(request: Request) -> Response:
     """End the session, here and wherever else its token was copied to."""
     async with context_of(request).database.transaction() as connection:
         await keys.end_session(connection, viewer_of(request).session)
-    response = RedirectResponse(f"{SIGN_IN_PATH}?ended=out", status_code=303)
-    response.delete_cookie(COOKIE, path=PATH, httponly=True, samesite="strict")
-    return response
+    return forget_session(COOKIE, path=PATH, ended="out")
 
 
 def _session_api() -> Iterator[SessionApiRoute]:
@@ -136,5 +132,6 @@ ROUTERS = (
     jobs.router,
     search.router,
     account.router,
+    operators.router,
     rest_router,
 )

@@ -12,8 +12,16 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, ViewportSize, expect
 
+from storage import keys
 from tests.browser.line import Line
-from tests.browser.visits import DESK, PHONE, Visits, playable_job, sign_in_path
+from tests.browser.visits import (
+    DESK,
+    PHONE,
+    Visits,
+    playable_job,
+    sign_in_as_operator,
+    sign_in_path,
+)
 from tests.contract.calling import Caller, ContractApi
 from tests.contract.runner_side import RunnerSide
 
@@ -173,6 +181,27 @@ def test_without_scripts_jobs_are_listed_and_read(
     expect(page.locator("#find")).to_be_hidden()
 
 
+@pytest.mark.long
+def test_an_account_is_suspended_by_keyboard(
+    visits: Visits, caller: Caller, api: ContractApi
+) -> None:
+    page = visits.open(None)
+    sign_in_as_operator(page, api)
+    for _ in range(4):  # past the skip link and the name to Accounts
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("Accounts")
+    account = api.transact(lambda c: keys.get_account(c, str(caller.customer.account_id))).name
+    page.fill("#first", account)
+    page.keyboard.press("Enter")
+    page.focus(f"button:has-text('Suspend')[aria-label$='{account}']")
+    page.keyboard.press("Enter")
+    expect(page.locator("tbody tr").first).to_contain_text("Suspended")
+    assert caller.get("/quota").status_code == 403
+    page.click("text=Sign out")
+    expect(page.locator("pre")).to_have_text("vas sessions create --operator")
+
+
 HOSTILE = "<img src=x onerror=\"document.title='broken in'\">"
 
 
@@ -243,6 +272,12 @@ PAGES = {
     "keys": "/dashboard/keys",
     "search": "/dashboard/search?q=camera",
     "missing": "/dashboard/nothing",
+    "queue": "/dashboard/operator",
+    "accounts": "/dashboard/operator/accounts",
+    "throughput": "/dashboard/operator/throughput",
+    "failures": "/dashboard/operator/failures",
+    "system": "/dashboard/operator/system",
+    "missing to operators": "/dashboard/operator/nothing",
 }
 
 
@@ -255,8 +290,11 @@ def test_pages_are_accessible_and_fit(
     """axe-core without a violation; nothing is wider than the window."""
     from axe_playwright_python.sync_playwright import Axe
 
-    ids = {"job": playable_job(runner, caller), "running": runner.queued(caller)}
+    ids = {"job": playable_job(runner, caller)}
+    runner.fail(runner.lease(runner.queued(caller)), "ingest", "INGEST_FAILED")
+    ids["running"] = runner.queued(caller)
     page = visits.open(caller, viewport=size, color_scheme=scheme)
+    sign_in_as_operator(page, visits.api)
     found = {}
     for name, path in PAGES.items():
         if name == "link":

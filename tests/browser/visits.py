@@ -80,6 +80,12 @@ class Visits:
         assert self.problems == []
 
 
+def sign_in_as_operator(page: Page, api: ContractApi) -> None:
+    """Whoever is signed in in the window besides stays so."""
+    page.goto(f"/dashboard/sign-in?token={api.transact(keys.create_operator_link)}")
+    page.wait_for_url("**/dashboard/operator")
+
+
 def sign_in_path(caller: Caller) -> str:
     account = caller.customer.account_id
     token = caller.api.transact(lambda c: keys.create_sign_in_link(c, account))

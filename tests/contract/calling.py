@@ -84,6 +84,17 @@ class ContractApi(RunningApi):
 
         return self.transact(run)
 
+    def operator_session(self) -> str:
+        """The token of a session of the operator."""
+
+        async def exchange(connection: Connection) -> str | None:
+            link = await keys.create_operator_link(connection)
+            return await keys.exchange_operator_link(connection, link)
+
+        session = self.transact(exchange)
+        assert session is not None
+        return session
+
     def discover(self, path: str, address: str | None = None, **query: Any) -> httpx.Response:
         """A request without a key, from an address of its own unless one is given."""
         self._visitors += 1

@@ -74,6 +74,15 @@ def _page(path: str) -> Answer:
     return get
 
 
+def _operator_page(path: str) -> Answer:
+    def get(house: Household) -> httpx.Response:
+        api = house.caller.api
+        headers = {"Cookie": f"vas_operator={api.operator_session()}"}
+        return httpx.get(f"{api.root}/dashboard/operator{path}", headers=headers, trust_env=False)
+
+    return get
+
+
 def _broken_page(house: Household) -> httpx.Response:
     _broken(house)
     return _page("/dashboard?state=awaiting_upload")(house)
@@ -134,6 +143,12 @@ KINDS: Mapping[str, Kind] = {
     "search page": Kind(_page("/dashboard/search?q=person"), 200, "text/html"),
     "account page": Kind(_page("/dashboard/account"), 200, "text/html"),
     "keys page": Kind(_page("/dashboard/keys"), 200, "text/html"),
+    "operator's queue": Kind(_operator_page(""), 200, "text/html"),
+    "operator's accounts": Kind(_operator_page("/accounts"), 200, "text/html"),
+    "operator's throughput": Kind(_operator_page("/throughput"), 200, "text/html"),
+    "operator's failures": Kind(_operator_page("/failures"), 200, "text/html"),
+    "operator's system": Kind(_operator_page("/system"), 200, "text/html"),
+    "operator's missing page": Kind(_operator_page("/<script>"), 404, "text/html"),
     "missing page": Kind(_page("/dashboard/<script>"), 404, "text/html"),
     "forged form": Kind(_outside("/dashboard/sign-out", "POST"), 303, None),
     "broken page": Kind(_broken_page, 500, "text/html"),

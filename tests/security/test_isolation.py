@@ -149,6 +149,15 @@ ROUTES_OUTSIDE = {
     "/dashboard/keys/{id}/rotate": "tests/api/test_dashboard_pages.py",
     "/dashboard/webhook-secret/rotate": "tests/api/test_dashboard_pages.py",
     "/dashboard/sign-out": "tests/api/test_dashboard_pages.py",
+    "/dashboard/operator": "test_an_account_learns_nothing_of_the_operators_pages",
+    "/dashboard/operator/accounts": "test_an_account_learns_nothing_of_the_operators_pages",
+    "/dashboard/operator/accounts/{id}/suspend": "tests/api/test_operator_pages.py",
+    "/dashboard/operator/accounts/{id}/resume": "tests/api/test_operator_pages.py",
+    "/dashboard/operator/throughput": "test_an_account_learns_nothing_of_the_operators_pages",
+    "/dashboard/operator/failures": "test_an_account_learns_nothing_of_the_operators_pages",
+    "/dashboard/operator/system": "test_an_account_learns_nothing_of_the_operators_pages",
+    "/dashboard/operator/sign-out": "tests/api/test_operator_pages.py",
+    "/dashboard/operator/{rest:path}": "test_an_account_learns_nothing_of_the_operators_pages",
     "/dashboard/{rest:path}": "the same for everybody",
     "/healthz": "the same for everybody",
     "/readyz": "the same for everybody",
@@ -305,6 +314,31 @@ def test_pages_of_what_is_anothers_look_like_what_is_missing(
     ]
     assert {page.status_code for page in pages} == {404}
     assert len({re.sub(r"[\w-]+\.[0-9a-f]{64}", "", page.text) for page in pages}) == 1
+
+
+OPERATORS = ("", "/accounts", "/throughput", "/failures", "/system", "/nothing")
+
+
+@pytest.mark.parametrize("path", OPERATORS)
+def test_an_account_learns_nothing_of_the_operators_pages(
+    own: Household, foreign: Household, path: str
+) -> None:
+    """Not even that they are there; and an operator's session shows no account's pages."""
+    root = own.caller.api.root
+    pages = [
+        httpx.get(f"{root}/dashboard/{each}", headers=cookie(own), trust_env=False)
+        for each in (f"operator{path}", "no-page")
+    ]
+    assert [page.status_code for page in pages] == [404, 404]
+    assert len({re.sub(r"[\w-]+\.[0-9a-f]{64}", "", page.text) for page in pages}) == 1
+    session = own.caller.api.operator_session()
+    for name in ("vas_session", "vas_operator"):
+        headers = {"Cookie": f"{name}={session}"}
+        for account_page in ("", f"/jobs/{foreign.finished['jobId']}", "/keys"):
+            url = f"{root}/dashboard{account_page}"
+            assert httpx.get(url, headers=headers, trust_env=False).status_code == 303
+        found = httpx.get(f"{root}/dashboard/api/jobs", headers=headers, trust_env=False)
+        assert found.status_code == 401
 
 
 def test_media_opens_for_its_address_only(own: Household, foreign: Household) -> None:

@@ -90,6 +90,8 @@ class Secrets:
     sign_in: str
     signing_secret: str
     spare_key: str
+    operator_link: str
+    operator_session: str
     upload: dict[str, Any]
 
     @property
@@ -97,6 +99,8 @@ class Secrets:
         return {
             "API key": self.caller.customer.key,
             "spare key": self.spare_key,
+            "operator's link": self.operator_link,
+            "operator's session": self.operator_session,
             "session": self.session,
             "sign-in token": self.sign_in,
             "signing secret": self.signing_secret.removeprefix("whsec_"),
@@ -128,6 +132,8 @@ def secrets(api: ContractApi) -> Secrets:
         api.transact(lambda c: keys.create_sign_in_link(c, account)),
         shown(api.client.get("/webhooks/secret", headers=headers))["secret"],
         api.transact(lambda c: keys.create_key(c, account)).secret,
+        api.transact(keys.create_operator_link),
+        api.operator_session(),
         caller.create(),
     )
 
@@ -167,7 +173,27 @@ def use_all(api: ContractApi, secrets: Secrets, runner: RunnerSide) -> list[http
         httpx.put(upload, content=b"x", trust_env=False),
         httpx.put(upload, content=b"y", trust_env=False),
     ]  # fmt: skip
-    return [*wrong_places, *right_places]
+    return [*wrong_places, *right_places, *use_all_of_the_operator(api, secrets)]
+
+
+def use_all_of_the_operator(api: ContractApi, secrets: Secrets) -> list[httpx.Response]:
+    session, account = secrets.operator_session, secrets.caller.customer.account_id
+    cookies = {"Cookie": f"vas_operator={session}"}
+    suspend = f"/dashboard/operator/accounts/{account}/suspend"
+    forms = [
+        httpx.post(api.root + path, headers=cookies, data=form, trust_env=False)
+        for path, form in (
+            (suspend, {"csrf": session}), (f"/dashboard/operator/accounts/{session}/resume", {}),
+            ("/dashboard/sign-in", {"token": secrets.operator_link}),
+            ("/dashboard/sign-in", {"token": secrets.operator_link}),
+        )
+    ]  # fmt: skip
+    pages = [
+        httpx.get(f"{api.root}/dashboard/operator{path}", headers=cookies, trust_env=False)
+        for path in ("", "/accounts", "/system", f"/{session}")
+    ]
+    bearer = {"Authorization": f"Bearer {session}"}
+    return [*forms, *pages, api.client.get("/keys", headers=bearer)]
 
 
 ANSWERED_TO_THEIR_OWNER = {"session", "source signature", "source token", "source key",

@@ -1,0 +1,195 @@
+"""Pages of the operator: the queue, accounts, throughput, failures, and the system's parts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from starlette.responses import RedirectResponse, Response
+
+from models.listing import listed_weights
+from models.registry import REGISTRY, SPEECH_TASKS, RegistryEntry, Task
+from serve_app.api.authentication import parse_job_id
+from serve_app.api.context import context_of
+from serve_app.api.health import ReadinessProbe
+from serve_app.dashboard import OPERATOR_PATH
+from serve_app.dashboard.access import (
+    OPERATOR_COOKIE,
+    OperatorRoute,
+    forget_session,
+    form_of,
+    operator_of,
+)
+from serve_app.dashboard.pages import page
+from serve_app.errors import ApiError, ErrorCode, invalid
+from storage import keys, metrics
+from storage.database import database_revision
+from storage.types import StageName
+from storage.usage import Month
+
+log = logging.getLogger("vas.operator")
+
+ACCOUNTS_PATH = f"{OPERATOR_PATH}/accounts"
+ACCOUNTS_SHOWN = 50
+WAITING_SHOWN = 20
+
+router = APIRouter(route_class=OperatorRoute, include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A job under a lease, and for how long its runner has not been heard of."""
+
+    job: metrics.LeasedJob
+    silent_seconds: float
+
+
+def _page(request: Request, template: str, **values: Any) -> Response:
+    settings = context_of(request).settings
+    places = {"Ray": settings.ray_dashboard_url, "Grafana": settings.grafana_url}
+    links = {name: url for name, url in places.items() if url is not None}
+    return page(request, f"operator/{template}", links=links, now=datetime.now(UTC), **values)
+
+
+@router.get(OPERATOR_PATH)
+async def get_queue(request: Request) -> Response:
+    """What waits, what runs, and since when."""
+    lease = timedelta(seconds=context_of(request).settings.lease_seconds)
+    async with context_of(request).database.statement() as connection:
+        states = await metrics.count_open_jobs(connection)
+        leased = await metrics.list_leased_jobs(connection)
+        waiting = await metrics.list_waiting_jobs(connection, limit=WAITING_SHOWN)
+    now = datetime.now(UTC)
+    heartbeats = [
+        Heartbeat(job, max(0.0, (now - (job.lease_expires_at - lease)).total_seconds()))
+        for job in leased
+    ]
+    return _page(
+        request, "queue.html", states=states, heartbeats=heartbeats, waiting=waiting,
+        most=metrics.MOST_ROWS,
+    )  # fmt: skip
+
+
+@router.get(ACCOUNTS_PATH)
+async def get_accounts(request: Request, first: str = "") -> Response:
+    """Accounts by name, from ``first`` on, with their jobs of this month."""
+    if "\0" in first:
+        raise invalid("There is no such page of the list.")
+    month = Month.of(datetime.now(UTC))
+    async with context_of(request).database.statement() as connection:
+        found = await metrics.list_accounts(
+            connection, first=first, since=month.start, limit=ACCOUNTS_SHOWN + 1
+        )
+    following = found[ACCOUNTS_SHOWN].name if len(found) > ACCOUNTS_SHOWN else None
+    return _page(
+        request, "accounts.html", accounts=found[:ACCOUNTS_SHOWN], first=first, month=month,
+        following=following and urlencode({"first": following}), most=metrics.MOST_COUNTED,
+    )  # fmt: skip
+
+
+@router.post(f"{ACCOUNTS_PATH}/{{id}}/suspend")
+async def suspend_account(request: Request, id: str) -> Response:  # noqa: A002
+    """Refuse every request of the account."""
+    return await _restrict(request, id, suspended=True, throttled=None)
+
+
+@router.post(f"{ACCOUNTS_PATH}/{{id}}/resume")
+async def resume_account(request: Request, id: str) -> Response:  # noqa: A002
+    """Lift suspension and throttling."""
+    return await _restrict(request, id, suspended=False, throttled=False)
+
+
+async def _restrict(
+    request: Request, account_id: str, *, suspended: bool, throttled: bool | None
+) -> Response:
+    async with context_of(request).database.transaction() as connection:
+        try:
+            account = await keys.get_account(connection, str(parse_job_id(account_id)))
+        except keys.AccountNotFoundError:
+            raise ApiError(ErrorCode.NOT_FOUND, "There is no such account.") from None
+        await keys.set_restrictions(
+            connection, account.id, suspended=suspended, throttled=throttled
+        )
+    log.info("account %s: suspended=%s throttled=%s", account.id, suspended, throttled)
+    first = urlencode({"first": form_of(request).get("first", "")})
+    return RedirectResponse(f"{ACCOUNTS_PATH}?{first}", status_code=303)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What does a task: its weights, and where it runs."""
+
+    task: Task
+    stage: StageName
+    weights: str
+    place: str
+
+
+def served_models(profile: str) -> Iterator[ServedModel]:
+    """The models of a profile; nothing for ``auto``, where it was not decided yet."""
+    for task, entry in REGISTRY.get(profile, {}).items():
+        weights = [each for each in listed_weights(profile) if each.task == task]
+        stage = StageName.TRANSCRIPT if task in SPEECH_TASKS else StageName.VISION
+        names = ", ".join(dict.fromkeys(each.origin for each in weights))
+        yield ServedModel(task, stage, names, _place(entry))
+
+
+def _place(entry: RegistryEntry) -> str:
+    if entry.in_task:
+        return "in the task"
+    return "replica, GPU" if entry.gpus else "replica, processor"
+
+
+@router.get(f"{OPERATOR_PATH}/throughput")
+async def get_throughput(request: Request) -> Response:
+    """What each stage got through in a day, and the models that do its work."""
+    settings = context_of(request).settings
+    async with context_of(request).database.statement() as connection:
+        work = await metrics.list_stage_work(connection)
+    return _page(
+        request, "throughput.html", work=work, profile=settings.model_profile,
+        models=list(served_models(settings.model_profile)), most=metrics.MOST_COUNTED,
+    )  # fmt: skip
+
+
+@router.get(f"{OPERATOR_PATH}/failures")
+async def get_failures(request: Request) -> Response:
+    """Jobs that failed within a day, with what went wrong."""
+    async with context_of(request).database.statement() as connection:
+        codes = await metrics.count_failures(connection)
+        failures = await metrics.list_failures(connection)
+    return _page(request, "failures.html", codes=codes, failures=failures, most=metrics.MOST_ROWS)
+
+
+@router.get(f"{OPERATOR_PATH}/system")
+async def get_system(request: Request) -> Response:
+    """The parts that this process needs, what is open in the database, and where nodes are seen."""
+    context = context_of(request)
+    probe: ReadinessProbe = request.app.state.readiness
+    readiness = await probe.examine()
+    counts = await metrics.count_now(context.database)
+    async with context.database.statement() as connection:
+        revision = await database_revision(connection)
+    return _page(
+        request, "system.html", checks=readiness.document()["checks"], counts=counts,
+        revision=revision, settings=context.settings,
+    )  # fmt: skip
+
+
+@router.post(f"{OPERATOR_PATH}/sign-out")
+async def sign_out(request: Request) -> Response:
+    """End the operator's session, here and wherever else its token was copied to."""
+    async with context_of(request).database.transaction() as connection:
+        await keys.end_operator_session(connection, operator_of(request).session)
+    return forget_session(OPERATOR_COOKIE, path=OPERATOR_PATH, ended="operator-out")
+
+
+@router.get(f"{OPERATOR_PATH}/{{rest:path}}")
+async def get_nothing(request: Request) -> Response:
+    """Whatever else is below the operator's path."""
+    raise ApiError(ErrorCode.NOT_FOUND, "There is no such page.")

@@ -1,0 +1,4 @@
+// The queue moves by itself.
+import { follow } from "./page.js";
+
+follow(() => 5, () => true);
