@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,9 @@ from packaging.version import Version
 
 from tests.places import PROJECT
 
-LOCKS = ("core.txt", "dev.txt")
+LOCKS = ("core.txt", "dev.txt", "models.txt")
+BUILD_LOCK = "build.txt"
+"""What builds our wheel, and the installer: for images and nodes of clusters."""
 OURSELVES = "video-analysis-service"
 INSTALLERS = {"pip", "setuptools", "uv", "wheel"}
 """Put into an environment by whoever makes it; `make` pins uv."""
@@ -87,10 +90,10 @@ def project() -> dict[str, object]:
     return table
 
 
-@pytest.mark.parametrize("lock", LOCKS)
-def test_every_pin_is_one_version_with_hashes(lock: str) -> None:
+@pytest.mark.parametrize(("lock", "more_than"), [*((lock, 50) for lock in LOCKS), (BUILD_LOCK, 2)])
+def test_every_pin_is_one_version_with_hashes(lock: str, more_than: int) -> None:
     found = list(pins(lock))
-    assert len(found) > 50
+    assert len(found) > more_than
     for pin in found:
         [specifier] = pin.requirement.specifier
         assert specifier.operator == "=="
@@ -100,9 +103,9 @@ def test_every_pin_is_one_version_with_hashes(lock: str) -> None:
         assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", each) for each in pin.hashes), pin.name
 
 
-@pytest.mark.parametrize("path", ["requirements/core.txt", "requirements/dev.txt"])
-def test_no_pin_comes_from_elsewhere_than_the_registry(path: str) -> None:
-    assert VCS.search((PROJECT / path).read_text()) is None
+@pytest.mark.parametrize("lock", [*LOCKS, BUILD_LOCK])
+def test_no_pin_comes_from_elsewhere_than_the_registry(lock: str) -> None:
+    assert VCS.search((PROJECT / "requirements" / lock).read_text()) is None
 
 
 def test_no_requirement_of_ours_names_an_address() -> None:
@@ -127,7 +130,11 @@ def _declared(extra: str | None) -> list[Requirement]:
 
 @pytest.mark.parametrize(
     ("lock", "extras"),
-    [("core.txt", ()), ("dev.txt", ("models", "payments", "test", "benchmark"))],
+    [
+        ("core.txt", ()),
+        ("dev.txt", ("models", "payments", "test", "benchmark")),
+        ("models.txt", ("models",)),
+    ],
 )
 def test_the_lock_covers_what_the_project_asks_for(lock: str, extras: tuple[str, ...]) -> None:
     versions: dict[str, list[str]] = {}
@@ -139,9 +146,23 @@ def test_the_lock_covers_what_the_project_asks_for(lock: str, extras: tuple[str,
         assert any(asked.specifier.contains(Version(it), prereleases=True) for it in pinned)
 
 
-def test_both_locks_pin_the_same_versions() -> None:
-    core, dev = ({(pin.name, pin.version) for pin in pins(lock)} for lock in LOCKS)
-    assert core <= dev
+def test_what_reads_and_analyses_media_has_one_version_on_every_python() -> None:
+    """The suite runs on one Python; another version of these would be one that it never saw."""
+    versions = Counter(pin.name for pin in pins("core.txt"))
+    for name in ("av", "ctranslate2", "decord", "faster-whisper", "onnxruntime", "ray"):
+        assert versions[name] == 1, name
+
+
+def test_all_locks_pin_the_same_versions() -> None:
+    core, dev, models = ({(pin.name, pin.version) for pin in pins(lock)} for lock in LOCKS)
+    assert core <= models <= dev
+
+
+def test_the_build_uses_the_backend_and_the_installer_that_are_named_elsewhere() -> None:
+    built = {pin.name: pin.version for pin in pins(BUILD_LOCK)}
+    system = tomllib.loads((PROJECT / "pyproject.toml").read_text())["build-system"]
+    assert system["requires"] == [f"hatchling=={built['hatchling']}"]
+    assert f"UV_VERSION := {built['uv']}\n" in (PROJECT / "Makefile").read_text()
 
 
 def installed() -> list[importlib.metadata.Distribution]:

@@ -1,0 +1,29 @@
+#!/bin/sh
+# install-python.sh cpu|cuda TARGET: an environment in TARGET with the service in it, from the
+# project that this script lies in. Every package is pinned and hashed, those that build the
+# project's wheel too. `cuda` adds the packages of the neural models.
+set -eu
+
+case "$1" in
+    cpu) lock=core.txt ;;
+    cuda) lock=models.txt ;;
+    *) echo "usage: install-python.sh cpu|cuda TARGET" >&2; exit 2 ;;
+esac
+target=$2
+project=$(cd "$(dirname "$0")/.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+python3 -m venv "$work/tools"
+"$work/tools/bin/pip" install --quiet --disable-pip-version-check --require-hashes \
+    -r "$project/requirements/build.txt"
+uv() { "$work/tools/bin/uv" --quiet "$@"; }
+
+uv venv --allow-existing --python python3 "$target"
+uv pip sync --compile-bytecode --python "$target" --require-hashes "$project/requirements/$lock"
+
+# Built from a copy: the project's folder may be read-only.
+mkdir "$work/project"
+(cd "$project" && cp -r pyproject.toml README.md LICENSE serve_app pipelines models storage "$work/project")
+(cd "$work/project" && "$work/tools/bin/python" -m hatchling build -t wheel -d "$work" > /dev/null)
+uv pip install --compile-bytecode --python "$target" --no-deps --reinstall "$work"/*.whl
