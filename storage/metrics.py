@@ -49,8 +49,20 @@ _LEDGER = text(
     """
     SELECT kind, count(*) AS entries,
            sum(CASE WHEN balance_delta_cents = 0 THEN hold_delta_cents
-                    ELSE balance_delta_cents END)::bigint AS cents
+                    ELSE balance_delta_cents END)::bigint AS cents,
+           sum(balance_delta_cents)::bigint AS balance, sum(hold_delta_cents)::bigint AS held
       FROM ledger_entries WHERE id > :after AND id <= :last GROUP BY kind
+    """
+)
+
+_MISMATCH = text(
+    """
+    SELECT (stored.balance - :balance - coalesce(sum(balance_delta_cents), 0))::bigint AS balance,
+           (stored.held - :held - coalesce(sum(hold_delta_cents), 0))::bigint AS held
+      FROM (SELECT coalesce(sum(balance_cents), 0) AS balance,
+                   coalesce(sum(held_cents), 0) AS held FROM accounts) AS stored
+      LEFT JOIN ledger_entries ON id > :after
+     GROUP BY stored.balance, stored.held
     """
 )
 
@@ -98,6 +110,9 @@ class LedgerTotals:
     by_kind: dict[str, tuple[int, int]] = field(
         default_factory=lambda: {str(kind): (0, 0) for kind in LedgerKind}
     )
+    balance_cents: int = 0
+    held_cents: int = 0
+    """What these entries add up to, for all accounts together."""
 
 
 async def count_ledger(
@@ -113,11 +128,24 @@ async def count_ledger(
 
 async def _count_some(database: Database, known: LedgerTotals, last_id: int) -> LedgerTotals:
     by_kind = dict(known.by_kind)
+    balance, held = known.balance_cents, known.held_cents
     for row in await database.query(_LEDGER, after=known.last_id, last=last_id):
         kind = LedgerKind(row["kind"])
         entries, cents = by_kind[kind]
         by_kind[kind] = (entries + row["entries"], cents + _sign(kind) * row["cents"])
-    return LedgerTotals(last_id, by_kind)
+        balance, held = balance + row["balance"], held + row["held"]
+    return LedgerTotals(last_id, by_kind, balance, held)
+
+
+async def ledger_mismatch(database: Database, known: LedgerTotals) -> tuple[int, int]:
+    """Cents by which the accounts' balances and holds exceed what their entries add up to.
+
+    One statement sees one moment: entries after ``known`` are added up beside the accounts.
+    """
+    [row] = await database.query(
+        _MISMATCH, after=known.last_id, balance=known.balance_cents, held=known.held_cents
+    )
+    return row["balance"], row["held"]
 
 
 def _sign(kind: LedgerKind) -> int:

@@ -7,10 +7,13 @@ Names are those in the code; Ray puts ``ray_`` before them, and ``_total`` behin
 from __future__ import annotations
 
 import asyncio
+import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from starlette.types import Scope
@@ -129,6 +132,18 @@ LEDGER_ENTRIES = Metric(
 ACCOUNTS_CENTS = Metric(
     "vas_accounts_cents", Kind.GAUGE, "Credits of all accounts: balance and held.", ("part",)
 )
+LEDGER_MISMATCH_CENTS = Metric(
+    "vas_ledger_mismatch_cents",
+    Kind.GAUGE,
+    "Stored totals of all accounts less the sum of the ledger's entries.",
+    ("part",),
+)
+DISK_FREE = Metric(
+    "vas_disk_free_bytes",
+    Kind.GAUGE,
+    "Free space where a runner keeps temporary copies, and of the data folder.",
+    ("folder",),
+)
 
 CATALOGUE = (
     HTTP_REQUESTS,
@@ -145,6 +160,8 @@ CATALOGUE = (
     LEDGER_CENTS,
     LEDGER_ENTRIES,
     ACCOUNTS_CENTS,
+    LEDGER_MISMATCH_CENTS,
+    DISK_FREE,
 )
 """All of them: their ``series`` are what dashboards may query."""
 
@@ -200,13 +217,16 @@ class DatabaseMetrics:
 
     async def take(self) -> None:
         """Count and record."""
-        from storage.metrics import count_ledger, count_now
+        from storage.metrics import count_ledger, count_now, ledger_mismatch
 
         self._record_counts(await count_now(self._database))
         self._ledger = await count_ledger(self._database, self._ledger)
         for kind, (entries, cents) in self._ledger.by_kind.items():
             self._metrics.record(LEDGER_ENTRIES, entries, {"kind": kind})
             self._metrics.record(LEDGER_CENTS, cents, {"kind": kind})
+        balance, held = await ledger_mismatch(self._database, self._ledger)
+        self._metrics.record(LEDGER_MISMATCH_CENTS, balance, {"part": "balance"})
+        self._metrics.record(LEDGER_MISMATCH_CENTS, held, {"part": "held"})
 
     def _record_counts(self, counts: Counts) -> None:
         record = self._metrics.record
@@ -216,3 +236,12 @@ class DatabaseMetrics:
         record(WEBHOOKS_OPEN, counts.open_webhooks, {})
         record(ACCOUNTS_CENTS, counts.balance_cents, {"part": "balance"})
         record(ACCOUNTS_CENTS, counts.held_cents, {"part": "held"})
+
+
+def record_disks(metrics: Metrics, data_dir: Path) -> None:
+    """Free space of the folder of temporary copies, and of the data folder where there is one."""
+    folders = {"temporary": Path(tempfile.gettempdir()), "data": data_dir}
+    for name, folder in folders.items():
+        # A runner of a cluster keeps nothing in a data folder.
+        if folder.exists():
+            metrics.record(DISK_FREE, shutil.disk_usage(folder).free, {"folder": name})

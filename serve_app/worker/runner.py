@@ -14,7 +14,7 @@ import psycopg
 from models.provider import ModelProvider
 from pipelines.execution.memory import release_free_memory
 from serve_app.context import AppContext
-from serve_app.observability.metrics import DatabaseMetrics
+from serve_app.observability.metrics import LEVEL_SECONDS, DatabaseMetrics, record_disks
 from serve_app.uploads.direct import DirectUploadWatcher
 from serve_app.worker.calibration import Calibration
 from serve_app.worker.driver import JobDriver
@@ -60,6 +60,7 @@ class Runner:
             asyncio.create_task(self._forever(reaper.sweep_and_wait)),
             asyncio.create_task(self._forever(reaper.clean_and_wait)),
             asyncio.create_task(self._forever(database_metrics.take_and_wait)),
+            asyncio.create_task(self._forever(self._look_at_disks)),
             asyncio.create_task(self._forever(SearchIndexer(self._context).index_and_wait)),
         ]
         store = self._context.objects
@@ -103,6 +104,12 @@ class Runner:
             except Exception:
                 log.exception("runner: %s failed", step.__name__)
                 await asyncio.sleep(1)
+
+    async def _look_at_disks(self) -> None:
+        await asyncio.to_thread(
+            record_disks, self._context.metrics, self._context.settings.data_dir
+        )
+        await asyncio.sleep(LEVEL_SECONDS)
 
     async def _take_next(self) -> None:
         await self._slots.acquire()

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from serve_app.observability.metrics import (
     CATALOGUE,
+    DISK_FREE,
     HTTP_REQUESTS,
     JOBS_ENDED,
     MEDIA,
     STAGES,
     Kind,
     Metric,
+    record_disks,
     record_job_end,
     record_media,
     record_request,
@@ -167,3 +171,12 @@ def test_jobs_stages_and_media_seconds_are_recorded_once_they_are_true() -> None
     assert metrics.of(STAGES, stage="vision", outcome="completed") == [3.5]
     assert metrics.of(MEDIA, stage="vision") == [12.0]
     assert len(metrics.values) == 3
+
+
+def test_free_space_is_recorded_of_folders_that_are_there(tmp_path: Path) -> None:
+    metrics = RecordedMetrics()
+    record_disks(metrics, tmp_path)
+    record_disks(metrics, tmp_path / "absent")
+    [free] = metrics.of(DISK_FREE, folder="data")
+    assert free == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.1)
+    assert len(metrics.of(DISK_FREE, folder="temporary")) == 2

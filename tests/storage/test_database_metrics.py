@@ -13,6 +13,7 @@ from serve_app.observability.metrics import (
     JOBS,
     LEDGER_CENTS,
     LEDGER_ENTRIES,
+    LEDGER_MISMATCH_CENTS,
     QUEUE_AGE,
     WEBHOOKS_OPEN,
     DatabaseMetrics,
@@ -20,7 +21,7 @@ from serve_app.observability.metrics import (
 from storage import jobs, keys, ledger
 from storage.database import Connection, Database
 from storage.job_records import JobSource, NewJob
-from storage.metrics import LedgerTotals, count_ledger, count_now
+from storage.metrics import LedgerTotals, count_ledger, count_now, ledger_mismatch
 from storage.types import JobState, ProcessingMode, StageName, StageStatus, Tier
 from tests.observing.metrics import RecordedMetrics
 
@@ -124,6 +125,22 @@ async def test_a_long_ledger_is_counted_in_pieces(
     assert totals.by_kind["grant"] == (7, 28)
 
 
+async def test_totals_that_are_not_the_sum_of_their_entries_are_found(database: Database) -> None:
+    async with database.transaction() as connection:
+        account_id = await account_with_jobs(connection)
+    known = await count_ledger(database, LedgerTotals(), settling_seconds=0)
+    async with database.transaction() as connection:
+        await ledger.grant(connection, account_id, 5, "counted by nobody yet")
+    assert (known.balance_cents, known.held_cents) == (980, 60)
+    assert await ledger_mismatch(database, LedgerTotals()) == (0, 0)
+    assert await ledger_mismatch(database, known) == (0, 0)
+    async with database.transaction() as connection:
+        await connection.execute(text("ALTER TABLE accounts DISABLE TRIGGER USER"))
+        await connection.execute(text("UPDATE accounts SET balance_cents = balance_cents + 7"))
+        await connection.execute(text("UPDATE accounts SET held_cents = held_cents - 1"))
+    assert await ledger_mismatch(database, known) == (7, -1)
+
+
 async def test_a_census_records_every_number(database: Database) -> None:
     async with database.transaction() as connection:
         await account_with_jobs(connection)
@@ -139,3 +156,5 @@ async def test_a_census_records_every_number(database: Database) -> None:
     # The ledger's own numbers are a minute behind.
     assert metrics.of(LEDGER_ENTRIES, kind="charge") == [0]
     assert metrics.of(LEDGER_CENTS, kind="charge") == [0]
+    assert metrics.of(LEDGER_MISMATCH_CENTS, part="balance") == [0]
+    assert metrics.of(LEDGER_MISMATCH_CENTS, part="held") == [0]
