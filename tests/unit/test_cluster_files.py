@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from ray.serve._private.build_app import build_app as ray_build_app
 from ray.serve.schema import ServeDeploySchema
 
 from models.registry import REGISTRY
+from serve_app import __version__
 from serve_app.cli.main import app as commands
 from serve_app.deployment import cluster
 from serve_app.deployment import local as local_service
@@ -61,9 +63,15 @@ def on_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def cluster_config() -> dict[str, Any]:
-    """cluster.yaml as ``ray up`` reads it; raises where Ray's schema or loader refuses it."""
-    written = yaml.safe_load((PROJECT / "cluster.yaml").read_text())
+def cluster_config(*, with_image: bool = False) -> dict[str, Any]:
+    """cluster.yaml as ``ray up`` reads it; raises where Ray's schema or loader refuses it.
+
+    ``with_image``: its lines about Docker are no comments.
+    """
+    text = (PROJECT / "cluster.yaml").read_text()
+    if with_image:
+        text = re.sub(r"(?m)^( *)# (docker:.*|  \w+: .*)$", r"\1\2", text)
+    written = yaml.safe_load(text)
     config: dict[str, Any] = prepare_config(copy.deepcopy(written))
     validate_config(config)
     return config
@@ -159,6 +167,19 @@ def test_models_without_gpus_take_the_processors_that_they_are_given() -> None:
     asked = placements(configured(model_profile="cpu", model_cpus=4))
     assert asked["Transcriber"]["num_cpus"] == 4
     assert asked["Runner"]["num_cpus"] == 0
+
+
+def test_nodes_may_have_the_image_in_place_of_their_set_up() -> None:
+    config = cluster_config(with_image=True)
+    assert config["docker"]["image"] == f"video-analysis-service:{__version__}"
+    gpus = config["available_node_types"]["gpus"]["docker"]
+    assert gpus["worker_image"] == f"video-analysis-service-cuda:{__version__}"
+    plain = cluster_config()
+    assert not plain.get("docker", {}).get("image")
+    assert config["setup_commands"] == plain["setup_commands"]
+    installing = [each for each in plain["setup_commands"] if "install" in each]
+    assert len(installing) == 2
+    assert all(each.startswith("test -x /opt/vas/bin/vas ||") for each in installing)
 
 
 def test_every_file_that_nodes_get_is_there() -> None:

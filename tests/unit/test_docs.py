@@ -20,7 +20,7 @@ PAGES = [
     *sorted(PROJECT.glob("tests/*/README.md")),
 ]
 _PATH = re.compile(
-    r"`((?:serve_app|pipelines|models|storage|tests|docs)/[\w./-]+)(?:::[\w\[\]-]+)?`"
+    r"`((?:serve_app|pipelines|models|storage|tests|docs|deploy)/[\w./-]+)(?:::[\w\[\]-]+)?`"
 )
 _MODULE = re.compile(r"python -m ((?:serve_app|pipelines|models|storage|tests)[\w.]*)")
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")

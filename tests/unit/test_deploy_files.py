@@ -1,0 +1,280 @@
+"""``deploy/`` against settings, metrics, ``cluster.yaml`` and ``serve_config.yaml``.
+
+The Dockerfile is carried out in ``tests/acceptance/test_image.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import yaml
+
+from serve_app import __version__
+from serve_app.deployment.application import STOP_SECONDS
+from serve_app.observability.metrics import CATALOGUE
+from serve_app.settings import Settings
+from tests.acceptance.image_root import Image, instructions
+from tests.places import PROJECT
+from tests.storage.s3_server import place_at, s3_endpoint
+
+DEPLOY = PROJECT / "deploy"
+IMAGE = "video-analysis-service"
+PORTS_OF_CLIENTS = {8000}
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return [each for each in yaml.safe_load_all((DEPLOY / name).read_text()) if each]
+
+
+def only(name: str) -> dict[str, Any]:
+    [document] = documents(name)
+    return document
+
+
+# Images
+
+
+def last_stage() -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for each in instructions():
+        found = [] if each.name == "FROM" else [*found, (each.name, each.rest)]
+    return found
+
+
+def test_the_image_runs_as_a_user_under_tini_and_is_asked_for_its_health() -> None:
+    stage = dict(last_stage())
+    assert stage["USER"] == "vas"
+    assert stage["ENTRYPOINT"] == '["tini", "--"]'
+    assert "tini" in (DEPLOY / "install-system.sh").read_text()
+    image = Image(DEPLOY, described=stage)
+    assert image.exec_form("CMD") == ["vas", "serve"]
+    program = image.exec_form("HEALTHCHECK")
+    assert "/healthz" in program[-1]
+    compile(program[-1], "HEALTHCHECK", "exec")
+
+
+def test_everything_that_the_image_copies_is_sent_to_the_builder() -> None:
+    sent = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    copied = [each.rest.split()[:-1] for each in instructions() if each.name == "COPY"]
+    names = {name for words in copied for name in words if not words[0].startswith("--from")}
+    assert names >= {"requirements", "serve_app", "pipelines", "models", "storage"}
+    for name in names:
+        assert (PROJECT / name).exists(), name
+        assert f"!{name}" in sent or (name.startswith("deploy/") and "!deploy/*.sh" in sent), name
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "deploy/Dockerfile",
+        "deploy/compose.yaml",
+        "deploy/kubernetes/kustomization.yaml",
+        "deploy/kubernetes/backfill.yaml",
+        "cluster.yaml",
+    ],
+)
+def test_every_place_that_names_the_image_names_this_version(path: str) -> None:
+    text = (PROJECT / path).read_text()
+    versions = re.findall(rf"{IMAGE}(?:-cuda)?:([\w.]+)", text) + re.findall(
+        r"newTag: ([\w.]+)", text
+    )
+    assert set(versions) == {__version__}
+
+
+# One machine
+
+
+def test_the_composition_sets_only_settings_that_there_are() -> None:
+    services = only("compose.yaml")["services"]
+    for name in ("service", "bucket"):
+        known = {f"VAS_{field.upper()}" for field in Settings.model_fields}
+        assert services[name]["environment"].keys() <= known
+        assert services[name]["image"] == f"{IMAGE}:{__version__}"
+
+
+def test_the_composition_opens_ports_on_loopback_only_and_waits_for_a_stop() -> None:
+    services = only("compose.yaml")["services"]
+    ports = [port for each in services.values() for port in each.get("ports", ())]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+    assert int(services["service"]["stop_grace_period"].removesuffix("s")) > STOP_SECONDS
+
+
+def test_every_secret_of_the_composition_is_asked_for_in_its_example() -> None:
+    asked = set(re.findall(r"\$\{(\w+):\?\}", (DEPLOY / "compose.yaml").read_text()))
+    example = (DEPLOY / "compose.env.example").read_text()
+    assert asked == set(re.findall(r"^(\w+)=$", example, re.MULTILINE))
+
+
+def test_prometheus_scrapes_the_port_that_the_service_is_given_and_grafana_finds_both() -> None:
+    services = only("compose.yaml")["services"]
+    [job] = only("prometheus/prometheus.yml")["scrape_configs"]
+    port = services["service"]["environment"]["VAS_METRICS_PORT"]
+    assert job["static_configs"] == [{"targets": [f"127.0.0.1:{port}"]}]
+    assert services["prometheus"]["network_mode"] == "service:service"
+    for volume in (*services["prometheus"]["volumes"], *services["grafana"]["volumes"]):
+        source = volume.split(":")[0]
+        if source.startswith("."):
+            assert (DEPLOY / source).exists(), source
+    [provider] = only("grafana/dashboards/video-analysis-service.yaml")["providers"]
+    assert any(provider["options"]["path"] in each for each in services["grafana"]["volumes"])
+
+
+def test_the_bucket_of_the_composition_is_made_once() -> None:
+    bucket = only("compose.yaml")["services"]["bucket"]
+    with s3_endpoint() as endpoint:
+        place = place_at(endpoint)
+        environment = dict(os.environ) | {
+            "VAS_S3_BUCKET": place.bucket,
+            "VAS_S3_ENDPOINT_URL": endpoint,
+            "VAS_S3_ACCESS_KEY_ID": place.access_key_id or "",
+            "VAS_S3_SECRET_ACCESS_KEY": place.secret_access_key or "",
+        }
+        for _ in range(2):
+            command = [sys.executable, *bucket["command"][1:]]
+            subprocess.run(command, env=environment, check=True, timeout=60)
+
+
+# Kubernetes
+
+
+def clusters() -> list[dict[str, Any]]:
+    return [
+        only("kubernetes/service.yaml")["spec"]["rayClusterConfig"],
+        only("kubernetes/backfill.yaml")["spec"]["rayClusterSpec"],
+    ]
+
+
+def groups(cluster: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Node types by their names in cluster.yaml."""
+    return {
+        "head": cluster["headGroupSpec"],
+        **{each["groupName"]: each for each in cluster["workerGroupSpecs"]},
+    }
+
+
+def containers(group: dict[str, Any]) -> list[dict[str, Any]]:
+    pod = group["template"]["spec"]
+    return [*pod.get("initContainers", ()), *pod["containers"]]
+
+
+def test_kubernetes_deploys_the_application_of_serve_config() -> None:
+    service = only("kubernetes/service.yaml")["spec"]
+    ours = yaml.safe_load((PROJECT / "serve_config.yaml").read_text())
+    assert yaml.safe_load(service["serveConfigV2"]) == ours
+
+
+def test_the_node_types_of_kubernetes_are_those_of_the_cluster() -> None:
+    cluster = yaml.safe_load((PROJECT / "cluster.yaml").read_text())
+    service, backfill = clusters()
+    assert groups(service).keys() == cluster["available_node_types"].keys()
+    for name, ours in cluster["available_node_types"].items():
+        group = groups(service)[name]
+        assert {key: int(value) for key, value in group["resources"].items()} == ours["resources"]
+        if name != cluster["head_node_type"]:
+            bounds = (group["minReplicas"], group["maxReplicas"])
+            assert bounds == (ours["min_workers"], ours["max_workers"])
+    for options in (service["autoscalerOptions"], backfill["autoscalerOptions"]):
+        assert options["idleTimeoutSeconds"] == cluster["idle_timeout_minutes"] * 60
+    theirs, processors = groups(service)["processors"], groups(backfill)["processors"]
+    for field in ("resources", "minReplicas", "maxReplicas", "rayStartParams"):
+        assert processors[field] == theirs[field]
+
+
+@pytest.mark.parametrize("cluster", clusters(), ids=["service", "backfill"])
+def test_a_pod_has_its_environment_before_ray_starts_and_no_privileges(
+    cluster: dict[str, Any],
+) -> None:
+    uid = re.search(r"--uid (\d+)", (DEPLOY / "Dockerfile").read_text())
+    assert uid is not None
+    for group in groups(cluster).values():
+        pod = group["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["runAsUser"] == int(uid[1])
+        [ray] = pod["containers"]
+        assert ray["args"][0].index("node-environment") < ray["args"][0].index("KUBERAY_GEN")
+        for container in containers(group):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert container["envFrom"] == [{"secretRef": {"name": "vas"}}]
+
+
+@pytest.mark.parametrize("cluster", clusters(), ids=["service", "backfill"])
+def test_kubernetes_names_the_version_of_ray_that_is_installed(cluster: dict[str, Any]) -> None:
+    locked = re.search(
+        r"^ray==([\w.]+)", (PROJECT / "requirements/core.txt").read_text(), re.MULTILINE
+    )
+    assert locked is not None
+    assert cluster["rayVersion"] == locked[1]
+
+
+def ports(rule: dict[str, Any]) -> set[int]:
+    return {each["port"] for each in rule.get("ports", ())}
+
+
+def test_only_the_port_of_clients_is_open_to_all() -> None:
+    documented = documents("kubernetes/network-policy.yaml")
+    policies = {each["metadata"]["name"]: each["spec"] for each in documented}
+    rules = [rule for each in policies.values() for rule in each["ingress"]]
+    assert [ports(rule) for rule in rules if "from" not in rule] == [PORTS_OF_CLIENTS]
+    nodes = policies["nodes"]
+    every_group = [group for cluster in clusters() for group in groups(cluster).values()]
+    for group in every_group:
+        labels = group["template"]["metadata"]["labels"]
+        assert nodes["podSelector"]["matchLabels"].items() <= labels.items()
+    [metrics] = {group["rayStartParams"]["metrics-export-port"] for group in every_group}
+    assert set.union(*map(ports, nodes["ingress"])) == {8265, *PORTS_OF_CLIENTS, int(metrics)}
+
+
+def test_every_manifest_is_applied_but_the_backfill() -> None:
+    applied = only("kubernetes/kustomization.yaml")["resources"]
+    there = {path.name for path in (DEPLOY / "kubernetes").glob("*.yaml")}
+    assert there - {*applied} == {"kustomization.yaml", "backfill.yaml"}
+
+
+# Alerts
+
+RUNBOOKS = (PROJECT / "docs" / "operations.md").read_text()
+
+
+def alerts() -> list[dict[str, Any]]:
+    [group] = only("prometheus/alerts.yaml")["groups"]
+    rules: list[dict[str, Any]] = group["rules"]
+    return rules
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: str(alert["alert"]))
+def test_an_alert_asks_for_metrics_that_are_exported_and_has_a_runbook(
+    alert: dict[str, Any],
+) -> None:
+    exported = {name for metric in CATALOGUE for name in metric.series} | names_of_ray()
+    names = set(re.findall(r"\bray_\w+|\bup\b", alert["expr"]))
+    labels = set(re.findall(r"[{,]\s*(\w+)\s*=", alert["expr"]))
+    labels |= set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", alert["expr"]))))
+    assert names
+    assert names <= exported | {"up"}
+    known = {"job", "instance"} | {label for metric in CATALOGUE for label in metric.labels}
+    assert labels <= known
+    page, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+    assert page == "docs/operations.md"
+    assert anchor == alert["alert"].lower()
+    assert f"\n#### {alert['alert']}\n" in RUNBOOKS
+
+
+def test_every_runbook_has_an_alert() -> None:
+    section = RUNBOOKS.partition("\n### Alerts\n")[2].partition("\n### ")[0]
+    assert re.findall(r"^#### (\w+)$", section, re.MULTILINE) == [it["alert"] for it in alerts()]
+
+
+def names_of_ray() -> set[str]:
+    """Series of the node that Ray's agent exports by itself."""
+    from ray.dashboard.modules.reporter.reporter_agent import METRICS_GAUGES
+
+    return {f"ray_{name}" for name in METRICS_GAUGES}
