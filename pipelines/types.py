@@ -80,6 +80,8 @@ class VideoStream:
     """Start of the first frame, from the media's start."""
     exact_rate: str | None = None
     """``frame_rate`` as a fraction, ``30000/1001``; None where the container names none near it."""
+    pixel_format: str | None = None
+    """FFmpeg's name of how decoded pixels lie in memory, ``yuv420p``."""
 
 
 @dataclass(frozen=True, slots=True)

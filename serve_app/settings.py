@@ -277,6 +277,13 @@ class Settings(BaseSettings):
     s3_secret_access_key: SecretStr = Field(
         SecretStr(""), description="The key's secret; both or neither."
     )
+    previews: bool = Field(
+        True,
+        description="Make a small MP4 for the dashboard of media that browsers cannot play.",
+    )
+    preview_max_bytes: int = Field(
+        GIB, ge=1024**2, description="Most that a preview takes up; long media get fewer bits."
+    )
     source_retention_seconds: int = Field(
         86_400,
         ge=0,

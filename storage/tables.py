@@ -38,6 +38,7 @@ from storage.types import (
     DeliveryStatus,
     JobState,
     KeyStatus,
+    PreviewStatus,
     ProcessingMode,
     SearchKind,
     StageName,
@@ -318,6 +319,28 @@ transcripts = Table(
     PrimaryKeyConstraint("job_id", "track_index"),
     CheckConstraint(_one_of("status", StageStatus), name="status"),
     CheckConstraint("(status = 'completed') = (document IS NOT NULL)", name="completed_has_text"),
+)
+
+# Of media that browsers cannot play; the object lies beside the source and goes with it.
+previews = Table(
+    "previews",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("source_key", Text, nullable=False),
+    Column("status", Text, nullable=False, server_default=text("'waiting'")),
+    # A sentence for whoever looks at the job's page.
+    Column("reason", Text),
+    Column("attempts", SmallInteger, nullable=False, server_default=text("0")),
+    Column("lease_token", Uuid),
+    _time("lease_expires_at", nullable=True),
+    _time("created_at", now=True),
+    CheckConstraint(_one_of("status", PreviewStatus), name="status"),
+    CheckConstraint("(status = 'failed') = (reason IS NOT NULL)", name="failed_has_reason"),
+    CheckConstraint(
+        "(lease_token IS NULL) = (lease_expires_at IS NULL)", name="lease_has_deadline"
+    ),
+    CheckConstraint("lease_token IS NULL OR status = 'waiting'", name="leased_is_waiting"),
+    Index("ix_previews_waiting", "created_at", postgresql_where=text("status = 'waiting'")),
 )
 
 search_rows = Table(

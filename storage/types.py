@@ -49,6 +49,15 @@ class SkipReason(StrEnum):
     JOB_FAILED = "job_failed"
 
 
+class PreviewStatus(StrEnum):
+    """What became of the preview of media that browsers cannot play."""
+
+    WAITING = "waiting"
+    """It is to be made, or being made."""
+    MADE = "made"
+    FAILED = "failed"
+
+
 class ProcessingMode(StrEnum):
     """Which analysis stages a job runs."""
 

@@ -53,6 +53,11 @@ def source_prefix(job_id: uuid.UUID) -> str:
     return f"{JOBS_PREFIX}/{job_id}/source"
 
 
+def preview_key(job_id: uuid.UUID) -> str:
+    """Where the preview of a job's media lies: beside the source, so that it goes with it."""
+    return f"{source_prefix(job_id)}/preview.mp4"
+
+
 @dataclass(frozen=True, slots=True)
 class Upload:
     """A file that was announced, and what of it has arrived.

@@ -329,6 +329,7 @@ def _video(tally: Tally, origin_ms: int) -> Values:
         "exact_rate": _exact_rate(stream, 1 / per_second) if per_second else None,
         "frame_count": tally.packets,
         "interlaced": bool(frame.interlaced_frame),
+        "pixel_format": frame.format.name,
         "hdr": frame.color_trc in (_TRANSFER_PQ, _TRANSFER_HLG),
         "keyframe_count": tally.keyframes,
         "start_ms": rounded_ms(tally.start, tally.time_base) - origin_ms,

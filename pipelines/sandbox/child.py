@@ -26,6 +26,7 @@ PROGRAMS = {
     "probe": "pipelines.ingest.measure:probe",
     "clip": "pipelines.ingest.clip:copy",
     "cut": "pipelines.ingest.media_pass:cut",
+    "preview": "pipelines.ingest.preview_file:make",
     "labels": "pipelines.ingest.headers:labels",
     "decord": "pipelines.media.sampling:read_pictures",
 }

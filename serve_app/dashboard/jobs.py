@@ -18,7 +18,7 @@ from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs import results, service
 from serve_app.jobs.answers import JobSummary, Transcript
-from serve_app.jobs.media import media_path
+from serve_app.jobs.media import JobMedia, find_media
 from serve_app.jobs.plans import JobPlan, Planner, plan_batch, plan_from_url
 from serve_app.jobs.rendering import render_job, render_summary
 from serve_app.jobs.schemas import CreateBatchBody, CreateJobFromUrlBody
@@ -192,7 +192,7 @@ class JobPage:
     transcript: Transcript | None
     transcript_error: str | None
     track_names: list[str]
-    media: str | None
+    media: JobMedia
 
     @property
     def speaker_labels(self) -> dict[str, str]:
@@ -237,7 +237,7 @@ async def _read_page(
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.")
         transcript = results.transcript_json(job, chosen, multi=len(tracks) > 1)
         error = chosen.error_code
-    media = await media_path(context_of(request), connection, job)
+    media = await find_media(context_of(request), connection, job)
     return JobPage(scenes, transcript, error, job.audio_track_names or [], media)
 
 

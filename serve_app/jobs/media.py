@@ -24,8 +24,9 @@ from storage import jobs, uploads
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.objects import ObjectNotFoundError, ObjectStore
-from storage.types import JobState
-from storage.uploads import MEDIA_SLOT, source_prefix
+from storage.previews import Preview, find_preview
+from storage.types import JobState, PreviewStatus
+from storage.uploads import MEDIA_SLOT, preview_key, source_prefix
 
 _PURPOSE = "media"
 _LIFETIME_HOURS = 12
@@ -38,25 +39,46 @@ _TYPES = {
     "oga": "audio/ogg", "opus": "audio/ogg",
 }  # fmt: skip
 """Media types by the file name's ending. Nothing else is named, whatever the file holds."""
+_UNNAMED = "application/octet-stream"
 
 router = APIRouter(prefix=API_PREFIX)
 
 
-async def media_path(context: AppContext, connection: Connection, job: JobRecord) -> str | None:
-    """The signed path of the job's media, good for half a day; None where it is not kept.
+@dataclass(frozen=True, slots=True)
+class JobMedia:
+    """Signed paths of a job's media, good for half a day; None where it is not kept.
 
     A programme of several clips has no file of its own.
     """
-    key = await _find_key(connection, job)
+
+    player: str | None = None
+    """What a browser plays: the source, or its preview once that is made."""
+    source: str | None = None
+    preview: Preview | None = None
+    """What became of the preview, where the source is nothing that browsers play."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the preview is still to come."""
+        waiting = self.preview is not None and self.preview.status is PreviewStatus.WAITING
+        return waiting and self.source is not None
+
+
+async def find_media(context: AppContext, connection: Connection, job: JobRecord) -> JobMedia:
+    """Where the job's media is."""
+    preview = await find_preview(connection, job.id)
+    key = await _source_key(connection, job)
     if key is None or not await run_in_threadpool(context.objects.exists, key):
-        return None
+        return JobMedia(preview=preview)
     # Whole hours, so that a page that is read twice shows the same address.
     expires_at = (int(time.time()) // 3600 + _LIFETIME_HOURS + 1) * 3600
     path = f"{API_PREFIX}/jobs/{job.id}/media"
-    return context.signer.sign_path(_PURPOSE, path, expires_at=expires_at)
+    signed = context.signer.sign_path(_PURPOSE, path, expires_at=expires_at)
+    playable = preview is None or preview.status is PreviewStatus.MADE
+    return JobMedia(signed if playable else None, f"{signed}&original=true", preview)
 
 
-async def _find_key(connection: Connection, job: JobRecord) -> str | None:
+async def _source_key(connection: Connection, job: JobRecord) -> str | None:
     if job.state in {JobState.AWAITING_UPLOAD, JobState.CANCELLED, JobState.EXPIRED}:
         return None
     if job.source.kind == "upload":
@@ -69,9 +91,12 @@ async def _find_key(connection: Connection, job: JobRecord) -> str | None:
 
 @router.api_route("/jobs/{job_id}/media", methods=["GET", "HEAD"], include_in_schema=False)
 async def get_media(
-    request: Request, job_id: str, expires: str = "", signature: str = ""
+    request: Request, job_id: str, expires: str = "", signature: str = "", original: str = ""
 ) -> Response:
-    """The media by its signed URL, or the range of it that is asked for; NOT_FOUND otherwise."""
+    """The media by its signed URL, or the range of it that is asked for; NOT_FOUND otherwise.
+
+    Its preview in its place, where browsers cannot play it; with ``original=true`` what was sent.
+    """
     context = context_of(request)
     missing = ApiError(ErrorCode.NOT_FOUND, "There is no such media, or it is not kept any more.")
     try:
@@ -81,14 +106,18 @@ async def get_media(
         raise missing from None
     async with context.database.statement() as connection:
         job = await jobs.find_job(connection, parse_job_id(job_id))
-        key = None if job is None else await _find_key(connection, job)
+        key = None if job is None else await _source_key(connection, job)
+        preview = None if job is None else await find_preview(connection, job.id)
     if job is None or key is None:
         raise missing
+    media_type = _TYPES.get(PurePosixPath(job.file_name).suffix[1:].lower(), _UNNAMED)
+    if preview is not None and preview.status is PreviewStatus.MADE and original != "true":
+        key, media_type = preview_key(job.id), "video/mp4"
     try:
         size = await run_in_threadpool(context.objects.size_bytes, key)
     except ObjectNotFoundError:
         raise missing from None
-    return _answer(request, context.objects, key, size, job)
+    return _answer(request, context.objects, key, size, media_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +149,9 @@ def _span(header: str, size: int) -> _Span | None:
     return _Span(first, min(last + 1, size))
 
 
-def _answer(request: Request, store: ObjectStore, key: str, size: int, job: JobRecord) -> Response:
+def _answer(request: Request, store: ObjectStore, key: str, size: int, media_type: str) -> Response:
     span = _span(request.headers.get("range", ""), size)
     wanted = span or _Span(0, size)
-    suffix = PurePosixPath(job.file_name).suffix[1:].lower()
     headers = {
         "Accept-Ranges": "bytes",
         "Cache-Control": "private, max-age=3600",
@@ -136,7 +164,7 @@ def _answer(request: Request, store: ObjectStore, key: str, size: int, job: JobR
     return StreamingResponse(
         _blocks(store, key, wanted) if request.method == "GET" else _nothing(),
         status_code=200 if span is None else 206,
-        media_type=_TYPES.get(suffix, "application/octet-stream"),
+        media_type=media_type,
         headers=headers,
     )
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from starlette.types import Scope
 
-from storage.types import JobState, StageName, StageStatus
+from storage.types import JobState, PreviewStatus, StageName, StageStatus
 
 if TYPE_CHECKING:
     from storage.database import Database
@@ -107,6 +107,13 @@ STAGES = Metric(
 MEDIA = Metric(
     "vas_footage_seconds", Kind.COUNTER, "Seconds of media whose stage was completed.", ("stage",)
 )
+PREVIEWS = Metric(
+    "vas_preview_seconds",
+    Kind.HISTOGRAM,
+    "Wall time of the preview of media that browsers cannot play, by what became of it.",
+    ("outcome",),
+    _WORK_SECONDS,
+)
 MODEL_BATCHES = Metric(
     "vas_model_batch_size", Kind.HISTOGRAM, "Inputs of a model's batch.", ("task",), _BATCH_SIZES
 )
@@ -153,6 +160,7 @@ CATALOGUE = (
     QUEUE_AGE,
     STAGES,
     MEDIA,
+    PREVIEWS,
     MODEL_BATCHES,
     MODEL_SECONDS,
     WEBHOOK_ATTEMPTS,
@@ -181,6 +189,11 @@ def record_media(metrics: Metrics, stage: StageName, seconds: float) -> None:
     """A stage was completed for ``seconds`` of media."""
     if seconds > 0:
         metrics.record(MEDIA, seconds, {"stage": str(stage)})
+
+
+def record_preview(metrics: Metrics, outcome: PreviewStatus, seconds: float) -> None:
+    """A preview was made, or given up, after so much time."""
+    metrics.record(PREVIEWS, seconds, {"outcome": str(outcome)})
 
 
 _ELSEWHERE = "none"

@@ -18,7 +18,7 @@ from pipelines.types import MediaInfo, StageCode, StageError
 from serve_app import pricing
 from serve_app.jobs.lifecycle import end_job, finish_if_ended
 from serve_app.pricing import PriceTable
-from storage import jobs, keys, ledger, results
+from storage import jobs, keys, ledger, previews, results
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
@@ -93,8 +93,12 @@ async def publish_ingest(
     track_names: list[str],
     warnings: list[dict[str, str]],
     timings: dict[str, float],
+    preview_of: str | None = None,
 ) -> JobState | None:
-    """Complete ingest; analyses that the media has nothing for are skipped."""
+    """Complete ingest; analyses that the media has nothing for are skipped.
+
+    ``preview_of`` is the object that a preview is wanted of, if any.
+    """
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
     if job.stages[StageName.INGEST].status in ENDED_STATUSES:
         return None
@@ -106,6 +110,8 @@ async def publish_ingest(
     await jobs.set_stage(
         connection, job.id, StageName.INGEST, StageStatus.COMPLETED, timings=timings
     )
+    if preview_of is not None:
+        await previews.want_preview(connection, job.id, preview_of)
     for stage in ANALYSES:
         reason = skip_reason(stage, job.processing_mode, media)
         if reason is not None and job.stages[stage].status not in ENDED_STATUSES:

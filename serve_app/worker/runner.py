@@ -19,6 +19,7 @@ from serve_app.uploads.direct import DirectUploadWatcher
 from serve_app.worker.calibration import Calibration
 from serve_app.worker.driver import JobDriver
 from serve_app.worker.indexing import SearchIndexer
+from serve_app.worker.previews import Previewer
 from serve_app.worker.publishing import Lease
 from serve_app.worker.reaper import Reaper
 from storage import jobs
@@ -63,6 +64,9 @@ class Runner:
             asyncio.create_task(self._forever(self._look_at_disks)),
             asyncio.create_task(self._forever(SearchIndexer(self._context).index_and_wait)),
         ]
+        if self._context.settings.previews:
+            previewer = Previewer(self._context)
+            helpers.append(asyncio.create_task(self._forever(previewer.make_and_wait)))
         store = self._context.objects
         if isinstance(store, DirectUploadStore):
             watch = DirectUploadWatcher(self._context, store)

@@ -16,11 +16,13 @@ from models.provider import ModelProvider
 from models.registry import SPEECH_TASKS, VISION_TASKS, Task, digest_of
 from pipelines.codec import to_json
 from pipelines.execution.chain import Control, ControlSpan, Workspace
+from pipelines.ingest.job_media import ProbedMedia
 from pipelines.ingest.pipeline import (
     PROBE_SHARE,
     SHORTEST_SEGMENT_SECONDS,
     IngestConfig,
 )
+from pipelines.ingest.preview import is_playable
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.regions import Sharding
 from pipelines.speech.speakers import SpeakerRules
@@ -122,7 +124,15 @@ class StageWork:
                 track_names=track_names(result),
                 warnings=[asdict(warning) for warning in result.warnings],
                 timings=self.timings.values,
+                preview_of=self._preview_of(found),
             )
+
+    def _preview_of(self, found: ProbedMedia) -> str | None:
+        """The file that browsers cannot play; a programme of several clips has none."""
+        main = found.main
+        if not self.context.settings.previews or main is None or is_playable(main.media):
+            return None
+        return main.key
 
     def _shared(self, result: IngestResult) -> dict[str, float]:
         machine = machine_of(self.context.settings)

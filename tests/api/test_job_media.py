@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from serve_app.jobs.media import media_path
+from serve_app.jobs.media import find_media
 from storage import jobs
 from storage.database import Connection
 from tests.api.running_api import Customer, RunningApi
@@ -31,7 +31,7 @@ def path_of(api: RunningApi, job_id: str) -> str | None:
     async def find(connection: Connection) -> str | None:
         found = await jobs.find_job(connection, uuid.UUID(job_id))
         assert found is not None
-        return await media_path(api.context, connection, found)
+        return (await find_media(api.context, connection, found)).player
 
     return api.transact(find)
 

@@ -1,15 +1,15 @@
-// A job at work: its stages move, and its results come as soon as there are some.
+// A job at work, or its preview: stages move, and what is ready comes as soon as there is some.
 import { follow } from "./page.js";
 
 const stages = document.getElementById("stages");
 const news = document.getElementById("news");
-const results = (page) => page.querySelectorAll("#watch, .transcript, .scenes").length;
+const results = (page) => page.querySelectorAll("#watch, .transcript, .scenes, #player").length;
 follow(
-  () => 2,
+  () => (stages ? 2 : 5),
   (fresh) => {
     const state = fresh.getElementById("stages")?.dataset.state;
-    const moved = state !== stages.dataset.state || results(fresh) > results(document);
-    if (!moved) return true;
+    const moved = state !== stages?.dataset.state || results(fresh) > results(document);
+    if (!moved) return Boolean(stages || fresh.querySelector("[data-waits]"));
     // Whoever reads already is not interrupted.
     if (results(document)) news.hidden = false;
     else location.reload();

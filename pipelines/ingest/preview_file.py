@@ -1,0 +1,261 @@
+"""A small H.264/AAC MP4 of a file that browsers cannot play. Runs in the confined child process.
+
+Its times are those of the media: the picture stands from 0 on, sound lies where its timestamps say,
+with silence before it and in gaps. The process takes only processor time that nobody else wants.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, cast
+
+import av
+import av.error
+import numpy as np
+from av.audio.frame import AudioFrame
+from av.filter import Graph
+from av.packet import Packet
+from av.video.frame import VideoFrame
+
+from pipelines.media.files import is_sound_stream, open_media, packets_of
+from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
+from pipelines.sandbox.child import MediaRefusedError
+
+Values = dict[str, Any]
+
+NAME = "preview.mp4"
+SOUND_RATE_HZ = 48_000
+
+_TICKS = 90_000
+"""Of the picture's times, a second."""
+_KEY_FRAME_SECONDS = 2
+_TOLERANCE_SECONDS = 0.05
+"""Sound may be this far from where its timestamps put it without a correction."""
+_SILENCE_SAMPLES = 1 << 15
+_TURNS = {90: ("clock",), 180: ("clock", "clock"), 270: ("cclock",)}
+"""Filters that turn a picture upright."""
+
+
+def make(arguments: Values, emit: Callable[[Values], None]) -> Values:
+    """Write NAME: ``{path, folder, video, audio_bits, origin_ms, duration_seconds}``.
+
+    ``video`` is None or ``{index, width, height, step, bits, rotation}``: the picture's
+    size as shown, every how many frames one is kept, and its most bits a second. Returns
+    ``{frames, samples}``. Raises MediaRefusedError where nothing could be decoded.
+    """
+    _give_way()
+    with (
+        open_media(Path(arguments["path"])) as source,
+        av.open(
+            str(Path(arguments["folder"]) / NAME),
+            "w",
+            format="mp4",
+            options={"movflags": "+faststart"},
+        ) as target,
+    ):
+        writers = dict(_writers(source, target, arguments))
+        streams = [source.streams[index] for index in sorted(writers)]
+        for packet in packets_of(source, streams):
+            stream: Any = packet.stream
+            try:
+                frames = stream.decode(packet)
+            except av.error.MemoryError:
+                raise
+            except av.error.FFmpegError:
+                continue
+            for frame in frames:
+                target.mux(writers[stream.index].add(frame))
+        for writer in writers.values():
+            target.mux(writer.finish())
+        written = {writer.unit: writer.written for writer in writers.values()}
+    if not any(written.values()):
+        raise MediaRefusedError("Nothing of the file could be decoded.")
+    return written
+
+
+def _give_way() -> None:
+    """Run only where a processor has nothing else to do: analyses have low priority too."""
+    if hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    else:
+        os.nice(19)
+
+
+def _writers(source: Any, target: Any, order: Values) -> Iterator[tuple[int, Pictures | Sound]]:
+    """What becomes of the chosen streams, by their index."""
+    if order["video"] is not None:
+        stream = source.streams[order["video"]["index"]]
+        stream.codec_context.thread_count = 1
+        yield stream.index, Pictures.into(target, stream, order)
+    sound = next((each for each in source.streams if is_sound_stream(each)), None)
+    if sound is not None and sound.codec_context is not None:
+        sound.codec_context.thread_count = 1
+        yield sound.index, Sound.into(target, sound, order)
+
+
+@dataclass(slots=True)
+class Pictures:
+    """Makes frames small and upright, and encodes them."""
+
+    output: Any
+    time_base: Fraction
+    origin_ms: int
+    order: Values
+    written: int = 0
+    unit: str = "frames"
+    _seen: int = 0
+    _last: int = -1
+    _graph: Graph | None = None
+    _input: tuple[int, int, str] = (0, 0, "")
+
+    @classmethod
+    def into(cls, target: Any, stream: Any, order: Values) -> Pictures:
+        video = order["video"]
+        rate = Fraction(stream.guessed_rate or 25) / video["step"]
+        output = target.add_stream("libx264", rate=max(1, round(rate)))
+        output.width, output.height, output.pix_fmt = video["width"], video["height"], "yuv420p"
+        output.codec_context.time_base = Fraction(1, _TICKS)
+        output.codec_context.thread_count = 1
+        output.options = {
+            "preset": "veryfast",
+            "crf": "26",
+            "profile": "main",
+            "maxrate": str(video["bits"]),
+            "bufsize": str(2 * video["bits"]),
+        }
+        output.codec_context.gop_size = max(1, round(rate * _KEY_FRAME_SECONDS))
+        return cls(output, stream.time_base, order["origin_ms"], video)
+
+    def add(self, frame: VideoFrame) -> list[Packet[Any]]:
+        """Packets that are ready after ``frame``, one of every ``step`` that is kept."""
+        self._seen += 1
+        if (self._seen - 1) % self.order["step"] or frame.pts is None:
+            return []
+        seconds = float(frame.pts * (frame.time_base or self.time_base)) - self.origin_ms / 1000
+        ticks = round(seconds * _TICKS) if self.written else 0
+        if ticks <= self._last:
+            return []
+        small = self._small(frame)
+        small.pts, small.time_base, self._last = ticks, Fraction(1, _TICKS), ticks
+        small.pict_type = 0
+        self.written += 1
+        packets: list[Packet[Any]] = self.output.encode(small)
+        return packets
+
+    def finish(self) -> list[Packet[Any]]:
+        return list(self.output.encode(None)) if self.written else []
+
+    @property
+    def _stored_size(self) -> tuple[int, int]:
+        """Before the picture is turned upright."""
+        width, height = self.order["width"], self.order["height"]
+        return (height, width) if self.order["rotation"] % 180 else (width, height)
+
+    def _small(self, frame: VideoFrame) -> VideoFrame:
+        if is_high_dynamic_range(frame):
+            # Small first: the curves are slow.
+            frame = frame.reformat(*self._stored_size, "rgb48le")
+            frame = VideoFrame.from_ndarray(standard_range(frame), format="rgb24")
+        found = (frame.width, frame.height, frame.format.name)
+        if self._graph is None or found != self._input:
+            self._graph, self._input = self._new_graph(found), found
+        frame.pts = None
+        self._graph.push(frame)
+        small: Any = self._graph.pull()
+        return cast("VideoFrame", small)
+
+    def _new_graph(self, found: tuple[int, int, str]) -> Graph:
+        width, height, pixels = found
+        graph = Graph()
+        size = f"video_size={width}x{height}:pix_fmt={pixels}:time_base=1/{_TICKS}:pixel_aspect=1/1"
+        steps = [graph.add("buffer", size)]
+        across, down = self._stored_size
+        steps.append(graph.add("scale", f"{across}:{down}:flags=area"))
+        steps += [graph.add("transpose", turn) for turn in _TURNS.get(self.order["rotation"], ())]
+        steps += [graph.add("format", "yuv420p"), graph.add("buffersink")]
+        for one, following in itertools.pairwise(steps):
+            one.link_to(following)
+        graph.configure()
+        return graph
+
+
+@dataclass(slots=True)
+class Sound:
+    """Resamples to stereo and encodes, each sample in its place."""
+
+    output: Any
+    time_base: Fraction
+    origin_ms: int
+    most_samples: int
+    """Nothing is written behind the media's end, whatever timestamps claim."""
+    written: int = 0
+    unit: str = "samples"
+    _format: tuple[str, str, int] = ("", "", 0)
+    _resampler: Any = None
+
+    @classmethod
+    def into(cls, target: Any, stream: Any, order: Values) -> Sound:
+        output = target.add_stream("aac", rate=SOUND_RATE_HZ)
+        output.codec_context.layout = "stereo"
+        output.codec_context.bit_rate = order["audio_bits"]
+        most = math.ceil((order["duration_seconds"] + 1) * SOUND_RATE_HZ)
+        return cls(output, stream.time_base, order["origin_ms"], most)
+
+    def add(self, frame: AudioFrame) -> list[Packet[Any]]:
+        """Packets that are ready after ``frame``."""
+        if not frame.samples or not frame.sample_rate:
+            return []
+        packets: list[Packet[Any]] = []
+        found = (frame.format.name, frame.layout.name, frame.sample_rate)
+        seconds = None
+        if frame.pts is not None:
+            seconds = float(frame.pts * (frame.time_base or self.time_base))
+            seconds -= self.origin_ms / 1000
+        if found != self._format:
+            packets += self._drain()
+            self._resampler, self._format = (
+                av.AudioResampler(format="fltp", layout="stereo", rate=SOUND_RATE_HZ), found,
+            )  # fmt: skip
+        skip = 0
+        if seconds is not None:
+            off = round(seconds * SOUND_RATE_HZ) - self.written
+            if abs(off) > _TOLERANCE_SECONDS * SOUND_RATE_HZ:
+                packets += self._silence(off)
+                skip = max(0, -off)
+        frame.pts = None
+        for ready in self._resampler.resample(frame):
+            packets += self._write(ready.to_ndarray()[:, skip:])
+        return packets
+
+    def finish(self) -> list[Packet[Any]]:
+        packets = self._drain()
+        return [*packets, *self.output.encode(None)] if self.written else packets
+
+    def _drain(self) -> list[Packet[Any]]:
+        if self._resampler is None:
+            return []
+        rest, self._resampler = self._resampler.resample(None), None
+        return [packet for frame in rest for packet in self._write(frame.to_ndarray())]
+
+    def _silence(self, samples: int) -> Iterator[Packet[Any]]:
+        while samples > 0:
+            part = min(samples, _SILENCE_SAMPLES)
+            samples -= part
+            yield from self._write(np.zeros((2, part), np.float32))
+
+    def _write(self, samples: Any) -> list[Packet[Any]]:
+        samples = samples[:, : max(0, self.most_samples - self.written)]
+        if not samples.shape[1]:
+            return []
+        frame: Any = AudioFrame.from_ndarray(np.ascontiguousarray(samples), "fltp", "stereo")
+        frame.sample_rate, frame.time_base = SOUND_RATE_HZ, Fraction(1, SOUND_RATE_HZ)
+        frame.pts = self.written
+        self.written += samples.shape[1]
+        packets: list[Packet[Any]] = self.output.encode(frame)
+        return packets
