@@ -57,7 +57,7 @@ setup-dev: $(VENV)/.dev  ## Create .venv with everything (torch included)
 lock:  ## Resolve the dependencies anew into requirements/
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate --upgrade -q -o requirements/core.txt
-	$(BIN)/uv pip compile pyproject.toml --extra agents --extra models --extra payments --extra test --extra benchmark \
+	$(BIN)/uv pip compile pyproject.toml --extra agents --extra models --extra tracing --extra payments --extra test --extra benchmark \
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  -q -o requirements/dev.txt -c requirements/core.txt
 	$(BIN)/uv pip compile pyproject.toml --extra models \

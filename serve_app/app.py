@@ -142,6 +142,8 @@ def build_api(context: AppContext) -> FastAPI:
         yield
         reporting.cancel()
         await context.database.close()
+        if context.tracing is not None:
+            await asyncio.to_thread(context.tracing.close)
 
     app = routed_api(lifespan=lifespan)
     app.state.context = context
@@ -149,7 +151,7 @@ def build_api(context: AppContext) -> FastAPI:
     app.state.payment_provider = find_provider(context.settings)
     app.state.upload_limiter = limiter
     app.state.readiness = ReadinessProbe(context)
-    app.add_middleware(RequestIdMiddleware, metrics=context.metrics)
+    app.add_middleware(RequestIdMiddleware, metrics=context.metrics, tracing=context.tracing)
     install_error_handlers(app)
     _add_open_routes(app)
     return app

@@ -8,6 +8,7 @@ from models.registry import REGISTRY, Task
 from pipelines.vision.policy import BlocklistError, ContentPolicy, read_blocklist
 from serve_app.crypto import Encrypter, Signer
 from serve_app.observability.metrics import NULL_METRICS, Metrics
+from serve_app.observability.tracing import Tracing
 from serve_app.pricing import PriceTable, load_prices
 from serve_app.settings import SECRET_KEY_LENGTH, Settings
 from storage.database import Database
@@ -26,6 +27,7 @@ class AppContext:
     prices: PriceTable
     content_policy: ContentPolicy
     metrics: Metrics = field(default=NULL_METRICS)
+    tracing: Tracing | None = None
 
 
 def build_context(settings: Settings, metrics: Metrics = NULL_METRICS) -> AppContext:
@@ -48,7 +50,15 @@ def build_context(settings: Settings, metrics: Metrics = NULL_METRICS) -> AppCon
         prices=load_prices(settings.price_file),
         content_policy=load_content_policy(settings),
         metrics=metrics,
+        tracing=open_tracing(settings),
     )
+
+
+def open_tracing(settings: Settings) -> Tracing | None:
+    """Where spans go; None if traces are off. Raises TracingNotInstalledError."""
+    if settings.traces_url is None:
+        return None
+    return Tracing(settings.traces_url, settings.traces_ratio)
 
 
 class ContentPolicyError(ValueError):

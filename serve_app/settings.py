@@ -96,6 +96,13 @@ class Settings(BaseSettings):
         pattern="^https?://",
         description="Address of Grafana, which pages of the operator link to.",
     )
+    traces_url: str | None = Field(
+        None,
+        pattern="^https?://",
+        description="Where OpenTelemetry traces are sent (OTLP over HTTP), e.g. "
+        "http://collector:4318/v1/traces; needs the extra `tracing`. Off without it.",
+    )
+    traces_ratio: float = Field(1.0, ge=0, le=1, description="Share of the traces that is sent.")
 
     trusted_proxies: Networks = Field(
         (ip_network("127.0.0.0/8"), ip_network("::1/128")),

@@ -72,6 +72,8 @@ class JobSource(BaseModel):
     speakers_expected: int | None = None
     continuous: bool = False
     """The clips are laid end to end on one timeline."""
+    traceparent: str | None = None
+    """Of the request that created the job (W3C Trace Context), for the spans of its stages."""
 
     def stored(self) -> dict[str, Any]:
         """The column's JSON: what was given, so that defaults of later versions apply."""

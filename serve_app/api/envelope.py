@@ -6,12 +6,13 @@ import json
 import logging
 import secrets
 import time
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any, overload
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,6 +21,7 @@ from serve_app.api.methods import allow_header
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.observability.logs import enter_context, leave_context
 from serve_app.observability.metrics import NULL_METRICS, Metrics, record_request
+from serve_app.observability.tracing import Span, Tracing, traced
 from storage.database import UNAVAILABLE
 from storage.objects import ObjectStoreUnavailableError
 
@@ -125,9 +127,16 @@ class RequestIdMiddleware:
     reached the server would make it close the connection after the answer.
     """
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics = NULL_METRICS) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        metrics: Metrics = NULL_METRICS,
+        tracing: Tracing | None = None,
+    ) -> None:
         self.app = app
         self._metrics = metrics
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -150,16 +159,36 @@ class RequestIdMiddleware:
             await send(message)
 
         try:
-            await self.app(scope, receive, send_with_id)
-        except Exception:
-            log.exception("request %s failed", identifier)
-            if status:
-                raise
-            answer = failure(Request(scope), ApiError(ErrorCode.INTERNAL_ERROR))
-            await answer(scope, receive, send_with_id)
+            with self._span(scope, identifier) as span:
+                try:
+                    await self.app(scope, receive, send_with_id)
+                except Exception:
+                    log.exception("request %s failed", identifier)
+                    if status:
+                        raise
+                    answer = failure(Request(scope), ApiError(ErrorCode.INTERNAL_ERROR))
+                    await answer(scope, receive, send_with_id)
+                _describe(span, scope, status)
         finally:
             record_request(self._metrics, scope, status, time.perf_counter() - began)
             leave_context(context)
+
+    def _span(self, scope: Scope, identifier: str) -> AbstractContextManager[Span]:
+        """Continues the client's trace, if its request has one."""
+        parent = None
+        if self._tracing is not None:
+            parent = Headers(scope=scope).get("traceparent")
+        attributes = {"http.request.method": scope["method"], "vas.request_id": identifier}
+        return traced(self._tracing, scope["method"], parent=parent, of_request=True, **attributes)
+
+
+def _describe(span: Span, scope: Scope, status: int) -> None:
+    """By the route, never the path, which may hold a signature."""
+    route = str(getattr(scope.get("route"), "path", ""))
+    span.rename(f"{scope['method']} {route}".strip())
+    span.add({"http.route": route, "http.response.status_code": status})
+    if status >= 500:
+        span.fail(str(status))
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -49,6 +49,7 @@ from serve_app.context import ContentPolicyError
 from serve_app.deployment.local import LOCAL_ERRORS
 from serve_app.deployment.model_choice import chosen_models
 from serve_app.deployment.proxy import HaproxyFolderError, export_lines, node_environment
+from serve_app.observability.tracing import TracingNotInstalledError
 from serve_app.settings import InvalidSettingsError, Settings
 from storage.backup import BackupError
 from storage.keys import AccountExistsError, AccountNotFoundError, LimitTooLowError
@@ -121,6 +122,7 @@ USER_ERRORS = (
     BackupError,
     HaproxyFolderError,
     ContentPolicyError,
+    TracingNotInstalledError,
 )
 
 

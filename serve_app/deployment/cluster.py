@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
+from serve_app.observability.tracing import exporter_class
 from serve_app.payments.providers import find_provider
 from serve_app.pricing import load_prices
 from serve_app.settings import (
@@ -38,7 +39,7 @@ def app(args: dict[str, Any]) -> Application:
 
     ``args`` are settings by their names (``transcriber_replicas: 8``); they go before the
     environment. Raises ClusterSettingsError, PriceFileError, ProviderNotInstalledError,
-    ContentPolicyError and what the database raises.
+    TracingNotInstalledError, ContentPolicyError and what the database raises.
     """
     # Ray Serve is imported where it is used: checking settings must not start it.
     from serve_app.deployment.application import build_named_app
@@ -46,6 +47,8 @@ def app(args: dict[str, Any]) -> Application:
     settings = cluster_settings(args)
     load_prices(settings.price_file)
     find_provider(settings)
+    if settings.traces_url is not None:
+        exporter_class()
     migrate(settings.database_url or "")
     return build_named_app(settings)
 

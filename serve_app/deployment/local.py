@@ -31,6 +31,7 @@ from pipelines.execution.ray_start import quiet, start_ray
 from serve_app.deployment.model_choice import chosen_models, require_machine
 from serve_app.deployment.proxy import LONGEST_HAPROXY_FOLDER, node_environment, reachable
 from serve_app.observability.logs import logging_for
+from serve_app.observability.tracing import exporter_class
 from serve_app.payments.providers import find_provider
 from serve_app.pricing import load_prices
 from serve_app.settings import SECRET_KEY_LENGTH, InvalidSettingsError, Settings
@@ -74,7 +75,7 @@ def running_service(settings: Settings) -> Iterator[str]:
     """Run the service until the block ends; yields the base address clients use.
 
     Raises LOCAL_ERRORS, InvalidSettingsError, RayStartError, PriceFileError,
-    ProviderNotInstalledError, ContentPolicyError or ModelProfileError.
+    ProviderNotInstalledError, TracingNotInstalledError, ContentPolicyError or ModelProfileError.
     Everything that was started is stopped again, whatever happens inside the block.
     """
     with contextlib.ExitStack() as stack:
@@ -105,6 +106,8 @@ def _require_what_is_named(settings: Settings) -> None:
 
     load_prices(settings.price_file)
     find_provider(settings)
+    if settings.traces_url is not None:
+        exporter_class()
     authorities = settings.webhook_ca_file
     if authorities is not None and not authorities.is_file():
         raise InvalidSettingsError(f"VAS_WEBHOOK_CA_FILE: {authorities} is no file.")

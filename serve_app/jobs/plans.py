@@ -29,6 +29,7 @@ from serve_app.jobs.schemas import (
     UploadedTrack,
     plain_file_name,
 )
+from serve_app.observability.tracing import current_traceparent
 from serve_app.settings import Settings
 from storage.job_records import JobSource, NewJob, SourceAudio, SourceClip
 from storage.types import JobState, ProcessingMode, Tier
@@ -214,6 +215,7 @@ def _source(
     clips: Sequence[SourceClip] = (),
     audio: Sequence[SourceAudio] = (),
 ) -> JobSource:
+    traceparent = current_traceparent()
     return JobSource(
         kind=kind,
         base_url=planner.base_url,
@@ -221,6 +223,7 @@ def _source(
         audio=tuple(audio),
         keyterms=tuple(body.keyterms or ()),
         speakers_expected=body.speakersExpected,
+        **({"traceparent": traceparent} if traceparent else {}),
     )
 
 

@@ -18,6 +18,7 @@ from pipelines.types import IngestResult, StageError, StageStoppedError
 from serve_app.context import AppContext
 from serve_app.observability.logs import log_context, note
 from serve_app.observability.metrics import record_job_end, record_stage
+from serve_app.observability.tracing import Span, traced
 from serve_app.worker import publishing
 from serve_app.worker.calibration import Calibration
 from serve_app.worker.publishing import Lease
@@ -68,6 +69,7 @@ class JobDriver:
     took: dict[StageName, float] = field(default_factory=dict)
     """Seconds of the stages that were completed."""
     stopped: bool = False
+    traceparent: str | None = None
 
     @property
     def workspace(self) -> Workspace:
@@ -144,6 +146,7 @@ class JobDriver:
 
     async def _run_stages(self) -> None:
         job = await self.stage_runner.retry_on_outage("reading the job", self._read_job)
+        self.traceparent = job.source.traceparent
         note(accountId=job.account_id)
         is_new = job.stages[StageName.INGEST].status is not StageStatus.COMPLETED
         if is_new:
@@ -198,12 +201,22 @@ class JobDriver:
 
     async def _run_stage(self, stage: StageName, run: Work) -> None:
         """Run a stage to its published end, good or bad."""
+        with traced(
+            self.context.tracing,
+            f"stage {stage}",
+            parent=self.traceparent,
+            **{"vas.job_id": str(self.lease.job_id), "vas.stage": str(stage)},
+        ) as span:
+            await self._run_in_span(stage, run, span)
+
+    async def _run_in_span(self, stage: StageName, run: Work, span: Span) -> None:
         await self.stage_runner.retry_on_outage(stage, lambda: self._start(stage))
         began = time.monotonic()
         try:
             end = await self.stage_runner.run(stage, lambda: run(self._work(stage)))
         except StageError as error:
             log.info("job %s: %s failed: %s", self.lease.job_id, stage, error)
+            span.fail(error.code)
             await self._fail(stage, error, began)
         else:
             self.took[stage] = time.monotonic() - began

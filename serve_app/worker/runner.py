@@ -92,6 +92,8 @@ class Runner:
         running = dict(self._driving)
         await asyncio.gather(*(self._end(task, driver) for task, driver in running.items()))
         self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._context.tracing is not None:
+            await asyncio.to_thread(self._context.tracing.close)
 
     async def _end(self, task: asyncio.Task[None], driver: JobDriver) -> None:
         with contextlib.suppress(TimeoutError):
