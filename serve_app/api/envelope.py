@@ -179,7 +179,7 @@ class RequestIdMiddleware:
         if self._tracing is not None:
             parent = Headers(scope=scope).get("traceparent")
         attributes = {"http.request.method": scope["method"], "vas.request_id": identifier}
-        return traced(self._tracing, scope["method"], parent=parent, of_request=True, **attributes)
+        return traced(self._tracing, scope["method"], attributes, parent=parent, of_request=True)
 
 
 def _describe(span: Span, scope: Scope, status: int) -> None:

@@ -67,7 +67,12 @@ class Tracing:
 
     @contextlib.contextmanager
     def span(
-        self, name: str, *, parent: str | None, of_request: bool = False, **attributes: Any
+        self,
+        name: str,
+        attributes: Mapping[str, str],
+        *,
+        parent: str | None,
+        of_request: bool = False,
     ) -> Iterator[Span]:
         """A span for the block, which fails where the block does. ``parent`` is a traceparent."""
         from opentelemetry.trace import SpanKind, set_span_in_context
@@ -77,7 +82,7 @@ class Tracing:
         kind = SpanKind.SERVER if of_request else SpanKind.INTERNAL
         context = propagator.extract({"traceparent": parent} if parent else {})
         with self._tracer.start_as_current_span(
-            name, context=context, kind=kind, attributes=attributes, record_exception=False
+            name, context=context, kind=kind, attributes=dict(attributes), record_exception=False
         ) as span:
             carrier: dict[str, str] = {}
             propagator.inject(carrier, set_span_in_context(span))
@@ -117,12 +122,12 @@ class Span:
 def traced(
     tracing: Tracing | None,
     name: str,
+    attributes: Mapping[str, str],
     *,
     parent: str | None,
     of_request: bool = False,
-    **attributes: Any,
 ) -> contextlib.AbstractContextManager[Span]:
     """``Tracing.span``, or nothing where traces are off."""
     if tracing is None:
         return contextlib.nullcontext(Span())
-    return tracing.span(name, parent=parent, of_request=of_request, **attributes)
+    return tracing.span(name, attributes, parent=parent, of_request=of_request)

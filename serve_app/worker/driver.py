@@ -204,8 +204,8 @@ class JobDriver:
         with traced(
             self.context.tracing,
             f"stage {stage}",
+            {"vas.job_id": str(self.lease.job_id), "vas.stage": str(stage)},
             parent=self.traceparent,
-            **{"vas.job_id": str(self.lease.job_id), "vas.stage": str(stage)},
         ) as span:
             await self._run_in_span(stage, run, span)
 
