@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +30,7 @@ from serve_app.cli.money import MONEY_ERRORS, add_money_commands
 from serve_app.cli.output import (
     DataOption,
     JsonOption,
+    Mode,
     UsageError,
     base_address,
     console,
@@ -40,9 +38,11 @@ from serve_app.cli.output import (
     in_service,
     settings_with,
     show,
+    stop_signal,
     usable_key,
 )
 from serve_app.cli.search import search
+from serve_app.cli.watch import watch
 from serve_app.cli.webhooks import WEBHOOK_ERRORS, webhooks_app
 from serve_app.client.api import ApiError
 from serve_app.context import ContentPolicyError
@@ -68,6 +68,7 @@ app.add_typer(policy_app, name="policy")
 app.add_typer(models_app, name="models")
 app.add_typer(backfill_app, name="backfill")
 app.command()(search)
+app.command()(watch)
 app.command("export")(export_job)
 app.command("mcp")(serve_agents)
 app.command("backup")(back_up)
@@ -85,14 +86,6 @@ NAMED_ERRORS = (
 HaproxyFolderOption = Annotated[
     Path, typer.Option("--folder", help="Where HAProxy's script, configuration and sockets lie.")
 ]
-
-
-class Mode(StrEnum):
-    """Which analysis stages run."""
-
-    ALL = "all"
-    VISION = "vision"
-    TRANSCRIPT = "transcript"
 
 
 def main() -> None:
@@ -151,7 +144,7 @@ def serve(
         # the database as it leaves.
         link = in_service(complete, lambda c, s: create_session(c, s, "demo"))["signInUrl"]
         # Before anyone is told that the service is up, and may stop it.
-        stop = _stop_signal()
+        stop = stop_signal()
         if as_json:
             show({"baseUrl": base, "apiKey": key, "dashboardUrl": link}, as_json=True)
             sys.stdout.flush()
@@ -195,14 +188,6 @@ def _print_welcome(base: str, key: str) -> None:
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print("Ctrl-C stops it.")
-
-
-def _stop_signal() -> threading.Event:
-    """Is set by SIGINT and SIGTERM from now on."""
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
 
 
 @app.command()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
@@ -29,6 +32,14 @@ DataOption = Annotated[
     Path | None, typer.Option("--data", help="Data folder (default: VAS_DATA_DIR or ./data).")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Mode(StrEnum):
+    """Which analysis stages run."""
+
+    ALL = "all"
+    VISION = "vision"
+    TRANSCRIPT = "transcript"
 
 
 class UsageError(Exception):
@@ -121,3 +132,11 @@ def administer(
 ) -> None:
     """Run ``work`` in a transaction on the service's database and print its record."""
     show(fetch(data, work), as_json=as_json)
+
+
+def stop_signal() -> threading.Event:
+    """Is set by SIGINT and SIGTERM from now on."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop

@@ -47,6 +47,9 @@ _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 _UPLOAD_TIMEOUT = httpx.Timeout(60.0, connect=10.0, read=300.0)
 
 
+_TUS = {"Tus-Resumable": "1.0.0"}
+
+
 def retry_delay_seconds(
     status: int, code: str, headers: Mapping[str, str], *, attempt: int, waited_seconds: float
 ) -> float | None:
@@ -106,6 +109,10 @@ class WaitTimeoutError(Exception):
         super().__init__(f"Job {job_id} is still {state} after {timeout_seconds:g} seconds.")
         self.job_id = job_id
         self.state = state
+
+
+class FileChangedError(Exception):
+    """A file changed while it was sent."""
 
 
 class ApiClient:
@@ -191,6 +198,55 @@ class ApiClient:
 
         self._send(send, retry_on=httpx.ConnectError)
 
+    def upload_resumable(
+        self, path: Path, resumable_url: str, on_progress: UploadProgress | None = None
+    ) -> None:
+        """Send what is missing of the file to a job's ``resumableUploadUrl`` (tus 1.0.0).
+
+        A connection that breaks is made again, and goes on behind what has arrived. Raises
+        FileChangedError where the file gets another length meanwhile.
+        """
+        size_bytes, failures, last_offset = path.stat().st_size, 0, -1
+        while True:
+            head = self._send(lambda: self._http.head(resumable_url, headers=_TUS))
+            offset = int(head.headers["upload-offset"])
+            if offset >= size_bytes:
+                return
+            failures = failures + 1 if offset == last_offset else 0
+            last_offset = offset
+            try:
+                self._append(path, resumable_url, offset, size_bytes, on_progress)
+            except (httpx.TransportError, ApiError) as error:
+                if path.stat().st_size != size_bytes:
+                    raise FileChangedError(path.name) from error
+                # 409: at another offset; 423: the connection that broke is still known.
+                passing = not isinstance(error, ApiError) or error.status in {409, 423}
+                if not passing or failures >= MAX_SERVER_FAILURES:
+                    raise
+                self._sleep(backoff_seconds(failures + 1))
+
+    def _append(
+        self,
+        path: Path,
+        resumable_url: str,
+        offset: int,
+        size_bytes: int,
+        on_progress: UploadProgress | None,
+    ) -> None:
+        headers = _TUS | {
+            "Content-Type": "application/offset+octet-stream",
+            "Content-Length": str(size_bytes - offset),
+            "Upload-Offset": str(offset),
+        }
+
+        def send() -> httpx.Response:
+            pieces = _read_pieces(path, size_bytes, on_progress, offset)
+            return self._http.patch(
+                resumable_url, content=pieces, headers=headers, timeout=_UPLOAD_TIMEOUT
+            )
+
+        self._send(send, retry_on=httpx.ConnectError)
+
     def get_job(self, job_id: str, include: str = "none") -> JsonObject:
         """A job; ``include`` is ``none`` or a comma list of ``scenes`` and ``transcript``."""
         return self._get_data(f"/jobs/{job_id}", {"include": include})
@@ -226,6 +282,10 @@ class ApiClient:
         given = {name: value for name, value in query.items() if value is not None}
         page: JsonObject = self._get("/jobs", given).json()
         return page
+
+    def list_formats(self) -> JsonObject:
+        """What media the service takes: see ``GET /formats``."""
+        return self._get_data("/formats")
 
     def get_chapters(self, job_id: str) -> list[JsonObject]:
         """The chapters; empty where nothing is said."""
@@ -344,10 +404,11 @@ class ApiClient:
 
 
 def _read_pieces(
-    path: Path, size_bytes: int, on_progress: UploadProgress | None
+    path: Path, size_bytes: int, on_progress: UploadProgress | None, offset: int = 0
 ) -> Iterator[bytes]:
-    sent_bytes = 0
+    sent_bytes = offset
     with path.open("rb") as stream:
+        stream.seek(offset)
         while piece := stream.read(UPLOAD_CHUNK_BYTES):
             yield piece
             sent_bytes += len(piece)

@@ -1,0 +1,372 @@
+"""A watched folder: every file that lies still becomes a job, with its results beside it.
+
+``clip.mp4.vas/job.json`` says how far ``clip.mp4`` is. It is written before what must not happen
+twice: the key that makes the creation repeatable before the job is created, the job's id before its
+media is sent, the end once all results lie beside it. So a process that is killed at any moment
+leaves nothing that the next one would do again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from serve_app.client.api import ApiClient, ApiError, FileChangedError, JsonObject, ProcessingMode
+from serve_app.client.export import export_results, write_atomically
+
+FOLDER_ENDING = ".vas"
+STATE_NAME = "job.json"
+ERROR_NAME = "error.json"
+LOCK_NAME = ".vas-watch.lock"
+PARTIAL_ENDINGS = (".part", ".partial", ".crdownload", ".download", ".filepart", ".tmp")
+
+MAX_ATTEMPTS = 3
+"""Jobs of one file whose upload came too late."""
+RETRY_SECONDS = 30.0
+"""Pause after what may pass: an unreachable service, too many jobs."""
+LEAVE_SECONDS = 5.0
+"""What a stop waits for requests under way."""
+
+_OF_THE_ACCOUNT = frozenset({"UNAUTHORIZED", "ACCOUNT_SUSPENDED", "INSUFFICIENT_CREDITS"})
+
+Report = Callable[[JsonObject], None]
+"""Called with ``event``, ``file`` and what belongs to it, from several threads."""
+
+
+class FolderBusyError(Exception):
+    """Another process watches the folder."""
+
+
+class UnreadableRecordError(Exception):
+    """What lies in the place of a record is none."""
+
+
+class StoppedError(Exception):
+    """The watcher was stopped in the middle of a file."""
+
+
+def pausing(stop: threading.Event) -> Callable[[float], None]:
+    """A sleep that raises StoppedError once ``stop`` is set; for the watcher's client."""
+
+    def pause(seconds: float) -> None:
+        if stop.wait(seconds):
+            raise StoppedError
+
+    return pause
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What tells a file from another of the same name."""
+
+    size_bytes: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> Version:
+        """Raises OSError."""
+        found = path.stat()
+        return cls(found.st_size, found.st_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """How far a file is: the content of its ``job.json``."""
+
+    version: Version
+    mode: ProcessingMode
+    idempotency_key: str = field(default_factory=lambda: f"vas-watch-{uuid.uuid4()}")
+    attempt: int = 1
+    job_id: str | None = None
+    state: str | None = None
+    """``completed`` or ``failed`` once all is done and written."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Record | None:
+        """None where there is none; raises UnreadableRecordError."""
+        try:
+            stored = json.loads((folder / STATE_NAME).read_bytes())
+            return cls(**stored | {"version": Version(**stored["version"])})
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError) as error:
+            raise UnreadableRecordError(str(folder)) from error
+
+    def write(self, folder: Path) -> Record:
+        folder.mkdir(exist_ok=True)
+        write_atomically(folder / STATE_NAME, f"{json.dumps(asdict(self), indent=1)}\n".encode())
+        return self
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Watches one folder until ``stop`` is set; ``endings`` are those of files that are taken.
+
+    The client's ``sleep`` must be ``pausing(stop)``.
+    """
+
+    folder: Path
+    client: ApiClient
+    report: Report
+    stop: threading.Event
+    endings: Collection[str]
+    mode: ProcessingMode = "all"
+    concurrency: int = 4
+    settle_seconds: float = 5.0
+    poll_seconds: float = 2.0
+    undone: set[str] = field(default_factory=set)
+    """Names of files that failed, or that were left for later."""
+    _lying: dict[Path, tuple[Version, float]] = field(default_factory=dict)
+    """Files with the version they have had since a moment of the monotonic clock."""
+    _done: dict[Path, Version] = field(default_factory=dict)
+    _at_work: set[Path] = field(default_factory=set)
+    _later: dict[Path, float] = field(default_factory=dict)
+    _fatal: Exception | None = None
+    _queue: queue.SimpleQueue[tuple[Path, Version]] = field(default_factory=queue.SimpleQueue)
+
+    def run(self, *, once: bool = False) -> None:
+        """Return after a stop, or where it is ``once``, after all that lay still was taken.
+
+        Raises FolderBusyError, ApiError of the whole account, OSError of the folder.
+        """
+        with self._only_watcher():
+            threads = [threading.Thread(target=self._serve, daemon=True)
+                       for _ in range(self.concurrency)]  # fmt: skip
+            for thread in threads:
+                thread.start()
+            began_at = time.monotonic()
+            while not self.stop.is_set():
+                self._look()
+                lain = time.monotonic() - began_at >= self.settle_seconds + self.poll_seconds
+                if once and lain and not self._at_work:
+                    self.stop.set()
+                self.stop.wait(self.poll_seconds)
+            deadline = time.monotonic() + LEAVE_SECONDS
+            for thread in threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        if self._fatal is not None:
+            raise self._fatal
+
+    @contextlib.contextmanager
+    def _only_watcher(self) -> Iterator[None]:
+        with (self.folder / LOCK_NAME).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise FolderBusyError(str(self.folder)) from None
+            yield
+
+    def _look(self) -> None:
+        """Take up every file that lies still."""
+        now, found = time.monotonic(), {}
+        with os.scandir(self.folder) as entries:
+            names = {entry.name: entry for entry in entries}
+        for name, entry in names.items():
+            if not self._is_taken(name):
+                continue
+            try:
+                if not entry.is_file():
+                    continue
+                path = self.folder / name
+                version = Version.of(path)
+            except FileNotFoundError:
+                continue
+            if version.size_bytes == 0:
+                continue
+            known, since = self._lying.get(path, (version, now))
+            found[path] = (version, since if known == version else now)
+            has_results = f"{name}{FOLDER_ENDING}" in names
+            if self._done.get(path) == version and has_results:
+                continue
+            if path in self._at_work or self._later.get(path, 0.0) > now:
+                continue
+            if now - found[path][1] >= self.settle_seconds:
+                self._at_work.add(path)
+                self._queue.put((path, version))
+        self._lying = found
+
+    def _is_taken(self, name: str) -> bool:
+        lower = name.lower()
+        hidden = lower.startswith((".", "~")) or lower.endswith(PARTIAL_ENDINGS)
+        return not hidden and lower.endswith(tuple(self.endings))
+
+    def _serve(self) -> None:
+        while not self.stop.is_set():
+            try:
+                path, version = self._queue.get(timeout=0.2)
+            except queue.Empty:
+                continue
+            try:
+                self._take(path, version)
+            except Exception as error:  # Of the folder, or a mistake: nothing goes on from there.
+                self._fatal = error
+                self.stop.set()
+            self._at_work.discard(path)
+
+    def _take(self, path: Path, version: Version) -> None:
+        """All of a file; what cannot be done now is left for later."""
+        self._later.pop(path, None)
+        try:
+            if _is_still(path, version):
+                self._analyse(path, version)
+        except (StoppedError, FileNotFoundError):
+            return  # Whoever took the file away does not want it analysed.
+        except FileChangedError:
+            self._tell("waiting", path, reason="the file changes")
+        except httpx.TransportError as error:
+            self._postpone(path, error)
+        except ApiError as error:
+            if error.code in _OF_THE_ACCOUNT:
+                raise
+            if error.status == 429 or error.status >= 500:
+                self._postpone(path, error)
+            elif error.status == 404:
+                message = f"The service does not know the job; remove {_results_of(path).name}."
+                self._give_up(path, error.code, message)
+            else:
+                self._keep_error(path, {"code": error.code, "message": error.message})
+        except UnreadableRecordError:
+            message = f"{STATE_NAME} is no record of this program; remove {_results_of(path).name}."
+            self._give_up(path, "UNREADABLE_STATE", message)
+
+    def _postpone(self, path: Path, error: Exception) -> None:
+        self._later[path] = time.monotonic() + RETRY_SECONDS
+        self.undone.add(path.name)
+        self._tell("waiting", path, reason=str(error))
+
+    def _analyse(self, path: Path, version: Version) -> None:
+        folder = _results_of(path)
+        record = Record.read(folder)
+        if record is None or record.version != version:
+            _clear(folder)
+            record = Record(version, self.mode)
+        if record.state is not None:
+            self._done[path] = version
+            return
+        record.write(folder)
+        job = self._ended_job(path, folder, record)
+        if job["state"] == "completed":
+            self._keep_results(path, folder, job)
+        else:
+            error = job.get("error") or {"code": job["state"].upper(), "message": ""}
+            self._keep_error(path, error, jobId=job["jobId"], stages=job["stages"])
+
+    def _ended_job(self, path: Path, folder: Path, record: Record) -> JsonObject:
+        """The file's job, created and sent as far as it was not, in its last state."""
+        while True:
+            job = self._job(path, folder, record)
+            if job["state"] == "awaiting_upload":
+                self._send(path, record, job)
+                self._tell("sent", path, jobId=job["jobId"])
+            job = self.client.wait(job["jobId"])
+            if job["state"] != "expired" or record.attempt == MAX_ATTEMPTS:
+                return job
+            # Nothing was analysed: the media did not arrive in time.
+            record = Record(record.version, record.mode, attempt=record.attempt + 1).write(folder)
+
+    def _job(self, path: Path, folder: Path, record: Record) -> JsonObject:
+        if record.job_id is not None:
+            return self.client.get_job(record.job_id)
+        try:
+            job = self._create(path, record)
+        except ApiError as error:
+            if error.code == "INSUFFICIENT_CREDITS":  # Is remembered with the key.
+                (folder / STATE_NAME).unlink()
+            raise
+        replace(record, job_id=job["jobId"]).write(folder)
+        self._tell("created", path, jobId=job["jobId"])
+        return job
+
+    def _create(self, path: Path, record: Record) -> JsonObject:
+        """A job for the file; again and again the same one."""
+        return self.client.create_job(
+            path.name,
+            record.version.size_bytes,
+            record.mode,
+            idempotency_key=record.idempotency_key,
+        )
+
+    def _send(self, path: Path, record: Record, job: JsonObject) -> None:
+        """Raises FileChangedError, the job cancelled, if it is another file by now, or none."""
+        address = job.get("resumableUploadUrl") or self._create(path, record)["resumableUploadUrl"]
+        try:
+            self.client.upload_resumable(path, address, self._go_on)
+        except (ApiError, FileChangedError, FileNotFoundError) as error:
+            late = isinstance(error, ApiError) and error.status == 410
+            if _is_still(path, record.version) and not late:
+                raise
+        if not _is_still(path, record.version):
+            self._cancel(job["jobId"])
+            raise FileChangedError(path.name)
+
+    def _cancel(self, job_id: str) -> None:
+        try:
+            self.client.cancel(job_id)
+        except ApiError as error:
+            if error.code != "JOB_NOT_CANCELLABLE":
+                raise
+
+    def _go_on(self, sent_bytes: int, size_bytes: int) -> None:
+        if self.stop.is_set():
+            raise StoppedError
+
+    def _keep_results(self, path: Path, folder: Path, job: JsonObject) -> None:
+        files = export_results(self.client, job["jobId"], folder)
+        self._close(path, folder, "completed")
+        self.undone.discard(path.name)
+        self._tell("completed", path, jobId=job["jobId"], files=[str(file) for file in files])
+
+    def _keep_error(self, path: Path, error: JsonObject, **more: Any) -> None:
+        folder = _results_of(path)
+        text = json.dumps({"file": path.name, "error": error} | more, ensure_ascii=False, indent=2)
+        write_atomically(folder / ERROR_NAME, f"{text}\n".encode())
+        self._close(path, folder, "failed")
+        self._give_up(path, error["code"], error["message"], **more)
+
+    def _close(self, path: Path, folder: Path, state: str) -> None:
+        record = Record.read(folder)
+        if record is not None:
+            replace(record, state=state).write(folder)
+            self._done[path] = record.version
+
+    def _give_up(self, path: Path, code: str, message: str, **more: Any) -> None:
+        self.undone.add(path.name)
+        with contextlib.suppress(FileNotFoundError):
+            self._done[path] = Version.of(path)
+        told = {name: value for name, value in more.items() if name == "jobId"}
+        self._tell("failed", path, error={"code": code, "message": message}, **told)
+
+    def _tell(self, event: str, path: Path, **more: Any) -> None:
+        self.report({"event": event, "file": path.name} | more)
+
+
+def _is_still(path: Path, version: Version) -> bool:
+    try:
+        return Version.of(path) == version
+    except FileNotFoundError:
+        return False
+
+
+def _results_of(path: Path) -> Path:
+    return path.with_name(path.name + FOLDER_ENDING)
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a version of before left, its record last; folders in it are not ours."""
+    if not folder.is_dir():
+        return
+    for each in sorted(folder.iterdir(), key=lambda each: each.name == STATE_NAME):
+        if not each.is_dir():
+            each.unlink()

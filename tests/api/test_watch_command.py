@@ -1,0 +1,398 @@
+"""``vas watch`` on the running API: each file is one job, whenever the watcher is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_app.client.api import ApiClient, ApiError, JsonObject
+from serve_app.client.watch import Record, StoppedError, Version, Watcher, pausing
+from serve_app.settings import Settings
+from serve_app.worker.publishing import Lease
+from storage import jobs, ledger
+from tests.contract.calling import Caller, ContractApi, fresh_settings
+from tests.contract.runner_side import LONG, RunnerSide
+
+RESULTS = {"contact-sheet.png", "job.json", "scenes.json", "transcript.json", "transcript.srt",
+           "transcript.vtt"}  # fmt: skip
+ENDINGS = (".mp4", ".wav")
+
+
+@pytest.fixture(scope="module")
+def watched_settings(
+    postgres_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Settings]:
+    with fresh_settings(postgres_url, tmp_path_factory.mktemp("watched")) as settings:
+        yield settings
+
+
+@pytest.fixture(scope="module")
+def api(watched_settings: Settings) -> Iterator[ContractApi]:
+    with ContractApi(watched_settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def runner(api: ContractApi) -> Iterator[RunnerSide]:
+    """A runner that completes every job whose media has arrived, but those named ``bad…``.
+
+    It forgets the rates of creations too: 50 files take more than a minute otherwise.
+    """
+    side, stop = RunnerSide(api), threading.Event()
+
+    def drive() -> None:
+        while not stop.wait(0.02):
+            api.sql("DELETE FROM rate_limits")
+            while found := api.transact(lambda c: jobs.lease_next(c, lease=LONG)):
+                _finish(side, Lease(*found))
+
+    thread = threading.Thread(target=drive, daemon=True)
+    thread.start()
+    yield side
+    stop.set()
+    thread.join(10)
+
+
+def _finish(side: RunnerSide, lease: Lease) -> None:
+    [(name,)] = side.api.sql("SELECT file_name FROM jobs WHERE id = :id", id=lease.job_id)
+    if name.startswith("bad"):
+        side.start(lease, "ingest")
+        side.fail(lease, "ingest", "INGEST_FAILED")
+        return
+    side.ingest(lease)
+    side.start(lease, "vision")
+    side.publish_scenes(lease)
+    side.start(lease, "transcript")
+    side.publish_transcripts(lease)
+
+
+@pytest.fixture
+def caller(api: ContractApi, runner: RunnerSide, monkeypatch: pytest.MonkeyPatch) -> Caller:
+    monkeypatch.setattr("serve_app.client.api.FIRST_POLL_SECONDS", 0.03)
+    return api.caller(credits_cents=10_000)
+
+
+def jobs_of(caller: Caller) -> Counter[tuple[str, str]]:
+    """The account's jobs by file name and state, from the database."""
+    rows = caller.api.sql(
+        "SELECT file_name, state FROM jobs WHERE account_id = :id", id=caller.customer.account_id
+    )
+    return Counter((str(name), str(state)) for name, state in rows)
+
+
+def results_of(path: Path) -> set[str]:
+    folder = path.with_name(f"{path.name}.vas")
+    return {each.name for each in folder.iterdir()} if folder.is_dir() else set()
+
+
+class Command:
+    """``vas watch`` as a process; killed like by a power cut."""
+
+    def __init__(self, caller: Caller, folder: Path, *words: str) -> None:
+        environment = os.environ | {
+            "VAS_URL": f"{caller.api.root}/v1/api",
+            "VAS_KEY": caller.customer.key,
+            "NO_PROXY": "*",
+        }
+        command = [sys.executable, "-m", "serve_app.cli", "watch", str(folder),
+                   "--poll", "0.1", "--settle", "0.3", "--json", *words]  # fmt: skip
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=20)
+
+    def end(self, number: int = 0) -> list[dict[str, Any]]:
+        """The events that it printed, after it has ended by itself or by a signal."""
+        if number:
+            self.process.send_signal(number)
+        out, error = self.process.communicate(timeout=60)
+        assert self.process.returncode in {0, 1}, error
+        return [json.loads(line) for line in out.splitlines()]
+
+
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("count", [10, pytest.param(50, marks=pytest.mark.long)])
+def test_each_of_many_files_becomes_one_job_although_the_watcher_is_killed(
+    caller: Caller, tmp_path: Path, count: int
+) -> None:
+    names = [f"take {number:02}.mp4" for number in range(count)]
+    chance = random.Random(28)
+    command = Command(caller, tmp_path, "--jobs", "8")
+    kills = 0
+    for number, name in enumerate(names):
+        (tmp_path / name).write_bytes(os.urandom(chance.randint(1, 200_000)))
+        if number % 10 == 4:
+            seen = sum(jobs_of(caller).values())
+            until(lambda seen=seen: sum(jobs_of(caller).values()) > seen)  # type: ignore[misc]
+            time.sleep(chance.uniform(0, 0.3))
+            command.kill()
+            kills += 1
+            command = Command(caller, tmp_path, "--jobs", "8")
+    until(lambda: all(results_of(tmp_path / name) >= RESULTS for name in names))
+    command.end(signal.SIGTERM)
+    assert kills == count // 10
+    assert jobs_of(caller) == Counter((name, "completed") for name in names)
+    for name in names:
+        job = Record.read(tmp_path / f"{name}.vas")
+        assert job is not None
+        assert caller.job(str(job.job_id))["fileName"] == name
+
+
+class KilledError(BaseException):
+    """The process ends here, as far as the watcher can tell."""
+
+
+@contextmanager
+def watcher(
+    caller: Caller, folder: Path, steps: Iterator[int] | None = None, **options: Any
+) -> Iterator[tuple[Watcher, list[JsonObject]]]:
+    """A watcher in this process; where ``steps`` run out, its next request or write is the last."""
+    stop = threading.Event()
+    events: list[JsonObject] = []
+    with ApiClient(f"{caller.api.root}/v1/api", caller.customer.key, sleep=pausing(stop)) as client:
+        made = Watcher(folder, client, events.append, stop, ENDINGS, settle_seconds=0,
+                       poll_seconds=0.02, **options)  # fmt: skip
+        yield made, events
+
+
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.long)])
+def test_a_file_is_analysed_once_whichever_request_or_write_was_the_last(
+    caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Dies before, or after, the n-th request or replaced file; then goes on without dying."""
+    deaths = 0
+    for last in range(30):
+        path = tmp_path / f"{last}.mp4"
+        path.write_bytes(b"footage" * 1000)
+        if not dies_at(caller, path, last, when, monkeypatch):
+            break
+        deaths += 1
+        with watcher(caller, tmp_path) as (made, _):
+            made._take(path, Version.of(path))
+        assert results_of(path) == RESULTS
+    assert deaths >= 10
+    assert set(jobs_of(caller).values()) == {1}
+    assert {state for _, state in jobs_of(caller)} == {"completed"}
+
+
+def dies_at(
+    caller: Caller, path: Path, last: int, when: str, monkeypatch: pytest.MonkeyPatch
+) -> bool:
+    """Whether the watcher came to its ``last`` step and died there."""
+    left = last
+
+    def dying(do: Callable[..., Any]) -> Callable[..., Any]:
+        def done(*args: Any, **named: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0 and when == "before":
+                raise KilledError
+            result = do(*args, **named)
+            if left < 0:
+                raise KilledError
+            return result
+
+        return done
+
+    with watcher(caller, path.parent) as (made, _), monkeypatch.context() as patched:
+        patched.setattr(made.client._http, "send", dying(made.client._http.send))
+        patched.setattr(Path, "replace", dying(Path.replace))
+        try:
+            made._take(path, Version.of(path))
+        except KilledError:
+            return True
+    return False
+
+
+def test_what_is_not_whole_or_not_media_or_its_own_is_left_alone(
+    caller: Caller, tmp_path: Path
+) -> None:
+    for name in (".hidden.mp4", "a.mp4.part", "b.mp4.crdownload", "~c.mp4", "notes.txt", "x.tmp"):
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "empty.mp4").touch()
+    (tmp_path / "folder.mp4").mkdir()
+    good = tmp_path / "Good.MP4"
+    good.write_bytes(b"footage")
+    for _ in range(2):
+        with watcher(caller, tmp_path) as (made, _):
+            made.run(once=True)
+    assert jobs_of(caller) == {("Good.MP4", "completed"): 1}
+    assert results_of(good) == RESULTS
+
+
+def test_a_file_that_grows_is_not_taken_before_it_lies_still(
+    caller: Caller, tmp_path: Path
+) -> None:
+    path, growing = tmp_path / "long.mp4", threading.Event()
+
+    def grow() -> None:
+        with path.open("wb") as file:
+            while not growing.wait(0.05):
+                file.write(b"footage")
+                file.flush()
+
+    thread = threading.Thread(target=grow)
+    with watcher(caller, tmp_path) as (made, events):
+        made.settle_seconds = 0.4
+        running = threading.Thread(target=made.run)
+        thread.start()
+        running.start()
+        time.sleep(1)
+        assert jobs_of(caller) == {}
+        growing.set()
+        until(lambda: results_of(path) == RESULTS)
+        made.stop.set()
+        running.join(10)
+        thread.join(10)
+    [size] = caller.api.sql(
+        "SELECT received_bytes FROM uploads JOIN jobs ON id = job_id WHERE account_id = :id",
+        id=caller.customer.account_id,
+    )
+    assert size == (path.stat().st_size,)
+    assert [event["event"] for event in events] == ["created", "sent", "completed"]
+
+
+def test_a_file_that_changes_while_it_is_sent_is_sent_again_as_it_is_then(
+    caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "film.mp4"
+    path.write_bytes(b"first")
+    with watcher(caller, tmp_path) as (made, _), monkeypatch.context() as patched:
+        upload = made.client.upload_resumable
+
+        def changed(*args: Any) -> None:
+            path.write_bytes(b"second version")
+            patched.undo()
+            upload(*args)
+
+        patched.setattr(made.client, "upload_resumable", changed)
+        made.run(once=True)
+        made.stop.clear()
+        made.run(once=True)
+    assert sum(jobs_of(caller).values()) == 2
+    assert jobs_of(caller)["film.mp4", "completed"] >= 1
+    record = Record.read(tmp_path / "film.mp4.vas")
+    assert record is not None
+    assert record.version.size_bytes == len(b"second version")
+
+
+def test_what_failed_is_told_once_and_tried_again_where_its_folder_is_removed(
+    caller: Caller, tmp_path: Path
+) -> None:
+    bad, blocked = tmp_path / "bad.mp4", tmp_path / "tool.exe.mp4"
+    bad.write_bytes(b"x")
+    for _ in range(2):
+        with watcher(caller, tmp_path) as (made, events):
+            made.run(once=True)
+    assert events == []
+    assert jobs_of(caller) == {("bad.mp4", "failed"): 1}
+    told = json.loads((tmp_path / "bad.mp4.vas" / "error.json").read_text())
+    assert (told["file"], told["error"]["code"]) == ("bad.mp4", "INGEST_FAILED")
+    for each in (tmp_path / "bad.mp4.vas").iterdir():
+        each.unlink()
+    (tmp_path / "bad.mp4.vas").rmdir()
+    with watcher(caller, tmp_path) as (made, events):
+        made.run(once=True)
+        assert made.undone == {"bad.mp4"}
+    assert [event["event"] for event in events] == ["created", "sent", "failed"]
+    assert jobs_of(caller) == {("bad.mp4", "failed"): 2}
+    assert not blocked.exists()
+
+
+def test_a_file_that_is_refused_has_an_error_and_no_job(caller: Caller, tmp_path: Path) -> None:
+    (tmp_path / "red.r3d").write_bytes(b"x")
+    (tmp_path / "arri.ari").write_bytes(b"x")
+    with watcher(caller, tmp_path) as (made, events):
+        made.endings = (".ari",)
+        made.run(once=True)
+    assert [event["error"]["code"] for event in events] == ["UNSUPPORTED_FORMAT"]
+    assert (tmp_path / "arri.ari.vas" / "error.json").exists()
+    assert jobs_of(caller) == {}
+
+
+def test_an_upload_that_came_too_late_is_made_again(
+    caller: Caller, tmp_path: Path, runner: RunnerSide
+) -> None:
+    path = tmp_path / "late.mp4"
+    path.write_bytes(b"footage")
+    made = caller.create(fileName="late.mp4")
+    Record(Version.of(path), "all", job_id=made["jobId"]).write(tmp_path / "late.mp4.vas")
+    runner.expire(made["jobId"])
+    with watcher(caller, tmp_path) as (watching, _):
+        watching.run(once=True)
+    assert jobs_of(caller) == {("late.mp4", "expired"): 1, ("late.mp4", "completed"): 1}
+
+
+def test_without_credits_the_watcher_ends_and_goes_on_once_there_are_some(
+    api: ContractApi, runner: RunnerSide, tmp_path: Path
+) -> None:
+    poor = api.caller(credits_cents=0)
+    path = tmp_path / "film.mp4"
+    path.write_bytes(b"footage")
+    with watcher(poor, tmp_path) as (made, events):
+        with pytest.raises(ApiError, match="INSUFFICIENT_CREDITS"):
+            made.run()
+        assert events == []
+    account = poor.customer.account_id
+    api.transact(lambda c: ledger.grant(c, account, 1000, "test"))
+    with watcher(poor, tmp_path) as (made, events):
+        made.run(once=True)
+    assert [event["event"] for event in events] == ["created", "sent", "completed"]
+    assert jobs_of(poor) == {("film.mp4", "completed"): 1}
+
+
+def test_only_one_watches_a_folder(caller: Caller, tmp_path: Path) -> None:
+    with watcher(caller, tmp_path) as (made, _), made._only_watcher():
+        second = Command(caller, tmp_path, "--once")
+        _, error = second.process.communicate(timeout=30)
+    assert second.process.returncode == 2
+    assert "Another `vas watch` is at work" in error
+
+
+def test_a_service_that_is_away_is_waited_for(
+    caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "film.mp4"
+    path.write_bytes(b"footage")
+    monkeypatch.setattr("serve_app.client.watch.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("serve_app.client.api.MAX_SERVER_FAILURES", 1)
+    with watcher(caller, tmp_path) as (made, events):
+        there = made.client._base_url
+        made.client._base_url = "http://127.0.0.1:9/v1/api"
+        running = threading.Thread(target=made.run)
+        running.start()
+        until(lambda: [event["event"] for event in events] == ["waiting"])
+        made.client._base_url = there
+        until(lambda: results_of(path) == RESULTS)
+        made.stop.set()
+        running.join(10)
+    assert jobs_of(caller) == {("film.mp4", "completed"): 1}
+
+
+def test_a_stop_ends_the_waiting() -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(StoppedError):
+        pausing(stop)(60)
