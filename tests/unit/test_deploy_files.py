@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from typing import Any
@@ -271,6 +272,20 @@ def test_an_alert_asks_for_metrics_that_are_exported_and_has_a_runbook(
 def test_every_runbook_has_an_alert() -> None:
     section = RUNBOOKS.partition("\n### Alerts\n")[2].partition("\n### ")[0]
     assert re.findall(r"^#### (\w+)$", section, re.MULTILINE) == [it["alert"] for it in alerts()]
+
+
+def test_every_alert_is_tried_with_what_raises_it_and_what_does_not() -> None:
+    tests = only("prometheus/alerts_test.yaml")["tests"]
+    cases = [case for test in tests for case in test["alert_rule_test"]]
+    raised = {case["alertname"] for case in cases if "exp_alerts" in case}
+    silent = {case["alertname"] for case in cases if "exp_alerts" not in case}
+    assert raised == silent == {alert["alert"] for alert in alerts()}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool (package prometheus)")
+def test_alerts_are_raised_when_they_should_be() -> None:
+    command = ["promtool", "test", "rules", str(DEPLOY / "prometheus/alerts_test.yaml")]
+    subprocess.run(command, check=True, timeout=60)
 
 
 def names_of_ray() -> set[str]:
