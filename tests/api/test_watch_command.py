@@ -21,10 +21,9 @@ import pytest
 from serve_app.client.api import ApiClient, ApiError, JsonObject
 from serve_app.client.watch import Record, StoppedError, Version, Watcher, pausing
 from serve_app.settings import Settings
-from serve_app.worker.publishing import Lease
-from storage import jobs, ledger
+from storage import ledger
 from tests.contract.calling import Caller, ContractApi, fresh_settings
-from tests.contract.runner_side import LONG, RunnerSide
+from tests.contract.runner_side import RunnerSide
 
 RESULTS = {"contact-sheet.png", "job.json", "scenes.json", "transcript.json", "transcript.srt",
            "transcript.vtt"}  # fmt: skip
@@ -47,36 +46,10 @@ def api(watched_settings: Settings) -> Iterator[ContractApi]:
 
 @pytest.fixture(scope="module")
 def runner(api: ContractApi) -> Iterator[RunnerSide]:
-    """A runner that completes every job whose media has arrived, but those named ``bad…``.
-
-    It forgets the rates of creations too: 50 files take more than a minute otherwise.
-    """
-    side, stop = RunnerSide(api), threading.Event()
-
-    def drive() -> None:
-        while not stop.wait(0.02):
-            api.sql("DELETE FROM rate_limits")
-            while found := api.transact(lambda c: jobs.lease_next(c, lease=LONG)):
-                _finish(side, Lease(*found))
-
-    thread = threading.Thread(target=drive, daemon=True)
-    thread.start()
-    yield side
-    stop.set()
-    thread.join(10)
-
-
-def _finish(side: RunnerSide, lease: Lease) -> None:
-    [(name,)] = side.api.sql("SELECT file_name FROM jobs WHERE id = :id", id=lease.job_id)
-    if name.startswith("bad"):
-        side.start(lease, "ingest")
-        side.fail(lease, "ingest", "INGEST_FAILED")
-        return
-    side.ingest(lease)
-    side.start(lease, "vision")
-    side.publish_scenes(lease)
-    side.start(lease, "transcript")
-    side.publish_transcripts(lease)
+    """A runner that completes every job whose media has arrived, but those named ``bad…``."""
+    side = RunnerSide(api)
+    with side.completing():
+        yield side
 
 
 @pytest.fixture

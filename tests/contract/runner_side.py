@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -141,6 +144,40 @@ class RunnerSide:
             self.publish_transcripts(lease, len(media.audio))
         assert caller.job(job_id)["state"] == "completed"
         return job_id
+
+    @contextmanager
+    def completing(self) -> Iterator[None]:
+        """Complete every job whose media arrives, in a thread; those named ``bad…`` fail at ingest.
+
+        Forgets the rates of requests too: who creates dozens of jobs would wait for minutes.
+        """
+        stop = threading.Event()
+
+        def drive() -> None:
+            while not stop.wait(0.02):
+                self.api.sql("DELETE FROM rate_limits")
+                while found := self.api.transact(lambda c: jobs.lease_next(c, lease=LONG)):
+                    self._finish(Lease(*found))
+
+        thread = threading.Thread(target=drive, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(10)
+
+    def _finish(self, lease: Lease) -> None:
+        [(name,)] = self.api.sql("SELECT file_name FROM jobs WHERE id = :id", id=lease.job_id)
+        if name.startswith("bad"):
+            self.start(lease, "ingest")
+            self.fail(lease, "ingest", "INGEST_FAILED")
+            return
+        self.ingest(lease)
+        self.start(lease, "vision")
+        self.publish_scenes(lease)
+        self.start(lease, "transcript")
+        self.publish_transcripts(lease)
 
     def sweep(self) -> None:
         """One round of the reaper."""
