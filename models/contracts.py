@@ -157,6 +157,22 @@ class SceneDescription:
     shot_angle: ShotAngle
 
 
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Something to sum up: lines that were said, in order, one at least."""
+
+    lines: tuple[str, ...]
+    max_sentences: int
+
+
+@dataclass(frozen=True, slots=True)
+class SummarySentence:
+    """A sentence of a summary, and the line of the excerpt that it rests on, from 0."""
+
+    line: int
+    text: str
+
+
 class Transcriber(Protocol):
     """Task ``transcribe``: speech to words."""
 
@@ -233,4 +249,12 @@ class ContentClassifier(Protocol):
 
     def classify(self, stills: Sequence[Picture]) -> list[dict[str, float]]:
         """Scores by label, 0 to 1, a dictionary a still, in order; always the same labels."""
+        ...
+
+
+class Summarizer(Protocol):
+    """Task ``summarize``: what was said, in few sentences."""
+
+    def summarize(self, excerpts: Sequence[Excerpt]) -> list[tuple[SummarySentence, ...]]:
+        """One to ``max_sentences`` sentences an excerpt, in order."""
         ...

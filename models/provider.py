@@ -19,6 +19,7 @@ from models.contracts import (
     ChunkTranscript,
     ContentClassifier,
     DetectedObject,
+    Excerpt,
     ObjectDetector,
     Picture,
     Samples,
@@ -27,6 +28,8 @@ from models.contracts import (
     SceneStills,
     SpeakerEmbedder,
     SpeechDetector,
+    Summarizer,
+    SummarySentence,
     TextLine,
     TextReader,
     Transcriber,
@@ -53,6 +56,7 @@ DEPLOYMENT_NAMES = {
     Task.READ: "TextReader",
     Task.FIND: "ObjectDetector",
 }
+"""Of the tasks that have replicas of their own."""
 
 
 class ModelProvider(Protocol):
@@ -68,6 +72,10 @@ class ModelProvider(Protocol):
 
     def text_reader(self) -> TextReader: ...
     def object_detector(self) -> ObjectDetector | None:
+        """None for a profile that has none."""
+        ...
+
+    def summarizer(self) -> Summarizer | None:
         """None for a profile that has none."""
         ...
 
@@ -101,6 +109,13 @@ class LocalModels:
         if Task.FIND not in REGISTRY[self.profile]:
             return None
         return cast("ObjectDetector", _open_once(self.profile, Task.FIND, self.models_dir))
+
+    def summarizer(self) -> Summarizer | None:
+        entry = REGISTRY[self.profile].get(Task.SUMMARIZE)
+        if entry is None:
+            return None
+        loaded = entry.shares or Task.SUMMARIZE
+        return cast("Summarizer", _open_once(self.profile, loaded, self.models_dir))
 
 
 @functools.lru_cache(maxsize=16)
@@ -138,6 +153,12 @@ class ServedModels:
         if Task.FIND not in REGISTRY[self.profile]:
             return None
         return self._placed(Task.FIND, _ServedFinder(self.app_name))
+
+    def summarizer(self) -> Summarizer | None:
+        entry = REGISTRY[self.profile].get(Task.SUMMARIZE)
+        if entry is None:
+            return None
+        return _ServedSummarizer(self.app_name, entry.shares or Task.SUMMARIZE)
 
     def _placed(self, task: Task, served: Model) -> Model:
         """The model in this process where that is its place, else the way to its replicas."""
@@ -203,15 +224,27 @@ class _ServedFinder:
         return _call_each(self.app_name, Task.FIND, stills)
 
 
-def _call_each(app_name: str, task: Task, inputs: Sequence[Any]) -> list[Any]:
-    handle = _handle(app_name, DEPLOYMENT_NAMES[task])
-    responses = [handle.remote(item) for item in inputs]
-    pairs = zip(inputs, responses, strict=True)
-    return [_result(handle, item, response) for item, response in pairs]
+@dataclass(frozen=True, slots=True)
+class _ServedSummarizer:
+    app_name: str
+    replicas_of: Task
+
+    def summarize(self, excerpts: Sequence[Excerpt]) -> list[tuple[SummarySentence, ...]]:
+        return _call_each(self.app_name, Task.SUMMARIZE, excerpts, self.replicas_of)
 
 
-def _result(handle: Any, item: Any, response: Any) -> Any:
-    """The model's answer for ``item``; called again where the replica that had it was lost."""
+def _call_each(
+    app_name: str, task: Task, inputs: Sequence[Any], replicas_of: Task | None = None
+) -> list[Any]:
+    """Answers by the task's own replicas, or by those of the task whose model it shares."""
+    handle = _handle(app_name, DEPLOYMENT_NAMES[replicas_of or task])
+    calls = [(item,) if replicas_of is None else (item, task) for item in inputs]
+    responses = [handle.remote(*call) for call in calls]
+    return [_result(handle, *pair) for pair in zip(calls, responses, strict=True)]
+
+
+def _result(handle: Any, call: tuple[Any, ...], response: Any) -> Any:
+    """The model's answer to ``call``; called again where the replica that had it was lost."""
     from ray.exceptions import RayActorError
 
     for pause_seconds in LOST_REPLICA_PAUSES_SECONDS:
@@ -220,7 +253,7 @@ def _result(handle: Any, item: Any, response: Any) -> Any:
         except RayActorError as error:
             log.warning("a model's replica was lost, calling another: %s", error)
             time.sleep(pause_seconds)
-            response = handle.remote(item)
+            response = handle.remote(*call)
     return response.result(timeout_s=CALL_TIMEOUT_SECONDS)
 
 
@@ -250,6 +283,7 @@ METHODS: dict[Task, Callable[[Any, Sequence[Any]], Sequence[Any]]] = {
     Task.CLASSIFY: lambda model, stills: model.classify(stills),
     Task.READ: lambda model, stills: model.read(stills),
     Task.FIND: lambda model, stills: model.find(stills),
+    Task.SUMMARIZE: lambda model, excerpts: model.summarize(excerpts),
 }
 """Task -> how a model of it is called with several inputs."""
 
@@ -261,5 +295,6 @@ PROBES: dict[Task, Callable[[], Any]] = {
     Task.CLASSIFY: _grey,
     Task.READ: _grey,
     Task.FIND: _grey,
+    Task.SUMMARIZE: lambda: Excerpt(("Good morning.", "It rains all day."), 1),
 }
 """Task -> one input of its model."""

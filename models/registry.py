@@ -34,6 +34,7 @@ class Task(StrEnum):
     CLASSIFY = "classify"
     READ = "read"
     FIND = "find"
+    SUMMARIZE = "summarize"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class RegistryEntry:
     factory: str
     """``package.module:callable``, called with this entry and the models folder."""
     in_task: bool = False
+    shares: Task | None = None
+    """The task whose loaded model, and whose replicas, do this task too."""
     concurrent_calls: int = 1
     """How many calls a replica works on at the same time."""
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
@@ -119,6 +122,7 @@ _FACTORIES = "models.factories:"
 def _neural(device: str) -> dict[Task, RegistryEntry]:
     """The same models' tasks on a processor or on a GPU: sizes and batches differ."""
     on_gpu = device == "cuda"
+    describer = DESCRIBER_4B if on_gpu else DESCRIBER_2B
     return {
         Task.TRANSCRIBE: RegistryEntry(
             f"{_FACTORIES}whisper",
@@ -149,7 +153,7 @@ def _neural(device: str) -> dict[Task, RegistryEntry]:
         ),
         Task.DESCRIBE: RegistryEntry(
             f"{_FACTORIES}vision_language_describer",
-            checkpoints={"model": DESCRIBER_4B if on_gpu else DESCRIBER_2B},
+            checkpoints={"model": describer},
             device=device,
             gpus=0.35 if on_gpu else 0.0,
             max_batch=8 if on_gpu else 1,
@@ -172,6 +176,12 @@ def _neural(device: str) -> dict[Task, RegistryEntry]:
             gpus=0.05 if on_gpu else 0.0,
             max_batch=32 if on_gpu else 4,
             batch_wait_seconds=0.05 if on_gpu else 0.0,
+        ),
+        Task.SUMMARIZE: RegistryEntry(
+            f"{_FACTORIES}vision_language_describer",
+            shares=Task.DESCRIBE,
+            checkpoints={"model": describer},
+            device=device,
         ),
     }
 

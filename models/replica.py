@@ -57,9 +57,15 @@ class ModelReplica:
         # Warm up: the first real input must not pay for kernels, caches and lazy imports.
         METHODS[task](self._model, [PROBES[task]()])
 
-    async def __call__(self, item: Any) -> Any:
-        """The model's answer to one input. Raises what the model raises for it."""
-        answer = await self._gather(item)
+    async def __call__(self, item: Any, task: Task | None = None) -> Any:
+        """The model's answer to one input. Raises what the model raises for it.
+
+        Inputs of another task, which shares the model, are not gathered into batches.
+        """
+        if task is None:
+            answer = await self._gather(item)
+        else:
+            [answer] = await self._work([item], task)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -68,12 +74,13 @@ class ModelReplica:
     async def _gather(self, items: list[Any]) -> list[Any]:
         return await self._work(items)
 
-    async def _work(self, items: list[Any]) -> list[Any]:
+    async def _work(self, items: list[Any], task: Task | None = None) -> list[Any]:
         started = time.perf_counter()
         call = object()
         self._begun[call] = time.monotonic()
         try:
-            results = await asyncio.to_thread(_answers, METHODS[self._task], self._model, items)
+            method = METHODS[task or self._task]
+            results = await asyncio.to_thread(_answers, method, self._model, items)
         finally:
             del self._begun[call]
             seconds = time.perf_counter() - started

@@ -12,7 +12,7 @@ import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from models.provider import ModelProvider
@@ -21,6 +21,7 @@ from pipelines.execution.ray_data import map_on_ray
 from pipelines.ingest.job_media import JobMedia, ProbedMedia, ingest_media, probe_media
 from pipelines.ingest.pipeline import IngestConfig, IngestContext
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
+from pipelines.speech.summary import SummaryConfig, summarize
 from pipelines.types import (
     AudioTrack,
     IngestResult,
@@ -28,6 +29,7 @@ from pipelines.types import (
     StageCode,
     StageError,
     StageStoppedError,
+    TimedSentence,
     TrackOutcome,
     TranscriptResult,
     VisionResult,
@@ -77,6 +79,7 @@ class MediaStages:
     ingest_config: IngestConfig
     vision_config: VisionConfig
     transcript_config: TranscriptConfig
+    summary_config: SummaryConfig = field(default_factory=SummaryConfig)
     mapper: Mapper = map_on_ray
 
     def probe(self, media: JobMedia, control: Control) -> ProbedMedia:
@@ -116,6 +119,25 @@ class MediaStages:
             control=control,
             config=self.transcript_config,
             media_duration_ms=round(ingested.media.duration_seconds * 1000),
+            mapper=self.mapper,
+        )
+
+    def summarize(
+        self, tracks: Sequence[TrackOutcome], control: Control
+    ) -> tuple[TimedSentence, ...]:
+        """A summary of all tracks; the profile must have a model for it."""
+        said = [
+            TimedSentence(segment.text, segment.start_ms, segment.end_ms)
+            for track in tracks
+            if track.transcript is not None
+            for segment in track.transcript.segments
+        ]
+        return summarize(
+            sorted(said, key=lambda each: each.start_ms),
+            workspace=self.workspace,
+            models=self.models,
+            control=control,
+            config=self.summary_config,
             mapper=self.mapper,
         )
 

@@ -308,6 +308,15 @@ class TranscriptResult:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedSentence:
+    """Something said, or a sentence of a summary and the time of what it rests on."""
+
+    text: str
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrackOutcome:
     """An audio track's transcript, or the code of its failure."""
 

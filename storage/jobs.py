@@ -351,11 +351,18 @@ async def set_ingest_result(
     await connection.execute(
         update(jobs)
         .where(jobs.c.id == job_id)
-        .values(
-            ingest_result=result,
-            audio_track_names=track_names,
-            warnings=jobs.c.warnings.op("||")(bindparam("more", warnings, JSONB)),
-        )
+        .values(ingest_result=result, audio_track_names=track_names)
+    )
+    await add_warnings(connection, job_id, warnings)
+
+
+async def add_warnings(
+    connection: Connection, job_id: uuid.UUID, warnings: list[dict[str, str]]
+) -> None:
+    """Add to what the job's client should know."""
+    more = bindparam("more", warnings, JSONB)
+    await connection.execute(
+        update(jobs).where(jobs.c.id == job_id).values(warnings=jobs.c.warnings.op("||")(more))
     )
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 from storage.database import Connection
 from storage.job_records import JobSource
 from storage.search_index import file_rows, insert_rows, scene_rows, transcript_rows
-from storage.tables import jobs, scene_lists, speaker_labels, stages, transcripts
+from storage.tables import jobs, scene_lists, speaker_labels, stages, summaries, transcripts
 from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
 
 
@@ -132,6 +132,20 @@ async def find_thumbnail_key(connection: Connection, job_id: uuid.UUID, index: i
     query = select(scene["thumbnailKey"].astext).where(scene_lists.c.job_id == job_id)
     key: str | None = (await connection.execute(query)).scalar_one_or_none()
     return key
+
+
+async def store_summary(
+    connection: Connection, job_id: uuid.UUID, sentences: Sequence[Mapping[str, Any]]
+) -> None:
+    """Publish the summary of a job's transcripts, once."""
+    await connection.execute(insert(summaries).values(job_id=job_id, sentences=sentences))
+
+
+async def find_summary(connection: Connection, job_id: uuid.UUID) -> list[dict[str, Any]] | None:
+    """The sentences of a job's summary; None without one."""
+    query = select(summaries.c.sentences).where(summaries.c.job_id == job_id)
+    found: list[dict[str, Any]] | None = (await connection.execute(query)).scalar_one_or_none()
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -343,6 +343,13 @@ previews = Table(
     Index("ix_previews_waiting", "created_at", postgresql_where=text("status = 'waiting'")),
 )
 
+summaries = Table(
+    "summaries",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("sentences", JSON, nullable=False),
+)
+
 search_rows = Table(
     "search_rows",
     metadata,

@@ -287,6 +287,11 @@ class ApiClient:
         """What media the service takes: see ``GET /formats``."""
         return self._get_data("/formats")
 
+    def get_summary(self, job_id: str) -> list[JsonObject]:
+        """The sentences of the summary. Raises ApiError RESULTS_UNAVAILABLE where none is made."""
+        sentences: list[JsonObject] = self._get_data(f"/jobs/{job_id}/summary")["sentences"]
+        return sentences
+
     def get_chapters(self, job_id: str) -> list[JsonObject]:
         """The chapters; empty where nothing is said."""
         chapters: list[JsonObject] = self._get_data(f"/jobs/{job_id}/chapters")["chapters"]

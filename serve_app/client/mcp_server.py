@@ -22,8 +22,9 @@ from serve_app.client.api import ApiClient, ApiError, JsonObject, WaitTimeoutErr
 
 INSTRUCTIONS = """\
 Video analysis. Start with search or list_jobs; for a new video analyze_url, then wait_for_job. \
-list_chapters and list_scenes give an overview with times; read_transcript gives what was said \
-between two times. Times are seconds of the media. Quote words together with their time."""
+read_summary, list_chapters and list_scenes give an overview with times; read_transcript gives \
+what was said between two times. Times are seconds of the media. Quote words together with their \
+time."""
 
 Limit = Annotated[int, Field(ge=1, le=100, description="Most items to return.")]
 JobIdText = Annotated[str, Field(description="A job's id.")]
@@ -167,6 +168,12 @@ def _add_result_tools(server: MCPServer[Any], open_client: _Open) -> None:
         """List a job's chapters: subjects of what is said, with times."""
         with _calling(open_client(context)) as client:
             return {"chapters": client.get_chapters(job_id)}
+
+    @server.tool()
+    def read_summary(context: Context, job_id: JobIdText) -> JsonObject:
+        """Read a summary of what is said, with times; not every service makes them."""
+        with _calling(open_client(context)) as client:
+            return {"sentences": client.get_summary(job_id)}
 
     @server.tool()
     def list_scenes(

@@ -26,7 +26,7 @@ from serve_app.jobs.thumbnails import still_path
 from serve_app.observability.metrics import record_job_end
 from storage.database import Connection
 from storage.job_records import JobRecord, list_jobs
-from storage.results import get_scenes
+from storage.results import find_summary, get_scenes
 from storage.types import (
     TERMINAL_STATES,
     JobState,
@@ -193,6 +193,7 @@ class JobPage:
     transcript_error: str | None
     track_names: list[str]
     media: JobMedia
+    summary: list[dict[str, Any]] | None
 
     @property
     def speaker_labels(self) -> dict[str, str]:
@@ -238,7 +239,8 @@ async def _read_page(
         transcript = results.transcript_json(job, chosen, multi=len(tracks) > 1)
         error = chosen.error_code
     media = await find_media(context_of(request), connection, job)
-    return JobPage(scenes, transcript, error, job.audio_track_names or [], media)
+    summary = await find_summary(connection, job.id)
+    return JobPage(scenes, transcript, error, job.audio_track_names or [], media, summary)
 
 
 @router.post(f"{PATH}/jobs/{{jobId}}/cancel")

@@ -134,7 +134,8 @@ def served_models(profile: str) -> Iterator[ServedModel]:
     """The models of a profile; nothing for ``auto``, where it was not decided yet."""
     for task, entry in REGISTRY.get(profile, {}).items():
         weights = [each for each in listed_weights(profile) if each.task == task]
-        stage = StageName.TRANSCRIPT if task in SPEECH_TASKS else StageName.VISION
+        of_speech = task in (*SPEECH_TASKS, Task.SUMMARIZE)
+        stage = StageName.TRANSCRIPT if of_speech else StageName.VISION
         names = ", ".join(dict.fromkeys(each.origin for each in weights))
         yield ServedModel(task, stage, names, _place(entry))
 

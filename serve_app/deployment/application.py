@@ -164,7 +164,7 @@ def build_named_app(settings: Settings) -> Application:
     models = [
         model_application(settings, task)
         for task, entry in REGISTRY[settings.model_profile].items()
-        if not entry.in_task and (classifies or task is not Task.CLASSIFY)
+        if not entry.in_task and entry.shares is None and (classifies or task is not Task.CLASSIFY)
     ]
     runner = serve.deployment(
         RunnerReplica,

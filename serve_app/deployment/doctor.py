@@ -165,6 +165,7 @@ _SUMMARIES: dict[Task, Callable[[Any], str]] = {
     Task.CLASSIFY: lambda scores: f"scores {', '.join(sorted(scores))}",
     Task.READ: lambda lines: f"{len(lines)} lines of text in a grey picture",
     Task.FIND: lambda found: f"{len(found)} objects in a grey picture",
+    Task.SUMMARIZE: lambda sentences: f"sums up two lines: {sentences[0].text}",
 }
 """Task -> how its probe's result is reported; raises CheckFailedError for a wrong one."""
 

@@ -344,6 +344,21 @@ class ChapterList(TypedDict):
     chapters: Annotated[list[Chapter], doc("Cover the whole media; empty when nothing is said.")]
 
 
+class SummarySentence(TypedDict):
+    """A sentence of a summary."""
+
+    text: Annotated[str, doc("Written by a model.", "A baker shows how a sourdough is kept.")]
+    startTime: Annotated[Seconds, doc("Where what it rests on begins to be said.")]
+    endTime: Annotated[Seconds, doc("Where that ends.")]
+
+
+class Summary(TypedDict):
+    """What is said in a job's media, in few sentences."""
+
+    jobId: Annotated[Uuid, doc("The job.")]
+    sentences: Annotated[list[SummarySentence], doc("To be read in order; empty without speech.")]
+
+
 class AudioTrack(TypedDict):
     """One audio track of a multi-track job."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NotRequired, cast
 
 from typing_extensions import TypedDict
@@ -10,6 +11,7 @@ from models.contracts import Box, TextLine
 from pipelines.types import (
     Scene,
     Speaker,
+    TimedSentence,
     TrackOutcome,
     TranscriptResult,
     TranscriptSegment,
@@ -106,6 +108,18 @@ def transcript_document(result: TranscriptResult) -> StoredTranscript:
         "text": "\n".join(segment.text for segment in result.segments),
         "segments": [_segment(segment) for segment in result.segments],
     }
+
+
+SUMMARY_FAILED = "SUMMARY_FAILED"
+"""Code of the warning of a job whose transcript should have been summed up, and was not."""
+
+
+def summary_document(sentences: Sequence[TimedSentence]) -> list[answers.SummarySentence]:
+    """A summary as it is stored."""
+    return [
+        {"text": each.text, "startTime": each.start_ms / 1000, "endTime": each.end_ms / 1000}
+        for each in sentences
+    ]
 
 
 def _segment(segment: TranscriptSegment) -> answers.TranscriptSegment:

@@ -25,6 +25,7 @@ from serve_app.jobs.answers import (
     ChapterList,
     SceneList,
     Speaker,
+    Summary,
     Transcript,
 )
 from serve_app.jobs.chapters import find_chapters_of
@@ -277,3 +278,23 @@ async def get_chapters(request: Request, _: JobId) -> Response:
         for chapter in chapters
     ]
     return success(request, {"jobId": str(job.id), "chapters": rendered})
+
+
+@router.get(
+    "/jobs/{jobId}/summary",
+    operation_id="getSummary",
+    summary="Read the summary",
+    response_model=Answer[Summary],
+    response_description="The summary.",
+    responses=errors(*_RESULT_ERRORS),
+)
+async def get_summary(request: Request, _: JobId) -> Response:
+    """A few sentences that a model wrote on what is said, each with the time that it rests on.
+
+    Made with the transcript, in its language, by services that have a language model; elsewhere
+    there is none.
+    """
+    job = job_of(request)
+    async with context_of(request).database.statement() as connection:
+        sentences = await results.read_summary(connection, job)
+    return success(request, {"jobId": str(job.id), "sentences": sentences})

@@ -8,7 +8,12 @@ from typing import cast
 from pipelines.types import StageCode
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs import answers
-from serve_app.jobs.documents import StoredScene, StoredTranscript, stored_transcript
+from serve_app.jobs.documents import (
+    SUMMARY_FAILED,
+    StoredScene,
+    StoredTranscript,
+    stored_transcript,
+)
 from storage import results
 from storage.database import Connection
 from storage.job_records import JobRecord
@@ -51,6 +56,30 @@ async def read_tracks(connection: Connection, job: JobRecord) -> list[TrackTrans
     """The transcripts of a job whose transcript stage is completed."""
     require_stage(job, StageName.TRANSCRIPT)
     return await results.list_transcripts(connection, job.id)
+
+
+async def read_summary(connection: Connection, job: JobRecord) -> list[answers.SummarySentence]:
+    """The summary of a job whose transcript stage is completed.
+
+    Raises RESULTS_UNAVAILABLE where none was made too.
+    """
+    require_stage(job, StageName.TRANSCRIPT)
+    found = await results.find_summary(connection, job.id)
+    if found is not None:
+        return cast("list[answers.SummarySentence]", found)
+    failed = any(warning["code"] == SUMMARY_FAILED for warning in job.warnings)
+    raise ApiError(
+        ErrorCode.RESULTS_UNAVAILABLE,
+        "The transcript could not be summed up."
+        if failed
+        else "The service had no model that writes summaries when the job was analysed.",
+        extra={
+            "state": str(job.state),
+            "stage": str(StageName.TRANSCRIPT),
+            "stageStatus": str(job.stages[StageName.TRANSCRIPT].status),
+            "reason": str(SkipReason.STAGE_FAILED if failed else SkipReason.STAGE_SKIPPED),
+        },
+    )
 
 
 def choose_track(

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipelines.stages import skip_reason
-from pipelines.types import MediaInfo, StageCode, StageError
+from pipelines.types import MediaInfo, PipelineWarning, StageCode, StageError
 from serve_app import pricing
 from serve_app.jobs.lifecycle import end_job, finish_if_ended
 from serve_app.pricing import PriceTable
@@ -138,12 +138,21 @@ async def publish_transcripts(
     lease: Lease,
     tracks: list[TrackTranscript],
     timings: dict[str, float],
+    *,
+    summary: Sequence[Mapping[str, Any]] | PipelineWarning | None = None,
 ) -> JobState | None:
-    """Complete the transcript stage: results of all tracks, charge and status together."""
+    """Complete the transcript stage: results of all tracks, charge and status together.
+
+    ``summary`` is the warning where it should have been made and was not.
+    """
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
     if job.stages[StageName.TRANSCRIPT].status in ENDED_STATUSES:
         return None
     await results.store_transcripts(connection, job.id, tracks)
+    if isinstance(summary, PipelineWarning):
+        await jobs.add_warnings(connection, job.id, [asdict(summary)])
+    elif summary is not None:
+        await results.store_summary(connection, job.id, summary)
     return await _complete(connection, job, StageName.TRANSCRIPT, timings)
 
 

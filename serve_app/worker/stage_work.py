@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -13,7 +14,7 @@ from typing import TypeVar
 
 from models.factories import boundaries_opener
 from models.provider import ModelProvider
-from models.registry import SPEECH_TASKS, VISION_TASKS, Task, digest_of
+from models.registry import REGISTRY, SPEECH_TASKS, VISION_TASKS, Task, digest_of
 from pipelines.codec import to_json
 from pipelines.execution.chain import Control, ControlSpan, Workspace
 from pipelines.ingest.job_media import ProbedMedia
@@ -26,12 +27,27 @@ from pipelines.ingest.preview import is_playable
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.regions import Sharding
 from pipelines.speech.speakers import SpeakerRules
+from pipelines.speech.summary import SummaryConfig
 from pipelines.stages import MediaStages, StageRunner
-from pipelines.types import AudioTrack, IngestResult, TranscriptResult, VisionResult
+from pipelines.types import (
+    AudioTrack,
+    IngestResult,
+    PipelineWarning,
+    StageError,
+    TrackOutcome,
+    TranscriptResult,
+    VisionResult,
+)
 from pipelines.vision.pipeline import VisionConfig
 from pipelines.vision.scenes import DescribeConfig
 from serve_app.context import AppContext
-from serve_app.jobs.documents import scene_document, track_transcript
+from serve_app.jobs.answers import SummarySentence
+from serve_app.jobs.documents import (
+    SUMMARY_FAILED,
+    scene_document,
+    summary_document,
+    track_transcript,
+)
 from serve_app.jobs.eta import timings_of
 from serve_app.observability.metrics import record_media
 from serve_app.settings import Settings
@@ -44,11 +60,16 @@ from storage.job_records import JobRecord
 from storage.types import JobState, StageName
 from storage.uploads import Upload, list_uploads
 
+log = logging.getLogger("vas.runner")
+
 Result = TypeVar("Result")
 
 UNSHARDED_SECONDS = 86_400.0
 """A segment as long as the longest media that is taken: one piece."""
 
+
+_SUMMARY_SHARE = 0.1
+"""Of the transcript's progress, where there is a model for summaries."""
 
 _FETCH_SHARE = 0.5
 """Of the intake's progress, where files are fetched; nobody knows before how fast they come."""
@@ -157,8 +178,10 @@ class StageWork:
         return end
 
     async def run_transcript(self, job: JobRecord, ingested: IngestResult) -> JobState | None:
-        """Transcribe every track; publish them unless all failed."""
+        """Transcribe every track and sum them up; publish them unless all failed."""
         stages = self._stages(job)
+        summarizes = Task.SUMMARIZE in REGISTRY[self.context.settings.model_profile]
+        transcribed = 1.0 - _SUMMARY_SHARE if summarizes else 1.0
 
         async def transcribe(track: AudioTrack, control: Control) -> TranscriptResult:
             with self.timings.measure("analyse"):
@@ -166,13 +189,35 @@ class StageWork:
             self._count_shards(found)
             return found
 
-        tracks = await self.runner.run_tracks(ingested, self.control, transcribe)
+        span = ControlSpan(self.control, 0.0, transcribed)
+        tracks = await self.runner.run_tracks(ingested, span, transcribe)
+        summary = await self._summary(stages, tracks) if summarizes else None
         async with self.context.database.transaction() as connection:
             end = await publishing.publish_transcripts(
-                connection, self.lease, [*map(track_transcript, tracks)], self.timings.values
+                connection,
+                self.lease,
+                [*map(track_transcript, tracks)],
+                self.timings.values,
+                summary=summary,
             )
         record_media(self.context.metrics, StageName.TRANSCRIPT, ingested.media.duration_seconds)
         return end
+
+    async def _summary(
+        self, stages: MediaStages, tracks: Sequence[TrackOutcome]
+    ) -> list[SummarySentence] | PipelineWarning:
+        """The summary as it is stored. That there is none does not fail the stage."""
+        span = ControlSpan(self.control, 1.0 - _SUMMARY_SHARE, 1.0)
+        try:
+            with self.timings.measure("summarize"):
+                found = await self.runner.run(
+                    StageName.TRANSCRIPT,
+                    lambda: self._in_thread(lambda: stages.summarize(tracks, span)),
+                )
+        except StageError as error:
+            log.warning("no summary: %s", error)
+            return PipelineWarning(SUMMARY_FAILED, "The transcript could not be summed up.")
+        return summary_document(found)
 
     def _stages(self, job: JobRecord) -> MediaStages:
         """How this job's media is analysed, by the settings."""
@@ -198,6 +243,9 @@ class StageWork:
                 transcribe_concurrency=concurrent_callers(settings, Task.TRANSCRIBE),
                 sharding=Sharding(shard_seconds=settings.transcript_shard_seconds),
                 speakers=SpeakerRules(expected=job.source.speakers_expected),
+            ),
+            summary_config=SummaryConfig(
+                models=digest_of(settings.model_profile, (Task.SUMMARIZE,))
             ),
         )
 

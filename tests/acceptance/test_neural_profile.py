@@ -44,7 +44,9 @@ def neural(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def test_a_job_goes_through_the_neural_models(neural: Service) -> None:
     titles = [" ".join(process.cmdline()) for process in neural.processes()]
-    served = [task for task, entry in REGISTRY["cpu"].items() if not entry.in_task]
+    served = [
+        task for task, entry in REGISTRY["cpu"].items() if not (entry.in_task or entry.shares)
+    ]
     assert Task.TRANSCRIBE in served
     for task in served:
         name = f"ServeReplica:vas:{DEPLOYMENT_NAMES[task]}"
@@ -55,6 +57,11 @@ def test_a_job_goes_through_the_neural_models(neural: Service) -> None:
     cuts = [scene["startTime"] for scene in results["scenes"][1:]]
     truth = [cut["time_ms"] / 1000 for cut in TRUTH["cuts"]]
     assert cuts == pytest.approx(truth, abs=TWO_FRAMES_SECONDS)
+    with neural.client() as client:
+        summary = client.get_summary(job_id)
+    said = {(each["startTime"], each["endTime"]) for each in results["transcript"]["segments"]}
+    assert {(each["startTime"], each["endTime"]) for each in summary} <= said
+    assert bool(summary) == bool(said)
     for scene in results["scenes"]:
         assert scene["description"].strip()
         assert scene["shotType"] in set(ShotType)

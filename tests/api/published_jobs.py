@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from pipelines.types import (
     AudioStream,
     IngestResult,
     MediaInfo,
+    PipelineWarning,
     Speaker,
     StageCode,
     StageError,
@@ -20,6 +22,7 @@ from pipelines.types import (
     TranscriptWord,
     VideoStream,
 )
+from serve_app.jobs.answers import SummarySentence
 from serve_app.jobs.documents import transcript_document
 from serve_app.worker import publishing
 from serve_app.worker.publishing import Lease
@@ -69,6 +72,11 @@ TRANSCRIPT = transcript_document(
 )
 
 
+SUMMARY: list[SummarySentence] = [
+    {"text": "Somebody says good morning.", "startTime": 1.2, "endTime": 2.06}
+]
+
+
 def media(streams: int) -> MediaInfo:
     video = VideoStream(0, "h264", 640, 360, 0, 1.0, 25.0, 2380)
     audio = tuple(AudioStream(n + 1, "aac", 48_000, 2, "en", None) for n in range(streams))
@@ -99,7 +107,11 @@ def track(index: int, error: str | None = None) -> TrackTranscript:
 
 
 def complete(
-    api: RunningApi, job_id: str, tracks: list[TrackTranscript], warnings: list[dict[str, str]]
+    api: RunningApi,
+    job_id: str,
+    tracks: list[TrackTranscript],
+    warnings: list[dict[str, str]],
+    summary: Sequence[SummarySentence] | PipelineWarning | None = None,
 ) -> None:
     async def publish(connection: AsyncConnection) -> None:
         lease = await lease_of(connection, job_id)
@@ -116,7 +128,7 @@ def complete(
             timings={},
         )
         await publishing.publish_scenes(connection, lease, SCENES, {})
-        await publishing.publish_transcripts(connection, lease, tracks, {})
+        await publishing.publish_transcripts(connection, lease, tracks, {}, summary=summary)
 
     api.transact(publish)
 

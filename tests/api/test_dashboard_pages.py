@@ -21,7 +21,7 @@ from serve_app.dashboard.pages import STATIC, static_version
 from serve_app.dashboard.search import KINDS, marked
 from storage import jobs, keys
 from storage.types import SearchKind, SkipReason
-from tests.api.published_jobs import complete, created, fail, track
+from tests.api.published_jobs import SUMMARY, complete, created, fail, track
 from tests.api.running_api import Customer, RunningApi
 
 PAGES = ("/dashboard", "/dashboard/account", "/dashboard/keys")
@@ -187,9 +187,10 @@ def test_results_are_there_without_scripts(
     api: RunningApi, customer: Customer, browser: httpx.Client
 ) -> None:
     job_id = created(api, customer)
-    complete(api, job_id, [track(0)], [])
+    complete(api, job_id, [track(0)], [], SUMMARY)
     page = browser.get(f"/dashboard/jobs/{job_id}").text
     for shown in ("Good morning.", "Speaker 1", "A woman speaks to the camera", "kettle",
+                  "Somebody says good morning.",
                   "Anna Weber, baker", 'fill="#e8e2d6"', "transcript?format=srt"):  # fmt: skip
         assert shown in page
     links = re.findall(r'href="(/dashboard/api/[^"]+)" download', page)

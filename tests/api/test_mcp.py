@@ -17,7 +17,7 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.api.published_jobs import complete, created, track
+from tests.api.published_jobs import SUMMARY, complete, created, track
 from tests.api.running_api import Customer, RunningApi
 
 VAS = [sys.executable, "-m", "serve_app.cli", "mcp"]
@@ -31,7 +31,7 @@ def owner(api: RunningApi) -> Customer:
 @pytest.fixture(scope="module")
 def job(api: RunningApi, owner: Customer) -> str:
     job_id = created(api, owner)
-    complete(api, job_id, [track(0)], [])
+    complete(api, job_id, [track(0)], [], SUMMARY)
     return job_id
 
 
@@ -83,6 +83,7 @@ async def test_a_session_over_stdio_finds_reads_and_quotes_with_times(
         assert scenes["scenes"][0]["onScreenText"] == ["Anna Weber, baker"]
         chapters = (await call(client, "list_chapters", job_id=job))["chapters"]
         assert [each["title"] for each in chapters] == ["Morning"]
+        assert (await call(client, "read_summary", job_id=job))["sentences"] == SUMMARY
         found = await call(client, "get_job", job_id=job)
         assert found["stages"]["transcript"] == "completed"
 

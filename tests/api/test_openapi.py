@@ -81,6 +81,7 @@ ADDED_STATUSES: dict[str, set[int]] = {
     "exportJob": {200, 400, 401, 404, 409},
     "search": {200, 400, 401, 429},
     "getChapters": {200, 401, 404, 409},
+    "getSummary": {200, 401, 404, 409},
     "getClip": {200, 206, 400, 401, 404, 409},
     "nameSpeaker": {200, 400, 401, 404, 409},
     "resetSpeaker": {200, 400, 401, 404, 409},

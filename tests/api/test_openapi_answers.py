@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from serve_app.jobs.export_routes import ExportFormat
 from storage import keys, purchases
 from tests.api.interface_contract import BY_ID, Contract
-from tests.api.published_jobs import complete, created, fail, signed_in, track
+from tests.api.published_jobs import SUMMARY, complete, created, fail, signed_in, track
 from tests.api.running_api import Customer, RunningApi
 
 
@@ -41,7 +41,8 @@ def scenery(api: RunningApi) -> Iterator[Scenery]:
     customer = api.customer()
     callback = "https://hooks.example.com/video"
     done = created(api, customer, callbackUrl=callback, metadata={"a": 1, "b": None})
-    complete(api, done, [track(0)], [{"code": "AUDIO_SYNC_UNCERTAIN", "message": "Not sure."}])
+    warnings = [{"code": "AUDIO_SYNC_UNCERTAIN", "message": "Not sure."}]
+    complete(api, done, [track(0)], warnings, SUMMARY)
     several = created(api, customer)
     complete(api, several, [track(0), track(1, "TRANSCRIPT_FAILED")], [])
     failed = created(api, customer, callbackUrl=callback)
@@ -113,6 +114,7 @@ SUCCESSES = [
     Call("getTranscript", 200, "/jobs/{done}/transcript?format=md"),
     Call("getTranscript", 200, "/jobs/{done}/transcript?format=csv"),
     Call("getChapters", 200, "/jobs/{done}/chapters"),
+    Call("getSummary", 200, "/jobs/{done}/summary"),
     Call("nameSpeaker", 200, "/jobs/{done}/speakers/speaker_0", {"label": "Anna"}),
     Call("resetSpeaker", 200, "/jobs/{done}/speakers/speaker_0"),
     Call("nameSpeaker", 200, "/jobs/{several}/speakers/speaker_0?track=0", {"label": ""}),
@@ -172,6 +174,9 @@ FAILURES = [
     Call("getTranscript", 400, "/jobs/{done}/transcript?maxCharactersPerSecond=x"),
     Call("getChapters", 409, "/jobs/{waiting}/chapters"),
     Call("getChapters", 404, "/jobs/{failed}/chapters"),
+    Call("getSummary", 409, "/jobs/{waiting}/summary"),
+    Call("getSummary", 404, "/jobs/{failed}/summary"),
+    Call("getSummary", 404, "/jobs/{several}/summary"),
     Call("nameSpeaker", 400, "/jobs/{done}/speakers/speaker_0", {"label": "a" * 101}),
     Call("nameSpeaker", 400, "/jobs/{done}/speakers/speaker_0", {"label": "a\nb"}),
     Call("nameSpeaker", 400, "/jobs/{several}/speakers/speaker_0", {"label": "Anna"}),

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from models.backends.transformers.alignment import CtcAligner
-from models.backends.transformers.describer import VisionLanguageDescriber
+from models.backends.transformers.describer import VisionLanguageDescriber, _question
 from models.backends.transformers.hardware import Hardware, pick_hardware
 from models.backends.transformers.whisper import WhisperTranscriber
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, SceneStills
@@ -209,7 +209,7 @@ def _bare_describer(
     describer: VisionLanguageDescriber, scenes: list[SceneStills], hardware: Hardware, tokens: int
 ) -> Callable[[], object]:
     inputs = describer._processor(
-        text=[describer._prompt(scene) for scene in scenes],
+        text=[describer._prompt(_question(scene), len(scene.stills)) for scene in scenes],
         images=[list(scene.stills) for scene in scenes],
         padding=True,
         return_tensors="pt",

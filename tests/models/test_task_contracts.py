@@ -19,6 +19,7 @@ from models.contracts import (
     SAMPLE_RATE_HZ,
     AudioChunk,
     CameraMotion,
+    Excerpt,
     Picture,
     Samples,
     SceneStills,
@@ -194,6 +195,20 @@ def test_things_that_are_found_have_labels_and_lie_inside_the_picture(models: Lo
     ]
 
 
+def test_sentences_of_a_summary_rest_on_lines(models: LocalModels) -> None:
+    summarizer = models.summarizer()
+    assert (summarizer is None) == (Task.SUMMARIZE not in REGISTRY[models.profile])
+    if summarizer is None:
+        return
+    excerpts = [Excerpt(("Good morning.", "It rains."), 1), Excerpt(("Guten Morgen.",), 3)]
+    answers = summarizer.summarize(excerpts)
+    assert len(answers) == 2
+    for excerpt, sentences in zip(excerpts, answers, strict=True):
+        assert 1 <= len(sentences) <= excerpt.max_sentences
+        assert all(0 <= each.line < len(excerpt.lines) for each in sentences)
+        assert all(each.text == each.text.strip() != "" for each in sentences)
+
+
 @of_every_transcriber
 def test_no_chunks_give_no_transcripts(models: LocalModels) -> None:
     assert models.transcriber().transcribe([]) == []
@@ -209,5 +224,6 @@ def test_no_inputs_give_no_outputs(models: LocalModels, task: Task) -> None:
         Task.CLASSIFY: lambda: models.content_classifier().classify([]),
         Task.READ: lambda: models.text_reader().read([]),
         Task.FIND: lambda: METHODS[Task.FIND](models.object_detector(), []),
+        Task.SUMMARIZE: lambda: METHODS[Task.SUMMARIZE](models.summarizer(), []),
     }
     assert len(calls[task]()) == 0

@@ -35,7 +35,7 @@ def fill_models_folder(folder: Path, profile: str, *, without: tuple[str, ...] =
     """Every checkpoint of the profile, except for the roles in ``without``."""
     for task, entry in REGISTRY[profile].items():
         for role, checkpoint in entry.checkpoints.items():
-            if role in without:
+            if role in without or entry.shares:
                 continue
             place = folder / checkpoint.folder_name
             place.mkdir(parents=True, exist_ok=True)

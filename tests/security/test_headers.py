@@ -104,6 +104,7 @@ KINDS: Mapping[str, Kind] = {
     "ttml": Kind(_keyed("/jobs/{job}/transcript", format="ttml", track="0"), 200,
                  "application/ttml+xml"),
     "chapters": Kind(_keyed("/jobs/{job}/chapters"), 200, JSON),
+    "summary": Kind(_keyed("/jobs/{job}/summary"), 200, JSON),
     "edl": Kind(_keyed("/jobs/{job}/export", format="edl"), 200, "text/plain"),
     "fcpxml": Kind(_keyed("/jobs/{job}/export", format="fcpxml"), 200, "application/xml"),
     "csv": Kind(_keyed("/jobs/{job}/export", format="csv"), 200, "text/csv"),

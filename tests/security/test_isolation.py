@@ -74,6 +74,7 @@ ITEMS: Mapping[str, tuple[Item, ...]] = {
     "listAudioTracks": (Item(_finished), Item(_uploading)),
     "getAudioTrack": (Item(_track),),
     "getChapters": (Item(_finished), Item(_uploading)),
+    "getSummary": (Item(_finished), Item(_uploading)),
     "getClip": (Item(_finished, ("?start=0&end=1",)), Item(_uploading, ("?start=0&end=1",))),
     "nameSpeaker": (Item(_speaker, ("", "?track=0")),),
     "resetSpeaker": (Item(_speaker, ("", "?track=0")),),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -19,22 +20,36 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from transformers import AutoModelForImageTextToText, AutoProcessor, LogitsProcessor
 
 from models.backends.transformers.hardware import ATTENTION, Batches, Hardware
-from models.contracts import CameraMotion, SceneDescription, SceneStills, ShotAngle, ShotType
+from models.backends.transformers.summaries import (
+    SUMMARY_ROOM,
+    complete_sentences,
+    summary_question,
+    summary_schema,
+)
+from models.contracts import (
+    CameraMotion,
+    Excerpt,
+    SceneDescription,
+    SceneStills,
+    ShotAngle,
+    ShotType,
+    SummarySentence,
+)
 
 
 class SchemaGrammar:
-    """A JSON schema compiled for one tokenizer; made once a model."""
+    """JSON schemas in one tokenizer's tokens; made once a model."""
 
-    def __init__(self, tokenizer: Any, schema: dict[str, Any], *, end_tokens: list[int]) -> None:
+    def __init__(self, tokenizer: Any, *, end_tokens: list[int]) -> None:
         self._tokenizer: LLTokenizer = from_tokenizer(tokenizer, eos_token=end_tokens)
-        self._grammar = LLMatcher.grammar_from_json_schema(
-            json.dumps(schema), {"whitespace_flexible": False}
-        )
         self.end_tokens = end_tokens
 
-    def rows(self, count: int) -> SchemaMask:
-        """A mask for a fresh batch of ``count`` rows."""
-        matchers = [LLMatcher(self._tokenizer, self._grammar) for _ in range(count)]
+    def rows(self, schema: dict[str, Any], count: int) -> SchemaMask:
+        """A mask for a fresh batch of ``count`` rows. Raises ValueError."""
+        grammar = LLMatcher.grammar_from_json_schema(
+            json.dumps(schema), {"whitespace_flexible": False}
+        )
+        matchers = [LLMatcher(self._tokenizer, grammar) for _ in range(count)]
         for matcher in matchers:
             if matcher.is_error():
                 raise ValueError(f"the schema cannot be held: {matcher.get_error()}")
@@ -108,12 +123,17 @@ class SceneAnswer(BaseModel):
     shot_angle: ShotAngle
 
 
+_SCENE_SCHEMA = SceneAnswer.model_json_schema()
+
+
 class UnusableAnswerError(RuntimeError):
-    """The model twice wrote something that is no description of a scene."""
+    """The model wrote nothing that is a description, or a sentence of a summary."""
 
 
 class VisionLanguageDescriber:
-    """Task ``describe``. ``checkpoint`` is a repository with its revision, or a folder."""
+    """Tasks ``describe`` and ``summarize``. ``checkpoint`` is a repository with its revision, or a
+    folder. Any thread may call: answers are written one batch after the other.
+    """
 
     def __init__(
         self,
@@ -136,10 +156,9 @@ class VisionLanguageDescriber:
         self._hardware = hardware
         self._batches = Batches(max_batch)
         self._grammar = SchemaGrammar(
-            self._processor.tokenizer,
-            SceneAnswer.model_json_schema(),
-            end_tokens=_end_tokens(self._model),
+            self._processor.tokenizer, end_tokens=_end_tokens(self._model)
         )
+        self._writing = threading.Lock()
 
     def describe(self, scenes: Sequence[SceneStills]) -> list[SceneDescription]:
         """One description a scene, in order. Raises UnusableAnswerError."""
@@ -151,27 +170,51 @@ class VisionLanguageDescriber:
             raise UnusableAnswerError("The describer's answer was no description of a scene.")
         return [_description(answer) for answer in answers if answer is not None]
 
-    @torch.inference_mode()
+    def summarize(self, excerpts: Sequence[Excerpt]) -> list[tuple[SummarySentence, ...]]:
+        """The sentences of each excerpt, in order. Raises UnusableAnswerError."""
+        return [self._summary(excerpt) for excerpt in excerpts]
+
+    def _summary(self, excerpt: Excerpt) -> tuple[SummarySentence, ...]:
+        [text] = self._write(
+            {"text": [self._prompt(summary_question(excerpt))]},
+            summary_schema(excerpt),
+            SUMMARY_ROOM,
+        )
+        sentences = complete_sentences(text, excerpt)
+        if not sentences:
+            raise UnusableAnswerError("The answer holds no whole sentence of a summary.")
+        return sentences
+
     def _ask(self, scenes: Sequence[SceneStills], room: int) -> list[SceneAnswer | None]:
         """One answer a scene; None where it does not fit the schema."""
-        inputs = self._processor(
-            text=[self._prompt(scene) for scene in scenes],
-            images=[list(scene.stills) for scene in scenes],
-            padding=True,
-            return_tensors="pt",
-        ).to(self._hardware.device, self._hardware.dtype)
-        written = self._model.generate(
-            **inputs,
-            max_new_tokens=room,
-            do_sample=False,
-            logits_processor=[self._grammar.rows(len(scenes))],
-        )[:, inputs["input_ids"].shape[1] :]
-        texts = self._processor.batch_decode(written, skip_special_tokens=True)
-        return [_parsed(text) for text in texts]
+        questions: dict[str, list[Any]] = {
+            "text": [self._prompt(_question(scene), len(scene.stills)) for scene in scenes],
+            "images": [list(scene.stills) for scene in scenes],
+        }
+        return [_parsed(text) for text in self._write(questions, _SCENE_SCHEMA, room)]
 
-    def _prompt(self, scene: SceneStills) -> str:
-        content: list[dict[str, str]] = [{"type": "image"} for _ in scene.stills]
-        content.append({"type": "text", "text": _question(scene)})
+    @torch.inference_mode()
+    def _write(
+        self, questions: dict[str, list[Any]], schema: dict[str, Any], room: int
+    ) -> list[str]:
+        """The answer to each question, held to ``schema``; cut off after ``room`` tokens."""
+        inputs = self._processor(**questions, padding=True, return_tensors="pt").to(
+            self._hardware.device, self._hardware.dtype
+        )
+        # Where its text's positions begin, the model keeps in itself from step to step.
+        with self._writing:
+            written = self._model.generate(
+                **inputs,
+                max_new_tokens=room,
+                do_sample=False,
+                logits_processor=[self._grammar.rows(schema, len(questions["text"]))],
+            )[:, inputs["input_ids"].shape[1] :]
+        texts: list[str] = self._processor.batch_decode(written, skip_special_tokens=True)
+        return texts
+
+    def _prompt(self, question: str, stills: int = 0) -> str:
+        content: list[dict[str, str]] = [{"type": "image"} for _ in range(stills)]
+        content.append({"type": "text", "text": question})
         text: str = self._processor.apply_chat_template(
             [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
         )
