@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -123,6 +126,23 @@ class Service:
         """Look into the service's database."""
         with psycopg.connect(self.database_url, autocommit=True) as connection:
             return connection.execute(statement, parameters).fetchall()
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as inherited
+        return
+
+
+@contextlib.contextmanager
+def serving_files(folder: Path) -> Iterator[str]:
+    """The address of a web server for the folder; asked for anything else it answers 404."""
+    handler = functools.partial(_Quiet, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join(10)
 
 
 @contextlib.contextmanager

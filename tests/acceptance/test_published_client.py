@@ -6,12 +6,9 @@ knows the older fields and words only: ``status``, ``originalFilename``, ``proce
 
 from __future__ import annotations
 
-import functools
 import shutil
-import threading
 import time
 from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,7 @@ import numpy as np
 import pytest
 
 from tests.acceptance.conftest import EXCERPT_SECONDS
-from tests.acceptance.service import JOB_SECONDS, Service
+from tests.acceptance.service import JOB_SECONDS, Service, serving_files
 from tests.pipelines.sound_material import write_wav
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
@@ -98,13 +95,8 @@ def material(tmp_path_factory: pytest.TempPathFactory, excerpt: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def files_url(material: Path) -> Iterator[str]:
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(material))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join(10)
+    with serving_files(material) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.acceptance.service import Service
+from tests.acceptance.service import Service, serving_files
 from tests.media.two_recorders import close_microphone, recorded
 from tests.pipelines.media_builders import still_shot
 from tests.pipelines.sound_material import Pcm, shot, write_footage, write_wav
@@ -58,20 +55,8 @@ def material(tmp_path_factory: pytest.TempPathFactory, speech: Pcm) -> Path:
 
 @pytest.fixture(scope="module")
 def files_url(material: Path) -> Iterator[str]:
-    """A web server for the material; asked for anything else it answers 404."""
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as inherited
-            return
-
-    server = ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(material))
-    )
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join(10)
+    with serving_files(material) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

@@ -40,8 +40,8 @@ def base(api: RunningApi) -> str:
 
 
 @asynccontextmanager
-async def over_stdio(api: RunningApi, key: str) -> AsyncIterator[Client]:
-    environment = {**os.environ, "VAS_URL": base(api), "VAS_KEY": key}
+async def over_stdio(url: str, key: str) -> AsyncIterator[Client]:
+    environment = {**os.environ, "VAS_URL": url, "VAS_KEY": key}
     parameters = StdioServerParameters(command=VAS[0], args=VAS[1:], env=environment)
     async with Client(stdio_client(parameters)) as client:
         yield client
@@ -65,7 +65,7 @@ async def refusal(client: Client, tool: str, **arguments: Any) -> str:
 async def test_a_session_over_stdio_finds_reads_and_quotes_with_times(
     api: RunningApi, owner: Customer, job: str
 ) -> None:
-    async with over_stdio(api, owner.key) as client:
+    async with over_stdio(base(api), owner.key) as client:
         tools = {tool.name for tool in (await client.list_tools()).tools}
         assert {"list_jobs", "analyze_url", "wait_for_job", "read_transcript"} <= tools
         [hit] = (await call(client, "search", query='"good morning"'))["hits"]
@@ -90,7 +90,7 @@ async def test_a_session_over_stdio_finds_reads_and_quotes_with_times(
 
 async def test_a_url_is_analysed_and_a_refusal_is_read(api: RunningApi) -> None:
     customer = api.customer()
-    async with over_stdio(api, customer.key) as client:
+    async with over_stdio(base(api), customer.key) as client:
         made = await call(client, "analyze_url", url="https://media.example.com/talk.mp4")
         assert made["state"] == "queued"
         assert (await call(client, "wait_for_job", job_id=made["jobId"], seconds=1))[
