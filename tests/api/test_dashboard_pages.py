@@ -10,6 +10,7 @@ from datetime import timedelta
 from hashlib import sha256
 from html import unescape
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -19,10 +20,11 @@ from pipelines.types import StageCode
 from serve_app.dashboard.jobs import ADVICE, ENDED_WITHOUT_RESULT
 from serve_app.dashboard.pages import STATIC, static_version
 from serve_app.dashboard.search import KINDS, marked
-from storage import jobs, keys
+from storage import jobs, keys, purchases
 from storage.types import SearchKind, SkipReason
 from tests.api.published_jobs import SUMMARY, complete, created, fail, track
 from tests.api.running_api import Customer, RunningApi
+from tests.api.test_dashboard import run_sql
 
 PAGES = ("/dashboard", "/dashboard/account", "/dashboard/keys")
 
@@ -373,6 +375,41 @@ def test_markup_from_outside_is_text_everywhere(
         assert "<img src=x" not in page
         assert "{{7*7}}" in page
         assert "49" not in re.findall(r"&gt;.{0,8}49", page)
+
+
+def test_markup_from_outside_is_text_on_the_pages_of_the_account(
+    api: RunningApi, customer: Customer, browser: httpx.Client
+) -> None:
+    """Names of accounts and speakers, references of receipts, answers to webhooks, searches."""
+    job_id = created(api, customer, callbackUrl="https://hooks.example.com/x")
+    complete(api, job_id, [track(0)], [])
+    account = customer.account_id
+    renamed = api.client.put(
+        f"/jobs/{job_id}/speakers/speaker_0", json={"label": HOSTILE}, headers=customer.headers
+    )
+    assert renamed.status_code == 200, renamed.text
+    for statement in (
+        "UPDATE accounts SET name = :text || id WHERE id = :account",
+        "UPDATE search_rows SET text = text || :text WHERE account_id = :account",
+        "UPDATE jobs SET file_name = :text WHERE account_id = :account",
+        "UPDATE webhook_events SET last_error = :text, event_type = :text"
+        " WHERE account_id = :account",
+    ):
+        run_sql(api, statement, text=HOSTILE, account=account)
+    api.transact(
+        lambda c: purchases.record_purchase(
+            c, account, 500, provider=purchases.OPERATOR, reference=HOSTILE
+        )
+    )
+    for path, times in (
+        ("/account", 2), ("/keys", 3), ("/search?q=morning", 4), ("/nothing", 1),
+        (f"/search?q={quote(HOSTILE)}", 2), (f"/account?hours={quote(HOSTILE)}", 1),
+        (f"/{quote(HOSTILE, safe='')}", 1), (f"/jobs/{quote(HOSTILE, safe='')}", 1),
+    ):  # fmt: skip
+        page = browser.get(f"/dashboard{path}").text
+        assert "<img src=x" not in page, path
+        assert page.count("{{7*7}}") >= times, path
+        assert "&lt;img src=x" in page, path
 
 
 def change(api: RunningApi, statements: tuple[str, ...], **values: Any) -> None:

@@ -236,7 +236,8 @@ def test_nothing_is_asked_of_another_host(
 ) -> None:
     job_id = playable_job(runner, caller)
     page = visits.open(caller)
-    for path in ("", f"/jobs/{job_id}", "/account", "/keys", "/search?q=track"):
+    for path in ("", f"/jobs/{job_id}", "/account", "/keys", "/search?q=track", "/nothing",
+                 "/sign-in", "/sign-in?token=used"):  # fmt: skip
         page.goto(f"/dashboard{path}")
         page.wait_for_load_state("networkidle")
     assert visits.hosts == {api.root.removeprefix("http://")}
@@ -272,6 +273,16 @@ PAGES = {
     "keys": "/dashboard/keys",
     "search": "/dashboard/search?q=camera",
     "missing": "/dashboard/nothing",
+    "signed out": "/dashboard/sign-in?ended=out",
+    "session over": "/dashboard/sign-in?ended=1",
+    "used link": "/dashboard/sign-in?token=used",
+    "failed": "/dashboard/jobs/{failed}",
+    "without its media": "/dashboard/jobs/{gone}",
+    "no such state": "/dashboard?state=nothing",
+    "nothing in this state": "/dashboard?state=cancelled",
+    "before a search": "/dashboard/search",
+    "nothing found": "/dashboard/search?q=zebra",
+    "refused search": "/dashboard/search?q=-only",
     "queue": "/dashboard/operator",
     "accounts": "/dashboard/operator/accounts",
     "throughput": "/dashboard/operator/throughput",
@@ -290,8 +301,10 @@ def test_pages_are_accessible_and_fit(
     """axe-core without a violation; nothing is wider than the window."""
     from axe_playwright_python.sync_playwright import Axe
 
-    ids = {"job": playable_job(runner, caller)}
-    runner.fail(runner.lease(runner.queued(caller)), "ingest", "INGEST_FAILED")
+    ids = {"job": playable_job(runner, caller), "gone": playable_job(runner, caller)}
+    visits.api.context.objects.delete_prefix(f"jobs/{ids['gone']}/source")
+    ids["failed"] = runner.queued(caller)
+    runner.fail(runner.lease(ids["failed"]), "ingest", "INGEST_FAILED")
     ids["running"] = runner.queued(caller)
     page = visits.open(caller, viewport=size, color_scheme=scheme)
     sign_in_as_operator(page, visits.api)
@@ -301,6 +314,9 @@ def test_pages_are_accessible_and_fit(
             page.route("**/sign_in.js", lambda route: route.abort())
         page.goto(path.format(**ids) or sign_in_path(caller))
         page.wait_for_load_state("networkidle")
+        if name == "used link":
+            page.click("text=Continue")
+            expect(page.locator("h1")).to_have_text("This link does not sign in any more")
         for summary in page.locator("main details > summary").all():
             summary.click()
         results = Axe().run(page)

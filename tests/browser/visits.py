@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, sync_playwright
 
@@ -38,8 +39,32 @@ def launched() -> Iterator[Browser]:
             args=["--no-sandbox"] if os.geteuid() == 0 else [],
             env={**os.environ, "TMPDIR": folder},
         )
-        yield browser
-        browser.close()
+        # Whatever a failed test leaves it in, nothing of it stays.
+        with _ending_our_children():
+            try:
+                yield browser
+            finally:
+                browser.close()
+
+
+@contextlib.contextmanager
+def _ending_our_children() -> Iterator[None]:
+    """End what the browser is made of, where closing it failed or left something."""
+    try:
+        yield
+    finally:
+        started = psutil.Process().children(recursive=True)
+        ours = [each for each in started if _is_browser(each)]
+        for each in psutil.wait_procs(ours, timeout=3)[1]:
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+
+
+def _is_browser(process: psutil.Process) -> bool:
+    try:
+        return "chrom" in process.name()
+    except psutil.Error:
+        return False
 
 
 @dataclass(slots=True)
@@ -75,8 +100,9 @@ class Visits:
             self.problems.append(text)
 
     def close(self) -> None:
-        for context in self.contexts:
-            context.close()
+        with contextlib.ExitStack() as closing:
+            for context in self.contexts:
+                closing.callback(context.close)
         assert self.problems == []
 
 

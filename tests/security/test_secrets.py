@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html import unescape
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -218,6 +220,72 @@ def test_no_secret_stands_in_a_log_or_in_an_answer(
         assert secret not in libraries, kind
         if kind not in ANSWERED_TO_THEIR_OWNER:
             assert secret not in written.bodies(), kind
+
+
+def test_pages_and_forms_of_the_dashboard_put_no_secret_into_a_log(
+    api: ContractApi, secrets: Secrets, runner: RunnerSide, tmp_path: Path
+) -> None:
+    """Pages that show a secret to its owner too; refusals show none to anybody."""
+    job_id = runner.complete(secrets.caller)
+    with (
+        listening(api.settings, tmp_path) as written,
+        httpx.Client(base_url=api.root, trust_env=False) as browser,
+    ):
+        signed_in = use_the_dashboard(browser, secrets, job_id)
+        written.answers += refused_by_the_dashboard(browser, secrets)
+    assert {answer.status_code for answer in written.answers} <= {303, 400, 401, 403, 404}
+    log = written.own_log()
+    for kind, secret in {**secrets.by_kind, **signed_in}.items():
+        assert secret not in log, kind
+        assert secret not in written.bodies(), kind
+
+
+def use_the_dashboard(browser: httpx.Client, secrets: Secrets, job_id: str) -> dict[str, str]:
+    """Every page and form of an account; the secrets that came up on the way."""
+    link = {"token": secrets.sign_in}
+    assert browser.get("/dashboard/sign-in", params=link).status_code == 200
+    assert browser.post("/dashboard/sign-in", data=link).status_code == 303
+    job_page = browser.get(f"/dashboard/jobs/{job_id}").text
+    [media] = re.findall(r'src="(/v1/api/jobs/[^"]+/media[^"]+)"', job_page)
+    assert browser.get(unescape(media)).status_code == 200
+    for path in ("", "/account", "/search?q=person"):
+        assert browser.get(f"/dashboard{path}").status_code == 200
+    page = browser.get("/dashboard/keys").text
+    [token] = re.findall(r'<meta name="csrf" content="([^"]+)">', page)
+    form = {"csrf": token, "urls": SOURCE}
+    assert browser.post("/dashboard/jobs", data=form).status_code == 303
+    rotate = re.findall(r'action="(/dashboard/keys/[^"]+/rotate)"', page)[0]
+    issued = browser.post(rotate, data=form).text
+    assert browser.post("/dashboard/webhook-secret/rotate", data=form).status_code == 303
+    shown = browser.get("/dashboard/keys").text
+    return {
+        "session of the cookie": browser.cookies["vas_session"],
+        "CSRF token": token,
+        "media signature": unescape(media).partition("signature=")[2],
+        "new key": re.findall(r"vas_live_[\w-]{43}", issued)[0],
+        "new signing secret": re.findall(r"whsec_([\w+/=]+)", shown)[0],
+    }
+
+
+def refused_by_the_dashboard(browser: httpx.Client, secrets: Secrets) -> list[httpx.Response]:
+    """Secrets in wrong places, before and after the session's end."""
+    key, session = secrets.caller.customer.key, browser.cookies["vas_session"]
+    answers = []
+    for _ in range(2):
+        answers += [
+            browser.post("/dashboard/sign-in", data={"token": secrets.sign_in}),
+            browser.post("/dashboard/sign-in", data={"token": key}),
+            browser.post("/dashboard/sign-out", data={"csrf": session}),
+            browser.post(f"/dashboard/jobs/{key}/cancel", data={"csrf": session}),
+            browser.post(f"/dashboard/keys/{session}/rotate", data={"csrf": key}),
+            browser.post("/dashboard/jobs", data={"csrf": key, "urls": f"https://u:{PASSWORD}@x"}),
+            browser.get(f"/dashboard/jobs/{key}"), browser.get(f"/dashboard/{session}"),
+            browser.get("/dashboard", params={"cursor": key}),
+            browser.get("/dashboard/account", params={"hours": session}),
+            browser.get(f"/v1/api/jobs/{key}/media", params={"signature": key, "expires": key}),
+        ]  # fmt: skip
+        browser.cookies.set("vas_session", session[:-1] + "-", path="/dashboard")
+    return answers
 
 
 def test_refusals_do_not_repeat_what_was_sent(api: ContractApi, secrets: Secrets) -> None:
