@@ -13,12 +13,14 @@ the tuning seeds never see. The same rule for every detector:
 - A detection outside every transition is a false alarm, and is charged to the hard cuts.
 - A detection's time stands for the frame nearest to it.
 
-The last line is JSON.
+With the collection of real media beside the project, its files with known cuts are measured too.
+TransNetV2 runs as the service runs it. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import tempfile
 from bisect import bisect_left
@@ -26,13 +28,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import av
 import cv2
 
-from pipelines.execution.chain import Workspace
+from models.factories import boundaries_opener
+from models.provider import LocalModels
+from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.media.timestamps import rounded_ms
 from pipelines.types import Segment, VideoSource, VideoStream
 from pipelines.vision.cuts.selection import detect_cuts
@@ -44,9 +49,11 @@ from pipelines.vision.features import (
     segment_features,
     to_bytes,
 )
+from pipelines.vision.pipeline import VisionConfig, _Run
 from storage.objects.folder import FolderStore
 from tests.benchmarks.programmes.editing import Kind, Transition
 from tests.benchmarks.programmes.encoding import FORMS, read_truth, written
+from tests.places import SHARED_MEDIA
 
 TUNING_SEEDS = (11, 12)
 REPORTED_SEED = 20
@@ -91,6 +98,7 @@ def main() -> None:
         work = [(folder, seed, form, names) for seed in options.seeds for form in range(len(FORMS))]
         with ProcessPoolExecutor(options.workers) as pool:
             measured = list(pool.map(_measure, work))
+            real = list(pool.map(_measure_real, _real_files(folder), itertools.repeat(names)))
     result = {}
     for seed in options.seeds:
         tallies = {name: Tally() for name in names}
@@ -98,7 +106,13 @@ def main() -> None:
             if own_seed == seed:
                 for name, tally in found.items():
                     tallies[name].add(tally)
-        result[str(seed)] = _report(seed, tallies, options.verbose)
+        result[str(seed)] = _report(f"seed {seed}", tallies, options.verbose)
+    if real:
+        tallies = {name: Tally() for name in names}
+        for found in real:
+            for name, tally in found.items():
+                tallies[name].add(tally)
+        result["real"] = _report("real files", tallies, options.verbose)
     print(json.dumps({"reported_seed": REPORTED_SEED, "seeds": result}))
 
 
@@ -108,6 +122,39 @@ def _measure(work: tuple[Path, int, int, list[str]]) -> dict[str, Tally]:
     cv2.setNumThreads(1)
     path = written(folder, seed, FORMS[form], TRANSITIONS_A_FILE, seed == REPORTED_SEED)
     _, transitions, incidents = read_truth(path)
+    return _tallies(path, names, transitions, incidents)
+
+
+def _real_files(folder: Path) -> list[Path]:
+    """Links in ``folder``, beside which features are kept, to the files with one known cut list."""
+    files = []
+    for truth in sorted((SHARED_MEDIA / "cuts").glob("*.truth.json")):
+        if isinstance(json.loads(truth.read_text()).get("hard_cuts_s"), list):
+            (path,) = (each for each in truth.parent.glob(f"{truth.name.split('.')[0]}.*")
+                       if each.suffix != ".json")  # fmt: skip
+            link = folder / path.name
+            link.unlink(missing_ok=True)
+            link.symlink_to(path)
+            files.append(link)
+    return files
+
+
+def _measure_real(path: Path, names: list[str]) -> dict[str, Tally]:
+    """Every detector over a file of the collection, of which the hard cuts are known."""
+    cv2.setNumThreads(1)
+    truth = json.loads(path.resolve().with_suffix(".truth.json").read_text())
+    times_ms, _ = _video(path)
+    frames = [_nearest(times_ms, time * 1000) for time in truth["hard_cuts_s"]]
+    transitions = [Transition(Kind.HARD, "hard", frame, frame) for frame in frames]
+    return _tallies(path, names, transitions, [])
+
+
+def _tallies(
+    path: Path,
+    names: Sequence[str],
+    transitions: Sequence[Transition],
+    incidents: Sequence[dict[str, Any]],
+) -> dict[str, Tally]:
     times_ms, source = _video(path)
     tallies = {}
     for name in names:
@@ -147,10 +194,9 @@ def score(
     return tally
 
 
-def _report(seed: int, tallies: dict[str, Tally], verbose: bool) -> dict[str, Any]:
-    """Print a seed's table; the same as values."""
-    kind = "reported" if seed == REPORTED_SEED else "tuning"
-    print(f"\nseed {seed} ({kind}): F1 (precision/recall) by kind")
+def _report(title: str, tallies: dict[str, Tally], verbose: bool) -> dict[str, Any]:
+    """Print a table; the same as values."""
+    print(f"\n{title}: F1 (precision/recall) by kind")
     report: dict[str, Any] = {}
     for name, tally in tallies.items():
         figures = {kind: _figures(tally, [kind]) for kind in map(str, Kind)}
@@ -230,7 +276,20 @@ def _peers() -> dict[str, Callable[[Path], list[float]]]:
         scenes = scenedetect.detect(str(path), detector())
         return [scene[0].seconds * 1000 for scene in scenes[1:]]
 
-    return {name: lambda path, d=made: times(path, d) for name, made in detectors.items()}  # type: ignore[misc]
+    peers: dict[str, Callable[[Path], list[float]]] = {
+        name: partial(times, detector=made) for name, made in detectors.items()
+    }
+    return {"TransNetV2": _transnet} | peers
+
+
+def _transnet(path: Path) -> list[float]:
+    """With the packaged weights, as ``VAS_BOUNDARY_WEIGHTS=packaged`` finds the cuts."""
+    _, source = _video(path)
+    config = VisionConfig(boundaries=boundaries_opener("packaged", None))
+    workspace = Workspace(FolderStore(path.parent), f"work-{path.name}")
+    run = _Run(source, workspace, LocalModels(), FreeRun(), config, map_here)
+    found = run.cuts(run.features((0.0, 0.5)), (0.5, 1.0))
+    return [cut.time_ms for cut in found.cuts]
 
 
 def _nearest(times_ms: Sequence[int], time_ms: float) -> int:

@@ -8,6 +8,7 @@ Over the same files, on the same cores (the processes are bound to them), in one
 - ours: ``analyse_vision`` through Ray Data on segments cut as the service cuts them: features,
   cuts, stills, descriptions, palettes, thumbnails. Ray is started before the clock, and the
   stage has gone over the demo video once, as in a service that is up: workers have their imports.
+- cuts: only the part of it that PySceneDetect does too, every frame's features and the cuts.
 - ffmpeg: ``ffmpeg -i FILE -f null -``, its video decoded and thrown away; left out where there is
   none.
 - PySceneDetect: its default detector over the file, reading with its default backend.
@@ -161,9 +162,10 @@ def measured(path: Path, size: str, cores: int, rounds: int) -> dict[str, Any]:
         "peak_mib": {side: peak // 2**20 for side, peak in memory.items()},
         "ours_to_real_time": round(rates["ours"] / frame_rate, 1),
         **{
-            f"ours_to_{side}": round(median_ratio(seconds["ours"], seconds[side]), 3)
+            f"{own}_to_{side}": round(median_ratio(seconds[own], seconds[side]), 3)
+            for own in OWN_SIDES
             for side in sides
-            if side != "ours"
+            if side not in OWN_SIDES
         },
         "seconds": {side: [round(value, 2) for value in times] for side, times in seconds.items()},
     }
@@ -214,14 +216,18 @@ def _memory(pid: int) -> int:
     return total
 
 
-def _ours(path: Path, cores: int) -> None:
+def _ours(path: Path, cores: int, *, cuts_only: bool = False) -> None:
     """The vision stage as the service runs it, on a Ray of so many CPUs."""
     import ray
 
     ray.init(num_cpus=cores, include_dashboard=False, logging_level="ERROR")
     ray.data.DataContext.get_current().enable_progress_bars = False
-    _vision_seconds(DEMO, segment_seconds=10.0)
-    print(_vision_seconds(path, SEGMENT_SECONDS))
+    _vision_seconds(DEMO, segment_seconds=10.0, cuts_only=cuts_only)
+    print(_vision_seconds(path, SEGMENT_SECONDS, cuts_only=cuts_only))
+
+
+def _cuts(path: Path, cores: int) -> None:
+    _ours(path, cores, cuts_only=True)
 
 
 _PARTS = (
@@ -282,7 +288,9 @@ def _processor_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def _vision_seconds(path: Path, segment_seconds: float, mapper: Any = None) -> float:
+def _vision_seconds(
+    path: Path, segment_seconds: float, mapper: Any = None, *, cuts_only: bool = False
+) -> float:
     """Wall time of the vision stage over the file's segments, cut before the clock."""
     from models.provider import LocalModels
     from pipelines.execution.chain import FreeRun, Workspace
@@ -293,7 +301,7 @@ def _vision_seconds(path: Path, segment_seconds: float, mapper: Any = None) -> f
         IngestContext,
         ingest,
     )
-    from pipelines.vision.pipeline import VisionConfig, analyse_vision
+    from pipelines.vision.pipeline import VisionConfig, _Run, analyse_vision
     from storage.objects.folder import FolderStore
 
     with tempfile.TemporaryDirectory() as folder:
@@ -317,15 +325,26 @@ def _vision_seconds(path: Path, segment_seconds: float, mapper: Any = None) -> f
         )
         if ingested.video is None:
             raise RuntimeError("The file has no picture.")
-        started = time.perf_counter()
-        analyse_vision(
+        run = _Run(
             ingested.video,
-            workspace=workspace,
-            models=LocalModels(),
-            control=FreeRun(),
-            config=VisionConfig(),
-            mapper=mapper or map_on_ray,
+            workspace,
+            LocalModels(),
+            FreeRun(),
+            VisionConfig(),
+            mapper or map_on_ray,
         )
+        started = time.perf_counter()
+        if cuts_only:
+            run.cuts(run.features((0.0, 0.9)), (0.9, 1.0))
+        else:
+            analyse_vision(
+                run.video,
+                workspace=run.workspace,
+                models=run.models,
+                control=run.control,
+                config=run.config,
+                mapper=run.mapper,
+            )
         return time.perf_counter() - started
 
 
@@ -344,8 +363,10 @@ def _pyscenedetect(path: Path, cores: int) -> None:
     print(time.perf_counter() - started)
 
 
+OWN_SIDES = ("ours", "cuts")
 SIDES: dict[str, Callable[[Path, int], None]] = {
     "ours": _ours,
+    "cuts": _cuts,
     "ffmpeg": _ffmpeg,
     "pyscenedetect": _pyscenedetect,
 }
