@@ -10,7 +10,8 @@ esac
 
 export DEBIAN_FRONTEND=noninteractive
 apt-get -qq update
-# shellcheck disable=SC2086  (a list of names)
+# A list of names.
+# shellcheck disable=SC2086
 apt-get -qq install --yes --no-install-recommends $packages > /dev/null
 apt-get -qq clean
 rm -rf /var/lib/apt/lists/* /var/log/apt /var/log/dpkg.log /usr/share/doc/* /usr/share/man/*
