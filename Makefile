@@ -57,12 +57,15 @@ setup-dev: $(VENV)/.dev  ## Create .venv with everything (torch included)
 lock:  ## Resolve the dependencies anew into requirements/
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate --upgrade -q -o requirements/core.txt
-	$(BIN)/uv pip compile pyproject.toml --extra agents --extra models --extra tracing --extra payments --extra test --extra benchmark \
+	$(BIN)/uv pip compile pyproject.toml --extra agents --extra models --extra semantic --extra tracing --extra payments --extra test --extra benchmark \
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  -q -o requirements/dev.txt -c requirements/core.txt
 	$(BIN)/uv pip compile pyproject.toml --extra models \
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  -q -o requirements/models.txt -c requirements/dev.txt
+	$(BIN)/uv pip compile pyproject.toml --extra semantic \
+	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  -q -o requirements/semantic.txt -c requirements/dev.txt
 	(echo uv==$(UV_VERSION); sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml) | \
 	  $(BIN)/uv pip compile - --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate -q -o requirements/build.txt -c requirements/dev.txt

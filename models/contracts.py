@@ -26,6 +26,10 @@ BoundaryPictures = npt.NDArray[np.uint8]
 """Tiny pictures of neighbouring frames: RGB, shape (frames, 27, 48, 3), stretched to that."""
 Probabilities = npt.NDArray[np.float32]
 
+TEXT_DIMENSIONS = 384
+"""Numbers in a text's vector: those of the sentence models of the MiniLM family, which the
+database's column is made for."""
+
 
 class ShotType(StrEnum):
     """How much of a person or the place the shot shows."""
@@ -194,6 +198,14 @@ class SpeakerEmbedder(Protocol):
 
     def embed(self, utterances: Sequence[Samples]) -> npt.NDArray[np.float32]:
         """Unit vectors, shape (utterances, dimensions), one a row, in order."""
+        ...
+
+
+class TextEmbedder(Protocol):
+    """Task ``embed_text``: a sentence or a few as a vector; near vectors mean alike."""
+
+    def embed_texts(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Unit vectors, shape (texts, TEXT_DIMENSIONS), one a row, in order."""
         ...
 
 

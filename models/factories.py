@@ -46,6 +46,10 @@ object_detector = _checkpoint_backend(
     "models.backends.transformers.pictures", "TransformersObjectDetector"
 )
 
+sentence_embedder = _checkpoint_backend(
+    "models.backends.transformers.sentences", "SentenceEmbedder"
+)
+
 
 def whisper(entry: RegistryEntry, models_dir: Path | None) -> Any:
     """Whisper with its aligners; the multilingual one is left out where a models folder lacks it.

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from models.contracts import (
     SAMPLE_RATE_HZ,
+    TEXT_DIMENSIONS,
     AudioChunk,
     ChunkTranscript,
     ContentClassifier,
@@ -30,11 +31,12 @@ from models.contracts import (
     SpeechDetector,
     Summarizer,
     SummarySentence,
+    TextEmbedder,
     TextLine,
     TextReader,
     Transcriber,
 )
-from models.registry import REGISTRY, Task, open_model
+from models.registry import REGISTRY, Task, has_task, open_model
 
 CALL_TIMEOUT_SECONDS = 600
 """A model call that takes longer than this has failed."""
@@ -55,6 +57,7 @@ DEPLOYMENT_NAMES = {
     Task.CLASSIFY: "ContentClassifier",
     Task.READ: "TextReader",
     Task.FIND: "ObjectDetector",
+    Task.EMBED_TEXT: "TextEmbedder",
 }
 """Of the tasks that have replicas of their own."""
 
@@ -77,6 +80,10 @@ class ModelProvider(Protocol):
 
     def summarizer(self) -> Summarizer | None:
         """None for a profile that has none."""
+        ...
+
+    def text_embedder(self) -> TextEmbedder | None:
+        """None where the profile has none, or its weights are not installed."""
         ...
 
 
@@ -116,6 +123,11 @@ class LocalModels:
             return None
         loaded = entry.shares or Task.SUMMARIZE
         return cast("Summarizer", _open_once(self.profile, loaded, self.models_dir))
+
+    def text_embedder(self) -> TextEmbedder | None:
+        if not has_task(self.profile, Task.EMBED_TEXT, self.models_dir):
+            return None
+        return cast("TextEmbedder", _open_once(self.profile, Task.EMBED_TEXT, self.models_dir))
 
 
 @functools.lru_cache(maxsize=16)
@@ -159,6 +171,11 @@ class ServedModels:
         if entry is None:
             return None
         return _ServedSummarizer(self.app_name, entry.shares or Task.SUMMARIZE)
+
+    def text_embedder(self) -> TextEmbedder | None:
+        if not has_task(self.profile, Task.EMBED_TEXT, self.models_dir):
+            return None
+        return self._placed(Task.EMBED_TEXT, _ServedTextEmbedder(self.app_name))
 
     def _placed(self, task: Task, served: Model) -> Model:
         """The model in this process where that is its place, else the way to its replicas."""
@@ -233,6 +250,15 @@ class _ServedSummarizer:
         return _call_each(self.app_name, Task.SUMMARIZE, excerpts, self.replicas_of)
 
 
+@dataclass(frozen=True, slots=True)
+class _ServedTextEmbedder:
+    app_name: str
+
+    def embed_texts(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        vectors = _call_each(self.app_name, Task.EMBED_TEXT, texts)
+        return np.array(vectors, np.float32).reshape(-1, TEXT_DIMENSIONS)
+
+
 def _call_each(
     app_name: str, task: Task, inputs: Sequence[Any], replicas_of: Task | None = None
 ) -> list[Any]:
@@ -284,6 +310,7 @@ METHODS: dict[Task, Callable[[Any, Sequence[Any]], Sequence[Any]]] = {
     Task.READ: lambda model, stills: model.read(stills),
     Task.FIND: lambda model, stills: model.find(stills),
     Task.SUMMARIZE: lambda model, excerpts: model.summarize(excerpts),
+    Task.EMBED_TEXT: lambda model, texts: list(model.embed_texts(texts)),
 }
 """Task -> how a model of it is called with several inputs."""
 
@@ -296,5 +323,6 @@ PROBES: dict[Task, Callable[[], Any]] = {
     Task.READ: _grey,
     Task.FIND: _grey,
     Task.SUMMARIZE: lambda: Excerpt(("Good morning.", "It rains all day."), 1),
+    Task.EMBED_TEXT: lambda: "Good morning.",
 }
 """Task -> one input of its model."""

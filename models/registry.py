@@ -12,6 +12,8 @@ from typing import Any
 
 from models.checkpoints import Checkpoint, is_present
 from models.weights import (
+    MINILM,
+    MINILM_TOKENIZER,
     MTCNN,
     OPEN_NSFW,
     PP_OCR,
@@ -20,6 +22,7 @@ from models.weights import (
     TRANSNETV2,
     WHISPER_BASE,
     PackagedWeights,
+    is_installed,
     read_weights,
 )
 
@@ -35,6 +38,7 @@ class Task(StrEnum):
     READ = "read"
     FIND = "find"
     SUMMARIZE = "summarize"
+    EMBED_TEXT = "embed_text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ class RegistryEntry:
     batch_wait_seconds: float = 0.0
     """How long a replica waits for a batch to fill."""
     languages: str = ""
+    optional: bool = False
+    """Whether the profile serves without the task where its weights are not installed."""
     memory_bytes: int = 0
     """What a replica was measured to take at its busiest, on a processor; 0: not measured."""
 
@@ -114,6 +120,12 @@ CLASSIFIER = Checkpoint(
 )
 OBJECT_DETECTOR = Checkpoint(
     "PekingU/rtdetr_v2_r18vd", "5650961749fa93567c0d46fc7f43ea4f9e914107", "Apache-2.0"
+)
+SENTENCES = Checkpoint(
+    "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2",
+    "86741b4e3f5cb7765a600d3a3d55a0f6a6cb443d",
+    "Apache-2.0",
+    files=("config.json", "tokenizer*.json", "special_tokens_map.json", "model.safetensors"),
 )
 
 _FACTORIES = "models.factories:"
@@ -183,6 +195,15 @@ def _neural(device: str) -> dict[Task, RegistryEntry]:
             checkpoints={"model": describer},
             device=device,
         ),
+        Task.EMBED_TEXT: RegistryEntry(
+            f"{_FACTORIES}sentence_embedder",
+            checkpoints={"model": SENTENCES},
+            device=device,
+            gpus=0.05 if on_gpu else 0.0,
+            max_batch=32 if on_gpu else 8,
+            optional=True,
+            languages="50 languages",
+        ),
     }
 
 
@@ -224,6 +245,13 @@ PACKAGED: dict[Task, RegistryEntry] = {
         f"{_PACKAGED}networks:open_classifier", in_task=True, weights={"model": OPEN_NSFW}
     ),
     Task.READ: _TEXT_READER,
+    Task.EMBED_TEXT: RegistryEntry(
+        f"{_PACKAGED}sentences:open_text_embedder",
+        in_task=True,
+        weights={"model": MINILM, "tokenizer": MINILM_TOKENIZER},
+        optional=True,
+        languages="English",
+    ),
 }
 """What every installation can do: weights that installed packages carry, on any processor."""
 
@@ -297,9 +325,21 @@ def weights_of(profile: str) -> list[PackagedWeights]:
 
 def check_weights(profile: str, models_dir: Path | None) -> None:
     """Raise WeightsError where packaged weights that a task needs are missing or altered."""
-    for entry in REGISTRY[profile].values():
-        for weights in entry.weights.values():
-            read_weights(weights, models_dir)
+    for task, entry in REGISTRY[profile].items():
+        if has_task(profile, task, models_dir):
+            for weights in entry.weights.values():
+                read_weights(weights, models_dir)
+
+
+def has_task(profile: str, task: Task, models_dir: Path | None) -> bool:
+    """Whether the profile does the task here: an optional one only where its weights are."""
+    entry = REGISTRY[profile].get(task)
+    if entry is None or not entry.optional:
+        return entry is not None
+    return all(is_installed(each, models_dir) for each in entry.weights.values()) and (
+        models_dir is None
+        or all(is_present(each, models_dir) for each in entry.checkpoints.values())
+    )
 
 
 SPEECH_TASKS = (Task.TRANSCRIBE, Task.DETECT, Task.EMBED)
@@ -323,7 +363,7 @@ def missing_checkpoints(profile: str, models_dir: Path) -> list[Checkpoint]:
         checkpoint
         for entry in REGISTRY[profile].values()
         for role, checkpoint in entry.checkpoints.items()
-        if role not in OPTIONAL_ROLES
+        if role not in OPTIONAL_ROLES and not entry.optional
     }
     return [
         checkpoint

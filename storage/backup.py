@@ -22,6 +22,8 @@ from storage.objects import ObjectNotFoundError, ObjectStore
 from storage.uploads import JOBS_PREFIX
 
 _COPIES_AT_ONCE = 8
+_DERIVED = ("--exclude-table=search_vectors", "--exclude-extension=vector")
+"""Runners make vectors again, and the server of the copy need not have the extension."""
 
 
 class BackupError(Exception):
@@ -30,7 +32,7 @@ class BackupError(Exception):
 
 def dump_database(url: str, target: Path) -> None:
     """Write one snapshot of the database in ``pg_dump``'s custom format. Raises BackupError."""
-    _run("pg_dump", url, f"--file={target}", "--format=custom", "--no-comments")
+    _run("pg_dump", url, f"--file={target}", "--format=custom", "--no-comments", *_DERIVED)
 
 
 def restore_database(url: str, source: Path) -> None:

@@ -5,6 +5,9 @@ account has rows of. The second takes the newest MOST_CANDIDATES rows that match
 ranges of ids, each sixteen times as long as the one before, so that a common word does not read all
 rows that have it. Where few match, rows that lack a part of the words are taken too: one that was
 transcribed wrongly does not hide what was said. The candidates are ranked, and a page of them read.
+
+With a vector of the query the best by words and the nearest by meaning are made one list by
+reciprocal rank. A rank depends on all others, so the list is made once: pages read on in it.
 """
 
 from __future__ import annotations
@@ -18,8 +21,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from sqlalchemy import TextClause, text
 
+from storage import search_vectors
 from storage.database import Database
 from storage.search_index import RANGE_BITS, account_label, config_of, pairs_of
 from storage.types import SearchKind
@@ -35,6 +41,13 @@ RELAXED_WORDS = 32
 """Words after these are not looked for one by one."""
 
 SCORE_UNITS = 1_000_000
+
+FUSED_MOST = 200
+"""Hits of a search by words and by meaning."""
+NEAREST = 50
+"""Of them at most so many are found by meaning alone."""
+_RANK_OFFSET = 60
+"""Of reciprocal rank fusion (Cormack, Clarke and Büttcher 2009)."""
 MARK_START, MARK_STOP = "\x02", "\x03"
 """Around a match in a headline; indexed text has no control characters."""
 
@@ -87,6 +100,27 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranked:
+    """A row in a list by words and by meaning; ``by_words``: whether its words match."""
+
+    id: int
+    score: int
+    by_words: bool
+
+
+Ranking = tuple[Ranked, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What is sought: a unit vector for each alternative, and the model that made them."""
+
+    model: str
+    vectors: npt.NDArray[np.float32]
+    least_similarity: float
+
+
+@dataclass(frozen=True, slots=True)
 class SearchHit:
     """A row that was found."""
 
@@ -106,6 +140,8 @@ class SearchHit:
     ahead: str
     headline: str
     """``text`` and ``ahead`` with a blank between, words that match between marks."""
+    by_words: bool = True
+    """Whether it was found by its words, not by what it means alone."""
 
 
 async def find_rows(
@@ -123,29 +159,150 @@ async def find_rows(
         newest_id = after.newest_id
     if not lexemes.configs:
         return [], None
-    strict, relaxed = lexemes.all_of(alternatives), lexemes.most_of(alternatives)
-    labels = [f"'{account_label(account_id)}'", _kind_labels(filters.kinds)]
+    statement = _find_statement(tuple(filters.conditions))
     rows = await database.query(
-        _find_statement(tuple(filters.conditions)),
-        account_id=account_id,
-        below=newest_id + 1,
-        **_numbered("strict", _in_ranges(strict, newest_id, labels)),
-        **_numbered("relaxed", _in_ranges(relaxed, newest_id, labels)),
-        strict=lexemes.kept(alternatives, strict),
-        relaxed=lexemes.kept(alternatives, relaxed),
-        most=MOST_CANDIDATES,
-        enough=1 if sum(len(clause.words) for clause in alternatives[0]) > 3 else ENOUGH,
+        statement,
+        **_parameters(account_id, alternatives, filters, lexemes, newest_id),
+        **_headlines(lexemes, alternatives),
         score=_NO_SCORE if after is None else after.score,
         row_id=0 if after is None else after.row_id,
         limit=limit + 1,
-        marks=lexemes.marks(alternatives) or None,
-        options=_HEADLINE,
-        **lexemes.scoring(alternatives),
-        **filters.conditions,
     )
-    hits = [SearchHit(**row | {"kind": SearchKind(row["kind"])}) for row in rows[:limit]]
+    hits = [_hit(row) for row in rows[:limit]]
     more = len(rows) > limit
     return hits, Place(newest_id, hits[-1].score, hits[-1].id) if more else None
+
+
+async def rank_rows(
+    database: Database,
+    account_id: uuid.UUID,
+    alternatives: Sequence[Alternative],
+    filters: Filters,
+    meaning: Meaning,
+) -> Ranking | None:
+    """The best rows by words and by meaning, best first; None where there are no vectors."""
+    lexemes, newest_id = await _resolve(database, account_id, alternatives, filters)
+    if not lexemes.configs:
+        return ()
+    near: list[list[int]] = []
+    for number, clauses in enumerate(alternatives):
+        conditions, values = _conditions_of_near(lexemes, clauses, filters)
+        found = await search_vectors.find_near(
+            database,
+            account_id,
+            meaning.model,
+            meaning.vectors[number],
+            conditions=conditions,
+            values=values,
+            newest_id=newest_id,
+            least_similarity=meaning.least_similarity,
+            limit=NEAREST,
+        )
+        if found is None:
+            return None
+        near.append(found)
+    rows = await database.query(
+        _find_statement(tuple(filters.conditions), shown=False),
+        **_parameters(account_id, alternatives, filters, lexemes, newest_id),
+        score=_NO_SCORE,
+        row_id=0,
+        limit=FUSED_MOST,
+    )
+    return _fused([row["id"] for row in rows], near)
+
+
+def _fused(by_words: list[int], near: list[list[int]]) -> Ranking:
+    """By the sum of reciprocal ranks; 1 is the first by words and in one list by meaning.
+
+    Of alternatives a row has its best rank.
+    """
+    ranks: dict[int, int] = {}
+    for found in near:
+        for rank, row_id in enumerate(found, start=1):
+            ranks[row_id] = min(rank, ranks.get(row_id, rank))
+    nearest = sorted(ranks, key=lambda row_id: (ranks[row_id], -row_id))[:NEAREST]
+    scores: dict[int, float] = {}
+    for row_id in nearest:
+        scores[row_id] = 1 / (_RANK_OFFSET + ranks[row_id])
+    for rank, row_id in enumerate(by_words, start=1):
+        scores[row_id] = scores.get(row_id, 0) + 1 / (_RANK_OFFSET + rank)
+    whole, said = 2 / (_RANK_OFFSET + 1), set(by_words)
+    best = sorted(scores, key=lambda row_id: (-scores[row_id], row_id not in said, -row_id))
+    return tuple(
+        Ranked(row_id, round(SCORE_UNITS * scores[row_id] / whole), row_id in said)
+        for row_id in best[:FUSED_MOST]
+    )
+
+
+def _conditions_of_near(
+    lexemes: _Lexemes, clauses: Alternative, filters: Filters
+) -> tuple[list[str], dict[str, Any]]:
+    """Filters, unwanted words and phrases hold for what is found by meaning too."""
+    conditions = [f"r.{_CONDITIONS[name]}" for name in filters.conditions]
+    values = filters.conditions
+    if not set(search_vectors.KINDS) <= set(filters.kinds):
+        conditions.append("r.kind = ANY(:kinds)")
+        values["kinds"] = list(filters.kinds)
+    needed = [lexemes.needed(config, clauses) or None for config in lexemes.configs]
+    if any(needed):
+        conditions.append(
+            "coalesce(r.vector @@ (CAST(:needed AS tsquery[]))"
+            "[array_position(CAST(:configs AS text[]), r.config)], true)"
+        )
+        values |= {"needed": needed, "configs": list(lexemes.configs)}
+    return conditions, values
+
+
+async def read_ranked(
+    database: Database,
+    account_id: uuid.UUID,
+    alternatives: Sequence[Alternative],
+    filters: Filters,
+    ranking: Ranking,
+) -> list[SearchHit]:
+    """The rows of a part of a ranking; those that are gone by now are left out."""
+    lexemes, _ = await _resolve(database, account_id, alternatives, filters)
+    rows = await database.query(
+        _READ_RANKED,
+        account_id=account_id,
+        ids=[each.id for each in ranking],
+        scores=[each.score for each in ranking],
+        **_headlines(lexemes, alternatives),
+    )
+    by_words = {each.id: each.by_words for each in ranking}
+    return [_hit(row | {"by_words": by_words[row["id"]]}) for row in rows]
+
+
+def _hit(row: dict[str, Any]) -> SearchHit:
+    return SearchHit(**row | {"kind": SearchKind(row["kind"])})
+
+
+def _headlines(lexemes: _Lexemes, alternatives: Sequence[Alternative]) -> dict[str, Any]:
+    return {"marks": lexemes.marks(alternatives) or None, "options": _HEADLINE}
+
+
+def _parameters(
+    account_id: uuid.UUID,
+    alternatives: Sequence[Alternative],
+    filters: Filters,
+    lexemes: _Lexemes,
+    newest_id: int,
+) -> dict[str, Any]:
+    """What ``_find_statement`` matches and ranks by."""
+    strict, relaxed = lexemes.all_of(alternatives), lexemes.most_of(alternatives)
+    labels = [f"'{account_label(account_id)}'", _kind_labels(filters.kinds)]
+    return {
+        "account_id": account_id,
+        "below": newest_id + 1,
+        **_numbered("strict", _in_ranges(strict, newest_id, labels)),
+        **_numbered("relaxed", _in_ranges(relaxed, newest_id, labels)),
+        "strict": lexemes.kept(alternatives, strict),
+        "relaxed": lexemes.kept(alternatives, relaxed),
+        "most": MOST_CANDIDATES,
+        "enough": 1 if sum(len(clause.words) for clause in alternatives[0]) > 3 else ENOUGH,
+        **lexemes.scoring(alternatives),
+        **filters.conditions,
+    }
 
 
 # Words to lexemes.
@@ -189,6 +346,12 @@ class _Lexemes:
             for clauses in alternatives
         )
         return _and([query, own]) or None
+
+    def needed(self, config: str, clauses: Alternative) -> str:
+        """What a row must have and must not, to the letter: phrases, words that are unwanted."""
+        phrases = [clause for clause in _wanted(clauses) if len(clause.words) > 1]
+        wanted = (_weighted(query) for query in self._atoms(config, phrases) if query)
+        return _and([*wanted, *self._unwanted(config, clauses)])
 
     def scoring(self, alternatives: Sequence[Alternative]) -> dict[str, list[str]]:
         """All words of a configuration; and, where all of them are needed, each with its own."""
@@ -412,9 +575,30 @@ def _range_query(queries: str, number: int, conditions: str, still_few: str) -> 
         )"""  # noqa: S608  (constants of this module)
 
 
+# The parser must not take text for tags, which a headline leaves out.
+_SHOWN = """
+        SELECT page.id, page.score, r.job_id, jobs.file_name, r.kind, r.start_ms, r.end_ms,
+               r.track_index, r.scene_index, r.speaker, l.label AS speaker_label, r.text, r.ahead,
+               ts_headline(r.config::regconfig, translate(r.text || ' ' || r.ahead, '<>', '  '),
+                           CAST(:marks AS tsquery), :options) AS headline
+          FROM page JOIN search_rows r USING (id) JOIN jobs ON jobs.id = r.job_id
+          LEFT JOIN speaker_labels l
+            ON (l.job_id, l.track_index, l.speaker_id) = (r.job_id, r.track_index, r.speaker)"""
+_READ_RANKED = text(
+    f"""
+        WITH page AS (
+            SELECT * FROM unnest(CAST(:ids AS bigint[]), CAST(:scores AS bigint[]))
+                     WITH ORDINALITY AS given (id, score, place)
+        ) {_SHOWN}
+         WHERE r.account_id = :account_id
+         ORDER BY page.place
+    """  # noqa: S608  (constants of this module)
+)
+
+
 @functools.cache
-def _find_statement(conditions: tuple[str, ...]) -> TextClause:
-    """One statement, for a round trip costs as much as a range of ids.
+def _find_statement(conditions: tuple[str, ...], *, shown: bool = True) -> TextClause:
+    """One statement, for a round trip costs as much as a range of ids. Without ``shown`` only ids.
 
     The score is the kind's weight, times the square of the share of the words that there are, and
     up to two fifths for how close they are.
@@ -456,14 +640,7 @@ def _find_statement(conditions: tuple[str, ...]) -> TextClause:
              WHERE (score, id) < (:score, :row_id)
              ORDER BY score DESC, id DESC LIMIT :limit
         )
-        -- The parser must not take text for tags, which a headline leaves out.
-        SELECT page.id, page.score, r.job_id, jobs.file_name, r.kind, r.start_ms, r.end_ms,
-               r.track_index, r.scene_index, r.speaker, l.label AS speaker_label, r.text, r.ahead,
-               ts_headline(r.config::regconfig, translate(r.text || ' ' || r.ahead, '<>', '  '),
-                           CAST(:marks AS tsquery), :options) AS headline
-          FROM page JOIN search_rows r USING (id) JOIN jobs ON jobs.id = r.job_id
-          LEFT JOIN speaker_labels l
-            ON (l.job_id, l.track_index, l.speaker_id) = (r.job_id, r.track_index, r.speaker)
+        {_SHOWN if shown else "SELECT page.id FROM page"}
          ORDER BY page.score DESC, page.id DESC
         """  # noqa: S608  (constants of this module)
     )

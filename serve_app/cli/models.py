@@ -19,7 +19,7 @@ from models.checkpoints import (
 )
 from models.listing import listed_weights
 from models.registry import REGISTRY, checkpoints_of, profile_named, weights_of
-from models.weights import PackagedWeights, WeightsError, pull_weights, state_of
+from models.weights import PackagedWeights, WeightsError, is_installed, pull_weights, state_of
 from serve_app.cli.output import (
     JsonOption,
     UsageError,
@@ -109,7 +109,10 @@ def _pull_all(profile: str, folder: Path, *, quiet: bool) -> list[str]:
     """Each in turn; a gated one does not keep the others from being fetched."""
     closed: list[GatedCheckpointError] = []
     fetched: list[str] = []
+    optional = {each.weights for each in listed_weights(profile) if each.optional}
     for weights in weights_of(profile):
+        if weights in optional and not is_installed(weights, folder):
+            continue
         if not quiet:
             console.print(f"{weights.origin}", highlight=False)
         pull_weights(weights, folder)

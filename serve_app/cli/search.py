@@ -53,6 +53,8 @@ def search(
         console.print(_line(hit), soft_wrap=True)
     if not page["data"]:
         console.print("Nothing.")
+    if page["mode"] == "hybrid":
+        console.print("By words and by meaning.", style="dim")
     if page["hasMore"]:
         console.print(f"More: --cursor {page['nextCursor']}", highlight=False, soft_wrap=True)
 

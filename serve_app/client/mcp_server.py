@@ -161,6 +161,7 @@ def _add_result_tools(server: MCPServer[Any], open_client: _Open) -> None:
         return {
             "hits": [_hit(hit) for hit in page["data"]],
             "nextCursor": page["nextCursor"],
+            "mode": page["mode"],
         }
 
     @server.tool()

@@ -39,9 +39,16 @@ async def get_search(request: Request, q: str = "", kind: str = "") -> Response:
     if q.strip():
         try:
             alternatives = parse_query(q.strip())
-            database, account_id = context_of(request).database, viewer_of(request).account.id
-            filters = Filters(kinds=kinds)
-            hits, _ = await find_page(database, account_id, alternatives, filters, limit=HITS_SHOWN)
+            context = context_of(request)
+            found = await find_page(
+                context.database,
+                viewer_of(request).account.id,
+                alternatives,
+                Filters(kinds=kinds),
+                limit=HITS_SHOWN,
+                encoder=context.encoder,
+            )
+            hits = found.hits
         except ApiError as error:
             problem = error
     return page(

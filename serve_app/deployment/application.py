@@ -14,7 +14,7 @@ from ray import serve
 from ray.serve import Application
 
 from models.provider import DEPLOYMENT_NAMES, ServedModels
-from models.registry import REGISTRY, Task
+from models.registry import REGISTRY, Task, has_task
 from models.replica import ModelReplica
 from serve_app.observability.logs import configure_logging
 from serve_app.observability.ray_metrics import ModelObserver, RayMetrics
@@ -76,6 +76,10 @@ def model_application(settings: Settings, task: Task) -> Application:
     ).bind(settings.model_profile, task, settings.models_dir, ModelObserver(settings, task))
 
 
+def _models(settings: Settings) -> ServedModels:
+    return ServedModels(APP_NAME, settings.model_profile, settings.models_dir)
+
+
 @serve.ingress()
 class Api:
     """The HTTP API. Stateless: the database is the only truth."""
@@ -86,9 +90,11 @@ class Api:
     def __serve_build_asgi_app__(self) -> FastAPI:
         from serve_app.app import build_api
         from serve_app.context import build_context
+        from serve_app.deployment.model_choice import encoder_of
 
         configure_logging(self._settings, "api")
-        return build_api(build_context(self._settings, RayMetrics()))
+        models = _models(self._settings)
+        return build_api(build_context(self._settings, RayMetrics(), encoder_of(models)))
 
 
 def _require_running(loop: asyncio.Task[None]) -> None:
@@ -102,11 +108,12 @@ class RunnerReplica:
 
     async def __init__(self, settings: Settings, *_: Any) -> None:  # type: ignore[misc]
         from serve_app.context import build_context
+        from serve_app.deployment.model_choice import encoder_of
         from serve_app.worker.runner import Runner
 
         configure_logging(settings, "runner")
-        models = ServedModels(APP_NAME, settings.model_profile, settings.models_dir)
-        self._runner = Runner(build_context(settings, RayMetrics()), models)
+        models = _models(settings)
+        self._runner = Runner(build_context(settings, RayMetrics(), encoder_of(models)), models)
         self._running = asyncio.create_task(self._runner.run())
 
     def check_health(self) -> None:
@@ -164,7 +171,10 @@ def build_named_app(settings: Settings) -> Application:
     models = [
         model_application(settings, task)
         for task, entry in REGISTRY[settings.model_profile].items()
-        if not entry.in_task and entry.shares is None and (classifies or task is not Task.CLASSIFY)
+        if not entry.in_task
+        and entry.shares is None
+        and has_task(settings.model_profile, task, settings.models_dir)
+        and (classifies or task is not Task.CLASSIFY)
     ]
     runner = serve.deployment(
         RunnerReplica,

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from models.checkpoints import Checkpoint, is_present
+from models.checkpoints import is_present
 from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH
 from models.factories import open_boundaries
 from models.listing import ListedWeights, listed_weights
 from models.provider import METHODS, PROBES
-from models.registry import REGISTRY, Task, open_model
-from models.weights import TRANSNETV2
+from models.registry import Task, has_task, open_model
+from models.weights import TRANSNETV2, PackagedWeights, is_installed
 from serve_app.deployment.local import prepared
 from serve_app.deployment.model_choice import chosen_models, visible_gpus
 from serve_app.settings import GIB, Settings
@@ -122,8 +122,8 @@ def _model(task: Task) -> Check:
 
     def check(settings: Settings) -> str:
         profile = chosen_models(settings).profile
-        if task not in REGISTRY[profile]:
-            return f"none in profile {profile}"
+        if not has_task(profile, task, settings.models_dir):
+            return f"none in profile {profile} as it is installed"
         model = open_model(profile, task, settings.models_dir)
         [result] = METHODS[task](model, [PROBES[task]()])
         weights = "; ".join(
@@ -138,11 +138,9 @@ def _model(task: Task) -> Check:
 
 def _is_here(each: ListedWeights, settings: Settings) -> bool:
     folder = settings.models_dir
-    return (
-        isinstance(each.weights, Checkpoint)
-        and folder is not None
-        and is_present(each.weights, folder)
-    )
+    if isinstance(each.weights, PackagedWeights):
+        return is_installed(each.weights, folder)
+    return folder is not None and is_present(each.weights, folder)
 
 
 def _regions_in_noise(regions: Any) -> str:
@@ -166,6 +164,7 @@ _SUMMARIES: dict[Task, Callable[[Any], str]] = {
     Task.READ: lambda lines: f"{len(lines)} lines of text in a grey picture",
     Task.FIND: lambda found: f"{len(found)} objects in a grey picture",
     Task.SUMMARIZE: lambda sentences: f"sums up two lines: {sentences[0].text}",
+    Task.EMBED_TEXT: _vector,
 }
 """Task -> how its probe's result is reported; raises CheckFailedError for a wrong one."""
 

@@ -9,14 +9,19 @@ from pathlib import Path
 
 import psutil
 
+from models.provider import LocalModels, ServedModels
 from models.registry import (
     REGISTRY,
     Choice,
+    Task,
     check_weights,
     choose_profile,
+    digest_of,
+    has_task,
     missing_checkpoints,
 )
 from models.weights import TRANSNETV2, WeightsError, read_weights
+from serve_app.encoder import TextEncoder
 from serve_app.settings import GIB, Settings
 
 _DRIVER_SECONDS = 20.0
@@ -70,6 +75,13 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
         raise ModelProfileError(
             f"{settings.models_dir} lacks {names}: `vas models pull --profile {profile}`."
         )
+
+
+def encoder_of(models: LocalModels | ServedModels) -> TextEncoder | None:
+    """The profile's model of texts, for searches by meaning; None where it has none here."""
+    if not has_task(models.profile, Task.EMBED_TEXT, models.models_dir):
+        return None
+    return TextEncoder(models.text_embedder, digest_of(models.profile, [Task.EMBED_TEXT]))
 
 
 def require_machine(profile: str) -> None:

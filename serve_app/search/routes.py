@@ -19,15 +19,17 @@ from serve_app.api.openapi import errors, headers, links
 from serve_app.api.pagination import BadCursorError, read_payload, sign_payload
 from serve_app.api.queries import WHOLE_NUMBER, matching
 from serve_app.errors import ErrorCode, invalid
-from serve_app.search.schemas import SearchHit, SearchPage
+from serve_app.search.schemas import SearchPage
 from serve_app.search.service import (
     MAX_QUERY_CHARACTERS,
+    End,
+    Page,
+    end_bytes,
+    end_of,
     find_page,
     parse_query,
-    place_bytes,
-    place_of,
 )
-from storage.search import Filters, Place
+from storage.search import Filters
 from storage.types import SearchKind
 
 DEFAULT_PAGE = 20
@@ -108,7 +110,9 @@ async def search_results(
     """Speech, scene descriptions, writing on the screen, objects and file names, best first.
 
     A hit has all words, or, where few do, most of them. Of more than 300 matches the newest are
-    ranked. Results are found as soon as their stage is completed.
+    ranked. Results are found as soon as their stage is completed. With `mode` `hybrid` what means
+    the same is found too, some seconds later, and 200 hits at most; phrases and `-without` hold
+    for it.
     """
     filters = Filters(
         kinds=tuple(SearchKind if kinds is None else map(SearchKind, kinds.split(","))),
@@ -120,15 +124,17 @@ async def search_results(
     if filters.created_from and filters.created_to and filters.created_to <= filters.created_from:
         raise invalid("to must come after from.", "to")
     alternatives = parse_query(q)
-    hits, end = await find_page(
-        context_of(request).database,
+    context = context_of(request)
+    page = await find_page(
+        context.database,
         account_of(request),
         alternatives,
         filters,
         limit=limit,
         after=None if cursor is None else _read_cursor(request, cursor),
+        encoder=context.encoder,
     )
-    return _answer(request, hits, end)
+    return _answer(request, page)
 
 
 def _in_utc(moment: datetime | None) -> datetime | None:
@@ -136,11 +142,11 @@ def _in_utc(moment: datetime | None) -> datetime | None:
     return moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment
 
 
-def _answer(request: Request, hits: list[SearchHit], end: Place | None) -> Response:
+def _answer(request: Request, page: Page) -> Response:
     next_cursor, link = None, {}
-    if end is not None:
+    if page.end is not None:
         next_cursor = sign_payload(
-            place_bytes(end),
+            end_bytes(page.end),
             secret=context_of(request).signer.secret,
             account_id=account_of(request),
             purpose=_purpose(request),
@@ -148,16 +154,16 @@ def _answer(request: Request, hits: list[SearchHit], end: Place | None) -> Respo
         query = {**dict(request.query_params), "cursor": next_cursor}
         link["Link"] = f'<{base_url(request)}/search?{urlencode(query)}>; rel="next"'
     body: SearchPage = {
-        "data": hits,
-        "hasMore": end is not None,
+        "data": page.hits,
+        "hasMore": page.end is not None,
         "nextCursor": next_cursor,
-        "mode": "text",
+        "mode": page.mode,
         "requestId": request_id(request),
     }
     return ExactJSONResponse(body, headers=link)
 
 
-def _read_cursor(request: Request, text: str) -> Place:
+def _read_cursor(request: Request, text: str) -> End:
     try:
         payload = read_payload(
             text,
@@ -167,7 +173,7 @@ def _read_cursor(request: Request, text: str) -> Place:
         )
     except BadCursorError as error:
         raise invalid("The cursor is not one that this search gave out.", "cursor") from error
-    return place_of(payload)
+    return end_of(payload)
 
 
 def _purpose(request: Request) -> bytes:

@@ -9,6 +9,8 @@ from typing_extensions import TypedDict
 from serve_app.api.schemas import Count, RequestId, Seconds, Uuid, doc
 from storage.types import SearchKind
 
+SearchMode = Literal["text", "hybrid"]
+
 
 class MatchedRange(TypedDict):
     """A part of a snippet that matches, in characters (Unicode code points) of its text."""
@@ -21,7 +23,10 @@ class Snippet(TypedDict):
     """The text around a match: plain text, never markup."""
 
     text: Annotated[str, doc("As said, read or described.", "Good morning.")]
-    ranges: Annotated[list[MatchedRange], doc("What matches, in order; none overlap.")]
+    ranges: Annotated[
+        list[MatchedRange],
+        doc("What matches, in order; none overlap. Empty where the meaning alone does."),
+    ]
 
 
 class SearchHit(TypedDict):
@@ -46,5 +51,8 @@ class SearchPage(TypedDict):
     data: Annotated[list[SearchHit], doc("May hold fewer than `limit`.")]
     hasMore: Annotated[bool, doc("Whether another page follows.", False)]
     nextCursor: Annotated[str | None, doc("Pass it as `cursor` for the next page.", None)]
-    mode: Annotated[Literal["text"], doc("`text`: by the words of the query.")]
+    mode: Annotated[
+        SearchMode,
+        doc("`text`: by the words of the query; `hybrid`: by its meaning too.", "text"),
+    ]
     requestId: RequestId

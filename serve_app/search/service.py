@@ -5,18 +5,33 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+from serve_app.encoder import TextEncoder
 from serve_app.errors import ApiError, invalid
-from serve_app.search.schemas import MatchedRange, SearchHit, Snippet
+from serve_app.search.schemas import MatchedRange, SearchHit, SearchMode, Snippet
 from storage import search
 from storage.database import Database
-from storage.search import MARK_START, MARK_STOP, Alternative, Clause, Filters, Place
+from storage.search import (
+    MARK_START,
+    MARK_STOP,
+    Alternative,
+    Clause,
+    Filters,
+    Meaning,
+    Place,
+    Ranked,
+    Ranking,
+)
 
 MAX_QUERY_CHARACTERS = 500
 MIN_PREFIX_CHARACTERS = 3
 """Fewer letters begin too many words."""
 SNIPPET_CHARACTERS = 300
+ENCODING_SECONDS = 1.0
+"""What a search waits for the vector of its query; then it is by words alone."""
+LEAST_SIMILARITY = 0.25
+"""Cosine of the angle between a query and what is found by its meaning."""
 
 _TOKEN = re.compile(r'(?P<minus>-?)(?:"(?P<phrase>[^"]*)"|(?P<word>[^\s"]+))')
 _QUOTES = str.maketrans({"“": '"', "”": '"', "„": '"', "«": '"', "»": '"'})
@@ -70,15 +85,43 @@ def _bad(message: str) -> ApiError:
     return invalid(f"q: {message}", "q")
 
 
-def place_bytes(place: Place) -> bytes:
-    """24 bytes, for a cursor."""
-    numbers = (place.newest_id, place.score, place.row_id)
-    return b"".join(number.to_bytes(8) for number in numbers)
+End = Place | Ranking
+"""Where the next page goes on: a place among the matches, or the rest of a ranking."""
+
+_RANKED = b"r"
+_ID_BYTES = 5
 
 
-def place_of(payload: bytes) -> Place:
-    """The place that ``place_bytes`` made the bytes of."""
-    return Place(*(int.from_bytes(payload[at : at + 8]) for at in (0, 8, 16)))
+def end_bytes(end: End) -> bytes:
+    """For a cursor: 24 bytes of a place; one, and 8 for each row, of a ranking."""
+    if isinstance(end, Place):
+        numbers = (end.newest_id, end.score, end.row_id)
+        return b"".join(number.to_bytes(8) for number in numbers)
+    rows = (
+        each.id.to_bytes(_ID_BYTES) + (2 * each.score + each.by_words).to_bytes(8 - _ID_BYTES)
+        for each in end
+    )
+    return _RANKED + b"".join(rows)
+
+
+def end_of(payload: bytes) -> End:
+    """What ``end_bytes`` made the bytes of."""
+    if len(payload) == 24:
+        return Place(*(int.from_bytes(payload[at : at + 8]) for at in (0, 8, 16)))
+    rows = []
+    for at in range(len(_RANKED), len(payload), 8):
+        score = int.from_bytes(payload[at + _ID_BYTES : at + 8])
+        row_id = int.from_bytes(payload[at : at + _ID_BYTES])
+        rows.append(Ranked(row_id, score >> 1, bool(score & 1)))
+    return tuple(rows)
+
+
+class Page(NamedTuple):
+    """Hits, where the next page goes on, and how they were found."""
+
+    hits: list[SearchHit]
+    end: End | None
+    mode: SearchMode
 
 
 async def find_page(
@@ -88,14 +131,37 @@ async def find_page(
     filters: Filters,
     *,
     limit: int,
-    after: Place | None = None,
-) -> tuple[list[SearchHit], Place | None]:
-    """The best hits of the account after a place, and where the next page goes on."""
+    after: End | None = None,
+    encoder: TextEncoder | None = None,
+) -> Page:
+    """The best hits of the account after those before; by meaning too, where that is possible."""
+    words, ranking = _words(alternatives), after
+    if after is None and encoder is not None:
+        ranking = await _ranked(database, account_id, alternatives, filters, encoder)
+    if isinstance(ranking, tuple):
+        shown, rest = ranking[:limit], ranking[limit:]
+        rows = await search.read_ranked(database, account_id, alternatives, filters, shown)
+        return Page([_hit(row, words) for row in rows], rest or None, "hybrid")
     rows, end = await search.find_rows(
-        database, account_id, alternatives, filters, limit=limit, after=after
+        database, account_id, alternatives, filters, limit=limit, after=ranking
     )
-    words = _words(alternatives)
-    return [_hit(row, words) for row in rows], end
+    return Page([_hit(row, words) for row in rows], end, "text")
+
+
+async def _ranked(
+    database: Database,
+    account_id: uuid.UUID,
+    alternatives: list[Alternative],
+    filters: Filters,
+    encoder: TextEncoder,
+) -> Ranking | None:
+    """By words and by meaning; None where the query gets no vector, or there are none."""
+    sought = [" ".join(_words([clauses])) for clauses in alternatives]
+    vectors = await encoder.encode_within(sought, ENCODING_SECONDS)
+    if vectors is None:
+        return None
+    meaning = Meaning(encoder.model, vectors, LEAST_SIMILARITY)
+    return await search.rank_rows(database, account_id, alternatives, filters, meaning)
 
 
 def _words(alternatives: list[Alternative]) -> list[str]:
@@ -134,6 +200,8 @@ def snippet(row: search.SearchHit, words: list[str]) -> Snippet:
     """
     whole = f"{row.text} {row.ahead}"
     unmarked, found = _marked(row.headline or "")
+    if not row.by_words and not found:
+        return _cut(row.text, [])
     if not found or len(unmarked) != len(whole):
         return _cut(row.text, _literal(row.text, words))
     crosses = any(end > len(row.text) for _, end in found)

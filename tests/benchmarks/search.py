@@ -1,6 +1,6 @@
 """Search: how much of what is known to be there it finds, and how fast among two million segments.
 
-    python -m tests.benchmarks.search recall
+    python -m tests.benchmarks.search recall [--semantic]
     python -m tests.benchmarks.search speed [--rows 2000000 --clients 16 --seconds 20]
 
 ``recall`` publishes the programmes of ``search_library`` and the transcripts that the packaged
@@ -26,18 +26,24 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import SecretStr
 from sqlalchemy import text
 
 from models.provider import LocalModels
 from pipelines.speech.pipeline import TranscriptConfig
+from serve_app.context import build_context
+from serve_app.deployment.model_choice import encoder_of
+from serve_app.encoder import TextEncoder
 from serve_app.jobs.documents import transcript_document
 from serve_app.search.schemas import SearchHit
 from serve_app.search.service import find_page, parse_query
+from serve_app.settings import Settings
+from serve_app.worker.indexing import SearchIndexer
 from storage import keys, results
 from storage.database import Database, embedded_postgres, migrate
 from storage.job_records import JobSource, NewJob
@@ -357,18 +363,33 @@ async def publish_library(database: Database, account: uuid.UUID) -> None:
             await results.store_transcripts(connection, job, [track])
 
 
-async def measure_recall(url: str, _: argparse.Namespace) -> dict[str, Any]:
+async def make_vectors(url: str, encoder: TextEncoder) -> None:
+    """As a runner does, without its pauses."""
+    context = build_context(Settings(database_url=url, secret_key=SecretStr("x" * 32)))
+    indexer = SearchIndexer(replace(context, encoder=encoder))
+    while await indexer.embed():
+        pass
+    await context.database.close()
+
+
+async def measure_recall(url: str, options: argparse.Namespace) -> dict[str, Any]:
     database = Database(url, pool_size=4)
+    encoder = encoder_of(LocalModels()) if options.semantic else None
     async with database.transaction() as connection:
         account = (await keys.create_account(connection, "library")).id
     await publish_library(database, account)
+    if encoder is not None:
+        await make_vectors(url, encoder)
+        await encoder.encode(["opened before the first search"])
     recall = {}
     for name in ("SAID", "SAID_MISHEARD", "PARAPHRASED"):
         queries: dict[str, tuple[str, str]] = getattr(library, name)
         right = 0
         for q, answer in queries.items():
-            hits, _end = await find_page(database, account, parse_query(q), Filters(), limit=5)
-            found = sought(*answer).is_among(hits)
+            page = await find_page(
+                database, account, parse_query(q), Filters(), limit=5, encoder=encoder
+            )
+            hits, found = page.hits, sought(*answer).is_among(page.hits)
             right += found
             if not found:
                 print(f"not found: {q}", [hit["snippet"]["text"] for hit in hits], flush=True)
@@ -428,7 +449,9 @@ def main() -> None:
     speed.add_argument("--hours", type=int, default=10)
     speed.add_argument("--folder", type=Path, help="of a server that is filled once and kept")
     speed.set_defaults(measure=measure_speed)
-    commands.add_parser("recall").set_defaults(measure=measure_recall, folder=None)
+    recall = commands.add_parser("recall")
+    recall.add_argument("--semantic", action="store_true", help="by meaning too")
+    recall.set_defaults(measure=measure_recall, folder=None)
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="vas-search-") as folder,

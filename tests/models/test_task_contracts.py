@@ -17,6 +17,7 @@ import torch
 
 from models.contracts import (
     SAMPLE_RATE_HZ,
+    TEXT_DIMENSIONS,
     AudioChunk,
     CameraMotion,
     Excerpt,
@@ -209,6 +210,28 @@ def test_sentences_of_a_summary_rest_on_lines(models: LocalModels) -> None:
         assert all(each.text == each.text.strip() != "" for each in sentences)
 
 
+def test_texts_are_unit_vectors_that_do_not_depend_on_their_neighbours(models: LocalModels) -> None:
+    embedder = models.text_embedder()
+    assert embedder is not None
+    texts = ["the fox runs", "a red car stops here", "fox", "good " * 500]
+    together = embedder.embed_texts(texts)
+    assert together.dtype == np.float32
+    assert together.shape == (4, TEXT_DIMENSIONS)
+    assert np.linalg.norm(together, axis=1) == pytest.approx(np.ones(4), abs=1e-3)
+    alone = np.concatenate([embedder.embed_texts([text]) for text in texts])
+    assert together == pytest.approx(alone, abs=1e-3)
+
+
+def test_sentences_that_mean_alike_are_near() -> None:
+    embedder = LocalModels().text_embedder()
+    assert embedder is not None
+    one, alike, other = embedder.embed_texts(
+        ["A man is playing the guitar.", "Somebody plays a guitar.", "It will rain tomorrow."]
+    )
+    assert one @ alike > 0.7
+    assert one @ other < 0.3
+
+
 @of_every_transcriber
 def test_no_chunks_give_no_transcripts(models: LocalModels) -> None:
     assert models.transcriber().transcribe([]) == []
@@ -225,5 +248,6 @@ def test_no_inputs_give_no_outputs(models: LocalModels, task: Task) -> None:
         Task.READ: lambda: models.text_reader().read([]),
         Task.FIND: lambda: METHODS[Task.FIND](models.object_detector(), []),
         Task.SUMMARIZE: lambda: METHODS[Task.SUMMARIZE](models.summarizer(), []),
+        Task.EMBED_TEXT: lambda: METHODS[Task.EMBED_TEXT](models.text_embedder(), []),
     }
     assert len(calls[task]()) == 0

@@ -14,6 +14,7 @@ from tests.models.tiny_models import (
     save_tiny_embedding,
     save_tiny_object_detector,
     save_tiny_segmentation,
+    save_tiny_sentences,
     save_tiny_vision_language,
     save_tiny_whisper,
 )
@@ -27,6 +28,7 @@ SAVERS: dict[tuple[Task, str], Callable[[Path], Path]] = {
     (Task.DESCRIBE, "model"): save_tiny_vision_language,
     (Task.CLASSIFY, "model"): save_tiny_classifier,
     (Task.FIND, "model"): save_tiny_object_detector,
+    (Task.EMBED_TEXT, "model"): save_tiny_sentences,
 }
 """(task, role) -> what saves a model of the class that the registry's checkpoint has."""
 

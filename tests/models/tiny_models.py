@@ -13,8 +13,14 @@ from typing import Any
 
 import torch
 from ctranslate2.converters import TransformersConverter
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 from transformers import (
+    BertConfig,
+    BertModel,
     GenerationConfig,
+    PreTrainedTokenizerFast,
     Qwen2Tokenizer,
     Qwen2VLImageProcessor,
     Qwen3VLConfig,
@@ -320,6 +326,32 @@ def save_object_detector(
             torch.nn.init.zeros_(head.bias)
     model.save_pretrained(folder)
     RTDetrImageProcessor(size={"height": side, "width": side}).save_pretrained(folder)
+    return folder
+
+
+def save_tiny_sentences(folder: Path) -> Path:
+    """A BERT of one layer whose vectors are as long as the published model's; a token a word."""
+    torch.manual_seed(SEED)
+    words = [
+        "<pad>",
+        "<unk>",
+        *["good", "morning", "the", "fox", "runs", "red", "a", "car", "stops", "here"],
+    ]
+    tokenizer = Tokenizer(WordLevel({word: n for n, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", model_max_length=128
+    ).save_pretrained(folder)
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=384,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=128,
+        initializer_range=0.5,
+    )
+    BertModel(config).save_pretrained(folder)
     return folder
 
 

@@ -21,7 +21,7 @@ from packaging.version import Version
 
 from tests.places import PROJECT
 
-LOCKS = ("core.txt", "dev.txt", "models.txt")
+LOCKS = ("core.txt", "dev.txt", "models.txt", "semantic.txt")
 BUILD_LOCK = "build.txt"
 """What builds our wheel, and the installer: for images and nodes of clusters."""
 OURSELVES = "video-analysis-service"
@@ -132,8 +132,9 @@ def _declared(extra: str | None) -> list[Requirement]:
     ("lock", "extras"),
     [
         ("core.txt", ()),
-        ("dev.txt", ("models", "payments", "test", "benchmark")),
+        ("dev.txt", ("models", "semantic", "payments", "test", "benchmark")),
         ("models.txt", ("models",)),
+        ("semantic.txt", ("semantic",)),
     ],
 )
 def test_the_lock_covers_what_the_project_asks_for(lock: str, extras: tuple[str, ...]) -> None:
@@ -154,8 +155,8 @@ def test_what_reads_and_analyses_media_has_one_version_on_every_python() -> None
 
 
 def test_all_locks_pin_the_same_versions() -> None:
-    core, dev, models = ({(pin.name, pin.version) for pin in pins(lock)} for lock in LOCKS)
-    assert core <= models <= dev
+    core, dev, *extras = ({(pin.name, pin.version) for pin in pins(lock)} for lock in LOCKS)
+    assert all(core <= extra <= dev for extra in extras)
 
 
 def test_the_build_uses_the_backend_and_the_installer_that_are_named_elsewhere() -> None:

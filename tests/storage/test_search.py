@@ -311,7 +311,7 @@ async def test_pages_neither_skip_nor_repeat_while_more_is_published(library: Li
     assert scores == sorted(scores, reverse=True)
     seen, after = [], None
     while True:
-        hits, after = await find_page(
+        hits, after, _ = await find_page(
             library.database, account, parse_query("lesson"), Filters(), limit=7, after=after
         )
         seen += hits

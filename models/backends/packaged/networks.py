@@ -26,19 +26,7 @@ class Network:
 
     def __init__(self, path: Path) -> None:
         """``path`` is a verified file. Raises WeightsError where this machine cannot run it."""
-        try:
-            import onnxruntime
-
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = options.inter_op_num_threads = 1
-            options.enable_cpu_mem_arena = False
-            options.log_severity_level = 3
-            self._session: Any = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # onnxruntime raises errors without a common class
-            message = f"{path.name} cannot be run on this machine: {error}"
-            raise WeightsError(message) from error
+        self._session = open_session(path)
         self._input = self._session.get_inputs()[0].name
 
     def __call__(self, tensor: Tensor) -> list[Tensor]:
@@ -49,6 +37,20 @@ class Network:
     def metadata(self, key: str) -> str:
         """The file's own metadata under ``key``; raises KeyError."""
         return str(self._session.get_modelmeta().custom_metadata_map[key])
+
+
+def open_session(path: Path) -> Any:
+    """A session of onnxruntime for a verified file. Raises WeightsError as ``Network`` does."""
+    try:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.enable_cpu_mem_arena = False
+        options.log_severity_level = 3
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises errors without a common class
+        raise WeightsError(f"{path.name} cannot be run on this machine: {error}") from error
 
 
 _WHOLE_PX, _MIDDLE_PX = 256, 224

@@ -1,0 +1,229 @@
+"""Vectors of what is said and described, beside the search rows, where the server has pgvector.
+
+The table is no part of the migrations: a runner makes it as soon as the server has the extension
+and lets our role use it, and fills it. A row's vector goes with the row, and so with its job. It
+is of one model; those of another are not compared, and replaced by and by.
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import psycopg
+from sqlalchemy import TextClause, text
+from sqlalchemy.exc import DBAPIError
+
+from storage.database import Connection, Database
+from storage.types import SearchKind
+
+KINDS = (SearchKind.TRANSCRIPT, SearchKind.SCENE)
+"""Kinds of rows that have sentences, and so a vector."""
+
+EXACT_MOST = 20_000
+"""With more vectors of an account the index is searched, which finds nearly all of the nearest."""
+
+_LOCK = 0x7661735F76656374
+"""Advisory lock of the runner that makes the table or vectors ("vas_vect")."""
+_SHORT_CHARACTERS = 40
+"""A text shorter than this is read with the beginning of what is said next."""
+
+Vectors = npt.NDArray[np.float32]
+"""Unit vectors, one a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """What the vector of a row is made of."""
+
+    row_id: int
+    text: str
+
+
+async def make_table(connection: Connection) -> bool:
+    """Make the table of vectors if it is missing; False where the server does not allow it."""
+    missing = "to_regclass('search_vectors') IS NULL"
+    if not await _holds(connection, missing):
+        return True
+    await connection.execute(text("SET LOCAL lock_timeout = '1s'"))
+    await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+    if not await _holds(connection, missing):
+        return True
+    if await _holds(connection, "NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'vector')"):
+        available = "EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector')"
+        if not await _holds(connection, available):
+            return False
+        try:
+            async with connection.begin_nested():
+                await connection.execute(text("CREATE EXTENSION vector"))
+        except DBAPIError as error:
+            if isinstance(error.orig, psycopg.errors.InsufficientPrivilege):
+                return False
+            raise
+    if not await _holds(connection, "to_regtype('halfvec') IS NOT NULL"):
+        return False
+    for statement in _TABLE:
+        await connection.execute(text(statement))
+    return True
+
+
+async def _holds(connection: Connection, condition: str) -> bool:
+    return bool((await connection.execute(text(f"SELECT {condition}"))).scalar_one())
+
+
+_TABLE = (
+    """
+    CREATE TABLE search_vectors (
+        row_id bigint PRIMARY KEY REFERENCES search_rows ON DELETE CASCADE,
+        account_id uuid NOT NULL,
+        model text NOT NULL,
+        embedding halfvec(384) NOT NULL
+    )
+    """,
+    # Vectors do not shrink by compression, and lie beside their row, not in a table of their own.
+    "ALTER TABLE search_vectors ALTER COLUMN embedding SET STORAGE PLAIN",
+    "CREATE INDEX ix_search_vectors_account_id ON search_vectors (account_id, model)",
+    "CREATE INDEX ix_search_vectors_embedding ON search_vectors"
+    " USING hnsw (embedding halfvec_cosine_ops)",
+)
+
+
+async def rows_without(connection: Connection, model: str, after: int, limit: int) -> list[Passage]:
+    """The first rows after an id that have sentences and no vector of the model."""
+    found = await connection.execute(
+        _ROWS_WITHOUT, {"model": model, "after": after, "limit": limit, "kinds": list(KINDS)}
+    )
+    return [
+        Passage(
+            row.id, row.text if len(row.text) >= _SHORT_CHARACTERS else f"{row.text} {row.ahead}"
+        )
+        for row in found
+    ]
+
+
+_ROWS_WITHOUT = text(
+    """
+    SELECT id, text, ahead FROM search_rows
+     WHERE id > :after AND kind = ANY(:kinds)
+       AND NOT EXISTS (SELECT FROM search_vectors v
+                        WHERE v.row_id = search_rows.id AND v.model = :model)
+     ORDER BY id LIMIT :limit
+    """
+)
+
+
+async def store_vectors(
+    connection: Connection, model: str, passages: Sequence[Passage], vectors: Vectors
+) -> None:
+    """In place of those of another model; rows that are gone by now get none."""
+    await connection.execute(
+        _STORE,
+        {
+            "model": model,
+            "ids": [passage.row_id for passage in passages],
+            "vectors": [_written(vector) for vector in vectors],
+        },
+    )
+
+
+_STORE = text(
+    """
+    INSERT INTO search_vectors (row_id, account_id, model, embedding)
+    SELECT r.id, r.account_id, :model, given.vector::halfvec
+      FROM unnest(CAST(:ids AS bigint[]), CAST(:vectors AS text[])) AS given (id, vector)
+      JOIN search_rows r USING (id)
+       FOR KEY SHARE OF r
+    ON CONFLICT (row_id) DO UPDATE SET model = excluded.model, embedding = excluded.embedding
+    """
+)
+
+
+def _written(vector: npt.NDArray[np.float32]) -> str:
+    return f"[{','.join(f'{number:.5f}' for number in vector)}]"
+
+
+async def newest_row(connection: Connection) -> int:
+    """The greatest id of a row, 0 without any."""
+    newest = await connection.execute(text("SELECT coalesce(max(id), 0) FROM search_rows"))
+    return int(newest.scalar_one())
+
+
+async def try_lock(connection: Connection) -> bool:
+    """Be the one session that makes vectors, until ``unlock`` or the connection's end."""
+    taken = await connection.execute(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK})
+    return bool(taken.scalar_one())
+
+
+async def unlock(connection: Connection) -> None:
+    await connection.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": _LOCK})
+
+
+async def find_near(
+    database: Database,
+    account_id: uuid.UUID,
+    model: str,
+    sought: npt.NDArray[np.float32],
+    *,
+    conditions: Sequence[str],
+    values: Mapping[str, object],
+    newest_id: int,
+    least_similarity: float,
+    limit: int,
+) -> list[int] | None:
+    """Ids of rows up to ``newest_id`` that are nearest to a unit vector, the nearest first.
+
+    ``conditions`` are SQL about ``r``, the row, with ``values``. None where there is no table.
+    """
+    try:
+        rows = await database.query(
+            _near_statement(tuple(conditions)),
+            account_id=account_id,
+            model=model,
+            sought=_written(sought),
+            below=newest_id + 1,
+            most_distance=1 - least_similarity,
+            limit=limit,
+            **values,
+        )
+    except psycopg.errors.UndefinedTable:
+        return None
+    return [row["id"] for row in rows]
+
+
+@functools.cache
+def _near_statement(conditions: tuple[str, ...]) -> TextClause:
+    """Two ways, of which one runs: all vectors of the account, or the index over all accounts.
+
+    OFFSET 0 keeps the planner from the index. A job has few vectors, however many its account has.
+    """
+    joined = " JOIN search_rows r ON r.id = v.row_id" if conditions else ""
+    further = "".join(f" AND {condition}" for condition in conditions)
+    candidates = f"""
+        SELECT v.row_id AS id, v.embedding <=> CAST(:sought AS halfvec) AS distance
+          FROM search_vectors v{joined}
+         WHERE v.account_id = :account_id AND v.model = :model AND v.row_id < :below{further}"""  # noqa: S608
+    few = (
+        "true"
+        if any("job_id" in condition for condition in conditions)
+        else (
+            "(SELECT count(*) FROM (SELECT FROM search_vectors WHERE account_id = :account_id"  # noqa: S608
+            f" AND model = :model LIMIT {EXACT_MOST + 1}) AS counted) <= {EXACT_MOST}"
+        )
+    )
+    return text(
+        f"""
+        WITH few AS MATERIALIZED (SELECT {few} AS are),
+        near AS (
+            (SELECT * FROM ({candidates} OFFSET 0) AS own
+              WHERE (SELECT are FROM few) ORDER BY distance LIMIT :limit)
+            UNION ALL
+            (SELECT * FROM ({candidates} AND NOT (SELECT are FROM few)
+              ORDER BY v.embedding <=> CAST(:sought AS halfvec) LIMIT :limit) AS indexed)
+        )
+        SELECT id FROM near WHERE distance <= :most_distance ORDER BY distance, id
+        """  # noqa: S608  (constants of this project)
+    )
