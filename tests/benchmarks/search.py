@@ -1,6 +1,7 @@
 """Search: how much of what is known to be there it finds, and how fast among two million segments.
 
     python -m tests.benchmarks.search recall [--semantic]
+    python -m tests.benchmarks.search vectors [--rows 100000]
     python -m tests.benchmarks.search speed [--rows 2000000 --clients 16 --seconds 20]
 
 ``recall`` publishes the programmes of ``search_library`` and the transcripts that the packaged
@@ -11,6 +12,8 @@ the first five hits. The last line is JSON.
 frequencies, hours of 900 segments), then lets clients search one after the other, as fast as they
 are answered, in the process that the API would be; and publishes hours with and without their
 search rows.
+
+``vectors`` makes, keeps and searches vectors of an account, exactly and through the index.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ from serve_app.search.schemas import SearchHit
 from serve_app.search.service import find_page, parse_query
 from serve_app.settings import Settings
 from serve_app.worker.indexing import SearchIndexer
-from storage import keys, results
+from storage import keys, results, search_vectors
 from storage.database import Database, embedded_postgres, migrate
 from storage.job_records import JobSource, NewJob
 from storage.jobs import insert_job
@@ -381,7 +384,8 @@ async def measure_recall(url: str, options: argparse.Namespace) -> dict[str, Any
     if encoder is not None:
         await make_vectors(url, encoder)
         await encoder.encode(["opened before the first search"])
-    recall = {}
+    [rows] = await database.query(text("SELECT count(*) AS rows FROM search_rows"))
+    recall: dict[str, Any] = rows
     for name in ("SAID", "SAID_MISHEARD", "PARAPHRASED"):
         queries: dict[str, tuple[str, str]] = getattr(library, name)
         right = 0
@@ -396,6 +400,73 @@ async def measure_recall(url: str, options: argparse.Namespace) -> dict[str, Any
         recall[f"{name.lower()}_recall_at_5"] = round(right / len(queries), 3)
     await database.close()
     return recall
+
+
+async def measure_vectors(url: str, options: argparse.Namespace) -> dict[str, Any]:
+    """What a vector costs to make, to keep and to search, exactly and through the index."""
+    database = Database(url, pool_size=4)
+    async with database.transaction() as connection:
+        account = (await keys.create_account(connection, "vectors")).id
+        assert await search_vectors.make_table(connection)
+    encoder = encoder_of(LocalModels())
+    assert encoder is not None, "the extra `semantic` is not installed"
+    speech, job = Speech(2026), await _new_job(database, account)
+    sentences = speech.segments(256)
+    await encoder.encode(sentences[:8])
+    began = time.monotonic()
+    await encoder.encode(sentences)
+    measured: dict[str, Any] = {"embed_ms": (time.monotonic() - began) * 1000 / len(sentences)}
+    async with database.statement() as connection:
+        await connection.execute(text("DROP INDEX ix_search_vectors_embedding"))
+        for statement in (_MANY_ROWS, _MANY_VECTORS):
+            await connection.execute(text(statement), {"job": job, "rows": options.rows})
+        await connection.execute(text("SET maintenance_work_mem = '1GB'"))
+        began = time.monotonic()
+        await connection.execute(text(search_vectors.INDEX))
+        measured["index_ms_a_row"] = (time.monotonic() - began) * 1000 / options.rows
+        await connection.execute(text("VACUUM ANALYZE search_vectors"))
+    sizes = (
+        "SELECT pg_table_size('search_vectors') / count(*) AS bytes_a_row,"
+        " pg_indexes_size('search_vectors') / count(*) AS index_bytes_a_row FROM search_vectors"
+    )
+    measured |= (await database.query(text(sizes)))[0]
+    vectors = await encoder.encode(speech.segments(30))
+    for name, most in (("exact", options.rows), ("index", -1)):
+        setattr(search_vectors, "EXACT_MOST", most)  # noqa: B010
+        search_vectors._near_statement.cache_clear()
+        took = []
+        for vector in vectors:
+            began = time.monotonic()
+            await search_vectors.find_near(
+                database, account, "m", vector, conditions=(), values={}, newest_id=1 << 40,
+                least_similarity=-1, limit=50,
+            )  # fmt: skip
+            took.append((time.monotonic() - began) * 1000)
+        measured[f"{name}_median_ms"] = statistics.median(took)
+        measured[f"{name}_p95_ms"] = percentile(took, 0.95)
+    passages = [search_vectors.Passage(n + 1, "") for n in range(256)]
+    async with database.statement() as connection:
+        began = time.monotonic()
+        made = np.resize(vectors, (256, vectors.shape[1])) + np.float32(0.001)
+        await search_vectors.store_vectors(connection, "n", passages, made)
+        measured["store_ms_a_row"] = (time.monotonic() - began) * 1000 / len(passages)
+    await database.close()
+    return {name: round(float(value), 2) for name, value in measured.items()}
+
+
+_MANY_ROWS = """
+    INSERT INTO search_rows (account_id, job_id, job_created_at, kind, config, start_ms, end_ms,
+                             text, ahead, vector)
+    SELECT account_id, id, created_at, 'transcript', 'english', n, n + 1, 'a', '', ''::tsvector
+      FROM jobs, generate_series(1, :rows) AS n WHERE id = :job
+"""
+_MANY_VECTORS = """
+    INSERT INTO search_vectors
+    SELECT r.id, account_id, 'm', (SELECT array_agg(random() - 0.5)
+                                     FROM generate_series(1, 384) WHERE r.id > 0)::real[]::halfvec
+      FROM search_rows r WHERE job_id = :job AND :rows > 0
+"""
+"""Random directions: the hardest for an index, as all are about as far from each other."""
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -449,6 +520,9 @@ def main() -> None:
     speed.add_argument("--hours", type=int, default=10)
     speed.add_argument("--folder", type=Path, help="of a server that is filled once and kept")
     speed.set_defaults(measure=measure_speed)
+    vectors = commands.add_parser("vectors")
+    vectors.add_argument("--rows", type=int, default=100_000)
+    vectors.set_defaults(measure=measure_vectors, folder=None)
     recall = commands.add_parser("recall")
     recall.add_argument("--semantic", action="store_true", help="by meaning too")
     recall.set_defaults(measure=measure_recall, folder=None)
