@@ -35,7 +35,16 @@ SWEPT = re.compile(r"vas-objects-\d+")
 STILLS = "/vision/thumbnails/"
 
 Results = dict[str, dict[str, Any]]
-"""Clips to the scenes and the transcript of an undisturbed run."""
+"""Clips to the scenes, the transcript and the files of an undisturbed run."""
+
+SCENE_FILES = [f"export?format={name}" for name in ("edl", "otio", "fcpxml", "csv")]
+SPEECH_FILES = [f"transcript?format={name}" for name in ("srt", "vtt", "ttml", "txt", "md", "csv")]
+CHAPTER_FILES = [
+    "chapters",
+    "export?format=edl&content=chapters",
+    *(f"export?format={name}" for name in ("youtube", "webvtt-chapters", "ffmetadata")),
+]
+"""Chapters begin at cuts where there are any, so they differ from mode to mode."""
 
 
 @dataclass(slots=True)
@@ -127,6 +136,28 @@ def results_are_those_of_an_undisturbed_run(checker: Checker) -> Iterator[str]:
                 yield f"job {job.job_id} ({job.clip}): other {part} than undisturbed"
 
 
+def files_stay_as_they_were(checker: Checker) -> Iterator[str]:
+    """A file that was taken under way is the same when it is taken again."""
+    for job in checker.journal.jobs.values():
+        for path, text in job.files.items():
+            if read_file(checker.callers[job.account], job.job_id, path) != text:
+                yield f"job {job.job_id} ({job.clip}): other {path} than before"
+
+
+def files_of(mode: str) -> list[str]:
+    """The exports of a completed job of this mode, as paths below it."""
+    seen = SCENE_FILES if mode != "transcript" else []
+    return [*seen, *(SPEECH_FILES + CHAPTER_FILES if mode != "vision" else [])]
+
+
+def read_file(caller: Caller, job_id: str, path: str) -> str:
+    """The text of an export, without the job's id."""
+    url = f"{caller.base_url}/jobs/{job_id}/{path}"
+    answer = caller.final("GET", url)
+    text = json.dumps(answer.json()["data"]) if path == "chapters" else answer.text
+    return text.replace(job_id, "")
+
+
 def read_results(caller: Caller, job_id: str, mode: str) -> dict[str, Any]:
     """What a completed job shows, without what differs from job to job."""
     found: dict[str, Any] = {}
@@ -135,7 +166,8 @@ def read_results(caller: Caller, job_id: str, mode: str) -> dict[str, Any]:
         found["scenes"] = [scene | {"thumbnailUrl": None} for scene in scenes]
     if mode != "vision":
         found["transcript"] = caller.data("GET", f"/jobs/{job_id}/transcript") | {"jobId": None}
-    return found
+    same = [path for path in files_of(mode) if mode == "all" or path not in CHAPTER_FILES]
+    return found | {path: read_file(caller, job_id, path) for path in same}
 
 
 def jobs_exist_once(checker: Checker) -> Iterator[str]:
@@ -325,6 +357,7 @@ CHECKS: tuple[Callable[[Checker], Iterable[str]], ...] = (
     an_end_is_final,
     jobs_end_as_undisturbed,
     results_are_those_of_an_undisturbed_run,
+    files_stay_as_they_were,
     jobs_exist_once,
     every_end_is_told,
     balances_are_exact,

@@ -28,6 +28,8 @@ class Accepted:
     ended: dict[str, Any] | None = None
     """The job as the client first saw it ended."""
     ended_seconds: float = 0.0
+    files: dict[str, str] = field(default_factory=dict)
+    """What the client was given of the completed job: path below the job to the text."""
 
 
 @dataclass(slots=True)

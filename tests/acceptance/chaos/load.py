@@ -12,6 +12,7 @@ from typing import Any
 
 from serve_app.client.api import TERMINAL_STATES
 from tests.acceptance.chaos.caller import Caller, UncoveredError
+from tests.acceptance.chaos.checker import files_of, read_file
 from tests.acceptance.chaos.clips import BETWEEN, TIMELINES, Clip
 from tests.acceptance.chaos.journal import Accepted, Journal
 from tests.acceptance.chaos.stage import Customer, Stage
@@ -19,6 +20,8 @@ from tests.acceptance.chaos.stage import Customer, Stage
 MODES = ("all", "all", "all", "vision", "transcript")
 POLL_SECONDS = 2.0
 AFTER_FAILURE_SECONDS = 1.0
+FILES_TAKEN = 3
+"""Exports that the client of a completed job takes."""
 TUS = {"Tus-Resumable": "1.0.0"}
 TUS_PIECES = 3
 CANCEL_WITHIN_SECONDS = 12.0
@@ -159,9 +162,8 @@ class Client:
         job.ended, job.ended_seconds = found, self.journal.seconds()
         if found["state"] == "completed":
             self.caller.data("GET", f"/jobs/{job.job_id}")
-            if job.mode != "vision":
-                url = f"{self.stage.service.base_url}/jobs/{job.job_id}/transcript?format=srt"
-                self.caller.final("GET", url)
+            for path in self.chance.sample(files_of(job.mode), FILES_TAKEN):
+                job.files[path] = read_file(self.caller, job.job_id, path)
 
     def read(self) -> None:
         """What dashboards and curious people ask."""
