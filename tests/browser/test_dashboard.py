@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Page, ViewportSize, expect
 
 from storage import keys
+from tests.benchmarks.dashboard import SCENES, long_job
 from tests.browser.line import Line
 from tests.browser.visits import (
     DESK,
@@ -203,6 +204,25 @@ def test_an_account_is_suspended_by_keyboard(
 
 
 HOSTILE = "<img src=x onerror=\"document.title='broken in'\">"
+
+
+@pytest.mark.long
+def test_stills_far_from_view_are_let_go_and_come_again(
+    visits: Visits, caller: Caller, api: ContractApi, runner: RunnerSide
+) -> None:
+    page = visits.open(caller, viewport=DESK)
+    page.goto(f"/dashboard/jobs/{long_job(api, runner, caller)}")
+    page.wait_for_selector("#watch[data-ready]")
+    loaded = "document.querySelectorAll('.scene img[src]').length"
+    first = page.locator(".scene img").first
+    for _ in range(2):
+        page.locator(".scene").first.scroll_into_view_if_needed()
+        expect(first).to_have_attribute("src", re.compile("/thumbnails/0.jpg"))
+        until(page, f"{loaded} < 150")
+        page.locator(".scene").last.scroll_into_view_if_needed()
+        last = page.locator(".scene img").last
+        expect(last).to_have_attribute("src", re.compile(f"/thumbnails/{SCENES - 1}.jpg"))
+        expect(first).not_to_have_attribute("src", re.compile("."))
 
 
 @pytest.mark.long

@@ -6,6 +6,25 @@ import { nameSpeakers } from "./speakers.js";
 import { Timeline } from "./timeline.js";
 import { Transcript } from "./transcript.js";
 
+// Each frame looks at every picture that is loaded: those far from view are let go.
+const near = new IntersectionObserver(
+  (entries) => entries.forEach(({ isIntersecting, target }) => keepStills(target, isIntersecting)),
+  { rootMargin: "2000px" },
+);
+for (const part of document.querySelectorAll(".scenes")) near.observe(part);
+
+function keepStills(part, isNear) {
+  for (const picture of part.querySelectorAll(isNear ? "img[data-still]" : "img[src]")) {
+    if (isNear) {
+      picture.src = picture.dataset.still;
+      delete picture.dataset.still;
+    } else {
+      picture.dataset.still = picture.getAttribute("src");
+      picture.removeAttribute("src");
+    }
+  }
+}
+
 const watch = document.getElementById("watch");
 if (watch) open(watch.dataset).catch((error) => console.error(error));
 
@@ -31,7 +50,7 @@ async function open({ job, seconds, track, tracks, scenes: sceneCount }) {
     document.getElementById(`scene-${scene?.index}`)?.classList.add("now");
     sceneNow = scene;
     const picture = scene && document.querySelector(`#scene-${scene.index} img`);
-    if (still && picture) still.src = picture.src;
+    if (still && picture) still.src = picture.dataset.still ?? picture.src;
   }
 
   function seek(time) {
