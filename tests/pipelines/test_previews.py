@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import av
 import numpy as np
+import psutil
 import pytest
 
 from pipelines.ingest.preview import PreviewOrder, is_playable, make_preview, preview_size
@@ -207,6 +210,22 @@ def test_making_ends_soon_after_it_was_told_to(tmp_path: Path) -> None:
         make_preview(order(path, media), FolderStore(tmp_path), check=check)
     assert time.monotonic() - began < 1.5
     assert not (tmp_path / "preview.mp4").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system has no idle class")
+def test_making_takes_only_time_that_nobody_wants(tmp_path: Path) -> None:
+    sample = Sample("large.mkv", Pictures("mpeg2video", 1920, 1080), Sound("flac", format="s16"))
+    path = write_sample(tmp_path, sample)
+    policies: set[int] = set()
+
+    def check() -> None:
+        for child in psutil.Process().children():
+            with contextlib.suppress(OSError):
+                policies.add(os.sched_getscheduler(child.pid))
+
+    make_preview(order(path, probe(path)), FolderStore(tmp_path), check=check)
+    assert os.SCHED_IDLE in policies
+    assert os.sched_getscheduler(0) != os.SCHED_IDLE
 
 
 @pytest.mark.long
