@@ -101,6 +101,7 @@ def make_preview(
             wall_seconds=order.wall_seconds,
             readable=(path,),
             writable=(folder.resolve(),),
+            gives_way=True,
         )
         run_media_task(task, check=check)
         check()

@@ -1,14 +1,13 @@
 """A small H.264/AAC MP4 of a file that browsers cannot play. Runs in the confined child process.
 
 Its times are those of the media: the picture stands from 0 on, sound lies where its timestamps say,
-with silence before it and in gaps. The process takes only processor time that nobody else wants.
+with silence before it and in gaps.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -49,7 +48,6 @@ def make(arguments: Values, emit: Callable[[Values], None]) -> Values:
     size as shown, every how many frames one is kept, and its most bits a second. Returns
     ``{frames, samples}``. Raises MediaRefusedError where nothing could be decoded.
     """
-    _give_way()
     with (
         open_media(Path(arguments["path"])) as source,
         av.open(
@@ -77,14 +75,6 @@ def make(arguments: Values, emit: Callable[[Values], None]) -> Values:
     if not any(written.values()):
         raise MediaRefusedError("Nothing of the file could be decoded.")
     return written
-
-
-def _give_way() -> None:
-    """Run only where a processor has nothing else to do: analyses have low priority too."""
-    if hasattr(os, "SCHED_IDLE"):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    else:
-        os.nice(19)
 
 
 def _writers(source: Any, target: Any, order: Values) -> Iterator[tuple[int, Pictures | Sound]]:

@@ -16,7 +16,7 @@ from typing import Any
 import av
 import av.error
 
-from pipelines.sandbox.confinement import Allowance, confine
+from pipelines.sandbox.confinement import Allowance, confine, give_way
 
 Message = dict[str, Any]
 Emit = Callable[[Message], None]
@@ -48,6 +48,8 @@ def main() -> None:
     module, _, function = PROGRAMS[request["task"]].partition(":")
     program: Program = getattr(importlib.import_module(module), function)
     av.logging.set_level(None)
+    if request["gives_way"]:
+        give_way()
     confine(
         Allowance(**request["allowance"]),
         parent=request["parent"],

@@ -16,6 +16,7 @@ import resource
 import signal
 import struct
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +121,32 @@ def confine_program(
     libc.unshare(_CLONE_NEWPID)
     restrict_files(libc, [*readable, *_ALWAYS_READABLE], (), places)
     _limit(allowance, memory=resource.RLIMIT_DATA)
+
+
+_AUTOGROUP = "/proc/self/autogroup"
+_AUTOGROUP_ATTEMPTS = 20
+_AUTOGROUP_PAUSE_SECONDS = 0.05
+
+
+def give_way() -> None:
+    """Run only where a processor has nothing else to do; analyses have low priority too.
+
+    Linux shares processors between sessions first (autogroups), so this process's own session has
+    to stand back as well: its class counts within the session only. See sched(7).
+    """
+    if not hasattr(os, "SCHED_IDLE"):
+        os.nice(19)
+        return
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    for _ in range(_AUTOGROUP_ATTEMPTS):
+        try:
+            Path(_AUTOGROUP).write_text("19")
+        except BlockingIOError:  # ten a second are taken, of all processes together
+            time.sleep(_AUTOGROUP_PAUSE_SECONDS)
+        except OSError:  # a kernel without them
+            return
+        else:
+            return
 
 
 def die_with(parent: int | None) -> None:

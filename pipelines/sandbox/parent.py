@@ -64,6 +64,8 @@ class Task:
     writable: tuple[Path, ...] = ()
     descriptors: tuple[int, ...] = ()
     """Open files that the child gets, under the same numbers."""
+    gives_way: bool = False
+    """It gets the processor time that nobody else wants."""
 
 
 def run_confined(
@@ -85,6 +87,7 @@ def run_confined(
         "parent": os.getpid(),
         "readable": [str(path) for path in task.readable],
         "writable": [str(path) for path in task.writable],
+        "gives_way": task.gives_way,
     }
     with _started(task.descriptors) as child:
         send(child, request)

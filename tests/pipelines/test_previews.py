@@ -217,14 +217,17 @@ def test_making_takes_only_time_that_nobody_wants(tmp_path: Path) -> None:
     sample = Sample("large.mkv", Pictures("mpeg2video", 1920, 1080), Sound("flac", format="s16"))
     path = write_sample(tmp_path, sample)
     policies: set[int] = set()
+    sessions: set[str] = set()
 
     def check() -> None:
         for child in psutil.Process().children():
             with contextlib.suppress(OSError):
                 policies.add(os.sched_getscheduler(child.pid))
+                sessions.add(Path(f"/proc/{child.pid}/autogroup").read_text().split()[-1])
 
     make_preview(order(path, probe(path)), FolderStore(tmp_path), check=check)
     assert os.SCHED_IDLE in policies
+    assert not sessions or "19" in sessions  # of kernels that share between sessions first
     assert os.sched_getscheduler(0) != os.SCHED_IDLE
 
 
