@@ -237,6 +237,10 @@ class Watcher:
                 self._give_up(path, error.code, message)
             else:
                 self._keep_error(path, {"code": error.code, "message": error.message})
+        except OSError as error:
+            if error.filename != str(path):
+                raise
+            self._give_up(path, "UNREADABLE_FILE", f"{error.strerror}.")
         except UnreadableRecordError:
             message = f"{STATE_NAME} is no record of this program; remove {_results_of(path).name}."
             self._give_up(path, "UNREADABLE_STATE", message)

@@ -274,8 +274,7 @@ def test_a_file_that_changes_while_it_is_sent_is_sent_again_as_it_is_then(
 def test_what_failed_is_told_once_and_tried_again_where_its_folder_is_removed(
     caller: Caller, tmp_path: Path
 ) -> None:
-    bad, blocked = tmp_path / "bad.mp4", tmp_path / "tool.exe.mp4"
-    bad.write_bytes(b"x")
+    (tmp_path / "bad.mp4").write_bytes(b"x")
     for _ in range(2):
         with watcher(caller, tmp_path) as (made, events):
             made.run(once=True)
@@ -291,7 +290,28 @@ def test_what_failed_is_told_once_and_tried_again_where_its_folder_is_removed(
         assert made.undone == {"bad.mp4"}
     assert [event["event"] for event in events] == ["created", "sent", "failed"]
     assert jobs_of(caller) == {("bad.mp4", "failed"): 2}
-    assert not blocked.exists()
+
+
+def test_a_file_that_cannot_be_read_keeps_no_other_one_waiting(
+    caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked, good = tmp_path / "locked.mp4", tmp_path / "good.mp4"
+    for path in (locked, good):
+        path.write_bytes(b"footage")
+    with watcher(caller, tmp_path, concurrency=1) as (made, events):
+        send = made.client.upload_resumable
+
+        def refused(path: Path, *args: Any) -> None:
+            if path == locked:
+                raise PermissionError(13, "Permission denied", str(path))
+            send(path, *args)
+
+        monkeypatch.setattr(made.client, "upload_resumable", refused)
+        made.run(once=True)
+    assert made.undone == {"locked.mp4"}
+    assert results_of(good) == RESULTS
+    [failure] = [event for event in events if event["event"] == "failed"]
+    assert failure["error"] == {"code": "UNREADABLE_FILE", "message": "Permission denied."}
 
 
 def test_a_file_that_is_refused_has_an_error_and_no_job(caller: Caller, tmp_path: Path) -> None:
