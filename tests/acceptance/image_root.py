@@ -13,9 +13,10 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -100,9 +101,11 @@ class Image:
         return found
 
     @contextlib.contextmanager
-    def container(self, *command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-        """Run ENTRYPOINT with ``command`` (else CMD) beside the block; kills what is left of it."""
-        words = [*self.exec_form("ENTRYPOINT"), *(command or self.exec_form("CMD"))]
+    def container(
+        self, *, entrypoint: Sequence[str] | None = None, **environment: str
+    ) -> Iterator[subprocess.Popen[str]]:
+        """Run ``entrypoint``, else ENTRYPOINT with CMD, beside the block; kills what is left."""
+        words = entrypoint or [*self.exec_form("ENTRYPOINT"), *self.exec_form("CMD")]
         with subprocess.Popen(
             self.command(*words, network=False, **environment), stdout=subprocess.PIPE, text=True
         ) as process:
@@ -110,7 +113,11 @@ class Image:
                 self._wait_until_inside(process)
                 yield process
             finally:
-                process.kill()
+                # Every other process ends with process 1, then unshare. Ending unshare would leave
+                # them: process 1 has become another user.
+                if process.poll() is None:
+                    os.kill(process_one(process) or process.pid, signal.SIGKILL)
+                    process.wait(_START_SECONDS)
 
     def _wait_until_inside(self, container: subprocess.Popen[str]) -> None:
         """Process 1 prepares its mounts before it goes into the root."""
@@ -120,21 +127,26 @@ class Image:
             assert time.monotonic() < deadline, "the container does not start"
             time.sleep(0.05)
 
-    def inside(self, container: subprocess.Popen[str], *command: str, **environment: str) -> int:
-        """Exit status of a command in a running container, as HEALTHCHECK's or ``docker exec``."""
+    def inside(
+        self, container: subprocess.Popen[str], *command: str, **environment: str
+    ) -> tuple[int, str]:
+        """Exit status and output of a command in a container, as HEALTHCHECK or ``docker exec``."""
         user = self.run("id", "-u").strip()
         entered = ["nsenter", "--target", str(process_one(container)), "--mount", "--pid"]
         entered += ["--root", "--wd", "--setuid", user, "--setgid", user, "/usr/bin/env", "-i"]
         variables = {**self.environment, **environment}
         entered += [f"{name}={value}" for name, value in variables.items()]
-        return subprocess.run([*entered, *command], check=False).returncode
+        ended = subprocess.run([*entered, *command], capture_output=True, text=True, check=False)
+        return ended.returncode, ended.stdout + ended.stderr
 
 
 def process_one(container: subprocess.Popen[str]) -> int | None:
-    """Id, outside, of a container's process 1; None where it has not begun."""
+    """Id, outside, of a container's process 1; None where it has not begun or has ended."""
     pid = container.pid
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(children[0]) if children else None
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return int(children[0]) if children else None
+    return None
 
 
 def _root_of(process: int) -> Path | None:

@@ -16,10 +16,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
+from ray._private.ray_constants import DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
 
 from serve_app.deployment.local import free_port
 from tests.acceptance.image_root import Image, build, process_one
-from tests.places import DEMO
+from tests.acceptance.service import wait_until
+from tests.places import DEMO, PROJECT
 
 _MISSING = [name for name in ("debootstrap", "unshare", "nsenter") if shutil.which(name) is None]
 
@@ -64,11 +67,13 @@ def test_a_container_becomes_healthy_and_stops_in_order_at_sigterm(image: Image)
     settings = {"VAS_PORT": port, "VAS_HOST": "127.0.0.1"}
     healthy = image.exec_form("HEALTHCHECK")
     with image.container(**settings) as container:
-        deadline = time.monotonic() + 150
-        while image.inside(container, *healthy, **settings) and time.monotonic() < deadline:
-            time.sleep(2)
-        assert image.inside(container, *healthy, **settings) == 0
-        assert image.inside(container, "vas", "accounts", "create", "studio", **settings) == 0
+
+        def is_healthy() -> bool:
+            return image.inside(container, *healthy, **settings)[0] == 0
+
+        wait_until(is_healthy, 150, "health")
+        command = ("vas", "accounts", "create", "studio")
+        assert image.inside(container, *command, **settings)[0] == 0
         # KubeRay asks the head for this before it sends clients there.
         answer = httpx.get(f"http://127.0.0.1:{port}/-/healthz", trust_env=False, timeout=5)
         assert (answer.status_code, answer.text) == (200, "success")
@@ -85,3 +90,43 @@ def test_a_login_shell_has_the_commands_that_ray_nodes_are_started_with(image: I
     script = 'eval "$(vas node-environment)" && ray --version && command -v serve'
     assert "/opt/vas/bin/serve" in image.run("bash", "-lc", script)
     assert not list((image.root / "opt/vas").rglob("pip/__main__.py"))
+    image.run("bash", "-lc", "ray kuberay-autoscaler --help")
+
+
+def test_a_pod_of_kubernetes_starts_a_node_with_its_resources_and_its_environment(
+    image: Image,
+) -> None:
+    """With the command of ``ray start`` that KubeRay makes of the manifest, on loopback."""
+    manifest = yaml.safe_load((PROJECT / "deploy/kubernetes/service.yaml").read_text())
+    cluster = manifest["spec"]["rayClusterConfig"]
+    [pod] = cluster["headGroupSpec"]["template"]["spec"]["containers"]
+    worker = cluster["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]
+    probe = worker["readinessProbe"]["httpGet"]
+    assert probe["port"] == DEFAULT_DASHBOARD_AGENT_LISTEN_PORT
+    # Ports of its own, as other Rays may run on this machine.
+    names = ("port", "dashboard-port", "dashboard-agent-listen-port", "ray-client-server-port")
+    ports = {name: free_port() for name in names}
+    start = "ray start --head --block --num-cpus=0 --resources='{\"service\":1}'"
+    start += " --node-ip-address=127.0.0.1 --dashboard-host=127.0.0.1"
+    start += "".join(f" --{name}={port}" for name, port in ports.items())
+    health = f"http://127.0.0.1:{ports['dashboard-agent-listen-port']}{probe['path']}"
+    settings = {"KUBERAY_GEN_RAY_START_CMD": start, "RAY_AUTH_MODE": "token"}
+    settings |= {"RAY_AUTH_TOKEN": "t" * 64, "RAY_ADDRESS": f"127.0.0.1:{ports['port']}"}
+    with image.container(entrypoint=[*pod["command"], *pod["args"]], **settings) as container:
+        wait_until(lambda: _is_success(health), 90, "the probe finds the raylet")
+        program = (
+            "import os, ray; ray.init(log_to_driver=False);"
+            "assert ray.cluster_resources()['service'] == 1, ray.cluster_resources();"
+            "assert 'CPU' not in ray.cluster_resources();"
+            "seen = ray.remote(num_cpus=0)(lambda: os.environ['RAY_SERVE_ENABLE_HA_PROXY']);"
+            "assert ray.get(seen.remote()) == '1'"
+        )
+        status, printed = image.inside(container, "python", "-c", program, **settings)
+        assert status == 0, printed
+
+
+def _is_success(url: str) -> bool:
+    try:
+        return httpx.get(url, trust_env=False, timeout=5).is_success
+    except httpx.HTTPError:
+        return False
