@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from models.checkpoints import is_present, locate
+from models.checkpoints import Location, is_present, locate
 from models.registry import RegistryEntry
 from models.weights import TRANSNETV2, read_weights
 
@@ -64,7 +64,7 @@ def whisper(entry: RegistryEntry, models_dir: Path | None) -> Any:
         return CtcAligner(where.source, _hardware(entry.device, "float32"), revision=where.revision)
 
     is_lacking = models_dir is not None and not is_present(entry.checkpoints["align"], models_dir)
-    where = locate(entry.checkpoints["model"], models_dir)
+    where = _whisper_location(entry, models_dir)
     return WhisperTranscriber(
         where.source,
         AlignerByLanguage(aligner("align_en"), None if is_lacking else aligner("align")),
@@ -78,7 +78,7 @@ def ctranslate2_whisper(entry: RegistryEntry, models_dir: Path | None) -> Any:
     """Whisper on CTranslate2, whose word times come from the decoder's attention."""
     from models.backends.packaged.transcriber import CTranslate2Transcriber
 
-    where = locate(entry.checkpoints["model"], models_dir)
+    where = _whisper_location(entry, models_dir)
     folder = Path(where.source)
     if where.revision is not None:
         from huggingface_hub import snapshot_download
@@ -88,6 +88,12 @@ def ctranslate2_whisper(entry: RegistryEntry, models_dir: Path | None) -> Any:
             snapshot_download(where.source, revision=where.revision, allow_patterns=files)
         )
     return CTranslate2Transcriber(folder, max_batch=entry.max_batch)
+
+
+def _whisper_location(entry: RegistryEntry, models_dir: Path | None) -> Location:
+    if entry.own is not None:
+        return Location(str(entry.own), None)
+    return locate(entry.checkpoints["model"], models_dir)
 
 
 def _hardware(device: str, dtype: str) -> Hardware:

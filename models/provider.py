@@ -93,9 +93,12 @@ class LocalModels:
 
     profile: str = "packaged"
     models_dir: Path | None = None
+    own_whisper: Path | None = None
+    """A folder of weights in place of the profile's."""
 
     def transcriber(self) -> Transcriber:
-        return cast("Transcriber", _open_once(self.profile, Task.TRANSCRIBE, self.models_dir))
+        opened = _open_once(self.profile, Task.TRANSCRIBE, self.models_dir, self.own_whisper)
+        return cast("Transcriber", opened)
 
     def speech_detector(self) -> SpeechDetector:
         return cast("SpeechDetector", _open_once(self.profile, Task.DETECT, self.models_dir))
@@ -131,8 +134,10 @@ class LocalModels:
 
 
 @functools.lru_cache(maxsize=16)
-def _open_once(profile: str, task: Task, models_dir: Path | None) -> object:
-    return open_model(profile, task, models_dir)
+def _open_once(
+    profile: str, task: Task, models_dir: Path | None, own: Path | None = None
+) -> object:
+    return open_model(profile, task, models_dir, own)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from models.weights import (
     TRANSNETV2,
     WHISPER_BASE,
     PackagedWeights,
+    WeightsError,
     is_installed,
     read_weights,
 )
@@ -72,6 +74,8 @@ class RegistryEntry:
     languages: str = ""
     optional: bool = False
     """Whether the profile serves without the task where its weights are not installed."""
+    own: Path | None = None
+    """A folder of the user's own weights, in place of the role ``model``."""
     memory_bytes: int = 0
     """What a replica was measured to take at its busiest, on a processor; 0: not measured."""
 
@@ -286,15 +290,18 @@ OPTIONAL_ROLES = frozenset({"align"})
 """Weights that a task can do without, at a loss that it states."""
 
 
-def open_model(profile: str, task: Task, models_dir: Path | None = None) -> Any:
-    """The model of a task, loaded in this process.
+def open_model(
+    profile: str, task: Task, models_dir: Path | None = None, own: Path | None = None
+) -> Any:
+    """The model of a task, loaded in this process; a transcriber with weights of the user's ``own``
+    where a folder of them is given.
 
     Raises KeyError for an unknown profile or a task that it lacks, and
     MissingCheckpointError where a models folder lacks the weights.
     """
     from threadpoolctl import ThreadpoolController
 
-    entry = REGISTRY[profile][task]
+    entry = replace(REGISTRY[profile][task], own=own)
     module_name, _, name = entry.factory.partition(":")
     factory = getattr(importlib.import_module(module_name), name)
     # A task has one processor. NumPy's OpenBLAS starts a thread for each processor of the machine
@@ -346,9 +353,35 @@ SPEECH_TASKS = (Task.TRANSCRIBE, Task.DETECT, Task.EMBED)
 VISION_TASKS = (Task.DESCRIBE, Task.READ, Task.FIND)
 
 
-def digest_of(profile: str, tasks: Iterable[Task]) -> str:
+def check_own_whisper(profile: str, own: Path) -> None:
+    """Raise WeightsError where a folder lacks what the profile's transcriber loads.
+
+    On CTranslate2 (int8) a file that is not there would be looked for on a hub.
+    """
+    on_ctranslate2 = REGISTRY[profile][Task.TRANSCRIBE].dtype == "int8"
+    needed = ("config.json", "tokenizer.json", "model.bin" if on_ctranslate2 else "*.safetensors")
+    for pattern in needed:
+        if not any(own.glob(pattern)):
+            form = "CTranslate2" if on_ctranslate2 else "transformers"
+            raise WeightsError(f"{own} is no Whisper in {form}'s format: it lacks {pattern}.")
+
+
+@functools.lru_cache(maxsize=16)
+def own_digest(own: Path) -> str:
+    """Names the files of a folder as they are when a process first asks."""
+    total = hashlib.sha256()
+    for path in sorted(own.iterdir()):
+        if path.is_file():
+            with path.open("rb") as file:
+                total.update(
+                    f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode()
+                )
+    return total.hexdigest()
+
+
+def digest_of(profile: str, tasks: Iterable[Task], own: Path | None = None) -> str:
     """Names what ``tasks`` are done with: results of one digest are not reused for another."""
-    parts = [profile]
+    parts = [profile, *([] if own is None else [own_digest(own)])]
     for task in tasks:
         entry = REGISTRY[profile].get(task)
         if entry is not None:

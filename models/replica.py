@@ -41,13 +41,14 @@ class ModelReplica:
         task: Task,
         models_dir: Path | None = None,
         observer: BatchObserver | None = None,
+        own: Path | None = None,
     ) -> None:
         entry = REGISTRY[profile][task]
         self._task = task
         self._observer = observer
         if observer is not None:
             observer.started()
-        self._model = open_model(profile, task, models_dir)
+        self._model = open_model(profile, task, models_dir, own)
         self._busy_seconds = 0.0
         self._answered_at = 0.0
         self._begun: dict[object, float] = {}

@@ -217,6 +217,11 @@ class Settings(BaseSettings):
         description="Weights of TransNetV2 for PyTorch: a file, or `packaged` for those that the "
         "extra `models` carries. With them it finds the cuts.",
     )
+    whisper_weights: Path | None = Field(
+        None,
+        description="Folder of a Whisper of your own, in place of the profile's: in CTranslate2's "
+        "format for `packaged` and `cpu`, else in that of transformers.",
+    )
     blocked_hashes_file: Path | None = Field(
         None,
         description="Perceptual hashes of pictures that are not permitted (`vas policy hash`).",
@@ -325,7 +330,7 @@ class Settings(BaseSettings):
     def _profile_by_its_present_name(cls, name: object) -> object:
         return profile_named(name) if isinstance(name, str) else name
 
-    @field_validator("blocked_hashes_file", "boundary_weights", "log_dir")
+    @field_validator("blocked_hashes_file", "boundary_weights", "log_dir", "whisper_weights")
     @classmethod
     def _name_from_anywhere(cls, path: Path | str | None) -> Path | str | None:
         """Replicas work in folders of their own."""

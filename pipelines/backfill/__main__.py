@@ -35,10 +35,12 @@ from models.provider import LocalModels
 from models.registry import (
     REGISTRY,
     VISION_TASKS,
+    check_own_whisper,
     check_weights,
     choose_profile,
     digest_of,
     missing_checkpoints,
+    own_digest,
     profile_named,
 )
 from models.weights import WeightsError
@@ -115,7 +117,7 @@ def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> in
             _print(f"{output.forget_failures()} failed items are tried again.")
         work = ItemWork(
             out=place,
-            models=LocalModels(profile, options.models_dir),
+            models=LocalModels(profile, options.models_dir, options.whisper_weights),
             profile=profile,
             run=uuid.uuid4().hex,
             rules=rules,
@@ -126,6 +128,7 @@ def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> in
                 policy=policy,
                 boundaries=boundaries_opener(options.boundary_weights, options.models_dir),
             ),
+            own_whisper=options.whisper_weights,
         )
         _run(manifest, work, output, _pacing(options, profile))
     place.delete_folder(WORK_FOLDER)
@@ -207,6 +210,8 @@ def _profile(options: argparse.Namespace) -> str:
             names = ", ".join(checkpoint.repository for checkpoint in missing)
             raise OutputError(f"{options.models_dir} lacks weights of {choice.profile}: {names}.")
     check_weights(choice.profile, options.models_dir)
+    if options.whisper_weights is not None:
+        check_own_whisper(choice.profile, options.whisper_weights)
     if options.boundary_weights is not None:
         open_boundaries(options.boundary_weights, options.models_dir)
     return choice.profile
@@ -216,7 +221,9 @@ def _kind(profile: str, options: argparse.Namespace) -> dict[str, Any]:
     """What results depend on: an output holds results of one kind."""
     weights: BoundaryWeights | None = options.boundary_weights
     name = weights.name if isinstance(weights, Path) else weights
-    return {"profile": profile, "boundary_weights": name}
+    own: Path | None = options.whisper_weights
+    kind = {"profile": profile, "boundary_weights": name}
+    return kind if own is None else kind | {"whisper_weights": own_digest(own)}
 
 
 def _pacing(options: argparse.Namespace, profile: str) -> Pacing:
@@ -299,6 +306,11 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         metavar="PATH|packaged",
         help="weights of TransNetV2, which then finds the cuts; `packaged`: those of the extra "
         "`models`",
+    )
+    add(
+        "--whisper-weights",
+        type=Path,
+        help="folder of a Whisper of your own, in place of the profile's (VAS_WHISPER_WEIGHTS)",
     )
     add("--blocked-hashes", type=Path, help="pictures that are not permitted (vas policy hash)")
     add("--segment-seconds", type=_positive, default=60.0, help="length of a video segment")

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeVar
 
 from models.provider import ModelProvider
@@ -60,6 +61,8 @@ class ItemWork:
     rules: SourceRules = field(default_factory=SourceRules)
     ingest: IngestConfig = field(default_factory=IngestConfig)
     vision: VisionConfig = field(default_factory=VisionConfig)
+    own_whisper: Path | None = None
+    """The folder of weights that ``models`` transcribe with in place of the profile's."""
 
     def __call__(self, row: Row) -> Row:
         """1:1. How the item ended once its outcome is stored, or ``failure``: why it is not."""
@@ -127,7 +130,7 @@ class _ItemRun:
             transcript_config=TranscriptConfig(
                 language=self.item.language,
                 keyterms=self.item.keyterms,
-                models=digest_of(self.work.profile, SPEECH_TASKS),
+                models=digest_of(self.work.profile, SPEECH_TASKS, self.work.own_whisper),
                 speakers=SpeakerRules(expected=self.item.speakers_expected),
             ),
             mapper=map_here,

@@ -55,6 +55,7 @@ def model_application(settings: Settings, task: Task) -> Application:
     options = {"num_cpus": 0.0, "num_gpus": entry.gpus}
     if not entry.gpus:
         options = {"num_cpus": settings.model_cpus}
+    own = settings.whisper_weights if task is Task.TRANSCRIBE else None
     return serve.deployment(
         ModelReplica,
         name=DEPLOYMENT_NAMES[task],
@@ -73,7 +74,7 @@ def model_application(settings: Settings, task: Task) -> Application:
         graceful_shutdown_timeout_s=20,
         graceful_shutdown_wait_loop_s=_DRAIN_LOOK_SECONDS,
         ray_actor_options=options,
-    ).bind(settings.model_profile, task, settings.models_dir, ModelObserver(settings, task))
+    ).bind(settings.model_profile, task, settings.models_dir, ModelObserver(settings, task), own)
 
 
 def _models(settings: Settings) -> ServedModels:

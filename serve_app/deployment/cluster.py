@@ -106,7 +106,7 @@ def _profile(settings: Settings) -> str | None:
 
 def _paths(settings: Settings) -> str | None:
     """Replicas work in folders of their own, on any node."""
-    named = {"models_dir", "price_file", "webhook_ca_file"}
+    named = {"models_dir", "price_file", "webhook_ca_file", "whisper_weights"}
     paths = {name: getattr(settings, name) for name in sorted(named)}
     relative = [n for n, path in paths.items() if isinstance(path, Path) and not path.is_absolute()]
     if relative:

@@ -124,13 +124,15 @@ def _model(task: Task) -> Check:
         profile = chosen_models(settings).profile
         if not has_task(profile, task, settings.models_dir):
             return f"none in profile {profile} as it is installed"
-        model = open_model(profile, task, settings.models_dir)
+        own = settings.whisper_weights if task is Task.TRANSCRIBE else None
+        model = open_model(profile, task, settings.models_dir, own)
         [result] = METHODS[task](model, [PROBES[task]()])
         weights = "; ".join(
             f"{each.origin} @ {each.revision[:12]} from {each.carrier}, {each.weights.licence}"
             for each in listed_weights(profile)
             if each.task == task.value and (not each.optional or _is_here(each, settings))
         )
+        weights = weights if own is None else str(own)
         return f"{_SUMMARIES[task](result)} ({weights})"
 
     return check

@@ -14,6 +14,7 @@ from models.registry import (
     REGISTRY,
     Choice,
     Task,
+    check_own_whisper,
     check_weights,
     choose_profile,
     digest_of,
@@ -57,6 +58,11 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
             read_weights(TRANSNETV2, settings.models_dir)
     except WeightsError as error:
         raise ModelProfileError(str(error)) from error
+    if settings.whisper_weights is not None:
+        try:
+            check_own_whisper(profile, settings.whisper_weights)
+        except WeightsError as error:
+            raise ModelProfileError(f"VAS_WHISPER_WEIGHTS: {error}") from error
     named = settings.boundary_weights
     if isinstance(named, Path) and not named.is_file():
         raise ModelProfileError(f"VAS_BOUNDARY_WEIGHTS: {named} is no file.")

@@ -239,7 +239,7 @@ class StageWork:
             ),
             transcript_config=TranscriptConfig(
                 keyterms=job.source.keyterms,
-                models=digest_of(settings.model_profile, SPEECH_TASKS),
+                models=digest_of(settings.model_profile, SPEECH_TASKS, settings.whisper_weights),
                 transcribe_concurrency=concurrent_callers(settings, Task.TRANSCRIBE),
                 sharding=Sharding(shard_seconds=settings.transcript_shard_seconds),
                 speakers=SpeakerRules(expected=job.source.speakers_expected),

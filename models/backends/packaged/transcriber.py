@@ -334,5 +334,5 @@ def _in_order(words: Sequence[Word], seconds: float) -> Iterable[Word]:
 
 def open_transcriber(entry: RegistryEntry, models_dir: Path | None) -> CTranslate2Transcriber:
     """The transcriber of the profile ``packaged``."""
-    files = read_weights(entry.weights["model"], models_dir)
-    return CTranslate2Transcriber(files, max_batch=entry.max_batch)
+    model = entry.own or read_weights(entry.weights["model"], models_dir)
+    return CTranslate2Transcriber(model, max_batch=entry.max_batch)
