@@ -290,7 +290,8 @@ def _parameters(
 ) -> dict[str, Any]:
     """What ``_find_statement`` matches and ranks by."""
     strict, relaxed = lexemes.all_of(alternatives), lexemes.most_of(alternatives)
-    labels = [f"'{account_label(account_id)}'", _kind_labels(filters.kinds)]
+    account = "" if lexemes.mostly_own else f"'{account_label(account_id)}'"
+    labels = [account, _kind_labels(filters.kinds)]
     return {
         "account_id": account_id,
         "below": newest_id + 1,
@@ -317,6 +318,9 @@ class _Lexemes:
 
     configs: tuple[str, ...]
     queries: dict[tuple[str, _Key], str]
+    mostly_own: bool
+    """Whether most rows are the account's, as the statistics of the table have it: looking each
+    match up in the label's long list then costs more than reading the few rows of others."""
 
     def all_of(self, alternatives: Sequence[Alternative]) -> str:
         """Rows with all words of an alternative."""
@@ -413,7 +417,8 @@ async def _resolve(
     )
     configs = tuple(dict.fromkeys(row["config"] for row in rows))
     queries = {(row["config"], keys[row["n"] - 1]): row["query"] for row in rows}
-    return _Lexemes(configs, queries), rows[0]["newest_id"] if rows else 0
+    mostly_own = bool(rows and rows[0]["mostly_own"])
+    return _Lexemes(configs, queries, mostly_own), rows[0]["newest_id"] if rows else 0
 
 
 _RESOLVE = text(
@@ -421,7 +426,12 @@ _RESOLVE = text(
     SELECT c.config, t.n,
            CASE WHEN t.prefix THEN to_tsquery(c.config::regconfig, t.passage)
                 ELSE phraseto_tsquery(c.config::regconfig, t.passage) END::text AS query,
-           (SELECT coalesce(max(id), 0) FROM search_rows) AS newest_id
+           (SELECT coalesce(max(id), 0) FROM search_rows) AS newest_id,
+           EXISTS (SELECT FROM pg_stats,
+                          unnest(most_common_vals::text::uuid[], most_common_freqs) AS m (id, share)
+                    WHERE schemaname = current_schema() AND tablename = 'search_rows'
+                      AND attname = 'account_id' AND m.id = :account_id AND share > 0.5
+                  ) AS mostly_own
       FROM (SELECT config FROM search_configs
              WHERE account_id = :account_id AND config = coalesce(:only, config)) AS c,
            unnest(CAST(:passages AS text[]), CAST(:prefixes AS boolean[]))

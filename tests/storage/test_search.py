@@ -17,7 +17,7 @@ from storage.database import Database
 from storage.job_records import JobSource, NewJob
 from storage.jobs import insert_job
 from storage.results import TrackTranscript
-from storage.search import Filters
+from storage.search import Filters, _resolve
 from storage.search_index import (
     BEGINNING,
     CONFIGS,
@@ -450,3 +450,24 @@ async def test_a_snippet_of_a_tag_keeps_it_and_its_ranges(library: Library) -> N
     snippet = hit["snippet"]
     assert snippet["text"] == "He typed <b>bold</b> & left"
     assert [snippet["text"][r["start"] : r["end"]] for r in snippet["ranges"]] == ["bold"]
+
+
+async def test_an_account_with_most_rows_finds_its_own_alone(postgres_url: str) -> None:
+    """Its label is left out of the index's conditions then."""
+    with fresh_database(postgres_url) as url:
+        library = Library(Database(url))
+        large, small = await library.account(), await library.account()
+        await library.job(large, track([f"Sentence {number}." for number in range(50)] + [FOX]))
+        await library.job(small, track([FOX + " Again.", RIVER]))
+        before = [await library.found(account, "foxes mill") for account in (large, small)]
+        async with library.database.statement() as connection:
+            await connection.execute(text("ANALYZE search_rows"))
+        clauses = parse_query("foxes")
+        known = [
+            (await _resolve(library.database, account, clauses, Filters()))[0].mostly_own
+            for account in (large, small)
+        ]
+        after = [await library.found(account, "foxes mill") for account in (large, small)]
+        await library.database.close()
+    assert known == [True, False]
+    assert after == before == [[FOX], [FOX + " Again."]]
