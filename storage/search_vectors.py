@@ -19,6 +19,7 @@ from sqlalchemy import TextClause, text
 from sqlalchemy.exc import DBAPIError
 
 from storage.database import Connection, Database
+from storage.search_index import ENGLISH
 from storage.types import SearchKind
 
 KINDS = (SearchKind.TRANSCRIPT, SearchKind.SCENE)
@@ -95,11 +96,13 @@ _TABLE = (
 )
 
 
-async def rows_without(connection: Connection, model: str, after: int, limit: int) -> list[Passage]:
+async def rows_without(
+    connection: Connection, model: str, after: int, limit: int, *, only_english: bool = False
+) -> list[Passage]:
     """The first rows after an id that have sentences and no vector of the model."""
-    found = await connection.execute(
-        _ROWS_WITHOUT, {"model": model, "after": after, "limit": limit, "kinds": list(KINDS)}
-    )
+    values = {"model": model, "after": after, "limit": limit, "kinds": list(KINDS)}
+    values["config"] = ENGLISH if only_english else None
+    found = await connection.execute(_ROWS_WITHOUT, values)
     return [
         Passage(
             row.id, row.text if len(row.text) >= _SHORT_CHARACTERS else f"{row.text} {row.ahead}"
@@ -111,7 +114,7 @@ async def rows_without(connection: Connection, model: str, after: int, limit: in
 _ROWS_WITHOUT = text(
     """
     SELECT id, text, ahead FROM search_rows
-     WHERE id > :after AND kind = ANY(:kinds)
+     WHERE id > :after AND kind = ANY(:kinds) AND config = coalesce(CAST(:config AS text), config)
        AND NOT EXISTS (SELECT FROM search_vectors v
                         WHERE v.row_id = search_rows.id AND v.model = :model)
      ORDER BY id LIMIT :limit

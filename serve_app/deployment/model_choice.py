@@ -87,7 +87,11 @@ def encoder_of(models: LocalModels | ServedModels) -> TextEncoder | None:
     """The profile's model of texts, for searches by meaning; None where it has none here."""
     if not has_task(models.profile, Task.EMBED_TEXT, models.models_dir):
         return None
-    return TextEncoder(models.text_embedder, digest_of(models.profile, [Task.EMBED_TEXT]))
+    return TextEncoder(
+        models.text_embedder,
+        digest_of(models.profile, [Task.EMBED_TEXT]),
+        only_english=REGISTRY[models.profile][Task.EMBED_TEXT].languages == "English",
+    )
 
 
 def require_machine(profile: str) -> None:

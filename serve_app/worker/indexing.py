@@ -93,7 +93,11 @@ class SearchIndexer:
 
     async def _embed_some(self, connection: Connection, encoder: TextEncoder) -> int:
         passages = await search_vectors.rows_without(
-            connection, encoder.model, self._embedded_to, _VECTORS_AT_ONCE
+            connection,
+            encoder.model,
+            self._embedded_to,
+            _VECTORS_AT_ONCE,
+            only_english=encoder.only_english,
         )
         if passages:
             vectors = await encoder.encode([each.text for each in passages])

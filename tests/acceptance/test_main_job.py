@@ -80,6 +80,17 @@ def test_what_was_said_and_seen_is_found_by_its_words(service: Service, demo_job
         assert (found[0]["kind"], found[0]["startTime"]) == (kind, start)
 
 
+def test_what_was_said_is_found_by_its_meaning(service: Service, demo_job: str) -> None:
+    """Once a runner has made the vectors and the API has opened the model."""
+    q = "the town is always awake"
+
+    def found() -> dict[str, Any]:
+        return service.client().search(q, kinds="transcript", jobId=demo_job)
+
+    wait_until(lambda: found()["mode"] == "hybrid" and found()["data"], 60, "found by its meaning")
+    assert "city never sleeps" in found()["data"][0]["snippet"]["text"].lower()
+
+
 def word_error_rate(reference: list[str], hypothesis: list[str]) -> float:
     """Levenshtein distance over words, by the length of the reference."""
     previous = list(range(len(hypothesis) + 1))

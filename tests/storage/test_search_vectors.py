@@ -230,6 +230,20 @@ async def test_vectors_of_another_model_are_not_compared_and_are_made_anew(
     assert await library.texts(account, MUSIC) == [GUITAR]
 
 
+async def test_an_english_model_leaves_other_languages_to_their_words(library: Meanings) -> None:
+    """To it any two German sentences are as near as two English ones that mean alike."""
+    account = await library.account()
+    job = await library.job(
+        account,
+        track(["Der Zug nach Hamburg fährt um acht Uhr ab."], "de"),
+        track([GUITAR], index=1),
+    )
+    await library.embed()
+    assert [said for _, said in await library.vectors(job)] == [GUITAR]
+    assert await library.texts(account, "Im Garten blühen die ersten Rosen.") == []
+    assert len(await library.texts(account, "Zug")) == 1
+
+
 async def test_one_runner_at_a_time_makes_vectors(library: Meanings) -> None:
     account = await library.account()
     job = await library.job(account, track([GUITAR]))
