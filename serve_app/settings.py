@@ -220,7 +220,8 @@ class Settings(BaseSettings):
     whisper_weights: Path | None = Field(
         None,
         description="Folder of a Whisper of your own, in place of the profile's: in CTranslate2's "
-        "format for `packaged` and `cpu`, else in that of transformers.",
+        "format for `packaged` and `cpu`, else in that of transformers. "
+        "`notebooks/04_fine_tune_whisper.ipynb` makes one.",
     )
     blocked_hashes_file: Path | None = Field(
         None,

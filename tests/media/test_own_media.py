@@ -14,11 +14,14 @@ from numpy.typing import NDArray
 
 from models.backends.packaged.faces import FaceFinder
 from models.weights import MTCNN, locate_weights
+from tests.media.make_product_names import NAMES as PRODUCT_NAMES
 
 MEDIA = Path(__file__).parent
 DEMO = MEDIA / "demo.mp4"
 TRUTH: dict[str, Any] = json.loads((MEDIA / "demo.truth.json").read_text())
 SPEECH_TRUTH: dict[str, Any] = json.loads((MEDIA / "speech" / "truth.json").read_text())
+NAMES = MEDIA / "product_names"
+NAMES_TRUTH: dict[str, Any] = json.loads((NAMES / "truth.json").read_text())
 FRAME_MS = 1000 // int(TRUTH["media"]["frame_rate"])
 
 Gray = NDArray[np.uint8]
@@ -95,6 +98,7 @@ def test_the_drawn_faces_are_found(frames: list[Gray], shot: dict[str, Any]) -> 
 def _all_sentences() -> list[Any]:
     spoken = [(DEMO, TRUTH["sentences"])]
     spoken += [(MEDIA / "speech" / name, SPEECH_TRUTH[name]["sentences"]) for name in SPEECH_TRUTH]
+    spoken += [(NAMES / name, NAMES_TRUTH[name]["sentences"]) for name in NAMES_TRUTH]
     return [pytest.param(path, sentences, id=path.name) for path, sentences in spoken]
 
 
@@ -120,3 +124,18 @@ def test_the_speech_files_have_one_and_two_voices_in_turn() -> None:
     assert len(set(voices["one_voice.flac"])) == 1
     assert len(set(voices["two_voices.flac"])) == 2
     assert voices["two_voices.flac"] == voices["two_voices.flac"][:2] * 3
+
+
+def test_sentences_and_a_voice_of_the_product_names_are_held_back() -> None:
+    said = {
+        name: [(each["text"], each["voice"]) for each in NAMES_TRUTH[name]["sentences"]]
+        for name in NAMES_TRUTH
+    }
+    trained = said["trained.ogg"]
+    held_back, other = said["held_back.ogg"], said["other_voice.ogg"]
+    assert not {text for text, _ in trained} & {text for text, _ in [*held_back, *other]}
+    assert {voice for _, voice in trained} == {voice for _, voice in held_back}
+    assert not {voice for _, voice in trained} & {voice for _, voice in other}
+    for name in PRODUCT_NAMES:
+        for each in said.values():
+            assert any(name in text for text, _ in each)

@@ -15,8 +15,13 @@ from tests.models.tiny_folder import fill_models_folder
 from tests.places import PROJECT
 
 NOTEBOOKS = PROJECT / "notebooks"
-NAMES = ("01_quickstart", "02_scene_threshold_tuning", "03_transcription_models")
-CELL_SECONDS = 120
+NAMES = (
+    "01_quickstart",
+    "02_scene_threshold_tuning",
+    "03_transcription_models",
+    "04_fine_tune_whisper",
+)
+CELL_SECONDS = 240
 
 _MACHINE = re.compile(
     r"/(?:home|root|Users|tmp|work|var|mnt|opt)/|[A-Z]:\\\\|vas_live_\w|site-packages"
@@ -95,3 +100,30 @@ def test_transcription_backends_stand_side_by_side(
     rates = [float(rate) for rate in re.findall(r"two_voices.flac +packaged +\d+ +([\d.]+)", said)]
     assert rates[0] < 0.1
     assert len(pictures(notebook)) == 3
+
+
+def last_rates(text: str) -> dict[str, list[float]]:
+    """The last table of the notebook on fine-tuning: set -> WER before, with key terms, after."""
+    table = text[text.rindex("WER  ") :]
+    rows = re.findall(r"^([a-z ]+?) +([\d.]+) +([\d.]+) +([\d.]+)$", table, re.MULTILINE)
+    return {name: [float(rate) for rate in rates] for name, *rates in rows}
+
+
+def test_the_committed_fine_tuning_helped_on_clips_that_were_held_back() -> None:
+    rates = last_rates(printed(nbformat.read(NOTEBOOKS / "04_fine_tune_whisper.ipynb", 4)))  # type: ignore[no-untyped-call]
+    assert {"held back", "other voice", "same voices"} <= rates.keys()
+    for name in ("held back", "other voice"):
+        before, _, after = rates[name]
+        assert after < before
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_fine_tuning_spells_names_in_sentences_that_it_never_heard() -> None:
+    notebook = executed("04_fine_tune_whisper")
+    said = printed(notebook)
+    before, _, after = last_rates(said)["held back"]
+    assert after < before
+    [(right, spoken)] = re.findall(r"held back +after +(\d+) of (\d+) names right", said)
+    assert int(right) / int(spoken) >= 0.75
+    assert len(pictures(notebook)) == 2
