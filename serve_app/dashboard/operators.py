@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,7 +14,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from models.listing import listed_weights
-from models.registry import REGISTRY, SPEECH_TASKS, RegistryEntry, Task
+from models.registry import REGISTRY, SPEECH_TASKS, RegistryEntry, Task, has_task
 from serve_app.api.authentication import parse_job_id
 from serve_app.api.context import context_of
 from serve_app.api.health import ReadinessProbe
@@ -125,19 +126,26 @@ class ServedModel:
     """What does a task: its weights, and where it runs."""
 
     task: Task
-    stage: StageName
+    use: str
+    """The stage that it works for, or ``search``."""
     weights: str
     place: str
 
 
-def served_models(profile: str) -> Iterator[ServedModel]:
+def served_models(profile: str, models_dir: Path | None) -> Iterator[ServedModel]:
     """The models of a profile; nothing for ``auto``, where it was not decided yet."""
     for task, entry in REGISTRY.get(profile, {}).items():
         weights = [each for each in listed_weights(profile) if each.task == task]
-        of_speech = task in (*SPEECH_TASKS, Task.SUMMARIZE)
-        stage = StageName.TRANSCRIPT if of_speech else StageName.VISION
         names = ", ".join(dict.fromkeys(each.origin for each in weights))
-        yield ServedModel(task, stage, names, _place(entry))
+        place = _place(entry) if has_task(profile, task, models_dir) else "not installed"
+        yield ServedModel(task, _use(task), names, place)
+
+
+def _use(task: Task) -> str:
+    if task is Task.EMBED_TEXT:
+        return "search"
+    of_speech = task in (*SPEECH_TASKS, Task.SUMMARIZE)
+    return StageName.TRANSCRIPT if of_speech else StageName.VISION
 
 
 def _place(entry: RegistryEntry) -> str:
@@ -154,7 +162,8 @@ async def get_throughput(request: Request) -> Response:
         work = await metrics.list_stage_work(connection)
     return _page(
         request, "throughput.html", work=work, profile=settings.model_profile,
-        models=list(served_models(settings.model_profile)), most=metrics.MOST_COUNTED,
+        models=list(served_models(settings.model_profile, settings.models_dir)),
+        most=metrics.MOST_COUNTED,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from typer.testing import CliRunner
 
-from models.registry import REGISTRY
+from models.registry import REGISTRY, Task
 from serve_app.cli.main import USER_ERRORS, app
 from serve_app.dashboard.operators import served_models
 from storage import keys, metrics
@@ -246,12 +246,15 @@ def test_throughput_is_media_against_time_at_work(
     ]  # fmt: skip
 
 
-def test_models_of_every_profile_have_weights_a_stage_and_a_place() -> None:
+def test_models_of_every_profile_have_weights_a_use_and_a_place() -> None:
     for profile, entries in REGISTRY.items():
-        shown = list(served_models(profile))
+        shown = list(served_models(profile, None))
+        uses = {each.task: each.use for each in shown}
+        assert uses[Task.DESCRIBE] == "vision"
+        assert uses.get(Task.EMBED_TEXT, "search") == "search"
         assert [each.task for each in shown] == list(entries)
         assert all(each.weights and each.place for each in shown)
-    assert list(served_models("auto")) == []
+    assert list(served_models("auto", None)) == []
 
 
 def test_the_system_page_says_where_nodes_are_seen(api: RunningApi, operator: httpx.Client) -> None:
