@@ -233,3 +233,23 @@ def _near_statement(conditions: tuple[str, ...]) -> TextClause:
         SELECT id FROM near WHERE distance <= :most_distance ORDER BY distance, id
         """  # noqa: S608  (constants of this project)
     )
+
+
+async def vectors_of_job(database: Database, job_id: uuid.UUID) -> dict[str, Vectors]:
+    """Text of each row of speech -> its unit vector; empty without, or with those of two models."""
+    try:
+        rows = await database.query(_OF_JOB, job_id=job_id)
+    except psycopg.errors.UndefinedTable:
+        return {}
+    if len({row["model"] for row in rows}) != 1:
+        return {}
+    return {row["text"]: np.array(row["numbers"], np.float32) for row in rows}
+
+
+_OF_JOB = text(
+    """
+    SELECT r.text, v.model, v.embedding::vector::real[] AS numbers
+      FROM search_rows r JOIN search_vectors v ON v.row_id = r.id
+     WHERE r.job_id = :job_id AND r.kind = 'transcript'
+    """
+)

@@ -15,7 +15,7 @@ import heapq
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from pipelines.types import TranscriptSegment
 
+Vector = npt.NDArray[np.float32]
 SHORTEST_MS = 15_000
 _MOST_UNITS = 500
 _MOST_WORDS = 3_000
@@ -32,6 +33,9 @@ _LONGEST_SHARE = 120
 """Units that a chapter may have; longer stretches of one subject are cut in two."""
 _BOUNDARY_COST = 1.4
 """Times the logarithm of the words: what a boundary must explain better."""
+_BOUNDARY_COST_WITH_VECTORS = 2.2
+_SCATTER_WEIGHT = 5.0
+"""What the distance of a segment's vector from those of its chapter costs."""
 _PAUSE_MS = 1_500
 _PAUSE_BONUS = 0.5
 """Of what a boundary costs, at a pause of that length or longer."""
@@ -110,16 +114,21 @@ class _Unit:
 
 
 def find_chapters(
-    segments: Sequence[TranscriptSegment], *, duration_ms: int, cuts_ms: Sequence[int] = ()
+    segments: Sequence[TranscriptSegment],
+    *,
+    duration_ms: int,
+    cuts_ms: Sequence[int] = (),
+    vectors: Mapping[str, Vector] | None = None,
 ) -> list[Chapter]:
     """The chapters from 0 to ``duration_ms``; none where nothing is said.
 
-    ``segments`` may be those of several tracks; ``cuts_ms`` are the starts of scenes.
+    ``segments`` may be those of several tracks; ``cuts_ms`` are the starts of scenes. ``vectors``
+    are unit vectors of the segments' texts, used where all have one.
     """
     units = _units(sorted(segments, key=lambda each: (each.start_ms, each.end_ms)))
     if not units:
         return []
-    firsts = _segmentation(units)
+    firsts = _segmentation(units, _means(units, vectors or {}))
     starts = [0, *(_snapped(units[at - 1], units[at], cuts_ms) for at in firsts[1:])]
     bounds = [*starts, max(duration_ms, starts[-1] + 1)]
     groups = [units[a:b] for a, b in pairwise([*firsts, len(units)])]
@@ -144,6 +153,15 @@ def _units(segments: Sequence[TranscriptSegment]) -> list[_Unit]:
     ]
 
 
+def _means(units: Sequence[_Unit], vectors: Mapping[str, Vector]) -> Vector | None:
+    """A unit vector a unit; None where a segment has none."""
+    if not all(segment.text in vectors for unit in units for segment in unit.segments):
+        return None
+    sums = np.array([sum(vectors[each.text] for each in unit.segments) for unit in units])
+    means: Vector = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-6)
+    return means
+
+
 @functools.lru_cache(maxsize=100_000)
 def _terms(text: str) -> tuple[str, ...]:
     """Words that carry a subject, without their endings; pairs of characters without spaces."""
@@ -161,11 +179,12 @@ def _stem(word: str) -> str:
     return word[: max(4, min(7, len(word) - 1))]
 
 
-def _segmentation(units: Sequence[_Unit]) -> list[int]:
+def _segmentation(units: Sequence[_Unit], vectors: Vector | None = None) -> list[int]:
     """The first unit of each chapter, at the least cost over all of them."""
     counts, voices = _counts(units), _voices(units)
     total = max(2.0, float(counts.sum() + voices.sum()))
-    boundary_cost = _BOUNDARY_COST * math.log(total)
+    factor = _BOUNDARY_COST if vectors is None else _BOUNDARY_COST_WITH_VECTORS
+    boundary_cost = factor * math.log(total)
     words = max(2, counts.shape[1] + voices.shape[1])
     # A logarithm for each number of times that a word can be said.
     said = np.arange(int(counts.sum(axis=0).max(initial=0)) + 1)
@@ -178,6 +197,8 @@ def _segmentation(units: Sequence[_Unit]) -> list[int]:
             continue
         rows = slice(start, start + _LONGEST_SHARE)
         costs = _model_costs(counts[rows], voices[rows], logarithms, words)
+        if vectors is not None:
+            costs += _SCATTER_WEIGHT * _scatter(vectors[rows])
         opening = boundary_cost * (1 - _bonus(units, start)) if start else 0.0
         for length, cost in enumerate(costs, start=1):
             end = start + length
@@ -207,6 +228,14 @@ def _model_costs(
     own += (speaking * np.log1p(speaking)).sum(axis=1)
     costs: npt.NDArray[np.float64] = totals * np.log(totals + words) - own
     return costs
+
+
+def _scatter(vectors: Vector) -> npt.NDArray[np.float64]:
+    """Of the first 1, 2, 3 … unit vectors: the sum of their squared distances from their mean."""
+    sums = np.cumsum(vectors, axis=0, dtype=np.float64)
+    count = np.arange(1, len(vectors) + 1)
+    scatter: npt.NDArray[np.float64] = count - (sums * sums).sum(axis=1) / count
+    return scatter
 
 
 def _counts(units: Sequence[_Unit]) -> npt.NDArray[np.int32]:

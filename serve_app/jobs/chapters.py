@@ -13,6 +13,7 @@ from serve_app.jobs import results
 from serve_app.jobs.documents import transcript_of
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
+from storage.search_vectors import vectors_of_job
 from storage.types import StageName, StageStatus
 
 
@@ -28,8 +29,9 @@ async def find_chapters_of(context: AppContext, job: JobRecord) -> list[Chapter]
     cuts_ms = [round(scene["startTime"] * 1000) for scene in scenes]
     segments = [segment for track in tracks for segment in _segments(track)]
     duration_ms = job.duration_ms or max((each.end_ms for each in segments), default=0)
+    vectors = await vectors_of_job(context.database, job.id)
     return await run_in_threadpool(
-        find_chapters, segments, duration_ms=duration_ms, cuts_ms=cuts_ms
+        find_chapters, segments, duration_ms=duration_ms, cuts_ms=cuts_ms, vectors=vectors
     )
 
 

