@@ -5,10 +5,13 @@
 
 Sizes are those of whisper-large-v3-turbo with wav2vec2-base-960h for the times of words, and of
 Qwen3-VL-4B; the weights are random, so every chunk decodes the same fixed number of tokens, and
-what is said is noise. Ours: ``WhisperTranscriber.transcribe`` with language, decoding, guards and
-alignment; ``VisionLanguageDescriber`` with its answers held to the schema. The ceiling: the
-library's own ``generate`` on prepared inputs, nothing before or after it. Chunks are 30 s, scenes
-three stills of 448x252. Ray is not needed. The last line is JSON.
+what is said is noise. The packaged Whisper base (converted for transformers) and TransNetV2 have
+their real weights, the first over a recording of the tests, the second over drawn pictures.
+Ours: ``WhisperTranscriber.transcribe`` with language, decoding, guards and alignment;
+``VisionLanguageDescriber`` with its answers held to the schema; ``TransNetBoundaries`` over a
+video. The ceiling: the library's own ``generate``, or the network alone, on prepared inputs,
+nothing before or after it. Chunks are 30 s, scenes three stills of 448x252. Ray is not needed.
+The last line is JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +32,16 @@ from models.backends.transformers.alignment import CtcAligner
 from models.backends.transformers.describer import VisionLanguageDescriber, _question
 from models.backends.transformers.hardware import Hardware, pick_hardware
 from models.backends.transformers.whisper import WhisperTranscriber
-from models.contracts import SAMPLE_RATE_HZ, AudioChunk, SceneStills
+from models.backends.transnet import STEP_FRAMES, TransNetBoundaries
+from models.contracts import (
+    BOUNDARY_HEIGHT,
+    BOUNDARY_WIDTH,
+    SAMPLE_RATE_HZ,
+    AudioChunk,
+    Samples,
+    SceneStills,
+)
+from models.weights import TRANSNETV2, WHISPER_BASE, read_weights
 from tests.models.tiny_models import (
     TINY_SIGHT,
     TINY_TEXT,
@@ -38,7 +50,12 @@ from tests.models.tiny_models import (
     save_vision_language,
     save_whisper,
 )
+from tests.models.whisper_conversion import convert_whisper
+from tests.places import PROJECT
 
+Measure = Callable[[Path, Hardware, int, argparse.Namespace], dict[str, Any]]
+
+RECORDING = PROJECT / "tests/media/speech/two_voices.flac"
 CHUNK_SECONDS = 30
 STILLS_A_SCENE = 3
 TURBO: dict[str, Any] = {
@@ -96,6 +113,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[4, 8, 16, 32])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=128, help="of a description")
+    parser.add_argument("--models-dir", type=Path, help="real weights, where no package has them")
     parser.add_argument("--tiny", action="store_true", help="tiny models, to see that it runs")
     options = parser.parse_args()
     hardware = pick_hardware()
@@ -105,9 +123,17 @@ def main() -> None:
         "tiny": options.tiny,
         "transcribe": [],
         "describe": [],
+        "whisper_base": [],
+        "boundaries": [],
+    }
+    measures: dict[str, Measure] = {
+        "transcribe": transcription,
+        "describe": description,
+        "whisper_base": packaged_whisper,
+        "boundaries": boundaries,
     }
     with tempfile.TemporaryDirectory() as folder:
-        for name, measure in (("transcribe", transcription), ("describe", description)):
+        for name, measure in measures.items():
             for batch in options.batches:
                 found[name].append(measure(Path(folder), hardware, batch, options))
                 print(name, found[name][-1], flush=True)
@@ -143,13 +169,72 @@ def transcription(
     aligner = CtcAligner(str(letters), pick_hardware(hardware.device.type, "float32"))
     transcriber = WhisperTranscriber(str(speech), aligner, hardware, max_batch=batch)
     noise = np.random.default_rng(0).standard_normal((batch, CHUNK_SECONDS * SAMPLE_RATE_HZ))
-    samples = list((0.1 * noise).astype(np.float32))
+    return _rates(transcriber, list((0.1 * noise).astype(np.float32)), hardware, options)
+
+
+def packaged_whisper(
+    folder: Path, hardware: Hardware, batch: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Audio hours per hour of the packaged weights; word times are from Whisper's attention."""
+    place = folder / "base"
+    if not place.exists():
+        convert_whisper(read_weights(WHISPER_BASE, options.models_dir), place)
+    transcriber = WhisperTranscriber(str(place), None, hardware, max_batch=batch)
+    said = _samples_of(RECORDING)
+    whole = np.tile(said, 1 + CHUNK_SECONDS * SAMPLE_RATE_HZ // len(said))
+    return _rates(transcriber, [whole[: CHUNK_SECONDS * SAMPLE_RATE_HZ]] * batch, hardware, options)
+
+
+def _samples_of(path: Path) -> Samples:
+    import av
+
+    resampler = av.AudioResampler(format="flt", layout="mono", rate=SAMPLE_RATE_HZ)
+    with av.open(str(path)) as container:
+        frames = [part for frame in container.decode(audio=0) for part in resampler.resample(frame)]
+    frames += resampler.resample(None)
+    return np.concatenate([frame.to_ndarray()[0] for frame in frames]).astype(np.float32)
+
+
+def boundaries(
+    folder: Path, hardware: Hardware, batch: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Pictures per second of TransNetV2 over so many steps of 50 pictures, beside its network."""
+    detector = TransNetBoundaries(*read_weights(TRANSNETV2, options.models_dir).values())
+    shape = (batch * STEP_FRAMES, BOUNDARY_HEIGHT, BOUNDARY_WIDTH, 3)
+    pictures = np.random.default_rng(0).integers(0, 255, shape, dtype=np.uint8)
+    window = torch.from_numpy(pictures[:STEP_FRAMES].repeat(2, axis=0))[None]
+
+    def run() -> None:
+        video = detector.start()
+        video.feed(pictures)
+        video.finish()
+
+    def bare() -> None:
+        with torch.inference_mode():
+            for _ in range(batch):
+                detector._network(window.to(hardware.device))
+
+    ours, network = seconds_of(run, options.rounds), seconds_of(bare, options.rounds)
+    return {
+        "batch": batch,
+        "pictures_per_second": round(len(pictures) / ours, 1),
+        "bare_pictures_per_second": round(len(pictures) / network, 1),
+        "ratio": round(network / ours, 3),
+    } | _memory()
+
+
+def _rates(
+    transcriber: WhisperTranscriber,
+    samples: list[Samples],
+    hardware: Hardware,
+    options: argparse.Namespace,
+) -> dict[str, Any]:
     chunks = [AudioChunk(each, "en") for each in samples]
     ours = seconds_of(lambda: transcriber.transcribe(chunks), options.rounds)
     bare = seconds_of(_bare_whisper(transcriber, samples, hardware), options.rounds)
-    audio = batch * CHUNK_SECONDS
+    audio = len(samples) * CHUNK_SECONDS
     return {
-        "batch": batch,
+        "batch": len(samples),
         "audio_hours_per_hour": round(audio / ours, 1),
         "bare_generate": round(audio / bare, 1),
         "ratio": round(bare / ours, 3),
