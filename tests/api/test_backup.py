@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,29 +10,31 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
+from typer.testing import CliRunner
 
+from serve_app.cli.main import app as vas
+from serve_app.cli.output import UsageError
 from serve_app.settings import Settings
+from storage.backup import BackupError
 from storage.database import embedded_postgres
 from tests.api.published_jobs import complete, created, track
 from tests.api.running_api import SECRET, Customer, RunningApi
 from tests.databases import fresh_database
 
-VAS = [sys.executable, "-m", "serve_app.cli"]
 RUN_BY = {"VAS_SECRET_KEY": SECRET}
 
 
-def run_vas(*arguments: object, env: dict[str, str] | None = None, code: int = 0) -> str:
-    """What a command printed, to standard output or, where it failed, to standard error."""
-    done = subprocess.run(
-        [*VAS, *map(str, arguments)],
-        env=os.environ | (env or {}),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout if code == 0 else done.stderr
+def run_vas(*arguments: object, env: dict[str, str] | None = None) -> str:
+    """What a command printed. Raises what the command does, which ``vas`` prints as a sentence."""
+    done = CliRunner().invoke(vas, [*map(str, arguments)], env=env, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def run_in_a_process(*arguments: object) -> None:
+    """For commands that start a database of their own, which ends with its process."""
+    command = [sys.executable, "-m", "serve_app.cli", *map(str, arguments)]
+    subprocess.run(command, capture_output=True, timeout=120, check=True)
 
 
 def rows_of(url: str) -> dict[str, list[str]]:
@@ -83,11 +84,12 @@ def test_a_restore_into_an_empty_machine_gives_the_same_rows_and_objects(
     assert before["ledger_entries"]
     with fresh_database(postgres_url, migrated=False) as url:
         other = {"VAS_DATABASE_URL": url, "VAS_DATA_DIR": str(tmp_path / "new")}
-        refused = run_vas("restore", backup, code=2, env=other | {"VAS_SECRET_KEY": "x" * 40})
-        assert "another secret key" in refused
+        with pytest.raises(BackupError, match="another secret key"):
+            run_vas("restore", backup, env=other | {"VAS_SECRET_KEY": "x" * 40})
         run_vas("restore", backup, env=RUN_BY | other)
         assert rows_of(url) == before
-        assert "not empty" in run_vas("restore", backup, code=2, env=RUN_BY | other)
+        with pytest.raises(BackupError, match="not empty"):
+            run_vas("restore", backup, env=RUN_BY | other)
         moved = api.settings.model_copy(update={"database_url": url, "data_dir": tmp_path / "new"})
         assert objects_of(moved) == objects_of(api.settings)
         with RunningApi(moved) as restored:
@@ -99,18 +101,25 @@ def test_a_restore_into_an_empty_machine_gives_the_same_rows_and_objects(
 
 def test_the_embedded_database_and_its_secret_key_come_along(tmp_path: Path) -> None:
     data, backup = tmp_path / "data", tmp_path / "backup"
-    run_vas("accounts", "create", "studio", "--data", data)
-    run_vas("backup", backup, "--data", data)
+    run_in_a_process("accounts", "create", "studio", "--data", data)
+    run_in_a_process("backup", backup, "--data", data)
     assert (backup / "secret.key").stat().st_mode & 0o777 == 0o600
-    run_vas("restore", backup, "--data", tmp_path / "new")
+    run_in_a_process("restore", backup, "--data", tmp_path / "new")
     assert (tmp_path / "new/secret.key").read_text() == (data / "secret.key").read_text()
     with embedded_postgres(tmp_path / "new/postgres") as url, psycopg.connect(url) as connection:
         assert connection.execute("SELECT name FROM accounts").fetchall() == [("studio",)]
 
 
-@pytest.mark.parametrize("damage", ["broken off", "altered", "an object gone"])
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("broken off", "no complete backup"),
+        ("altered", "damaged"),
+        ("an object gone", "damaged"),
+    ],
+)
 def test_what_is_no_whole_backup_is_refused_and_nothing_is_restored(
-    api: RunningApi, job_id: str, postgres_url: str, tmp_path: Path, damage: str
+    api: RunningApi, job_id: str, postgres_url: str, tmp_path: Path, damage: str, said: str
 ) -> None:
     backup = tmp_path / "backup"
     run_vas("backup", backup, env=settings_of(api))
@@ -123,14 +132,14 @@ def test_what_is_no_whole_backup_is_refused_and_nothing_is_restored(
         next((backup / "objects").rglob("*.jpg")).unlink()
     with fresh_database(postgres_url, migrated=False) as url:
         other = {"VAS_DATABASE_URL": url, "VAS_DATA_DIR": str(tmp_path / "new")}
-        said = run_vas("restore", backup, code=2, env=RUN_BY | other)
-        assert "no complete backup" in said or "damaged" in said
+        with pytest.raises(UsageError, match=said):
+            run_vas("restore", backup, env=RUN_BY | other)
         assert rows_of(url) == {}
     assert not list((tmp_path / "new").rglob("*.jpg"))
 
 
 def test_a_folder_with_something_in_it_is_not_written_into(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("mine")
-    said = run_vas("backup", tmp_path, code=2)
-    assert "is not empty: name a new folder" in said.replace("\n", "")
+    with pytest.raises(UsageError, match="is not empty: name a new folder"):
+        run_vas("backup", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
