@@ -29,6 +29,8 @@ Probabilities = npt.NDArray[np.float32]
 TEXT_DIMENSIONS = 384
 """Numbers in a text's vector: those of the sentence models of the MiniLM family, which the
 database's column is made for."""
+PICTURE_DIMENSIONS = 768
+"""Numbers in a picture's vector: those of the base models of CLIP's and SigLIP's kind."""
 
 
 class ShotType(StrEnum):
@@ -206,6 +208,14 @@ class TextEmbedder(Protocol):
 
     def embed_texts(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Unit vectors, shape (texts, TEXT_DIMENSIONS), one a row, in order."""
+        ...
+
+
+class PictureEmbedder(Protocol):
+    """Task ``embed_picture``: a still as a vector; near vectors look alike."""
+
+    def embed_pictures(self, stills: Sequence[Picture]) -> npt.NDArray[np.float32]:
+        """Unit vectors, shape (stills, PICTURE_DIMENSIONS), one a row, in order."""
         ...
 
 

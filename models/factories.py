@@ -45,7 +45,7 @@ picture_classifier = _checkpoint_backend(
 object_detector = _checkpoint_backend(
     "models.backends.transformers.pictures", "TransformersObjectDetector"
 )
-
+picture_embedder = _checkpoint_backend("models.backends.transformers.pictures", "PictureEmbedder")
 sentence_embedder = _checkpoint_backend(
     "models.backends.transformers.sentences", "SentenceEmbedder"
 )

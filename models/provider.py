@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.contracts import (
+    PICTURE_DIMENSIONS,
     SAMPLE_RATE_HZ,
     TEXT_DIMENSIONS,
     AudioChunk,
@@ -23,6 +24,7 @@ from models.contracts import (
     Excerpt,
     ObjectDetector,
     Picture,
+    PictureEmbedder,
     Samples,
     SceneDescriber,
     SceneDescription,
@@ -58,6 +60,7 @@ DEPLOYMENT_NAMES = {
     Task.READ: "TextReader",
     Task.FIND: "ObjectDetector",
     Task.EMBED_TEXT: "TextEmbedder",
+    Task.EMBED_PICTURE: "PictureEmbedder",
 }
 """Of the tasks that have replicas of their own."""
 
@@ -83,6 +86,10 @@ class ModelProvider(Protocol):
         ...
 
     def text_embedder(self) -> TextEmbedder | None:
+        """None where the profile has none, or its weights are not installed."""
+        ...
+
+    def picture_embedder(self) -> PictureEmbedder | None:
         """None where the profile has none, or its weights are not installed."""
         ...
 
@@ -131,6 +138,12 @@ class LocalModels:
         if not has_task(self.profile, Task.EMBED_TEXT, self.models_dir):
             return None
         return cast("TextEmbedder", _open_once(self.profile, Task.EMBED_TEXT, self.models_dir))
+
+    def picture_embedder(self) -> PictureEmbedder | None:
+        if not has_task(self.profile, Task.EMBED_PICTURE, self.models_dir):
+            return None
+        opened = _open_once(self.profile, Task.EMBED_PICTURE, self.models_dir)
+        return cast("PictureEmbedder", opened)
 
 
 @functools.lru_cache(maxsize=16)
@@ -181,6 +194,11 @@ class ServedModels:
         if not has_task(self.profile, Task.EMBED_TEXT, self.models_dir):
             return None
         return self._placed(Task.EMBED_TEXT, _ServedTextEmbedder(self.app_name))
+
+    def picture_embedder(self) -> PictureEmbedder | None:
+        if not has_task(self.profile, Task.EMBED_PICTURE, self.models_dir):
+            return None
+        return self._placed(Task.EMBED_PICTURE, _ServedPictureEmbedder(self.app_name))
 
     def _placed(self, task: Task, served: Model) -> Model:
         """The model in this process where that is its place, else the way to its replicas."""
@@ -264,6 +282,15 @@ class _ServedTextEmbedder:
         return np.array(vectors, np.float32).reshape(-1, TEXT_DIMENSIONS)
 
 
+@dataclass(frozen=True, slots=True)
+class _ServedPictureEmbedder:
+    app_name: str
+
+    def embed_pictures(self, stills: Sequence[Picture]) -> npt.NDArray[np.float32]:
+        vectors = _call_each(self.app_name, Task.EMBED_PICTURE, stills)
+        return np.array(vectors, np.float32).reshape(-1, PICTURE_DIMENSIONS)
+
+
 def _call_each(
     app_name: str, task: Task, inputs: Sequence[Any], replicas_of: Task | None = None
 ) -> list[Any]:
@@ -316,6 +343,7 @@ METHODS: dict[Task, Callable[[Any, Sequence[Any]], Sequence[Any]]] = {
     Task.FIND: lambda model, stills: model.find(stills),
     Task.SUMMARIZE: lambda model, excerpts: model.summarize(excerpts),
     Task.EMBED_TEXT: lambda model, texts: list(model.embed_texts(texts)),
+    Task.EMBED_PICTURE: lambda model, stills: list(model.embed_pictures(stills)),
 }
 """Task -> how a model of it is called with several inputs."""
 
@@ -329,5 +357,6 @@ PROBES: dict[Task, Callable[[], Any]] = {
     Task.FIND: _grey,
     Task.SUMMARIZE: lambda: Excerpt(("Good morning.", "It rains all day."), 1),
     Task.EMBED_TEXT: lambda: "Good morning.",
+    Task.EMBED_PICTURE: _grey,
 }
 """Task -> one input of its model."""

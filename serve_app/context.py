@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from models.registry import REGISTRY, Task
 from pipelines.vision.policy import BlocklistError, ContentPolicy, read_blocklist
 from serve_app.crypto import Encrypter, Signer
-from serve_app.encoder import TextEncoder
+from serve_app.encoder import PictureEncoder, TextEncoder
 from serve_app.observability.metrics import NULL_METRICS, Metrics
 from serve_app.observability.tracing import Tracing
 from serve_app.pricing import PriceTable, load_prices
@@ -31,10 +31,15 @@ class AppContext:
     tracing: Tracing | None = None
     encoder: TextEncoder | None = None
     """Of queries and of the index; None: searches are by words alone."""
+    pictures: PictureEncoder | None = None
+    """Of scenes' stills; None: scenes that look alike cannot be found."""
 
 
 def build_context(
-    settings: Settings, metrics: Metrics = NULL_METRICS, encoder: TextEncoder | None = None
+    settings: Settings,
+    metrics: Metrics = NULL_METRICS,
+    encoder: TextEncoder | None = None,
+    pictures: PictureEncoder | None = None,
 ) -> AppContext:
     """Connect a process to what ``settings`` name; ValueError without database or secret key."""
     if settings.database_url is None:
@@ -57,6 +62,7 @@ def build_context(
         metrics=metrics,
         tracing=open_tracing(settings),
         encoder=encoder,
+        pictures=pictures,
     )
 
 

@@ -1,4 +1,5 @@
-"""Texts to vectors, for searches and for the index: a model in this process, or its replicas."""
+"""Texts and stills to vectors, for searches and for the index: a model in this process, or its
+replicas."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
-from models.contracts import TextEmbedder
+from models.contracts import Picture, PictureEmbedder, TextEmbedder
 
 log = logging.getLogger("vas.encoder")
 
@@ -62,3 +63,22 @@ class TextEncoder:
         if embedder is None:
             raise RuntimeError("The text model's weights are gone.")
         return embedder.embed_texts(texts)
+
+
+class PictureEncoder:
+    """One picture model, opened when the first still is to have a vector."""
+
+    def __init__(self, open_embedder: Callable[[], PictureEmbedder | None], model: str) -> None:
+        """``model`` names the weights: vectors of another name cannot be compared."""
+        self.model = model
+        self._open = open_embedder
+
+    async def encode(self, stills: Sequence[Picture]) -> Vectors:
+        """A unit vector for each still. Raises what the model raises."""
+        return await asyncio.to_thread(self._encoded, stills)
+
+    def _encoded(self, stills: Sequence[Picture]) -> Vectors:
+        embedder = self._open()
+        if embedder is None:
+            raise RuntimeError("The picture model's weights are gone.")
+        return embedder.embed_pictures(stills)

@@ -19,10 +19,15 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from storage.objects import ObjectNotFoundError, ObjectStore
+from storage.search_vectors import STILLS, TEXTS
 from storage.uploads import JOBS_PREFIX
 
 _COPIES_AT_ONCE = 8
-_DERIVED = ("--exclude-table=search_vectors", "--exclude-extension=vector")
+_DERIVED = (
+    f"--exclude-table={TEXTS}",
+    f"--exclude-table={STILLS}",
+    "--exclude-extension=vector",
+)
 """Runners make vectors again, and the server of the copy need not have the extension."""
 
 

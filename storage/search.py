@@ -200,7 +200,7 @@ async def rank_rows(
         )
         if found is None:
             return None
-        near.append(found)
+        near.append([each.row_id for each in found])
     rows = await database.query(
         _find_statement(tuple(filters.conditions), shown=False),
         **_parameters(account_id, alternatives, filters, lexemes, newest_id),
@@ -232,6 +232,37 @@ def _fused(by_words: list[int], near: list[list[int]]) -> Ranking:
         Ranked(row_id, round(SCORE_UNITS * scores[row_id] / whole), row_id in said)
         for row_id in best[:FUSED_MOST]
     )
+
+
+async def rank_alike(
+    database: Database,
+    account_id: uuid.UUID,
+    filters: Filters,
+    model: str,
+    sought: npt.NDArray[np.float32],
+    *,
+    without: int,
+) -> Ranking:
+    """The scenes whose stills are nearest to a unit vector, but for the row ``without``.
+
+    Scores are cosines, of those that are less than 0 too: 0.
+    """
+    near = await search_vectors.find_near(
+        database,
+        account_id,
+        model,
+        sought,
+        conditions=[f"r.{_CONDITIONS[name]}" for name in filters.conditions],
+        values=filters.conditions,
+        least_similarity=-1.0,
+        limit=FUSED_MOST + 1,
+        table=search_vectors.STILLS,
+    )
+    return tuple(
+        Ranked(each.row_id, round(SCORE_UNITS * max(0.0, min(1.0, each.similarity))), False)
+        for each in near or ()
+        if each.row_id != without
+    )[:FUSED_MOST]
 
 
 def _conditions_of_near(

@@ -1,16 +1,18 @@
-"""Vectors of what is said and described, beside the search rows, where the server has pgvector.
+"""Vectors of what is said, described and shown, beside the search rows, where the server has
+pgvector.
 
-The table is no part of the migrations: a runner makes it as soon as the server has the extension
-and lets our role use it, and fills it. A row's vector goes with the row, and so with its job. It
-is of one model; those of another are not compared, and replaced by and by.
+The tables are no part of the migrations: a runner makes them as soon as the server has the
+extension and lets our role use it, and fills them. A row's vectors go with the row, and so with its
+job. They are of one model; those of another are not compared, and replaced by and by.
 """
 
 from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +39,10 @@ Vectors = npt.NDArray[np.float32]
 """Unit vectors, one a row."""
 
 
+TEXTS, STILLS = "search_vectors", "still_vectors"
+"""Tables: of what rows say, and of the stills of the scenes that rows describe."""
+
+
 @dataclass(frozen=True, slots=True)
 class Passage:
     """What the vector of a row is made of."""
@@ -45,9 +51,28 @@ class Passage:
     text: str
 
 
-async def make_table(connection: Connection) -> bool:
-    """Make the table of vectors if it is missing; False where the server does not allow it."""
-    missing = "to_regclass('search_vectors') IS NULL"
+@dataclass(frozen=True, slots=True)
+class Still:
+    """What the vector of a scene's row is made of: an object of a picture."""
+
+    row_id: int
+    key: str | None
+
+
+class NoVectorsError(Exception):
+    """The server has no table of vectors."""
+
+
+class Near(NamedTuple):
+    """A row, and the cosine of the angle to what is sought."""
+
+    row_id: int
+    similarity: float
+
+
+async def make_tables(connection: Connection) -> bool:
+    """Make the tables of vectors if they are missing; False where the server does not allow it."""
+    missing = f"to_regclass('{TEXTS}') IS NULL OR to_regclass('{STILLS}') IS NULL"
     if not await _holds(connection, missing):
         return True
     await connection.execute(text("SET LOCAL lock_timeout = '1s'"))
@@ -67,8 +92,9 @@ async def make_table(connection: Connection) -> bool:
             raise
     if not await _holds(connection, "to_regtype('halfvec') IS NOT NULL"):
         return False
-    for statement in _TABLE:
-        await connection.execute(text(statement))
+    for table, numbers in ((TEXTS, 384), (STILLS, 768)):
+        for statement in _table(table, numbers):
+            await connection.execute(text(statement))
     return True
 
 
@@ -76,24 +102,27 @@ async def _holds(connection: Connection, condition: str) -> bool:
     return bool((await connection.execute(text(f"SELECT {condition}"))).scalar_one())
 
 
-INDEX = (
-    "CREATE INDEX ix_search_vectors_embedding ON search_vectors"
-    " USING hnsw (embedding halfvec_cosine_ops)"
-)
-_TABLE = (
-    """
-    CREATE TABLE search_vectors (
+def index_statement(table: str) -> str:
+    """Makes the index of the nearest."""
+    return (
+        f"CREATE INDEX IF NOT EXISTS ix_{table}_embedding ON {table}"
+        " USING hnsw (embedding halfvec_cosine_ops)"
+    )
+
+
+def _table(table: str, numbers: int) -> Iterator[str]:
+    yield f"""
+    CREATE TABLE IF NOT EXISTS {table} (
         row_id bigint PRIMARY KEY REFERENCES search_rows ON DELETE CASCADE,
         account_id uuid NOT NULL,
         model text NOT NULL,
-        embedding halfvec(384) NOT NULL
+        embedding halfvec({numbers}) NOT NULL
     )
-    """,
+    """
     # Vectors do not shrink by compression, and lie beside their row, not in a table of their own.
-    "ALTER TABLE search_vectors ALTER COLUMN embedding SET STORAGE PLAIN",
-    "CREATE INDEX ix_search_vectors_account_id ON search_vectors (account_id, model)",
-    INDEX,
-)
+    yield f"ALTER TABLE {table} ALTER COLUMN embedding SET STORAGE PLAIN"
+    yield f"CREATE INDEX IF NOT EXISTS ix_{table}_account_id ON {table} (account_id, model)"
+    yield index_statement(table)
 
 
 async def rows_without(
@@ -122,30 +151,60 @@ _ROWS_WITHOUT = text(
 )
 
 
+async def stills_without(connection: Connection, model: str, after: int, limit: int) -> list[Still]:
+    """The first described scenes after a row's id whose still has no vector of the model."""
+    values = {"model": model, "after": after, "limit": limit}
+    found = await connection.execute(_STILLS_WITHOUT, values)
+    return [Still(row.id, row.key) for row in found]
+
+
+_STILLS_WITHOUT = text(
+    """
+    WITH missing AS MATERIALIZED (
+        SELECT id, job_id, scene_index FROM search_rows
+         WHERE id > :after AND kind = 'scene'
+           AND NOT EXISTS (SELECT FROM still_vectors v
+                            WHERE v.row_id = search_rows.id AND v.model = :model)
+         ORDER BY id LIMIT :limit
+    )
+    SELECT missing.id, scenes -> scene_index ->> 'thumbnailKey' AS key
+      FROM missing LEFT JOIN scene_lists USING (job_id) ORDER BY missing.id
+    """
+)
+
+
 async def store_vectors(
-    connection: Connection, model: str, passages: Sequence[Passage], vectors: Vectors
+    connection: Connection,
+    model: str,
+    row_ids: Sequence[int],
+    vectors: Vectors,
+    *,
+    table: str = TEXTS,
 ) -> None:
     """In place of those of another model; rows that are gone by now get none."""
     await connection.execute(
-        _STORE,
+        _STORE[table],
         {
             "model": model,
-            "ids": [passage.row_id for passage in passages],
+            "ids": list(row_ids),
             "vectors": [_written(vector) for vector in vectors],
         },
     )
 
 
-_STORE = text(
-    """
-    INSERT INTO search_vectors (row_id, account_id, model, embedding)
+_STORE = {
+    table: text(
+        f"""
+    INSERT INTO {table} (row_id, account_id, model, embedding)
     SELECT r.id, r.account_id, :model, given.vector::halfvec
       FROM unnest(CAST(:ids AS bigint[]), CAST(:vectors AS text[])) AS given (id, vector)
       JOIN search_rows r USING (id)
        FOR KEY SHARE OF r
     ON CONFLICT (row_id) DO UPDATE SET model = excluded.model, embedding = excluded.embedding
-    """
-)
+    """  # noqa: S608  (constants of this module)
+    )
+    for table in (TEXTS, STILLS)
+}
 
 
 def _written(vector: npt.NDArray[np.float32]) -> str:
@@ -176,17 +235,18 @@ async def find_near(
     *,
     conditions: Sequence[str],
     values: Mapping[str, object],
-    newest_id: int,
+    newest_id: int = 1 << 62,
     least_similarity: float,
     limit: int,
-) -> list[int] | None:
-    """Ids of rows up to ``newest_id`` that are nearest to a unit vector, the nearest first.
+    table: str = TEXTS,
+) -> list[Near] | None:
+    """The rows up to ``newest_id`` that are nearest to a unit vector, the nearest first.
 
     ``conditions`` are SQL about ``r``, the row, with ``values``. None where there is no table.
     """
     try:
         rows = await database.query(
-            _near_statement(tuple(conditions)),
+            _near_statement(tuple(conditions), table),
             account_id=account_id,
             model=model,
             sought=_written(sought),
@@ -197,11 +257,11 @@ async def find_near(
         )
     except psycopg.errors.UndefinedTable:
         return None
-    return [row["id"] for row in rows]
+    return [Near(row["id"], 1 - row["distance"]) for row in rows]
 
 
 @functools.cache
-def _near_statement(conditions: tuple[str, ...]) -> TextClause:
+def _near_statement(conditions: tuple[str, ...], table: str) -> TextClause:
     """Two ways, of which one runs: all vectors of the account, or the index over all accounts.
 
     OFFSET 0 keeps the planner from the index. A job has few vectors, however many its account has.
@@ -210,13 +270,13 @@ def _near_statement(conditions: tuple[str, ...]) -> TextClause:
     further = "".join(f" AND {condition}" for condition in conditions)
     candidates = f"""
         SELECT v.row_id AS id, v.embedding <=> CAST(:sought AS halfvec) AS distance
-          FROM search_vectors v{joined}
+          FROM {table} v{joined}
          WHERE v.account_id = :account_id AND v.model = :model AND v.row_id < :below{further}"""  # noqa: S608
     few = (
         "true"
         if any("job_id" in condition for condition in conditions)
         else (
-            "(SELECT count(*) FROM (SELECT FROM search_vectors WHERE account_id = :account_id"  # noqa: S608
+            f"(SELECT count(*) FROM (SELECT FROM {table} WHERE account_id = :account_id"  # noqa: S608
             f" AND model = :model LIMIT {EXACT_MOST + 1}) AS counted) <= {EXACT_MOST}"
         )
     )
@@ -230,9 +290,33 @@ def _near_statement(conditions: tuple[str, ...]) -> TextClause:
             (SELECT * FROM ({candidates} AND NOT (SELECT are FROM few)
               ORDER BY v.embedding <=> CAST(:sought AS halfvec) LIMIT :limit) AS indexed)
         )
-        SELECT id FROM near WHERE distance <= :most_distance ORDER BY distance, id
+        SELECT id, distance FROM near WHERE distance <= :most_distance ORDER BY distance, id
         """  # noqa: S608  (constants of this project)
     )
+
+
+async def find_still(
+    database: Database, job_id: uuid.UUID, scene_index: int, model: str
+) -> tuple[int, Vectors] | None:
+    """The row of a scene and the unit vector of its still; None where it has none of the model.
+
+    Raises NoVectorsError where there is no table.
+    """
+    try:
+        rows = await database.query(_STILL, job_id=job_id, scene_index=scene_index, model=model)
+    except psycopg.errors.UndefinedTable as error:
+        raise NoVectorsError from error
+    return (rows[0]["id"], np.array(rows[0]["numbers"], np.float32)) if rows else None
+
+
+_STILL = text(
+    """
+    SELECT r.id, v.embedding::vector::real[] AS numbers
+      FROM search_rows r JOIN still_vectors v ON v.row_id = r.id
+     WHERE r.job_id = :job_id AND r.kind = 'scene' AND r.scene_index = :scene_index
+       AND v.model = :model
+    """
+)
 
 
 async def vectors_of_job(database: Database, job_id: uuid.UUID) -> dict[str, Vectors]:

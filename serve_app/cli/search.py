@@ -13,14 +13,17 @@ from serve_app.client.rendering import time_range
 
 
 def search(
+    url: Annotated[str, typer.Option(envvar="VAS_URL", help="Base URL of the service.")],
+    key: Annotated[str, typer.Option(envvar="VAS_KEY", help="API key.")],
     q: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="QUERY", help='Words, "a phrase", -without, beginning*, or OR between them.'
         ),
-    ],
-    url: Annotated[str, typer.Option(envvar="VAS_URL", help="Base URL of the service.")],
-    key: Annotated[str, typer.Option(envvar="VAS_KEY", help="API key.")],
+    ] = None,
+    like: Annotated[
+        str | None, typer.Option(metavar="JOB:SCENE", help="Scenes that look like this one.")
+    ] = None,
     kinds: Annotated[
         str | None, typer.Option(help="A list of transcript, scene, text, object, file.")
     ] = None,
@@ -36,6 +39,7 @@ def search(
 ) -> None:
     """Search everything that the account has analysed."""
     given = {
+        "like": like,
         "kinds": kinds,
         "language": language,
         "from": created_from,
@@ -44,6 +48,8 @@ def search(
         "limit": str(limit),
         "cursor": cursor,
     }
+    if (q is None) == (like is None):
+        raise typer.BadParameter("Give either QUERY or --like.")
     with ApiClient(base_address(url), usable_key(key)) as client:
         page = client.search(q, **{name: value for name, value in given.items() if value})
     if as_json:
@@ -66,4 +72,5 @@ def _line(hit: dict[str, Any]) -> Text:
     for matched in snippet["ranges"]:
         said.stylize("bold", matched["start"], matched["end"])
     name = "".join(c if c.isprintable() else " " for c in hit["fileName"])
-    return Text(f"{name}  {time_range(hit)}  {hit['kind']}  {hit['jobId']}\n  ") + said
+    kind = f"{hit['kind']} {hit['sceneIndex']}" if "sceneIndex" in hit else hit["kind"]
+    return Text(f"{name}  {time_range(hit)}  {kind}  {hit['jobId']}\n  ") + said

@@ -337,9 +337,12 @@ class ApiClient:
             return self._get_data(path, query)
         return self._get(path, query | {"format": format}).content.decode("utf-8")
 
-    def search(self, q: str, **query: str) -> JsonObject:
-        """A page of hits, best first, under ``data``; the next one by ``cursor=nextCursor``."""
-        page: JsonObject = self._get("/search", {"q": q} | query).json()
+    def search(self, q: str | None = None, **query: str) -> JsonObject:
+        """A page of hits, best first, under ``data``; the next one by ``cursor=nextCursor``.
+
+        Without ``q`` ``like`` names a scene, ``JOB:INDEX``.
+        """
+        page: JsonObject = self._get("/search", ({"q": q} if q else {}) | query).json()
         return page
 
     def cancel(self, job_id: str) -> JsonObject:

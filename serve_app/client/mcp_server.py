@@ -145,8 +145,13 @@ def _add_result_tools(server: MCPServer[Any], open_client: _Open) -> None:
     def search(
         context: Context,
         query: Annotated[
-            str, Field(description='Words, "a phrase", -without, beginning*, or OR between.')
-        ],
+            str | None,
+            Field(description='Words, "a phrase", -without, beginning*, or OR between.'),
+        ] = None,
+        like: Annotated[
+            str | None,
+            Field(description="Instead: scenes that look like this one, jobId:sceneIndex."),
+        ] = None,
         kinds: Annotated[
             str | None, Field(description="A list of transcript, scene, text, object, file.")
         ] = None,
@@ -156,6 +161,7 @@ def _add_result_tools(server: MCPServer[Any], open_client: _Open) -> None:
     ) -> JsonObject:
         """Search all that was analysed: what was said, seen or read, with times, best first."""
         given = {"kinds": kinds, "jobId": job_id, "cursor": cursor, "limit": str(limit)}
+        given["like"] = like
         with _calling(open_client(context)) as client:
             page = client.search(query, **{name: value for name, value in given.items() if value})
         return {
@@ -233,7 +239,8 @@ def _add_result_tools(server: MCPServer[Any], open_client: _Open) -> None:
 
 
 def _hit(hit: JsonObject) -> JsonObject:
-    names = ("jobId", "fileName", "kind", "startTime", "endTime", "speaker", "speakerLabel")
+    names = ("jobId", "fileName", "kind", "startTime", "endTime", "sceneIndex")
+    names += ("speaker", "speakerLabel")
     return {name: hit[name] for name in names if name in hit} | {"text": hit["snippet"]["text"]}
 
 

@@ -142,7 +142,7 @@ def served_models(profile: str, models_dir: Path | None) -> Iterator[ServedModel
 
 
 def _use(task: Task) -> str:
-    if task is Task.EMBED_TEXT:
+    if task in (Task.EMBED_TEXT, Task.EMBED_PICTURE):
         return "search"
     of_speech = task in (*SPEECH_TASKS, Task.SUMMARIZE)
     return StageName.TRANSCRIPT if of_speech else StageName.VISION

@@ -24,6 +24,8 @@ from serve_app.worker.model_capacity import concurrent_inputs, most_replicas
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from serve_app.context import AppContext
+
 _QUEUED_BATCHES = 1024
 """Inputs that may wait in each caller; beyond it calls fail at once."""
 
@@ -81,6 +83,15 @@ def _models(settings: Settings) -> ServedModels:
     return ServedModels(APP_NAME, settings.model_profile, settings.models_dir)
 
 
+def _searching_context(settings: Settings) -> AppContext:
+    """The context of a process that searches, or keeps what is searched."""
+    from serve_app.context import build_context
+    from serve_app.deployment.model_choice import encoder_of, picture_encoder_of
+
+    models = _models(settings)
+    return build_context(settings, RayMetrics(), encoder_of(models), picture_encoder_of(models))
+
+
 @serve.ingress()
 class Api:
     """The HTTP API. Stateless: the database is the only truth."""
@@ -90,12 +101,9 @@ class Api:
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         from serve_app.app import build_api
-        from serve_app.context import build_context
-        from serve_app.deployment.model_choice import encoder_of
 
         configure_logging(self._settings, "api")
-        models = _models(self._settings)
-        return build_api(build_context(self._settings, RayMetrics(), encoder_of(models)))
+        return build_api(_searching_context(self._settings))
 
 
 def _require_running(loop: asyncio.Task[None]) -> None:
@@ -108,13 +116,10 @@ class RunnerReplica:
     """Runs jobs until the replica stops."""
 
     async def __init__(self, settings: Settings, *_: Any) -> None:  # type: ignore[misc]
-        from serve_app.context import build_context
-        from serve_app.deployment.model_choice import encoder_of
         from serve_app.worker.runner import Runner
 
         configure_logging(settings, "runner")
-        models = _models(settings)
-        self._runner = Runner(build_context(settings, RayMetrics(), encoder_of(models)), models)
+        self._runner = Runner(_searching_context(settings), _models(settings))
         self._running = asyncio.create_task(self._runner.run())
 
     def check_health(self) -> None:

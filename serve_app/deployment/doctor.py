@@ -167,6 +167,7 @@ _SUMMARIES: dict[Task, Callable[[Any], str]] = {
     Task.FIND: lambda found: f"{len(found)} objects in a grey picture",
     Task.SUMMARIZE: lambda sentences: f"sums up two lines: {sentences[0].text}",
     Task.EMBED_TEXT: _vector,
+    Task.EMBED_PICTURE: _vector,
 }
 """Task -> how its probe's result is reported; raises CheckFailedError for a wrong one."""
 

@@ -22,7 +22,7 @@ from models.registry import (
     missing_checkpoints,
 )
 from models.weights import TRANSNETV2, WeightsError, read_weights
-from serve_app.encoder import TextEncoder
+from serve_app.encoder import PictureEncoder, TextEncoder
 from serve_app.settings import GIB, Settings
 
 _DRIVER_SECONDS = 20.0
@@ -92,6 +92,13 @@ def encoder_of(models: LocalModels | ServedModels) -> TextEncoder | None:
         digest_of(models.profile, [Task.EMBED_TEXT]),
         only_english=REGISTRY[models.profile][Task.EMBED_TEXT].languages == "English",
     )
+
+
+def picture_encoder_of(models: LocalModels | ServedModels) -> PictureEncoder | None:
+    """The profile's model of stills, for scenes that look alike; None where it has none here."""
+    if not has_task(models.profile, Task.EMBED_PICTURE, models.models_dir):
+        return None
+    return PictureEncoder(models.picture_embedder, digest_of(models.profile, [Task.EMBED_PICTURE]))
 
 
 def require_machine(profile: str) -> None:

@@ -23,9 +23,11 @@ from serve_app.search.schemas import SearchPage
 from serve_app.search.service import (
     MAX_QUERY_CHARACTERS,
     End,
+    Likeness,
     Page,
     end_bytes,
     end_of,
+    find_alike_page,
     find_page,
     parse_query,
 )
@@ -50,7 +52,12 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
     summary="Search all results",
     response_model=SearchPage,
     response_description="A page of what was found.",
-    responses=errors(ErrorCode.INVALID_REQUEST)
+    responses=errors(
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NOT_FOUND,
+        ErrorCode.RESULTS_UNAVAILABLE,
+        ErrorCode.RESULTS_NOT_READY,
+    )
     | {
         200: {
             "headers": headers(sometimes=["Link"]),
@@ -61,15 +68,24 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 async def search_results(
     request: Request,
     q: Annotated[
-        str,
+        str | None,
         Query(
             description='Words that must be there, `"a phrase"`, `-without`, `beginning*`, '
-            "alternatives with `OR` between them.",
+            "alternatives with `OR` between them. Either `q` or `like` is needed.",
             min_length=1,
             max_length=MAX_QUERY_CHARACTERS,
             examples=["good morning"],
         ),
-    ],
+    ] = None,
+    like: Annotated[
+        str | None,
+        Query(
+            description="A scene, `jobId:index`: the scenes whose stills look like it, 200 at "
+            "most, without it. Neither `language` nor other `kinds` than `scene` go with it.",
+            pattern="^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:[0-9]{1,9}$",
+            examples=["0b5c1f3e-6f0a-4c58-9d0e-6a1d2a7f4b11:3"],
+        ),
+    ] = None,
     kinds: Annotated[
         str | None,
         Query(
@@ -113,6 +129,10 @@ async def search_results(
     ranked. Results are found as soon as their stage is completed. With `mode` `hybrid` what means
     the same is found too, some seconds later, and 200 hits at most; phrases and `-without` hold
     for it.
+
+    With `like` scenes that look alike are found, where the service has a model that compares
+    pictures (`RESULTS_UNAVAILABLE` else), some seconds after they are completed
+    (`RESULTS_NOT_READY` before); `score` is the cosine of their vectors.
     """
     filters = Filters(
         kinds=tuple(SearchKind if kinds is None else map(SearchKind, kinds.split(","))),
@@ -123,8 +143,23 @@ async def search_results(
     )
     if filters.created_from and filters.created_to and filters.created_to <= filters.created_from:
         raise invalid("to must come after from.", "to")
-    alternatives = parse_query(q)
     context = context_of(request)
+    if q is None:
+        likeness = _likeness(like, filters)
+        after = None if cursor is None else _read_cursor(request, cursor)
+        page = await find_alike_page(
+            context.database,
+            account_of(request),
+            likeness,
+            filters,
+            limit=limit,
+            after=after if isinstance(after, tuple) else None,
+            model=None if context.pictures is None else context.pictures.model,
+        )
+        return _answer(request, page)
+    if like is not None:
+        raise invalid("Either q or like is given, not both.", "like")
+    alternatives = parse_query(q)
     page = await find_page(
         context.database,
         account_of(request),
@@ -135,6 +170,18 @@ async def search_results(
         encoder=context.encoder,
     )
     return _answer(request, page)
+
+
+def _likeness(like: str | None, filters: Filters) -> Likeness:
+    """The scene that is named. Raises INVALID_REQUEST."""
+    if like is None:
+        raise invalid("Either q or like is needed.", "q")
+    if filters.language is not None:
+        raise invalid("language goes with q alone.", "language")
+    if filters.kinds not in (tuple(SearchKind), (SearchKind.SCENE,)):
+        raise invalid("What looks alike is of the kind scene.", "kinds")
+    job_id, _, index = like.partition(":")
+    return Likeness(parse_job_id(job_id), int(index))
 
 
 def _in_utc(moment: datetime | None) -> datetime | None:

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 from serve_app.api.schemas import Count, RequestId, Seconds, Uuid, doc
 from storage.types import SearchKind
 
-SearchMode = Literal["text", "hybrid"]
+SearchMode = Literal["text", "hybrid", "like"]
 
 
 class MatchedRange(TypedDict):
@@ -53,6 +53,10 @@ class SearchPage(TypedDict):
     nextCursor: Annotated[str | None, doc("Pass it as `cursor` for the next page.", None)]
     mode: Annotated[
         SearchMode,
-        doc("`text`: by the words of the query; `hybrid`: by its meaning too.", "text"),
+        doc(
+            "`text`: by the words of the query; `hybrid`: by its meaning too; `like`: by what "
+            "stills look like.",
+            "text",
+        ),
     ]
     requestId: RequestId

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from serve_app.encoder import TextEncoder
-from serve_app.errors import ApiError, invalid
+from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.search.schemas import MatchedRange, SearchHit, SearchMode, Snippet
-from storage import search
+from storage import jobs, search
 from storage.database import Database
+from storage.job_records import JobRecord
+from storage.results import find_thumbnail_key
 from storage.search import (
     MARK_START,
     MARK_STOP,
@@ -23,6 +25,8 @@ from storage.search import (
     Ranked,
     Ranking,
 )
+from storage.search_vectors import NoVectorsError, find_still
+from storage.types import SkipReason, StageName
 
 MAX_QUERY_CHARACTERS = 500
 MIN_PREFIX_CHARACTERS = 3
@@ -146,6 +150,69 @@ async def find_page(
         database, account_id, alternatives, filters, limit=limit, after=ranking
     )
     return Page([_hit(row, words) for row in rows], end, "text")
+
+
+class Likeness(NamedTuple):
+    """A scene whose like is sought."""
+
+    job_id: uuid.UUID
+    scene_index: int
+
+
+async def find_alike_page(
+    database: Database,
+    account_id: uuid.UUID,
+    like: Likeness,
+    filters: Filters,
+    *,
+    limit: int,
+    after: Ranking | None = None,
+    model: str | None = None,
+) -> Page:
+    """Scenes of the account that look like one of its scenes, the most alike first.
+
+    ``model`` names the picture model. Raises NOT_FOUND, RESULTS_UNAVAILABLE, RESULTS_NOT_READY.
+    """
+    ranking = after
+    if ranking is None:
+        ranking = await _alike(database, account_id, like, filters, model)
+    rows = await search.read_ranked(database, account_id, [], filters, ranking[:limit])
+    return Page([_hit(row, []) for row in rows], ranking[limit:] or None, "like")
+
+
+async def _alike(
+    database: Database, account_id: uuid.UUID, like: Likeness, filters: Filters, model: str | None
+) -> Ranking:
+    async with database.transaction() as connection:
+        job = await jobs.find_job(connection, like.job_id, account_id=account_id)
+        if job is None or await find_thumbnail_key(connection, *like) is None:
+            raise ApiError(ErrorCode.NOT_FOUND, "There is no such scene.", param="like")
+    if model is None:
+        raise _without_vectors(
+            job, ErrorCode.RESULTS_UNAVAILABLE, "The service has no model that compares pictures."
+        )
+    try:
+        still = await find_still(database, *like, model)
+    except NoVectorsError:
+        message = "The service's database cannot keep vectors of pictures."
+        raise _without_vectors(job, ErrorCode.RESULTS_UNAVAILABLE, message) from None
+    if still is None:
+        raise _without_vectors(
+            job, ErrorCode.RESULTS_NOT_READY, "The scene's still has no vector yet."
+        )
+    row_id, sought = still
+    return await search.rank_alike(database, account_id, filters, model, sought, without=row_id)
+
+
+def _without_vectors(job: JobRecord, code: ErrorCode, message: str) -> ApiError:
+    extra = {
+        "state": str(job.state),
+        "stage": str(StageName.VISION),
+        "stageStatus": str(job.stages[StageName.VISION].status),
+    }
+    if code is ErrorCode.RESULTS_UNAVAILABLE:
+        extra["reason"] = str(SkipReason.STAGE_SKIPPED)
+    return ApiError(code, message, extra=extra)
 
 
 async def _ranked(

@@ -1,16 +1,25 @@
 """Keeps the search index: merges what was published, indexes what was published without, and makes
-vectors where the server and the models can."""
+vectors of texts and of scenes' stills where the server and the models can."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+from abc import ABC, abstractmethod
 
+import cv2
+import numpy as np
+
+from models.contracts import Picture
 from serve_app.context import AppContext
-from serve_app.encoder import TextEncoder
+from serve_app.encoder import PictureEncoder, TextEncoder
 from storage import search_vectors
-from storage.database import Connection
+from storage.database import Connection, Database
+from storage.objects import InvalidKeyError, ObjectNotFoundError, ObjectStore
 from storage.search_index import BEGINNING, index_older_results, merge_pending_rows
+
+log = logging.getLogger("vas.indexing")
 
 _PAUSE_SECONDS = 2.0
 _STEP_SECONDS = 0.1
@@ -20,8 +29,9 @@ _AT_ONCE = 5
 """Results indexed in a transaction: about a second at most, in which no other work waits."""
 _NEXT_PASS_SECONDS = 3600.0
 """While replicas of the version before are at work, results without an index appear."""
-_VECTORS_AT_ONCE = 64
+_TEXTS_AT_ONCE = 64
 """Some 0.3 s of a processor with the packaged model."""
+_STILLS_AT_ONCE = 16
 _LOOK_AGAIN_SECONDS = 30.0
 _LOOK_BACK_ROWS = 5_000
 """A transaction that ends late has rows with ids before those that others have published."""
@@ -34,10 +44,12 @@ class SearchIndexer:
         self._database = context.database
         self._position = BEGINNING
         self._next_pass_at = 0.0
-        self._encoder = context.encoder
-        self._keeps_vectors = False
-        self._embedded_to, self._looked_at = 0, -1
-        self._next_vectors_at = self._look_again_at = 0.0
+        self._makers: list[_Maker] = []
+        if context.encoder is not None:
+            self._makers.append(_TextMaker(context.database, context.encoder))
+        if context.pictures is not None:
+            maker = _StillMaker(context.database, context.pictures, context.objects)
+            self._makers.append(maker)
 
     async def index_and_wait(self) -> None:
         """One step, and a pause after it that is at least as long while older results are left."""
@@ -63,19 +75,38 @@ class SearchIndexer:
         return reached is not None
 
     async def embed(self) -> bool:
-        """Make some vectors, oldest rows first; False where none are missing, or none can be made.
+        """Make some vectors; False where none are missing, or none can be made."""
+        under_way = [await maker.make() for maker in self._makers]
+        return any(under_way)
 
-        All rows are looked at every hour, else those that were published lately. The model works
-        outside any transaction; one runner at a time makes vectors.
-        """
-        if self._encoder is None:
-            return False
-        if time.monotonic() >= self._next_vectors_at:
+
+class _Maker(ABC):
+    """Makes vectors of one kind, of the oldest rows first.
+
+    All rows are looked at every hour, else those that were published lately. The model works
+    outside any transaction; one runner at a time makes vectors.
+    """
+
+    at_once: int
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._has_tables = False
+        self._reached, self._looked_at = 0, -1
+        self._next_pass_at = self._look_again_at = 0.0
+
+    @abstractmethod
+    async def make_after(self, connection: Connection, row_id: int) -> list[int]:
+        """Make vectors of at most ``at_once`` rows after one; those that were looked at."""
+
+    async def make(self) -> bool:
+        """One step; False after the last."""
+        if time.monotonic() >= self._next_pass_at:
             async with self._database.transaction() as connection:
-                self._keeps_vectors = await search_vectors.make_table(connection)
-            self._next_vectors_at = time.monotonic() + _NEXT_PASS_SECONDS
-            self._embedded_to, self._looked_at = 0, -1
-        if not self._keeps_vectors:
+                self._has_tables = await search_vectors.make_tables(connection)
+            self._next_pass_at = time.monotonic() + _NEXT_PASS_SECONDS
+            self._reached, self._looked_at = 0, -1
+        if not self._has_tables:
             return False
         async with self._database.statement() as connection:
             newest = await search_vectors.newest_row(connection)
@@ -83,24 +114,70 @@ class SearchIndexer:
             if idle or not await search_vectors.try_lock(connection):
                 return False
             try:
-                count = await self._embed_some(connection, self._encoder)
+                row_ids = await self.make_after(connection, self._reached)
             finally:
                 await search_vectors.unlock(connection)
-        if count < _VECTORS_AT_ONCE:
-            self._embedded_to, self._looked_at = max(0, newest - _LOOK_BACK_ROWS), newest
-            self._look_again_at = time.monotonic() + _LOOK_AGAIN_SECONDS
-        return count == _VECTORS_AT_ONCE
+        if len(row_ids) == self.at_once:
+            self._reached = row_ids[-1]
+            return True
+        self._reached, self._looked_at = max(0, newest - _LOOK_BACK_ROWS), newest
+        self._look_again_at = time.monotonic() + _LOOK_AGAIN_SECONDS
+        return False
 
-    async def _embed_some(self, connection: Connection, encoder: TextEncoder) -> int:
+
+class _TextMaker(_Maker):
+    """Of what is said and described."""
+
+    at_once = _TEXTS_AT_ONCE
+
+    def __init__(self, database: Database, encoder: TextEncoder) -> None:
+        super().__init__(database)
+        self._encoder = encoder
+
+    async def make_after(self, connection: Connection, row_id: int) -> list[int]:
+        model, only_english = self._encoder.model, self._encoder.only_english
         passages = await search_vectors.rows_without(
-            connection,
-            encoder.model,
-            self._embedded_to,
-            _VECTORS_AT_ONCE,
-            only_english=encoder.only_english,
+            connection, model, row_id, self.at_once, only_english=only_english
         )
+        row_ids = [each.row_id for each in passages]
         if passages:
-            vectors = await encoder.encode([each.text for each in passages])
-            await search_vectors.store_vectors(connection, encoder.model, passages, vectors)
-            self._embedded_to = passages[-1].row_id
-        return len(passages)
+            vectors = await self._encoder.encode([each.text for each in passages])
+            await search_vectors.store_vectors(connection, model, row_ids, vectors)
+        return row_ids
+
+
+class _StillMaker(_Maker):
+    """Of the stills of scenes."""
+
+    at_once = _STILLS_AT_ONCE
+
+    def __init__(self, database: Database, encoder: PictureEncoder, objects: ObjectStore) -> None:
+        super().__init__(database)
+        self._encoder, self._objects = encoder, objects
+
+    async def make_after(self, connection: Connection, row_id: int) -> list[int]:
+        model = self._encoder.model
+        stills = await search_vectors.stills_without(connection, model, row_id, self.at_once)
+        pictures = {
+            each.row_id: picture
+            for each in stills
+            if (picture := await asyncio.to_thread(self._read, each.key)) is not None
+        }
+        if pictures:
+            vectors = await self._encoder.encode(list(pictures.values()))
+            await search_vectors.store_vectors(
+                connection, model, list(pictures), vectors, table=search_vectors.STILLS
+            )
+        return [each.row_id for each in stills]
+
+    def _read(self, key: str | None) -> Picture | None:
+        """The still; None where it is gone, as with its job, or no picture: it gets no vector."""
+        if key is None:
+            return None
+        try:
+            content = np.frombuffer(self._objects.read_bytes(key), np.uint8)
+            still = cv2.cvtColor(cv2.imdecode(content, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+        except (ObjectNotFoundError, InvalidKeyError, cv2.error) as error:
+            log.info("the still %s has no vector: %s", key, error)
+            return None
+        return np.asarray(still, np.uint8)

@@ -112,6 +112,7 @@ def complete(
     tracks: list[TrackTranscript],
     warnings: list[dict[str, str]],
     summary: Sequence[SummarySentence] | PipelineWarning | None = None,
+    scenes: list[dict[str, Any]] = SCENES,
 ) -> None:
     async def publish(connection: AsyncConnection) -> None:
         lease = await lease_of(connection, job_id)
@@ -127,7 +128,7 @@ def complete(
             warnings=warnings,
             timings={},
         )
-        await publishing.publish_scenes(connection, lease, SCENES, {})
+        await publishing.publish_scenes(connection, lease, scenes, {})
         await publishing.publish_transcripts(connection, lease, tracks, {}, summary=summary)
 
     api.transact(publish)

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app.app import build_api
 from serve_app.context import AppContext, build_context
-from serve_app.encoder import TextEncoder
+from serve_app.encoder import PictureEncoder, TextEncoder
 from serve_app.observability.metrics import NULL_METRICS, Metrics
 from serve_app.settings import Settings
 from storage import keys, ledger
@@ -47,9 +47,10 @@ class RunningApi:
         settings: Settings,
         metrics: Metrics = NULL_METRICS,
         encoder: TextEncoder | None = None,
+        pictures: PictureEncoder | None = None,
     ) -> None:
         self.settings = settings
-        self.context: AppContext = build_context(settings, metrics, encoder)
+        self.context: AppContext = build_context(settings, metrics, encoder, pictures)
         config = uvicorn.Config(
             build_api(self.context), host="127.0.0.1", port=0, log_level="warning", lifespan="on"
         )

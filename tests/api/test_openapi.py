@@ -79,7 +79,7 @@ KEYWORDS = {
 
 ADDED_STATUSES: dict[str, set[int]] = {
     "exportJob": {200, 400, 401, 404, 409},
-    "search": {200, 400, 401, 429},
+    "search": {200, 400, 401, 404, 409, 429},
     "getChapters": {200, 401, 404, 409},
     "getSummary": {200, 401, 404, 409},
     "getClip": {200, 206, 400, 401, 404, 409},

@@ -251,7 +251,9 @@ def test_models_of_every_profile_have_weights_a_use_and_a_place() -> None:
         shown = list(served_models(profile, None))
         uses = {each.task: each.use for each in shown}
         assert uses[Task.DESCRIBE] == "vision"
-        assert uses.get(Task.EMBED_TEXT, "search") == "search"
+        assert {uses.get(each, "search") for each in (Task.EMBED_TEXT, Task.EMBED_PICTURE)} == {
+            "search"
+        }
         assert [each.task for each in shown] == list(entries)
         assert all(each.weights and each.place for each in shown)
     assert list(served_models("auto", None)) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
@@ -18,12 +19,14 @@ from serve_app.cli.main import app
 from serve_app.client.api import ApiError
 from serve_app.context import build_context
 from serve_app.deployment.model_choice import encoder_of
+from serve_app.encoder import PictureEncoder
 from serve_app.search.service import parse_query
 from serve_app.worker.indexing import SearchIndexer
 from storage.search import Clause
 from storage.search_index import MOST_CHARACTERS
-from tests.api.published_jobs import complete, created, track
+from tests.api.published_jobs import SCENES, complete, created, track
 from tests.api.running_api import Customer, RunningApi
+from tests.stills import BLUE, GREEN, ORANGE, RED, ColourEmbedder, jpeg
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +100,7 @@ def test_a_cursor_is_good_for_its_own_search(
         assert (answer.status_code, answer.json()["param"]) == (400, "cursor")
 
 
+SCENE = f"{uuid.UUID(int=1)}:3"
 BAD = {
     "no query": ({}, "q"),
     "empty": ({"q": ""}, "q"),
@@ -128,6 +132,16 @@ BAD = {
     "limit in words": ({"q": "a", "limit": "ten"}, "limit"),
     "a cursor of another list": ({"q": "a", "cursor": "AAAA"}, "cursor"),
     "an empty cursor": ({"q": "a", "cursor": ""}, "cursor"),
+    "words and a scene": ({"q": "a", "like": SCENE}, "like"),
+    "an empty scene": ({"like": ""}, "like"),
+    "a job for a scene": ({"like": SCENE.partition(":")[0]}, "like"),
+    "a scene in words": ({"like": f"{SCENE}rd"}, "like"),
+    "a scene before the first": ({"like": SCENE.replace(":", ":-")}, "like"),
+    "a scene of ten digits": ({"like": f"{SCENE}000000000"}, "like"),
+    "an id in braces": ({"like": f"{{{SCENE[:36]}}}:0"}, "like"),
+    "a scene like speech": ({"like": SCENE, "kinds": "scene,transcript"}, "kinds"),
+    "a scene in a language": ({"like": SCENE, "language": "en"}, "language"),
+    "a scene with a cursor of another list": ({"like": SCENE, "cursor": "AAAA"}, "cursor"),
 }
 
 
@@ -259,6 +273,58 @@ def test_by_meaning_where_there_is_a_model_and_pages_go_on(
         where = ["--url", f"{other.root}/v1/api", "--key", customer.key]
         shown = CliRunner().invoke(app, ["search", "hello friends", *where]).output
         assert "By words and by meaning." in shown
+
+
+def test_scenes_that_look_alike_where_there_is_a_model_and_pages_go_on(api: RunningApi) -> None:
+    customer, stranger = api.customer(), api.customer()
+    job = created(api, customer)
+    scenes = []
+    for index, colour in enumerate([RED, BLUE, GREEN, ORANGE]):
+        key = f"jobs/{job}/{index}.jpg"
+        api.context.objects.write_bytes(key, jpeg(colour))
+        scenes.append(SCENES[0] | {"index": index, "thumbnailKey": key})
+    complete(api, job, [track(0)], [], scenes=scenes)
+    like = f"{job}:0"
+    pictures = PictureEncoder(ColourEmbedder, "colours")
+    none = search(api, customer, like=like)
+    assert (none.status_code, none.json()["code"]) == (404, "RESULTS_UNAVAILABLE")
+    assert none.json()["reason"] == "stage_skipped"
+
+    async def embed() -> None:
+        context = build_context(api.settings, pictures=pictures)
+        indexer = SearchIndexer(context)
+        while await indexer.embed():
+            pass
+        await context.database.close()
+
+    with RunningApi(api.settings, pictures=pictures) as other, ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(embed())).result()
+        page = search(other, customer, like=like, kinds="scene", limit=2).json()
+        assert (page["mode"], page["hasMore"]) == ("like", True)
+        assert [hit["sceneIndex"] for hit in page["data"]] == [3, 2]
+        assert page["data"][0]["snippet"] == {"text": SCENES[0]["description"], "ranges": []}
+        cursor = page["nextCursor"]
+        rest = search(other, customer, like=like, kinds="scene", limit=2, cursor=cursor).json()
+        assert [hit["sceneIndex"] for hit in rest["data"]] == [1]
+        assert (rest["hasMore"], rest["nextCursor"]) == (False, None)
+        moved = search(other, customer, like=f"{job}:1", kinds="scene", cursor=cursor)
+        assert moved.json()["param"] == "cursor"
+        assert search(other, customer, like=like, to="2020-01-01").json()["data"] == []
+        for asks, named in ((stranger, like), (customer, SCENE), (customer, f"{job}:4")):
+            missing = search(other, asks, like=named)
+            assert (missing.status_code, missing.json()["code"]) == (404, "NOT_FOUND")
+            assert missing.json()["param"] == "like"
+        where = ["--url", f"{other.root}/v1/api", "--key", customer.key]
+        shown = CliRunner().invoke(app, ["search", "--like", like, *where]).output
+        assert f"0:00.0 – 0:12.4  scene 3  {job}" in shown
+        newer = created(api, customer)
+        complete(api, newer, [track(0)], [])
+        early = search(other, customer, like=f"{newer}:0")
+        assert (early.status_code, early.json()["code"]) == (409, "RESULTS_NOT_READY")
+        assert early.json()["stageStatus"] == "completed"
+        assert "retry-after" in early.headers
+    for wrong in (["search", *where], ["search", "a", "--like", like, *where]):
+        assert CliRunner().invoke(app, wrong).exit_code == 2
 
 
 def test_a_long_text_is_cut_around_what_matches(api: RunningApi) -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from models.contracts import (
+    PICTURE_DIMENSIONS,
     SAMPLE_RATE_HZ,
     TEXT_DIMENSIONS,
     AudioChunk,
@@ -222,6 +223,23 @@ def test_texts_are_unit_vectors_that_do_not_depend_on_their_neighbours(models: L
     assert together == pytest.approx(alone, abs=1e-3)
 
 
+def test_pictures_are_unit_vectors_that_are_near_where_they_look_alike(models: LocalModels) -> None:
+    embedder = models.picture_embedder()
+    assert (embedder is None) == (Task.EMBED_PICTURE not in REGISTRY[models.profile])
+    if embedder is None:
+        return
+    darker = (picture(1) * 0.9).astype(np.uint8)
+    stills = [picture(1), darker, picture(2), np.zeros((90, 160, 3), np.uint8)] * 2
+    together = embedder.embed_pictures(stills)
+    assert together.dtype == np.float32
+    assert together.shape == (8, PICTURE_DIMENSIONS)
+    assert np.linalg.norm(together, axis=1) == pytest.approx(np.ones(8), abs=1e-3)
+    alone = np.concatenate([embedder.embed_pictures([still]) for still in stills])
+    assert together == pytest.approx(alone, abs=1e-3)
+    one, alike, other, black = together[:4]
+    assert one @ alike > max(one @ other, one @ black)
+
+
 def test_sentences_that_mean_alike_are_near() -> None:
     embedder = LocalModels().text_embedder()
     assert embedder is not None
@@ -249,5 +267,6 @@ def test_no_inputs_give_no_outputs(models: LocalModels, task: Task) -> None:
         Task.FIND: lambda: METHODS[Task.FIND](models.object_detector(), []),
         Task.SUMMARIZE: lambda: METHODS[Task.SUMMARIZE](models.summarizer(), []),
         Task.EMBED_TEXT: lambda: METHODS[Task.EMBED_TEXT](models.text_embedder(), []),
+        Task.EMBED_PICTURE: lambda: METHODS[Task.EMBED_PICTURE](models.picture_embedder(), []),
     }
     assert len(calls[task]()) == 0

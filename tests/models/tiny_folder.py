@@ -13,6 +13,7 @@ from tests.models.tiny_models import (
     save_tiny_ctranslate2_whisper,
     save_tiny_embedding,
     save_tiny_object_detector,
+    save_tiny_pictures,
     save_tiny_segmentation,
     save_tiny_sentences,
     save_tiny_vision_language,
@@ -29,6 +30,7 @@ SAVERS: dict[tuple[Task, str], Callable[[Path], Path]] = {
     (Task.CLASSIFY, "model"): save_tiny_classifier,
     (Task.FIND, "model"): save_tiny_object_detector,
     (Task.EMBED_TEXT, "model"): save_tiny_sentences,
+    (Task.EMBED_PICTURE, "model"): save_tiny_pictures,
 }
 """(task, role) -> what saves a model of the class that the registry's checkpoint has."""
 

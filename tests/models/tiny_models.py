@@ -31,6 +31,9 @@ from transformers import (
     RTDetrResNetConfig,
     RTDetrV2Config,
     RTDetrV2ForObjectDetection,
+    SiglipConfig,
+    SiglipImageProcessor,
+    SiglipModel,
     ViTConfig,
     ViTForImageClassification,
     ViTImageProcessor,
@@ -352,6 +355,31 @@ def save_tiny_sentences(folder: Path) -> Path:
         initializer_range=0.5,
     )
     BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def save_tiny_pictures(folder: Path) -> Path:
+    """A SigLIP with both towers of one layer; a picture's vector is as long as the published."""
+    torch.manual_seed(SEED)
+    config = SiglipConfig(
+        text_config={
+            "vocab_size": 16,
+            "hidden_size": 768,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        },
+        vision_config={
+            "hidden_size": 768,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "image_size": 32,
+            "patch_size": 16,
+        },
+    )
+    SiglipModel(config).save_pretrained(folder)
+    SiglipImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
     return folder
 
 

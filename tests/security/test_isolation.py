@@ -389,6 +389,14 @@ def test_a_page_of_anothers_search_cannot_be_asked_for(own: Household, foreign: 
     assert (answer.status_code, answer.json()["param"]) == (400, "cursor")
 
 
+def test_anothers_scene_is_like_none(own: Household, foreign: Household) -> None:
+    ids = (foreign.finished["jobId"], str(uuid.uuid4()))
+    answers = [own.caller.get("/search", like=f"{each}:0") for each in ids]
+    assert {answer.status_code for answer in answers} == {404}
+    assert likeness(answers[0]) == likeness(answers[1])
+    assert answers[0].json()["code"] == "NOT_FOUND"
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_an_idempotency_key_means_nothing_to_another_account(
     own: Household, foreign: Household, name: str

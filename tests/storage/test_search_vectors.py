@@ -48,7 +48,8 @@ class Meanings(Library):
         self.indexer = SearchIndexer(context)
 
     async def embed(self) -> None:
-        self.indexer._look_again_at = 0.0
+        for maker in self.indexer._makers:
+            maker._look_again_at = 0.0
         while await self.indexer.embed():
             pass
 
@@ -233,7 +234,7 @@ async def test_vectors_of_another_model_are_not_compared_and_are_made_anew(
     async with library.database.transaction() as connection:
         await connection.execute(text("UPDATE search_vectors SET model = 'of last year'"))
     assert await library.texts(account, MUSIC) == []
-    library.indexer._next_vectors_at = 0.0
+    library.indexer._makers[0]._next_pass_at = 0.0
     await library.embed()
     assert library.encoder is not None
     assert await library.vectors(job) == [(library.encoder.model, GUITAR)]
@@ -286,12 +287,12 @@ async def test_a_server_without_the_extension_is_searched_by_words(
         async with database.transaction() as connection:
             await connection.execute(text("CREATE ROLE plain"))
             await connection.execute(text("SET LOCAL ROLE plain"))
-            assert not await search_vectors.make_table(connection)
+            assert not await search_vectors.make_tables(connection)
             await connection.execute(text("RESET ROLE"))
             await connection.execute(text("DROP ROLE plain"))
         found = await without.page(account, "guitar")
         assert (found.mode, len(found.hits)) == ("text", 1)
-        without.indexer._next_vectors_at = 0.0
+        without.indexer._makers[0]._next_pass_at = 0.0
         await without.embed()
         assert await without.texts(account, MUSIC) == [GUITAR]
         await database.close()

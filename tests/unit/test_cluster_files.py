@@ -158,7 +158,8 @@ def test_the_service_itself_stays_on_the_head_and_models_take_gpus() -> None:
         "SpeakerEmbedder": 0.05,
         "SceneDescriber": 0.35,
         "ObjectDetector": 0.05,
-        "TextEmbedder": 0.05,
+        "TextEmbedder": 0.025,
+        "PictureEmbedder": 0.025,
     }
     assert all(each["num_cpus"] == 0 for each in asked.values())
 

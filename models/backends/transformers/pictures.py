@@ -1,19 +1,22 @@
-"""Things of known classes in stills, by a detection transformer through transformers."""
+"""What stills show: things of known classes, labels, a vector; through transformers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import (
     AutoImageProcessor,
     AutoModelForImageClassification,
     AutoModelForObjectDetection,
+    SiglipVisionModel,
 )
 
 from models.backends.transformers.hardware import Batches, Hardware
-from models.contracts import Box, DetectedObject, Picture
+from models.contracts import PICTURE_DIMENSIONS, Box, DetectedObject, Picture
 
 THRESHOLD = 0.5
 """Lowest confidence of a detection: what the model card of ``PekingU/rtdetr_v2_r18vd`` uses and
@@ -105,3 +108,41 @@ class PictureClassifier:
         logits = self._model(**inputs).logits.float()
         scores = logits.softmax(dim=-1) if self._exclusive else logits.sigmoid()
         return [dict(zip(self._labels, row, strict=True)) for row in scores.tolist()]
+
+
+class PictureEmbedder:
+    """Task ``embed_picture`` with the tower of pictures of SigLIP or SigLIP 2 (fixed resolution).
+
+    ``checkpoint`` is a repository with its revision, or a folder. Raises ValueError for a model
+    of other dimensions than PICTURE_DIMENSIONS.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str,
+        hardware: Hardware,
+        *,
+        revision: str | None = None,
+        max_batch: int = 16,
+    ) -> None:
+        self._processor: Any = AutoImageProcessor.from_pretrained(checkpoint, revision=revision)
+        model: Any = SiglipVisionModel.from_pretrained(
+            checkpoint, revision=revision, dtype=hardware.dtype
+        )
+        if model.config.hidden_size != PICTURE_DIMENSIONS:
+            raise ValueError(f"{checkpoint} has vectors of {model.config.hidden_size} numbers.")
+        self._model = model.to(hardware.device).eval()
+        self._hardware = hardware
+        self._batches = Batches(max_batch)
+
+    def embed_pictures(self, stills: Sequence[Picture]) -> npt.NDArray[np.float32]:
+        vectors = self._batches.run(self._embedded, stills)
+        return np.array(vectors, np.float32).reshape(-1, PICTURE_DIMENSIONS)
+
+    @torch.inference_mode()
+    def _embedded(self, stills: Sequence[Picture]) -> list[npt.NDArray[np.float32]]:
+        inputs = self._processor(images=list(stills), return_tensors="pt").to(
+            self._hardware.device, self._hardware.dtype
+        )
+        vectors = self._model(**inputs).pooler_output.float()
+        return list(torch.nn.functional.normalize(vectors, dim=1).cpu().numpy())
