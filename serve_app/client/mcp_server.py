@@ -239,8 +239,10 @@ def _add_result_tools(server: MCPServer[Any], open_client: _Open) -> None:
 
 
 def _hit(hit: JsonObject) -> JsonObject:
-    names = ("jobId", "fileName", "kind", "startTime", "endTime", "sceneIndex")
-    names += ("speaker", "speakerLabel")
+    names = (
+        *("jobId", "fileName", "kind", "startTime", "endTime"),
+        *("sceneIndex", "speaker", "speakerLabel"),
+    )
     return {name: hit[name] for name in names if name in hit} | {"text": hit["snippet"]["text"]}
 
 

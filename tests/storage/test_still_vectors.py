@@ -76,7 +76,7 @@ class Stills(Library):
             model=self.model,
         )
 
-    async def found(self, *args: Any, **filters: Any) -> list[tuple[str, int]]:
+    async def alike(self, *args: Any, **filters: Any) -> list[tuple[str, int]]:
         """Job and index of each scene, the most alike first."""
         hits = (await self.page(*args, **filters)).hits
         return [(hit["jobId"], hit["sceneIndex"]) for hit in hits]
@@ -120,24 +120,25 @@ async def test_scenes_that_look_alike_are_found_most_alike_first_within_the_acco
     assert (page.mode, page.end) == ("like", None)
     first, last = page.hits[0], page.hits[-1]
     assert (first["jobId"], first["kind"], first["fileName"]) == (str(two), "scene", "clip.mp4")
-    assert first["snippet"] == {"text": f"It is {ORANGE}.", "ranges": []}
+    snippet = first["snippet"]
+    assert (snippet["text"], snippet["ranges"]) == (f"It is {ORANGE}.", [])
     assert first["score"] == pytest.approx(0.95, abs=0.03)
     assert first["score"] > last["score"] > 0
-    found = await library.found(account, one)
+    found = await library.alike(account, one)
     assert set(found) == {(str(two), 0), (str(one), 1), (str(one), 2)}, "not itself, none of others"
-    assert await library.found(account, one, job_id=one) == found[1:]
-    assert await library.found(account, one, job_id=stolen) == []
+    assert await library.alike(account, one, job_id=one) == found[1:]
+    assert await library.alike(account, one, job_id=stolen) == []
     now = datetime.now(UTC)
-    assert await library.found(account, one, created_from=now + timedelta(hours=1)) == []
-    assert len(await library.found(account, one, created_to=now + timedelta(hours=1))) == 3
-    assert await library.found(other, stolen) == [(str(stolen), 1)]
+    assert await library.alike(account, one, created_from=now + timedelta(hours=1)) == []
+    assert len(await library.alike(account, one, created_to=now + timedelta(hours=1))) == 3
+    assert await library.alike(other, stolen) == [(str(stolen), 1)]
 
 
 async def test_pages_are_those_of_the_list_that_the_first_page_saw(library: Stills) -> None:
     account = await library.account()
     job = await library.shows(account, *((200, 10 * n, 30) for n in range(20)))
     await library.embed()
-    whole = await library.found(account, job, limit=100)
+    whole = await library.alike(account, job, limit=100)
     assert whole == [(str(job), n) for n in range(1, 20)]
     seen, after = list[int](), None
     while True:
@@ -169,7 +170,7 @@ async def test_vectors_go_with_their_job_and_those_of_another_model_are_made_ane
     await refused(library, account, job, 0, ErrorCode.RESULTS_NOT_READY)
     library.indexer._makers[0]._next_pass_at = 0.0
     await library.embed()
-    assert await library.found(account, job) == [(str(job), 1)]
+    assert await library.alike(account, job) == [(str(job), 1)]
 
 
 async def test_stills_are_embedded_in_small_steps_and_those_that_are_none_are_passed_over(
