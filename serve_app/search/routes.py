@@ -81,7 +81,7 @@ async def search_results(
         str | None,
         Query(
             description="A scene, `jobId:index`: the scenes whose stills look like it, 200 at "
-            "most, without it. Neither `language` nor other `kinds` than `scene` go with it.",
+            "most, without it. Not together with `language`, or other `kinds` than `scene`.",
             pattern="^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:[0-9]{1,9}$",
             examples=["0b5c1f3e-6f0a-4c58-9d0e-6a1d2a7f4b11:3"],
         ),
@@ -176,10 +176,9 @@ def _likeness(like: str | None, filters: Filters) -> Likeness:
     """The scene that is named. Raises INVALID_REQUEST."""
     if like is None:
         raise invalid("Either q or like is needed.", "q")
-    if filters.language is not None:
-        raise invalid("language goes with q alone.", "language")
-    if filters.kinds not in (tuple(SearchKind), (SearchKind.SCENE,)):
-        raise invalid("What looks alike is of the kind scene.", "kinds")
+    is_of_scenes = filters.kinds in (tuple(SearchKind), (SearchKind.SCENE,))
+    if filters.language is not None or not is_of_scenes:
+        raise invalid("like finds scenes alone, which have no language.", "like")
     job_id, _, index = like.partition(":")
     return Likeness(parse_job_id(job_id), int(index))
 

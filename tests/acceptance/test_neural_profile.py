@@ -59,6 +59,11 @@ def test_a_job_goes_through_the_neural_models(neural: Service) -> None:
     assert cuts == pytest.approx(truth, abs=TWO_FRAMES_SECONDS)
     with neural.client() as client:
         summary = client.get_summary(job_id)
+        alike = client.search(like=f"{job_id}:0", limit="100")
+    assert alike["mode"] == "like"
+    others = {scene["index"] for scene in results["scenes"]} - {0}
+    assert {hit["sceneIndex"] for hit in alike["data"]} <= others
+    assert alike["data"] or not others
     said = {(each["startTime"], each["endTime"]) for each in results["transcript"]["segments"]}
     assert {(each["startTime"], each["endTime"]) for each in summary} <= said
     assert bool(summary) == bool(said)

@@ -139,8 +139,8 @@ BAD = {
     "a scene before the first": ({"like": SCENE.replace(":", ":-")}, "like"),
     "a scene of ten digits": ({"like": f"{SCENE}000000000"}, "like"),
     "an id in braces": ({"like": f"{{{SCENE[:36]}}}:0"}, "like"),
-    "a scene like speech": ({"like": SCENE, "kinds": "scene,transcript"}, "kinds"),
-    "a scene in a language": ({"like": SCENE, "language": "en"}, "language"),
+    "a scene like speech": ({"like": SCENE, "kinds": "scene,transcript"}, "like"),
+    "a scene in a language": ({"like": SCENE, "language": "en"}, "like"),
     "a scene with a cursor of another list": ({"like": SCENE, "cursor": "AAAA"}, "cursor"),
 }
 

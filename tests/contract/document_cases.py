@@ -66,6 +66,7 @@ BEYOND_SCHEMAS = {
     ("INVALID_REQUEST", "end"): "behind the start, and not too far",
     ("INVALID_REQUEST", "status"): "not together with state",
     ("INVALID_REQUEST", "q"): "quotation marks are closed, and there is a word to look for",
+    ("INVALID_REQUEST", "like"): "not together with q, language or other kinds",
     ("INVALID_REQUEST", "to"): "after from",
 }
 """Codes (and fields) with which valid data may be refused, and the rule that no schema tells."""
