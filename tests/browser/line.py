@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
 
 _BLOCK_BYTES = 64 * 1024
+_RESET = struct.pack("ii", 1, 0)
 
 
 class Line:
@@ -36,6 +38,8 @@ class Line:
         self.is_cut = True
         for each in list(self._open):
             with contextlib.suppress(OSError):
+                # Closed with a reset, which a browser that only sends notices at once.
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 each.shutdown(socket.SHUT_RDWR)
 
     def mend(self) -> None:

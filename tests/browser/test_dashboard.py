@@ -42,6 +42,7 @@ def line(api: ContractApi) -> Iterator[Line]:
         yield way
 
 
+@pytest.mark.long
 def test_a_file_is_sent_although_the_connection_breaks(
     visits: Visits, caller: Caller, api: ContractApi, line: Line, tmp_path: Path
 ) -> None:
@@ -52,7 +53,7 @@ def test_a_file_is_sent_although_the_connection_breaks(
     page.set_input_files("#files", file)
     until(page, "document.querySelector('.upload progress')?.value > 0.2")
     line.cut()
-    expect(page.locator(".upload .line")).to_contain_text("connection broke")
+    expect(page.locator(".upload .line")).to_contain_text("connection broke", timeout=20_000)
     line.mend()
     expect(page.locator(".upload")).to_have_count(0, timeout=60_000)
     expect(page.locator(".job h2")).to_have_text("long film.mp4")
@@ -62,7 +63,6 @@ def test_a_file_is_sent_although_the_connection_breaks(
     assert stored.read_bytes() == file.read_bytes()
 
 
-@pytest.mark.long
 def test_an_upload_goes_on_after_a_reload(
     visits: Visits, caller: Caller, line: Line, tmp_path: Path
 ) -> None:
