@@ -235,6 +235,8 @@ def _environment(settings: Settings, run_dir: Path) -> dict[str, str]:
         # Several services may share a machine.
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
+        # HAProxy asks Serve's spare proxy while it knows of no replica: not another service's.
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
         # A stopping service has no clients to drain: its owner asked for the stop.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0.5",
     }

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ray.serve._private import constants
 
 from serve_app.deployment import local as local_service
 from serve_app.deployment.local import ServiceStartError
+from serve_app.settings import Settings
 from storage.database import embedded_postgres
 from tests.acceptance.service import Service, running, wait_until
 from tests.places import DEMO, PROJECT
@@ -47,6 +49,19 @@ def test_a_record_that_a_power_cut_left_behind_does_not_keep_the_service_down(
     assert local_service._own_secret_key(tmp_path) == key
     assert (tmp_path / "secret.key").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["secret.key"]
+
+
+def test_services_on_one_machine_share_no_port(tmp_path: Path) -> None:
+    """A spare proxy on Serve's own port, 8500, answered for another service, which refused keys."""
+    settings = Settings(data_dir=tmp_path)
+    with local_service._run_folder() as one, local_service._run_folder() as other:
+        services = [local_service._environment(settings, folder) for folder in (one, other)]
+    ports = [
+        environment[name] for environment in services for name in environment if "_PORT" in name
+    ]
+    assert len(ports) == len(set(ports)) == 6
+    known = Path(str(constants.__file__)).read_text()
+    assert all(name in known for name in services[0] if "_PORT" in name)
 
 
 def test_processes_that_start_at_once_have_one_key(tmp_path: Path) -> None:
