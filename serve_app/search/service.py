@@ -17,8 +17,6 @@ from storage.results import find_thumbnail_key
 from storage.search import (
     MARK_START,
     MARK_STOP,
-    Alternative,
-    Clause,
     Filters,
     Meaning,
     Place,
@@ -26,6 +24,7 @@ from storage.search import (
     Ranking,
 )
 from storage.search_vectors import NoVectorsError, find_still
+from storage.search_words import Alternative, Clause
 from storage.types import SkipReason, StageName
 
 MAX_QUERY_CHARACTERS = 500
@@ -201,6 +200,9 @@ async def _alike(
             job, ErrorCode.RESULTS_NOT_READY, "The scene's still has no vector yet."
         )
     row_id, sought = still
+    if not sought.any():
+        message = "The scene's still cannot be read."
+        raise _without_vectors(job, ErrorCode.RESULTS_UNAVAILABLE, message)
     return await search.rank_alike(database, account_id, filters, model, sought, without=row_id)
 
 

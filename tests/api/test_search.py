@@ -22,8 +22,8 @@ from serve_app.deployment.model_choice import encoder_of
 from serve_app.encoder import PictureEncoder
 from serve_app.search.service import parse_query
 from serve_app.worker.indexing import SearchIndexer
-from storage.search import Clause
 from storage.search_index import MOST_CHARACTERS
+from storage.search_words import Clause
 from tests.api.published_jobs import SCENES, complete, created, track
 from tests.api.running_api import Customer, RunningApi
 from tests.stills import BLUE, GREEN, ORANGE, RED, ColourEmbedder, jpeg

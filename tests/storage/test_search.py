@@ -17,7 +17,7 @@ from storage.database import Database
 from storage.job_records import JobSource, NewJob
 from storage.jobs import insert_job
 from storage.results import TrackTranscript
-from storage.search import Filters, _resolve
+from storage.search import Filters
 from storage.search_index import (
     BEGINNING,
     CONFIGS,
@@ -28,6 +28,7 @@ from storage.search_index import (
     merge_pending_rows,
     words_of,
 )
+from storage.search_words import resolve_words
 from storage.types import JobState, ProcessingMode, SearchKind, StageName, StageStatus
 from tests.databases import fresh_database
 
@@ -464,7 +465,7 @@ async def test_an_account_with_most_rows_finds_its_own_alone(postgres_url: str) 
             await connection.execute(text("ANALYZE search_rows"))
         clauses = parse_query("foxes")
         known = [
-            (await _resolve(library.database, account, clauses, Filters()))[0].mostly_own
+            (await resolve_words(library.database, account, clauses, None))[0].mostly_own
             for account in (large, small)
         ]
         after = [await library.found(account, "foxes mill") for account in (large, small)]
