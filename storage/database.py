@@ -197,8 +197,9 @@ def keepalive_options(url: str) -> dict[str, Any]:
 def _session_options(url: str, statement_timeout_seconds: float | None) -> dict[str, Any]:
     """Settings as the server takes them at connecting, after options that the URL has already."""
     given = psycopg.conninfo.conninfo_to_dict(url).get("options") or ""
-    # Our statements take milliseconds; compiling one takes a hundred.
-    session = "-c jit=off"
+    # Our statements take milliseconds; compiling one takes a hundred. pgvector's index is one of
+    # all accounts: from pgvector 0.8 on it is read until enough of one account's rows are found.
+    session = "-c jit=off -c hnsw.iterative_scan=relaxed_order"
     if statement_timeout_seconds is not None:
         session += f" -c statement_timeout={round(statement_timeout_seconds * 1000)}"
     return keepalive_options(url) | {"options": f"{given} {session}".strip()}

@@ -298,7 +298,9 @@ def _near_statement(conditions: tuple[str, ...], table: str) -> TextClause:
 async def find_still(
     database: Database, job_id: uuid.UUID, scene_index: int, model: str
 ) -> tuple[int, Vectors] | None:
-    """The row of a scene and the unit vector of its still; None where it has none of the model.
+    """The row of a scene and the unit vector of its still; None where it has none of the model yet.
+
+    The vector is 0 where the still cannot be read: such a one is near to nothing.
 
     Raises NoVectorsError where there is no table.
     """

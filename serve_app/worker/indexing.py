@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 import cv2
 import numpy as np
 
-from models.contracts import Picture
+from models.contracts import PICTURE_DIMENSIONS, Picture
 from serve_app.context import AppContext
 from serve_app.encoder import PictureEncoder, TextEncoder
 from storage import search_vectors
@@ -159,19 +159,23 @@ class _StillMaker(_Maker):
         model = self._encoder.model
         stills = await search_vectors.stills_without(connection, model, row_id, self.at_once)
         pictures = {
-            each.row_id: picture
-            for each in stills
+            number: picture
+            for number, each in enumerate(stills)
             if (picture := await asyncio.to_thread(self._read, each.key)) is not None
         }
+        # 0 is for those that never get a vector: they are not read again every hour.
+        vectors = np.zeros((len(stills), PICTURE_DIMENSIONS), np.float32)
         if pictures:
-            vectors = await self._encoder.encode(list(pictures.values()))
+            vectors[list(pictures)] = await self._encoder.encode(list(pictures.values()))
+        row_ids = [each.row_id for each in stills]
+        if stills:
             await search_vectors.store_vectors(
-                connection, model, list(pictures), vectors, table=search_vectors.STILLS
+                connection, model, row_ids, vectors, table=search_vectors.STILLS
             )
-        return [each.row_id for each in stills]
+        return row_ids
 
     def _read(self, key: str | None) -> Picture | None:
-        """The still; None where it is gone, as with its job, or no picture: it gets no vector."""
+        """The still; None where it is gone, as with its job, or no picture."""
         if key is None:
             return None
         try:
