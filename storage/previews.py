@@ -1,4 +1,4 @@
-"""Previews that are wanted, made or given up: a row for each job whose media browsers cannot play.
+"""Previews, pending, made or failed: a row for each job whose media browsers cannot play.
 
 Whoever makes one has it leased; a maker that is lost leaves it to the next.
 """
@@ -38,7 +38,7 @@ class LeasedPreview:
 
 
 async def want_preview(connection: Connection, job_id: uuid.UUID, source_key: str) -> None:
-    """Have a preview made of the object; one that is wanted already, or ended, stays as it is."""
+    """Queue a preview of the object; one that is pending or ended stays as it is."""
     statement = insert(previews).values(job_id=job_id, source_key=source_key)
     await connection.execute(statement.on_conflict_do_nothing())
 
@@ -70,7 +70,7 @@ _LEASE = text(
 
 
 async def lease_next_preview(database: Database, *, lease: timedelta) -> LeasedPreview | None:
-    """Lease the oldest preview that is wanted; None where none is, or it was given up."""
+    """Lease the oldest pending preview; None where none is, or it was given up."""
     lost = "What reads the file was lost again and again."
     rows = await database.query(_LEASE, lease=lease, most=MAX_ATTEMPTS, lost=lost)
     if not rows or rows[0]["token"] is None:
@@ -90,7 +90,7 @@ _EXTEND = text(
 
 
 async def extend_preview(database: Database, held: LeasedPreview, *, lease: timedelta) -> bool:
-    """Keep the lease; False where it was lost, or the job's media is wanted no more."""
+    """Keep the lease; False where it was lost, or the job's media is to be deleted."""
     rows = await database.query(_EXTEND, lease=lease, job_id=held.job_id, token=held.token)
     return bool(rows)
 

@@ -65,7 +65,7 @@ class Task:
     descriptors: tuple[int, ...] = ()
     """Open files that the child gets, under the same numbers."""
     gives_way: bool = False
-    """It gets the processor time that nobody else wants."""
+    """It gets the processor time that is otherwise idle."""
 
 
 def run_confined(

@@ -69,7 +69,7 @@ def pausing(stop: threading.Event) -> Callable[[float], None]:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What tells a file from another of the same name."""
+    """Identifies one content of a path: two files of the same name differ in it."""
 
     size_bytes: int
     modified_ns: int
@@ -222,9 +222,9 @@ class Watcher:
             if _is_still(path, version):
                 self._analyse(path, version)
         except (StoppedError, FileNotFoundError):
-            return  # Whoever took the file away does not want it analysed.
+            return  # Removed by its owner before it was sent.
         except FileChangedError:
-            self._tell("waiting", path, reason="the file changes")
+            self._report("waiting", path, reason="the file changes")
         except httpx.TransportError as error:
             self._postpone(path, error)
         except ApiError as error:
@@ -248,7 +248,7 @@ class Watcher:
     def _postpone(self, path: Path, error: Exception) -> None:
         self._later[path] = time.monotonic() + RETRY_SECONDS
         self.undone.add(path.name)
-        self._tell("waiting", path, reason=str(error))
+        self._report("waiting", path, reason=str(error))
 
     def _analyse(self, path: Path, version: Version) -> None:
         folder = _results_of(path)
@@ -273,7 +273,7 @@ class Watcher:
             job = self._job(path, folder, record)
             if job["state"] == "awaiting_upload":
                 self._send(path, record, job)
-                self._tell("sent", path, jobId=job["jobId"])
+                self._report("sent", path, jobId=job["jobId"])
             job = self.client.wait(job["jobId"])
             if job["state"] != "expired" or record.attempt == MAX_ATTEMPTS:
                 return job
@@ -290,7 +290,7 @@ class Watcher:
                 (folder / STATE_NAME).unlink()
             raise
         replace(record, job_id=job["jobId"]).write(folder)
-        self._tell("created", path, jobId=job["jobId"])
+        self._report("created", path, jobId=job["jobId"])
         return job
 
     def _create(self, path: Path, record: Record) -> JsonObject:
@@ -330,7 +330,7 @@ class Watcher:
         files = export_results(self.client, job["jobId"], folder)
         self._close(path, folder, "completed")
         self.undone.discard(path.name)
-        self._tell("completed", path, jobId=job["jobId"], files=[str(file) for file in files])
+        self._report("completed", path, jobId=job["jobId"], files=[str(file) for file in files])
 
     def _keep_error(self, path: Path, error: JsonObject, **more: Any) -> None:
         folder = _results_of(path)
@@ -349,10 +349,10 @@ class Watcher:
         self.undone.add(path.name)
         with contextlib.suppress(FileNotFoundError):
             self._done[path] = Version.of(path)
-        told = {name: value for name, value in more.items() if name == "jobId"}
-        self._tell("failed", path, error={"code": code, "message": message}, **told)
+        shown = {name: value for name, value in more.items() if name == "jobId"}
+        self._report("failed", path, error={"code": code, "message": message}, **shown)
 
-    def _tell(self, event: str, path: Path, **more: Any) -> None:
+    def _report(self, event: str, path: Path, **more: Any) -> None:
         self.report({"event": event, "file": path.name} | more)
 
 

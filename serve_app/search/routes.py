@@ -43,6 +43,59 @@ _MOMENT = matching(
 )
 _Moment = Annotated[datetime, _MOMENT]
 
+_Words = Annotated[
+    str | None,
+    Query(
+        description='Words that must be there, `"a phrase"`, `-without`, `beginning*`, '
+        "alternatives with `OR` between them. Either `q` or `like` is needed.",
+        min_length=1,
+        max_length=MAX_QUERY_CHARACTERS,
+        examples=["good morning"],
+    ),
+]
+_Scene = Annotated[
+    str | None,
+    Query(
+        description="A scene, `jobId:index`: the scenes whose stills look like it, 200 at "
+        "most, without it. Not together with `language`, or other `kinds` than `scene`.",
+        pattern="^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:[0-9]{1,9}$",
+        examples=["0b5c1f3e-6f0a-4c58-9d0e-6a1d2a7f4b11:3"],
+    ),
+]
+_Kinds = Annotated[
+    str | None,
+    Query(
+        description=f"A list of {', '.join(f'`{kind}`' for kind in SearchKind)}; all if not given.",
+        pattern=f"^({_ANY_KIND})(,({_ANY_KIND}))*$",
+    ),
+]
+_Language = Annotated[
+    str | None,
+    Query(
+        description="Only what is said in this language (BCP 47).",
+        pattern="^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$",
+        max_length=35,
+        examples=["en"],
+    ),
+]
+_From = Annotated[
+    _Moment | None, Query(alias="from", description="Only jobs created then or later.")
+]
+_To = Annotated[_Moment | None, Query(alias="to", description="Only jobs created before.")]
+_Job = Annotated[
+    str | None,
+    Query(
+        alias="jobId",
+        description="Only this job; nothing is found if there is no such job.",
+        json_schema_extra={"pattern": r"^[^\u0000-\u001f]*$"},
+    ),
+]
+_Limit = Annotated[
+    Annotated[int, Field(ge=1, le=MAX_PAGE), WHOLE_NUMBER],
+    Query(description="Most hits of a page."),
+]
+_Cursor = Annotated[str | None, Query(description="`nextCursor` of the page before.")]
+
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
 
@@ -67,61 +120,15 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 )
 async def search_results(
     request: Request,
-    q: Annotated[
-        str | None,
-        Query(
-            description='Words that must be there, `"a phrase"`, `-without`, `beginning*`, '
-            "alternatives with `OR` between them. Either `q` or `like` is needed.",
-            min_length=1,
-            max_length=MAX_QUERY_CHARACTERS,
-            examples=["good morning"],
-        ),
-    ] = None,
-    like: Annotated[
-        str | None,
-        Query(
-            description="A scene, `jobId:index`: the scenes whose stills look like it, 200 at "
-            "most, without it. Not together with `language`, or other `kinds` than `scene`.",
-            pattern="^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:[0-9]{1,9}$",
-            examples=["0b5c1f3e-6f0a-4c58-9d0e-6a1d2a7f4b11:3"],
-        ),
-    ] = None,
-    kinds: Annotated[
-        str | None,
-        Query(
-            description=f"A list of {', '.join(f'`{kind}`' for kind in SearchKind)}; all if not "
-            "given.",
-            pattern=f"^({_ANY_KIND})(,({_ANY_KIND}))*$",
-        ),
-    ] = None,
-    language: Annotated[
-        str | None,
-        Query(
-            description="Only what is said in this language (BCP 47).",
-            pattern="^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$",
-            max_length=35,
-            examples=["en"],
-        ),
-    ] = None,
-    created_from: Annotated[
-        _Moment | None, Query(alias="from", description="Only jobs created then or later.")
-    ] = None,
-    created_to: Annotated[
-        _Moment | None, Query(alias="to", description="Only jobs created before.")
-    ] = None,
-    job_id: Annotated[
-        str | None,
-        Query(
-            alias="jobId",
-            description="Only this job; nothing is found if there is no such job.",
-            json_schema_extra={"pattern": r"^[^\u0000-\u001f]*$"},
-        ),
-    ] = None,
-    limit: Annotated[
-        Annotated[int, Field(ge=1, le=MAX_PAGE), WHOLE_NUMBER],
-        Query(description="Most hits of a page."),
-    ] = DEFAULT_PAGE,
-    cursor: Annotated[str | None, Query(description="`nextCursor` of the page before.")] = None,
+    q: _Words = None,
+    like: _Scene = None,
+    kinds: _Kinds = None,
+    language: _Language = None,
+    created_from: _From = None,
+    created_to: _To = None,
+    job_id: _Job = None,
+    limit: _Limit = DEFAULT_PAGE,
+    cursor: _Cursor = None,
 ) -> Response:
     """Speech, scene descriptions, writing on the screen, objects and file names, best first.
 
@@ -144,29 +151,27 @@ async def search_results(
     if filters.created_from and filters.created_to and filters.created_to <= filters.created_from:
         raise invalid("to must come after from.", "to")
     context = context_of(request)
+    after = None if cursor is None else _read_cursor(request, cursor)
     if q is None:
-        likeness = _likeness(like, filters)
-        after = None if cursor is None else _read_cursor(request, cursor)
         page = await find_alike_page(
             context.database,
             account_of(request),
-            likeness,
+            _likeness(like, filters),
             filters,
             limit=limit,
-            after=after if isinstance(after, tuple) else None,
+            after=after,
             model=None if context.pictures is None else context.pictures.model,
         )
         return _answer(request, page)
     if like is not None:
         raise invalid("Either q or like is given, not both.", "like")
-    alternatives = parse_query(q)
     page = await find_page(
         context.database,
         account_of(request),
-        alternatives,
+        parse_query(q),
         filters,
         limit=limit,
-        after=None if cursor is None else _read_cursor(request, cursor),
+        after=after,
         encoder=context.encoder,
     )
     return _answer(request, page)

@@ -165,7 +165,7 @@ async def find_alike_page(
     filters: Filters,
     *,
     limit: int,
-    after: Ranking | None = None,
+    after: End | None = None,
     model: str | None = None,
 ) -> Page:
     """Scenes of the account that look like one of its scenes, the most alike first.
@@ -173,7 +173,7 @@ async def find_alike_page(
     ``model`` names the picture model. Raises NOT_FOUND, RESULTS_UNAVAILABLE, RESULTS_NOT_READY.
     """
     ranking = after
-    if ranking is None:
+    if not isinstance(ranking, tuple):  # a place is where a list by words goes on
         ranking = await _alike(database, account_id, like, filters, model)
     rows = await search.read_ranked(database, account_id, [], filters, ranking[:limit])
     return Page([_hit(row, []) for row in rows], ranking[limit:] or None, "like")

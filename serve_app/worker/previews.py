@@ -37,7 +37,7 @@ log = logging.getLogger("vas.previews")
 _PAUSE_SECONDS = 2.0
 _OUTAGE_SECONDS = 30.0
 _LOOK_SECONDS = 1.0
-"""How often it is looked whether the job still wants its preview."""
+"""Seconds between checks that the preview is still needed."""
 _LEASE = timedelta(seconds=30)
 _UNWANTED = "The job ended without it, or its media was removed first."
 
@@ -60,7 +60,7 @@ class Previewer:
         self._context = context
 
     async def make_and_wait(self) -> None:
-        """Make the oldest preview that is wanted; a pause where none is."""
+        """Make the oldest pending preview; a pause where none is."""
         if not await self.make_next():
             await asyncio.sleep(_PAUSE_SECONDS)
 
@@ -139,7 +139,7 @@ class Previewer:
         return await extend_preview(self._context.database, held, lease=_LEASE)
 
     async def _watch(self, held: LeasedPreview, halt: _Halt) -> None:
-        """Keep the lease while it is wanted; halt the work where it is not."""
+        """Renew the lease while the preview is needed; stop the work where it is not."""
         last_success = time.monotonic()
         while not halt.event.is_set():
             await asyncio.sleep(_LOOK_SECONDS)

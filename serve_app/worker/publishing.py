@@ -97,7 +97,7 @@ async def publish_ingest(
 ) -> JobState | None:
     """Complete ingest; analyses that the media has nothing for are skipped.
 
-    ``preview_of`` is the object that a preview is wanted of, if any.
+    ``preview_of`` is the object to make a preview of, if any.
     """
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
     if job.stages[StageName.INGEST].status in ENDED_STATUSES:

@@ -75,7 +75,7 @@ def make(api: RunningApi) -> RecordedMetrics:
 
 
 def wanting(api: RunningApi, customer: Customer, path: Path, *, ends: bool = True) -> str:
-    """A job of a file whose ingest wants a preview."""
+    """A job of a file that needs a preview."""
     answer = api.client.post("/jobs", json={"fileName": path.name}, headers=customer.headers)
     job = answer.json()["data"]
     httpx.put(job["uploadUrl"], content=b"-", trust_env=False).raise_for_status()

@@ -213,7 +213,7 @@ def test_making_ends_soon_after_it_was_told_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system has no idle class")
-def test_making_takes_only_time_that_nobody_wants(tmp_path: Path) -> None:
+def test_making_takes_only_idle_processor_time(tmp_path: Path) -> None:
     sample = Sample("large.mkv", Pictures("mpeg2video", 1920, 1080), Sound("flac", format="s16"))
     path = write_sample(tmp_path, sample)
     policies: set[int] = set()

@@ -1,4 +1,4 @@
-"""What a language model is asked for a summary, the schema of its answer, and what is taken of it.
+"""The prompt of a summary, the schema of its answer, and how the answer is read.
 
 Lines are numbered in the question, and every sentence of the answer begins with the number of the
 line that it rests on: the schema has no other numbers.
