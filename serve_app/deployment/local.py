@@ -43,6 +43,8 @@ READY_TIMEOUT_SECONDS = 120
 QUIET_PORTS = range(20_000, 30_000)
 """Ports that no system assigns: Linux begins at 32768, Ray's workers have 10002 to 19999
 (``ray start --min-worker-port``) and Serve's replicas begin at 30000."""
+_GIVEN_PORTS: set[int] = set()
+"""By this process: what has asked for one binds it later."""
 _RUN_RECORD = "run.json"
 _HAPROXY_CONFIGURATION = "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"
 """In the environment of all that Ray starts for a service: the run's own folder."""
@@ -209,7 +211,7 @@ def require_free_port(host: str, port: int) -> None:
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nothing listens on at the moment.
+    """A TCP port that nothing listens on at the moment, at any address, and that was not given yet.
 
     Taken from :data:`QUIET_PORTS`, as it is bound only after a service of many processes has come
     up, any of whose connections may be given a port of the system's own choice meanwhile.
@@ -219,15 +221,16 @@ def free_port() -> int:
     """
     for _ in range(100):
         port = secrets.choice(QUIET_PORTS)
+        if port in _GIVEN_PORTS:
+            continue
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             try:
-                probe.bind(("127.0.0.1", port))
+                probe.bind(("", port))
             except OSError:
                 continue
-            return port
-    raise ServiceStartError(
-        f"no free port on 127.0.0.1 between {QUIET_PORTS[0]} and {QUIET_PORTS[-1]}"
-    )
+        _GIVEN_PORTS.add(port)
+        return port
+    raise ServiceStartError(f"no free port between {QUIET_PORTS[0]} and {QUIET_PORTS[-1]}")
 
 
 def _environment(settings: Settings, run_dir: Path) -> dict[str, str]:

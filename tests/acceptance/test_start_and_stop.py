@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,17 @@ def test_services_on_one_machine_share_no_port(tmp_path: Path) -> None:
     assert len(ports) == len(set(ports)) == 6
     known = Path(str(constants.__file__)).read_text()
     assert all(name in known for name in services[0] if "_PORT" in name)
+
+
+def test_a_port_is_given_once_and_only_if_it_is_free_at_every_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = local_service.free_port()
+    monkeypatch.setattr(local_service, "QUIET_PORTS", range(first, first + 3))
+    with socket.create_server(("127.0.0.2", first + 1)):
+        assert local_service.free_port() == first + 2
+        with pytest.raises(ServiceStartError, match="no free port"):
+            local_service.free_port()
 
 
 def test_processes_that_start_at_once_have_one_key(tmp_path: Path) -> None:
