@@ -9,6 +9,7 @@ timecode of the file; a rate that no editing program has is put on one that has 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -236,9 +237,12 @@ def _pieces(sources: Sequence[Source], sections: Sequence[Section]) -> Iterator[
         if len(sources) > 1 and gap_ms >= _SHORTEST_GAP_MS:
             yield Fraction(gap_ms, 1000)
         frame = 0
-        begun = [each for each in sections if each.start_ms < source.end_ms]
-        for section in begun:
-            end = source.frames if section is begun[-1] else source.frame_at(section.end_ms)
+        # Those of a programme's many clips are found by bisection: each looks at its own only.
+        after = bisect_left(sections, source.end_ms, key=lambda each: each.start_ms)
+        begun = bisect_right(sections, source.start_ms, key=lambda each: each.end_ms)
+        for section in sections[min(begun, after - 1) : after]:
+            is_last = section is sections[after - 1]
+            end = source.frames if is_last else source.frame_at(section.end_ms)
             if end > frame:
                 yield Shot(source, section, frame, end - frame)
                 frame = end

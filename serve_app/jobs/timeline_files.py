@@ -54,36 +54,35 @@ def to_otio(timeline: FrameTimeline) -> str:
     """OpenTimelineIO's own JSON: a video track of clips, with the notes as metadata."""
     import opentimelineio as otio
 
-    def frames(count: int, rate: Fraction) -> otio.opentime.RationalTime:
-        return otio.opentime.RationalTime(count, float(rate))
+    def span(first: int, count: int, rate: Fraction) -> otio.opentime.TimeRange:
+        start, length = (otio.opentime.RationalTime(n, float(rate)) for n in (first, count))
+        return otio.opentime.TimeRange(start, length)
 
+    def clip_of(source: Source) -> otio.schema.Clip:
+        whole = span(source.start_frame, source.frames, source.rate)
+        reference = otio.schema.ExternalReference(quote(source.name), whole)
+        reference.name = source.name
+        metadata = {"vas": {"note": ""}, "cmx_3600": {"reel": source.reel}}
+        return otio.schema.Clip(media_reference=reference, metadata=metadata)
+
+    # A copy takes a third of the time of a new clip with all that is in it.
+    clips = {source: clip_of(source) for source in timeline.sources}
     track = otio.schema.Track("Video", kind=otio.schema.TrackKind.Video)
     for event in timeline.events:
         if event.shot is None:
-            track.append(otio.schema.Gap(duration=frames(event.length, timeline.rate)))
+            track.append(otio.schema.Gap(source_range=span(0, event.length, timeline.rate)))
             continue
         source, section = event.shot.source, event.shot.section
-        reference = otio.schema.ExternalReference(
-            target_url=quote(source.name),
-            available_range=otio.opentime.TimeRange(
-                frames(source.start_frame, source.rate), frames(source.frames, source.rate)
-            ),
+        clip = clips[source].clone()
+        clip.name, clip.metadata["vas"]["note"] = section.name, section.note
+        clip.source_range = span(
+            source.start_frame + event.shot.first, event.shot.frames, source.rate
         )
-        reference.name = source.name
-        track.append(
-            otio.schema.Clip(
-                section.name,
-                reference,
-                otio.opentime.TimeRange(
-                    frames(source.start_frame + event.shot.first, source.rate),
-                    frames(event.shot.frames, source.rate),
-                ),
-                metadata={"vas": {"note": section.note}, "cmx_3600": {"reel": source.reel}},
-            )
-        )
+        track.append(clip)
     whole = otio.schema.Timeline(timeline.name, tracks=[track])
-    whole.global_start_time = frames(timeline.start_frame, timeline.rate)
-    text: str = whole.to_json_string()
+    whole.global_start_time = span(timeline.start_frame, 0, timeline.rate).start_time
+    # Indented, it is three times as long.
+    text: str = whole.to_json_string(indent=0)
     return text
 
 
@@ -192,6 +191,19 @@ def _seconds(frames: int, rate: Fraction) -> str:
 
 def to_table(sections: Sequence[Section], timeline: FrameTimeline | None) -> str:
     """A line a section; frames and timecodes of the timeline where there is one."""
+    # The first and the last event of each section, which several files may share.
+    spans: dict[int, tuple[Event, Event]] = {}
+    for event in () if timeline is None else timeline.events:
+        if event.shot is not None:
+            first, _ = spans.get(id(event.shot.section), (event, event))
+            spans[id(event.shot.section)] = first, event
+
+    def timecodes(section: Section) -> tuple[str, str]:
+        if timeline is None or id(section) not in spans:
+            return "", ""
+        first, last = spans[id(section)]
+        return timeline.timecode(first.at), timeline.timecode(last.at + last.length)
+
     return csv_table(
         ("index", "startTime", "endTime", "startTimecode", "endTimecode", "name", "note"),
         (
@@ -199,22 +211,13 @@ def to_table(sections: Sequence[Section], timeline: FrameTimeline | None) -> str
                 index,
                 f"{section.start_ms / 1000:.3f}",
                 f"{section.end_ms / 1000:.3f}",
-                *_timecodes(section, timeline),
+                *timecodes(section),
                 section.name,
                 section.note,
             )
             for index, section in enumerate(sections)
         ),
     )
-
-
-def _timecodes(section: Section, timeline: FrameTimeline | None) -> tuple[str, str]:
-    """Of the timeline, from the events that the section became."""
-    events = () if timeline is None else timeline.events
-    own = [event for event in events if event.shot is not None and event.shot.section is section]
-    if timeline is None or not own:
-        return "", ""
-    return timeline.timecode(own[0].at), timeline.timecode(own[-1].at + own[-1].length)
 
 
 def to_ffmetadata(sections: Sequence[Section]) -> str:

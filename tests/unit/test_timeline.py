@@ -9,11 +9,13 @@ import csv
 import io
 import random
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -407,6 +409,49 @@ def test_chapters_for_players_are_webvtt() -> None:
         "WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nA &amp; &lt;b&gt;\n\n"
         "00:00:01.500 --> 01:02:03.004\nC\n"
     )
+
+
+def steps_of(work: Callable[[], object]) -> int:
+    """Instructions of Python that ``work`` takes: the same on a busy machine."""
+    count = 0
+
+    def on_event(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return on_event
+
+    before = sys.gettrace()
+    sys.settrace(on_event)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+WRITERS: dict[str, Callable[[Sequence[Section], FrameTimeline], str]] = {
+    "edl": lambda _, timeline: to_edl(timeline),
+    "otio": lambda _, timeline: to_otio(timeline),
+    "fcpxml": lambda _, timeline: to_fcpxml(timeline),
+    "csv": to_table,
+    "ffmetadata": lambda sections, _: to_ffmetadata(sections),
+    "youtube": lambda sections, _: to_youtube(sections),
+    "webvtt-chapters": lambda sections, _: to_webvtt_chapters(sections),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)
+def test_four_times_the_scenes_take_four_times_the_work(
+    writer: Callable[[Sequence[Section], FrameTimeline], str],
+) -> None:
+    def written(files: int) -> int:
+        ingested = programme(*[Fraction(25)] * files)
+        sections = sections_at(range(0, 100 * files + 1, 10), Fraction(25))
+        return steps_of(lambda: writer(sections, timeline_of(ingested, sections)))
+
+    written(1)  # what is loaded on first use
+    assert written(40) < 5 * written(10)
 
 
 @pytest.mark.parametrize("container", ["mov", "mkv", "mp4", "mxf"])
