@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,7 @@ from models.contracts import Picture, PictureEmbedder, TextEmbedder
 log = logging.getLogger("vas.encoder")
 
 _PAUSE_SECONDS = 10.0
-"""After a failure a search does not wait for the model again so soon."""
+"""After a failure an account's searches do not wait for the model again so soon."""
 
 Vectors = npt.NDArray[np.float32]
 
@@ -39,7 +41,8 @@ class TextEncoder:
         self.model, self.only_english = model, only_english
         self._open = open_embedder
         self._thread = ThreadPoolExecutor(1, "encoder")
-        self._not_before = 0.0
+        self._not_before: dict[uuid.UUID, float] = {}
+        self._turns = WeakValueDictionary[uuid.UUID, asyncio.Lock]()
 
     async def encode(self, texts: Sequence[str]) -> Vectors:
         """A unit vector for each text. Raises what the model raises."""
@@ -47,14 +50,23 @@ class TextEncoder:
             self._thread, self._encoded, list(texts)
         )
 
-    async def encode_within(self, texts: Sequence[str], seconds: float) -> Vectors | None:
-        """As ``encode``; None where the model fails, does not answer in time or just did so."""
-        if time.monotonic() < self._not_before:
+    async def encode_within(
+        self, texts: Sequence[str], seconds: float, account_id: uuid.UUID
+    ) -> Vectors | None:
+        """As ``encode``; None where the model fails, does not answer in time or just did so.
+
+        An account has one call at a time, and its failures end no other account's.
+        """
+        if time.monotonic() < self._not_before.get(account_id, 0):
             return None
+        turn = self._turns.setdefault(account_id, asyncio.Lock())
         try:
-            return await asyncio.wait_for(self.encode(texts), seconds)
+            async with asyncio.timeout(seconds), turn:
+                return await self.encode(texts)
         except Exception as error:  # whatever it is, there is an answer without vectors
-            self._not_before = time.monotonic() + _PAUSE_SECONDS
+            now = time.monotonic()
+            waiting = {each: until for each, until in self._not_before.items() if until > now}
+            self._not_before = waiting | {account_id: now + _PAUSE_SECONDS}
             log.warning("a query has no vector: %s: %s", type(error).__name__, error)
             return None
 

@@ -26,6 +26,7 @@ from sqlalchemy import TextClause, text
 from storage import search_vectors
 from storage.database import Database
 from storage.search_index import RANGE_BITS, account_label
+from storage.search_vectors import Near
 from storage.search_words import Alternative, Lexemes, conjunction, disjunction, resolve_words
 from storage.types import SearchKind
 
@@ -167,23 +168,20 @@ async def rank_rows(
     lexemes, newest_id = await resolve_words(database, account_id, alternatives, filters.language)
     if not lexemes.configs:
         return ()
-    near: list[list[int]] = []
-    for number, clauses in enumerate(alternatives):
-        conditions, values = _conditions_of_near(lexemes, clauses, filters)
-        found = await search_vectors.find_near(
-            database,
-            account_id,
-            meaning.model,
-            meaning.vectors[number],
-            conditions=conditions,
-            values=values,
-            newest_id=newest_id,
-            least_similarity=meaning.least_similarity,
-            limit=NEAREST,
-        )
-        if found is None:
-            return None
-        near.append([each.row_id for each in found])
+    conditions, values = _conditions_of_near(lexemes, alternatives, filters)
+    near = await search_vectors.find_near(
+        database,
+        account_id,
+        meaning.model,
+        meaning.vectors,
+        conditions=conditions,
+        values=values,
+        newest_id=newest_id,
+        least_similarity=meaning.least_similarity,
+        limit=NEAREST,
+    )
+    if near is None:
+        return None
     rows = await database.query(
         _find_statement(tuple(filters.conditions), shown=False),
         **_parameters(account_id, alternatives, filters, lexemes, newest_id),
@@ -194,14 +192,14 @@ async def rank_rows(
     return _fused([row["id"] for row in rows], near)
 
 
-def _fused(by_words: list[int], near: list[list[int]]) -> Ranking:
+def _fused(by_words: list[int], near: list[list[Near]]) -> Ranking:
     """By the sum of reciprocal ranks; 1 is the first by words and in one list by meaning.
 
     Of alternatives a row has its best rank.
     """
     ranks: dict[int, int] = {}
     for found in near:
-        for rank, row_id in enumerate(found, start=1):
+        for rank, (row_id, _) in enumerate(found, start=1):
             ranks[row_id] = min(rank, ranks.get(row_id, rank))
     nearest = sorted(ranks, key=lambda row_id: (ranks[row_id], -row_id))[:NEAREST]
     scores: dict[int, float] = {}
@@ -234,7 +232,7 @@ async def rank_alike(
         database,
         account_id,
         model,
-        sought,
+        sought[np.newaxis],
         conditions=[f"r.{_CONDITIONS[name]}" for name in filters.conditions],
         values=filters.conditions,
         least_similarity=-1.0,
@@ -243,25 +241,34 @@ async def rank_alike(
     )
     return tuple(
         Ranked(each.row_id, round(SCORE_UNITS * max(0.0, min(1.0, each.similarity))), False)
-        for each in near or ()
+        for each in (near[0] if near else ())
         if each.row_id != without
     )[:FUSED_MOST]
 
 
 def _conditions_of_near(
-    lexemes: Lexemes, clauses: Alternative, filters: Filters
+    lexemes: Lexemes, alternatives: Sequence[Alternative], filters: Filters
 ) -> tuple[list[str], dict[str, Any]]:
-    """Filters, unwanted words and phrases hold for what is found by meaning too."""
+    """Filters, unwanted words and phrases hold for what is found by meaning too.
+
+    The last two are an alternative's own: ``needed`` has a query for each configuration of the
+    first, then of the second.
+    """
     conditions = [f"r.{_CONDITIONS[name]}" for name in filters.conditions]
     values = filters.conditions
     if not set(search_vectors.KINDS) <= set(filters.kinds):
         conditions.append("r.kind = ANY(:kinds)")
         values["kinds"] = list(filters.kinds)
-    needed = [lexemes.needed(config, clauses) or None for config in lexemes.configs]
+    needed = [
+        lexemes.needed(config, clauses) or None
+        for clauses in alternatives
+        for config in lexemes.configs
+    ]
     if any(needed):
         conditions.append(
             "coalesce(r.vector @@ (CAST(:needed AS tsquery[]))"
-            "[array_position(CAST(:configs AS text[]), r.config)], true)"
+            "[(sought.n - 1) * cardinality(CAST(:configs AS text[]))"
+            " + array_position(CAST(:configs AS text[]), r.config)], true)"
         )
         values |= {"needed": needed, "configs": list(lexemes.configs)}
     return conditions, values

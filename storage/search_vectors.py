@@ -231,7 +231,7 @@ async def find_near(
     database: Database,
     account_id: uuid.UUID,
     model: str,
-    sought: npt.NDArray[np.float32],
+    sought: Vectors,
     *,
     conditions: Sequence[str],
     values: Mapping[str, object],
@@ -239,17 +239,18 @@ async def find_near(
     least_similarity: float,
     limit: int,
     table: str = TEXTS,
-) -> list[Near] | None:
-    """The rows up to ``newest_id`` that are nearest to a unit vector, the nearest first.
+) -> list[list[Near]] | None:
+    """For each vector that is sought the rows up to ``newest_id`` that are nearest, nearest first.
 
-    ``conditions`` are SQL about ``r``, the row, with ``values``. None where there is no table.
+    ``conditions`` are SQL about ``r``, the row, and ``sought.n``, the vector's number from 1, with
+    ``values``. None where there is no table.
     """
     try:
         rows = await database.query(
             _near_statement(tuple(conditions), table),
             account_id=account_id,
             model=model,
-            sought=_written(sought),
+            sought=[_written(vector) for vector in sought],
             below=newest_id + 1,
             most_distance=1 - least_similarity,
             limit=limit,
@@ -257,7 +258,10 @@ async def find_near(
         )
     except psycopg.errors.UndefinedTable:
         return None
-    return [Near(row["id"], 1 - row["distance"]) for row in rows]
+    near: list[list[Near]] = [[] for _ in sought]
+    for row in rows:
+        near[row["n"] - 1].append(Near(row["id"], 1 - row["distance"]))
+    return near
 
 
 @functools.cache
@@ -269,7 +273,7 @@ def _near_statement(conditions: tuple[str, ...], table: str) -> TextClause:
     joined = " JOIN search_rows r ON r.id = v.row_id" if conditions else ""
     further = "".join(f" AND {condition}" for condition in conditions)
     candidates = f"""
-        SELECT v.row_id AS id, v.embedding <=> CAST(:sought AS halfvec) AS distance
+        SELECT v.row_id AS id, v.embedding <=> sought.vector AS distance
           FROM {table} v{joined}
          WHERE v.account_id = :account_id AND v.model = :model AND v.row_id < :below{further}"""  # noqa: S608
     few = (
@@ -283,14 +287,18 @@ def _near_statement(conditions: tuple[str, ...], table: str) -> TextClause:
     return text(
         f"""
         WITH few AS MATERIALIZED (SELECT {few} AS are),
-        near AS (
+        sought AS MATERIALIZED (
+            SELECT n, vector::halfvec
+              FROM unnest(CAST(:sought AS text[])) WITH ORDINALITY AS given (vector, n)
+        )
+        SELECT n, id, distance FROM sought CROSS JOIN LATERAL (
             (SELECT * FROM ({candidates} OFFSET 0) AS own
               WHERE (SELECT are FROM few) ORDER BY distance LIMIT :limit)
             UNION ALL
             (SELECT * FROM ({candidates} AND NOT (SELECT are FROM few)
-              ORDER BY v.embedding <=> CAST(:sought AS halfvec) LIMIT :limit) AS indexed)
-        )
-        SELECT id, distance FROM near WHERE distance <= :most_distance ORDER BY distance, id
+              ORDER BY v.embedding <=> sought.vector LIMIT :limit) AS indexed)
+        ) AS near
+         WHERE distance <= :most_distance ORDER BY n, distance, id
         """  # noqa: S608  (constants of this project)
     )
 

@@ -21,6 +21,7 @@ from serve_app.api.queries import WHOLE_NUMBER, matching
 from serve_app.errors import ErrorCode, invalid
 from serve_app.search.schemas import SearchPage
 from serve_app.search.service import (
+    MAX_ALTERNATIVES,
     MAX_QUERY_CHARACTERS,
     End,
     Likeness,
@@ -46,8 +47,8 @@ _Moment = Annotated[datetime, _MOMENT]
 _Words = Annotated[
     str | None,
     Query(
-        description='Words that must be there, `"a phrase"`, `-without`, `beginning*`, '
-        "alternatives with `OR` between them. Either `q` or `like` is needed.",
+        description='Words that must be there, `"a phrase"`, `-without`, `beginning*`, at most '
+        f"{MAX_ALTERNATIVES} alternatives with `OR` between them. Either `q` or `like` is needed.",
         min_length=1,
         max_length=MAX_QUERY_CHARACTERS,
         examples=["good morning"],

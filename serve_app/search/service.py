@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from serve_app.encoder import TextEncoder
@@ -28,6 +29,8 @@ from storage.search_words import Alternative, Clause
 from storage.types import SkipReason, StageName
 
 MAX_QUERY_CHARACTERS = 500
+MAX_ALTERNATIVES = 8
+"""Each has a vector, and costs what a search costs."""
 MIN_PREFIX_CHARACTERS = 3
 """Fewer letters begin too many words."""
 SNIPPET_CHARACTERS = 300
@@ -43,7 +46,7 @@ _QUOTES = str.maketrans({"“": '"', "”": '"', "„": '"', "«": '"', "»": '"
 def parse_query(q: str) -> list[Alternative]:
     """Words, ``"phrases"``, ``-word``, ``beginning*``, alternatives with ``OR`` between them.
 
-    Raises INVALID_REQUEST, blaming ``q``.
+    Of alternatives that differ in case alone there is one. Raises INVALID_REQUEST, blaming ``q``.
     """
     if len(q) > MAX_QUERY_CHARACTERS:
         raise _bad(f"It has at most {MAX_QUERY_CHARACTERS} characters.")
@@ -60,7 +63,14 @@ def parse_query(q: str) -> list[Alternative]:
         raise _bad("OR stands between two words.")
     if not all(any(not clause.negated for clause in group) for group in groups):
         raise _bad("There must be a word to look for.")
-    return [tuple(group) for group in groups]
+    alternatives = {tuple(_folded(clause) for clause in group): tuple(group) for group in groups}
+    if len(alternatives) > MAX_ALTERNATIVES:
+        raise _bad(f"OR stands between at most {MAX_ALTERNATIVES} alternatives.")
+    return list(alternatives.values())
+
+
+def _folded(clause: Clause) -> Clause:
+    return replace(clause, words=tuple(word.casefold() for word in clause.words))
 
 
 def _clauses(token: re.Match[str]) -> Iterator[Clause]:
@@ -226,7 +236,7 @@ async def _ranked(
 ) -> Ranking | None:
     """By words and by meaning; None where the query gets no vector, or there are none."""
     sought = [" ".join(_words([clauses])) for clauses in alternatives]
-    vectors = await encoder.encode_within(sought, ENCODING_SECONDS)
+    vectors = await encoder.encode_within(sought, ENCODING_SECONDS, account_id)
     if vectors is None:
         return None
     meaning = Meaning(encoder.model, vectors, LEAST_SIMILARITY)

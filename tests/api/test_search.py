@@ -113,6 +113,7 @@ BAD = {
     "OR at the beginning": ({"q": "OR mill"}, "q"),
     "OR twice": ({"q": "mill OR OR old"}, "q"),
     "nothing but exclusions": ({"q": "-mill"}, "q"),
+    "nine alternatives": ({"q": " OR ".join("abcdefghi")}, "q"),
     "an alternative of exclusions": ({"q": "old OR -mill"}, "q"),
     "a short beginning": ({"q": "mi*"}, "q"),
     "control characters": ({"q": "a\x00b"}, "q"),
@@ -187,6 +188,10 @@ def test_a_query_is_read_into_clauses() -> None:
         ),
         (Clause(("the", "Sea")),),
     ]
+    of_two = " OR ".join(["sea", "Sea", "sea -mill", "SEA -Mill"] * 10)
+    alike = [[(clause.words[0].lower(), clause.negated) for clause in group]
+             for group in parse_query(of_two)]  # fmt: skip
+    assert alike == [[("sea", False)], [("sea", False), ("mill", True)]]
 
 
 def test_the_command_line_prints_hits_or_the_page_as_json(

@@ -431,14 +431,17 @@ async def measure_vectors(url: str, options: argparse.Namespace) -> dict[str, An
     )
     measured |= (await database.query(text(sizes)))[0]
     vectors = await encoder.encode(speech.segments(30))
-    for name, most in (("exact", options.rows), ("index", -1)):
+    ways = {"exact": (options.rows, 1), "exact_of_8": (options.rows, 8)}
+    ways |= {"index": (-1, 1), "index_of_8": (-1, 8)}
+    for name, (most, alternatives) in ways.items():
         setattr(search_vectors, "EXACT_MOST", most)  # noqa: B010
         search_vectors._near_statement.cache_clear()
         took = []
-        for vector in vectors:
+        for number in range(len(vectors) - alternatives):
+            sought = vectors[number : number + alternatives]
             began = time.monotonic()
             await search_vectors.find_near(
-                database, account, "m", vector, conditions=(), values={}, newest_id=1 << 40,
+                database, account, "m", sought, conditions=(), values={}, newest_id=1 << 40,
                 least_similarity=-1, limit=50,
             )  # fmt: skip
             took.append((time.monotonic() - began) * 1000)

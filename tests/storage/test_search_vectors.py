@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -155,6 +156,42 @@ async def test_filters_phrases_and_unwanted_words_hold_for_meanings(
     assert GUITAR in await library.texts(account, MUSIC, language="en")
     either = await library.texts(account, f"{MUSIC} OR steering boats")
     assert {GUITAR, SHIP} <= set(either[:2])
+
+
+async def test_eight_alternatives_cost_no_more_statements_or_calls_of_the_model_than_one(
+    library: Meanings, account: uuid.UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert library.encoder is not None
+    counted = list[str]()
+
+    async def query(statement: Any, **values: Any) -> Any:
+        counted.append("statement")
+        return await Database.query(library.database, statement, **values)
+
+    async def encode(texts: Sequence[str]) -> Any:
+        counted.append("model")
+        return await TextEncoder.encode(library.encoder, texts)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(library.database, "query", query)
+    monkeypatch.setattr(library.encoder, "encode", encode)
+    costs = []
+    for q in (MUSIC, " OR ".join([f'{MUSIC} -"part {number}"' for number in range(8)])):
+        counted.clear()
+        assert GUITAR in await library.texts(account, q)
+        costs.append(sorted(counted))
+    assert costs[0] == costs[1]
+
+
+async def test_each_alternative_has_its_own_phrases_and_unwanted_words(
+    library: Meanings, account: uuid.UUID
+) -> None:
+    queries = {
+        f'{MUSIC} -guitar OR {MUSIC} "small stage"': True,
+        f'{MUSIC} "large stage" OR {MUSIC} -guitar': False,
+        f"boats -vessel OR {MUSIC} -vessel": True,
+    }
+    for q, is_found in queries.items():
+        assert (GUITAR in await library.texts(account, q)) == is_found, q
 
 
 async def test_accounts_never_see_each_others_meanings(
@@ -323,3 +360,38 @@ async def test_a_model_that_fails_or_hangs_leaves_searches_by_words(
         )
         assert (found.mode, len(found.hits)) == ("text", 1)
     assert model.calls == 1, "the next searches do not wait for it"
+
+
+class Slow:
+    """A text model that takes its time for some texts."""
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        self._encoder = encoder
+
+    def embed_texts(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        if any("costly" in each for each in texts):
+            time.sleep(0.4)
+        return self._encoder._encoded(list(texts))
+
+
+async def test_one_accounts_costly_queries_leave_the_others_their_meanings(
+    library: Meanings, account: uuid.UUID
+) -> None:
+    assert library.encoder is not None
+    model, busy = Slow(library.encoder), await library.account()
+    encoder = TextEncoder(lambda: model, library.encoder.model)
+
+    async def search(by: uuid.UUID, q: str) -> str:
+        found = await find_page(
+            library.database, by, parse_query(q), Filters(), limit=5, encoder=encoder
+        )
+        return found.mode
+
+    await library.job(busy, track([RAIN]))
+    costly = [asyncio.create_task(search(busy, "costly rain")) for _ in range(6)]
+    await asyncio.sleep(0)
+    meanwhile = await search(account, MUSIC)
+    modes = await asyncio.gather(*costly)
+    assert "text" in modes, "the model could not answer all of them in time"
+    assert (meanwhile, await search(account, MUSIC)) == ("hybrid", "hybrid")
+    assert await search(busy, "rain") == "text", "its own searches do not wait so soon again"
