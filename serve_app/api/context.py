@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fastapi import Request
 
+from serve_app import API_PREFIX
 from serve_app.api.envelope import public_url
 from serve_app.context import AppContext
 
-API_PREFIX = "/v1/api"
+__all__ = ["API_PREFIX", "base_url", "context_of"]
 
 
 def context_of(request: Request) -> AppContext:

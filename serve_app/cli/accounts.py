@@ -1,13 +1,15 @@
-"""``vas accounts | keys | sessions``, and what these do, each in one transaction."""
+"""``vas accounts | keys | sessions``, and what these do, each in one transaction.
+
+What the commands run is imported in it: their help must not wait for the database's libraries.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serve_app.api.envelope import timestamp
 from serve_app.cli.output import (
     DataOption,
     JsonOption,
@@ -18,11 +20,11 @@ from serve_app.cli.output import (
     show,
 )
 from serve_app.dashboard import SIGN_IN_PATH
-from serve_app.deployment.local import write_privately
-from serve_app.deployment.proxy import reachable
-from serve_app.settings import Settings
-from storage import keys, ledger
-from storage.database import Connection
+
+if TYPE_CHECKING:
+    from serve_app.settings import Settings
+    from storage import keys
+    from storage.database import Connection
 
 accounts_app = typer.Typer(no_args_is_help=True, help="Accounts.")
 keys_app = typer.Typer(no_args_is_help=True, help="API keys.")
@@ -34,6 +36,8 @@ DEMO_KEY_FILE = "demo.key"
 
 async def create_account(connection: Connection, name: str) -> dict[str, Any]:
     """Raises keys.AccountExistsError."""
+    from storage import keys
+
     account = await keys.create_account(connection, name)
     return account_record(account)
 
@@ -46,6 +50,8 @@ async def restrict(
     throttled: bool | None,
 ) -> dict[str, Any]:
     """Suspend, throttle or resume an account. Raises keys.AccountNotFoundError."""
+    from storage import keys
+
     account = await keys.get_account(connection, account_name)
     await keys.set_restrictions(connection, account.id, suspended=suspended, throttled=throttled)
     return account_record(await keys.get_account(connection, account_name))
@@ -53,6 +59,9 @@ async def restrict(
 
 async def create_key(connection: Connection, account_name: str) -> dict[str, Any]:
     """A new key with its secret, seen only now. Raises keys.AccountNotFoundError."""
+    from serve_app.api.envelope import timestamp
+    from storage import keys
+
     account = await keys.get_account(connection, account_name)
     issued = await keys.create_key(connection, account.id)
     return {
@@ -68,6 +77,8 @@ async def create_session(
     connection: Connection, settings: Settings, account_name: str
 ) -> dict[str, Any]:
     """A one-time link into the dashboard. Raises keys.AccountNotFoundError."""
+    from storage import keys
+
     account = await keys.get_account(connection, account_name)
     token = await keys.create_sign_in_link(connection, account.id)
     return {"account": account.name} | _link(settings, token)
@@ -75,10 +86,15 @@ async def create_session(
 
 async def create_operator_session(connection: Connection, settings: Settings) -> dict[str, Any]:
     """A one-time link to the pages of the operator."""
+    from storage import keys
+
     return _link(settings, await keys.create_operator_link(connection))
 
 
 def _link(settings: Settings, token: str) -> dict[str, Any]:
+    from serve_app.deployment.proxy import reachable
+    from storage import keys
+
     own = f"http://{reachable(settings.host)}:{settings.port}"
     return {
         "signInUrl": f"{settings.public_url or own}{SIGN_IN_PATH}?token={token}",
@@ -98,6 +114,9 @@ async def ensure_demo_account(connection: Connection, data_dir: Path) -> str:
     The key is kept in ``data_dir`` and replaced once it is valid no more: revoked, rotated, or of
     another database.
     """
+    from serve_app.deployment.local import write_privately
+    from storage import keys, ledger
+
     try:
         account = await keys.get_account(connection, "demo")
     except keys.AccountNotFoundError:
@@ -116,6 +135,8 @@ async def ensure_demo_account(connection: Connection, data_dir: Path) -> str:
 
 def account_record(account: keys.Account) -> dict[str, Any]:
     """An account as commands print it."""
+    from serve_app.api.envelope import timestamp
+
     return {
         "id": str(account.id),
         "name": account.name,
@@ -160,6 +181,44 @@ def accounts_throttle(name: str, data: DataOption = None, as_json: JsonOption = 
 def accounts_resume(name: str, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Lift suspension and throttling."""
     _restrict(name, data, as_json, suspended=False, throttled=False)
+
+
+@accounts_app.command("limit")
+def accounts_limit(
+    account: str,
+    active_jobs: Annotated[
+        int | None, typer.Option(min=0, max=100_000, help="Unfinished jobs; 0 for the default.")
+    ] = None,
+    pay_as_you_go: Annotated[
+        bool | None,
+        typer.Option("--pay-as-you-go/--prepaid", help="Whether it may go below zero."),
+    ] = None,
+    credit_limit: Annotated[
+        int | None, typer.Option(min=0, max=10**12, help="Cents below zero, pay as you go.")
+    ] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change an account's own limits; those not named stay as they are."""
+    from storage import keys
+
+    async def limit(connection: Connection) -> dict[str, Any]:
+        found = await keys.get_account(connection, account)
+        await keys.set_limits(
+            connection,
+            found.id,
+            max_active_jobs=active_jobs,
+            pay_as_you_go=pay_as_you_go,
+            credit_limit_cents=credit_limit,
+        )
+        changed = await keys.get_account(connection, account)
+        return account_record(changed) | {
+            "maxActiveJobs": changed.max_active_jobs,
+            "payAsYouGo": changed.pay_as_you_go,
+            "creditLimitCents": changed.credit_limit_cents,
+        }
+
+    administer(data, limit, as_json)
 
 
 @keys_app.command("create")

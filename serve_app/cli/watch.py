@@ -77,7 +77,7 @@ def watch(
         try:
             watcher.run(once=once)
         except FolderBusyError as error:
-            raise UsageError(f"Another `vas watch` is at work in {folder}.") from error
+            raise UsageError(f"Another vas watch is at work in {folder}.") from error
         except OSError as error:
             raise UsageError(f"{error.filename or folder}: {error.strerror}.") from error
     if once and watcher.undone:

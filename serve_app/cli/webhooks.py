@@ -6,11 +6,10 @@ import contextlib
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serve_app.api.envelope import timestamp
 from serve_app.cli.output import (
     DataOption,
     JsonOption,
@@ -20,22 +19,15 @@ from serve_app.cli.output import (
     settings_with,
     show,
 )
-from serve_app.crypto import DecryptionError, Encrypter
-from serve_app.deployment.local import DataFolderError, PortInUseError
-from serve_app.jobs.lifecycle import ReplayError, replay
-from serve_app.settings import Settings
-from serve_app.webhooks.listening import ACCEPTED, Listener, listening_server, own_certificate
-from serve_app.webhooks.signing import InvalidSecretError, decode_secret, new_signing_secret
-from storage import keys, webhooks
-from storage.database import Connection
+
+if TYPE_CHECKING:
+    from serve_app.settings import Settings
+    from storage.database import Connection
 
 
 class OtherSecretKeyError(Exception):
     """The database's secrets are encrypted with another key than the settings have."""
 
-
-WEBHOOK_ERRORS = (ReplayError, InvalidSecretError, OtherSecretKeyError)
-"""What a user can fix; each message is a sentence."""
 
 ADDRESS = "127.0.0.1"
 LISTEN_FOLDER = "webhooks-listen"
@@ -50,6 +42,8 @@ def webhooks_replay(
     as_json: JsonOption = False,
 ) -> None:
     """Deliver a job's event again: eight new attempts under the same webhook-id."""
+    from serve_app.jobs.lifecycle import replay
+
     administer(data, lambda connection: replay(connection, job), as_json)
 
 
@@ -74,6 +68,11 @@ async def signing_secret(
     connection: Connection, settings: Settings, account_name: str, *, rotate: bool
 ) -> dict[str, Any]:
     """Raises keys.AccountNotFoundError and OtherSecretKeyError."""
+    from serve_app.api.envelope import timestamp
+    from serve_app.crypto import DecryptionError, Encrypter
+    from serve_app.webhooks.signing import new_signing_secret
+    from storage import keys, webhooks
+
     account = await keys.get_account(connection, account_name)
     encrypter = Encrypter(settings.secret_key.get_secret_value().encode())
     get = webhooks.rotate_signing_secret if rotate else webhooks.get_or_create_signing_secret
@@ -111,6 +110,10 @@ def webhooks_listen(
     data: DataOption = None,
 ) -> None:
     """Receive, verify and print deliveries on this machine until interrupted."""
+    from serve_app.deployment.local import DataFolderError, PortInUseError
+    from serve_app.webhooks.listening import ACCEPTED, Listener, listening_server, own_certificate
+    from serve_app.webhooks.signing import decode_secret
+
     for given in secret or []:
         decode_secret(given)
     listener = Listener(secret or [], _write, answer or [ACCEPTED])
@@ -146,9 +149,7 @@ def _welcome(port: int, authority: Path | None, *, verifies: bool) -> str:
             f"       -d '{json.dumps({'url': f'https://{ADDRESS}:{port}/'})}'",
         ]
     if not verifies:
-        lines.append(
-            "Nothing is verified without --secret: `vas webhooks secret ACCOUNT` prints it."
-        )
+        lines.append("Nothing is verified without --secret: vas webhooks secret ACCOUNT prints it.")
     return "\n".join(lines)
 
 

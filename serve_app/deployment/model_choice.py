@@ -38,7 +38,7 @@ def chosen_models(settings: Settings) -> Choice:
     lacking = missing_packages()
     if settings.model_profile == "auto" and lacking:
         _require("packaged", settings, lacking)
-        return Choice("packaged", f"{', '.join(lacking)} not installed (extra `models`)")
+        return Choice("packaged", f"{', '.join(lacking)} not installed (extra models)")
     choice = choose_profile(
         settings.model_profile, gpus=visible_gpus(), models_dir=settings.models_dir
     )
@@ -67,11 +67,11 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
     if isinstance(named, Path) and not named.is_file():
         raise ModelProfileError(f"VAS_BOUNDARY_WEIGHTS: {named} is no file.")
     if named is not None and "torch" in lacking:
-        raise ModelProfileError("VAS_BOUNDARY_WEIGHTS needs torch: install extra `models`.")
+        raise ModelProfileError("VAS_BOUNDARY_WEIGHTS needs torch: install extra models.")
     if profile == "packaged":
         return
     if lacking:
-        message = f"VAS_MODEL_PROFILE={profile} needs {', '.join(lacking)}: install extra `models`."
+        message = f"VAS_MODEL_PROFILE={profile} needs {', '.join(lacking)}: install extra models."
         raise ModelProfileError(message)
     if settings.models_dir is None:
         return
@@ -79,7 +79,7 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
     if missing:
         names = ", ".join(checkpoint.repository for checkpoint in missing)
         raise ModelProfileError(
-            f"{settings.models_dir} lacks {names}: `vas models pull --profile {profile}`."
+            f"{settings.models_dir} lacks {names}: run vas models pull --profile {profile}."
         )
 
 

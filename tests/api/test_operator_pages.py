@@ -17,7 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from typer.testing import CliRunner
 
 from models.registry import REGISTRY, Task
-from serve_app.cli.main import USER_ERRORS, app
+from serve_app.cli.main import app
+from serve_app.cli.output import UsageError
 from serve_app.dashboard.operators import served_models
 from storage import keys, metrics
 from tests.api.published_jobs import complete, created, fail, lease_of, track
@@ -383,5 +384,5 @@ def test_the_command_makes_a_link_for_an_account_or_for_the_operator(
             answer = client.post("/dashboard/sign-in", data={"token": token})
             assert answer.headers["location"] == target
     for wrong in ([], [name, "--operator"]):
-        with pytest.raises(USER_ERRORS, match="Name an account, or give --operator"):
+        with pytest.raises(UsageError, match="Name an account, or give --operator"):
             run(*wrong)

@@ -361,7 +361,7 @@ def test_only_one_watches_a_folder(caller: Caller, tmp_path: Path) -> None:
         second = Command(caller, tmp_path, "--once")
         _, error = second.process.communicate(timeout=30)
     assert second.process.returncode == 2
-    assert "Another `vas watch` is at work" in error
+    assert "Another vas watch is at work" in error
 
 
 def test_a_service_that_is_away_is_waited_for(

@@ -27,7 +27,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from models.registry import REGISTRY
 from serve_app import __version__
-from serve_app.cli.main import app as commands
+from serve_app.cli.main import COMMANDS
 from serve_app.deployment import cluster
 from serve_app.deployment import local as local_service
 from serve_app.deployment.application import APP_NAME, build_named_app
@@ -196,7 +196,7 @@ def test_a_node_has_its_environment_before_ray_starts(place: str) -> None:
     stop, start = cluster_config()[place]
     assert stop == "ray stop"
     assert start.index('eval "$environment"') < start.index("ray start")
-    assert "node-environment" in {command.name for command in commands.registered_commands}
+    assert "node-environment" in COMMANDS
 
 
 def test_the_lines_for_the_shell_say_what_the_environment_is(tmp_path: Path) -> None:

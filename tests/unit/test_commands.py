@@ -1,0 +1,87 @@
+"""The command line's tables name what there is, and its help loads next to nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+from typer.core import TyperGroup
+from typer.testing import CliRunner
+
+from serve_app import __version__
+from serve_app.cli.main import COMMANDS, USER_ERRORS, app, load, user_sentence
+from storage.keys import AccountNotFoundError
+
+HEAVY = ("PIL", "av", "fastapi", "numpy", "pydantic_settings", "ray", "sqlalchemy", "torch")
+HELP_OF_EVERY_COMMAND = """
+import sys
+from typer.testing import CliRunner
+from serve_app.cli.main import COMMANDS, app, load
+
+def show(*words):
+    result = CliRunner().invoke(app, [*words, "--help"])
+    assert result.exit_code == 0, (words, result.output)
+    assert "Usage: " in result.output, words
+    assert "`" not in result.output, words
+
+show()
+for name in COMMANDS:
+    show(name)
+    for each in getattr(load(name), "commands", ()):
+        show(name, each)
+print(*sys.modules)
+"""
+
+
+def test_the_help_of_every_command_is_shown_without_the_libraries_of_its_work() -> None:
+    command = [sys.executable, "-c", HELP_OF_EVERY_COMMAND]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert set(ended.stdout.split()) & set(HEAVY) == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_has_the_first_paragraph_of_each_ones_help(name: str) -> None:
+    command = load(name)
+    assert command.name == name
+    assert COMMANDS[name].help == (command.help or "").partition("\n\n")[0].replace("\n", " ")
+
+
+def test_commands_are_listed_in_the_order_in_which_a_newcomer_meets_them() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).output
+    order = ["serve", "analyze", "watch", "search", "export", "jobs", "mcp", "doctor", "accounts"]
+    places = [shown.index(f"│ {name} ") for name in order if name in COMMANDS]
+    assert places == sorted(places)
+
+
+def test_an_unknown_command_is_answered_with_the_nearest_ones() -> None:
+    result = CliRunner().invoke(app, ["watsh"])
+    assert result.exit_code == 2
+    assert "Did you mean 'watch'?" in result.output
+
+
+def test_the_version_is_printed() -> None:
+    assert CliRunner().invoke(app, ["--version"]).output == f"vas {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module, names in USER_ERRORS.items() for name in names]
+)
+def test_every_error_of_the_table_exists_under_the_name_it_has_there(
+    module: str, name: str
+) -> None:
+    error = getattr(import_module(module), name)
+    assert issubclass(error, Exception)
+    assert (error.__module__, error.__name__) == (module, name)
+
+
+def test_only_errors_of_the_table_are_sentences() -> None:
+    sentence = "No account has that name or id. (studio)"
+    assert user_sentence(AccountNotFoundError("studio")) == sentence
+    assert user_sentence(FileNotFoundError(2, "No such file")) is None
+
+
+def test_groups_are_groups_although_they_have_one_command() -> None:
+    assert isinstance(load("policy"), TyperGroup)
