@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 _STARTS = 3
+_OWN = (None, "local")
+"""Addresses of a cluster that ``ray.init`` starts rather than joins."""
+_TOKENS = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
 
 log = logging.getLogger(__name__)
 
@@ -21,11 +25,18 @@ class RayStartError(Exception):
 def start_ray(**options: Any) -> None:
     """``ray.init`` with ``options``, tried three times.
 
+    A cluster of our own has its token in the environment of its processes only, unless the caller's
+    environment names one: whoever has it runs code as the cluster's user, and Ray writes those that
+    it makes into the home folder, readable by all.
+
     Ray gives its processes 30 s, which no setting changes, and says so with a plain Exception.
     Raises RayStartError where they were never enough, and whatever else ``ray.init`` raises.
     """
     import ray
 
+    address = options.get("address", os.environ.get("RAY_ADDRESS"))
+    if address in _OWN and not _TOKENS & os.environ.keys():
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     for attempt in range(1, _STARTS + 1):
         try:
             ray.init(**options)

@@ -2,9 +2,11 @@
 
 Ray writes HAProxy's configuration itself and lets only the binary be chosen. So the binary that it
 starts is a shell script that amends the configuration and then becomes HAProxy: metrics and
-statistics bound to loopback, the client's address passed on, errors in our envelope, routes kept
-while the controller is lost, one request id an answer, a time limit for request heads, retries of
-reads only, no Server header, and bodies read no faster than they are used.
+statistics bound to loopback, no log of requests (their addresses contain signatures and sign-in
+tokens, and Ray's target is UDP port 514, where any user may listen), the client's address passed
+on, errors in our envelope, routes kept while the controller is lost, one request id an answer, a
+time limit for request heads, retries of reads only, no Server header, and bodies read no faster
+than they are used.
 
 Ray reads its environment when it is imported, and the raylet passes its own on to all below it. So
 ``vas serve`` sets it before the raylet starts, and ``eval "$(vas node-environment)"`` does ahead of
@@ -32,6 +34,7 @@ if [ -w "$configuration" ]; then
     sed -i \\
         -e 's/^\\( *bind \\):\\([0-9]\\)/\\1127.0.0.1:\\2/' \\
         -e 's/^\\( *bind \\)\\*:/\\1127.0.0.1:/' \\
+        -e '/^ *log .* local0 /d' \\
         -e '/^ *errorfile /d' \\
         -e '/^ *option forwardfor$/d' \\
         -e 's|^defaults.*|&\\n    option forwardfor\\n    timeout http-request 20s{errorfiles}|' \\

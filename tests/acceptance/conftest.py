@@ -70,6 +70,7 @@ def service(
         VAS_RAW_DECODERS=decoders(folder),
         VAS_MAX_ACTIVE_JOBS="100000",
         VAS_PROXY_TIMEOUT_SECONDS=str(ANSWER_SECONDS),
+        HOME=str(folder),
     )
     service = until_group_ends.enter_context(started)
     until_group_ends.callback(service.close_clients)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import threading
 import time
 import uuid
@@ -70,6 +71,25 @@ def test_keyless_requests_are_counted_by_the_address_that_the_proxy_passes_on(
         assert remaining("198.51.100.1, 203.0.113.7") == limit - 2
         local = remaining(None)
         assert remaining(None) == local - 1
+
+
+def test_no_request_is_sent_to_a_log_that_anybody_may_read(service: Service) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+        try:
+            listener.bind(("127.0.0.1", 514))
+        except OSError as error:
+            pytest.skip(f"UDP port 514 cannot be listened at: {error.strerror}")
+        listener.settimeout(1)
+        answer = httpx.get(f"{service.root}/dashboard/sign-in?token=seen", trust_env=False)
+        assert answer.status_code < 500
+        with pytest.raises(TimeoutError):
+            listener.recv(65_536)
+
+
+def test_the_token_of_ray_is_not_in_the_home_folder(service: Service) -> None:
+    """Ray writes it there readable by all, and whoever has it runs code as the service."""
+    assert service.settings["HOME"] == str(service.data.parent)
+    assert not (service.data.parent / ".ray").exists()
 
 
 def test_reads_under_way_survive_the_loss_of_a_replica(service: Service) -> None:

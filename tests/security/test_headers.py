@@ -269,6 +269,26 @@ def test_the_proxy_takes_the_servers_name_out_and_listens_on_loopback(tmp_path: 
     assert b"X-Content-Type-Options: nosniff" in (tmp_path / "unavailable.http").read_bytes()
 
 
+def test_the_proxy_sends_no_line_of_a_request_to_a_log(tmp_path: Path) -> None:
+    """Ray names UDP port 514, at which whoever is there reads sign-in tokens and signatures."""
+    from ray.serve._private import haproxy_templates
+
+    (line,) = re.findall(r"^    log .*local0.*$", haproxy_templates.HAPROXY_CONFIG_TEMPLATE, re.M)
+    configuration, port = tmp_path / "haproxy.cfg", free_port()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.settimeout(1)
+        target = f"127.0.0.1:{listener.getsockname()[1]}"
+        text = HAPROXY.replace("{port}", str(port))
+        text = text.replace("    mode http", "    mode http\n    log global\n    option httplog", 1)
+        logging_line = line.replace("{{ config.log_target }}", target)
+        configuration.write_text(f"global\n{logging_line}\n{text}")
+        script = write_front(tmp_path, docs_url="https://video.example.com/docs/errors")
+        assert answer_of(script, configuration, port).status_code == 503
+        with pytest.raises(TimeoutError):
+            listener.recv(65_536)
+
+
 def test_the_proxy_asks_for_patience_while_it_knows_of_no_application(tmp_path: Path) -> None:
     """After the loss of its controller Serve's proxy has no routes for a while, and says 404."""
     configuration, port = tmp_path / "haproxy.cfg", free_port()

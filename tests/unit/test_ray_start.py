@@ -1,8 +1,9 @@
-"""Ray that does not come up in time is tried again, and only that."""
+"""Ray that does not come up in time is tried again, and only that. Its token is on no disk."""
 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,10 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Exception | None]]:
             raise outcome
 
     monkeypatch.setattr(ray, "init", init)
+    # Set and removed, so that what a start leaves in the environment goes with the test.
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     yield planned
     assert planned == []
 
@@ -49,3 +54,27 @@ def test_anything_else_is_not_tried_again(starts: list[Exception | None]) -> Non
     starts += [ValueError("num_cpus must be a number")]
     with pytest.raises(ValueError, match="num_cpus"):
         start_ray(num_cpus="many")
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "own"),
+    [
+        pytest.param({}, {}, True, id="a cluster of our own"),
+        pytest.param({}, {"address": "local"}, True, id="a cluster of our own, by its name"),
+        pytest.param({}, {"address": "10.0.0.1:6379"}, False, id="one that is joined"),
+        pytest.param({"RAY_ADDRESS": "10.0.0.1:6379"}, {}, False, id="one by Ray's variable"),
+        pytest.param({"RAY_AUTH_TOKEN_PATH": "/run/token"}, {}, False, id="an operator's token"),
+    ],
+)
+def test_a_cluster_of_our_own_gets_a_token_that_is_written_nowhere(
+    starts: list[Exception | None],
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    options: dict[str, str],
+    own: bool,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    starts += [None]
+    start_ray(**options)
+    assert len(os.environ.get("RAY_AUTH_TOKEN", "")) == (64 if own else 0)
