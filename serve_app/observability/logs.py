@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
@@ -47,7 +48,7 @@ class JsonFormatter(logging.Formatter):
             "process": self._process,
             "pid": record.process,
         }
-        if (exception := _exception(self, record)) is not None:
+        if (exception := _exception(record)) is not None:
             line["exception"] = exception
         return json.dumps(line, ensure_ascii=False)
 
@@ -64,7 +65,7 @@ class TextFormatter(logging.Formatter):
         ids = "".join(f" {name}={value}" for name, value in current_context().items())
         head = f"{_time(record)} {record.levelname} {self._process} {record.name}: "
         line = head + _one_line(without_secrets(record.getMessage())) + ids
-        exception = _exception(self, record)
+        exception = _exception(record)
         return line if exception is None else f"{line}\n{exception}"
 
 
@@ -81,10 +82,15 @@ def _time(record: logging.LogRecord) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _exception(formatter: logging.Formatter, record: logging.LogRecord) -> str | None:
+def _exception(record: logging.LogRecord) -> str | None:
+    """The traceback as text.
+
+    Not by ``formatException``, which prints it: Serve has a ``print`` of its own in replicas, which
+    writes a line's arguments as a tuple.
+    """
     if not record.exc_info:
         return None
-    return without_secrets(formatter.formatException(record.exc_info))
+    return without_secrets("".join(traceback.format_exception(*record.exc_info)).rstrip("\n"))
 
 
 class SharedFile(logging.Handler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import json
 import logging
 import multiprocessing
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.serve._private.logging_utils import redirected_print
 
 from serve_app.observability.logs import (
     LOG_NAME,
@@ -64,6 +66,20 @@ def test_an_exception_stands_in_the_same_line_without_the_secret_it_tells(
     [line] = lines(settings)
     assert "ValueError: invalid literal" in line["exception"]
     assert "no such key: vas_live_[hidden]" in line["exception"]
+
+
+def test_a_traceback_is_text_in_a_replica_too(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Serve replaces ``print`` there by one that writes its arguments as a tuple."""
+    monkeypatch.setattr(builtins, "print", redirected_print)
+    try:
+        int("none")
+    except ValueError:
+        logging.getLogger("vas.http").exception("request failed")
+    text = lines(settings)[0]["exception"].splitlines()
+    assert text[0] == "Traceback (most recent call last):"
+    assert text[-1] == "ValueError: invalid literal for int() with base 10: 'none'"
 
 
 @pytest.mark.parametrize(
