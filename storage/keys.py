@@ -8,7 +8,20 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import RowMapping, Text, bindparam, cast, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    RowMapping,
+    Text,
+    bindparam,
+    cast,
+    delete,
+    false,
+    func,
+    insert,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from storage.database import Connection, run
@@ -77,6 +90,14 @@ class KeyRecord:
     expires_at: datetime | None
     benefit_id: str | None
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SignIn:
+    """What opens the dashboard: a session, or the link for one that nobody has used yet."""
+
+    is_link: bool
+    expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +352,37 @@ async def end_operator_session(connection: Connection, token: str) -> None:
     """Sign out: the operator's session token opens nothing any more."""
     own = operator_sessions.c.token_sha256 == fingerprint(token)
     await connection.execute(delete(operator_sessions).where(own))
+
+
+async def list_sign_ins(connection: Connection, account_id: uuid.UUID | None) -> list[SignIn]:
+    """An account's sessions and unused links that are not over; None: operators'."""
+    if account_id is None:
+        table = operator_sessions.c
+        ends_at = func.coalesce(table.expires_at, table.link_expires_at)
+        query = select(table.token_sha256.is_(None), ends_at).where(ends_at > func.now())
+        return [SignIn(*row) for row in await connection.execute(query)]
+    links, signed_in = sign_in_links.c, sessions.c
+    unused = select(true(), links.expires_at).where(
+        links.account_id == account_id, links.used_at.is_(None), links.expires_at > func.now()
+    )
+    used = select(false(), signed_in.expires_at).where(
+        signed_in.account_id == account_id, signed_in.expires_at > func.now()
+    )
+    return [SignIn(*row) for row in await connection.execute(used.union_all(unused))]
+
+
+async def end_sign_ins(connection: Connection, account_id: uuid.UUID | None) -> int:
+    """End all of ``list_sign_ins``; returns how many there were.
+
+    Links first: a session that one of them is being exchanged for is there once the link is ours.
+    """
+    ended = len(await list_sign_ins(connection, account_id))
+    if account_id is None:
+        await connection.execute(delete(operator_sessions))
+        return ended
+    for table in (sign_in_links, sessions):
+        await connection.execute(delete(table).where(table.c.account_id == account_id))
+    return ended
 
 
 async def set_restrictions(

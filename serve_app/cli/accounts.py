@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
 import typer
 
@@ -15,9 +16,11 @@ from serve_app.cli.output import (
     JsonOption,
     UsageError,
     administer,
+    fetch,
     in_service,
     settings_with,
     show,
+    show_list,
 )
 from serve_app.dashboard import SIGN_IN_PATH
 
@@ -227,18 +230,63 @@ def keys_create(account: str, data: DataOption = None, as_json: JsonOption = Fal
     administer(data, lambda c: create_key(c, account), as_json)
 
 
+@keys_app.command("list")
+def keys_list(account: str, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """List an account's API keys, newest first, without their secrets."""
+    from serve_app.api.envelope import timestamp
+    from storage import keys
+
+    async def listed(connection: Connection) -> list[keys.KeyRecord]:
+        return await keys.list_keys(connection, (await keys.get_account(connection, account)).id)
+
+    rows = [
+        {
+            "id": str(each.id),
+            "displayKey": keys.display_key(each.last_four),
+            "status": each.status.value,
+            "createdAt": timestamp(each.created_at),
+            "expiresAt": timestamp(each.expires_at),
+        }
+        for each in fetch(data, listed)
+    ]
+    show_list(rows, "keys", as_json)
+
+
+@keys_app.command("revoke")
+def keys_revoke(
+    key_id: Annotated[UUID, typer.Argument(metavar="ID", help="As vas keys list shows it.")],
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Revoke an API key: from now on it opens nothing."""
+    from storage import keys
+
+    if not fetch(data, lambda c: keys.revoke_key(c, key_id)):
+        raise UsageError(f"There is no active key {key_id}: vas keys list ACCOUNT shows the ids.")
+    show({"id": str(key_id), "status": "revoked"}, as_json=as_json)
+
+
+AccountOption = Annotated[str | None, typer.Argument(help="Whose dashboard it is.")]
+OperatorOption = Annotated[
+    bool, typer.Option("--operator", help="Of the whole service, in place of an account.")
+]
+
+
+def _require_one(account: str | None, operator: bool) -> None:
+    """Raises UsageError."""
+    if operator == (account is not None):
+        raise UsageError("Name an account, or give --operator, one of both.")
+
+
 @sessions_app.command("create")
 def sessions_create(
-    account: Annotated[str | None, typer.Argument(help="Whose jobs are shown.")] = None,
-    operator: Annotated[
-        bool, typer.Option("--operator", help="Show the whole service, in place of an account.")
-    ] = False,
+    account: AccountOption = None,
+    operator: OperatorOption = False,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a one-time link that signs in to the dashboard."""
-    if operator == (account is not None):
-        raise UsageError("Name an account, or give --operator, one of both.")
+    _require_one(account, operator)
     made = in_service(
         settings_with(data),
         lambda c, s: (
@@ -246,3 +294,52 @@ def sessions_create(
         ),
     )
     show(made, as_json=as_json)
+
+
+@sessions_app.command("list")
+def sessions_list(
+    account: AccountOption = None,
+    operator: OperatorOption = False,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List who may be in the dashboard: sessions, and links for one that nobody has used yet."""
+    from serve_app.api.envelope import timestamp
+    from storage import keys
+
+    _require_one(account, operator)
+
+    async def listed(connection: Connection) -> list[keys.SignIn]:
+        return await keys.list_sign_ins(connection, await _account_id(connection, account))
+
+    rows = [
+        {"kind": "link" if each.is_link else "session", "expiresAt": timestamp(each.expires_at)}
+        for each in fetch(data, listed)
+    ]
+    show_list(rows, "sessions", as_json)
+
+
+@sessions_app.command("end")
+def sessions_end(
+    account: AccountOption = None,
+    operator: OperatorOption = False,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End all sessions of an account, or all of operators; unused links open nothing any more."""
+    from storage import keys
+
+    _require_one(account, operator)
+
+    async def end(connection: Connection) -> dict[str, Any]:
+        account_id = await _account_id(connection, account)
+        return {"ended": await keys.end_sign_ins(connection, account_id)}
+
+    administer(data, end, as_json)
+
+
+async def _account_id(connection: Connection, account: str | None) -> UUID | None:
+    """Raises keys.AccountNotFoundError."""
+    from storage import keys
+
+    return None if account is None else (await keys.get_account(connection, account)).id

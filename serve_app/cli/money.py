@@ -20,7 +20,7 @@ from serve_app.cli.output import (
     in_service,
     settings_with,
     show,
-    show_rows,
+    show_list,
 )
 from storage.types import StageName
 
@@ -171,7 +171,7 @@ def credits_ledger(
         }
         for entry in fetch(data, list_entries)
     ]
-    _show_list(rows, "entries", as_json)
+    show_list(rows, "entries", as_json)
 
 
 @credits_app.command("audit")
@@ -223,7 +223,7 @@ def print_usage(
         }
         for line in lines
     ]
-    _show_list(rows, "jobs", as_json)
+    show_list(rows, "jobs", as_json)
     if not as_json:
         total = sum(line.total_cents for line in lines)
         seconds = sum(line.billable_seconds for line in lines)
@@ -269,10 +269,3 @@ def _read_secret() -> str:
     if not secret.strip():
         raise typer.BadParameter("The secret is empty.")
     return secret.strip()
-
-
-def _show_list(rows: list[dict[str, Any]], name: str, as_json: bool) -> None:
-    if as_json:
-        show({name: rows}, as_json=True)
-    else:
-        show_rows(rows)

@@ -102,6 +102,14 @@ def show_rows(rows: list[dict[str, Any]]) -> None:
     wide.print(table, markup=False, highlight=False)
 
 
+def show_list(rows: list[dict[str, Any]], name: str, as_json: bool) -> None:
+    """Print records as a table, or as the list ``name`` of a JSON object."""
+    if as_json:
+        show({name: rows}, as_json=True)
+    else:
+        show_rows(rows)
+
+
 def in_transaction(settings: Settings, work: Callable[[Connection], Awaitable[Result]]) -> Result:
     """Run ``work`` in one transaction on the service's database, started if need be."""
     return in_service(settings, lambda connection, _: work(connection))
