@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Self
 
 from models.contracts import CameraMotion, ShotAngle, ShotType, TextLine
 from storage.types import SkipReason, StageName, StageStatus
@@ -47,12 +48,54 @@ class StageStoppedError(Exception):
     """The work was told to stop (job cancelled, lease lost); nothing is published."""
 
 
+class WarningCode(StrEnum):
+    """What a client should know of although the work went on; ``meaning`` is for the reference."""
+
+    meaning: str
+
+    def __new__(cls, code: str, meaning: str) -> Self:
+        member = str.__new__(cls, code)
+        member._value_, member.meaning = code, meaning
+        return member
+
+    TIMELINE_REPAIRED = (
+        "TIMELINE_REPAIRED",
+        "The file's clock leaps, restarts or has strays; times are those of the content.",
+    )
+    TIMESTAMPS_NOT_IN_ORDER = (
+        "TIMESTAMPS_NOT_IN_ORDER",
+        "The picture's times go back where it should be cut; it was analysed in one piece.",
+    )
+    STREAM_IGNORED = ("STREAM_IGNORED", "A stream of the file was not analysed.")
+    MEDIA_TRUNCATED = ("MEDIA_TRUNCATED", "The file is not all there, or not all of it was read.")
+    AUDIO_DAMAGED = ("AUDIO_DAMAGED", "Parts of the sound could not be decoded.")
+    AUDIO_UNREADABLE = ("AUDIO_UNREADABLE", "Nothing of a sound stream could be decoded.")
+    AUDIO_SYNC_UNCERTAIN = (
+        "AUDIO_SYNC_UNCERTAIN",
+        "Where external audio belongs was not certain; it was placed at the video's start.",
+    )
+    AUDIO_DRIFT = ("AUDIO_DRIFT", "The clock of external audio runs slower or faster.")
+    AUDIO_OUTSIDE_VIDEO = ("AUDIO_OUTSIDE_VIDEO", "External audio does not touch the video.")
+    EXTERNAL_AUDIO_FAILED = (
+        "EXTERNAL_AUDIO_FAILED",
+        "One of several external audio files could not be processed.",
+    )
+    SUMMARY_FAILED = ("SUMMARY_FAILED", "The transcript could not be summed up.")
+
+
 @dataclass(frozen=True, slots=True)
 class PipelineWarning:
-    """Something a client should know of although the stage completed."""
+    """Something a client should know of although the stage completed.
 
-    code: str
+    What it is about, where it is not the whole media: a track, a stretch of the timeline.
+    """
+
+    code: WarningCode
     message: str
+    stage: StageName | None = None
+    track_index: int | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ class JobRecord:
     upload_expires_at: datetime | None
     duration_ms: int | None
     audio_track_names: list[str] | None
-    warnings: list[dict[str, str]]
+    warnings: list[dict[str, Any]]
     error_code: str | None
     error_message: str | None
     held_cents: int

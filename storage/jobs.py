@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
@@ -345,7 +345,7 @@ async def set_ingest_result(
     *,
     result: dict[str, Any],
     track_names: list[str],
-    warnings: list[dict[str, str]],
+    warnings: Sequence[Mapping[str, Any]],
 ) -> None:
     """Store what ingest found, so that a runner that takes over need not ingest again."""
     await connection.execute(
@@ -357,7 +357,7 @@ async def set_ingest_result(
 
 
 async def add_warnings(
-    connection: Connection, job_id: uuid.UUID, warnings: list[dict[str, str]]
+    connection: Connection, job_id: uuid.UUID, warnings: Sequence[Mapping[str, Any]]
 ) -> None:
     """Add to what the job's client should know."""
     more = bindparam("more", warnings, JSONB)

@@ -159,7 +159,7 @@ class ImportedJob:
     metadata: dict[str, Any]
     source: JobSource
     duration_ms: int | None
-    warnings: list[dict[str, str]]
+    warnings: Sequence[Mapping[str, Any]]
     skipped: dict[StageName, SkipReason]
     """Stages that did not run; the others completed."""
     scenes: Sequence[Mapping[str, Any]] | None

@@ -39,7 +39,16 @@ _TRACK = pa.struct(
 _OBJECT_TRACK = pa.struct(
     [("label", _TEXT), ("start_ms", _MS), ("end_ms", _MS), ("confidence", pa.float64())]
 )
-_WARNING = pa.struct([("code", _TEXT), ("message", _TEXT)])
+_WARNING = pa.struct(
+    [
+        ("code", _TEXT),
+        ("message", _TEXT),
+        ("stage", _TEXT),
+        ("track_index", _COUNT),
+        ("start_ms", _MS),
+        ("end_ms", _MS),
+    ]
+)
 _BOX = pa.struct([(edge, pa.float64()) for edge in ("left", "top", "width", "height")])
 _TEXT_LINE = pa.struct([("text", _TEXT), ("confidence", pa.float64()), ("box", _BOX)])
 

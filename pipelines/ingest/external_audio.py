@@ -33,6 +33,7 @@ from pipelines.types import (
     PipelineWarning,
     StageCode,
     StageError,
+    WarningCode,
 )
 
 _USUAL_FRAME_RATE = 25.0
@@ -228,7 +229,9 @@ def ingest_external(
     for position, each in enumerate(external, start=1):
         placed.add(each, context.piece(position, pieces))
     if not placed.tracks:
-        reasons = [w.message for w in placed.warnings if w.code == "EXTERNAL_AUDIO_FAILED"]
+        reasons = [
+            w.message for w in placed.warnings if w.code is WarningCode.EXTERNAL_AUDIO_FAILED
+        ]
         message = (reasons or ["Nothing of the separate audio could be decoded."])[0]
         raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, message)
     # Warnings about the camera's own audio concern no track of the result.
@@ -262,7 +265,7 @@ class _PlacedTracks:
             except StageError as error:
                 problem = external.about(error.message)
         if problem is not None:
-            self._warn(str(StageCode.EXTERNAL_AUDIO_FAILED), problem)
+            self._warn(WarningCode.EXTERNAL_AUDIO_FAILED, problem)
         for pick in external.picks:
             index = len(self.tracks) + len(self.failed)
             track = found.get(pick.file_name)
@@ -293,7 +296,7 @@ class _PlacedTracks:
         length = max((track.duration_seconds for track in found.values()), default=0.0)
         if start >= self.main_seconds or start + length <= 0:
             message = "at its offset it lies outside the video altogether."
-            self._warn("AUDIO_OUTSIDE_VIDEO", external.about(message))
+            self._warn(WarningCode.AUDIO_OUTSIDE_VIDEO, external.about(message))
         return {
             name: replace(track, offset_seconds=track.offset_seconds + start)
             for name, track in found.items()
@@ -315,7 +318,7 @@ class _PlacedTracks:
         if self.camera is None or track is None or found is None or found.confidence < CERTAIN:
             why = "the video has no sound" if self.camera is None else "they could not be matched"
             message = f"it was placed at the video's start, because {why} and timecodes do not say."
-            self._warn("AUDIO_SYNC_UNCERTAIN", external.about(message))
+            self._warn(WarningCode.AUDIO_SYNC_UNCERTAIN, external.about(message))
             return 0.0
         self._note_drift(external, found)
         return self.camera.offset_seconds + found.offset_seconds - track.offset_seconds
@@ -332,7 +335,7 @@ class _PlacedTracks:
                 f"{apart_seconds * 1000:.0f} ms over {found.overlap_seconds:.0f} s; "
                 "it fits best in the middle."
             )
-            self._warn("AUDIO_DRIFT", external.about(message))
+            self._warn(WarningCode.AUDIO_DRIFT, external.about(message))
 
-    def _warn(self, code: str, message: str) -> None:
+    def _warn(self, code: WarningCode, message: str) -> None:
         self.warnings.append(PipelineWarning(code, message))

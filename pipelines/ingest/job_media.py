@@ -177,7 +177,11 @@ def _track_stream(number: int, streams: Sequence[AudioStream | None]) -> AudioSt
 
 def _of_clip(warning: PipelineWarning, clip: Clip) -> PipelineWarning:
     message = f"Clip {clip.span.index + 1} ({clip.span.name}): {warning.message}"
-    return replace(warning, message=message)
+    start_ms, end_ms = (
+        None if time_ms is None else time_ms + clip.span.start_ms
+        for time_ms in (warning.start_ms, warning.end_ms)
+    )
+    return replace(warning, message=message, start_ms=start_ms, end_ms=end_ms)
 
 
 def _ingest_clips(

@@ -34,6 +34,7 @@ from pipelines.types import (
     StageError,
     VideoSource,
     VideoStream,
+    WarningCode,
 )
 from storage.objects import ObjectStore
 from storage.objects.local_files import temporary_folder
@@ -65,7 +66,8 @@ _SECONDS_PER_MEDIA_SECOND = 0.05
 """Time allowed for decoding a track's audio, beside that for reading the file."""
 
 _TIMES_WARNING = PipelineWarning(
-    "TIMESTAMPS_NOT_IN_ORDER", "The video's timestamps jump back; it was analysed in one piece."
+    WarningCode.TIMESTAMPS_NOT_IN_ORDER,
+    "The video's timestamps jump back; it was analysed in one piece.",
 )
 
 
@@ -372,8 +374,8 @@ def _track_warnings(plan: _Plan, tracks: list[Values]) -> Iterator[PipelineWarni
     for index in dict.fromkeys(pick.stream_index for pick in plan.audio):
         if index not in damaged:
             message = f"Nothing of audio stream {index} could be decoded."
-            yield PipelineWarning("AUDIO_UNREADABLE", message)
+            yield PipelineWarning(WarningCode.AUDIO_UNREADABLE, message)
     for index, count in damaged.items():
         if count:
             message = f"{count} packets of audio stream {index} were damaged."
-            yield PipelineWarning("AUDIO_DAMAGED", message)
+            yield PipelineWarning(WarningCode.AUDIO_DAMAGED, message)

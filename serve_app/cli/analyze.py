@@ -168,4 +168,6 @@ def _print_results(client: ApiClient, job: dict[str, Any], screen: Console) -> N
     if stages["transcript"] == "completed":
         screen.print(transcript_text(client.get_transcript(job["jobId"])))
     for warning in job.get("warnings", []):
-        screen.print(f"[yellow]{warning['code']}[/] {warning['message']}")
+        times = [f"{warning[at]:.1f}" for at in ("startTime", "endTime") if at in warning]
+        place = f" ({' to '.join(times)} s)" if times else ""
+        screen.print(f"[yellow]{warning['code']}[/] {warning['message']}{place}")

@@ -6,7 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,7 +15,7 @@ from pipelines.backfill.outcome import ItemOutcome
 from pipelines.backfill.output import Output, open_output
 from pipelines.backfill.places import Place, S3Access, place_at
 from serve_app.deployment.local import prepared
-from serve_app.jobs.documents import scene_document, track_transcript
+from serve_app.jobs.documents import scene_document, track_transcript, warning_document
 from serve_app.jobs.metadata import Metadata
 from serve_app.settings import Settings
 from storage import keys
@@ -139,7 +139,7 @@ class _Importer:
                 speakers_expected=item.speakers_expected,
             ),
             duration_ms=outcome.duration_ms,
-            warnings=[asdict(warning) for warning in outcome.warnings],
+            warnings=[warning_document(warning, StageName.INGEST) for warning in outcome.warnings],
             skipped={
                 stage.stage: stage.reason
                 for stage in outcome.stages

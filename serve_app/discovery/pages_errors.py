@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.types import StageCode
+from pipelines.types import StageCode, WarningCode
 from serve_app.api.error_schemas import OPTIONAL_FIELDS, REQUIRED_FIELDS
 from serve_app.api.html import templates
 from serve_app.discovery.pages_reference import TEMPLATES
@@ -87,6 +87,7 @@ def errors_page(document: dict[str, Any]) -> str:
             operations=len(operations),
             reasons=[(f"`{name}`", text) for name, text in REASONS.items()],
             job_errors=[(code, *texts) for code, texts in JOB_ERRORS.items()],
+            warnings=[(code, code.meaning) for code in WarningCode],
         )
     )
 

@@ -8,11 +8,11 @@ from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
 from models.contracts import CameraMotion, ShotAngle, ShotType
-from pipelines.types import StageCode
+from pipelines.types import StageCode, WarningCode
 from serve_app.api.schemas import Count, RequestId, Seconds, Share, Timestamp, Url, Uuid, doc
 from serve_app.jobs.metadata import EchoedMetadata
 from storage.job_records import LEGACY_STATUSES
-from storage.types import JobState, ProcessingMode, SkipReason, StageStatus, Tier
+from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
 
 FileName = Annotated[str, doc("Name of the media file.", "interview.mp4")]
 
@@ -27,8 +27,12 @@ class JobError(TypedDict):
 class JobWarning(TypedDict):
     """What a client should know although the work went on."""
 
-    code: Annotated[str, doc("Stable.", "AUDIO_SYNC_UNCERTAIN")]
+    code: Annotated[WarningCode, doc("Stable.", "AUDIO_SYNC_UNCERTAIN")]
     message: Annotated[str, doc("For people.")]
+    stage: NotRequired[Annotated[StageName, doc("The stage that it came from.", "ingest")]]
+    trackIndex: NotRequired[Annotated[int, doc("The audio track that it is about.", 0)]]
+    startTime: NotRequired[Annotated[Seconds, doc("Where what it is about begins.", 12.5)]]
+    endTime: NotRequired[Annotated[Seconds, doc("Where it ends.", 20.0)]]
 
 
 class Stage(TypedDict):

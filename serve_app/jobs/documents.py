@@ -9,6 +9,7 @@ from typing_extensions import TypedDict
 
 from models.contracts import Box, TextLine
 from pipelines.types import (
+    PipelineWarning,
     Scene,
     Speaker,
     TimedSentence,
@@ -19,7 +20,7 @@ from pipelines.types import (
 )
 from serve_app.jobs import answers
 from storage.results import TrackTranscript
-from storage.types import StageStatus
+from storage.types import StageName, StageStatus
 
 
 class StoredScene(answers.Scene):
@@ -34,6 +35,19 @@ class StoredTranscript(TypedDict):
     speakers: list[answers.Speaker]
     text: str
     segments: list[answers.TranscriptSegment]
+
+
+def warning_document(warning: PipelineWarning, stage: StageName) -> answers.JobWarning:
+    """A warning of ``stage`` as it is stored and shown, without what it is not about."""
+    about = {
+        "stage": warning.stage or stage,
+        "trackIndex": warning.track_index,
+        "startTime": None if warning.start_ms is None else warning.start_ms / 1000,
+        "endTime": None if warning.end_ms is None else warning.end_ms / 1000,
+    }
+    known = {name: value for name, value in about.items() if value is not None}
+    shown = {"code": warning.code, "message": warning.message, **known}
+    return cast("answers.JobWarning", shown)
 
 
 def scene_document(scene: Scene) -> StoredScene:
@@ -110,7 +124,6 @@ def transcript_document(result: TranscriptResult) -> StoredTranscript:
     }
 
 
-SUMMARY_FAILED = "SUMMARY_FAILED"
 """Code of the warning of a job whose transcript should have been summed up, and was not."""
 
 

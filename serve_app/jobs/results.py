@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from pipelines.types import StageCode
+from pipelines.types import StageCode, WarningCode
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs import answers
 from serve_app.jobs.documents import (
-    SUMMARY_FAILED,
     StoredScene,
     StoredTranscript,
     stored_transcript,
@@ -67,7 +66,7 @@ async def read_summary(connection: Connection, job: JobRecord) -> list[answers.S
     found = await results.find_summary(connection, job.id)
     if found is not None:
         return cast("list[answers.SummarySentence]", found)
-    failed = any(warning["code"] == SUMMARY_FAILED for warning in job.warnings)
+    failed = any(warning["code"] == WarningCode.SUMMARY_FAILED for warning in job.warnings)
     raise ApiError(
         ErrorCode.RESULTS_UNAVAILABLE,
         "The transcript could not be summed up."

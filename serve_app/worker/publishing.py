@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pipelines.stages import skip_reason
 from pipelines.types import MediaInfo, PipelineWarning, StageCode, StageError
 from serve_app import pricing
+from serve_app.jobs.documents import warning_document
 from serve_app.jobs.lifecycle import end_job, finish_if_ended
 from serve_app.pricing import PriceTable
 from storage import jobs, keys, ledger, previews, results
@@ -91,7 +92,7 @@ async def publish_ingest(
     media: MediaInfo,
     result: dict[str, Any],
     track_names: list[str],
-    warnings: list[dict[str, str]],
+    warnings: Sequence[Mapping[str, Any]],
     timings: dict[str, float],
     preview_of: str | None = None,
 ) -> JobState | None:
@@ -150,7 +151,8 @@ async def publish_transcripts(
         return None
     await results.store_transcripts(connection, job.id, tracks)
     if isinstance(summary, PipelineWarning):
-        await jobs.add_warnings(connection, job.id, [asdict(summary)])
+        warning = warning_document(summary, StageName.TRANSCRIPT)
+        await jobs.add_warnings(connection, job.id, [warning])
     elif summary is not None:
         await results.store_summary(connection, job.id, summary)
     return await _complete(connection, job, StageName.TRANSCRIPT, timings)

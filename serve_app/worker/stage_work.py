@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from models.factories import boundaries_opener
@@ -37,16 +37,17 @@ from pipelines.types import (
     TrackOutcome,
     TranscriptResult,
     VisionResult,
+    WarningCode,
 )
 from pipelines.vision.pipeline import VisionConfig
 from pipelines.vision.scenes import DescribeConfig
 from serve_app.context import AppContext
 from serve_app.jobs.answers import SummarySentence
 from serve_app.jobs.documents import (
-    SUMMARY_FAILED,
     scene_document,
     summary_document,
     track_transcript,
+    warning_document,
 )
 from serve_app.jobs.eta import timings_of
 from serve_app.observability.metrics import record_media
@@ -143,7 +144,9 @@ class StageWork:
                 media=media,
                 result=to_json(result),
                 track_names=track_names(result),
-                warnings=[asdict(warning) for warning in result.warnings],
+                warnings=[
+                    warning_document(warning, StageName.INGEST) for warning in result.warnings
+                ],
                 timings=self.timings.values,
                 preview_of=self._preview_of(found),
             )
@@ -216,7 +219,9 @@ class StageWork:
                 )
         except StageError as error:
             log.warning("no summary: %s", error)
-            return PipelineWarning(SUMMARY_FAILED, "The transcript could not be summed up.")
+            return PipelineWarning(
+                WarningCode.SUMMARY_FAILED, "The transcript could not be summed up."
+            )
         return summary_document(found)
 
     def _stages(self, job: JobRecord) -> MediaStages:

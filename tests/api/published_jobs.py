@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -110,7 +110,7 @@ def complete(
     api: RunningApi,
     job_id: str,
     tracks: list[TrackTranscript],
-    warnings: list[dict[str, str]],
+    warnings: Sequence[Mapping[str, Any]],
     summary: Sequence[SummarySentence] | PipelineWarning | None = None,
     scenes: list[dict[str, Any]] = SCENES,
 ) -> None:

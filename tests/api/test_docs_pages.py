@@ -10,7 +10,7 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 
 import pytest
 
-from pipelines.types import StageCode
+from pipelines.types import StageCode, WarningCode
 from serve_app.api.error_schemas import RESULT_REASONS
 from serve_app.api.html import prose
 from serve_app.discovery.pages_errors import JOB_ERRORS, REASONS
@@ -183,6 +183,7 @@ def test_reasons_and_job_errors_are_all_explained(read: dict[str, Reading]) -> N
     assert set(JOB_ERRORS) == set(StageCode)
     assert {f"job-{code}" for code in StageCode} <= set(read["/docs/errors"].ids)
     assert all(reason in read["/docs/errors"].text for reason in REASONS)
+    assert {f"warning-{code}" for code in WarningCode} <= set(read["/docs/errors"].ids)
 
 
 @pytest.mark.parametrize(

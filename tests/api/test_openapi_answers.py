@@ -11,8 +11,11 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from pipelines.types import PipelineWarning, WarningCode
+from serve_app.jobs.documents import warning_document
 from serve_app.jobs.export_routes import ExportFormat
 from storage import keys, purchases
+from storage.types import StageName
 from tests.api.interface_contract import BY_ID, Contract
 from tests.api.published_jobs import SUMMARY, complete, created, fail, signed_in, track
 from tests.api.running_api import Customer, RunningApi
@@ -41,7 +44,10 @@ def scenery(api: RunningApi) -> Iterator[Scenery]:
     customer = api.customer()
     callback = "https://hooks.example.com/video"
     done = created(api, customer, callbackUrl=callback, metadata={"a": 1, "b": None})
-    warnings = [{"code": "AUDIO_SYNC_UNCERTAIN", "message": "Not sure."}]
+    about = PipelineWarning(
+        WarningCode.AUDIO_SYNC_UNCERTAIN, "Not sure.", track_index=0, start_ms=1500, end_ms=2000
+    )
+    warnings = [warning_document(about, StageName.INGEST)]
     complete(api, done, [track(0)], warnings, SUMMARY)
     several = created(api, customer)
     complete(api, several, [track(0), track(1, "TRANSCRIPT_FAILED")], [])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.types import PipelineWarning
-from serve_app.jobs.documents import SUMMARY_FAILED
+from pipelines.types import PipelineWarning, WarningCode
 from tests.api.published_jobs import SUMMARY, complete, created, track
 from tests.api.running_api import RunningApi
 from tests.api.test_jobs_api import expect_error
 
-FAILED = PipelineWarning(SUMMARY_FAILED, "The transcript could not be summed up.")
+FAILED = PipelineWarning(WarningCode.SUMMARY_FAILED, "The transcript could not be summed up.")
 
 
 def test_a_summary_is_read_with_its_times(api: RunningApi) -> None:
@@ -46,4 +45,4 @@ def test_a_job_without_a_summary_says_why(
         reason, "transcript", "completed",
     )  # fmt: skip
     shown = api.client.get(f"/jobs/{job}", headers=customer.headers).json()["data"]
-    assert [each["code"] for each in shown["warnings"]] == [SUMMARY_FAILED] * (summary is FAILED)
+    assert [each["code"] for each in shown["warnings"]] == ["SUMMARY_FAILED"] * (summary is FAILED)

@@ -14,6 +14,7 @@ from pipelines.types import (
     TranscriptResult,
     TranscriptSegment,
     TranscriptWord,
+    WarningCode,
 )
 from storage.types import ProcessingMode, SkipReason, StageName, StageStatus
 
@@ -42,7 +43,7 @@ def completed(item_id: str, *, metadata: str = "{}") -> ItemOutcome:
         height=360,
         scenes=(_scene(item_id, 0), _scene(item_id, 1)),
         tracks=(_track(), TrackOutcome(1, "boom", code=StageCode.TRANSCRIPT_FAILED)),
-        warnings=(PipelineWarning("AUDIO_DAMAGED", "3 packets were damaged."),),
+        warnings=(PipelineWarning(WarningCode.AUDIO_DAMAGED, "3 packets were damaged."),),
         seconds=1.25,
     )
 

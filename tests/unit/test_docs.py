@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.types import WarningCode
 from serve_app import __version__
 from serve_app.cli.main import COMMANDS, load
 from tests.settings_reference import reference
@@ -18,6 +19,7 @@ PAGES = [
     *sorted(PROJECT.glob("docs/**/*.md")),
     *sorted(PROJECT.glob("tests/*/README.md")),
 ]
+_TEST = re.compile(r"`(tests/[\w./-]+)::(\w+)`")
 _PATH = re.compile(
     r"`((?:serve_app|pipelines|models|storage|tests|docs|deploy)/[\w./-]+)(?:::[\w\[\]-]+)?`"
 )
@@ -38,6 +40,18 @@ def test_every_file_module_and_link_that_a_page_names_exists(page: Path) -> None
     links = [page.parent / name for name in _LINK.findall(text)]
     assert [str(path) for path in (*paths, *links) if not path.exists()] == []
     assert [name for name in _MODULE.findall(text) if not exists_as_module(name)] == []
+
+
+def test_the_page_of_media_has_every_warning_and_each_kind_has_its_test() -> None:
+    text = (PROJECT / "docs" / "media.md").read_text()
+    codes = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", text))
+    assert codes == set(WarningCode)
+    missing = [
+        f"{path}::{name}"
+        for path, name in _TEST.findall(text)
+        if f"def {name}(" not in (PROJECT / path).read_text()
+    ]
+    assert missing == []
 
 
 def test_the_reference_of_settings_is_what_the_settings_make() -> None:

@@ -16,8 +16,14 @@ from models.provider import LocalModels
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.speech.summary import SummaryConfig, summarize
 from pipelines.stages import StageRunner
-from pipelines.types import PipelineWarning, StageCode, StageError, StageStoppedError, TimedSentence
-from serve_app.jobs.documents import SUMMARY_FAILED
+from pipelines.types import (
+    PipelineWarning,
+    StageCode,
+    StageError,
+    StageStoppedError,
+    TimedSentence,
+    WarningCode,
+)
 from serve_app.worker.stage_work import StageWork
 from storage.objects import ObjectStoreUnavailableError
 from storage.objects.folder import FolderStore
@@ -150,4 +156,4 @@ async def test_outages_are_waited_for_and_a_failure_is_a_warning(
         assert found == [{"text": "All is well.", "startTime": 1.0, "endTime": 2.5}]
     else:
         assert isinstance(found, PipelineWarning)
-        assert found.code == SUMMARY_FAILED
+        assert found.code is WarningCode.SUMMARY_FAILED
