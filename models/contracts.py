@@ -1,12 +1,9 @@
-"""One protocol per model task; every backend of a task keeps the same promises.
-
-Calls take and return plain values (numpy arrays, frozen dataclasses), so that a
-backend runs the same in a test, in a Serve replica or in a notebook.
+"""What models take and return: plain values (numpy arrays, frozen dataclasses), so that a backend
+runs the same in a test, in a Serve replica or in a notebook.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -25,6 +22,8 @@ BOUNDARY_WIDTH, BOUNDARY_HEIGHT = 48, 27
 BoundaryPictures = npt.NDArray[np.uint8]
 """Tiny pictures of neighbouring frames: RGB, shape (frames, 27, 48, 3), stretched to that."""
 Probabilities = npt.NDArray[np.float32]
+Vectors = npt.NDArray[np.float32]
+"""Shape (items, dimensions)."""
 
 TEXT_DIMENSIONS = 384
 """Numbers in a text's vector: those of the sentence models of the MiniLM family, which the
@@ -179,70 +178,6 @@ class SummarySentence:
     text: str
 
 
-class Transcriber(Protocol):
-    """Task ``transcribe``: speech to words."""
-
-    def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
-        """One transcript a chunk, in order. No speech gives no words, never made-up ones."""
-        ...
-
-
-class SpeechDetector(Protocol):
-    """Task ``detect``: where somebody speaks."""
-
-    def detect(self, samples: Samples) -> list[tuple[float, float]]:
-        """Regions (start, end) in seconds, sorted, disjoint, inside the samples."""
-        ...
-
-
-class SpeakerEmbedder(Protocol):
-    """Task ``embed``: a voice as a vector; near vectors are the same voice."""
-
-    def embed(self, utterances: Sequence[Samples]) -> npt.NDArray[np.float32]:
-        """Unit vectors, shape (utterances, dimensions), one a row, in order."""
-        ...
-
-
-class TextEmbedder(Protocol):
-    """Task ``embed_text``: a sentence or a few as a vector; near vectors mean alike."""
-
-    def embed_texts(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Unit vectors, shape (texts, TEXT_DIMENSIONS), one a row, in order."""
-        ...
-
-
-class PictureEmbedder(Protocol):
-    """Task ``embed_picture``: a still as a vector; near vectors look alike."""
-
-    def embed_pictures(self, stills: Sequence[Picture]) -> npt.NDArray[np.float32]:
-        """Unit vectors, shape (stills, PICTURE_DIMENSIONS), one a row, in order."""
-        ...
-
-
-class SceneDescriber(Protocol):
-    """Task ``describe``: stills to words and labels."""
-
-    def describe(self, scenes: Sequence[SceneStills]) -> list[SceneDescription]:
-        """One description a scene, in order."""
-        ...
-
-
-class TextReader(Protocol):
-    """Task ``read``: writing on the screen."""
-
-    def read(self, stills: Sequence[Picture]) -> list[tuple[TextLine, ...]]:
-        """The lines of each still, in order, top to bottom; none that is doubtful."""
-        ...
-
-
-class ObjectDetector(Protocol):
-    """Task ``find``: things of known classes."""
-
-    def find(self, stills: Sequence[Picture]) -> list[tuple[DetectedObject, ...]]:
-        """What each still shows, in order, the most certain first."""
-        ...
-
-
 class BoundaryRun(Protocol):
     """One video going through a BoundaryDetector, its frames in order."""
 
@@ -264,19 +199,3 @@ class BoundaryDetector(Protocol):
     """
 
     def start(self) -> BoundaryRun: ...
-
-
-class ContentClassifier(Protocol):
-    """Task ``classify``: what a still shows, as far as an operator's content policy needs."""
-
-    def classify(self, stills: Sequence[Picture]) -> list[dict[str, float]]:
-        """Scores by label, 0 to 1, a dictionary a still, in order; always the same labels."""
-        ...
-
-
-class Summarizer(Protocol):
-    """Task ``summarize``: what was said, in few sentences."""
-
-    def summarize(self, excerpts: Sequence[Excerpt]) -> list[tuple[SummarySentence, ...]]:
-        """One to ``max_sentences`` sentences an excerpt, in order."""
-        ...

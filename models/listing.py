@@ -47,7 +47,7 @@ def listed_weights(profile: str) -> Iterator[ListedWeights]:
     """All weights of a profile, in the order of the tasks, packaged ones of a task first."""
     for task, entry in REGISTRY[profile].items():
         for role, weights in (entry.weights | entry.checkpoints).items():
-            yield ListedWeights(task.value, role, weights, entry.optional or role in OPTIONAL_ROLES)
+            yield ListedWeights(task.name, role, weights, task.optional or role in OPTIONAL_ROLES)
     if profile != "packaged":
         yield ListedWeights(BOUNDARIES, "model", TRANSNETV2, optional=True)
 

@@ -7,11 +7,23 @@ import hashlib
 import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from models.checkpoints import Checkpoint, is_present
+from models.tasks import (
+    CLASSIFY_CONTENT,
+    DESCRIBE_SCENES,
+    DETECT_OBJECTS,
+    DETECT_SPEECH,
+    EMBED_PICTURES,
+    EMBED_TEXT,
+    EMBED_VOICE,
+    READ_TEXT,
+    SUMMARIZE,
+    TRANSCRIBE,
+    Task,
+)
 from models.weights import (
     MINILM,
     MINILM_TOKENIZER,
@@ -29,36 +41,14 @@ from models.weights import (
 )
 
 
-class Task(StrEnum):
-    """What a model is for."""
-
-    TRANSCRIBE = "transcribe"
-    DETECT = "detect"
-    EMBED = "embed"
-    DESCRIBE = "describe"
-    CLASSIFY = "classify"
-    READ = "read"
-    FIND = "find"
-    SUMMARIZE = "summarize"
-    EMBED_TEXT = "embed_text"
-    EMBED_PICTURE = "embed_picture"
-
-
 @dataclass(frozen=True, slots=True)
 class RegistryEntry:
-    """One way to do a task.
-
-    ``in_task`` backends have little or nothing to load: they run where the pictures or the audio
-    are instead of in a Serve replica, which would cost a copy of them and a process for nothing.
-    """
+    """One way to do a task."""
 
     factory: str
     """``package.module:callable``, called with this entry and the models folder."""
-    in_task: bool = False
-    shares: Task | None = None
+    shares: Task[Any] | None = None
     """The task whose loaded model, and whose replicas, do this task too."""
-    concurrent_calls: int = 1
-    """How many calls a replica works on at the same time."""
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     """Role -> weights from a hub."""
     weights: dict[str, PackagedWeights] = field(default_factory=dict)
@@ -73,8 +63,6 @@ class RegistryEntry:
     batch_wait_seconds: float = 0.0
     """How long a replica waits for a batch to fill."""
     languages: str = ""
-    optional: bool = False
-    """Whether the profile serves without the task where its weights are not installed."""
     own: Path | None = None
     """A folder of the user's own weights, in place of the role ``model``."""
     memory_bytes: int = 0
@@ -143,12 +131,12 @@ PICTURES = Checkpoint(
 _FACTORIES = "models.factories:"
 
 
-def _neural(device: str) -> dict[Task, RegistryEntry]:
+def _neural(device: str) -> dict[Task[Any], RegistryEntry]:
     """The same models' tasks on a processor or on a GPU: sizes and batches differ."""
     on_gpu = device == "cuda"
     describer = DESCRIBER_4B if on_gpu else DESCRIBER_2B
     return {
-        Task.TRANSCRIBE: RegistryEntry(
+        TRANSCRIBE: RegistryEntry(
             f"{_FACTORIES}whisper",
             checkpoints={
                 "model": WHISPER_TURBO if on_gpu else WHISPER_SMALL,
@@ -161,21 +149,21 @@ def _neural(device: str) -> dict[Task, RegistryEntry]:
             batch_wait_seconds=0.1 if on_gpu else 0.0,
             languages="99 languages",
         ),
-        Task.DETECT: RegistryEntry(
+        DETECT_SPEECH: RegistryEntry(
             f"{_FACTORIES}pyannote_detector",
             checkpoints={"model": SEGMENTATION},
             device=device,
             gpus=0.05 if on_gpu else 0.0,
             max_batch=32 if on_gpu else 8,
         ),
-        Task.EMBED: RegistryEntry(
+        EMBED_VOICE: RegistryEntry(
             f"{_FACTORIES}pyannote_embedder",
             checkpoints={"model": SPEAKER_VECTORS},
             device=device,
             gpus=0.05 if on_gpu else 0.0,
             max_batch=32 if on_gpu else 8,
         ),
-        Task.DESCRIBE: RegistryEntry(
+        DESCRIBE_SCENES: RegistryEntry(
             f"{_FACTORIES}vision_language_describer",
             checkpoints={"model": describer},
             device=device,
@@ -184,7 +172,7 @@ def _neural(device: str) -> dict[Task, RegistryEntry]:
             batch_wait_seconds=0.1 if on_gpu else 0.0,
             languages="English",
         ),
-        Task.CLASSIFY: RegistryEntry(
+        CLASSIFY_CONTENT: RegistryEntry(
             f"{_FACTORIES}picture_classifier",
             checkpoints={"model": CLASSIFIER},
             device=device,
@@ -192,8 +180,8 @@ def _neural(device: str) -> dict[Task, RegistryEntry]:
             max_batch=32 if on_gpu else 8,
             batch_wait_seconds=0.05 if on_gpu else 0.0,
         ),
-        Task.READ: _TEXT_READER,
-        Task.FIND: RegistryEntry(
+        READ_TEXT: _TEXT_READER,
+        DETECT_OBJECTS: RegistryEntry(
             f"{_FACTORIES}object_detector",
             checkpoints={"model": OBJECT_DETECTOR},
             device=device,
@@ -201,28 +189,26 @@ def _neural(device: str) -> dict[Task, RegistryEntry]:
             max_batch=32 if on_gpu else 4,
             batch_wait_seconds=0.05 if on_gpu else 0.0,
         ),
-        Task.SUMMARIZE: RegistryEntry(
+        SUMMARIZE: RegistryEntry(
             f"{_FACTORIES}vision_language_describer",
-            shares=Task.DESCRIBE,
+            shares=DESCRIBE_SCENES,
             checkpoints={"model": describer},
             device=device,
         ),
-        Task.EMBED_TEXT: RegistryEntry(
+        EMBED_TEXT: RegistryEntry(
             f"{_FACTORIES}sentence_embedder",
             checkpoints={"model": SENTENCES},
             device=device,
             gpus=0.025 if on_gpu else 0.0,
             max_batch=32 if on_gpu else 8,
-            optional=True,
             languages="50 languages",
         ),
-        Task.EMBED_PICTURE: RegistryEntry(
+        EMBED_PICTURES: RegistryEntry(
             f"{_FACTORIES}picture_embedder",
             checkpoints={"model": PICTURES},
             device=device,
             gpus=0.025 if on_gpu else 0.0,
             max_batch=16 if on_gpu else 4,
-            optional=True,
         ),
     }
 
@@ -231,13 +217,12 @@ _PACKAGED = "models.backends.packaged."
 
 _TEXT_READER = RegistryEntry(
     f"{_PACKAGED}text_reader:open_text_reader",
-    in_task=True,
     weights={"model": PP_OCR},
     languages="Chinese, Japanese, English and 46 more in Latin script",
 )
 
-PACKAGED: dict[Task, RegistryEntry] = {
-    Task.TRANSCRIBE: RegistryEntry(
+PACKAGED: dict[Task[Any], RegistryEntry] = {
+    TRANSCRIBE: RegistryEntry(
         f"{_PACKAGED}transcriber:open_transcriber",
         weights={"model": WHISPER_BASE},
         dtype="int8",
@@ -245,31 +230,26 @@ PACKAGED: dict[Task, RegistryEntry] = {
         memory_bytes=1_300_000_000,
         languages="99 languages",
     ),
-    Task.DETECT: RegistryEntry(
+    DETECT_SPEECH: RegistryEntry(
         f"{_PACKAGED}speech:open_speech_detector",
-        in_task=True,
         weights={"model": SILERO_VAD},
     ),
-    Task.EMBED: RegistryEntry(
+    EMBED_VOICE: RegistryEntry(
         f"{_PACKAGED}speech:open_speaker_embedder",
-        in_task=True,
         weights={"model": RESEMBLYZER},
     ),
-    Task.DESCRIBE: RegistryEntry(
+    DESCRIBE_SCENES: RegistryEntry(
         f"{_PACKAGED}describer:open_describer",
-        in_task=True,
         weights={"faces": MTCNN},
         languages="English",
     ),
-    Task.CLASSIFY: RegistryEntry(
-        f"{_PACKAGED}networks:open_classifier", in_task=True, weights={"model": OPEN_NSFW}
+    CLASSIFY_CONTENT: RegistryEntry(
+        f"{_PACKAGED}networks:open_classifier", weights={"model": OPEN_NSFW}
     ),
-    Task.READ: _TEXT_READER,
-    Task.EMBED_TEXT: RegistryEntry(
+    READ_TEXT: _TEXT_READER,
+    EMBED_TEXT: RegistryEntry(
         f"{_PACKAGED}sentences:open_text_embedder",
-        in_task=True,
         weights={"model": MINILM, "tokenizer": MINILM_TOKENIZER},
-        optional=True,
         languages="English",
     ),
 }
@@ -285,9 +265,9 @@ _CTRANSLATE2_WHISPER = RegistryEntry(
     languages="99 languages",
 )
 
-REGISTRY: dict[str, dict[Task, RegistryEntry]] = {
+REGISTRY: dict[str, dict[Task[Any], RegistryEntry]] = {
     "packaged": PACKAGED,
-    "cpu": _neural("cpu") | {Task.TRANSCRIBE: _CTRANSLATE2_WHISPER},
+    "cpu": _neural("cpu") | {TRANSCRIBE: _CTRANSLATE2_WHISPER},
     "cpu-transformers": _neural("cpu"),
     "gpu": _neural("cuda"),
 }
@@ -307,7 +287,7 @@ OPTIONAL_ROLES = frozenset({"align"})
 
 
 def open_model(
-    profile: str, task: Task, models_dir: Path | None = None, own: Path | None = None
+    profile: str, task: Task[Any], models_dir: Path | None = None, own: Path | None = None
 ) -> Any:
     """The model of a task, loaded in this process; a transcriber with weights of the user's ``own``
     where a folder of them is given.
@@ -354,10 +334,10 @@ def check_weights(profile: str, models_dir: Path | None) -> None:
                 read_weights(weights, models_dir)
 
 
-def has_task(profile: str, task: Task, models_dir: Path | None) -> bool:
+def has_task(profile: str, task: Task[Any], models_dir: Path | None) -> bool:
     """Whether the profile does the task here: an optional one only where its weights are."""
     entry = REGISTRY[profile].get(task)
-    if entry is None or not entry.optional:
+    if entry is None or not task.optional:
         return entry is not None
     return all(is_installed(each, models_dir) for each in entry.weights.values()) and (
         models_dir is None
@@ -365,8 +345,12 @@ def has_task(profile: str, task: Task, models_dir: Path | None) -> bool:
     )
 
 
-SPEECH_TASKS = (Task.TRANSCRIBE, Task.DETECT, Task.EMBED)
-VISION_TASKS = (Task.DESCRIBE, Task.READ, Task.FIND)
+def replicas_of(profile: str, task: Task[Any]) -> Task[Any] | None:
+    """The task whose replicas do it: itself, or the one whose loaded model it shares; None where it
+    runs in the process that has the inputs. Raises KeyError where the profile lacks it."""
+    entry = REGISTRY[profile][task]
+    is_packaged = not entry.checkpoints
+    return None if is_packaged and task.in_task else entry.shares or task
 
 
 def check_own_whisper(profile: str, own: Path) -> None:
@@ -374,7 +358,7 @@ def check_own_whisper(profile: str, own: Path) -> None:
 
     On CTranslate2 (int8) a file that is not there would be looked for on a hub.
     """
-    on_ctranslate2 = REGISTRY[profile][Task.TRANSCRIBE].dtype == "int8"
+    on_ctranslate2 = REGISTRY[profile][TRANSCRIBE].dtype == "int8"
     needed = ("config.json", "tokenizer.json", "model.bin" if on_ctranslate2 else "*.safetensors")
     for pattern in needed:
         if not any(own.glob(pattern)):
@@ -395,7 +379,7 @@ def own_digest(own: Path) -> str:
     return total.hexdigest()
 
 
-def digest_of(profile: str, tasks: Iterable[Task], own: Path | None = None) -> str:
+def digest_of(profile: str, tasks: Iterable[Task[Any]], own: Path | None = None) -> str:
     """Names what ``tasks`` are done with: results of one digest are not reused for another."""
     parts = [profile, *([] if own is None else [own_digest(own)])]
     for task in tasks:
@@ -410,9 +394,9 @@ def missing_checkpoints(profile: str, models_dir: Path) -> list[Checkpoint]:
     """Weights that the profile cannot do without and the folder lacks."""
     needed = {
         checkpoint
-        for entry in REGISTRY[profile].values()
+        for task, entry in REGISTRY[profile].items()
         for role, checkpoint in entry.checkpoints.items()
-        if role not in OPTIONAL_ROLES and not entry.optional
+        if role not in OPTIONAL_ROLES and not task.optional
     }
     return [
         checkpoint

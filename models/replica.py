@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from ray import serve
 
-from models.provider import CALL_TIMEOUT_SECONDS, METHODS, PROBES
-from models.registry import REGISTRY, Task, open_model
+from models.provider import CALL_TIMEOUT_SECONDS
+from models.registry import REGISTRY, open_model
+from models.tasks import Task
 
 _PROBE_SECONDS = 30.0
 """An idle replica proves that often that its model still answers."""
@@ -38,7 +39,7 @@ class ModelReplica:
     def __init__(
         self,
         profile: str,
-        task: Task,
+        task: Task[Any],
         models_dir: Path | None = None,
         observer: BatchObserver | None = None,
         own: Path | None = None,
@@ -56,9 +57,9 @@ class ModelReplica:
         self._gather.set_max_batch_size(entry.max_batch)
         self._gather.set_batch_wait_timeout_s(entry.batch_wait_seconds)
         # Warm up: the first real input must not pay for kernels, caches and lazy imports.
-        METHODS[task](self._model, [PROBES[task]()])
+        task.probe(self._model)
 
-    async def __call__(self, item: Any, task: Task | None = None) -> Any:
+    async def __call__(self, item: Any, task: Task[Any] | None = None) -> Any:
         """The model's answer to one input. Raises what the model raises for it.
 
         Inputs of another task, which shares the model, are not gathered into batches.
@@ -75,13 +76,12 @@ class ModelReplica:
     async def _gather(self, items: list[Any]) -> list[Any]:
         return await self._work(items)
 
-    async def _work(self, items: list[Any], task: Task | None = None) -> list[Any]:
+    async def _work(self, items: list[Any], task: Task[Any] | None = None) -> list[Any]:
         started = time.perf_counter()
         call = object()
         self._begun[call] = time.monotonic()
         try:
-            method = METHODS[task or self._task]
-            results = await asyncio.to_thread(_answers, method, self._model, items)
+            results = await asyncio.to_thread(_answers, task or self._task, self._model, items)
         finally:
             del self._begun[call]
             seconds = time.perf_counter() - started
@@ -105,7 +105,7 @@ class ModelReplica:
             raise RuntimeError("A call of the model does not come to an end.")
         if self._begun or time.monotonic() - self._answered_at < _PROBE_SECONDS:
             return
-        await asyncio.to_thread(METHODS[self._task], self._model, [PROBES[self._task]()])
+        await asyncio.to_thread(self._task.probe, self._model)
         self._answered_at = time.monotonic()
 
     async def busy_seconds(self) -> float:
@@ -117,17 +117,15 @@ class ModelReplica:
         return self._batch_sizes
 
 
-def _answers(
-    method: Callable[[Any, Sequence[Any]], Sequence[Any]], model: Any, items: Sequence[Any]
-) -> Sequence[Any]:
+def _answers(task: Task[Any], model: Any, items: Sequence[Any]) -> Sequence[Any]:
     """An answer for each input, or the exception that the model raises for it.
 
     A batch holds inputs of many jobs: where it fails, its inputs are worked on one by one, so that
     only the job fails whose input the model cannot take.
     """
     try:
-        return method(model, items)
+        return task.answers(model, items)
     except Exception as error:
         if len(items) == 1:
             return [error]
-        return [answer for item in items for answer in _answers(method, model, [item])]
+        return [answer for item in items for answer in _answers(task, model, [item])]

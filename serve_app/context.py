@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from models.registry import REGISTRY, Task
+from models.registry import REGISTRY
+from models.tasks import CLASSIFY_CONTENT
 from pipelines.vision.policy import BlocklistError, ContentPolicy, read_blocklist
 from serve_app.crypto import Encrypter, Signer
 from serve_app.encoder import PictureEncoder, TextEncoder
@@ -79,7 +80,7 @@ class ContentPolicyError(ValueError):
 
 def load_content_policy(settings: Settings) -> ContentPolicy:
     """The content policy of the settings. Raises ContentPolicyError."""
-    if settings.blocked_labels and Task.CLASSIFY not in REGISTRY.get(settings.model_profile, {}):
+    if settings.blocked_labels and CLASSIFY_CONTENT not in REGISTRY.get(settings.model_profile, {}):
         message = f"VAS_BLOCKED_LABELS: no classifier in model profile {settings.model_profile}."
         raise ContentPolicyError(message)
     path = settings.blocked_hashes_file

@@ -14,7 +14,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
-from models.contracts import Picture, PictureEmbedder, TextEmbedder
+from models.contracts import Picture
+from models.tasks import PictureEmbedder, TextEmbedder
 
 log = logging.getLogger("vas.encoder")
 

@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from models.registry import profile_named
+from models.tasks import Task
 from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
 from storage.objects import ObjectStore
 from storage.objects.folder import FolderStore
@@ -355,6 +356,10 @@ class Settings(BaseSettings):
     def max_upload_bytes(self, tier: Tier) -> int:
         """The tier's upload limit."""
         return self.raw_max_bytes if tier is Tier.RAW else self.standard_max_bytes
+
+    def own_weights(self, task: Task[Any]) -> Path | None:
+        """The folder of the user's own weights for a task, in place of its profile's."""
+        return getattr(self, task.own_weights) if task.own_weights else None
 
     @property
     def object_store(self) -> ObjectStore:

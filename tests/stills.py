@@ -20,7 +20,7 @@ def jpeg(colour: tuple[int, int, int]) -> bytes:
 
 
 class ColourEmbedder:
-    """Task ``embed_picture``: the mean colour as a unit vector."""
+    """Task ``embed_pictures``: the mean colour as a unit vector."""
 
     def __init__(self) -> None:
         self.most = 0

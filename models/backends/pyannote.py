@@ -35,7 +35,7 @@ _SHORTEST_TURN_SECONDS = 0.5
 
 
 class PyannoteSpeechDetector:
-    """Task ``detect``: regions of speech, each of one speaker as far as can be heard."""
+    """Task ``detect_speech``: regions of speech, each of one speaker as far as can be heard."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ _LONGEST_SAMPLES = 20 * SAMPLE_RATE_HZ
 
 
 class PyannoteSpeakerEmbedder:
-    """Task ``embed``."""
+    """Task ``embed_voice``."""
 
     def __init__(
         self,

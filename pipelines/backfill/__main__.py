@@ -34,7 +34,6 @@ from models.factories import BoundaryWeights, boundaries_opener, open_boundaries
 from models.provider import LocalModels
 from models.registry import (
     REGISTRY,
-    VISION_TASKS,
     check_own_whisper,
     check_weights,
     choose_profile,
@@ -43,6 +42,7 @@ from models.registry import (
     own_digest,
     profile_named,
 )
+from models.tasks import Purpose, tasks_for
 from models.weights import WeightsError
 from pipelines.backfill.driver import (
     Pacing,
@@ -123,7 +123,7 @@ def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> in
             rules=rules,
             ingest=IngestConfig(segment_seconds=options.segment_seconds),
             vision=VisionConfig(
-                describe=DescribeConfig(models=digest_of(profile, VISION_TASKS)),
+                describe=DescribeConfig(models=digest_of(profile, tasks_for(Purpose.VISION))),
                 features=FeaturesConfig(decode_threads=max(1, int(options.cpus_an_item))),
                 policy=policy,
                 boundaries=boundaries_opener(options.boundary_weights, options.models_dir),

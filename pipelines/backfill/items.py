@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from models.provider import ModelProvider
-from models.registry import SPEECH_TASKS, digest_of
+from models.registry import digest_of
+from models.tasks import Purpose, tasks_for
 from pipelines.backfill.fetch import SourceRules, fetch_source
 from pipelines.backfill.outcome import Item, ItemOutcome
 from pipelines.backfill.places import Place
@@ -130,7 +131,9 @@ class _ItemRun:
             transcript_config=TranscriptConfig(
                 language=self.item.language,
                 keyterms=self.item.keyterms,
-                models=digest_of(self.work.profile, SPEECH_TASKS, self.work.own_whisper),
+                models=digest_of(
+                    self.work.profile, tasks_for(Purpose.TRANSCRIPT), self.work.own_whisper
+                ),
                 speakers=SpeakerRules(expected=self.item.speakers_expected),
             ),
             mapper=map_here,

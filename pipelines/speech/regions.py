@@ -20,6 +20,7 @@ import numpy as np
 
 from models.contracts import SAMPLE_RATE_HZ
 from models.provider import ModelProvider
+from models.tasks import DETECT_SPEECH
 from pipelines.execution.chain import Row, Step, Workspace
 from pipelines.media.audio import (
     FRAME_SAMPLES,
@@ -105,7 +106,7 @@ def scan_track(
     path: Path, models: ModelProvider, check: Callable[[], None]
 ) -> tuple[list[tuple[float, float]], Levels]:
     """Regions of speech in seconds and the level of every frame of a whole file."""
-    detector = models.speech_detector()
+    detector = models.get(DETECT_SPEECH)
     regions: list[tuple[float, float]] = []
     levels: list[Levels] = [np.empty(0, np.float32)]
     blocks = read_blocks(path)

@@ -19,8 +19,9 @@ import numpy.typing as npt
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist, squareform
 
-from models.contracts import SAMPLE_RATE_HZ, Samples, SpeakerEmbedder
+from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.provider import ModelProvider
+from models.tasks import EMBED_VOICE, SpeakerEmbedder
 from pipelines.execution.chain import Row, Step, Workspace
 from pipelines.speech.regions import Chunk
 from pipelines.speech.transcribe import (
@@ -330,7 +331,7 @@ def make_speaker_embeddings_step(
             return row
         words = words_from_json(store.read_bytes(row["words_key"]))
         chunks = chunks_from_json(row["chunks"])
-        embedder = models.speaker_embedder() if any(each.words for each in words) else None
+        embedder = models.get(EMBED_VOICE) if any(each.words for each in words) else None
         found: list[ShardVoices] = []
         with store.local_copy(row["audio_key"]) as path:
             for chunk, said, samples in zip(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from models.contracts import Excerpt, SummarySentence
 from models.provider import ModelProvider
+from models.tasks import SUMMARIZE
 from pipelines.execution.chain import Chain, Control, Mapper, Row, Step, Workspace
 from pipelines.types import StageCode, TimedSentence
 
@@ -130,7 +131,7 @@ def _make_step(workspace: Workspace, models: ModelProvider) -> Step:
 
 
 def _summarized(models: ModelProvider, excerpt: Excerpt) -> list[tuple[SummarySentence, ...]]:
-    summarizer = models.summarizer()
+    summarizer = models.find(SUMMARIZE)
     if summarizer is None:
         raise ValueError("The profile has no model for summaries.")
     return summarizer.summarize([excerpt])

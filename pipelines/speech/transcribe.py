@@ -9,6 +9,7 @@ from pathlib import Path
 
 from models.contracts import AudioChunk, ChunkTranscript, Samples, Word
 from models.provider import ModelProvider
+from models.tasks import TRANSCRIBE
 from pipelines.execution.chain import Row, Step, Workspace
 from pipelines.media.audio import FRAME_SAMPLES, LEVEL_FRAME_SECONDS, SampleReader, read_blocks
 from pipelines.speech.regions import Chunk
@@ -48,7 +49,7 @@ def make_transcribe_step(
         if row.get("failure") or workspace.store.exists(row["words_key"]):
             return row
         chunks = chunks_from_json(row["chunks"])
-        transcriber = models.transcriber()
+        transcriber = models.get(TRANSCRIBE)
         found: dict[Chunk, ChunkWords] = {}
         if track_language := row.get("track_language"):
             first = words_from_json(workspace.store.read_bytes(row["first_words_key"]))

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
-from models.contracts import DetectedObject, ObjectDetector
+from models.contracts import DetectedObject
 from models.provider import ModelProvider
+from models.tasks import DETECT_OBJECTS, ObjectDetector
 from pipelines.execution.chain import Row, Step, Workspace, derived_name
 from pipelines.types import ObjectTrack, Segment, VideoSource
 from pipelines.vision.features import FEATURES_VERSION, Times, even_times
@@ -78,7 +79,7 @@ def make_objects_step(
 
 
 def _detector(models: ModelProvider) -> ObjectDetector:
-    detector = models.object_detector()
+    detector = models.find(DETECT_OBJECTS)
     if detector is None:
         raise ValueError("The profile has no detector of objects.")
     return detector

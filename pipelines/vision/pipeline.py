@@ -16,6 +16,7 @@ from itertools import groupby
 
 from models.contracts import BoundaryDetector, CameraMotion, ShotAngle, ShotType
 from models.provider import ModelProvider
+from models.tasks import DETECT_OBJECTS
 from pipelines.execution.chain import (
     Chain,
     Control,
@@ -95,7 +96,7 @@ def analyse_vision(
     StageStoppedError.
     """
     run = _Run(video, workspace, models, control, config, mapper)
-    with_objects = models.object_detector() is not None
+    with_objects = models.find(DETECT_OBJECTS) is not None
     ends = chain_ends(video, with_policy=config.policy.is_active, with_objects=with_objects)
     features = run.features((0.0, ends.features))
     found = run.cuts(features, (ends.features, ends.cuts))

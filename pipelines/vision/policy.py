@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from models.contracts import ContentClassifier, Picture
+from models.contracts import Picture
+from models.tasks import ContentClassifier
 
 _HASH = re.compile(r"[0-9a-fA-F]{16}(?=\s|$)")
 HASH_BITS = 64

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from models.provider import ModelProvider
+from models.tasks import CLASSIFY_CONTENT
 from pipelines.execution.chain import Row, Step, Workspace, derived_name
 from pipelines.types import Segment, StageCode, StageError, VideoSource
 from pipelines.vision.features import Times, even_times
@@ -79,7 +80,7 @@ def _check(
     models: ModelProvider,
     policy: ContentPolicy,
 ) -> None:
-    classifier = models.content_classifier() if policy.label_limits else None
+    classifier = models.get(CLASSIFY_CONTENT) if policy.label_limits else None
     for first in range(0, len(times), _AT_ONCE):
         workspace.check()
         stills = segment_stills(video, segment, times[first : first + _AT_ONCE], workspace, _STILLS)

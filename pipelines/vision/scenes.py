@@ -21,6 +21,7 @@ from models.contracts import (
     TextLine,
 )
 from models.provider import ModelProvider
+from models.tasks import DESCRIBE_SCENES, READ_TEXT
 from pipelines.execution.chain import Row, Step, Workspace, derived_name
 from pipelines.types import Segment, StageCode, StageError, VideoSource
 from pipelines.vision.camera_motion import camera_motion
@@ -173,7 +174,7 @@ def _describe(
         workspace.check()
         scenes.append(_read(_scene(plan, features, stills, video), models))
     workspace.check()
-    descriptions = models.scene_describer().describe(scenes)
+    descriptions = models.get(DESCRIBE_SCENES).describe(scenes)
     for (_, key), scene, description in zip(fresh, scenes, descriptions, strict=True):
         workspace.check()
         findings = _findings(scene, description, workspace, config)
@@ -247,7 +248,7 @@ def _read(scene: SceneStills, models: ModelProvider) -> SceneStills:
     middle = len(scene.stills) // 2
     for still in (scene.stills[middle], *scene.stills[:middle], *scene.stills[middle + 1 :]):
         if may_show_text(still):
-            [lines] = models.text_reader().read([still])
+            [lines] = models.get(READ_TEXT).read([still])
             return replace(scene, text=lines)
     return scene
 

@@ -14,7 +14,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from models.listing import listed_weights
-from models.registry import REGISTRY, SPEECH_TASKS, RegistryEntry, Task, has_task
+from models.registry import REGISTRY, has_task, replicas_of
+from models.tasks import Purpose, Task
 from serve_app.api.authentication import parse_job_id
 from serve_app.api.context import context_of
 from serve_app.api.health import ReadinessProbe
@@ -30,7 +31,6 @@ from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError, ErrorCode, invalid
 from storage import keys, metrics
 from storage.database import database_revision
-from storage.types import StageName
 from storage.usage import Month
 
 log = logging.getLogger("vas.operator")
@@ -122,36 +122,28 @@ async def _restrict(
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class ModelRow:
     """What does a task: its weights, and where it runs."""
 
-    task: Task
-    use: str
-    """The stage that it works for, or ``search``."""
+    task: str
+    use: Purpose
     weights: str
     place: str
 
 
-def served_models(profile: str, models_dir: Path | None) -> Iterator[ServedModel]:
+def served_models(profile: str, models_dir: Path | None) -> Iterator[ModelRow]:
     """The models of a profile; nothing for ``auto``, where it was not decided yet."""
-    for task, entry in REGISTRY.get(profile, {}).items():
-        weights = [each for each in listed_weights(profile) if each.task == task]
+    for task in REGISTRY.get(profile, {}):
+        weights = [each for each in listed_weights(profile) if each.task == task.name]
         names = ", ".join(dict.fromkeys(each.origin for each in weights))
-        place = _place(entry) if has_task(profile, task, models_dir) else "not installed"
-        yield ServedModel(task, _use(task), names, place)
+        place = _place(profile, task) if has_task(profile, task, models_dir) else "not installed"
+        yield ModelRow(task.name, task.purpose, names, place)
 
 
-def _use(task: Task) -> str:
-    if task in (Task.EMBED_TEXT, Task.EMBED_PICTURE):
-        return "search"
-    of_speech = task in (*SPEECH_TASKS, Task.SUMMARIZE)
-    return StageName.TRANSCRIPT if of_speech else StageName.VISION
-
-
-def _place(entry: RegistryEntry) -> str:
-    if entry.in_task:
+def _place(profile: str, task: Task[Any]) -> str:
+    if replicas_of(profile, task) is None:
         return "in the task"
-    return "replica, GPU" if entry.gpus else "replica, processor"
+    return "replica, GPU" if REGISTRY[profile][task].device == "cuda" else "replica, processor"
 
 
 @router.get(f"{OPERATOR_PATH}/throughput")

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from ray import serve
 from ray.serve import Application
 
-from models.provider import DEPLOYMENT_NAMES, ServedModels
-from models.registry import REGISTRY, Task, has_task
+from models.provider import ServedModels
+from models.registry import REGISTRY, has_task, replicas_of
 from models.replica import ModelReplica
+from models.tasks import Task
 from serve_app.observability.logs import configure_logging
 from serve_app.observability.ray_metrics import ModelObserver, RayMetrics
 from serve_app.settings import Settings
@@ -50,17 +51,16 @@ _PLACEMENT_SHARE = 0.001
 """Of the resource that marks a node, so that one unit of it holds a thousand replicas."""
 
 
-def model_application(settings: Settings, task: Task) -> Application:
+def model_application(settings: Settings, task: Task[Any]) -> Application:
     """One task as a deployment that grows with its queue and shrinks when idle."""
     entry = REGISTRY[settings.model_profile][task]
     concurrency = concurrent_inputs(settings, task)
     options = {"num_cpus": 0.0, "num_gpus": entry.gpus}
     if not entry.gpus:
         options = {"num_cpus": settings.model_cpus}
-    own = settings.whisper_weights if task is Task.TRANSCRIBE else None
     return serve.deployment(
         ModelReplica,
-        name=DEPLOYMENT_NAMES[task],
+        name=task.contract_name,
         max_ongoing_requests=concurrency,
         max_queued_requests=_QUEUED_BATCHES,
         autoscaling_config={
@@ -76,7 +76,13 @@ def model_application(settings: Settings, task: Task) -> Application:
         graceful_shutdown_timeout_s=20,
         graceful_shutdown_wait_loop_s=_DRAIN_LOOK_SECONDS,
         ray_actor_options=options,
-    ).bind(settings.model_profile, task, settings.models_dir, ModelObserver(settings, task), own)
+    ).bind(
+        settings.model_profile,
+        task,
+        settings.models_dir,
+        ModelObserver(settings, task),
+        settings.own_weights(task),
+    )
 
 
 def _models(settings: Settings) -> ServedModels:
@@ -173,14 +179,14 @@ def build_named_app(settings: Settings) -> Application:
     """
     from serve_app.context import load_content_policy
 
-    classifies = bool(load_content_policy(settings).label_limits)
+    load_content_policy(settings)
+    profile = settings.model_profile
     models = [
         model_application(settings, task)
-        for task, entry in REGISTRY[settings.model_profile].items()
-        if not entry.in_task
-        and entry.shares is None
-        and has_task(settings.model_profile, task, settings.models_dir)
-        and (classifies or task is not Task.CLASSIFY)
+        for task in REGISTRY[profile]
+        if replicas_of(profile, task) is task
+        and has_task(profile, task, settings.models_dir)
+        and (task.enabled_by is None or getattr(settings, task.enabled_by))
     ]
     runner = serve.deployment(
         RunnerReplica,

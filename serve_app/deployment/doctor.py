@@ -16,8 +16,8 @@ from models.checkpoints import is_present
 from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH
 from models.factories import open_boundaries
 from models.listing import ListedWeights, listed_weights
-from models.provider import METHODS, PROBES
-from models.registry import Task, has_task, open_model
+from models.registry import has_task, open_model
+from models.tasks import TASKS, Task
 from models.weights import TRANSNETV2, PackagedWeights, is_installed
 from serve_app.deployment.local import prepared
 from serve_app.deployment.model_choice import chosen_models, visible_gpus
@@ -117,23 +117,22 @@ def _models(settings: Settings) -> str:
     return f"profile {choice.profile}: {choice.reason}"
 
 
-def _model(task: Task) -> Check:
+def _model(task: Task[Any]) -> Check:
     """One real inference of a task's model, and which weights it is done with."""
 
     def check(settings: Settings) -> str:
         profile = chosen_models(settings).profile
         if not has_task(profile, task, settings.models_dir):
             return f"none in profile {profile} as it is installed"
-        own = settings.whisper_weights if task is Task.TRANSCRIBE else None
-        model = open_model(profile, task, settings.models_dir, own)
-        [result] = METHODS[task](model, [PROBES[task]()])
+        own = settings.own_weights(task)
+        answer = task.probe(open_model(profile, task, settings.models_dir, own))
         weights = "; ".join(
             f"{each.origin} @ {each.revision[:12]} from {each.carrier}, {each.weights.licence}"
             for each in listed_weights(profile)
-            if each.task == task.value and (not each.optional or _is_here(each, settings))
+            if each.task == task.name and (not each.optional or _is_here(each, settings))
         )
         weights = weights if own is None else str(own)
-        return f"{_SUMMARIES[task](result)} ({weights})"
+        return f"{task.call.report(answer)} ({weights})"
 
     return check
 
@@ -143,33 +142,6 @@ def _is_here(each: ListedWeights, settings: Settings) -> bool:
     if isinstance(each.weights, PackagedWeights):
         return is_installed(each.weights, folder)
     return folder is not None and is_present(each.weights, folder)
-
-
-def _regions_in_noise(regions: Any) -> str:
-    if regions:
-        raise CheckFailedError("found speech in noise")
-    return "finds no speech in faint noise"
-
-
-def _vector(vector: Any) -> str:
-    if not np.isclose(np.linalg.norm(vector), 1, atol=1e-3):
-        raise CheckFailedError("the vector is not of unit length")
-    return f"{len(vector)} dimensions"
-
-
-_SUMMARIES: dict[Task, Callable[[Any], str]] = {
-    Task.TRANSCRIBE: lambda result: f"{len(result.words)} words in a second of faint noise",
-    Task.DETECT: _regions_in_noise,
-    Task.EMBED: _vector,
-    Task.DESCRIBE: lambda result: f"describes a grey picture: {result.description}",
-    Task.CLASSIFY: lambda scores: f"scores {', '.join(sorted(scores))}",
-    Task.READ: lambda lines: f"{len(lines)} lines of text in a grey picture",
-    Task.FIND: lambda found: f"{len(found)} objects in a grey picture",
-    Task.SUMMARIZE: lambda sentences: f"sums up two lines: {sentences[0].text}",
-    Task.EMBED_TEXT: _vector,
-    Task.EMBED_PICTURE: _vector,
-}
-"""Task -> how its probe's result is reported; raises CheckFailedError for a wrong one."""
 
 
 def _boundaries(settings: Settings) -> str:
@@ -193,6 +165,6 @@ CHECKS: dict[str, Check] = {
     "database": _database,
     "objects": _objects,
     "models": _models,
-    **{f"model: {task.value}": _model(task) for task in Task},
+    **{f"model: {task.name}": _model(task) for task in TASKS},
     "model: boundaries": _boundaries,
 }

@@ -13,7 +13,6 @@ from models.provider import LocalModels, ServedModels
 from models.registry import (
     REGISTRY,
     Choice,
-    Task,
     check_own_whisper,
     check_weights,
     choose_profile,
@@ -21,6 +20,7 @@ from models.registry import (
     has_task,
     missing_checkpoints,
 )
+from models.tasks import EMBED_PICTURES, EMBED_TEXT
 from models.weights import TRANSNETV2, WeightsError, read_weights
 from serve_app.encoder import PictureEncoder, TextEncoder
 from serve_app.settings import GIB, Settings
@@ -85,20 +85,22 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
 
 def encoder_of(models: LocalModels | ServedModels) -> TextEncoder | None:
     """The profile's model of texts, for searches by meaning; None where it has none here."""
-    if not has_task(models.profile, Task.EMBED_TEXT, models.models_dir):
+    if not has_task(models.profile, EMBED_TEXT, models.models_dir):
         return None
     return TextEncoder(
-        models.text_embedder,
-        digest_of(models.profile, [Task.EMBED_TEXT]),
-        only_english=REGISTRY[models.profile][Task.EMBED_TEXT].languages == "English",
+        lambda: models.find(EMBED_TEXT),
+        digest_of(models.profile, [EMBED_TEXT]),
+        only_english=REGISTRY[models.profile][EMBED_TEXT].languages == "English",
     )
 
 
 def picture_encoder_of(models: LocalModels | ServedModels) -> PictureEncoder | None:
     """The profile's model of stills, for scenes that look alike; None where it has none here."""
-    if not has_task(models.profile, Task.EMBED_PICTURE, models.models_dir):
+    if not has_task(models.profile, EMBED_PICTURES, models.models_dir):
         return None
-    return PictureEncoder(models.picture_embedder, digest_of(models.profile, [Task.EMBED_PICTURE]))
+    return PictureEncoder(
+        lambda: models.find(EMBED_PICTURES), digest_of(models.profile, [EMBED_PICTURES])
+    )
 
 
 def require_machine(profile: str) -> None:

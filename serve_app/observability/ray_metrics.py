@@ -8,7 +8,7 @@ from typing import Any
 
 from ray.util.metrics import Counter, Gauge, Histogram
 
-from models.registry import Task
+from models.tasks import Task
 from serve_app.observability.logs import LogSettings, configure_logging
 from serve_app.observability.metrics import CATALOGUE, MODEL_BATCHES, MODEL_SECONDS, Kind, Metric
 
@@ -43,17 +43,17 @@ class ModelObserver:
     """What a model replica reports of its batches (models.replica.BatchObserver)."""
 
     settings: LogSettings
-    task: Task
+    task: Task[Any]
     _metrics: RayMetrics | None = None
 
     def started(self) -> None:
         """Open log and metrics in the process that the model runs in."""
-        configure_logging(self.settings, f"model:{self.task}")
+        configure_logging(self.settings, f"model:{self.task.name}")
         self._metrics = RayMetrics()
 
     def batch(self, size: int, seconds: float) -> None:
         """Record one batch."""
         if self._metrics is not None:
-            labels = {"task": str(self.task)}
+            labels = {"task": self.task.name}
             self._metrics.record(MODEL_BATCHES, size, labels)
             self._metrics.record(MODEL_SECONDS, seconds, labels)

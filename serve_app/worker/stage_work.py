@@ -14,7 +14,8 @@ from typing import TypeVar
 
 from models.factories import boundaries_opener
 from models.provider import ModelProvider
-from models.registry import REGISTRY, SPEECH_TASKS, VISION_TASKS, Task, digest_of
+from models.registry import REGISTRY, digest_of
+from models.tasks import SUMMARIZE, TRANSCRIBE, Purpose, tasks_for
 from pipelines.codec import to_json
 from pipelines.execution.chain import Control, ControlSpan, Workspace
 from pipelines.ingest.job_media import ProbedMedia
@@ -183,7 +184,7 @@ class StageWork:
     async def run_transcript(self, job: JobRecord, ingested: IngestResult) -> JobState | None:
         """Transcribe every track and sum them up; publish them unless all failed."""
         stages = self._stages(job)
-        summarizes = Task.SUMMARIZE in REGISTRY[self.context.settings.model_profile]
+        summarizes = SUMMARIZE in REGISTRY[self.context.settings.model_profile]
         transcribed = 1.0 - _SUMMARY_SHARE if summarizes else 1.0
 
         async def transcribe(track: AudioTrack, control: Control) -> TranscriptResult:
@@ -238,20 +239,22 @@ class StageWork:
                 shortest_segment_seconds=SHORTEST_SEGMENT_SECONDS if segment_seconds else None,
             ),
             vision_config=VisionConfig(
-                describe=DescribeConfig(models=digest_of(settings.model_profile, VISION_TASKS)),
+                describe=DescribeConfig(
+                    models=digest_of(settings.model_profile, tasks_for(Purpose.VISION))
+                ),
                 policy=self.context.content_policy,
                 boundaries=boundaries,
             ),
             transcript_config=TranscriptConfig(
                 keyterms=job.source.keyterms,
-                models=digest_of(settings.model_profile, SPEECH_TASKS, settings.whisper_weights),
-                transcribe_concurrency=concurrent_callers(settings, Task.TRANSCRIBE),
+                models=digest_of(
+                    settings.model_profile, tasks_for(Purpose.TRANSCRIPT), settings.whisper_weights
+                ),
+                transcribe_concurrency=concurrent_callers(settings, TRANSCRIBE),
                 sharding=Sharding(shard_seconds=settings.transcript_shard_seconds),
                 speakers=SpeakerRules(expected=job.source.speakers_expected),
             ),
-            summary_config=SummaryConfig(
-                models=digest_of(settings.model_profile, (Task.SUMMARIZE,))
-            ),
+            summary_config=SummaryConfig(models=digest_of(settings.model_profile, (SUMMARIZE,))),
         )
 
     def _count_shards(self, found: VisionResult | TranscriptResult) -> None:

@@ -14,8 +14,8 @@ from itertools import pairwise
 import pytest
 
 from models.contracts import ShotAngle, ShotType
-from models.provider import DEPLOYMENT_NAMES
-from models.registry import REGISTRY, Task
+from models.registry import REGISTRY, replicas_of
+from models.tasks import TRANSCRIBE
 from tests.acceptance.service import Service, running
 from tests.models.tiny_folder import fill_models_folder
 from tests.places import DEMO, PROJECT
@@ -44,12 +44,10 @@ def neural(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def test_a_job_goes_through_the_neural_models(neural: Service) -> None:
     titles = [" ".join(process.cmdline()) for process in neural.processes()]
-    served = [
-        task for task, entry in REGISTRY["cpu"].items() if not (entry.in_task or entry.shares)
-    ]
-    assert Task.TRANSCRIBE in served
+    served = [task for task in REGISTRY["cpu"] if replicas_of("cpu", task) is task]
+    assert TRANSCRIBE in served
     for task in served:
-        name = f"ServeReplica:vas:{DEPLOYMENT_NAMES[task]}"
+        name = f"ServeReplica:vas:{task.contract_name}"
         assert any(name in title for title in titles), name
     job_id = neural.submit(DEMO)
     assert neural.ended(job_id, 400)["state"] == "completed"

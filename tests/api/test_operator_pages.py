@@ -16,7 +16,7 @@ from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from typer.testing import CliRunner
 
-from models.registry import REGISTRY, Task
+from models.registry import REGISTRY
 from serve_app.cli.main import app
 from serve_app.cli.output import UsageError
 from serve_app.dashboard.operators import served_models
@@ -251,11 +251,9 @@ def test_models_of_every_profile_have_weights_a_use_and_a_place() -> None:
     for profile, entries in REGISTRY.items():
         shown = list(served_models(profile, None))
         uses = {each.task: each.use for each in shown}
-        assert uses[Task.DESCRIBE] == "vision"
-        assert {uses.get(each, "search") for each in (Task.EMBED_TEXT, Task.EMBED_PICTURE)} == {
-            "search"
-        }
-        assert [each.task for each in shown] == list(entries)
+        assert uses["describe_scenes"] == "vision"
+        assert {uses.get(each, "search") for each in ("embed_text", "embed_pictures")} == {"search"}
+        assert [each.task for each in shown] == [task.name for task in entries]
         assert all(each.weights and each.place for each in shown)
     assert list(served_models("auto", None)) == []
 

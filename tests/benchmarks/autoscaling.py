@@ -28,8 +28,7 @@ from typing import Any
 
 import psycopg
 
-from models.provider import DEPLOYMENT_NAMES
-from models.registry import Task
+from models.tasks import TRANSCRIBE
 from serve_app.cli.accounts import create_account, create_key
 from serve_app.cli.output import in_transaction
 from serve_app.client.api import ApiClient
@@ -130,7 +129,7 @@ class Watch:
         jobs: dict[str, int] = dict(self.database.execute(query).fetchall())
         self.completed = jobs.get("completed", 0)
         self.ended = self.completed + jobs.get("failed", 0)
-        name = DEPLOYMENT_NAMES[Task.TRANSCRIBE]
+        name = TRANSCRIBE.contract_name
         states = serve.status().applications[APP_NAME].deployments[name].replica_states
         counts = {str(getattr(state, "value", state)): count for state, count in states.items()}
         row = {"running": counts.get("RUNNING", 0), "starting": counts.get("STARTING", 0)}

@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from models.contracts import SAMPLE_RATE_HZ, TextEmbedder
+from models.contracts import SAMPLE_RATE_HZ
 from models.provider import LocalModels
+from models.tasks import EMBED_TEXT, TextEmbedder
 from pipelines.speech.chapters import find_chapters
 from pipelines.speech.words import SegmentLimits, build_segments
 from pipelines.types import TranscriptSegment, TranscriptWord
@@ -49,7 +50,7 @@ def main() -> None:
     parser.add_argument("--tuned", action="store_true", help="only the talks that may be tuned on")
     parser.add_argument("--semantic", action="store_true", help="with vectors of the segments")
     options = parser.parse_args()
-    embedder = LocalModels().text_embedder() if options.semantic else None
+    embedder = LocalModels().find(EMBED_TEXT) if options.semantic else None
     talks = TUNED if options.tuned else REPORTED
     rng = random.Random(options.seed)
     summary: dict[str, Any] = {"seed": options.seed}

@@ -43,6 +43,7 @@ from models.backends.packaged.faces import FaceFinder
 from models.backends.packaged.pictures import may_show_text
 from models.contracts import Box, SceneDescription, SceneStills, ShotType, TextLine
 from models.provider import LocalModels
+from models.tasks import DESCRIBE_SCENES, READ_TEXT
 from models.weights import MTCNN, locate_weights
 from tests.benchmarks.programmes.shots import MEDIA
 from tests.benchmarks.programmes.worlds import WORLDS
@@ -372,8 +373,8 @@ def main() -> None:
 def look(still: Picture, models: LocalModels, finder: FaceFinder) -> Found:
     """As the describe step and the describer do."""
     is_read = may_show_text(still)
-    text = models.text_reader().read([still])[0] if is_read else ()
-    [said] = models.scene_describer().describe([SceneStills((still,), 4.0, text=text)])
+    text = models.get(READ_TEXT).read([still])[0] if is_read else ()
+    [said] = models.get(DESCRIBE_SCENES).describe([SceneStills((still,), 4.0, text=text)])
     faces = finder.find(still) if "face" in said.objects else ()
     return Found(text, is_read, faces, said)
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.provider import LocalModels
+from models.tasks import TRANSCRIBE
 from tests.benchmarks.speech.material import load
 from tests.benchmarks.speech.noises import KINDS, made
 from tests.benchmarks.transcript import ours_of, plain
@@ -41,7 +42,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=REPORTED_SEED)
     parser.add_argument("--only", nargs="*", help="names of kinds")
     options = parser.parse_args()
-    LocalModels().transcriber()
+    LocalModels().get(TRANSCRIBE)
     rows = []
     for kind, samples in material(options.seconds, options.seed, options.only):
         rows.append(row(kind, samples, options.plain_seconds))

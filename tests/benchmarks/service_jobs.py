@@ -23,8 +23,7 @@ from typing import Any
 import av
 import psutil
 
-from models.provider import DEPLOYMENT_NAMES
-from models.registry import Task
+from models.tasks import TRANSCRIBE
 from serve_app.cli.accounts import demo_key
 from serve_app.cli.output import in_transaction
 from serve_app.client.api import ApiClient
@@ -101,7 +100,7 @@ def model_seconds() -> float:
     """Seconds that the one model that the embedded profile serves has worked so far."""
     from ray import serve
 
-    name = DEPLOYMENT_NAMES[Task.TRANSCRIBE]
+    name = TRANSCRIBE.contract_name
     handle = serve.get_deployment_handle(name, app_name=APP_NAME)
     return float(handle.busy_seconds.remote().result())
 

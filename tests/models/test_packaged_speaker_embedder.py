@@ -20,14 +20,15 @@ from models.backends.packaged.speech import (
     read_tensors,
 )
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from models.registry import PACKAGED, Task, open_model
+from models.registry import PACKAGED, open_model
+from models.tasks import DETECT_SPEECH, EMBED_VOICE
 from models.weights import RESEMBLYZER, WeightsError, read_weights
 from pipelines.speech.speakers import SpeakerRules, assign_voices
 
 TESTS = Path(__file__).resolve().parents[1]
 SHARED = TESTS.parent / ".." / "shared" / "media"
-EMBEDDER = open_speaker_embedder(PACKAGED[Task.EMBED], None)
-DETECTOR = open_speech_detector(PACKAGED[Task.DETECT], None)
+EMBEDDER = open_speaker_embedder(PACKAGED[EMBED_VOICE], None)
+DETECTOR = open_speech_detector(PACKAGED[DETECT_SPEECH], None)
 VOWELS = (
     (730, 1090, 2440),
     (270, 2290, 3010),
@@ -174,7 +175,7 @@ def test_two_readers_are_two_speakers(one: str, other: str) -> None:
 
 def test_an_opened_model_leaves_one_thread_to_openblas() -> None:
     with threadpool_limits(2, user_api="blas"):
-        open_model("packaged", Task.EMBED)
+        open_model("packaged", EMBED_VOICE)
         threads = [each["num_threads"] for each in _openblas()]
     assert threads == [1] * len(threads)
     assert threads

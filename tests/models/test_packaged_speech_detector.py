@@ -11,14 +11,15 @@ from scipy.signal import lfilter
 
 from models.backends.packaged.speech import open_speech_detector, regions_of
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from models.registry import PACKAGED, Task
+from models.registry import PACKAGED
+from models.tasks import DETECT_SPEECH
 from tests.benchmarks.speech.noises import made
 
 TESTS = Path(__file__).resolve().parents[1]
 SPEECH = TESTS / "media" / "speech"
 SHARED = TESTS.parent / ".." / "shared" / "media"
 NOTHING: list[tuple[float, float]] = []
-DETECTOR = open_speech_detector(PACKAGED[Task.DETECT], None)
+DETECTOR = open_speech_detector(PACKAGED[DETECT_SPEECH], None)
 
 
 def load(path: Path) -> Samples:

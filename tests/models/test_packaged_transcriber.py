@@ -20,7 +20,8 @@ from models.backends.packaged.transcriber import (
     window_seconds,
 )
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples
-from models.registry import PACKAGED, Task
+from models.registry import PACKAGED
+from models.tasks import TRANSCRIBE
 from models.weights import WHISPER_BASE, read_weights
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -51,7 +52,7 @@ def plain(spoken: str) -> str:
 
 @pytest.fixture(scope="module")
 def transcriber() -> CTranslate2Transcriber:
-    return open_transcriber(PACKAGED[Task.TRANSCRIBE], None)
+    return open_transcriber(PACKAGED[TRANSCRIBE], None)
 
 
 @pytest.fixture(scope="module")

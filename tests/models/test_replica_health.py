@@ -12,8 +12,8 @@ import pytest
 
 from models import replica as deployments
 from models.contracts import Samples
-from models.registry import Task
 from models.replica import ModelReplica
+from models.tasks import EMBED_VOICE
 
 
 class Embedder:
@@ -42,7 +42,7 @@ async def test_a_call_that_hangs_has_the_replica_replaced(
     model: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deployments, "CALL_TIMEOUT_SECONDS", 0.3)
-    replica = ModelReplica("packaged", Task.EMBED)
+    replica = ModelReplica("packaged", EMBED_VOICE)
     await replica.check_health()
     asked = model.asked
     model.free.clear()
@@ -66,7 +66,7 @@ async def test_an_input_that_the_model_fails_on_fails_alone(
             raise ValueError("too short")
         return np.zeros((len(utterances), 2), np.float32)
 
-    replica = ModelReplica("packaged", Task.EMBED)
+    replica = ModelReplica("packaged", EMBED_VOICE)
     monkeypatch.setattr(model, "embed", embed)
     long, short = np.zeros(16_000, np.float32), np.zeros(1, np.float32)
     first, failure, last = await replica._work([long, short, long])

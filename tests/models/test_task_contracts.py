@@ -6,9 +6,10 @@ loaded from a models folder; the embedded profile runs as it is shipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -28,8 +29,22 @@ from models.contracts import (
     ShotAngle,
     ShotType,
 )
-from models.provider import METHODS, LocalModels
-from models.registry import REGISTRY, Task
+from models.provider import LocalModels
+from models.registry import REGISTRY
+from models.tasks import (
+    CLASSIFY_CONTENT,
+    DESCRIBE_SCENES,
+    DETECT_OBJECTS,
+    DETECT_SPEECH,
+    EMBED_PICTURES,
+    EMBED_TEXT,
+    EMBED_VOICE,
+    READ_TEXT,
+    SUMMARIZE,
+    TASKS,
+    TRANSCRIBE,
+    Task,
+)
 from tests.models.tiny_folder import fill_models_folder
 
 NEURAL = "cpu"
@@ -61,7 +76,7 @@ def models(request: pytest.FixtureRequest, folder: Path) -> LocalModels:
 
 def test_the_neural_profiles_differ_in_their_transcriber_alone() -> None:
     one, other = REGISTRY[NEURAL], REGISTRY[OTHER_NEURAL]
-    assert {task for task in Task if one.get(task) != other.get(task)} == {Task.TRANSCRIBE}
+    assert {task for task in TASKS if one.get(task) != other.get(task)} == {TRANSCRIBE}
 
 
 def sound(seconds: float, seed: int = 0) -> Samples:
@@ -84,7 +99,7 @@ def picture(seed: int) -> Picture:
 @of_every_transcriber
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 1.0, 7.3, 30.0])
 def test_words_are_in_order_inside_the_chunk(models: LocalModels, seconds: float) -> None:
-    [result] = models.transcriber().transcribe([AudioChunk(sound(seconds))])
+    [result] = models.get(TRANSCRIBE).transcribe([AudioChunk(sound(seconds))])
     edges = [edge for word in result.words for edge in (word.start_seconds, word.end_seconds)]
     assert all(before <= after for before, after in pairwise(edges))
     assert all(-1e-6 <= edge <= seconds + 1e-6 for edge in edges)
@@ -95,8 +110,8 @@ def test_words_are_in_order_inside_the_chunk(models: LocalModels, seconds: float
 @of_every_transcriber
 def test_each_chunk_gets_its_own_transcript_in_order(models: LocalModels) -> None:
     chunks = [AudioChunk(sound(seconds, seed)) for seed, seconds in enumerate([2.0, 0.5, 3.0])]
-    together = models.transcriber().transcribe(chunks)
-    alone = [models.transcriber().transcribe([chunk])[0] for chunk in chunks]
+    together = models.get(TRANSCRIBE).transcribe(chunks)
+    alone = [models.get(TRANSCRIBE).transcribe([chunk])[0] for chunk in chunks]
     assert [[w.text for w in one.words] for one in together] == [
         [w.text for w in one.words] for one in alone
     ]
@@ -106,11 +121,11 @@ def test_each_chunk_gets_its_own_transcript_in_order(models: LocalModels) -> Non
 @pytest.mark.parametrize("hint", ["en", "de", "zz"])
 def test_any_language_hint_and_any_keyterms_are_borne(models: LocalModels, hint: str) -> None:
     chunk = AudioChunk(sound(1.0), hint, ("Kubernetes", "Zürich", "音楽", "x" * 100))
-    assert len(models.transcriber().transcribe([chunk])) == 1
+    assert len(models.get(TRANSCRIBE).transcribe([chunk])) == 1
 
 
 def test_nothing_is_said_in_digital_silence(models: LocalModels) -> None:
-    regions = models.speech_detector().detect(np.zeros(3 * SAMPLE_RATE_HZ, np.float32))
+    regions = models.get(DETECT_SPEECH).detect(np.zeros(3 * SAMPLE_RATE_HZ, np.float32))
     if models.profile == "packaged":  # random weights hear anything; what they promise is order
         assert regions == []
     assert all(0 <= start < end <= 3 for start, end in regions)
@@ -120,7 +135,7 @@ def test_nothing_is_said_in_digital_silence(models: LocalModels) -> None:
 def test_regions_of_speech_are_sorted_disjoint_and_inside(
     models: LocalModels, seconds: float
 ) -> None:
-    regions = models.speech_detector().detect(sound(seconds))
+    regions = models.get(DETECT_SPEECH).detect(sound(seconds))
     edges = [edge for region in regions for edge in region]
     assert all(before <= after for before, after in pairwise(edges))
     assert all(start < end for start, end in regions)
@@ -129,7 +144,7 @@ def test_regions_of_speech_are_sorted_disjoint_and_inside(
 
 def test_voices_are_unit_vectors_of_one_size_a_row_each(models: LocalModels) -> None:
     lengths = [1.5, 0.4, 3.5]
-    vectors = models.speaker_embedder().embed([sound(each, n) for n, each in enumerate(lengths)])
+    vectors = models.get(EMBED_VOICE).embed([sound(each, n) for n, each in enumerate(lengths)])
     assert vectors.dtype == np.float32
     assert vectors.shape[0] == 3
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(3), abs=1e-3)
@@ -141,7 +156,7 @@ def test_descriptions_keep_to_the_schema(models: LocalModels, stills: int) -> No
         SceneStills(tuple(picture(10 * n + k) for k in range(stills)), 2.0, CameraMotion.STATIC)
         for n in range(2)
     ]
-    answers = models.scene_describer().describe(scenes)
+    answers = models.get(DESCRIBE_SCENES).describe(scenes)
     assert len(answers) == 2
     for answer in answers:
         assert answer.description.strip() == answer.description != ""
@@ -151,11 +166,11 @@ def test_descriptions_keep_to_the_schema(models: LocalModels, stills: int) -> No
 
 
 def test_classifiers_score_the_same_labels_for_every_still(models: LocalModels) -> None:
-    if Task.CLASSIFY not in REGISTRY[models.profile]:
+    if CLASSIFY_CONTENT not in REGISTRY[models.profile]:
         with pytest.raises(KeyError):
-            models.content_classifier()
+            models.get(CLASSIFY_CONTENT)
         return
-    scores = models.content_classifier().classify([picture(1), picture(2)])
+    scores = models.get(CLASSIFY_CONTENT).classify([picture(1), picture(2)])
     assert len(scores) == 2
     assert scores[0].keys() == scores[1].keys() == {"normal", "nsfw"}
     assert all(0 <= value <= 1 for each in scores for value in each.values())
@@ -165,7 +180,7 @@ def test_lines_of_text_lie_in_the_picture_top_to_bottom(models: LocalModels) -> 
     still = np.full((360, 640, 3), 30, np.uint8)
     for row, text in ((120, "HARBOUR"), (240, "STREET")):
         cv2.putText(still, text, (120, row), cv2.FONT_HERSHEY_SIMPLEX, 2.0, (240, 240, 240), 4)
-    nothing, lines = models.text_reader().read([picture(1), still])
+    nothing, lines = models.get(READ_TEXT).read([picture(1), still])
     assert nothing == ()
     assert [line.text for line in lines] == ["HARBOUR", "STREET"]
     assert lines[0].box.top < lines[1].box.top
@@ -175,8 +190,8 @@ def test_lines_of_text_lie_in_the_picture_top_to_bottom(models: LocalModels) -> 
 
 
 def test_things_that_are_found_have_labels_and_lie_inside_the_picture(models: LocalModels) -> None:
-    detector = models.object_detector()
-    assert (detector is None) == (Task.FIND not in REGISTRY[models.profile])
+    detector = models.find(DETECT_OBJECTS)
+    assert (detector is None) == (DETECT_OBJECTS not in REGISTRY[models.profile])
     if detector is None:
         return
     stills = [picture(seed) for seed in range(5)]
@@ -198,8 +213,8 @@ def test_things_that_are_found_have_labels_and_lie_inside_the_picture(models: Lo
 
 
 def test_sentences_of_a_summary_rest_on_lines(models: LocalModels) -> None:
-    summarizer = models.summarizer()
-    assert (summarizer is None) == (Task.SUMMARIZE not in REGISTRY[models.profile])
+    summarizer = models.find(SUMMARIZE)
+    assert (summarizer is None) == (SUMMARIZE not in REGISTRY[models.profile])
     if summarizer is None:
         return
     excerpts = [Excerpt(("Good morning.", "It rains."), 1), Excerpt(("Guten Morgen.",), 3)]
@@ -212,7 +227,7 @@ def test_sentences_of_a_summary_rest_on_lines(models: LocalModels) -> None:
 
 
 def test_texts_are_unit_vectors_that_do_not_depend_on_their_neighbours(models: LocalModels) -> None:
-    embedder = models.text_embedder()
+    embedder = models.find(EMBED_TEXT)
     assert embedder is not None
     texts = ["the fox runs", "a red car stops here", "fox", "good " * 500]
     together = embedder.embed_texts(texts)
@@ -224,8 +239,8 @@ def test_texts_are_unit_vectors_that_do_not_depend_on_their_neighbours(models: L
 
 
 def test_pictures_are_unit_vectors_that_are_near_where_they_look_alike(models: LocalModels) -> None:
-    embedder = models.picture_embedder()
-    assert (embedder is None) == (Task.EMBED_PICTURE not in REGISTRY[models.profile])
+    embedder = models.find(EMBED_PICTURES)
+    assert (embedder is None) == (EMBED_PICTURES not in REGISTRY[models.profile])
     if embedder is None:
         return
     darker = (picture(1) * 0.9).astype(np.uint8)
@@ -241,7 +256,7 @@ def test_pictures_are_unit_vectors_that_are_near_where_they_look_alike(models: L
 
 
 def test_sentences_that_mean_alike_are_near() -> None:
-    embedder = LocalModels().text_embedder()
+    embedder = LocalModels().find(EMBED_TEXT)
     assert embedder is not None
     one, alike, other = embedder.embed_texts(
         ["A man is playing the guitar.", "Somebody plays a guitar.", "It will rain tomorrow."]
@@ -250,23 +265,7 @@ def test_sentences_that_mean_alike_are_near() -> None:
     assert one @ other < 0.3
 
 
-@of_every_transcriber
-def test_no_chunks_give_no_transcripts(models: LocalModels) -> None:
-    assert models.transcriber().transcribe([]) == []
-
-
-@pytest.mark.parametrize("task", sorted(set(Task) - {Task.DETECT, Task.TRANSCRIBE}))
-def test_no_inputs_give_no_outputs(models: LocalModels, task: Task) -> None:
-    if task not in REGISTRY[models.profile]:
-        return
-    calls: dict[Task, Callable[[], Sized]] = {
-        Task.EMBED: lambda: models.speaker_embedder().embed([]),
-        Task.DESCRIBE: lambda: models.scene_describer().describe([]),
-        Task.CLASSIFY: lambda: models.content_classifier().classify([]),
-        Task.READ: lambda: models.text_reader().read([]),
-        Task.FIND: lambda: METHODS[Task.FIND](models.object_detector(), []),
-        Task.SUMMARIZE: lambda: METHODS[Task.SUMMARIZE](models.summarizer(), []),
-        Task.EMBED_TEXT: lambda: METHODS[Task.EMBED_TEXT](models.text_embedder(), []),
-        Task.EMBED_PICTURE: lambda: METHODS[Task.EMBED_PICTURE](models.picture_embedder(), []),
-    }
-    assert len(calls[task]()) == 0
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+def test_no_inputs_give_no_outputs(models: LocalModels, task: Task[Any]) -> None:
+    model = models.find(task)
+    assert model is None or task.answers(model, []) == []

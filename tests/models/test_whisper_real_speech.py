@@ -23,7 +23,8 @@ from transformers import WhisperForConditionalGeneration
 from models.backends.packaged.transcriber import CTranslate2Transcriber
 from models.backends.transformers.hardware import pick_hardware
 from models.backends.transformers.whisper import WhisperTranscriber
-from models.contracts import SAMPLE_RATE_HZ, AudioChunk, Samples, Transcriber, Word
+from models.contracts import SAMPLE_RATE_HZ, AudioChunk, Samples, Word
+from models.tasks import Transcriber
 from models.weights import WHISPER_BASE, read_weights
 from tests.models.tiny_models import TINY_CTRANSLATE2, save_tiny_ctranslate2_whisper, save_whisper
 from tests.models.whisper_conversion import convert_whisper, read_variables, state_of

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from models.checkpoints import adopt
-from models.registry import REGISTRY, Task
+from models.registry import REGISTRY
+from models.tasks import (
+    CLASSIFY_CONTENT,
+    DESCRIBE_SCENES,
+    DETECT_OBJECTS,
+    DETECT_SPEECH,
+    EMBED_PICTURES,
+    EMBED_TEXT,
+    EMBED_VOICE,
+    TRANSCRIBE,
+    Task,
+)
 from tests.models.tiny_models import (
     save_tiny_classifier,
     save_tiny_ctc,
@@ -20,17 +32,17 @@ from tests.models.tiny_models import (
     save_tiny_whisper,
 )
 
-SAVERS: dict[tuple[Task, str], Callable[[Path], Path]] = {
-    (Task.TRANSCRIBE, "model"): save_tiny_whisper,
-    (Task.TRANSCRIBE, "align_en"): save_tiny_ctc,
-    (Task.TRANSCRIBE, "align"): save_tiny_ctc,
-    (Task.DETECT, "model"): save_tiny_segmentation,
-    (Task.EMBED, "model"): save_tiny_embedding,
-    (Task.DESCRIBE, "model"): save_tiny_vision_language,
-    (Task.CLASSIFY, "model"): save_tiny_classifier,
-    (Task.FIND, "model"): save_tiny_object_detector,
-    (Task.EMBED_TEXT, "model"): save_tiny_sentences,
-    (Task.EMBED_PICTURE, "model"): save_tiny_pictures,
+SAVERS: dict[tuple[Task[Any], str], Callable[[Path], Path]] = {
+    (TRANSCRIBE, "model"): save_tiny_whisper,
+    (TRANSCRIBE, "align_en"): save_tiny_ctc,
+    (TRANSCRIBE, "align"): save_tiny_ctc,
+    (DETECT_SPEECH, "model"): save_tiny_segmentation,
+    (EMBED_VOICE, "model"): save_tiny_embedding,
+    (DESCRIBE_SCENES, "model"): save_tiny_vision_language,
+    (CLASSIFY_CONTENT, "model"): save_tiny_classifier,
+    (DETECT_OBJECTS, "model"): save_tiny_object_detector,
+    (EMBED_TEXT, "model"): save_tiny_sentences,
+    (EMBED_PICTURES, "model"): save_tiny_pictures,
 }
 """(task, role) -> what saves a model of the class that the registry's checkpoint has."""
 

@@ -10,16 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from models.contracts import (
-    AudioChunk,
-    ChunkTranscript,
-    SceneDescriber,
-    Transcriber,
-)
+from models.contracts import AudioChunk, ChunkTranscript
 from models.provider import LocalModels
+from models.tasks import DESCRIBE_SCENES, TRANSCRIBE, Contract, Task
 from pipelines.backfill.fetch import SourceRules
 from pipelines.backfill.items import ItemWork, keep_outcome_only
 from pipelines.backfill.manifest import read_manifest
@@ -147,8 +144,8 @@ class BrokenTranscriber:
 class BrokenModels(LocalModels):
     """The packaged models, but for the transcriber."""
 
-    def transcriber(self) -> Transcriber:
-        return BrokenTranscriber()
+    def find(self, task: Task[Contract]) -> Contract | None:
+        return cast("Contract", BrokenTranscriber()) if task is TRANSCRIBE else super().find(task)
 
 
 def test_a_stage_that_fails_leaves_the_other_ones_results(
@@ -182,17 +179,14 @@ def test_a_task_that_outlives_its_killed_driver_takes_nothing_from_the_next_run(
     ended: list[ItemOutcome] = []
 
     @dataclass(frozen=True)
-    class Overtaken(BrokenModels):
+    class Overtaken(LocalModels):
         """Models that the orphan's end comes before."""
 
-        def transcriber(self) -> Transcriber:
-            return LocalModels.transcriber(self)
-
-        def scene_describer(self) -> SceneDescriber:
-            if not ended:
+        def find(self, task: Task[Contract]) -> Contract | None:
+            if task is DESCRIBE_SCENES and not ended:
                 with ThreadPoolExecutor(1) as other_task:
                     ended.append(other_task.submit(orphan.carry_out, item).result())
-            return LocalModels.scene_describer(self)
+            return LocalModels.find(self, task)
 
     work = replace(orphan, models=Overtaken(), run="the next one")
     outcome = work.carry_out(item)
@@ -207,16 +201,12 @@ def test_stages_run_in_the_thread_of_the_task_which_signals_unwind(
     threads: set[int] = set()
 
     @dataclass(frozen=True)
-    class Observed(BrokenModels):
+    class Observed(LocalModels):
         """The packaged models; note the threads that ask for them."""
 
-        def transcriber(self) -> Transcriber:
+        def find(self, task: Task[Contract]) -> Contract | None:
             threads.add(threading.get_ident())
-            return LocalModels.transcriber(self)
-
-        def scene_describer(self) -> SceneDescriber:
-            threads.add(threading.get_ident())
-            return LocalModels.scene_describer(self)
+            return LocalModels.find(self, task)
 
     work = replace(work_in(str(tmp_path)), models=Observed())
     assert not work.carry_out(item_at(str(clip))).failures

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import ray
 
-from models.contracts import (
-    SceneDescriber,
-)
 from models.provider import LocalModels
+from models.tasks import DESCRIBE_SCENES, Contract, Task
 from pipelines.backfill.driver import Pacing, Tally, run_items
 from pipelines.backfill.items import ItemWork
 from pipelines.backfill.outcome import Item
@@ -25,9 +23,10 @@ from tests.pipelines.backfill_material import rows_in, write_clips
 class DeadlyModels(LocalModels):
     """The packaged models; whoever describes a scene with them dies of it."""
 
-    def scene_describer(self) -> SceneDescriber:
-        os.kill(os.getpid(), signal.SIGKILL)
-        return LocalModels.scene_describer(self)
+    def find(self, task: Task[Contract]) -> Contract | None:
+        if task is DESCRIBE_SCENES:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().find(task)
 
 
 # Ray's workers cannot import this file by name.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from models.registry import Task
+from models.tasks import TRANSCRIBE
 from pipelines.execution.chain import FreeRun, Mapped, Row
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.types import StageCode
@@ -44,6 +44,6 @@ def test_there_are_no_more_than_the_limit_although_processors_would_carry_them(
 
 def test_every_replica_has_an_input_and_the_next_one() -> None:
     settings = Settings(model_profile="packaged", transcriber_replicas=3)
-    assert concurrent_callers(settings, Task.TRANSCRIBE) == 6
+    assert concurrent_callers(settings, TRANSCRIBE) == 6
     on_gpu = Settings(model_profile="gpu", transcriber_replicas=1)
-    assert concurrent_callers(on_gpu, Task.TRANSCRIBE) > 16
+    assert concurrent_callers(on_gpu, TRANSCRIBE) > 16

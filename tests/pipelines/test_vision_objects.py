@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from models.contracts import (
     Box,
     DetectedObject,
-    ObjectDetector,
     Picture,
-    SceneDescriber,
     SceneDescription,
     SceneStills,
     ShotAngle,
     ShotType,
 )
 from models.provider import LocalModels
+from models.tasks import DESCRIBE_SCENES, DETECT_OBJECTS, Contract, Task
 from pipelines.codec import from_json, to_json
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.types import ObjectTrack, Scene, VideoStream, VisionResult
@@ -58,16 +58,14 @@ class WithDetector(LocalModels):
 
     detector = Corners()
 
-    def scene_describer(self) -> SceneDescriber:
-        return Plain()
-
-    def object_detector(self) -> ObjectDetector | None:
-        return self.detector
+    def find(self, task: Task[Contract]) -> Contract | None:
+        replaced = {DESCRIBE_SCENES.name: Plain(), DETECT_OBJECTS.name: self.detector}
+        return cast("Contract | None", replaced.get(task.name)) or super().find(task)
 
 
 class WithoutDetector(WithDetector):
-    def object_detector(self) -> ObjectDetector | None:
-        return None
+    def find(self, task: Task[Contract]) -> Contract | None:
+        return None if task is DETECT_OBJECTS else super().find(task)
 
 
 @pytest.fixture(autouse=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import cv2
 import numpy as np
 import pytest
 
-from models.contracts import ContentClassifier, Picture
+from models.contracts import Picture
 from models.provider import LocalModels
+from models.tasks import CLASSIFY_CONTENT, Contract, Task
 from pipelines.execution.chain import FreeRun, Workspace
 from pipelines.types import StageCode, StageError, VideoSource, VisionResult
 from pipelines.vision.blocked_pictures import UnreadableMediaError, listed_stills
@@ -40,8 +42,8 @@ class Reds:
 
 
 class WithClassifier(LocalModels):
-    def content_classifier(self) -> ContentClassifier:
-        return Reds()
+    def find(self, task: Task[Contract]) -> Contract | None:
+        return cast("Contract", Reds()) if task is CLASSIFY_CONTENT else super().find(task)
 
 
 @pytest.fixture(scope="module")

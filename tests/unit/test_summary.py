@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from models.contracts import Excerpt, SummarySentence
 from models.provider import LocalModels
+from models.tasks import SUMMARIZE, Contract, Task
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.speech.summary import SummaryConfig, summarize
 from pipelines.stages import StageRunner
@@ -39,8 +40,9 @@ class FirstLines:
     asked: list[Excerpt] = field(default_factory=list)
     error: Exception | None = None
 
-    def summarizer(self) -> FirstLines:
-        return self
+    def find(self, task: Task[Contract]) -> Contract | None:
+        assert task is SUMMARIZE
+        return cast("Contract", self)
 
     def summarize(self, excerpts: Sequence[Excerpt]) -> list[tuple[SummarySentence, ...]]:
         self.asked += excerpts
@@ -120,7 +122,7 @@ def test_a_stop_is_obeyed_and_a_failure_named(workspace: Workspace) -> None:
 
 
 def test_the_packaged_profile_has_none() -> None:
-    assert LocalModels().summarizer() is None
+    assert LocalModels().find(SUMMARIZE) is None
 
 
 @dataclass

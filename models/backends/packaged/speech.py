@@ -1,4 +1,4 @@
-"""Task ``embed`` with Resemblyzer's speaker encoder (GE2E, Wan et al. 2018) in NumPy.
+"""Task ``embed_voice`` with Resemblyzer's speaker encoder (GE2E, Wan et al. 2018) in NumPy.
 
 Three LSTM layers of 256 cells over the mel spectrogram of 1.6 s, a linear layer, rectified, at
 length 1; the vector of an utterance is the mean over its windows. Only the published weights are

@@ -24,7 +24,7 @@ THRESHOLD = 0.5
 
 
 class TransformersObjectDetector:
-    """Task ``find`` with RT-DETRv2 (Lv et al. 2024) or another detector of transformers.
+    """Task ``detect_objects`` with RT-DETRv2 (Lv et al. 2024) or another detector of transformers.
 
     ``checkpoint`` is a repository with its revision, or a folder. Labels are the checkpoint's
     own, in lower case.
@@ -74,7 +74,7 @@ class TransformersObjectDetector:
 
 
 class PictureClassifier:
-    """Task ``classify``. ``checkpoint`` is a repository with its revision, or a folder."""
+    """Task ``classify_content``. ``checkpoint`` is a repository with its revision, or a folder."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class PictureClassifier:
 
 
 class PictureEmbedder:
-    """Task ``embed_picture`` with the tower of pictures of SigLIP or SigLIP 2 (fixed resolution).
+    """Task ``embed_pictures`` with the tower of pictures of SigLIP or SigLIP 2 (fixed resolution).
 
     ``checkpoint`` is a repository with its revision, or a folder. Raises ValueError for a model
     of other dimensions than PICTURE_DIMENSIONS.

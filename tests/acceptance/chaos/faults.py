@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from models.provider import DEPLOYMENT_NAMES
+from models.tasks import TASKS
 from tests.acceptance.chaos.object_store import FAILS, FULL
 from tests.acceptance.chaos.stage import DEPLOYED, Stage
 
@@ -96,7 +96,7 @@ def freeze_store(stage: Stage, chance: random.Random) -> str:
     return f"for {seconds:.1f} s"
 
 
-_MODELS = tuple(f"ServeReplica:vas:{name}" for name in DEPLOYMENT_NAMES.values())
+_MODELS = tuple(f"ServeReplica:vas:{task.contract_name}" for task in TASKS)
 
 FAULTS: dict[str, Strike] = {
     "api replica": killing("ServeReplica:vas:Api"),

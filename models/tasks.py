@@ -1,0 +1,373 @@
+"""Every model task, declared once: its contract, how it is called, its probe, what it is for.
+
+A contract is a protocol with one method. All else (provider, replicas, deployments, doctor,
+listing) is generic over ``Task``. A new task is its declaration and the values that it alone takes
+and returns, here; a backend in ``models/backends``; rows in ``models/registry.py``; a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from models.contracts import (
+    PICTURE_DIMENSIONS,
+    SAMPLE_RATE_HZ,
+    TEXT_DIMENSIONS,
+    AudioChunk,
+    ChunkTranscript,
+    DetectedObject,
+    Excerpt,
+    Picture,
+    Samples,
+    SceneDescription,
+    SceneStills,
+    SummarySentence,
+    TextLine,
+    Vectors,
+)
+
+Contract = TypeVar("Contract")
+Input = TypeVar("Input")
+Answer = TypeVar("Answer")
+
+
+class Purpose(StrEnum):
+    """What a task's answers are for; a change of one model outdates all results of its purpose."""
+
+    TRANSCRIPT = "transcript"
+    VISION = "vision"
+    POLICY = "policy"
+    SUMMARY = "summary"
+    SEARCH = "search"
+
+
+class Shape(Enum):
+    """What a contract's method takes and returns."""
+
+    SINGLE = "an input; its answer"
+    BATCHED = "a sequence of inputs; a list of their answers in order"
+    VECTORS = "a sequence of inputs; a matrix, a unit vector of float32 a row in order"
+
+
+class WrongAnswerError(ValueError):
+    """A model's answer to the probe cannot be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Contract]):
+    """The method of a contract, and an input to try it with."""
+
+    method: Callable[..., Any]
+    """Of the protocol: it names the contract and what a model is called by."""
+    shape: Shape
+    sample: Callable[[], Any]
+    report: Callable[[Any], str]
+    """The answer to ``sample`` in a few words. Raises WrongAnswerError."""
+    dimensions: int | None = None
+    """Numbers in a vector; None: it makes none, or as many as the backend's model has."""
+
+
+def single(
+    method: Callable[[Contract, Input], Answer],
+    sample: Callable[[], Input],
+    report: Callable[[Answer], str],
+) -> Call[Contract]:
+    """A method that takes one input."""
+    return Call(method, Shape.SINGLE, sample, report)
+
+
+def batched(
+    method: Callable[[Contract, Sequence[Input]], Sequence[Answer]],
+    sample: Callable[[], Input],
+    report: Callable[[Answer], str],
+) -> Call[Contract]:
+    """A method that takes several inputs."""
+    return Call(method, Shape.BATCHED, sample, report)
+
+
+def embedding(
+    method: Callable[[Contract, Sequence[Input]], Vectors],
+    sample: Callable[[], Input],
+    dimensions: int | None = None,
+) -> Call[Contract]:
+    """A method that makes vectors of several inputs."""
+
+    def report(vector: npt.NDArray[np.float32]) -> str:
+        if not np.isclose(np.linalg.norm(vector), 1, atol=1e-3):
+            raise WrongAnswerError("the vector is not of unit length")
+        return f"{len(vector)} dimensions"
+
+    return Call(method, Shape.VECTORS, sample, report, dimensions)
+
+
+@dataclass(frozen=True, eq=False)
+class Task(Generic[Contract]):
+    """What a model is for. There is one object a task; it is pickled by its name."""
+
+    name: str
+    call: Call[Contract]
+    purpose: Purpose
+    in_task: bool = True
+    """Whether packaged models, which load little or nothing, run in the process that has the inputs
+    instead of in a replica, which would cost a copy of them; others always have replicas."""
+    optional: bool = False
+    """Whether a profile serves without the task where its weights are not installed."""
+    most_replicas: int = 1
+    """Unless the setting ``model_replicas`` has another number for it."""
+    enabled_by: str | None = None
+    """The setting without which nothing calls it, so that it gets no replicas."""
+    own_weights: str | None = None
+    """The setting that names a folder of the user's own weights in place of the profile's."""
+    former_name: str | None = None
+    """Accepted in settings."""
+
+    @property
+    def contract_name(self) -> str:
+        """The protocol's name, which its deployment has too."""
+        return self.call.method.__qualname__.split(".")[0]
+
+    @property
+    def method_name(self) -> str:
+        return self.call.method.__name__
+
+    def answers(self, model: Contract, inputs: Sequence[Any]) -> list[Any]:
+        """The model's answer to each input, in order. Raises what the model raises."""
+        method = getattr(model, self.method_name)
+        if self.call.shape is Shape.SINGLE:
+            return [method(each) for each in inputs]
+        return list(method(inputs))
+
+    def gathered(self, answers: Sequence[Any]) -> Any:
+        """What the method returns: these answers, put together as its shape has it."""
+        if self.call.shape is Shape.SINGLE:
+            return answers[0]
+        if self.call.shape is Shape.BATCHED:
+            return list(answers)
+        if not answers:
+            return np.empty((0, self.call.dimensions or 0), np.float32)
+        return np.asarray(answers, np.float32).reshape(len(answers), self.call.dimensions or -1)
+
+    def probe(self, model: Contract) -> Any:
+        """The model's answer to the sample. Raises what the model raises."""
+        return self.answers(model, [self.call.sample()])[0]
+
+    def __reduce__(self) -> tuple[Callable[[str], Task[Any]], tuple[str]]:
+        return task_named, (self.name,)
+
+
+def _hiss(seconds: float) -> Samples:
+    """Faint noise: unlike silence, no backend takes a short way round it."""
+    generator = np.random.default_rng(0)
+    samples = generator.standard_normal(round(seconds * SAMPLE_RATE_HZ)) * 0.003
+    return samples.astype(np.float32)
+
+
+def _grey() -> Picture:
+    return np.full((180, 320, 3), 128, dtype=np.uint8)
+
+
+class Transcriber(Protocol):
+    """Speech to words."""
+
+    def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
+        """One transcript a chunk, in order. No speech gives no words, never made-up ones."""
+        ...
+
+
+TRANSCRIBE = Task(
+    "transcribe",
+    batched(
+        Transcriber.transcribe,
+        lambda: AudioChunk(_hiss(1.0)),
+        lambda transcript: f"{len(transcript.words)} words in a second of faint noise",
+    ),
+    Purpose.TRANSCRIPT,
+    in_task=False,
+    most_replicas=2,
+    own_weights="whisper_weights",
+)
+
+
+class SpeechDetector(Protocol):
+    """Where somebody speaks."""
+
+    def detect(self, samples: Samples) -> list[tuple[float, float]]:
+        """Regions (start, end) in seconds, sorted, disjoint, inside the samples."""
+        ...
+
+
+def _no_speech(regions: list[tuple[float, float]]) -> str:
+    if regions:
+        raise WrongAnswerError("found speech in noise")
+    return "finds no speech in faint noise"
+
+
+DETECT_SPEECH = Task(
+    "detect_speech",
+    single(SpeechDetector.detect, lambda: _hiss(2.0), _no_speech),
+    Purpose.TRANSCRIPT,
+    former_name="detect",
+)
+
+
+class SpeakerEmbedder(Protocol):
+    """A voice as a vector; near vectors are the same voice."""
+
+    def embed(self, utterances: Sequence[Samples]) -> Vectors:
+        """Unit vectors, shape (utterances, dimensions), one a row, in order."""
+        ...
+
+
+EMBED_VOICE = Task(
+    "embed_voice",
+    embedding(SpeakerEmbedder.embed, lambda: _hiss(1.0)),
+    Purpose.TRANSCRIPT,
+    former_name="embed",
+)
+
+
+class SceneDescriber(Protocol):
+    """Stills to words and labels."""
+
+    def describe(self, scenes: Sequence[SceneStills]) -> list[SceneDescription]:
+        """One description a scene, in order."""
+        ...
+
+
+DESCRIBE_SCENES = Task(
+    "describe_scenes",
+    batched(
+        SceneDescriber.describe,
+        lambda: SceneStills((_grey(),), 1.0),
+        lambda scene: f"describes a grey picture: {scene.description}",
+    ),
+    Purpose.VISION,
+    former_name="describe",
+)
+
+
+class ContentClassifier(Protocol):
+    """What a still shows, as far as an operator's content policy needs."""
+
+    def classify(self, stills: Sequence[Picture]) -> list[dict[str, float]]:
+        """Scores by label, 0 to 1, a dictionary a still, in order; always the same labels."""
+        ...
+
+
+CLASSIFY_CONTENT = Task(
+    "classify_content",
+    batched(
+        ContentClassifier.classify, _grey, lambda scores: f"scores {', '.join(sorted(scores))}"
+    ),
+    Purpose.POLICY,
+    enabled_by="blocked_labels",
+    former_name="classify",
+)
+
+
+class TextReader(Protocol):
+    """Writing on the screen."""
+
+    def read(self, stills: Sequence[Picture]) -> list[tuple[TextLine, ...]]:
+        """The lines of each still, in order, top to bottom; none that is doubtful."""
+        ...
+
+
+READ_TEXT = Task(
+    "read_text",
+    batched(TextReader.read, _grey, lambda lines: f"{len(lines)} lines of text in a grey picture"),
+    Purpose.VISION,
+    former_name="read",
+)
+
+
+class ObjectDetector(Protocol):
+    """Things of known classes."""
+
+    def find(self, stills: Sequence[Picture]) -> list[tuple[DetectedObject, ...]]:
+        """What each still shows, in order, the most certain first."""
+        ...
+
+
+DETECT_OBJECTS = Task(
+    "detect_objects",
+    batched(ObjectDetector.find, _grey, lambda found: f"{len(found)} objects in a grey picture"),
+    Purpose.VISION,
+    former_name="find",
+)
+
+
+class Summarizer(Protocol):
+    """What was said, in few sentences."""
+
+    def summarize(self, excerpts: Sequence[Excerpt]) -> list[tuple[SummarySentence, ...]]:
+        """One to ``max_sentences`` sentences an excerpt, in order."""
+        ...
+
+
+SUMMARIZE = Task(
+    "summarize",
+    batched(
+        Summarizer.summarize,
+        lambda: Excerpt(("Good morning.", "It rains all day."), 1),
+        lambda sentences: f"sums up two lines: {sentences[0].text}",
+    ),
+    Purpose.SUMMARY,
+)
+
+
+class TextEmbedder(Protocol):
+    """A sentence or a few as a vector; near vectors mean alike."""
+
+    def embed_texts(self, texts: Sequence[str]) -> Vectors:
+        """Unit vectors, shape (texts, TEXT_DIMENSIONS), one a row, in order."""
+        ...
+
+
+EMBED_TEXT = Task(
+    "embed_text",
+    embedding(TextEmbedder.embed_texts, lambda: "Good morning.", TEXT_DIMENSIONS),
+    Purpose.SEARCH,
+    optional=True,
+)
+
+
+class PictureEmbedder(Protocol):
+    """A still as a vector; near vectors look alike."""
+
+    def embed_pictures(self, stills: Sequence[Picture]) -> Vectors:
+        """Unit vectors, shape (stills, PICTURE_DIMENSIONS), one a row, in order."""
+        ...
+
+
+EMBED_PICTURES = Task(
+    "embed_pictures",
+    embedding(PictureEmbedder.embed_pictures, _grey, PICTURE_DIMENSIONS),
+    Purpose.SEARCH,
+    optional=True,
+    former_name="embed_picture",
+)
+
+
+TASKS: tuple[Task[Any], ...] = tuple(
+    each for each in list(globals().values()) if isinstance(each, Task)
+)
+"""All of the above."""
+
+_BY_NAME = {name: each for each in TASKS for name in (each.name, each.former_name) if name}
+
+
+def task_named(name: str) -> Task[Any]:
+    """The task of a name, present or former. Raises KeyError."""
+    return _BY_NAME[name]
+
+
+def tasks_for(purpose: Purpose) -> tuple[Task[Any], ...]:
+    """The tasks of a purpose, in the order of their declarations."""
+    return tuple(each for each in TASKS if each.purpose is purpose)

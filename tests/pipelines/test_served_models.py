@@ -1,0 +1,106 @@
+"""Models behind Ray Serve: how their answers come together, and replicas that die in a call."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models import provider
+from models.contracts import Excerpt, Samples, SceneStills, SummarySentence
+from models.provider import ServedModels
+from models.tasks import DESCRIBE_SCENES, DETECT_SPEECH, EMBED_VOICE, SUMMARIZE, Task
+
+APP_NAME = "served-models"
+PAUSES = 2
+"""Fewer than in the service: each replica takes seconds to start."""
+
+
+class DyingModel:
+    """Kills its own process at as many calls as the file says are left."""
+
+    def __init__(self, deaths: Path) -> None:
+        self._deaths = deaths
+
+    def __call__(self, samples: Samples) -> list[tuple[float, float]]:
+        left = int(self._deaths.read_text())
+        if left:
+            self._deaths.write_text(str(left - 1))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [(0.0, float(len(samples)))]
+
+
+class Lengths:
+    """Answers with an input's length, for the task that it is asked to do."""
+
+    def __call__(self, item: Any, task: Task[Any] | None = None) -> Any:
+        if task is SUMMARIZE:
+            return (SummarySentence(len(item.lines), task.name),)
+        return np.full(2, len(item.stills if isinstance(item, SceneStills) else item))
+
+
+@pytest.fixture
+def deaths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that says how often the detector will die."""
+    monkeypatch.setattr(provider, "LOST_REPLICA_PAUSES_SECONDS", (0.1,) * PAUSES)
+    path = tmp_path / "deaths"
+    path.write_text("0")
+    return path
+
+
+@pytest.fixture
+def models(ray_session: None, deaths: Path) -> Iterator[ServedModels]:
+    """Of the profile ``cpu``, three deployments of which are served."""
+    from ray import serve
+
+    options = {"num_cpus": 0.1}
+
+    def deployed(task: Task[Any], replica: type, *given: Any) -> Any:
+        name = task.contract_name
+        return serve.deployment(replica, name=name, ray_actor_options=options).bind(*given)
+
+    class Ingress:
+        def __init__(self, *_: Any) -> None: ...
+
+    app = serve.deployment(Ingress, ray_actor_options=options).bind(
+        deployed(DETECT_SPEECH, DyingModel, deaths),
+        deployed(EMBED_VOICE, Lengths),
+        deployed(DESCRIBE_SCENES, Lengths),
+    )
+    serve.start(proxy_location="Disabled")
+    try:
+        serve.run(app, name=APP_NAME, route_prefix=None)
+        yield ServedModels(APP_NAME, "cpu")
+    finally:
+        serve.shutdown()
+        provider._handle.cache_clear()
+
+
+def test_a_call_outlives_lost_replicas_but_not_any_number_of_them(
+    models: ServedModels, deaths: Path
+) -> None:
+    from ray.exceptions import RayActorError
+
+    model = models.get(DETECT_SPEECH)
+    assert model.detect(np.zeros(5, np.float32)) == [(0.0, 5.0)]
+
+    deaths.write_text(str(PAUSES))
+    assert model.detect(np.zeros(7, np.float32)) == [(0.0, 7.0)]
+    assert deaths.read_text() == "0"
+
+    deaths.write_text(str(PAUSES + 2))
+    with pytest.raises(RayActorError):
+        model.detect(np.zeros(5, np.float32))
+    assert deaths.read_text() == "1", "an input that kills every replica is given up"
+
+    vectors = models.get(EMBED_VOICE).embed([np.zeros(3, np.float32), np.zeros(4, np.float32)])
+    assert vectors.dtype == np.float32
+    assert vectors.tolist() == [[3, 3], [4, 4]]
+    excerpts = [Excerpt(("One.", "Two."), 1), Excerpt(("One.",), 1)]
+    summaries = models.get(SUMMARIZE).summarize(excerpts)
+    assert [[each.line for each in one] for one in summaries] == [[2], [1]], "by the describer's"
