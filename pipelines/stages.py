@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from models.provider import ModelProvider
-from pipelines.execution.chain import Control, ControlSpan, Mapper, Workspace
+from pipelines.execution.chain import Control, Mapper, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.ingest.job_media import JobMedia, ProbedMedia, ingest_media, probe_media
 from pipelines.ingest.pipeline import IngestConfig, IngestContext
@@ -186,8 +186,8 @@ class StageRunner:
         """Every track's transcript or failure. Raises StageError where all of them failed."""
         tracks: list[TrackOutcome] = []
         last_error = StageError(StageCode.TRANSCRIPT_FAILED, "The sound could not be read.")
-        for position, track in enumerate(ingested.tracks):
-            share = ControlSpan.of_piece(control, position, len(ingested.tracks))
+        shares = parts_of(control, [1.0] * len(ingested.tracks))
+        for track, share in zip(ingested.tracks, shares, strict=True):
             try:
                 found = await self.run(
                     StageName.TRANSCRIPT, functools.partial(transcribe, track, share)

@@ -11,12 +11,10 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipelines.backfill.items import ItemWork, keep_outcome_only, outcome_of
+from pipelines.backfill.items import FinishedItem, ItemWork, keep_outcome_only, outcome_of
 from pipelines.backfill.outcome import Item
 from pipelines.backfill.output import Output
-from pipelines.codec import encode
-from pipelines.execution.chain import Row
-from pipelines.execution.ray_data import rows_as_they_come, rows_dataset
+from pipelines.execution.ray_data import ItemTask, items_as_they_come, items_dataset
 from storage.objects import ObjectStore
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ class Tally:
     done: int = 0
     """By this run, failed ones included."""
     failed: int = 0
-    footage_seconds: float = 0.0
+    media_seconds: float = 0.0
     """Of the items of this run."""
 
     @property
@@ -64,11 +62,11 @@ class Tally:
         """Items that are not finished."""
         return self.total - self.finished_before - self.done
 
-    def add(self, *, failed: bool, footage_seconds: float) -> None:
+    def add(self, *, failed: bool, media_seconds: float) -> None:
         """Count an item of this run."""
         self.done += 1
         self.failed += failed
-        self.footage_seconds += footage_seconds
+        self.media_seconds += media_seconds
 
     def seconds_left(self, now_seconds: float) -> float | None:
         """At the pace of this run so far; None before there is one."""
@@ -86,8 +84,8 @@ class Tally:
         elapsed = now_seconds - self.started_seconds
         if self.done and elapsed > 0:
             parts.append(f"{60 * self.done / elapsed:.1f} items a minute")
-            pace = self.footage_seconds / elapsed
-            parts.append(f"{spell_seconds(self.footage_seconds)} of footage at {pace:.1f}x")
+            pace = self.media_seconds / elapsed
+            parts.append(f"{spell_seconds(self.media_seconds)} of media at {pace:.1f}x")
         left_seconds = self.seconds_left(now_seconds)
         if self.left and left_seconds is not None:
             parts.append(f"about {spell_seconds(left_seconds)} left")
@@ -118,12 +116,14 @@ class _Committer:
     folders: list[str] = field(default_factory=list)
     first_seconds: float = 0.0
 
-    def take(self, row: Row, now_seconds: float) -> None:
+    def take(self, item: FinishedItem, now_seconds: float) -> None:
+        if item.failure:
+            raise RunStoppedError(f"The output is away: {item.failure}")
         if not self.folders:
             self.first_seconds = now_seconds
-        keep_outcome_only(self.store, row["folder"])
-        self.folders.append(row["folder"])
-        self.tally.add(failed=row["failed"], footage_seconds=row["footage_seconds"])
+        keep_outcome_only(self.store, item.folder)
+        self.folders.append(item.folder)
+        self.tally.add(failed=item.failed, media_seconds=item.media_seconds)
 
     def commit_if_due(self, now_seconds: float) -> None:
         full = len(self.folders) >= self.pacing.part_items
@@ -158,14 +158,14 @@ def run_items(
     """
     committer = _Committer(output, work.out.work_store(), tally, pacing)
     reported_seconds = clock()
-    with contextlib.closing(_finished(_dataset(items, work, pacing))) as rows:
+    with contextlib.closing(_finished(_dataset(items, work, pacing))) as finished:
         try:
-            for row in rows:
+            for item in finished:
                 if is_stopped():
                     raise RunStoppedError("Interrupted.")
                 now = clock()
-                if row is not None:
-                    committer.take(_successful(row), now)
+                if item is not None:
+                    committer.take(item, now)
                 committer.commit_if_due(now)
                 if now - reported_seconds >= pacing.progress_seconds:
                     reported_seconds = now
@@ -176,55 +176,36 @@ def run_items(
         raise RunStoppedError(f"{tally.left} items were not finished.")
 
 
-def _finished(dataset: Dataset) -> Generator[Row | None, None, None]:
-    """The rows as they come, None after each moment without one. Raises RunStoppedError."""
-    with contextlib.closing(rows_as_they_come(dataset, _TICK_SECONDS)) as rows:
+def _finished(dataset: Dataset) -> Generator[FinishedItem | None, None, None]:
+    """The items as they come, None after each moment without one. Raises RunStoppedError."""
+    with contextlib.closing(items_as_they_come(dataset, _TICK_SECONDS)) as done:
         try:
-            yield from rows
+            for each in done:
+                yield None if each is None else each[1]
         except Exception as error:
-            raise RunStoppedError(f"Ray ended the run: {_first_line(error)}") from error
-
-
-def _successful(row: Row) -> Row:
-    if row["failure"]:
-        raise RunStoppedError(f"The output is away: {row['failure']}")
-    return row
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+            first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise RunStoppedError(f"Ray ended the run: {first_line}") from error
 
 
 def _dataset(items: Sequence[Item], work: ItemWork, pacing: Pacing) -> Dataset:
-    """1:1, a task an item. Its row is the item as JSON, so that all rows are of one type."""
+    """1:1, a task an item."""
     from ray.data import ActorPoolStrategy, TaskPoolStrategy
 
-    rows = [{"item": encode(item).decode()} for item in items]
-    dataset = rows_dataset(rows)
+    dataset = items_dataset(items)
     if pacing.gpus_an_item > 0:
         most = pacing.concurrency or _most_on_gpus(pacing)
         return dataset.map(
-            _KeptWorker,
+            ItemTask,
             fn_constructor_args=(work,),
-            compute=ActorPoolStrategy(min_size=1, max_size=max(1, min(most, len(rows)))),
+            compute=ActorPoolStrategy(min_size=1, max_size=max(1, min(most, len(items)))),
             num_cpus=pacing.cpus_an_item,
             num_gpus=pacing.gpus_an_item,
         )
     return dataset.map(
-        work,
+        ItemTask(work),
         compute=TaskPoolStrategy(size=pacing.concurrency),
         num_cpus=pacing.cpus_an_item,
     )
-
-
-class _KeptWorker:
-    """An actor's work: its process stays, and with it the models."""
-
-    def __init__(self, work: ItemWork) -> None:
-        self._work = work
-
-    def __call__(self, row: Row) -> Row:
-        return self._work(row)
 
 
 def _most_on_gpus(pacing: Pacing) -> int:

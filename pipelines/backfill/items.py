@@ -22,7 +22,7 @@ from pipelines.backfill.fetch import SourceRules, fetch_source
 from pipelines.backfill.outcome import Item, ItemOutcome
 from pipelines.backfill.places import Place
 from pipelines.codec import CodecError, decode, encode
-from pipelines.execution.chain import FreeRun, Row, Workspace, map_here
+from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.ingest.job_media import ClipFile, JobMedia
 from pipelines.ingest.pipeline import IngestConfig
 from pipelines.speech.pipeline import TranscriptConfig
@@ -51,8 +51,18 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
+class FinishedItem:
+    """How an item ended: its outcome is stored, or ``failure`` is why it is not."""
+
+    folder: str
+    failed: bool = False
+    media_seconds: float = 0.0
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ItemWork:
-    """What every task is given. Picklable; called with a row ``{"item": JSON}``."""
+    """What every task is given. Picklable."""
 
     out: Place
     models: ModelProvider
@@ -65,19 +75,14 @@ class ItemWork:
     own_whisper: Path | None = None
     """The folder of weights that ``models`` transcribe with in place of the profile's."""
 
-    def __call__(self, row: Row) -> Row:
-        """1:1. How the item ended once its outcome is stored, or ``failure``: why it is not."""
-        item = decode(Item, row["item"].encode())
+    def __call__(self, item: Item) -> FinishedItem:
+        """1:1."""
         try:
             outcome = self.carry_out(item)
         except ObjectStoreUnavailableError as error:
-            return {"failure": str(error)}
-        return {
-            "failure": "",
-            "folder": item.folder,
-            "failed": outcome.status is StageStatus.FAILED,
-            "footage_seconds": (outcome.duration_ms or 0) / 1000,
-        }
+            return FinishedItem(item.folder, failure=str(error))
+        failed = outcome.status is StageStatus.FAILED
+        return FinishedItem(item.folder, failed, (outcome.duration_ms or 0) / 1000)
 
     def carry_out(self, item: Item) -> ItemOutcome:
         """The item's outcome, worked out and stored unless it is stored already.

@@ -1,33 +1,34 @@
-"""Chains of steps over rows: every row in gives a row out, or the stage fails by name.
+"""Steps over items: every item in gives an item out, or the stage fails by name.
 
-A job has the cluster to itself, a row a task (``ray_data.map_on_ray``). A backfill has thousands
-of items at once: there an item is a task, and its rows stay in it (``map_here``). Steps, rows and
-failures are the same either way.
+A job has the cluster to itself, an item a task (``ray_data.map_on_ray``). A backfill has thousands
+of media at once: there a medium is a task, and its items stay in it (``map_here``). Steps, items
+and failures are the same either way.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from pipelines.execution.memory import release_free_memory
-from pipelines.execution.progress import paced
+from pipelines.execution.progress import Pace
 from pipelines.types import StageCode, StageError, StageStoppedError
 from storage.objects import ObjectStore, ObjectStoreUnavailableError, is_outage
 
-Row = dict[str, Any]
-Step = Callable[[Row], Row]
+In = TypeVar("In")
+Out = TypeVar("Out")
+Next = TypeVar("Next")
 
 _ATTEMPTS = 2
-"""How often a step is tried on one row in one worker before its failure is final."""
+"""How often a step is tried on one item in one worker before its failure is final."""
 
 
 class Control(Protocol):
-    """How a running pipeline hears that it should stop, and tells how far it is."""
+    """How a running pipeline is stopped, and where it reports its progress."""
 
     def check(self) -> None:
         """Raise StageStoppedError if the work should stop."""
@@ -51,14 +52,6 @@ class FreeRun:
         self.fractions.append(fraction)
 
 
-_STOP_NAME = "stop"
-
-
-def is_stop_marker(key: str) -> bool:
-    """Whether an object of a workspace tells tasks to stop."""
-    return key.rsplit("/", 1)[-1].startswith(_STOP_NAME)
-
-
 @dataclass(frozen=True, slots=True)
 class ControlSpan:
     """A Control for a part of the work: it moves the whole's progress from ``start`` to ``end``."""
@@ -67,11 +60,6 @@ class ControlSpan:
     start: float
     end: float
 
-    @classmethod
-    def of_piece(cls, control: Control, position: int, pieces: int) -> ControlSpan:
-        """For one of several equal pieces."""
-        return cls(control, position / pieces, (position + 1) / pieces)
-
     def check(self) -> None:
         self.control.check()
 
@@ -79,9 +67,24 @@ class ControlSpan:
         self.control.progress(self.start + fraction * (self.end - self.start))
 
 
+def parts_of(control: Control, weights: Sequence[float]) -> list[ControlSpan]:
+    """A Control for each of the parts that the work has, one after the other, by their weights."""
+    whole = sum(weights) or 1.0
+    ends = [end / whole for end in itertools.accumulate(weights, initial=0.0)]
+    return [ControlSpan(control, start, end) for start, end in itertools.pairwise(ends)]
+
+
+_STOP_NAME = "stop"
+
+
+def is_stop_marker(key: str) -> bool:
+    """Whether an object of a workspace stops tasks."""
+    return key.rsplit("/", 1)[-1].startswith(_STOP_NAME)
+
+
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Where a job's intermediate objects live, and how its tasks hear that they should stop.
+    """Where a job's intermediate objects live, with the marker that stops its tasks.
 
     Picklable: it travels to every task. The stop marker is an object, so that it
     reaches tasks on every node and outlives whoever set it.
@@ -102,169 +105,143 @@ class Workspace:
         self.store.delete(self.key(self.stop_name))
 
     def check(self) -> None:
-        """Raise StageStoppedError if a stop was requested; long steps ask about once a second."""
+        """Raise StageStoppedError if a stop was requested; long steps call it once a second."""
         if self.store.exists(self.key(self.stop_name)):
             raise StageStoppedError(self.prefix)
 
 
-def guarded(step: Step, *, name: str, code: StageCode) -> Step:
-    """1:1. ``step`` with its failures turned into rows: ``{"failure": {...}}``.
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a task of a step takes up, where it is one; ``why`` it is not a processor's time."""
 
-    An exception inside a Ray Data chain would take the other rows with it and
-    arrive as text; as a row it keeps its code, and names the shard. What the step
-    freed is given back after each row: the workers of a service live for weeks.
+    cpus: float = 1.0
+    concurrency: int | None = None
+    """Most of its tasks at a time; None for as many as there are CPUs for."""
+    why: str = "It computes in one thread all the time."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(ABC, Generic[In, Out]):
+    """1:1, from an item to an item. Subclasses are frozen dataclasses of all that ``process`` uses.
+
+    Picklable, as its items are: frozen dataclasses that name what is large by its key in the object
+    store. ``process`` may be called again for the same item, also in another worker.
     """
 
-    def run(row: Row) -> Row:
-        try:
-            return attempts(row)
-        finally:
-            release_free_memory()
+    name: ClassVar[str]
+    """What its failures are called."""
+    code: ClassVar[StageCode]
+    """Of failures that name none of their own."""
+    version: ClassVar[int] = 1
+    """Raised whenever the same item would be stored differently: part of the names of outputs."""
+    resources: Resources = Resources()
 
-    def attempts(row: Row) -> Row:
-        for attempt in range(1, _ATTEMPTS + 1):
+    @abstractmethod
+    def process(self, item: In) -> Out:
+        """The item that comes out. Raises StageError and StageStoppedError."""
+
+    @property
+    def steps(self) -> tuple[Step[Any, Any], ...]:
+        return (self,)
+
+    def then(self, step: Step[Out, Next]) -> Chain[In, Next]:
+        """Both, one after the other."""
+        return Chain((self, step))
+
+
+@dataclass(frozen=True, slots=True)
+class Chain(Generic[In, Out]):
+    """Steps that follow on each other, as ``Step.then`` makes it."""
+
+    steps: tuple[Step[Any, Any], ...]
+
+
+Work = Step[In, Out] | Chain[In, Out]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What comes out of a step that failed, in place of an item.
+
+    An exception inside a Ray Data chain would take the other items with it and arrive as text; as
+    an item it keeps its code.
+    """
+
+    error: Exception
+
+
+def attempt(step: Step[In, Out], item: In | Failure) -> Out | Failure:
+    """``step`` on ``item``; an error of no kind of its own is tried once more.
+
+    What the step freed is given back after each item: the workers of a service live for weeks.
+    """
+    if isinstance(item, Failure):
+        return item
+    try:
+        for _ in range(_ATTEMPTS):
             try:
-                return step(row)
-            except StageStoppedError:
-                return {"failure": {"kind": "stopped", "code": str(code), "message": name}}
-            except StageError as error:
-                return {
-                    "failure": {"kind": "stage", "code": str(error.code), "message": error.message}
-                }
+                return step.process(item)
+            except (StageError, StageStoppedError) as error:
+                return Failure(error)
             except Exception as error:
-                if attempt == _ATTEMPTS:
-                    kind = "store" if is_outage(error) else "stage"
-                    message = f"{name} failed: {type(error).__name__}: {error}"
-                    return {"failure": {"kind": kind, "code": str(code), "message": message}}
-        raise AssertionError("unreachable")
-
-    return run
+                message = f"{step.name} failed: {type(error).__name__}: {error}"
+                failed: Exception = StageError(step.code, message)
+                if is_outage(error):
+                    failed = ObjectStoreUnavailableError(message)
+        return Failure(failed)
+    finally:
+        release_free_memory()
 
 
 def collected(
-    done: Iterable[Row],
+    done: Iterable[tuple[int, Out | Failure] | None],
     control: Control,
     *,
-    rows_expected: int,
+    count: int,
     concurrency: int = 1,
-) -> list[Row]:
-    """The rows of ``done`` as they come, with progress.
+) -> list[Out]:
+    """The items of ``done`` in the order of their positions, with progress as they come.
 
-    Raises StageStoppedError if a step met the stop marker or ``control`` stops the work,
-    StageError with the failed step's code, StageError with PROCESSING_FAILED if rows went
-    missing, and ObjectStoreUnavailableError if the store was away for a step, or a disk full:
-    nobody's fault, worth another try later.
+    None stands for a moment in which none came. Raises StageStoppedError if a step met the stop
+    marker or ``control`` stops the work, StageError with the failed step's code, StageError with
+    PROCESSING_FAILED if items went missing, and ObjectStoreUnavailableError if the store was away
+    for a step, or a disk full: nobody's fault, worth another try later.
     """
     control.check()
-    rows: list[Row] = []
-    with paced(control.progress, rows_expected, concurrency=concurrency) as progress:
-        for row in done:
-            control.check()
-            _raise_failure(row)
-            rows.append(row)
-            progress.row_ended()
-    if len(rows) != rows_expected:
-        message = f"{rows_expected} shards went in, {len(rows)} came out."
+    pace = Pace(count, time.monotonic(), concurrency)
+    items: dict[int, Out] = {}
+    for each in done:
+        control.check()
+        if each is not None:
+            position, item = each
+            if isinstance(item, Failure):
+                raise item.error
+            items[position] = item
+            pace.row_ended(time.monotonic())
+        control.progress(pace.fraction(time.monotonic()))
+    if len(items) != count:
+        message = f"{count} shards went in, {len(items)} came out."
         raise StageError(StageCode.PROCESSING_FAILED, message)
-    return rows
-
-
-def _raise_failure(row: Row) -> None:
-    failure = row.get("failure")
-    if failure is None:
-        return
-    if failure["kind"] == "stopped":
-        raise StageStoppedError(failure["message"])
-    if failure["kind"] == "store":
-        raise ObjectStoreUnavailableError(failure["message"])
-    raise StageError(StageCode(failure["code"]), failure["message"])
-
-
-@dataclass(frozen=True, slots=True)
-class Mapped:
-    """A step of a chain, 1:1. ``name`` is what its failures are called."""
-
-    step: Step
-    name: str
-    code: StageCode
-    num_cpus: float = 1.0
-    """Logical CPUs of its task, where it is one."""
-    concurrency: int | None = None
-    """Most of its tasks at a time; None for as many as there are CPUs for."""
+    return [items[position] for position in sorted(items)]
 
 
 class Mapper(Protocol):
-    """Runs rows through steps. Raises as ``collected`` does."""
+    """Runs a step, or several, over items; gives what comes out in their order.
 
-    def __call__(
-        self, rows: Sequence[Row], steps: Sequence[Mapped], control: Control
-    ) -> list[Row]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """Steps over rows, each 1:1, top to bottom; ``code`` is that of their failures.
-
-    ::
-
-        Chain(StageCode.TRANSCRIPT_FAILED)
-        .map("Transcription", transcribe, num_cpus=0.25)
-        .map("Voice embedding", embed, num_cpus=0.25)
-        .run(rows, control, on=map_on_ray)
+    Raises as ``collected`` does.
     """
 
-    code: StageCode
-    steps: tuple[Mapped, ...] = ()
-
-    def map(
-        self, name: str, step: Step, *, num_cpus: float = 1.0, concurrency: int | None = None
-    ) -> Chain:
-        """The chain with one more step, as ``Mapped`` describes it."""
-        added = Mapped(step, name, self.code, num_cpus, concurrency)
-        return replace(self, steps=(*self.steps, added))
-
-    def run(self, rows: Sequence[Row], control: Control, *, on: Mapper) -> list[Row]:
-        """The rows that come out, in order of completion. Raises as ``collected`` does."""
-        return on(rows, self.steps, control)
+    def __call__(self, items: Sequence[In], work: Work[In, Out], control: Control) -> list[Out]: ...
 
 
-def map_here(rows: Sequence[Row], steps: Sequence[Mapped], control: Control) -> list[Row]:
-    """In this process and thread, a row after the other, in order."""
-    return collected(_one_by_one(rows, steps), control, rows_expected=len(rows))
+def map_here(items: Sequence[In], work: Work[In, Out], control: Control) -> list[Out]:
+    """In this process and thread, an item after the other, in order."""
 
+    def done() -> Iterator[tuple[int, Out | Failure]]:
+        for position, item in enumerate(items):
+            current: Any = item
+            for step in work.steps:
+                current = attempt(step, current)
+            yield position, current
 
-def _one_by_one(rows: Iterable[Row], steps: Sequence[Mapped]) -> Iterator[Row]:
-    guards = [guarded(each.step, name=each.name, code=each.code) for each in steps]
-    for row in rows:
-        current = row
-        for step in guards:
-            current = step(current)
-            if "failure" in current:
-                break
-        yield current
-
-
-def timed(seconds: dict[str, float], name: str) -> _Timer:
-    """Add the wall time of a ``with`` block to ``seconds[name]``."""
-    return _Timer(seconds, name)
-
-
-@dataclass(slots=True)
-class _Timer:
-    seconds: dict[str, float]
-    name: str
-    _start: float = 0.0
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds[self.name] = (
-            self.seconds.get(self.name, 0.0) + time.perf_counter() - self._start
-        )
-
-
-def derived_name(index: int, inputs: dict[str, Any]) -> str:
-    """``00012-`` and 20 hex digits of a hash over ``inputs`` (JSON values)."""
-    text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
-    return f"{index:05d}-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+    return collected(done(), control, count=len(items))

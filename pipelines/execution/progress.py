@@ -7,17 +7,10 @@ pace so far, bounded so that it never overtakes what the running tasks can do an
 from __future__ import annotations
 
 import math
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-
-Report = Callable[[float], None]
+from dataclasses import dataclass
 
 _FIRST_ROW_SECONDS = 10.0
 """What a row is taken to need before any has ended."""
-_TICK_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -54,46 +47,3 @@ class Pace:
         ahead = bound * (1 - math.exp(-max(0.0, waited) / bound))
         self._highest = max(self._highest, (self.done + ahead) / self.total)
         return self._highest
-
-
-@dataclass(slots=True)
-class PacedProgress:
-    """Reports a Pace."""
-
-    report: Report
-    pace: Pace
-    clock: Callable[[], float] = time.monotonic
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def row_ended(self) -> None:
-        """Count a row and report."""
-        with self._lock:
-            self.pace.row_ended(self.clock())
-            self._report()
-
-    def tick(self) -> None:
-        """Report how far the work must be by now."""
-        with self._lock:
-            self._report()
-
-    def _report(self) -> None:
-        self.report(self.pace.fraction(self.clock()))
-
-
-@contextmanager
-def paced(report: Report, total: int, *, concurrency: int = 1) -> Iterator[PacedProgress]:
-    """Progress from 0 to 1 over ``total`` rows, reported every second meanwhile."""
-    progress = PacedProgress(report, Pace(total, time.monotonic(), concurrency))
-    ended = threading.Event()
-
-    def tick() -> None:
-        while not ended.wait(_TICK_SECONDS):
-            progress.tick()
-
-    ticker = threading.Thread(target=tick, name="progress", daemon=True)
-    ticker.start()
-    try:
-        yield progress
-    finally:
-        ended.set()
-        ticker.join()

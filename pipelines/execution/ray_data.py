@@ -27,43 +27,78 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import pickle
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypedDict
 
-from pipelines.execution.chain import Control, Mapped, Row, collected, guarded
+from pipelines.execution.chain import Control, In, Out, Work, attempt, collected
 from pipelines.types import StageStoppedError
 
 if TYPE_CHECKING:
     from ray.data import Dataset
 
 
-def map_on_ray(rows: Sequence[Row], steps: Sequence[Mapped], control: Control) -> list[Row]:
-    """A Ray Data chain, a task a row and step; rows in order of completion."""
-    if not rows:
+def map_on_ray(items: Sequence[In], work: Work[In, Out], control: Control) -> list[Out]:
+    """A Ray Data chain, a task an item and step.
+
+    ``control`` is checked while no item comes, too: tasks that cannot begin, or never end, are then
+    ended. Raises as ``pipelines.execution.chain.collected``.
+    """
+    if not items:
         return []
+    import ray
     from ray.data import TaskPoolStrategy
 
-    dataset = rows_dataset(rows)
-    for each in steps:
-        step = guarded(each.step, name=each.name, code=each.code)
-        compute = TaskPoolStrategy(size=each.concurrency)
-        dataset = dataset.map(step, compute=compute, num_cpus=each.num_cpus)
-    return run_chain(dataset, control, rows_expected=len(rows), concurrency=_concurrency(steps))
-
-
-def _concurrency(steps: Sequence[Mapped]) -> int:
-    """About how many rows will be under way at a time, if nothing else is."""
-    import ray
-
+    dataset = items_dataset(items)
     cpus = float(ray.cluster_resources().get("CPU", 1.0))
-    return max(1, min(each.concurrency or int(cpus / each.num_cpus) for each in steps))
+    under_way = []
+    for step in work.steps:
+        need, task = step.resources, ItemTask(functools.partial(attempt, step))
+        compute = TaskPoolStrategy(size=need.concurrency)
+        dataset = dataset.map(task, compute=compute, num_cpus=need.cpus)
+        under_way.append(need.concurrency or int(cpus / need.cpus))
+    with contextlib.closing(items_as_they_come(dataset, _CHECK_SECONDS)) as done:
+        try:
+            return collected(done, control, count=len(items), concurrency=max(1, min(under_way)))
+        except StageStoppedError:
+            # Tasks that read the stop marker end in order; the others are ended with ``done``.
+            deadline = time.monotonic() + _STOPPING_SECONDS
+            for _ in done:
+                if time.monotonic() > deadline:
+                    break
+            raise
 
 
-def rows_dataset(rows: Sequence[Row]) -> Dataset:
-    """A block a row, for tasks that take long and return little.
+class ItemTask(Generic[In, Out]):
+    """A function of items as one of rows; given to ``Dataset.map`` as a class, it is an actor's.
+
+    Items travel pickled: Ray Data would make columns of their fields, and lists of tuples.
+    """
+
+    def __init__(self, process: Callable[[In], Out]) -> None:
+        self._process = process
+
+    def __call__(self, row: Row) -> Row:
+        item = pickle.loads(row["item"])  # noqa: S301 - pickled by ``_row``
+        return _row(row["position"], self._process(item))
+
+
+class Row(TypedDict):
+    """Of Ray Data: an item, pickled, and its position among all."""
+
+    position: int
+    item: bytes
+
+
+def _row(position: int, item: object) -> Row:
+    return Row(position=position, item=pickle.dumps(item))
+
+
+def items_dataset(items: Sequence[object]) -> Dataset:
+    """A block an item, for tasks that take long and return little.
 
     Ray Data would set half of the processors aside for what comes after a step, and
     on two processors run one task after the other. Here nothing comes after it.
@@ -72,38 +107,8 @@ def rows_dataset(rows: Sequence[Row]) -> Dataset:
 
     forget_datasets()
     ray.data.DataContext.get_current().op_resource_reservation_enabled = False
-    return ray.data.from_items([*rows], override_num_blocks=len(rows))
-
-
-def run_chain(
-    dataset: Dataset, control: Control, *, rows_expected: int, concurrency: int = 1
-) -> list[Row]:
-    """Run ``dataset`` and return its rows in order of completion.
-
-    Between the ends of rows, progress follows from ``concurrency``: about so many are under way.
-    ``control`` is checked while no row comes, too: tasks that cannot begin, or never end, are then
-    ended. Raises as ``pipelines.execution.chain.collected``.
-    """
-
-    def checked(rows: Iterator[Row | None]) -> Iterator[Row]:
-        for row in rows:
-            if row is None:
-                control.check()
-            else:
-                yield row
-
-    with contextlib.closing(rows_as_they_come(dataset, _CHECK_SECONDS)) as rows:
-        try:
-            return collected(
-                checked(rows), control, rows_expected=rows_expected, concurrency=concurrency
-            )
-        except StageStoppedError:
-            # Tasks that read the stop marker end in order; the others are ended with ``rows``.
-            deadline = time.monotonic() + _STOPPING_SECONDS
-            for _ in rows:
-                if time.monotonic() > deadline:
-                    break
-            raise
+    rows = [_row(*each) for each in enumerate(items)]
+    return ray.data.from_items(rows, override_num_blocks=len(rows))
 
 
 _CHECK_SECONDS = 0.5
@@ -135,8 +140,10 @@ class _CaptureExecutor:
     def after_execution_fails(self, executor: Any, error: Exception) -> None: ...
 
 
-def rows_as_they_come(dataset: Dataset, tick_seconds: float) -> Generator[Row | None, None, None]:
-    """Each row in order of completion; None after every ``tick_seconds`` in which none came.
+def items_as_they_come(
+    dataset: Dataset, tick_seconds: float
+) -> Generator[tuple[int, Any] | None, None, None]:
+    """Each item with its position, in order of completion; None where none came for a tick.
 
     Raises what Ray raises. Closed before the end, it ends the tasks that run or wait.
     Either way Ray Data has tidied up when it is over, and Ray may be shut down.
@@ -167,13 +174,13 @@ def rows_as_they_come(dataset: Dataset, tick_seconds: float) -> Generator[Row | 
                 return
             if isinstance(row, BaseException):
                 raise row
-            yield row
+            yield row["position"], pickle.loads(row["item"])  # noqa: S301
     finally:
         _end(feeder, executors)
 
 
 def _end(feeder: threading.Thread, executors: list[Any]) -> None:
-    """Wait for the thread; again and again, as an executor that has not begun yet hears nothing."""
+    """Wait for the thread; again and again: an executor that has not begun ignores a shutdown."""
     for _ in range(round(_ENDING_SECONDS / _ENDING_TICK_SECONDS)):
         feeder.join(_ENDING_TICK_SECONDS)
         if not feeder.is_alive():

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.codec import CodecError, from_json, to_json
-from pipelines.execution.chain import Control, ControlSpan, FreeRun, Workspace
+from pipelines.execution.chain import Control, ControlSpan, FreeRun, Workspace, parts_of
 from pipelines.ingest.probe import ProbeLimits, probe, run_media_task
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import Task
@@ -97,7 +97,7 @@ class IngestContext:
 
     def piece(self, position: int, pieces: int) -> IngestContext:
         """The same for one of several equal pieces."""
-        return replace(self, control=ControlSpan.of_piece(self.control, position, pieces))
+        return replace(self, control=parts_of(self.control, [1.0] * pieces)[position])
 
     def probe(self, source_key: str) -> MediaInfo:
         """As ``probe_source``."""

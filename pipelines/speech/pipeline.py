@@ -1,4 +1,4 @@
-"""Transcription of one track: a chain to cut it, a chain to transcribe it, a reduce.
+"""Transcription of one track: a step to cut it, two to transcribe it, a reduce.
 
     track -> regions, chunks (1:1)                         sequential, all but free
     shard -> words (1:1) -> voice vectors (1:1)            the models' time
@@ -12,44 +12,30 @@ language of its track.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from models.provider import ModelProvider
-from pipelines.execution.chain import Chain, Control, ControlSpan, Mapper, Row, Workspace
+from pipelines.execution.chain import Control, Mapper, Resources, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray
-from pipelines.speech.regions import ChunkLimits, Sharding, ShardPlan, make_speech_regions_step
+from pipelines.speech.regions import SHARDS, ChunkLimits, CutTrack, Shard, Sharding
 from pipelines.speech.speakers import (
-    ShardVoices,
+    VOICES,
+    EmbedVoices,
     SpeakerRules,
     WindowLimits,
     assign_voices,
     join_voices,
-    make_speaker_embeddings_step,
     name_speakers,
 )
-from pipelines.speech.transcribe import (
-    ChunkWords,
-    chunks_to_json,
-    is_doubtful,
-    make_transcribe_step,
-    words_from_json,
-)
-from pipelines.speech.words import (
-    SegmentLimits,
-    build_segments,
-    place_words,
-)
-from pipelines.types import AudioTrack, StageCode, TranscriptResult
+from pipelines.speech.transcribe import WORDS, ChunkWords, ShardTask, Transcribe, is_doubtful
+from pipelines.speech.words import SegmentLimits, build_segments, place_words
+from pipelines.types import AudioTrack, TranscriptResult
 
-_FORMAT = 2
-"""Raised when stored intermediate results change their meaning, so that old ones are ignored."""
 _REGIONS_SHARE = 0.05
 """Share of the progress that cutting the track stands for."""
 
@@ -92,106 +78,85 @@ def transcribe_track(
     Raises StageError (TRANSCRIPT_FAILED) if a shard fails twice, StageStoppedError if
     ``control`` or the workspace's stop marker requires it.
     """
-    chain, store = Chain(StageCode.TRANSCRIPT_FAILED), workspace.store
-    plan_row = track_row(track, workspace, config)
-    if not store.exists(plan_row["plan_key"]):
-        regions = make_speech_regions_step(workspace, models, config.chunks, config.sharding)
-        detection = chain.map("Speech detection", regions, num_cpus=config.regions_cpus)
-        detection.run([plan_row], ControlSpan(control, 0.0, _REGIONS_SHARE), on=mapper)
-    plan = ShardPlan.from_json(store.read_bytes(plan_row["plan_key"]))
+    cutting, transcribing = parts_of(control, (_REGIONS_SHARE, 1.0 - _REGIONS_SHARE))
+    regions = CutTrack(
+        workspace, models, config.chunks, config.sharding, config.models,
+        resources=Resources(config.regions_cpus, why="It reads the audio as often as it computes."),
+    )  # fmt: skip
+    waits = Resources(
+        config.transcribe_cpus,
+        config.transcribe_concurrency,
+        why="It mostly waits for a model in another process.",
+    )
+    transcribe = Transcribe(
+        workspace, models, config.language, config.keyterms, resources=waits
+    ).then(EmbedVoices(workspace, models, config.windows, resources=waits))
 
-    language, keyterms = config.language, config.keyterms
-    transcribe = make_transcribe_step(workspace, models, language=language, keyterms=keyterms)
-    embed = make_speaker_embeddings_step(workspace, models, config.windows)
-    cpus, concurrency = config.transcribe_cpus, config.transcribe_concurrency
-    shard_chain = chain.map(
-        "Transcription", transcribe, num_cpus=cpus, concurrency=concurrency
-    ).map("Voice embedding", embed, num_cpus=cpus, concurrency=concurrency)
-
-    def compute_missing(rows: Sequence[Row]) -> int:
-        missing = [row for row in rows if not _is_done(row, workspace)]
+    def compute_missing(tasks: Sequence[ShardTask]) -> int:
+        missing = [task for task in tasks if not _is_done(task, workspace)]
         if missing:
-            shard_chain.run(missing, ControlSpan(control, _REGIONS_SHARE, 1.0), on=mapper)
+            mapper(missing, transcribe, transcribing)
         return len(missing)
 
-    rows = shard_rows(plan, config)
-    computed = compute_missing(rows)
-    rows = rows_in_track_language(rows, workspace)
-    compute_missing([row for row in rows if "track_language" in row])
-    result = reduce_shards(rows, track, workspace, config, media_duration_ms)
+    [cut] = mapper([track], regions, cutting)
+    first = shard_tasks(SHARDS.load(workspace.store, cut.key), workspace, config)
+    computed = compute_missing(first)
+    tasks = in_track_language(first, workspace, config)
+    compute_missing([task for task in tasks if task.track_language])
+    result = reduce_shards(tasks, track, workspace, config, media_duration_ms)
     control.progress(1.0)
-    return replace(result, shards_computed=computed, shards_reused=len(rows) - computed)
+    return replace(result, shards_computed=computed, shards_reused=len(tasks) - computed)
 
 
-def track_row(track: AudioTrack, workspace: Workspace, config: TranscriptConfig) -> Row:
-    """Input of the step that cuts a track; its outputs are named by all that they depend on."""
-    size_bytes = workspace.store.size_bytes(track.key)
-    inputs = [track.key, size_bytes, config.models, asdict(config.chunks), asdict(config.sharding)]
-    folder = workspace.key(f"transcript/{track.index}-{_digest(inputs)}")
-    return {
-        "track_key": track.key,
-        "seconds": track.duration_seconds,
-        "folder": folder,
-        "plan_key": f"{folder}/plan.json",
-    }
+def shard_tasks(
+    shards: Iterable[Shard],
+    workspace: Workspace,
+    config: TranscriptConfig,
+    language: str | None = None,
+) -> list[ShardTask]:
+    """A task a shard; ``language`` is that of the track where it is a second pass."""
+    inputs = config.models, config.language, config.keyterms, language
+    tasks = []
+    for position, shard in enumerate(shards):
+        of_shard = shard.audio_key, *inputs
+        words_key = WORDS.key(workspace.prefix, *of_shard, position=position)
+        voices_key = VOICES.key(workspace.prefix, words_key, config.windows, position=position)
+        tasks.append(ShardTask(shard, words_key, voices_key))
+    return tasks
 
 
-def shard_rows(plan: ShardPlan, config: TranscriptConfig) -> list[Row]:
-    """A row a shard; its outputs are named by all that they depend on."""
-    inputs = _digest([config.models, config.language, config.keyterms, asdict(config.windows)])
-    rows: list[Row] = []
-    for chunks, audio_key in zip(plan.shards, plan.audio_keys, strict=True):
-        stem = f"{audio_key.removesuffix('.flac')}-{inputs}"
-        rows.append(
-            {
-                "audio_key": audio_key,
-                "chunks": chunks_to_json(chunks),
-                "words_key": f"{stem}.words.json",
-                "voices_key": f"{stem}.voices.npz",
-            }
-        )
-    return rows
-
-
-def rows_in_track_language(rows: Sequence[Row], workspace: Workspace) -> list[Row]:
-    """The rows, those of shards with chunks of doubtful language as rows of a second pass."""
-    words = [words_from_json(workspace.store.read_bytes(row["words_key"])) for row in rows]
+def in_track_language(
+    tasks: Sequence[ShardTask], workspace: Workspace, config: TranscriptConfig
+) -> list[ShardTask]:
+    """The tasks, those of shards with chunks of doubtful language as ones of a second pass."""
+    words = [WORDS.load(workspace.store, task.words_key) for task in tasks]
     language, _ = track_language([chunk for shard in words for chunk in shard])
     if language is None:
-        return list(rows)
+        return [*tasks]
+    again = shard_tasks((task.shard for task in tasks), workspace, config, language)
     return [
-        row
-        | {
-            "track_language": language,
-            "first_words_key": row["words_key"],
-            "words_key": row["words_key"].replace(".words.", f".{language}.words."),
-            "voices_key": row["voices_key"].replace(".voices.", f".{language}.voices."),
-        }
+        replace(second, track_language=language, first_words_key=first.words_key)
         if any(is_doubtful(chunk, language) for chunk in shard)
-        else row
-        for row, shard in zip(rows, words, strict=True)
+        else first
+        for first, second, shard in zip(tasks, again, words, strict=True)
     ]
 
 
-def _is_done(row: Row, workspace: Workspace) -> bool:
-    return all(workspace.store.exists(row[name]) for name in ("words_key", "voices_key"))
-
-
-def _digest(inputs: object) -> str:
-    return hashlib.sha256(json.dumps([_FORMAT, inputs]).encode()).hexdigest()[:16]
+def _is_done(task: ShardTask, workspace: Workspace) -> bool:
+    return all(map(workspace.store.exists, (task.words_key, task.voices_key)))
 
 
 def reduce_shards(
-    rows: Sequence[Row],
+    tasks: Sequence[ShardTask],
     track: AudioTrack,
     workspace: Workspace,
     config: TranscriptConfig,
     media_duration_ms: int,
 ) -> TranscriptResult:
     """The stored outputs of all shards of a track, in order, as one transcript."""
-    read = workspace.store.read_bytes
-    chunks = [chunk for row in rows for chunk in words_from_json(read(row["words_key"]))]
-    voices = join_voices([ShardVoices.from_npz(read(row["voices_key"])) for row in rows])
+    store = workspace.store
+    chunks = [chunk for task in tasks for chunk in WORDS.load(store, task.words_key)]
+    voices = join_voices([VOICES.load(store, task.voices_key) for task in tasks])
     labels = assign_voices(voices.seconds, voices.vectors, config.speakers)
     spoken = [word for chunk in chunks for word in chunk.words]
     words = [
@@ -211,7 +176,7 @@ def reduce_shards(
         language_probability=probability,
         speakers=speakers,
         segments=build_segments(named, config.segments),
-        shards_computed=len(rows),
+        shards_computed=len(tasks),
         shards_reused=0,
     )
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,8 @@ import numpy as np
 from models.contracts import SAMPLE_RATE_HZ
 from models.provider import ModelProvider
 from models.tasks import DETECT_SPEECH
-from pipelines.execution.chain import Row, Step, Workspace
+from pipelines.artifacts import Artifact, Made
+from pipelines.execution.chain import Step, Workspace
 from pipelines.media.audio import (
     FRAME_SAMPLES,
     LEVEL_FRAME_SECONDS,
@@ -32,7 +32,7 @@ from pipelines.media.audio import (
     read_blocks,
     write_flac,
 )
-from pipelines.types import StageCode, StageError
+from pipelines.types import AudioTrack, StageCode, StageError
 
 _WINDOW_SAMPLES = 120 * SAMPLE_RATE_HZ
 _LENGTH_TOLERANCE_SECONDS = 0.5
@@ -40,29 +40,11 @@ _CONTEXT_SAMPLES = 10 * SAMPLE_RATE_HZ
 
 
 @dataclass(frozen=True, slots=True)
-class ShardPlan:
-    """How a track is cut: shards of chunks, and the key of each shard's audio.
+class Shard:
+    """Chunks of a track that one task transcribes; its stored audio is they end to end."""
 
-    A shard's audio is its chunks end to end.
-    """
-
-    shards: tuple[tuple[Chunk, ...], ...]
-    audio_keys: tuple[str, ...]
-
-    def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-    @staticmethod
-    def from_json(data: bytes) -> ShardPlan:
-        raw = json.loads(data)
-        shards = tuple(
-            tuple(
-                Chunk(each["start_frame"], each["end_frame"], tuple(map(tuple, each["speech"])))
-                for each in shard
-            )
-            for shard in raw["shards"]
-        )
-        return ShardPlan(shards, tuple(raw["audio_keys"]))
+    audio_key: str
+    chunks: tuple[Chunk, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,32 +56,51 @@ class Sharding:
     max_shards: int = 2000
 
 
-def make_speech_regions_step(
-    workspace: Workspace, models: ModelProvider, limits: ChunkLimits, sharding: Sharding
-) -> Step:
-    """1:1. ``{track_key, seconds, folder, plan_key}`` to itself; writes the plan and the shards.
+@dataclass(frozen=True)
+class CutTrack(Step[AudioTrack, Made]):
+    """A track to its stored shards (SHARDS).
 
-    Raises StageError if the track's audio is shorter than ``seconds``: part of it is lost.
+    Raises StageError if the track's audio is shorter than it should be: part of it is lost.
     """
 
-    def run(row: Row) -> Row:
-        with workspace.store.local_copy(row["track_key"]) as path:
-            regions, levels = scan_track(path, models, workspace.check)
-            found_seconds, seconds = len(levels) * LEVEL_FRAME_SECONDS, row["seconds"]
+    name = "Speech detection"
+    code = StageCode.TRANSCRIPT_FAILED
+    version = 1
+    workspace: Workspace
+    models: ModelProvider
+    limits: ChunkLimits
+    sharding: Sharding
+    models_digest: str
+    """Names the backends in use: results of one are not reused for another."""
+
+    def process(self, track: AudioTrack) -> Made:
+        store = self.workspace.store
+        inputs = track.key, store.size_bytes(track.key), self.models_digest
+        key = SHARDS.key(
+            self.workspace.prefix, *inputs, self.limits, self.sharding, position=track.index
+        )
+        return SHARDS.make(store, key, lambda: self._shards(track, key.removesuffix(".json")))
+
+    def _shards(self, track: AudioTrack, folder: str) -> tuple[Shard, ...]:
+        with self.workspace.store.local_copy(track.key) as path:
+            regions, levels = scan_track(path, self.models, self.workspace.check)
+            found_seconds, seconds = len(levels) * LEVEL_FRAME_SECONDS, track.duration_seconds
             if found_seconds < seconds - _LENGTH_TOLERANCE_SECONDS:
                 message = f"The track is damaged: {found_seconds:.1f} of {seconds:.1f} s decode."
                 raise StageError(StageCode.TRANSCRIPT_FAILED, message)
             groups = group_chunks(
-                plan_chunks(regions, levels, limits),
-                shard_seconds=sharding.shard_seconds,
-                max_shards=sharding.max_shards,
+                plan_chunks(regions, levels, self.limits),
+                shard_seconds=self.sharding.shard_seconds,
+                max_shards=self.sharding.max_shards,
             )
-            keys = _write_shards(workspace, path, groups, row["folder"])
-        plan = ShardPlan(tuple(tuple(group) for group in groups), keys)
-        workspace.store.write_bytes(row["plan_key"], plan.to_json())
-        return row
-
-    return run
+            reader = SampleReader(read_blocks(path))
+            shards = []
+            for index, group in enumerate(groups):
+                self.workspace.check()
+                shards.append(Shard(f"{folder}/shard-{index:05d}.flac", tuple(group)))
+                with self.workspace.store.writer(shards[-1].audio_key) as stream:
+                    write_flac(stream, (reader.read(*chunk.sample_span) for chunk in group))
+        return tuple(shards)
 
 
 def scan_track(
@@ -121,22 +122,6 @@ def scan_track(
         found = [(max(low, a + shift), min(high, b + shift)) for a, b in detector.detect(window)]
         regions.extend((a, b) for a, b in found if b > a)
     return merge_regions(regions), np.concatenate(levels)
-
-
-def _write_shards(
-    workspace: Workspace, path: Path, groups: list[list[Chunk]], folder: str
-) -> tuple[str, ...]:
-    reader = SampleReader(read_blocks(path))
-    keys = tuple(f"{folder}/shard-{index:05d}.flac" for index in range(len(groups)))
-    for key, group in zip(keys, groups, strict=True):
-        workspace.check()
-        with workspace.store.writer(key) as stream:
-            frames = ((chunk.start_frame, chunk.end_frame) for chunk in group)
-            write_flac(
-                stream,
-                (reader.read(a * FRAME_SAMPLES, b * FRAME_SAMPLES) for a, b in frames),
-            )
-    return keys
 
 
 _SMOOTHING_FRAMES = 5
@@ -179,6 +164,14 @@ class Chunk:
     @property
     def seconds(self) -> float:
         return self.end_seconds - self.start_seconds
+
+    @property
+    def sample_span(self) -> tuple[int, int]:
+        """First sample and the one after the last."""
+        return self.start_frame * FRAME_SAMPLES, self.end_frame * FRAME_SAMPLES
+
+
+SHARDS = Artifact.of(tuple[Shard, ...], "transcript", version=CutTrack.version)
 
 
 def merge_regions(regions: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -22,15 +22,11 @@ from scipy.spatial.distance import pdist, squareform
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.provider import ModelProvider
 from models.tasks import EMBED_VOICE, SpeakerEmbedder
-from pipelines.execution.chain import Row, Step, Workspace
+from pipelines.artifacts import Artifact
+from pipelines.execution.chain import Step, Workspace
 from pipelines.speech.regions import Chunk
-from pipelines.speech.transcribe import (
-    ChunkWords,
-    chunks_from_json,
-    shard_samples,
-    words_from_json,
-)
-from pipelines.types import Speaker, TranscriptWord
+from pipelines.speech.transcribe import WORDS, ChunkWords, ShardTask, shard_samples
+from pipelines.types import Speaker, StageCode, TranscriptWord
 
 Curve = npt.NDArray[np.float64]
 Vectors = npt.NDArray[np.floating]
@@ -320,30 +316,45 @@ class ShardVoices:
             return ShardVoices(arrays["seconds"], arrays["word_counts"], arrays["vectors"])
 
 
-def make_speaker_embeddings_step(
-    workspace: Workspace, models: ModelProvider, limits: WindowLimits
-) -> Step:
-    """1:1. ``{audio_key, chunks, words_key, voices_key}`` to itself; writes ShardVoices."""
+@dataclass(frozen=True)
+class EmbedVoices(Step[ShardTask, ShardTask]):
+    """A transcribed shard to itself, its voices (VOICES) stored unless they are there."""
 
-    def run(row: Row) -> Row:
-        store = workspace.store
-        if row.get("failure") or store.exists(row["voices_key"]):
-            return row
-        words = words_from_json(store.read_bytes(row["words_key"]))
-        chunks = chunks_from_json(row["chunks"])
-        embedder = models.get(EMBED_VOICE) if any(each.words for each in words) else None
+    name = "Voice embedding"
+    code = StageCode.TRANSCRIPT_FAILED
+    version = 1
+    workspace: Workspace
+    models: ModelProvider
+    limits: WindowLimits
+
+    def process(self, task: ShardTask) -> ShardTask:
+        VOICES.make(self.workspace.store, task.voices_key, lambda: self._voices(task))
+        return task
+
+    def _voices(self, task: ShardTask) -> ShardVoices:
+        store, chunks = self.workspace.store, task.shard.chunks
+        words = WORDS.load(store, task.words_key)
+        if not any(each.words for each in words):
+            return join_voices([])
+        embedder = self.models.get(EMBED_VOICE)
         found: list[ShardVoices] = []
-        with store.local_copy(row["audio_key"]) as path:
+        with store.local_copy(task.shard.audio_key) as path:
             for chunk, said, samples in zip(
                 chunks, words, shard_samples(chunks, path), strict=True
             ):
-                workspace.check()
-                if embedder is not None and said.words:
-                    found.append(_embedded(chunk, said, samples, embedder, limits))
-        store.write_bytes(row["voices_key"], join_voices(found).to_npz())
-        return row
+                self.workspace.check()
+                if said.words:
+                    found.append(_embedded(chunk, said, samples, embedder, self.limits))
+        return join_voices(found)
 
-    return run
+
+VOICES = Artifact(
+    "transcript/voices",
+    EmbedVoices.version,
+    to_bytes=ShardVoices.to_npz,
+    from_bytes=ShardVoices.from_npz,
+    ending=".npz",
+)
 
 
 def join_voices(parts: Sequence[ShardVoices]) -> ShardVoices:

@@ -9,19 +9,15 @@ ones are read.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from models.contracts import Excerpt, SummarySentence
 from models.provider import ModelProvider
 from models.tasks import SUMMARIZE
-from pipelines.execution.chain import Chain, Control, Mapper, Row, Step, Workspace
+from pipelines.artifacts import Artifact, Made
+from pipelines.execution.chain import Control, Mapper, Resources, Step, Workspace
 from pipelines.types import StageCode, TimedSentence
-
-_FORMAT = 1
-"""Raised when the same lines would be summed up in another way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +53,49 @@ def summarize(
     What an earlier run stored is used again. Raises StageError (TRANSCRIPT_FAILED) and
     StageStoppedError.
     """
-    chain = Chain(StageCode.TRANSCRIPT_FAILED).map(
-        "Summary", _make_step(workspace, models), num_cpus=config.num_cpus
-    )
+    waits = Resources(config.num_cpus, why="It waits for a model in another process.")
+    step = SumUp(workspace, models, config.models, resources=waits)
     lines = [sentence for sentence in said if sentence.text.strip()]
     while lines:
         windows = list(_windows(lines, config))
         is_last = len(windows) == 1
         most = config.max_sentences if is_last else config.window_sentences
-        rows = [_row(window, most, workspace, config) for window in windows]
-        chain.run(rows, control, on=mapper)
+        made = mapper([_excerpt(window, most, config) for window in windows], step, control)
         lines = [
-            TimedSentence(each["text"], rest.start_ms, rest.end_ms)
-            for window, row in zip(windows, rows, strict=True)
-            for each in json.loads(workspace.store.read_bytes(row["key"]))
-            for rest in [window[each["line"]]]
+            TimedSentence(each.text, window[each.line].start_ms, window[each.line].end_ms)
+            for window, output in zip(windows, made, strict=True)
+            for each in SENTENCES.load(workspace.store, output.key)
         ]
         if is_last:
             break
     return tuple(lines)
+
+
+@dataclass(frozen=True)
+class SumUp(Step[Excerpt, Made]):
+    """An excerpt to the stored sentences that sum it up (SENTENCES)."""
+
+    name = "Summary"
+    code = StageCode.TRANSCRIPT_FAILED
+    version = 1
+    workspace: Workspace
+    models: ModelProvider
+    models_digest: str
+
+    def process(self, excerpt: Excerpt) -> Made:
+        key = SENTENCES.key(self.workspace.prefix, self.models_digest, excerpt)
+        return SENTENCES.make(self.workspace.store, key, lambda: self._sentences(excerpt))
+
+    def _sentences(self, excerpt: Excerpt) -> tuple[SummarySentence, ...]:
+        self.workspace.check()
+        summarizer = self.models.find(SUMMARIZE)
+        if summarizer is None:
+            raise ValueError("The profile has no model for summaries.")
+        [sentences] = summarizer.summarize([excerpt])
+        return sentences
+
+
+SENTENCES = Artifact.of(tuple[SummarySentence, ...], "transcript/summary", version=SumUp.version)
 
 
 def _windows(
@@ -96,42 +116,11 @@ def _windows(
         yield runs[position * len(runs) // count]
 
 
-def _row(
-    window: Sequence[TimedSentence], most: int, workspace: Workspace, config: SummaryConfig
-) -> Row:
-    """Input of the step; its output is named by all that it depends on."""
-    lines = [_cut(line.text, config.line_bytes) for line in window]
-    inputs = json.dumps([_FORMAT, config.models, most, lines])
-    name = hashlib.sha256(inputs.encode()).hexdigest()[:20]
-    return {
-        "lines": json.dumps(lines),
-        "max_sentences": min(most, len(lines)),
-        "key": workspace.key(f"transcript/summary/{name}.json"),
-    }
+def _excerpt(window: Sequence[TimedSentence], most: int, config: SummaryConfig) -> Excerpt:
+    lines = tuple(_cut(line.text, config.line_bytes) for line in window)
+    return Excerpt(lines, min(most, len(lines)))
 
 
 def _cut(text: str, most_bytes: int) -> str:
     """On one line, cut between characters."""
     return " ".join(text.split()).encode()[:most_bytes].decode(errors="ignore")
-
-
-def _make_step(workspace: Workspace, models: ModelProvider) -> Step:
-    """1:1. ``{lines, max_sentences, key}`` to itself; writes the sentences once."""
-
-    def run(row: Row) -> Row:
-        if not workspace.store.exists(row["key"]):
-            workspace.check()
-            excerpt = Excerpt(tuple(json.loads(row["lines"])), int(row["max_sentences"]))
-            [sentences] = _summarized(models, excerpt)
-            found = [{"line": each.line, "text": each.text} for each in sentences]
-            workspace.store.write_bytes(row["key"], json.dumps(found).encode())
-        return row
-
-    return run
-
-
-def _summarized(models: ModelProvider, excerpt: Excerpt) -> list[tuple[SummarySentence, ...]]:
-    summarizer = models.find(SUMMARIZE)
-    if summarizer is None:
-        raise ValueError("The profile has no model for summaries.")
-    return summarizer.summarize([excerpt])

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from models.contracts import AudioChunk, ChunkTranscript, Samples, Word
 from models.provider import ModelProvider
 from models.tasks import TRANSCRIBE
-from pipelines.execution.chain import Row, Step, Workspace
+from pipelines.artifacts import Artifact
+from pipelines.execution.chain import Step, Workspace
 from pipelines.media.audio import FRAME_SAMPLES, LEVEL_FRAME_SECONDS, SampleReader, read_blocks
-from pipelines.speech.regions import Chunk
+from pipelines.speech.regions import Chunk, Shard
 from pipelines.speech.words import TrackWord
+from pipelines.types import StageCode
 
 _BATCH_CHUNKS = 4
 """Chunks a call: enough to fill a batch, few enough to notice a stop and to bound memory."""
@@ -31,43 +32,58 @@ class ChunkWords:
     language_probability: float | None = None
 
 
-def make_transcribe_step(
-    workspace: Workspace,
-    models: ModelProvider,
-    *,
-    language: str | None,
-    keyterms: tuple[str, ...],
-) -> Step:
-    """1:1. ``{audio_key, chunks, words_key}`` to itself; writes the words of each chunk.
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """A shard to transcribe, and where what is found is stored.
 
-    ``chunks`` is the shard's chunks as JSON. Words already stored are kept. A row of the second
-    pass names its ``first_words_key`` and the ``track_language``: only the chunks whose language
-    was doubtful are transcribed again, in that language.
+    That of a second pass has the ``track_language`` and the ``first_words_key``: only the chunks
+    whose language was doubtful are transcribed again, in that language.
     """
 
-    def run(row: Row) -> Row:
-        if row.get("failure") or workspace.store.exists(row["words_key"]):
-            return row
-        chunks = chunks_from_json(row["chunks"])
-        transcriber = models.get(TRANSCRIBE)
+    shard: Shard
+    words_key: str
+    voices_key: str
+    track_language: str | None = None
+    first_words_key: str = ""
+
+
+@dataclass(frozen=True)
+class Transcribe(Step[ShardTask, ShardTask]):
+    """A shard to itself, its words (WORDS) stored unless they are there."""
+
+    name = "Transcription"
+    code = StageCode.TRANSCRIPT_FAILED
+    version = 1
+    workspace: Workspace
+    models: ModelProvider
+    language: str | None
+    keyterms: tuple[str, ...]
+
+    def process(self, task: ShardTask) -> ShardTask:
+        WORDS.make(self.workspace.store, task.words_key, lambda: self._words(task))
+        return task
+
+    def _words(self, task: ShardTask) -> Words:
+        store, chunks = self.workspace.store, task.shard.chunks
+        transcriber = self.models.get(TRANSCRIBE)
         found: dict[Chunk, ChunkWords] = {}
-        if track_language := row.get("track_language"):
-            first = words_from_json(workspace.store.read_bytes(row["first_words_key"]))
-            pairs = zip(chunks, first, strict=True)
-            found = {c: words for c, words in pairs if not is_doubtful(words, track_language)}
-        with workspace.store.local_copy(row["audio_key"]) as path:
+        if task.track_language is not None:
+            first = zip(chunks, WORDS.load(store, task.first_words_key), strict=True)
+            found = {c: words for c, words in first if not is_doubtful(words, task.track_language)}
+        language = task.track_language or self.language
+        with store.local_copy(task.shard.audio_key) as path:
             for batch, samples in _batches(chunks, found, path):
-                workspace.check()
-                inputs = [
-                    AudioChunk(each, track_language or language, keyterms) for each in samples
-                ]
+                self.workspace.check()
+                inputs = [AudioChunk(each, language, self.keyterms) for each in samples]
                 transcripts = transcriber.transcribe(inputs)
                 found |= zip(batch, map(_on_track, batch, transcripts), strict=True)
-        words = [found[chunk] for chunk in chunks]
-        workspace.store.write_bytes(row["words_key"], words_to_json(words))
-        return row
+        return tuple(found[chunk] for chunk in chunks)
 
-    return run
+
+Words = tuple[ChunkWords, ...]
+"""Those of each chunk of a shard."""
+
+WORDS = Artifact.of(Words, "transcript/words", version=Transcribe.version)
 
 
 def is_doubtful(chunk: ChunkWords, track_language: str | None) -> bool:
@@ -79,17 +95,6 @@ def is_doubtful(chunk: ChunkWords, track_language: str | None) -> bool:
     )
 
 
-def chunks_to_json(chunks: Sequence[Chunk]) -> str:
-    return json.dumps([[chunk.start_frame, chunk.end_frame, chunk.speech] for chunk in chunks])
-
-
-def chunks_from_json(text: str) -> list[Chunk]:
-    return [
-        Chunk(start, end, tuple((a, b) for a, b in speech))
-        for start, end, speech in json.loads(text)
-    ]
-
-
 def shard_samples(chunks: Sequence[Chunk], path: Path) -> Iterator[Samples]:
     """The samples of each chunk out of the shard's audio."""
     reader = SampleReader(read_blocks(path))
@@ -98,21 +103,6 @@ def shard_samples(chunks: Sequence[Chunk], path: Path) -> Iterator[Samples]:
         length = (chunk.end_frame - chunk.start_frame) * FRAME_SAMPLES
         yield reader.read(position, position + length)
         position += length
-
-
-def words_to_json(found: Sequence[ChunkWords]) -> bytes:
-    return json.dumps([asdict(each) for each in found]).encode()
-
-
-def words_from_json(data: bytes) -> list[ChunkWords]:
-    return [
-        ChunkWords(
-            raw["language"],
-            tuple(TrackWord(**word) for word in raw["words"]),
-            raw["language_probability"],
-        )
-        for raw in json.loads(data)
-    ]
 
 
 def _batches(

@@ -12,7 +12,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import cast
 
 import av
@@ -22,9 +22,10 @@ import numpy.typing as npt
 from av.video.reformatter import ColorRange
 
 from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH
-from pipelines.execution.chain import Row, Step, Workspace, derived_name
+from pipelines.artifacts import Artifact, Made
+from pipelines.execution.chain import Step, Workspace
 from pipelines.media.decoding import DecodeReport, decode_segment
-from pipelines.types import Segment, VideoSource
+from pipelines.types import Segment, StageCode, VideoSource
 
 LUMA_WIDTH, LUMA_HEIGHT = 64, 36
 CHROMA_WIDTH, CHROMA_HEIGHT = 16, 9
@@ -36,9 +37,6 @@ Times = npt.NDArray[np.int64]
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 _ZIP_LEVEL = 1
 """Fastest: the higher levels save a tenth of the size for several times the time."""
-
-FEATURES_VERSION = 8
-"""Raise it whenever the same frames would give other features."""
 
 _CHECK_EVERY_SECONDS = 1.0
 
@@ -192,37 +190,41 @@ class FeaturesConfig:
     """Keeps tiny colour pictures too, which only a learned detector uses."""
 
 
-def make_features_step(video: VideoSource, workspace: Workspace, config: FeaturesConfig) -> Step:
-    """1:1, a segment row to a row naming its features object."""
+@dataclass(frozen=True)
+class ReadFrames(Step[Segment, Made]):
+    """A segment to its stored features (FEATURES), and pictures if the configuration says so."""
 
-    def run(row: Row) -> Row:
-        place = (row["start_ms"], row["end_ms"], row.get("part", 0))
-        segment = Segment(row["index"], row["key"], *place)
-        key = features_key(video, segment, workspace)
-        wanted = [key, pictures_key(key)] if config.with_pictures else [key]
-        if all(workspace.store.exists(name) for name in wanted):
-            return {"index": segment.index, "features_key": key, "reused": True}
+    name = "Reading the pictures"
+    code = StageCode.VISION_FAILED
+    version = 8
+    video: VideoSource
+    workspace: Workspace
+    config: FeaturesConfig
+
+    def process(self, segment: Segment) -> Made:
+        store = self.workspace.store
+        key = features_key(self.video, segment, self.workspace)
+        with_pictures = self.config.with_pictures
+        if store.exists(key) and (not with_pictures or store.exists(pictures_key(key))):
+            return Made(key, computed=False)
         cv2.setNumThreads(1)
-        features = segment_features(video, segment, workspace, config)
+        features = segment_features(self.video, segment, self.workspace, self.config)
         if features.pictures is not None:
-            pictures = pictures_to_bytes(features.pictures)
-            workspace.store.write_bytes(pictures_key(key), pictures)
-        workspace.store.write_bytes(key, to_bytes(features))
-        return {"index": segment.index, "features_key": key, "reused": False}
+            store.write_bytes(pictures_key(key), pictures_to_bytes(features.pictures))
+        FEATURES.save(store, key, features)
+        return Made(key, computed=True)
 
-    return run
+
+FEATURES = Artifact(
+    "vision/features", ReadFrames.version, to_bytes=to_bytes, from_bytes=from_bytes, ending=".npz"
+)
 
 
 def features_key(video: VideoSource, segment: Segment, workspace: Workspace) -> str:
-    """Where the features of ``segment`` are stored: a name derived from all they depend on."""
+    """Where the features of ``segment`` are stored."""
     part = video.part_of(segment)
-    inputs = {
-        "segment": asdict(segment),
-        "origin_ms": part.origin_ms,
-        "stream_index": part.stream.index,
-        "version": FEATURES_VERSION,
-    }
-    return workspace.key(f"vision/features/{derived_name(segment.index, inputs)}.npz")
+    source = part.origin_ms, part.stream.index
+    return FEATURES.key(workspace.prefix, segment, source, position=segment.index)
 
 
 def pictures_key(key: str) -> str:

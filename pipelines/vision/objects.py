@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 
 from models.contracts import DetectedObject
 from models.provider import ModelProvider
-from models.tasks import DETECT_OBJECTS, ObjectDetector
-from pipelines.execution.chain import Row, Step, Workspace, derived_name
-from pipelines.types import ObjectTrack, Segment, VideoSource
-from pipelines.vision.features import FEATURES_VERSION, Times, even_times
-from pipelines.vision.stills import StillsConfig, segment_stills
-
-OBJECTS_VERSION = 1
-"""Raise it whenever the same frames would be stored differently."""
+from models.tasks import DETECT_OBJECTS
+from pipelines.artifacts import Artifact, Made
+from pipelines.execution.chain import Step, Workspace
+from pipelines.types import ObjectTrack, StageCode, VideoSource
+from pipelines.vision.features import Times, even_times, features_key
+from pipelines.vision.stills import SegmentTimes, StillsConfig, segment_stills
 
 _DECORD_FROM = 8
 """Fewer frames are sought: decord's child takes 0.26 s of a processor to start and to index
@@ -45,78 +42,58 @@ def object_times(times_ms: Times, config: ObjectsConfig) -> list[int]:
     return even_times(times_ms, max(config.every_ms, -(-duration_ms // config.max_frames)))
 
 
-def make_objects_step(
-    video: VideoSource,
-    workspace: Workspace,
-    models: ModelProvider,
-    config: ObjectsConfig,
-    models_digest: str,
-) -> Step:
-    """1:1, a segment's sample times to a row naming its stored detections.
+Labels = dict[str, float]
+"""Label -> confidence of the best detection in a frame."""
+
+
+@dataclass(frozen=True)
+class DetectObjects(Step[SegmentTimes, Made]):
+    """Frames of a segment to their stored labels (DETECTIONS).
 
     ``models_digest`` names the backends in use: results of one are not reused for another.
     """
-    segments = {segment.index: segment for segment in video.segments}
 
-    def run(row: Row) -> Row:
-        segment, times = segments[int(row["index"])], json.loads(row["times_ms"])
-        inputs = {
-            "segment": asdict(segment),
-            "part": asdict(video.part_of(segment)),
-            "times_ms": times,
-            "config": asdict(config),
-            "models": models_digest,
-            "versions": [OBJECTS_VERSION, FEATURES_VERSION],
-        }
-        key = workspace.key(f"vision/objects/{derived_name(segment.index, inputs)}.json")
-        fresh = not workspace.store.exists(key)
-        if fresh:
-            found = _detected(video, segment, times, workspace, _detector(models), config)
-            workspace.store.write_bytes(key, json.dumps(found).encode())
-        return {"index": segment.index, "key": key, "computed": fresh}
+    name = "Detecting objects"
+    code = StageCode.VISION_FAILED
+    version = 1
+    video: VideoSource
+    workspace: Workspace
+    models: ModelProvider
+    config: ObjectsConfig
+    models_digest: str
 
-    return run
+    def process(self, item: SegmentTimes) -> Made:
+        inputs = item.times_ms, self.config, self.models_digest
+        frames = features_key(self.video, item.segment, self.workspace)
+        part = self.video.part_of(item.segment)
+        key = DETECTIONS.key(
+            self.workspace.prefix, frames, part, *inputs, position=item.segment.index
+        )
+        return DETECTIONS.make(self.workspace.store, key, lambda: self._detections(item))
 
-
-def _detector(models: ModelProvider) -> ObjectDetector:
-    detector = models.find(DETECT_OBJECTS)
-    if detector is None:
-        raise ValueError("The profile has no detector of objects.")
-    return detector
-
-
-def _detected(
-    video: VideoSource,
-    segment: Segment,
-    times_ms: list[int],
-    workspace: Workspace,
-    detector: ObjectDetector,
-    config: ObjectsConfig,
-) -> dict[int, dict[str, float]]:
-    """Frame time -> label -> confidence; frames that cannot be decoded are left out."""
-    found: dict[int, dict[str, float]] = {}
-    stills_config = StillsConfig(config.still_long_side_px, batch_from=_DECORD_FROM)
-    for first in range(0, len(times_ms), config.frames_at_once):
-        workspace.check()
-        wanted = times_ms[first : first + config.frames_at_once]
-        stills = segment_stills(video, segment, wanted, workspace, stills_config)
-        each = detector.find(list(stills.values()))
-        found |= {time: _by_label(one) for time, one in zip(stills, each, strict=True)}
-    return found
+    def _detections(self, item: SegmentTimes) -> dict[int, Labels]:
+        """By frame time; frames that cannot be decoded are left out."""
+        detector = self.models.find(DETECT_OBJECTS)
+        if detector is None:
+            raise ValueError("The profile has no detector of objects.")
+        found: dict[int, Labels] = {}
+        stills_config = StillsConfig(self.config.still_long_side_px, batch_from=_DECORD_FROM)
+        for some in item.in_runs(self.config.frames_at_once):
+            self.workspace.check()
+            stills = segment_stills(self.video, some, self.workspace, stills_config)
+            each = detector.find(list(stills.values()))
+            found |= {time: _by_label(one) for time, one in zip(stills, each, strict=True)}
+        return found
 
 
-def _by_label(objects: Iterable[DetectedObject]) -> dict[str, float]:
-    """The best confidence of each label."""
-    best: dict[str, float] = {}
+DETECTIONS = Artifact.of(dict[int, Labels], "vision/objects", version=DetectObjects.version)
+
+
+def _by_label(objects: Iterable[DetectedObject]) -> Labels:
+    best: Labels = {}
     for each in objects:
         best[each.label] = max(each.confidence, best.get(each.label, 0.0))
     return best
-
-
-def read_detections(workspace: Workspace, key: str) -> dict[int, dict[str, float]]:
-    """The detections stored under ``key``."""
-    stored = json.loads(workspace.store.read_bytes(key))
-    return {int(time_ms): labels for time_ms, labels in stored.items()}
 
 
 MISSED_SAMPLES = 1

@@ -5,7 +5,6 @@ Imported by the API process, so it imports nothing heavier than NumPy.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,11 +36,6 @@ class ContentPolicy:
     @property
     def is_active(self) -> bool:
         return bool(self.blocked_hashes or self.label_limits)
-
-    def digest(self) -> str:
-        """A name for exactly this policy."""
-        limits = repr((self.hash_distance, sorted(self.label_limits)))
-        return hashlib.sha256(self.blocked_hashes + limits.encode()).hexdigest()[:20]
 
 
 @dataclass(frozen=True, slots=True)

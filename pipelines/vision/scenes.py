@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
 
 from models.backends.packaged.pictures import may_show_text, palette
 from models.contracts import (
-    Box,
     CameraMotion,
     Picture,
     SceneDescription,
     SceneStills,
+    ShotAngle,
+    ShotType,
     TextLine,
 )
 from models.provider import ModelProvider
 from models.tasks import DESCRIBE_SCENES, READ_TEXT
-from pipelines.execution.chain import Row, Step, Workspace, derived_name
+from pipelines.artifacts import Artifact, Made, digest
+from pipelines.execution.chain import Step, Workspace
 from pipelines.types import Segment, StageCode, StageError, VideoSource
 from pipelines.vision.camera_motion import camera_motion
 from pipelines.vision.cuts.selection import Cut
 from pipelines.vision.features import (
-    FEATURES_VERSION,
+    FEATURES,
     FrameFeatures,
     Times,
     features_key,
-    from_bytes,
     joined,
     nearest_frame,
 )
 from pipelines.vision.stills import StillsConfig, fetch_stills
-
-DESCRIBE_VERSION = 5
-"""Raise it whenever the same scene would be stored differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,78 +64,61 @@ class SceneFindings:
 
     description: str
     objects: tuple[str, ...]
-    shot_type: str
-    shot_angle: str
-    camera_motion: str
+    shot_type: ShotType
+    shot_angle: ShotAngle
+    camera_motion: CameraMotion
     color_palette: tuple[str, ...]
     thumbnail_key: str
     on_screen_text: tuple[TextLine, ...] = ()
 
 
-def make_describe_step(
-    video: VideoSource, workspace: Workspace, models: ModelProvider, config: DescribeConfig
-) -> Step:
-    """1:1, a row of scene plans to a row naming the findings object of each."""
+@dataclass(frozen=True)
+class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
+    """Plans of neighbouring scenes to the stored findings of each (FINDINGS)."""
 
-    def run(row: Row) -> Row:
-        plans = plans_from(row["plans"])
-        keys = [findings_key(video, plan, workspace, config) for plan in plans]
-        fresh = [
-            (plan, key)
-            for plan, key in zip(plans, keys, strict=True)
-            if not workspace.store.exists(key)
+    name = "Describing the scenes"
+    code = StageCode.VISION_FAILED
+    version = 5
+    video: VideoSource
+    workspace: Workspace
+    models: ModelProvider
+    config: DescribeConfig
+
+    def process(self, plans: tuple[ScenePlan, ...]) -> tuple[Made, ...]:
+        store = self.workspace.store
+        keys = [self._key(plan) for plan in plans]
+        made = [Made(key, computed=not store.exists(key)) for key in keys]
+        missing = [
+            (plan, each.key) for plan, each in zip(plans, made, strict=True) if each.computed
         ]
-        if fresh:
-            _describe(fresh, video, workspace, models, config)
-        return {"index": row["index"], "keys": keys, "computed": len(fresh)}
+        if missing:
+            scenes = self._scenes([plan for plan, _ in missing])
+            self.workspace.check()
+            described = self.models.get(DESCRIBE_SCENES).describe(scenes)
+            for (_, key), scene, description in zip(missing, scenes, described, strict=True):
+                self.workspace.check()
+                findings = _findings(scene, description, self.workspace, self.config)
+                FINDINGS.save(store, key, findings)
+        return tuple(made)
 
-    return run
+    def _key(self, plan: ScenePlan) -> str:
+        touched = _touched(self.video, plan)
+        frames = [features_key(self.video, segment, self.workspace) for segment in touched]
+        parts = [self.video.part_of(segment) for segment in touched]
+        inputs = plan, self.config, frames, parts
+        return FINDINGS.key(self.workspace.prefix, *inputs, position=plan.index)
 
-
-def plans_to(plans: Sequence[ScenePlan]) -> str:
-    """Plans as the text that travels in a row."""
-    return json.dumps([asdict(plan) for plan in plans])
-
-
-def plans_from(text: str) -> list[ScenePlan]:
-    """What ``plans_to`` wrote."""
-    return [
-        ScenePlan(
-            plan["index"],
-            plan["start_ms"],
-            plan["end_ms"],
-            tuple(plan["still_times_ms"]),
-            tuple((first, second) for first, second in plan["motion_pairs_ms"]),
-        )
-        for plan in json.loads(text)
-    ]
-
-
-def findings_key(
-    video: VideoSource, plan: ScenePlan, workspace: Workspace, config: DescribeConfig
-) -> str:
-    """Where a scene's findings are stored: a name derived from all they depend on."""
-    touched = _touched(video, plan)
-    inputs = {
-        "plan": asdict(plan),
-        "config": asdict(config),
-        "parts": [asdict(video.part_of(segment)) for segment in touched],
-        "segments": [asdict(segment) for segment in touched],
-        "versions": [DESCRIBE_VERSION, FEATURES_VERSION],
-    }
-    return workspace.key(f"vision/scenes/{derived_name(plan.index, inputs)}.json")
+    def _scenes(self, plans: Sequence[ScenePlan]) -> list[SceneStills]:
+        features = _chosen_features(plans, self.video, self.workspace)
+        stills = _stills(plans, features, self.video, self.workspace, self.config)
+        scenes = []
+        for plan in plans:
+            self.workspace.check()
+            scenes.append(_read(_scene(plan, features, stills, self.video), self.models))
+        return scenes
 
 
-def read_findings(workspace: Workspace, key: str) -> SceneFindings:
-    """The findings stored under ``key``."""
-    stored: dict[str, Any] = json.loads(workspace.store.read_bytes(key))
-    stored["objects"] = tuple(stored["objects"])
-    stored["color_palette"] = tuple(stored["color_palette"])
-    stored["on_screen_text"] = tuple(
-        TextLine(line["text"], line["confidence"], Box(**line["box"]))
-        for line in stored.get("on_screen_text", ())
-    )
-    return SceneFindings(**stored)
+FINDINGS = Artifact.of(SceneFindings, "vision/scenes", version=DescribeScenes.version)
 
 
 def segment_at(video: VideoSource, time_ms: int) -> Segment:
@@ -158,30 +136,6 @@ def _touched(video: VideoSource, plan: ScenePlan) -> list[Segment]:
     return [segment for segment in video.segments if segment.index in indices]
 
 
-def _describe(
-    fresh: Sequence[tuple[ScenePlan, str]],
-    video: VideoSource,
-    workspace: Workspace,
-    models: ModelProvider,
-    config: DescribeConfig,
-) -> None:
-    """Describe the scenes and store the findings of each under its key."""
-    plans = [plan for plan, _ in fresh]
-    features = _chosen_features(plans, video, workspace)
-    stills = _stills(plans, features, video, workspace, config)
-    scenes = []
-    for plan in plans:
-        workspace.check()
-        scenes.append(_read(_scene(plan, features, stills, video), models))
-    workspace.check()
-    descriptions = models.get(DESCRIBE_SCENES).describe(scenes)
-    for (_, key), scene, description in zip(fresh, scenes, descriptions, strict=True):
-        workspace.check()
-        findings = _findings(scene, description, workspace, config)
-        text = json.dumps(asdict(findings), sort_keys=True)
-        workspace.store.write_bytes(key, text.encode())
-
-
 def _chosen_features(
     plans: Sequence[ScenePlan], video: VideoSource, workspace: Workspace
 ) -> FrameFeatures:
@@ -193,8 +147,7 @@ def _chosen_features(
     for segment in video.segments:
         if segment.index in indices:
             workspace.check()
-            key = features_key(video, segment, workspace)
-            features = from_bytes(workspace.store.read_bytes(key))
+            features = FEATURES.load(workspace.store, features_key(video, segment, workspace))
             rows = [row for row, time in enumerate(features.times_ms.tolist()) if time in times]
             parts.append(
                 FrameFeatures(features.times_ms[rows], features.luma[rows], features.chroma[rows])
@@ -257,15 +210,14 @@ def _findings(
     scene: SceneStills, said: SceneDescription, workspace: Workspace, config: DescribeConfig
 ) -> SceneFindings:
     jpeg = thumbnail(scene.stills[len(scene.stills) // 2], config)
-    name = hashlib.sha256(jpeg).hexdigest()[:32]
-    key = workspace.key(f"vision/thumbnails/{name}.jpg")
+    key = workspace.key(f"vision/thumbnails/{digest(jpeg)}.jpg")
     workspace.store.write_bytes(key, jpeg)
     return SceneFindings(
         description=said.description,
         objects=said.objects,
-        shot_type=str(said.shot_type),
-        shot_angle=str(said.shot_angle),
-        camera_motion=str(CameraMotion(scene.camera_motion)),
+        shot_type=said.shot_type,
+        shot_angle=said.shot_angle,
+        camera_motion=scene.camera_motion,
         color_palette=palette(scene.stills),
         thumbnail_key=key,
         on_screen_text=scene.text,

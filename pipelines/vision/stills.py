@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import Task, TaskCrashedError, TaskRefusedError, run_confined
 from pipelines.types import Segment, VideoSource, VideoStream
-from pipelines.vision.features import LUMA_HEIGHT, LUMA_WIDTH, Bytes, features_key, from_bytes
+from pipelines.vision.features import FEATURES, LUMA_HEIGHT, LUMA_WIDTH, Bytes, features_key
 
 _DECORD_LACKS = frozenset({"av1", "vvc"})
 """Codecs that the FFmpeg inside decord 0.6 has no decoder for."""
@@ -95,15 +95,25 @@ def fetch_stills(
     return dict(sorted(stills.items()))
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentTimes:
+    """Frame times of a segment, rising."""
+
+    segment: Segment
+    times_ms: tuple[int, ...]
+
+    def in_runs(self, most: int) -> Iterator[SegmentTimes]:
+        """At most so many times after the other."""
+        for first in range(0, len(self.times_ms), most):
+            yield replace(self, times_ms=self.times_ms[first : first + most])
+
+
 def segment_stills(
-    video: VideoSource,
-    segment: Segment,
-    times_ms: Sequence[int],
-    workspace: Workspace,
-    config: StillsConfig,
+    video: VideoSource, frames: SegmentTimes, workspace: Workspace, config: StillsConfig
 ) -> dict[int, Picture]:
     """Stills of one segment, whose features are stored, at some of its frame times."""
-    features = from_bytes(workspace.store.read_bytes(features_key(video, segment, workspace)))
+    segment, times_ms = frames.segment, frames.times_ms
+    features = FEATURES.load(workspace.store, features_key(video, segment, workspace))
     luma = dict(zip(features.times_ms.tolist(), features.luma, strict=True))
     wanted = {time_ms: luma[time_ms] for time_ms in times_ms if time_ms in luma}
     part = video.part_of(segment)

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pipelines.execution.chain import Control, ControlSpan
+from pipelines.execution.chain import Control, parts_of
 from pipelines.ingest.external_audio import ExternalFile
 from pipelines.ingest.job_media import ClipFile, JobMedia, naming_clip
 from pipelines.ingest.raw import RawConfig, decoded_source
@@ -116,7 +116,7 @@ class SourceFetcher:
             policy=address_policy(self.context.settings),
             token=token,
             provider=item.provider,
-            control=ControlSpan.of_piece(self.control, position, wanted),
+            control=parts_of(self.control, [1.0] * wanted)[position],
         )
 
 

@@ -26,17 +26,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import av
 import psutil
 
 from models.provider import LocalModels
-from pipelines.execution.chain import Row, Workspace
+from pipelines.execution.chain import Mapper, Workspace, map_here
+from pipelines.execution.ray_data import map_on_ray
 from pipelines.ingest.pipeline import IngestContext, ingest
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.types import IngestResult
@@ -203,17 +203,17 @@ def run(path: str, mode: str, cores: int, loop: bool) -> dict[str, Any]:
         with store.writer("source/media") as stream, Path(path).open("rb") as source:
             for block in iter(lambda: source.read(1 << 20), b""):
                 stream.write(block)
-        with plain_loop() if loop else ray_data(cores) as processor_seconds:
+        with this_process() if loop else ray_data(cores) as processor_seconds:
             before = processor_seconds()
             started = time.perf_counter()
-            found = analyse(store, mode)
+            found = analyse(store, mode, map_here if loop else map_on_ray)
             return found | {
                 "wall_seconds": round(time.perf_counter() - started, 2),
                 "work_processor_seconds": round(processor_seconds() - before, 2),
             }
 
 
-def analyse(store: FolderStore, mode: str) -> dict[str, Any]:
+def analyse(store: FolderStore, mode: str, mapper: Mapper) -> dict[str, Any]:
     """The whole job, stage by stage."""
     workspace, models = Workspace(store, "work"), LocalModels()
     recorder = Recorder()
@@ -223,7 +223,7 @@ def analyse(store: FolderStore, mode: str) -> dict[str, Any]:
     for stage, work in (("vision", _vision), ("transcript", _transcript)):
         if mode in {"all", stage}:
             recorder = Recorder()
-            found |= work(ingested, workspace, models, recorder)
+            found |= work(ingested, workspace, models, recorder, mapper)
             stages[stage] = recorder.summary()
     return found
 
@@ -266,7 +266,11 @@ class Recorder:
 
 
 def _vision(
-    ingested: IngestResult, workspace: Workspace, models: LocalModels, control: Recorder
+    ingested: IngestResult,
+    workspace: Workspace,
+    models: LocalModels,
+    control: Recorder,
+    mapper: Mapper,
 ) -> dict[str, int]:
     assert ingested.video is not None
     result = analyse_vision(
@@ -275,12 +279,17 @@ def _vision(
         models=models,
         control=control,
         config=VisionConfig(),
+        mapper=mapper,
     )
     return {"scenes": len(result.scenes)}
 
 
 def _transcript(
-    ingested: IngestResult, workspace: Workspace, models: LocalModels, control: Recorder
+    ingested: IngestResult,
+    workspace: Workspace,
+    models: LocalModels,
+    control: Recorder,
+    mapper: Mapper,
 ) -> dict[str, int]:
     # The model runs in the task here, so that a task takes a core.
     config = replace(TranscriptConfig(), transcribe_cpus=1.0, regions_cpus=1.0)
@@ -291,41 +300,16 @@ def _transcript(
         control=control,
         config=config,
         media_duration_ms=round(ingested.media.duration_seconds * 1000),
+        mapper=mapper,
     )
     words = sum(len(segment.words) for segment in result.segments)
     return {"words": words, "speakers": len(result.speakers)}
 
 
-class PlainRows:
-    """Stands in for a Ray dataset: its steps, called one row after the other, here."""
-
-    def __init__(self, rows: list[Row], steps: tuple[Callable[[Row], Row], ...] = ()) -> None:
-        self._rows, self._steps = rows, steps
-
-    def map(self, step: Callable[[Row], Row], **_: Any) -> PlainRows:
-        """The rows, each with ``step`` done to it."""
-        return PlainRows(self._rows, (*self._steps, step))
-
-    def iter_rows(self) -> Generator[Row, None, None]:
-        """Do it."""
-        for row in self._rows:
-            done = row
-            for step in self._steps:
-                done = step(done)
-            yield done
-
-
 @contextlib.contextmanager
-def plain_loop() -> Iterator[Callable[[], float]]:
+def this_process() -> Iterator[Callable[[], float]]:
     """No Ray: every chain is a loop in this process."""
-    with (
-        mock.patch("ray.data.from_items", lambda rows, **_: PlainRows(rows)),
-        mock.patch("ray.cluster_resources", return_value={"CPU": 1.0}),
-        mock.patch(
-            "pipelines.execution.ray_data.rows_as_they_come", lambda rows, _: rows.iter_rows()
-        ),
-    ):
-        yield _own_processor_seconds
+    yield _own_processor_seconds
 
 
 @contextlib.contextmanager

@@ -36,20 +36,20 @@ import av
 import cv2
 
 from models.factories import boundaries_opener
-from models.provider import LocalModels
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.media.timestamps import rounded_ms
 from pipelines.types import Segment, VideoSource, VideoStream
+from pipelines.vision.cuts.pipeline import find_cuts
 from pipelines.vision.cuts.selection import detect_cuts
 from pipelines.vision.features import (
-    FEATURES_VERSION,
     FeaturesConfig,
     FrameFeatures,
+    ReadFrames,
     from_bytes,
     segment_features,
     to_bytes,
 )
-from pipelines.vision.pipeline import VisionConfig, _Run
+from pipelines.vision.pipeline import VisionConfig, features_config
 from storage.objects.folder import FolderStore
 from tests.benchmarks.programmes.editing import Kind, Transition
 from tests.benchmarks.programmes.encoding import FORMS, read_truth, written
@@ -253,7 +253,7 @@ def _ours(path: Path, source: VideoSource) -> list[float]:
 
 def _features(path: Path, source: VideoSource) -> FrameFeatures:
     """What the vision stage's first step stores of the file; kept beside it."""
-    kept = path.with_suffix(f".features-{FEATURES_VERSION}.npz")
+    kept = path.with_suffix(f".features-{ReadFrames.version}.npz")
     if not kept.exists():
         workspace = Workspace(FolderStore(path.parent), "work")
         features = segment_features(source, source.segments[0], workspace, FeaturesConfig())
@@ -285,10 +285,15 @@ def _peers() -> dict[str, Callable[[Path], list[float]]]:
 def _transnet(path: Path) -> list[float]:
     """With the packaged weights, as ``VAS_BOUNDARY_WEIGHTS=packaged`` finds the cuts."""
     _, source = _video(path)
-    config = VisionConfig(boundaries=boundaries_opener("packaged", None))
-    workspace = Workspace(FolderStore(path.parent), f"work-{path.name}")
-    run = _Run(source, workspace, LocalModels(), FreeRun(), config, map_here)
-    found = run.cuts(run.features((0.0, 0.5)), (0.5, 1.0))
+    opened = boundaries_opener("packaged", None)
+    config = VisionConfig(boundaries=opened)
+    workspace, control = Workspace(FolderStore(path.parent), f"work-{path.name}"), FreeRun()
+    read = ReadFrames(source, workspace, features_config(config, source))
+    features = map_here(source.segments, read, control)
+    learned = None if opened is None else opened()
+    found = find_cuts(
+        features, source, workspace, control, config.cuts, learned=learned, mapper=map_here
+    )
     return [cut.time_ms for cut in found.cuts]
 
 

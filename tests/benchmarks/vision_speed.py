@@ -301,7 +301,9 @@ def _vision_seconds(
         IngestContext,
         ingest,
     )
-    from pipelines.vision.pipeline import VisionConfig, _Run, analyse_vision
+    from pipelines.vision.cuts.pipeline import find_cuts
+    from pipelines.vision.features import ReadFrames
+    from pipelines.vision.pipeline import VisionConfig, analyse_vision, features_config
     from storage.objects.folder import FolderStore
 
     with tempfile.TemporaryDirectory() as folder:
@@ -325,25 +327,21 @@ def _vision_seconds(
         )
         if ingested.video is None:
             raise RuntimeError("The file has no picture.")
-        run = _Run(
-            ingested.video,
-            workspace,
-            LocalModels(),
-            FreeRun(),
-            VisionConfig(),
-            mapper or map_on_ray,
-        )
+        video, control, on = ingested.video, FreeRun(), mapper or map_on_ray
+        config = VisionConfig()
         started = time.perf_counter()
         if cuts_only:
-            run.cuts(run.features((0.0, 0.9)), (0.9, 1.0))
+            read = ReadFrames(video, workspace, features_config(config, video))
+            features = on(video.segments, read, control)
+            find_cuts(features, video, workspace, control, config.cuts, learned=None, mapper=on)
         else:
             analyse_vision(
-                run.video,
-                workspace=run.workspace,
-                models=run.models,
-                control=run.control,
-                config=run.config,
-                mapper=run.mapper,
+                video,
+                workspace=workspace,
+                models=LocalModels(),
+                control=control,
+                config=config,
+                mapper=on,
             )
         return time.perf_counter() - started
 

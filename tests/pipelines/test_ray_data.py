@@ -11,15 +11,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import ray
 
-from pipelines.execution.chain import FreeRun, Mapped, Row
+from pipelines.execution.chain import FreeRun, Resources
 from pipelines.execution.ray_data import (
     _CaptureExecutor,
+    items_as_they_come,
+    items_dataset,
     map_on_ray,
-    rows_as_they_come,
-    rows_dataset,
 )
 from pipelines.types import StageCode, StageError, StageStoppedError
+from tests.pipelines import steps
+from tests.pipelines.steps import Calls
+
+# Ray's workers cannot import it by name.
+ray.cloudpickle.register_pickle_by_value(steps)
 
 pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.timeout(180)]
 
@@ -46,18 +52,18 @@ class Patience:
         """Nobody wants to know."""
 
 
-def killing(begun: Path) -> Mapped:
-    def run(row: Row) -> Row:
-        (begun / f"{row['index']}-{time.monotonic_ns()}").touch()
-        if row["index"] == 1:
+def killing(begun: Path) -> Calls[int, int]:
+    def run(index: int) -> int:
+        (begun / f"{index}-{time.monotonic_ns()}").touch()
+        if index == 1:
             os._exit(1)
-        return row
+        return index
 
-    return Mapped(run, "Killing", StageCode.VISION_FAILED)
+    return Calls(run)
 
 
-def endless(alive: Path, *, deaf: bool = False) -> Mapped:
-    def run(row: Row) -> Row:
+def endless(alive: Path, *, deaf: bool = False, cpus: float = 1.0) -> Calls[int, int]:
+    def run(_: int) -> int:
         while True:
             try:
                 alive.write_text(str(time.monotonic()))
@@ -66,13 +72,12 @@ def endless(alive: Path, *, deaf: bool = False) -> Mapped:
                 if not deaf:
                     raise
 
-    return Mapped(run, "Waiting", StageCode.VISION_FAILED)
+    return Calls(run, resources=Resources(cpus))
 
 
 def test_what_kills_its_worker_each_time_ends_the_chain(tmp_path: Path) -> None:
-    rows: list[Row] = [{"index": 0}, {"index": 1}]
     with pytest.raises(Exception, match=r"(?i)worker|crashed|died"):
-        map_on_ray(rows, [killing(tmp_path)], Patience(150, AssertionError("it never ended")))
+        map_on_ray([0, 1], killing(tmp_path), Patience(150, AssertionError("it never ended")))
     attempts = [path for path in tmp_path.iterdir() if path.name.startswith("1-")]
     assert len(attempts) == 4
 
@@ -94,7 +99,7 @@ def test_a_task_that_never_ends_is_ended(tmp_path: Path, error: Exception, deaf:
     alive = tmp_path / "alive"
     step = endless(alive, deaf=deaf)
     with pytest.raises(type(error)):
-        map_on_ray([{"index": 0}], [step], Patience(0.5, error, alive))
+        map_on_ray([0], step, Patience(0.5, error, alive))
     for _ in range(20):
         before = alive.read_text()
         time.sleep(0.5)
@@ -104,9 +109,9 @@ def test_a_task_that_never_ends_is_ended(tmp_path: Path, error: Exception, deaf:
 
 
 def test_tasks_for_which_there_is_no_room_are_given_up(tmp_path: Path) -> None:
-    step = Mapped(endless(tmp_path / "alive").step, "Waiting", StageCode.VISION_FAILED, 1000.0)
+    step = endless(tmp_path / "alive", cpus=1000.0)
     with pytest.raises(StageStoppedError):
-        map_on_ray([{"index": 0}], [step], Patience(3, StageStoppedError("job")))
+        map_on_ray([0], step, Patience(3, StageStoppedError("job")))
     assert not (tmp_path / "alive").exists()
 
 
@@ -114,29 +119,33 @@ def test_another_chain_runs_after_one_that_was_given_up(tmp_path: Path) -> None:
     alive = tmp_path / "alive"
     step, patience = endless(alive), Patience(0.5, StageStoppedError("job"), alive)
     with pytest.raises(StageStoppedError):
-        map_on_ray([{"index": 0}], [step], patience)
-    doubled = Mapped(lambda row: {"n": row["n"] * 2}, "Doubling", StageCode.VISION_FAILED)
-    rows: list[Row] = [{"n": n} for n in range(4)]
-    done = map_on_ray(rows, [doubled], Patience(120, AssertionError("it never ended")))
-    assert sorted(row["n"] for row in done) == [0, 2, 4, 6]
+        map_on_ray([0], step, patience)
+    doubled = Calls[int, int](lambda number: number * 2)
+    done = map_on_ray(range(4), doubled, Patience(120, AssertionError("it never ended")))
+    assert done == [0, 2, 4, 6]
+
+
+def test_steps_follow_on_each_other_and_items_keep_their_order_and_their_types() -> None:
+    def late(number: int) -> tuple[int, float]:
+        time.sleep(0.3 * (3 - number))
+        return number, 0.5
+
+    chain = Calls[int, tuple[int, float]](late).then(Calls(lambda pair: (*pair, "said")))
+    assert map_on_ray(range(3), chain, FreeRun()) == [(n, 0.5, "said") for n in range(3)]
 
 
 def test_an_executor_is_captured_by_the_thread_that_runs_its_dataset() -> None:
-    dataset = rows_dataset([{"n": 1}, {"n": 2}]).map(lambda row: row)
-    rows = [row for row in rows_as_they_come(dataset, 0.2) if row is not None]
-    assert sorted(row["n"] for row in rows) == [1, 2]
+    dataset = items_dataset([1, 2]).map(lambda row: row)
+    found = [each for each in items_as_they_come(dataset, 0.2) if each is not None]
+    assert sorted(found) == [(0, 1), (1, 2)]
     assert not hasattr(_CaptureExecutor.of_thread, "executors")
 
 
 def run_a_chain(word: str) -> None:
     """A dataset whose step is new, as that of every job is."""
 
-    def step(row: Row) -> Row:
-        return {"index": row["index"], "said": word}
-
-    mapped = Mapped(step, "Saying", StageCode.VISION_FAILED)
-    rows = map_on_ray([{"index": 0}, {"index": 1}], [mapped], FreeRun())
-    assert {row["said"] for row in rows} == {word}
+    step = Calls[int, str](lambda _: word)
+    assert map_on_ray([0, 1], step, FreeRun()) == [word, word]
 
 
 def growth(count: Callable[[], int]) -> int:
@@ -231,7 +240,7 @@ def test_ray_still_retries_lost_tasks_without_end() -> None:
 
 
 def test_ray_still_offers_no_end_of_waiting_for_rows() -> None:
-    """Fails as soon as the thread and the captured executor of ``rows_as_they_come`` can go."""
+    """Fails as soon as the thread and the captured executor of ``items_as_they_come`` can go."""
     from ray.data import Dataset
 
     assert "timeout" not in " ".join(inspect.signature(Dataset.iter_rows).parameters)

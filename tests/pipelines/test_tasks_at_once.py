@@ -6,29 +6,34 @@ import time
 from pathlib import Path
 
 import pytest
+import ray
 
 from models.tasks import TRANSCRIBE
-from pipelines.execution.chain import FreeRun, Mapped, Row
+from pipelines.execution.chain import FreeRun, Resources
 from pipelines.execution.ray_data import map_on_ray
-from pipelines.types import StageCode
 from serve_app.settings import Settings
 from serve_app.worker.model_capacity import concurrent_callers
+from tests.pipelines import steps
+from tests.pipelines.steps import Calls
+
+# Ray's workers cannot import it by name.
+ray.cloudpickle.register_pickle_by_value(steps)
 
 
 def most_at_a_time(concurrency: int | None, begun: Path, *, meeting_seconds: float) -> int:
     """Of five tasks, how many were under way together; each waits so long for another one."""
     begun.mkdir()
 
-    def step(row: Row) -> Row:
+    def wait(index: int) -> tuple[float, float]:
         began = time.time()
-        (begun / str(row["index"])).touch()
+        (begun / str(index)).touch()
         while len(list(begun.iterdir())) < 2 and time.time() < began + meeting_seconds:
             time.sleep(0.05)
-        return {"index": row["index"], "began": began, "ended": time.time()}
+        return began, time.time()
 
-    mapped = Mapped(step, "Waiting", StageCode.TRANSCRIPT_FAILED, 0.25, concurrency)
-    rows = map_on_ray([{"index": index} for index in range(5)], [mapped], FreeRun())
-    together = [[it["began"] <= row["began"] < it["ended"] for it in rows] for row in rows]
+    step = Calls(wait, resources=Resources(0.25, concurrency))
+    spans = map_on_ray(range(5), step, FreeRun())
+    together = [[began <= other < ended for began, ended in spans] for other, _ in spans]
     return max(map(sum, together))
 
 

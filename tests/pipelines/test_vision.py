@@ -25,8 +25,8 @@ from pipelines.types import (
 )
 from pipelines.vision.features import (
     FeaturesConfig,
+    ReadFrames,
     features_key,
-    make_features_step,
     segment_features,
 )
 from pipelines.vision.pipeline import VisionConfig, analyse_vision, grouped
@@ -260,9 +260,8 @@ def test_a_task_hears_the_stop_marker_and_stores_nothing(programme: Path, tmp_pa
     video = video_source(workspace, programme)
     workspace.request_stop()
     segment = video.segments[0]
-    row = {"index": 0, "key": segment.key, "start_ms": 0, "end_ms": segment.end_ms}
     with pytest.raises(StageStoppedError):
-        make_features_step(video, workspace, FeaturesConfig())(row)
+        ReadFrames(video, workspace, FeaturesConfig()).process(segment)
     assert not workspace.store.exists(features_key(video, segment, workspace))
 
 

@@ -16,18 +16,18 @@ def test_before_anything_is_done_nobody_knows_the_end() -> None:
 def test_the_end_follows_from_the_pace_of_this_run_alone() -> None:
     tally = Tally(total=200, finished_before=50, started_seconds=10.0)
     for number in range(30):
-        tally.add(failed=number == 0, footage_seconds=60.0)
+        tally.add(failed=number == 0, media_seconds=60.0)
     assert tally.seconds_left(70.0) == pytest.approx(60 / 30 * 120)
     assert tally.line(70.0) == (
         "80 of 200 items (40 %), 1 failed, 30.0 items a minute, "
-        "30 min 0 s of footage at 30.0x, about 4 min 0 s left"
+        "30 min 0 s of media at 30.0x, about 4 min 0 s left"
     )
 
 
 def test_at_the_end_nothing_is_left() -> None:
     tally = Tally(total=1, finished_before=0, started_seconds=0.0)
-    tally.add(failed=False, footage_seconds=2.0)
-    assert tally.line(4.0) == "1 of 1 items (100 %), 15.0 items a minute, 2 s of footage at 0.5x"
+    tally.add(failed=False, media_seconds=2.0)
+    assert tally.line(4.0) == "1 of 1 items (100 %), 15.0 items a minute, 2 s of media at 0.5x"
 
 
 @pytest.mark.parametrize(

@@ -6,19 +6,15 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from pipelines.execution.chain import Workspace
+from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.vision.cuts.measures import Blank
 from pipelines.vision.cuts.search import (
     BlankRun,
     FeaturesPart,
     Found,
-    found_in,
-    make_search_step,
-    packed,
-    search_rows,
+    SearchCuts,
+    block_runs,
     together,
 )
 from pipelines.vision.cuts.selection import Candidates, CutConfig, detect_cuts
@@ -42,7 +38,7 @@ def stored(workspace: Workspace, borders: list[int], shift_ms: int = 0) -> list[
         part = WHOLE.part(first, after)
         moved = FrameFeatures(part.times_ms + shift_ms, part.luma, part.chroma)
         workspace.store.write_bytes(f"job/{index}", to_bytes(moved))
-        parts.append(FeaturesPart(f"job/{index}", len(part)))
+        parts.append(FeaturesPart(f"job/{index}", 0, len(part)))
     return parts
 
 
@@ -52,29 +48,22 @@ def test_tasks_find_what_one_look_finds(
     workspace: Workspace, blocks: int, borders: list[int]
 ) -> None:
     parts = stored(workspace, borders, shift_ms=7_000)
-    rows = search_rows(0, parts, 7_000, DURATION_MS, blocks)
-    assert len(rows) == -(-len(WHOLE) // (256 * blocks))
-    step = make_search_step(workspace, CutConfig())
-    found = together(found_in(step(row)) for row in rows)
+    runs = block_runs(parts, 7_000, DURATION_MS, blocks)
+    assert len(runs) == -(-len(WHOLE) // (256 * blocks))
+    found = together(map_here(runs, SearchCuts(workspace, CutConfig()), FreeRun()))
     assert Candidates.among(found, DURATION_MS).select(CutConfig()) == WHOLE_CUTS
 
 
 def test_a_task_reads_no_more_than_its_surroundings(workspace: Workspace) -> None:
     parts = stored(workspace, [500])
-    first, *_, last = search_rows(0, parts, 0, DURATION_MS, 1)
-    assert "job/1" in first["slices"]
-    assert "job/0" not in last["slices"]
+    first, *_, last = block_runs(parts, 0, DURATION_MS, 1)
+    assert [part.key for part in first.features] == ["job/0", "job/1"]
+    assert [part.key for part in last.features] == ["job/1"]
 
 
-def test_no_frames_make_no_rows() -> None:
-    assert search_rows(0, [], 0, 1_000, 4) == []
+def test_no_frames_make_no_work() -> None:
+    assert block_runs([], 0, 1_000, 4) == []
     assert detect_cuts([], 1_000) == ()
-
-
-@given(confidence=st.floats(0, 1), at=st.integers(0, 2**53))
-def test_a_row_carries_what_was_found_to_the_last_bit(confidence: float, at: int) -> None:
-    found = Found(hard=((at, confidence),), blanks=(BlankRun(at, at + 1, Blank.WHITE),))
-    assert found_in({"found": packed(found)}) == found
 
 
 def test_blank_runs_that_touch_are_one() -> None:

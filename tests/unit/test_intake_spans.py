@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.execution.chain import ControlSpan, FreeRun
+from pipelines.execution.chain import ControlSpan, FreeRun, parts_of
 from serve_app.worker.stage_work import intake_spans
 
 
@@ -28,8 +28,7 @@ def test_what_was_uploaded_takes_no_part_for_fetching() -> None:
 def test_a_span_moves_the_whole_from_its_start_to_its_end() -> None:
     whole = FreeRun()
     span = ControlSpan(whole, 0.2, 0.6)
-    for index in range(2):
-        piece = ControlSpan.of_piece(span, index, 2)
+    for piece in parts_of(span, (1.0, 1.0)):
         for fraction in (0.0, 0.5, 1.0):
             piece.progress(fraction)
     assert whole.fractions == pytest.approx([0.2, 0.3, 0.4, 0.4, 0.5, 0.6])

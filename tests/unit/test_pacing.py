@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.execution.chain import ControlSpan, FreeRun
-from pipelines.execution.progress import Pace, PacedProgress
+from pipelines.execution.chain import ControlSpan, FreeRun, collected
+from pipelines.execution.progress import Pace
 
 SHOWN_STEP = 1e-6
 """The API shows six decimals."""
@@ -81,13 +84,18 @@ def test_after_a_tenth_the_rest_can_be_told_from_it(concurrency: int) -> None:
             pace.row_ended(end / concurrency * row_seconds)
 
 
-def test_a_part_of_a_stage_stays_inside_its_part() -> None:
+def test_moments_without_an_item_move_the_progress_too() -> None:
     whole = FreeRun()
-    seen, span = whole.fractions, ControlSpan(whole, 0.2, 0.7)
-    now = iter([0.0, 5.0, 6.0, 7.0, 8.0])
-    progress = PacedProgress(span.progress, Pace(2, 0.0), clock=lambda: next(now))
-    progress.tick()
-    progress.tick()
-    assert 0.2 <= seen[0] < seen[1] < 0.7
-    PacedProgress(span.progress, Pace(0, 0.0)).tick()
-    assert seen[-1] == 0.7
+
+    def done() -> Iterator[tuple[int, str] | None]:
+        yield None
+        time.sleep(0.01)
+        yield None
+        yield 1, "second"
+        yield 0, "first"
+
+    assert collected(done(), ControlSpan(whole, 0.2, 0.7), count=2) == ["first", "second"]
+    assert len(set(whole.fractions)) == 4
+    assert whole.fractions == sorted(whole.fractions)
+    assert whole.fractions[0] >= 0.2
+    assert whole.fractions[-1] == pytest.approx(0.7)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import subprocess
 from dataclasses import replace
-from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from pipelines.execution.chain import Control, FreeRun, _raise_failure, guarded
+from pipelines.execution.chain import Control, FreeRun, map_here
 from pipelines.sandbox.parent import _answer
 from pipelines.stages import OUTAGE_PAUSES_SECONDS, STAGE_ATTEMPTS, StageRunner
 from pipelines.types import (
@@ -29,6 +28,7 @@ from serve_app.worker import driver
 from storage.jobs import LeaseLostError
 from storage.objects import ObjectStoreUnavailableError, is_outage
 from storage.types import StageName
+from tests.pipelines.steps import Calls
 
 CODE = StageCode.TRANSCRIPT_FAILED
 AWAY = ObjectStoreUnavailableError("object store: EndpointConnectionError")
@@ -149,14 +149,13 @@ def test_a_step_that_met_an_outage_fails_for_that_reason_not_for_its_own(
 ) -> None:
     tries: list[int] = []
 
-    def step(row: dict[str, Any]) -> dict[str, Any]:
+    def fail(_: int) -> int:
         tries.append(1)
         raise error
 
-    row = guarded(step, name="segment 3", code=StageCode.VISION_FAILED)({})
+    with pytest.raises(ObjectStoreUnavailableError, match="Calling failed"):
+        map_here([0], Calls(fail), FreeRun())
     assert len(tries) == 2
-    with pytest.raises(ObjectStoreUnavailableError, match="segment 3"):
-        _raise_failure(row)
 
 
 def test_a_sandboxed_task_that_found_the_disk_full_says_so() -> None:

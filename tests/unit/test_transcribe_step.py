@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from models.contracts import ChunkTranscript, Word
-from pipelines.speech.regions import Chunk
+from pipelines.speech.regions import SHARDS, Chunk, Shard
 from pipelines.speech.transcribe import (
+    WORDS,
     ChunkWords,
     _on_track,
-    chunks_from_json,
-    chunks_to_json,
     is_doubtful,
-    words_from_json,
-    words_to_json,
 )
+from storage.objects.folder import FolderStore
 
 CHUNK = Chunk(500, 1000, speech=((500, 600), (700, 1000)))
 """10 to 20 s of the track; speech from 10 to 12 s and from 14 to 20 s."""
@@ -54,8 +54,11 @@ def test_a_language_is_doubtful_if_improbable_and_not_that_of_the_track(
     assert is_doubtful(ChunkWords(language, (), probability), "en") is doubtful
 
 
-def test_chunks_and_words_survive_their_storage() -> None:
-    chunks = [CHUNK, Chunk(2000, 2100)]
-    assert chunks_from_json(chunks_to_json(chunks)) == chunks
-    words = [_on_track(CHUNK, ChunkTranscript((Word("word", 0.5, 1.0, 0.9),), "en", 0.8))]
-    assert words_from_json(words_to_json(words)) == words
+def test_shards_and_words_survive_their_storage(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    shards = (Shard("shard.flac", (CHUNK, Chunk(2000, 2100))),)
+    SHARDS.save(store, "shards", shards)
+    assert SHARDS.load(store, "shards") == shards
+    words = (_on_track(CHUNK, ChunkTranscript((Word("word", 0.5, 1.0, 0.9),), "en", 0.8)),)
+    WORDS.save(store, "words", words)
+    assert WORDS.load(store, "words") == words

@@ -6,26 +6,22 @@ on that. A learned detector goes over all frames in order, in this process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
 from models.contracts import BoundaryDetector, Probabilities
-from pipelines.execution.chain import Control, Row, Step, Workspace
-from pipelines.types import VideoPart, VideoSource
-from pipelines.vision.cuts.search import (
-    FeaturesPart,
-    found_in,
-    make_search_step,
-    search_rows,
-    together,
-)
+from pipelines.artifacts import Made
+from pipelines.execution.chain import Control, Mapper, Workspace, map_here
+from pipelines.types import StageCode, StageError, VideoPart, VideoSource
+from pipelines.vision.cuts.search import FeaturesPart, SearchCuts, block_runs, together
 from pipelines.vision.cuts.selection import Candidates, Cut, CutConfig, CutKind, select_cuts
 from pipelines.vision.features import (
+    FEATURES,
     FrameFeatures,
     Times,
-    from_bytes,
     pictures_from_bytes,
     pictures_key,
     times_from_bytes,
@@ -45,35 +41,36 @@ class FoundCuts:
 
 
 def find_cuts(
-    rows: Sequence[Row],
+    features: Sequence[Made],
     video: VideoSource,
     workspace: Workspace,
     control: Control,
     config: CutConfig,
     *,
     learned: BoundaryDetector | None,
-    mapped: Callable[[Sequence[Row], Step], list[Row]],
+    mapper: Mapper,
 ) -> FoundCuts:
-    """The cuts of ``video``, whose segments' features ``rows`` name, in order of time.
+    """The cuts of ``video``, of whose segments in order these are the stored features.
 
-    ``mapped`` runs a step over rows. Raises StageError and StageStoppedError.
+    Raises StageError, VISION_FAILED where there is no frame, and StageStoppedError.
     """
-    times, keys = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    times: list[Times] = []
+    keys: list[Times] = []
     stored: list[list[FeaturesPart]] = [[] for _ in video.all_parts]
-    part_of = {segment.index: segment.part for segment in video.segments}
-    for row in rows:
+    for segment, made in zip(video.segments, features, strict=True):
         control.check()
-        shown, own_keys = times_from_bytes(workspace.store.read_bytes(row["features_key"]))
+        shown, own_keys = times_from_bytes(workspace.store.read_bytes(made.key))
         times.append(shown)
         keys.append(own_keys)
-        part = FeaturesPart(row["features_key"], len(shown))
-        stored[part_of[int(row["index"])]].append(part)
+        stored[segment.part].append(FeaturesPart(made.key, 0, len(shown)))
+    if not any(part.after for own in stored for part in own):
+        raise StageError(StageCode.VISION_FAILED, "No picture of the video could be decoded.")
     if learned is None:
-        found = _measured(stored, video, workspace, config, mapped)
+        found = _measured(stored, video, workspace, control, config, mapper)
     else:
         found = [
-            _learned(part, features, workspace, control, config, learned)
-            for part, features in zip(video.all_parts, stored, strict=True)
+            _learned(part, own, workspace, control, config, learned)
+            for part, own in zip(video.all_parts, stored, strict=True)
         ]
     cuts = timeline_cuts([part.start_ms for part in video.all_parts], found)
     return FoundCuts(cuts, np.concatenate(times), np.concatenate(keys))
@@ -83,22 +80,23 @@ def _measured(
     stored: Sequence[Sequence[FeaturesPart]],
     video: VideoSource,
     workspace: Workspace,
+    control: Control,
     config: CutConfig,
-    mapped: Callable[[Sequence[Row], Step], list[Row]],
+    mapper: Mapper,
 ) -> list[tuple[Cut, ...]]:
-    """Each part's cuts, its frames searched in tasks."""
-    rows: list[Row] = []
-    for index, (part, features) in enumerate(zip(video.all_parts, stored, strict=True)):
-        length_ms = part.end_ms - part.start_ms
-        rows += search_rows(index, features, part.start_ms, length_ms, _BLOCKS_A_TASK)
-    done = mapped(rows, make_search_step(workspace, config))
-    done.sort(key=lambda row: (int(row["part"]), int(row["first"])))
+    """Each part's cuts, its frames searched in tasks; what a single task can do is done here."""
+    runs = [
+        block_runs(own, part.start_ms, part.end_ms - part.start_ms, _BLOCKS_A_TASK)
+        for part, own in zip(video.all_parts, stored, strict=True)
+    ]
+    every = [run for own in runs for run in own]
+    on = mapper if len(every) > 1 else map_here
+    found = iter(on(every, SearchCuts(workspace, config), control))
     return [
-        Candidates.among(
-            together(found_in(row) for row in done if row["part"] == index),
-            part.end_ms - part.start_ms,
-        ).select(config)
-        for index, part in enumerate(video.all_parts)
+        Candidates.among(together(islice(found, len(own))), part.end_ms - part.start_ms).select(
+            config
+        )
+        for part, own in zip(video.all_parts, runs, strict=True)
     ]
 
 
@@ -114,7 +112,7 @@ def _learned(
     detector = LearnedCutDetector(model, config)
     for each in features:
         control.check()
-        frames = from_bytes(workspace.store.read_bytes(each.key))
+        frames = FEATURES.load(workspace.store, each.key)
         pictures = pictures_from_bytes(workspace.store.read_bytes(pictures_key(each.key)))
         times_ms = frames.times_ms - part.start_ms
         detector.feed(replace(frames, times_ms=times_ms, pictures=pictures))

@@ -6,21 +6,20 @@ surroundings, so the result depends on the frames alone, not on which task searc
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import cv2
 import numpy as np
 import numpy.typing as npt
-from pydantic import TypeAdapter
 
-from pipelines.execution.chain import Row, Step, Workspace
+from pipelines.execution.chain import Step, Workspace
+from pipelines.types import StageCode
 from pipelines.vision.cuts.gradual import Gradual, GradualConfig, Mixed, find_gradual
 from pipelines.vision.cuts.hard import HardConfig, find_hard
 from pipelines.vision.cuts.measures import Blank, blank, brightness, cell_luma, contrast
 from pipelines.vision.cuts.wipes import WipeConfig, find_wipes
-from pipelines.vision.features import FrameFeatures, from_bytes, joined
+from pipelines.vision.features import FEATURES, FrameFeatures, joined
 
 BLOCK_FRAMES = 256
 SURROUNDING_FRAMES = 480
@@ -135,82 +134,72 @@ def _unbroken(runs: Iterable[BlankRun]) -> tuple[BlankRun, ...]:
     return tuple(joined)
 
 
-_FOUND = TypeAdapter(Found)
+@dataclass(frozen=True, slots=True)
+class FeaturesPart:
+    """Frames ``first`` to ``after`` of a segment's stored features."""
+
+    key: str
+    first: int
+    after: int
+
+    def __len__(self) -> int:
+        return self.after - self.first
 
 
 @dataclass(frozen=True, slots=True)
-class FeaturesPart:
-    """A segment's features: where they are stored, and how many frames they are."""
+class BlockRun:
+    """Blocks of one part of a timeline to search in one task.
 
-    key: str
-    frames: int
-
-
-def search_rows(
-    part: int,
-    features: Sequence[FeaturesPart],
-    start_ms: int,
-    duration_ms: int,
-    blocks_a_row: int,
-) -> list[Row]:
-    """A row for every so many blocks of one part of a timeline, in order.
-
-    ``start_ms`` is where the part starts on the timeline that the features' times count
-    from, ``duration_ms`` how long it is.
+    They are the frames ``start`` to ``end`` of ``features`` end to end. The part lasts
+    ``duration_ms`` from ``start_ms`` on the timeline that the features' times count from.
     """
-    total, span = sum(each.frames for each in features), blocks_a_row * BLOCK_FRAMES
-    rows: list[Row] = []
+
+    features: tuple[FeaturesPart, ...]
+    start: int
+    end: int
+    start_ms: int
+    duration_ms: int
+
+
+def block_runs(
+    features: Sequence[FeaturesPart], start_ms: int, duration_ms: int, blocks: int
+) -> list[BlockRun]:
+    """One for every so many ``blocks`` of a part of a timeline, in order."""
+    total, span = sum(map(len, features)), blocks * BLOCK_FRAMES
+    runs = []
     for first in range(0, total, span):
         end = min(first + span, total)
         low, high = max(0, first - SURROUNDING_FRAMES), min(total, end + SURROUNDING_FRAMES)
-        rows.append(
-            {
-                "part": part,
-                "first": first,
-                "start": first - low,
-                "end": end - low,
-                "slices": json.dumps(list(_slices(features, low, high))),
-                "start_ms": start_ms,
-                "duration_ms": duration_ms,
-            }
-        )
-    return rows
+        near = tuple(_between(features, low, high))
+        runs.append(BlockRun(near, first - low, end - low, start_ms, duration_ms))
+    return runs
 
 
-def _slices(
-    features: Sequence[FeaturesPart], low: int, high: int
-) -> Iterator[tuple[str, int, int]]:
-    """(key, first frame, frame after the last) of the parts that hold ``low`` to ``high``."""
-    ends = np.cumsum([each.frames for each in features]).tolist()
-    for each, end in zip(features, ends, strict=True):
-        begin = end - each.frames
-        inside = max(low, begin) - begin, min(high, end) - begin
-        if inside[0] < inside[1]:
-            yield each.key, *inside
+def _between(features: Sequence[FeaturesPart], low: int, high: int) -> Iterator[FeaturesPart]:
+    """The frames ``low`` to ``high`` of all ``features`` end to end."""
+    for each in features:
+        first, after = each.first + max(0, low), min(each.after, each.first + high)
+        if first < after:
+            yield FeaturesPart(each.key, first, after)
+        low, high = low - len(each), high - len(each)
 
 
-def make_search_step(workspace: Workspace, config: SearchConfig) -> Step:
-    """1:1, a row of ``search_rows`` to one with what ``found_in`` reads."""
+@dataclass(frozen=True)
+class SearchCuts(Step[BlockRun, Found]):
+    """Blocks of frames to what may be cuts in them."""
 
-    def run(row: Row) -> Row:
+    name = "Finding the cuts"
+    code = StageCode.VISION_FAILED
+    workspace: Workspace
+    config: SearchConfig
+
+    def process(self, run: BlockRun) -> Found:
         cv2.setNumThreads(1)
         parts = []
-        for key, first, after in json.loads(row["slices"]):
-            workspace.check()
-            parts.append(from_bytes(workspace.store.read_bytes(key)).part(first, after))
+        for each in run.features:
+            self.workspace.check()
+            features = FEATURES.load(self.workspace.store, each.key)
+            parts.append(features.part(each.first, each.after))
         frames = joined(parts)
-        frames = replace(frames, times_ms=frames.times_ms - row["start_ms"])
-        found = search(frames, row["start"], row["end"], config, row["duration_ms"])
-        return {"part": row["part"], "first": row["first"], "found": packed(found)}
-
-    return run
-
-
-def packed(found: Found) -> bytes:
-    """``found`` as it travels in a row."""
-    return _FOUND.dump_json(found)
-
-
-def found_in(row: Row) -> Found:
-    """What the step found."""
-    return _FOUND.validate_json(row["found"])
+        frames = replace(frames, times_ms=frames.times_ms - run.start_ms)
+        return search(frames, run.start, run.end, self.config, run.duration_ms)

@@ -10,14 +10,13 @@ from pipelines.execution.chain import Workspace
 from pipelines.media.audio import write_flac
 from pipelines.speech.pipeline import (
     TranscriptConfig,
+    in_track_language,
     reduce_shards,
-    rows_in_track_language,
-    shard_rows,
-    track_row,
+    shard_tasks,
 )
-from pipelines.speech.regions import ShardPlan, make_speech_regions_step
-from pipelines.speech.speakers import make_speaker_embeddings_step
-from pipelines.speech.transcribe import make_transcribe_step
+from pipelines.speech.regions import SHARDS, CutTrack
+from pipelines.speech.speakers import EmbedVoices
+from pipelines.speech.transcribe import Transcribe
 from pipelines.types import AudioTrack, TranscriptResult
 from storage.objects.folder import FolderStore
 
@@ -34,17 +33,15 @@ def transcribe_in_a_loop(
     track: AudioTrack, workspace: Workspace, models: ModelProvider, config: TranscriptConfig
 ) -> TranscriptResult:
     """What ``transcribe_track`` gives, without its tasks."""
-    row = track_row(track, workspace, config)
-    make_speech_regions_step(workspace, models, config.chunks, config.sharding)(row)
-    plan = ShardPlan.from_json(workspace.store.read_bytes(row["plan_key"]))
-    rows = shard_rows(plan, config)
-    transcribe = make_transcribe_step(
-        workspace, models, language=config.language, keyterms=config.keyterms
-    )
-    embed = make_speaker_embeddings_step(workspace, models, config.windows)
-    done = [embed(transcribe(row)) for row in rows]
-    done = [embed(transcribe(row)) for row in rows_in_track_language(done, workspace)]
-    return reduce_shards(done, track, workspace, config, round(track.duration_seconds * 1000))
+    cut = CutTrack(workspace, models, config.chunks, config.sharding, config.models)
+    shards = SHARDS.load(workspace.store, cut.process(track).key)
+    transcribe = Transcribe(workspace, models, config.language, config.keyterms)
+    embed = EmbedVoices(workspace, models, config.windows)
+    tasks = shard_tasks(shards, workspace, config)
+    tasks = [embed.process(transcribe.process(task)) for task in tasks]
+    again = in_track_language(tasks, workspace, config)
+    tasks = [embed.process(transcribe.process(task)) for task in again]
+    return reduce_shards(tasks, track, workspace, config, round(track.duration_seconds * 1000))
 
 
 def transcribe_samples(
