@@ -34,8 +34,10 @@ from serve_app.jobs.thumbnails import router as thumbnail_routes
 from serve_app.keys.portal import router as portal_routes
 from serve_app.keys.routes import open_router as sign_in_routes
 from serve_app.keys.routes import router as key_routes
+from serve_app.observability.metrics import LEVEL_SECONDS
 from serve_app.payments.providers import find_provider
 from serve_app.payments.routes import router as payment_routes
+from serve_app.periodic import Periodic, repeated
 from serve_app.search.routes import router as search_routes
 from serve_app.uploads.leases import UploadLimiter
 from serve_app.uploads.routes import router as upload_routes
@@ -138,9 +140,8 @@ def build_api(context: AppContext) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        reporting = asyncio.create_task(limiter.report_forever())
-        yield
-        reporting.cancel()
+        async with repeated([Periodic("counting uploads", LEVEL_SECONDS, limiter.report)]):
+            yield
         await context.database.close()
         if context.tracing is not None:
             await asyncio.to_thread(context.tracing.close)

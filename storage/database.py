@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, LiteralString
@@ -20,6 +20,7 @@ import psycopg
 import sqlalchemy
 from psycopg import AsyncConnection as DriverConnection
 from psycopg.rows import dict_row
+from psycopg.sql import SQL, Identifier
 from psycopg.types.json import set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from pydantic_core import from_json
@@ -163,6 +164,20 @@ class Database:
         )
         await pool.open()
         return pool
+
+    async def listen(self, channel: LiteralString) -> AsyncGenerator[None, None]:
+        """Yield once the channel is listened to, then for each NOTIFY.
+
+        On a connection of its own; raises psycopg.OperationalError once that is lost.
+        """
+        connection = await DriverConnection.connect(
+            self._url, autocommit=True, **keepalive_options(self._url)
+        )
+        async with connection:
+            await connection.execute(SQL("LISTEN {}").format(Identifier(channel)))
+            yield
+            async for _ in connection.notifies():
+                yield
 
     async def close(self) -> None:
         if self._direct is not None:

@@ -6,7 +6,6 @@ Names are those in the code; Ray puts ``ray_`` before them, and ``_total`` behin
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -222,11 +221,6 @@ class DatabaseMetrics:
         self._database = database
         self._metrics = metrics
         self._ledger = LedgerTotals()
-
-    async def take_and_wait(self) -> None:
-        """Measure, then pause."""
-        await self.take()
-        await asyncio.sleep(LEVEL_SECONDS)
 
     async def take(self) -> None:
         """Count and record."""

@@ -22,7 +22,7 @@ log = logging.getLogger("vas.uploads")
 
 Result = TypeVar("Result")
 
-_PAUSE_SECONDS = 0.5
+LOOK_SECONDS = 0.5
 _LOOKS_A_ROUND = 96
 _LOOKS_AT_ONCE = 8
 _MOVES_AT_ONCE = 4
@@ -44,11 +44,6 @@ class DirectUploadWatcher:
         self._threads = ThreadPoolExecutor(_LOOKS_AT_ONCE + _MOVES_AT_ONCE, "direct-uploads")
         self._free_to_move = asyncio.Semaphore(_MOVES_AT_ONCE)
         self._moving: set[asyncio.Task[None]] = set()
-
-    async def look_and_wait(self) -> None:
-        """One round and the pause after it."""
-        await self.look()
-        await asyncio.sleep(_PAUSE_SECONDS)
 
     async def look(self) -> None:
         """Look for the files that are due; an unavailable store is retried later."""

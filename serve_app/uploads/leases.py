@@ -22,7 +22,7 @@ from fastapi import Request
 
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.observability.metrics import LEVEL_SECONDS, NULL_METRICS, UPLOADS_UNDER_WAY, Metrics
+from serve_app.observability.metrics import NULL_METRICS, UPLOADS_UNDER_WAY, Metrics
 from serve_app.settings import Settings
 from serve_app.uploads.access import Slot, open_slot
 from storage import uploads
@@ -64,14 +64,9 @@ class UploadLimiter:
         finally:
             self._free += 1
 
-    async def report_forever(self) -> None:
-        """Record how many uploads are under way, every LEVEL_SECONDS, until cancelled.
-
-        Ray drops a gauge once it is exported, so it is recorded again and again.
-        """
-        while True:
-            self._metrics.record(UPLOADS_UNDER_WAY, self._limit - self._free, {})
-            await asyncio.sleep(LEVEL_SECONDS)
+    async def report(self) -> None:
+        """Record how many uploads are under way. Ray drops a gauge once it is exported."""
+        self._metrics.record(UPLOADS_UNDER_WAY, self._limit - self._free, {})
 
 
 def upload_limiter(request: Request) -> UploadLimiter:

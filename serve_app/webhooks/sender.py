@@ -12,15 +12,14 @@ import logging
 import random
 import uuid
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-
-import psycopg
 
 from pipelines.net.safe_connections import system_addresses
 from serve_app.context import AppContext
 from serve_app.observability.metrics import WEBHOOK_ATTEMPTS
+from serve_app.periodic import Periodic, repeated
 from serve_app.webhooks.sending import (
     ACKNOWLEDGE_SECONDS,
     Connections,
@@ -35,7 +34,7 @@ from serve_app.webhooks.sending import (
 )
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from storage import webhooks
-from storage.database import keepalive_options
+from storage.database import DatabaseError
 from storage.webhooks import (
     EVENTS_CHANNEL,
     LeasedEvent,
@@ -64,8 +63,6 @@ STRAINED_SHARE = 4
 """Endpoints that did not answer last time get one in so many of a sender's deliveries together."""
 
 STRAINED_REMEMBERED = 1_000
-
-Step = Callable[[], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -183,20 +180,23 @@ class Sender:
 
     async def run(self) -> None:
         """Lease and send until stopped; then finish what is under way."""
-        helpers = [
-            asyncio.create_task(self._forever(step))
-            for step in (self._listen, self._record_next, self._trim_and_wait)
+        beside = [
+            Periodic("listening for events", 0.0, self._wake_when_notified),
+            Periodic("recording deliveries", 0.0, self._record_next),
+            Periodic("trimming delivery logs", TRIM_SECONDS, self._trim),
         ]
         try:
-            while not self._stopping.is_set():
-                await self._guarded(self._lease_and_wait)
-            # If the database is away now, the leases run out by themselves.
-            await self._guarded(self._finish)
+            async with repeated(beside):
+                await Periodic("leasing events", 0.0, self._lease_and_wait).run(self._stopping)
+                try:
+                    await self._finish()
+                except DatabaseError:
+                    log.exception("webhooks: not all was requeued; the leases run out")
         finally:
             self._resolver.close()
-            for task in (*helpers, *self._under_way):
+            for task in self._under_way:
                 task.cancel()
-            await asyncio.gather(*helpers, *self._under_way, return_exceptions=True)
+            await asyncio.gather(*self._under_way, return_exceptions=True)
             await self._connections.aclose()
             self._over.set()
 
@@ -209,18 +209,6 @@ class Sender:
     def wake(self) -> None:
         """Look for due events now."""
         self._wake.set()
-
-    async def _forever(self, step: Step) -> None:
-        while True:
-            await self._guarded(step)
-
-    async def _guarded(self, step: Step) -> None:
-        """One ``step``; a failure (of the database, for example) is logged."""
-        try:
-            await step()
-        except Exception:
-            log.exception("webhooks: %s failed", step.__name__)
-            await asyncio.sleep(1)
 
     async def _lease_and_wait(self) -> None:
         self._wake.clear()
@@ -309,19 +297,12 @@ class Sender:
             async with self._context.database.transaction() as connection:
                 await requeue(connection, list(self._held.values()), ahead=self._clock.ahead)
 
-    async def _listen(self) -> None:
-        """Wake on NOTIFY; polling covers for it whenever this connection is down."""
-        url = self._context.settings.database_url or ""
-        connection = await psycopg.AsyncConnection.connect(
-            url, autocommit=True, **keepalive_options(url)
-        )
-        async with connection:
-            await connection.execute(f"LISTEN {EVENTS_CHANNEL}")
+    async def _wake_when_notified(self) -> None:
+        """Polling covers for it whenever this connection is down."""
+        async for _ in self._context.database.listen(EVENTS_CHANNEL):
             self.wake()
-            async for _ in connection.notifies():
-                self.wake()
 
-    async def _trim_and_wait(self) -> None:
+    async def _trim(self) -> None:
         """Cut the logs of accounts that got deliveries; at the start those of all."""
         accounts, self._untrimmed = self._untrimmed, set()
         if accounts is None or accounts:
@@ -331,4 +312,3 @@ class Sender:
             except BaseException:
                 self._untrimmed = None
                 raise
-        await asyncio.sleep(TRIM_SECONDS)

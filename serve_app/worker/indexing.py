@@ -21,7 +21,7 @@ from storage.search_index import BEGINNING, index_older_results, merge_pending_r
 
 log = logging.getLogger("vas.indexing")
 
-_PAUSE_SECONDS = 2.0
+INDEX_SECONDS = 2.0
 _STEP_SECONDS = 0.1
 _LOOK_AT = 2000
 """Stages looked at in a transaction; a primary key's order makes that some milliseconds."""
@@ -51,13 +51,12 @@ class SearchIndexer:
             maker = _StillMaker(context.database, context.pictures, context.objects)
             self._makers.append(maker)
 
-    async def index_and_wait(self) -> None:
-        """One step, and a pause after it that is at least as long while older results are left."""
+    async def step(self) -> float | None:
+        """Index and embed some; while more is left, the seconds that it took, at least 0.1."""
         began = time.monotonic()
         under_way = await self.index()
         under_way = await self.embed() or under_way
-        took_seconds = time.monotonic() - began
-        await asyncio.sleep(max(took_seconds, _STEP_SECONDS) if under_way else _PAUSE_SECONDS)
+        return max(time.monotonic() - began, _STEP_SECONDS) if under_way else None
 
     async def index(self) -> bool:
         """Merge, and index some older results where a pass is due; False after its end."""

@@ -34,7 +34,8 @@ from storage.uploads import preview_key
 
 log = logging.getLogger("vas.previews")
 
-_PAUSE_SECONDS = 2.0
+PREVIEW_SECONDS = 2.0
+"""Until it is looked again whether a preview is to be made."""
 _OUTAGE_SECONDS = 30.0
 _LOOK_SECONDS = 1.0
 """Seconds between checks that the preview is still needed."""
@@ -59,10 +60,9 @@ class Previewer:
     def __init__(self, context: AppContext) -> None:
         self._context = context
 
-    async def make_and_wait(self) -> None:
-        """Make the oldest pending preview; a pause where none is."""
-        if not await self.make_next():
-            await asyncio.sleep(_PAUSE_SECONDS)
+    async def step(self) -> float | None:
+        """Make the oldest pending preview; 0 for another at once, None where there was none."""
+        return 0.0 if await self.make_next() else None
 
     async def make_next(self) -> bool:
         """Make a preview, for better or worse; False where there was nothing to do."""

@@ -23,7 +23,7 @@ from storage.uploads import JOBS_PREFIX, list_expired_awaited_uploads, source_pr
 
 log = logging.getLogger("vas.reaper")
 
-_SWEEP_SECONDS = 2.0
+SWEEP_SECONDS = 2.0
 _FORGET_SECONDS = 60.0
 _LEFTOVERS_SECONDS = 3600.0
 _LOOKS_A_SWEEP = 100
@@ -49,22 +49,13 @@ class Reaper:
         self._direct = isinstance(context.objects, DirectUploadStore)
         self._grace = _UNSEEN if self._direct else timedelta(0)
 
-    async def sweep_and_wait(self) -> None:
-        """One sweep of the database and the pause after it."""
-        await self.sweep_database()
-        await asyncio.sleep(_SWEEP_SECONDS)
-
-    async def clean_and_wait(self) -> None:
-        """One round of removing objects and the pause after it; a slow store delays only this."""
-        await self._sweep_objects()
-        await asyncio.sleep(_SWEEP_SECONDS)
-
     async def sweep(self) -> None:
         """Do everything that is due now."""
         await self.sweep_database()
-        await self._sweep_objects()
+        await self.sweep_objects()
 
-    async def _sweep_objects(self) -> None:
+    async def sweep_objects(self) -> None:
+        """Remove the objects that are due, and what lost writers left."""
         await finish_for_lost_writers(self._context)
         await remove_due(self._context)
         if self._direct and time.monotonic() >= self._leftovers_at:
@@ -74,7 +65,7 @@ class Reaper:
 
     async def sweep_database(self) -> None:
         """Do everything that is due now and that the database alone is needed for."""
-        late = _clock() - self._swept_at - _SWEEP_SECONDS
+        late = _clock() - self._swept_at - SWEEP_SECONDS
         if late > self._context.settings.lease_seconds / 2:
             # The machine slept, or the sweeps before failed: runners get the time to report first.
             self._wait_for_runners()

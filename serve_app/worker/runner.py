@@ -5,25 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-
-import psycopg
 
 from models.provider import ModelProvider
 from pipelines.execution.memory import release_free_memory
 from serve_app.context import AppContext
 from serve_app.observability.metrics import LEVEL_SECONDS, DatabaseMetrics, record_disks
-from serve_app.uploads.direct import DirectUploadWatcher
+from serve_app.periodic import Periodic, repeated
+from serve_app.uploads.direct import LOOK_SECONDS, DirectUploadWatcher
 from serve_app.worker.calibration import Calibration
 from serve_app.worker.driver import JobDriver
-from serve_app.worker.indexing import SearchIndexer
-from serve_app.worker.previews import Previewer
+from serve_app.worker.indexing import INDEX_SECONDS, SearchIndexer
+from serve_app.worker.previews import PREVIEW_SECONDS, Previewer
 from serve_app.worker.publishing import Lease
-from serve_app.worker.reaper import Reaper
+from serve_app.worker.reaper import SWEEP_SECONDS, Reaper
 from storage import jobs
-from storage.database import DatabaseError, keepalive_options
+from storage.database import DatabaseError
 from storage.objects import DirectUploadStore
 from storage.types import JobState
 
@@ -54,29 +52,27 @@ class Runner:
 
     async def run(self) -> None:
         """Lease and drive jobs until stopped."""
-        reaper = Reaper(self._context)
-        database_metrics = DatabaseMetrics(self._context.database, self._context.metrics)
-        helpers = [
-            asyncio.create_task(self._forever(self._listen)),
-            asyncio.create_task(self._forever(reaper.sweep_and_wait)),
-            asyncio.create_task(self._forever(reaper.clean_and_wait)),
-            asyncio.create_task(self._forever(database_metrics.take_and_wait)),
-            asyncio.create_task(self._forever(self._look_at_disks)),
-            asyncio.create_task(self._forever(SearchIndexer(self._context).index_and_wait)),
+        async with repeated(self._beside_the_jobs()):
+            await Periodic("leasing a job", 0.0, self._take_next).run(until=self._stopping)
+
+    def _beside_the_jobs(self) -> list[Periodic]:
+        context, reaper = self._context, Reaper(self._context)
+        database_metrics = DatabaseMetrics(context.database, context.metrics)
+        work = [
+            Periodic("listening for jobs", 0.0, self._wake_when_notified),
+            Periodic("sweeping the database", SWEEP_SECONDS, reaper.sweep_database),
+            # Apart, so that a slow store delays only this.
+            Periodic("sweeping the objects", SWEEP_SECONDS, reaper.sweep_objects),
+            Periodic("measuring the database", LEVEL_SECONDS, database_metrics.take),
+            Periodic("measuring the disks", LEVEL_SECONDS, self._measure_disks),
+            Periodic("indexing", INDEX_SECONDS, SearchIndexer(context).step),
         ]
-        if self._context.settings.previews:
-            previewer = Previewer(self._context)
-            helpers.append(asyncio.create_task(self._forever(previewer.make_and_wait)))
-        store = self._context.objects
-        if isinstance(store, DirectUploadStore):
-            watch = DirectUploadWatcher(self._context, store)
-            helpers.append(asyncio.create_task(self._forever(watch.look_and_wait)))
-        try:
-            await self._forever(self._take_next)
-        finally:
-            for helper in helpers:
-                helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
+        if context.settings.previews:
+            work.append(Periodic("previews", PREVIEW_SECONDS, Previewer(context).step))
+        if isinstance(context.objects, DirectUploadStore):
+            watcher = DirectUploadWatcher(context, context.objects)
+            work.append(Periodic("finding direct uploads", LOOK_SECONDS, watcher.look))
+        return work
 
     async def stop(self) -> None:
         """Requeue running jobs, within LEASING_SECONDS and ENDING_SECONDS.
@@ -102,20 +98,9 @@ class Runner:
                 await asyncio.wait([task])
         await self._try_to_requeue(driver.lease)
 
-    async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Repeat ``step``; a failure (say, of the database) is logged and tried again."""
-        while not self._stopping.is_set():
-            try:
-                await step()
-            except Exception:
-                log.exception("runner: %s failed", step.__name__)
-                await asyncio.sleep(1)
-
-    async def _look_at_disks(self) -> None:
-        await asyncio.to_thread(
-            record_disks, self._context.metrics, self._context.settings.data_dir
-        )
-        await asyncio.sleep(LEVEL_SECONDS)
+    async def _measure_disks(self) -> None:
+        context = self._context
+        await asyncio.to_thread(record_disks, context.metrics, context.settings.data_dir)
 
     async def _take_next(self) -> None:
         await self._slots.acquire()
@@ -160,16 +145,10 @@ class Runner:
         except TimeoutError:
             return
 
-    async def _listen(self) -> None:
-        """Wake on NOTIFY; polling covers for it whenever this connection is down."""
-        url = self._context.settings.database_url or ""
-        connection = await psycopg.AsyncConnection.connect(
-            url, autocommit=True, **keepalive_options(url)
-        )
-        async with connection:
-            await connection.execute(f"LISTEN {jobs.QUEUE_CHANNEL}")
-            async for _ in connection.notifies():
-                self._wake.set()
+    async def _wake_when_notified(self) -> None:
+        """Polling covers for it whenever this connection is down."""
+        async for _ in self._context.database.listen(jobs.QUEUE_CHANNEL):
+            self._wake.set()
 
     async def _try_to_requeue(self, lease: Lease) -> None:
         try:

@@ -78,6 +78,20 @@ async def test_leases_go_out_oldest_first_and_each_job_once(database: Database) 
         assert await jobs.lease_next(connection, lease=LEASE) is None
 
 
+async def test_a_queued_job_notifies_listeners_once_they_listen(database: Database) -> None:
+    account_id = await new_account(database)
+    notified = database.listen(jobs.QUEUE_CHANNEL)
+    async with asyncio.timeout(5):
+        await anext(notified)
+        job_id = await new_job(database, account_id, JobState.AWAITING_UPLOAD)
+        async with database.transaction() as connection:
+            await jobs.set_state(
+                connection, job_id, expected=JobState.AWAITING_UPLOAD, state=JobState.QUEUED
+            )
+        await anext(notified)
+    await notified.aclose()
+
+
 async def test_twenty_runners_at_once_never_get_the_same_job(database: Database) -> None:
     account = await new_account(database)
     created = {await new_job(database, account) for _ in range(10)}
