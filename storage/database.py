@@ -97,6 +97,15 @@ def driver_url(url: str) -> str:
     return parsed.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
 
 
+def hosts_of(url: str) -> list[str]:
+    """Hosts or socket folders of ``url``, "" for the default; raises DatabaseUrlError."""
+    try:
+        parts = psycopg.conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        raise DatabaseUrlError("it is no postgresql:// address") from None
+    return str(parts.get("host") or parts.get("hostaddr") or "").split(",")
+
+
 class Database:
     """A pool of connections, one a process."""
 

@@ -11,9 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from psycopg import ProgrammingError
-from psycopg.conninfo import conninfo_to_dict
-
 from serve_app.observability.tracing import exporter_class
 from serve_app.payments.providers import find_provider
 from serve_app.pricing import load_prices
@@ -24,7 +21,7 @@ from serve_app.settings import (
     Settings,
     load_settings,
 )
-from storage.database import migrate
+from storage.database import DatabaseUrlError, hosts_of, migrate
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -77,10 +74,9 @@ def _database(settings: Settings) -> str | None:
     if settings.database_url is None:
         return "VAS_DATABASE_URL is not set: a cluster needs a PostgreSQL server of its own."
     try:
-        parts = conninfo_to_dict(settings.database_url)
-    except ProgrammingError:
+        hosts = hosts_of(settings.database_url)
+    except DatabaseUrlError:
         return "VAS_DATABASE_URL is no postgresql:// address."
-    hosts = str(parts.get("host") or parts.get("hostaddr") or "").split(",")
     if any(host in {"", "@"} or host.startswith(("/", "@")) for host in hosts):
         return "VAS_DATABASE_URL names a Unix socket, which other nodes cannot reach: use TCP."
     return None
