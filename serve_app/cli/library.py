@@ -96,4 +96,14 @@ def serve_agents(
     app = build_server(base, None).streamable_http_app(
         stateless_http=True, json_response=True, host=host
     )
-    uvicorn.run(KeyRequired(app), host=host, port=http, log_level="warning")
+    config = uvicorn.Config(KeyRequired(app), host=host, port=http, log_level="warning")
+    listener = config.bind_socket()
+    listener.listen(config.backlog)
+    shown = f"[{host}]" if ":" in host else host
+    console.print(
+        f"Agents connect to http://{shown}:{listener.getsockname()[1]}/mcp (streamable HTTP). Each "
+        "request\nhas its own API key in a header, `Authorization: Bearer vas_live_…`.\n"
+        f"The tools work for the service at {base}.",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    uvicorn.Server(config).run(sockets=[listener])

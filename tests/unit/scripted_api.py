@@ -83,7 +83,7 @@ class ScriptedApi:
         self.seen.append(
             Seen(
                 request.method,
-                request.url.path,
+                request.scope["path"],
                 dict(request.query_params),
                 dict(request.headers),
                 size_bytes,
@@ -95,7 +95,7 @@ class ScriptedApi:
         return Response(answer.body, answer.status, answer.headers)
 
     def _next_answer(self, request: Request) -> Answer:
-        path, query = request.url.path, request.url.query
+        path, query = request.scope["path"], request.url.query
         for key in ((request.method, f"{path}?{query}"), (request.method, path)):
             if key in self._answers:
                 answers = self._answers[key]

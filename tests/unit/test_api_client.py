@@ -260,6 +260,15 @@ def test_an_upload_needs_little_memory_however_large_the_file(
     assert peak_bytes < 8 * 1024 * 1024  # client and scripted server together
 
 
+@pytest.mark.parametrize("job_id", ["../keys", "..", "a/b", "x?include=scenes", "x#y", "%2e%2e"])
+def test_an_id_is_one_part_of_a_path_whatever_it_consists_of(
+    api: ScriptedApi, client: ApiClient, job_id: str
+) -> None:
+    api.script("GET", f"/jobs/{job_id}", job("completed"))
+    client.get_job(job_id)
+    assert api.seen[-1].query == {"include": "none"}
+
+
 def test_polling_asks_for_no_results(api: ScriptedApi, client: ApiClient) -> None:
     api.script("GET", JOB, job("queued"))
     client.get_job(JOB_ID)
