@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -17,18 +18,22 @@ from serve_app.cli.output import (
     Mode,
     UsageError,
     base_address,
+    errors,
     stop_signal,
     usable_key,
 )
-from serve_app.client.api import ApiClient, JsonObject
+from serve_app.client.api import ApiClient, ApiError, JsonObject
 from serve_app.client.rendering import one_line
 
-_TOLD = {
-    "created": "job {jobId}",
-    "sent": "sent",
-    "completed": "completed, results in {file}.vas",
-    "failed": "failed: {error[code]} {error[message]}",
-    "waiting": "waits: {reason}",
+_LINES = {
+    "created": "{file}: job {jobId}",
+    "sent": "{file}: sent",
+    "completed": "{file}: completed, results in {file}.vas",
+    "failed": "{file}: failed: {error[code]} {error[message]}",
+    "waiting": "{file}: waits: {reason}",
+    "skipped": "{file}: skipped: {reason}",
+    "ended": "{completed} completed, {failed} failed, {waiting} left for later, "
+    "{before} done before, {skipped} skipped.",
 }
 
 
@@ -52,21 +57,30 @@ def watch(
     """Analyse every file that comes into a folder, once; results in FILE.vas beside it.
 
     Killed and started again, it goes on where it was. Failed files have an error.json there and
-    are not tried again until FILE.vas is removed.
+    are not tried again until FILE.vas is removed. Symbolic links are skipped, and a FILE.vas that
+    this command did not make is left alone. Exit status 1: with --once, a file failed or was left
+    for later; the account's key is refused, or it lacks credits.
     """
     # Loads a library of pictures, which no other command needs.
-    from serve_app.client.watch import FolderBusyError, Watcher, pausing
+    from serve_app.client.watch import (
+        OF_THE_ACCOUNT,
+        OUTCOMES,
+        FolderBusyError,
+        Watcher,
+        pausing,
+    )
 
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder.")
-    stop = stop_signal()
+    stop, report = stop_signal(), _report(as_json=as_json)
+    refused: ApiError | None = None
     with ApiClient(base_address(url), usable_key(key), sleep=pausing(stop)) as client:
         formats = client.list_formats()
         names = ("standard", "audioOnly", "rawExtensions")
         watcher = Watcher(
             folder,
             client,
-            _report(as_json=as_json),
+            report,
             stop,
             endings=[f".{ending}" for name in names for ending in formats[name]],
             mode=mode.value,
@@ -75,12 +89,21 @@ def watch(
             poll_seconds=poll,
         )
         try:
+            client.list_jobs(limit=1)  # Formats need no key: a refused one is known before a file.
             watcher.run(once=once)
         except FolderBusyError as error:
             raise UsageError(f"Another vas watch is at work in {folder}.") from error
         except OSError as error:
             raise UsageError(f"{error.filename or folder}: {error.strerror}.") from error
-    if once and watcher.undone:
+        except ApiError as error:
+            if error.code not in OF_THE_ACCOUNT:
+                raise
+            refused = error
+        counts = Counter(watcher.outcomes.values())
+        report({"event": "ended"} | {name: counts[name] for name in OUTCOMES})
+    if refused is not None:
+        errors.print(str(refused), style="red", markup=False, highlight=False, soft_wrap=True)
+    if refused is not None or (once and watcher.undone):
         raise typer.Exit(1)
 
 
@@ -92,7 +115,7 @@ def _report(*, as_json: bool) -> Callable[[JsonObject], None]:
         if as_json:
             line = json.dumps(event, ensure_ascii=False)
         else:
-            line = one_line(f"{event['file']}: {_TOLD[event['event']].format(**event)}")
+            line = one_line(_LINES[event["event"]].format(**event))
         with turn:
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()

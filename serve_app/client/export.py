@@ -12,6 +12,11 @@ from typing import Literal
 from serve_app.client.api import ApiClient, ApiError, JsonObject
 from serve_app.client.contact_sheet import chosen_scenes, contact_sheet
 
+RESULT_NAMES = r"scenes\.json|contact-sheet\.png|transcript(\.track\d+)?\.(json|srt|vtt)"
+"""A regular expression of all names that ``export_results`` gives."""
+PARTIAL_NAMES = r"\.({names})-[0-9a-f]{{32}}"
+"""A regular expression of what a killed ``write_atomically`` leaves of files of these ``names``."""
+
 _CAPTIONS: tuple[Literal["srt", "vtt"], ...] = ("srt", "vtt")
 
 

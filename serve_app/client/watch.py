@@ -9,15 +9,17 @@ leaves nothing that the next one would do again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
+import logging
 import os
 import queue
+import stat
 import threading
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,19 @@ import httpx
 
 from serve_app.client.api import ApiClient, ApiError, FileChangedError, JsonObject, ProcessingMode
 from serve_app.client.export import export_results, write_atomically
+from serve_app.client.watch_records import (
+    ERROR_NAME,
+    FOLDER_ENDING,
+    ForeignResultsError,
+    Record,
+    Version,
+    clear_results,
+    opened,
+    own_folder,
+)
 
-FOLDER_ENDING = ".vas"
-STATE_NAME = "job.json"
-ERROR_NAME = "error.json"
+log = logging.getLogger("vas.watch")
+
 LOCK_NAME = ".vas-watch.lock"
 PARTIAL_ENDINGS = (".part", ".partial", ".crdownload", ".download", ".filepart", ".tmp")
 
@@ -39,7 +50,10 @@ RETRY_SECONDS = 30.0
 LEAVE_SECONDS = 5.0
 """What a stop waits for requests under way."""
 
-_OF_THE_ACCOUNT = frozenset({"UNAUTHORIZED", "ACCOUNT_SUSPENDED", "INSUFFICIENT_CREDITS"})
+OUTCOMES = ("completed", "failed", "waiting", "before", "skipped")
+"""What can become of a file: its last event of these, or that it was done ``before``."""
+OF_THE_ACCOUNT = frozenset({"UNAUTHORIZED", "ACCOUNT_SUSPENDED", "INSUFFICIENT_CREDITS"})
+"""Codes of errors that concern every file: they end the watch."""
 
 Report = Callable[[JsonObject], None]
 """Called with ``event``, ``file`` and what belongs to it, from several threads."""
@@ -47,10 +61,6 @@ Report = Callable[[JsonObject], None]
 
 class FolderBusyError(Exception):
     """Another process watches the folder."""
-
-
-class UnreadableRecordError(Exception):
-    """What lies in the place of a record is none."""
 
 
 class StoppedError(Exception):
@@ -65,49 +75,6 @@ def pausing(stop: threading.Event) -> Callable[[float], None]:
             raise StoppedError
 
     return pause
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """Identifies one content of a path: two files of the same name differ in it."""
-
-    size_bytes: int
-    modified_ns: int
-
-    @classmethod
-    def of(cls, path: Path) -> Version:
-        """Raises OSError."""
-        found = path.stat()
-        return cls(found.st_size, found.st_mtime_ns)
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """How far a file is: the content of its ``job.json``."""
-
-    version: Version
-    mode: ProcessingMode
-    idempotency_key: str = field(default_factory=lambda: f"vas-watch-{uuid.uuid4()}")
-    attempt: int = 1
-    job_id: str | None = None
-    state: str | None = None
-    """``completed`` or ``failed`` once all is done and written."""
-
-    @classmethod
-    def read(cls, folder: Path) -> Record | None:
-        """None where there is none; raises UnreadableRecordError."""
-        try:
-            stored = json.loads((folder / STATE_NAME).read_bytes())
-            return cls(**stored | {"version": Version(**stored["version"])})
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError, KeyError) as error:
-            raise UnreadableRecordError(str(folder)) from error
-
-    def write(self, folder: Path) -> Record:
-        folder.mkdir(exist_ok=True)
-        write_atomically(folder / STATE_NAME, f"{json.dumps(asdict(self), indent=1)}\n".encode())
-        return self
 
 
 @dataclass(slots=True)
@@ -126,15 +93,22 @@ class Watcher:
     concurrency: int = 4
     settle_seconds: float = 5.0
     poll_seconds: float = 2.0
-    undone: set[str] = field(default_factory=set)
-    """Names of files that failed, or that were left for later."""
+    outcomes: dict[str, str] = field(default_factory=dict)
+    """File name -> ``completed``, ``failed``, ``waiting``, ``skipped``, or done ``before``."""
     _lying: dict[Path, tuple[Version, float]] = field(default_factory=dict)
     """Files with the version they have had since a moment of the monotonic clock."""
     _done: dict[Path, Version] = field(default_factory=dict)
     _at_work: set[Path] = field(default_factory=set)
     _later: dict[Path, float] = field(default_factory=dict)
+    _reasons: dict[Path, str] = field(default_factory=dict)
+    """Why files are left out, or left for later: reported once."""
     _fatal: Exception | None = None
     _queue: queue.SimpleQueue[tuple[Path, Version]] = field(default_factory=queue.SimpleQueue)
+
+    @property
+    def undone(self) -> set[str]:
+        """Names of files that failed, or that were left for later."""
+        return {name for name, each in self.outcomes.items() if each in {"failed", "waiting"}}
 
     def run(self, *, once: bool = False) -> None:
         """Return after a stop, or where it is ``once``, after all that lay still was taken.
@@ -161,9 +135,12 @@ class Watcher:
 
     @contextlib.contextmanager
     def _only_watcher(self) -> Iterator[None]:
-        with (self.folder / LOCK_NAME).open("w") as lock:
+        path = self.folder / LOCK_NAME
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, "Is a symbolic link, remove it", str(path))
+        with opened(path, os.O_RDWR | os.O_CREAT) as lock, lock.open("rb") as held:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise FolderBusyError(str(self.folder)) from None
             yield
@@ -174,16 +151,8 @@ class Watcher:
         with os.scandir(self.folder) as entries:
             names = {entry.name: entry for entry in entries}
         for name, entry in names.items():
-            if not self._is_taken(name):
-                continue
-            try:
-                if not entry.is_file():
-                    continue
-                path = self.folder / name
-                version = Version.of(path)
-            except FileNotFoundError:
-                continue
-            if version.size_bytes == 0:
+            path = self.folder / name
+            if not self._is_taken(name) or (version := self._version(path, entry)) is None:
                 continue
             known, since = self._lying.get(path, (version, now))
             found[path] = (version, since if known == version else now)
@@ -196,6 +165,18 @@ class Watcher:
                 self._at_work.add(path)
                 self._queue.put((path, version))
         self._lying = found
+
+    def _version(self, path: Path, entry: os.DirEntry[str]) -> Version | None:
+        """None for what is no file with content."""
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError as error:
+            self._report_once("skipped", path, error.strerror or str(error))
+            return None
+        if stat.S_ISLNK(status.st_mode):
+            self._report_once("skipped", path, "a symbolic link")
+        file = stat.S_ISREG(status.st_mode) and status.st_size > 0
+        return Version.found(status) if file else None
 
     def _is_taken(self, name: str) -> bool:
         lower = name.lower()
@@ -210,14 +191,18 @@ class Watcher:
                 continue
             try:
                 self._take(path, version)
-            except Exception as error:  # Of the folder, or a mistake: nothing goes on from there.
+            except ApiError as error:  # Of the whole account: nothing goes on from there.
                 self._fatal = error
                 self.stop.set()
+            except Exception as error:
+                log.exception("%s is left for later", path.name)
+                self._postpone(path, f"{type(error).__name__}: {error}")
             self._at_work.discard(path)
 
     def _take(self, path: Path, version: Version) -> None:
-        """All of a file; what cannot be done now is left for later."""
+        """All of a file; what cannot be done now is left for later. Raises OF_THE_ACCOUNT."""
         self._later.pop(path, None)
+        results = path.name + FOLDER_ENDING
         try:
             if _is_still(path, version):
                 self._analyse(path, version)
@@ -226,37 +211,44 @@ class Watcher:
         except FileChangedError:
             self._report("waiting", path, reason="the file changes")
         except httpx.TransportError as error:
-            self._postpone(path, error)
+            self._postpone(path, str(error))
         except ApiError as error:
-            if error.code in _OF_THE_ACCOUNT:
-                raise
-            if error.status == 429 or error.status >= 500:
-                self._postpone(path, error)
-            elif error.status == 404:
-                message = f"The service does not know the job; remove {_results_of(path).name}."
-                self._give_up(path, error.code, message)
-            else:
-                self._keep_error(path, {"code": error.code, "message": error.message})
+            self._leave_refused(path, error)
+        except ForeignResultsError:
+            message = f"{results} was not made by vas watch: move it away."
+            self._give_up(path, "FOREIGN_RESULTS", message)
         except OSError as error:
-            if error.filename != str(path):
-                raise
-            self._give_up(path, "UNREADABLE_FILE", f"{error.strerror}.")
-        except UnreadableRecordError:
-            message = f"{STATE_NAME} is no record of this program; remove {_results_of(path).name}."
-            self._give_up(path, "UNREADABLE_STATE", message)
+            if error.filename == str(path):
+                self._give_up(path, "UNREADABLE_FILE", f"{error.strerror}.")
+            else:
+                self._postpone(path, f"{results}: {error.strerror or error}")
 
-    def _postpone(self, path: Path, error: Exception) -> None:
+    def _leave_refused(self, path: Path, error: ApiError) -> None:
+        if error.code in OF_THE_ACCOUNT:
+            raise error
+        if error.status == 429 or error.status >= 500:
+            self._postpone(path, str(error))
+        elif error.status == 404:
+            message = f"The service does not know the job; remove {path.name}{FOLDER_ENDING}."
+            self._give_up(path, error.code, message)
+        else:
+            self._keep_error(path, {"code": error.code, "message": error.message})
+
+    def _postpone(self, path: Path, reason: str) -> None:
         self._later[path] = time.monotonic() + RETRY_SECONDS
-        self.undone.add(path.name)
-        self._report("waiting", path, reason=str(error))
+        self._report_once("waiting", path, reason)
 
     def _analyse(self, path: Path, version: Version) -> None:
-        folder = _results_of(path)
+        with own_folder(_results_of(path)) as folder:
+            self._analyse_into(folder, path, version)
+
+    def _analyse_into(self, folder: Path, path: Path, version: Version) -> None:
         record = Record.read(folder)
         if record is None or record.version != version:
-            _clear(folder)
+            clear_results(folder)
             record = Record(version, self.mode)
         if record.state is not None:
+            self.outcomes.setdefault(path.name, "before")
             self._done[path] = version
             return
         record.write(folder)
@@ -287,7 +279,7 @@ class Watcher:
             job = self._create(path, record)
         except ApiError as error:
             if error.code == "INSUFFICIENT_CREDITS":  # Is remembered with the key.
-                (folder / STATE_NAME).unlink()
+                Record(record.version, record.mode, attempt=record.attempt).write(folder)
             raise
         replace(record, job_id=job["jobId"]).write(folder)
         self._report("created", path, jobId=job["jobId"])
@@ -306,8 +298,9 @@ class Watcher:
         """Raises FileChangedError, the job cancelled, if it is another file by now, or none."""
         address = job.get("resumableUploadUrl") or self._create(path, record)["resumableUploadUrl"]
         try:
-            self.client.upload_resumable(path, address, self._go_on)
-        except (ApiError, FileChangedError, FileNotFoundError) as error:
+            with opened(path, os.O_RDONLY) as file:
+                self.client.upload_resumable(file, address, self._go_on)
+        except (ApiError, FileChangedError, OSError) as error:
             late = isinstance(error, ApiError) and error.status == 410
             if _is_still(path, record.version) and not late:
                 raise
@@ -329,14 +322,14 @@ class Watcher:
     def _keep_results(self, path: Path, folder: Path, job: JsonObject) -> None:
         files = export_results(self.client, job["jobId"], folder)
         self._close(path, folder, "completed")
-        self.undone.discard(path.name)
-        self._report("completed", path, jobId=job["jobId"], files=[str(file) for file in files])
+        listed = [str(_results_of(path) / file.name) for file in files]
+        self._report("completed", path, jobId=job["jobId"], files=listed)
 
     def _keep_error(self, path: Path, error: JsonObject, **more: Any) -> None:
-        folder = _results_of(path)
         text = json.dumps({"file": path.name, "error": error} | more, ensure_ascii=False, indent=2)
-        write_atomically(folder / ERROR_NAME, f"{text}\n".encode())
-        self._close(path, folder, "failed")
+        with own_folder(_results_of(path)) as folder:
+            write_atomically(folder / ERROR_NAME, f"{text}\n".encode())
+            self._close(path, folder, "failed")
         self._give_up(path, error["code"], error["message"], **more)
 
     def _close(self, path: Path, folder: Path, state: str) -> None:
@@ -346,13 +339,20 @@ class Watcher:
             self._done[path] = record.version
 
     def _give_up(self, path: Path, code: str, message: str, **more: Any) -> None:
-        self.undone.add(path.name)
         with contextlib.suppress(FileNotFoundError):
             self._done[path] = Version.of(path)
         shown = {name: value for name, value in more.items() if name == "jobId"}
         self._report("failed", path, error={"code": code, "message": message}, **shown)
 
+    def _report_once(self, event: str, path: Path, reason: str) -> None:
+        if self._reasons.get(path) != reason:
+            self._report(event, path, reason=reason)
+        self._reasons[path] = reason
+
     def _report(self, event: str, path: Path, **more: Any) -> None:
+        if event in OUTCOMES:
+            self.outcomes[path.name] = event
+            self._reasons.pop(path, None)
         self.report({"event": event, "file": path.name} | more)
 
 
@@ -365,12 +365,3 @@ def _is_still(path: Path, version: Version) -> bool:
 
 def _results_of(path: Path) -> Path:
     return path.with_name(path.name + FOLDER_ENDING)
-
-
-def _clear(folder: Path) -> None:
-    """Remove what a version of before left, its record last; folders in it are not ours."""
-    if not folder.is_dir():
-        return
-    for each in sorted(folder.iterdir(), key=lambda each: each.name == STATE_NAME):
-        if not each.is_dir():
-            each.unlink()

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from serve_app.client.api import ApiClient, ApiError, JsonObject
-from serve_app.client.watch import Record, StoppedError, Version, Watcher, pausing
+from serve_app.client.watch import StoppedError, Watcher, pausing
+from serve_app.client.watch_records import Record, Version
 from serve_app.settings import Settings
 from storage import ledger
 from tests.contract.calling import Caller, ContractApi, fresh_settings
@@ -302,8 +303,8 @@ def test_a_file_that_cannot_be_read_keeps_no_other_one_waiting(
         send = made.client.upload_resumable
 
         def refused(path: Path, *args: Any) -> None:
-            if path == locked:
-                raise PermissionError(13, "Permission denied", str(path))
+            if path.samefile(locked):
+                raise PermissionError(13, "Permission denied", str(locked))
             send(path, *args)
 
         monkeypatch.setattr(made.client, "upload_resumable", refused)
@@ -331,6 +332,7 @@ def test_an_upload_that_came_too_late_is_made_again(
     path = tmp_path / "late.mp4"
     path.write_bytes(b"footage")
     made = caller.create(fileName="late.mp4")
+    (tmp_path / "late.mp4.vas").mkdir()
     Record(Version.of(path), "all", job_id=made["jobId"]).write(tmp_path / "late.mp4.vas")
     runner.expire(made["jobId"])
     with watcher(caller, tmp_path) as (watching, _):
@@ -354,6 +356,191 @@ def test_without_credits_the_watcher_ends_and_goes_on_once_there_are_some(
         made.run(once=True)
     assert [event["event"] for event in events] == ["created", "sent", "completed"]
     assert jobs_of(poor) == {("film.mp4", "completed"): 1}
+
+
+def link(place: Path, target: Path) -> None:
+    place.symlink_to(target)
+
+
+def keep(folder: Path) -> Path:
+    """A folder of somebody else's, with files that must stay."""
+    folder.mkdir()
+    for name in ("notes.txt", "scenes.json", "transcript.srt"):
+        (folder / name).write_text("mine")
+    return folder
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {each.name: each.read_text() for each in folder.iterdir()}
+
+
+OTHERS = {"notes.txt": "mine", "scenes.json": "mine", "transcript.srt": "mine"}
+
+
+@pytest.mark.parametrize("kind", ["folder", "folder with a record", "link", "dangling", "file"])
+def test_what_this_command_did_not_make_is_left_alone_and_keeps_no_file_waiting(
+    caller: Caller, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, kind: str
+) -> None:
+    outside, place = tmp_path_factory.mktemp("outside"), tmp_path / "film.mp4.vas"
+    expected = OTHERS
+    match kind:
+        case "link":
+            link(place, keep(outside / "own"))
+        case "dangling":
+            link(place, outside / "none")
+        case "file":
+            place.write_text("mine")
+        case _:
+            keep(place)
+            if kind == "folder with a record":
+                (place / "job.json").write_text(json.dumps({"version": 2, "state": "completed"}))
+                expected = contents(place)
+    for name in ("film.mp4", "good.mp4"):
+        (tmp_path / name).write_bytes(b"footage")
+    for _ in range(2):
+        with watcher(caller, tmp_path) as (made, events):
+            made.run(once=True)
+            assert made.undone == {"film.mp4"}
+        [failure] = [event for event in events if event["event"] == "failed"]
+        assert failure["error"]["code"] == "FOREIGN_RESULTS"
+        assert "film.mp4.vas was not made by vas watch" in failure["error"]["message"]
+    assert jobs_of(caller) == {("good.mp4", "completed"): 1}
+    match kind:
+        case "dangling":
+            assert not (outside / "none").exists()
+        case "file":
+            assert place.read_text() == "mine"
+        case _:
+            assert contents(place) == expected
+
+
+def test_a_new_version_removes_what_the_command_made_of_the_last_one_and_nothing_else(
+    caller: Caller, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path, outside = tmp_path / "film.mp4", keep(tmp_path_factory.mktemp("outside") / "own")
+    path.write_bytes(b"first")
+    with watcher(caller, tmp_path) as (made, _):
+        made.run(once=True)
+    results = tmp_path / "film.mp4.vas"
+    (results / "notes.txt").write_text("mine")
+    (results / "more").mkdir()
+    (results / "transcript.srt").unlink()
+    link(results / "transcript.srt", outside / "transcript.srt")
+    (results / "transcript.track3.vtt").write_text("of a track that the new version lacks")
+    (results / f".scenes.json-{'0' * 32}").write_text("of a process that was killed")
+    path.write_bytes(b"second version")
+    with watcher(caller, tmp_path) as (made, _):
+        made.run(once=True)
+    assert results_of(path) == RESULTS | {"notes.txt", "more"}
+    assert (results / "notes.txt").read_text() == "mine"
+    assert contents(outside) == OTHERS
+    assert jobs_of(caller) == {("film.mp4", "completed"): 2}
+
+
+def test_links_are_left_out_with_a_line_and_end_nothing(
+    caller: Caller, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    secret = tmp_path_factory.mktemp("outside") / "secret.mp4"
+    secret.write_bytes(b"not to be sent")
+    link(tmp_path / "secret.mp4", secret)
+    link(tmp_path / "loop.mp4", tmp_path / "loop.mp4")
+    link(tmp_path / "notes.txt", secret)
+    (tmp_path / "good.mp4").write_bytes(b"footage")
+    os.mkfifo(tmp_path / "pipe.mp4")
+    with watcher(caller, tmp_path) as (made, events):
+        made.run(once=True)
+        assert made.undone == set()
+    skipped = [(each["file"], each["reason"]) for each in events if each["event"] == "skipped"]
+    assert sorted(skipped) == [("loop.mp4", "a symbolic link"), ("secret.mp4", "a symbolic link")]
+    assert jobs_of(caller) == {("good.mp4", "completed"): 1}
+
+
+def test_a_file_that_becomes_a_link_after_it_was_seen_is_not_sent(
+    caller: Caller, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    secret = tmp_path_factory.mktemp("outside") / "secret.mp4"
+    secret.write_bytes(b"secrets")
+    path = tmp_path / "film.mp4"
+    path.write_bytes(b"footage")
+    with watcher(caller, tmp_path) as (made, _):
+        create = made.client.create_job
+
+        def swapped(*args: Any, **named: Any) -> JsonObject:
+            path.unlink(missing_ok=True)
+            link(path, secret)
+            return create(*args, **named)
+
+        made.client.create_job = swapped  # type: ignore[method-assign]
+        made._take(path, Version.of(path))
+    sent = caller.api.sql(
+        "SELECT received_bytes FROM uploads JOIN jobs ON id = job_id WHERE account_id = :id",
+        id=caller.customer.account_id,
+    )
+    assert [size for (size,) in sent] == [None]
+
+
+def test_a_lock_that_is_a_link_leads_nowhere(
+    caller: Caller, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    target = tmp_path_factory.mktemp("outside") / "target"
+    target.write_text("mine")
+    link(tmp_path / ".vas-watch.lock", target)
+    command = Command(caller, tmp_path, "--once")
+    _, error = command.process.communicate(timeout=30)
+    assert command.process.returncode == 2
+    assert ".vas-watch.lock: Is a symbolic link, remove it." in error
+    assert target.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "trouble", [OSError(28, "No space left on device"), KeyError("scenes")], ids=["disk", "mistake"]
+)
+def test_trouble_with_one_file_ends_nothing_and_is_tried_again(
+    caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+) -> None:
+    monkeypatch.setattr("serve_app.client.watch.RETRY_SECONDS", 0.1)
+    for name in ("film.mp4", "good.mp4"):
+        (tmp_path / name).write_bytes(b"footage")
+    with watcher(caller, tmp_path) as (made, events), monkeypatch.context() as patched:
+        left = 2
+
+        def troubled(job_id: str) -> list[JsonObject]:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                raise trouble
+            patched.undo()
+            return made.client.get_scenes(job_id)
+
+        patched.setattr(made.client, "get_scenes", troubled)
+        running = threading.Thread(target=made.run)
+        running.start()
+        until(lambda: all(results_of(tmp_path / name) == RESULTS
+                          for name in ("film.mp4", "good.mp4")))  # fmt: skip
+        made.stop.set()
+        running.join(10)
+    assert 1 <= len([event for event in events if event["event"] == "waiting"]) <= 2
+    assert jobs_of(caller) == {("film.mp4", "completed"): 1, ("good.mp4", "completed"): 1}
+
+
+def test_once_ends_with_what_it_did(caller: Caller, tmp_path: Path) -> None:
+    for name in ("a.mp4", "b.mp4", "bad.mp4"):
+        (tmp_path / name).write_bytes(b"footage")
+    link(tmp_path / "link.mp4", tmp_path / "a.mp4")
+    last = [Command(caller, tmp_path, "--once").end()[-1] | {"event": "ended"} for _ in range(2)]
+    assert last == [
+        {"event": "ended", "completed": 2, "failed": 1, "waiting": 0, "before": 0, "skipped": 1},
+        {"event": "ended", "completed": 0, "failed": 0, "waiting": 0, "before": 3, "skipped": 1},
+    ]
+
+
+def test_a_refused_key_is_a_sentence_and_exit_status_1_although_the_folder_is_empty(
+    caller: Caller, tmp_path: Path
+) -> None:
+    command = Command(caller, tmp_path, "--once", "--key", f"vas_live_{'x' * 43}")
+    _, error = command.process.communicate(timeout=30)
+    assert (command.process.returncode, len(error.splitlines())) == (1, 1)
+    assert error.startswith("UNAUTHORIZED: ")
 
 
 def test_only_one_watches_a_folder(caller: Caller, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from PIL import Image
 
 from serve_app.client.api import ApiClient, ApiError
 from serve_app.client.contact_sheet import MAX_SCENES
-from serve_app.client.export import export_results, write_atomically
+from serve_app.client.export import PARTIAL_NAMES, RESULT_NAMES, export_results, write_atomically
 from tests.unit.scripted_api import Answer, ScriptedApi, data, error, serving
 
 JOB_ID = "7f1d9c1e-52a3-4d52-9a3c-0f6b0d1c2e3f"
@@ -89,6 +90,8 @@ def picture() -> Answer:
 
 
 def names(paths: list[Path]) -> list[str]:
+    """Their names, each of which a watched folder knows as this program's."""
+    assert all(re.fullmatch(RESULT_NAMES, path.name) for path in paths)
     return [path.name for path in paths]
 
 
@@ -219,3 +222,12 @@ def test_a_failed_write_leaves_what_was_there_and_no_debris(tmp_path: Path) -> N
         write_atomically(target, b"new")
     assert list(tmp_path.iterdir()) == [target]
     assert (target / "kept").exists()
+
+
+def test_what_a_killed_write_leaves_has_a_partial_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[str] = []
+    monkeypatch.setattr(Path, "replace", lambda self, target: left.append(self.name))
+    write_atomically(tmp_path / "scenes.json", b"new")
+    assert re.fullmatch(PARTIAL_NAMES.format(names=RESULT_NAMES), left[0])
