@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,10 @@ def _copied(
                     emit({"packets": number})
                 time_ms = packet_time_ms(packet, order["origin_ms"])
                 bounds += [] if time_ms is None else [time_ms]
-                _shift(packet, found.start_ms + order["origin_ms"])
+                # Shifted by milliseconds, a picture whose time is rounded up would lie before 0.
+                ticks = round(found.key_seconds / packet.time_base)
+                packet.pts = None if packet.pts is None else packet.pts - ticks
+                packet.dts = None if packet.dts is None else packet.dts - ticks
                 packet.stream = copies[packet.stream.index]
                 output.mux(packet)
     if not bounds:
@@ -81,15 +85,6 @@ def _copied(
     }
 
 
-def _shift(packet: Packet[Any], by_ms: int) -> None:
-    """Let the packet's times count from ``by_ms`` of the file's own."""
-    ticks = round(by_ms / (1000 * packet.time_base))
-    if packet.pts is not None:
-        packet.pts -= ticks
-    if packet.dts is not None:
-        packet.dts -= ticks
-
-
 @dataclass(slots=True)
 class _Found:
     """The streams to copy, and the packets from the key frame on."""
@@ -97,6 +92,8 @@ class _Found:
     streams: list[Any]
     order: Values
     start_ms: int = 0
+    key_seconds: Fraction = Fraction(0)
+    """The exact time of the first key frame, in the file's own times."""
     _held: list[Packet[Any]] = field(default_factory=list)
 
     @classmethod
@@ -115,7 +112,7 @@ class _Found:
         return self.streams[0]
 
     def packets(self, source: InputContainer) -> Iterator[Packet[Any]]:
-        """Packets to write, in the file's order; sets ``start_ms`` before the first."""
+        """Packets to write, in the file's order; sets the times of the first before it."""
         for step_ms in _STEPS_BACK_MS:
             rest = self._begin(source, step_ms)
             if rest is not None:
@@ -153,26 +150,26 @@ class _Found:
             ticks = round(at_ms / (1000 * self.leader.time_base))
             source.seek(ticks, backward=True, stream=self.leader)
         packets = (p for p in source.demux(self.streams) if p.size and p.pts is not None)
-        key_ms: int | None = None
+        key: Packet[Any] | None = None
         size = 0
         for packet in packets:
             leads = packet.stream.index == self.leader.index
             time_ms = self._time_ms(packet)
-            if leads and packet.is_keyframe and (key_ms is None or time_ms <= start_ms):
+            if leads and packet.is_keyframe and (key is None or time_ms <= start_ms):
                 if time_ms > start_ms and step_ms is not None:
                     return None
-                key_ms, size = time_ms, 0
+                key, size = packet, 0
                 # Sound of before the new key frame goes; that beside it may lie before it.
                 self._held = [p for p in self._held if p.stream.index != self.leader.index]
             self._held.append(packet)
             size += packet.size
             if size > _HELD_BYTES:
                 raise MediaRefusedError("Its key frames lie too far apart to cut a clip out.")
-            if leads and key_ms is not None and time_ms > start_ms:
+            if leads and key is not None and time_ms > start_ms:
                 break
-        if key_ms is None:
+        if key is None:
             return None
-        self.start_ms = key_ms
+        self.start_ms, self.key_seconds = self._time_ms(key), (key.pts or 0) * key.time_base
         return packets
 
     def _time_ms(self, packet: Packet[Any]) -> int:

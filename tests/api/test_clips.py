@@ -7,23 +7,26 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import av
 import httpx
+import numpy as np
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from pipelines.codec import to_json
 from pipelines.ingest.probe import probe
+from pipelines.media.timestamps import rounded_ms
 from pipelines.types import ClipSpan, IngestResult, VideoPart, VideoSource
 from serve_app.worker import publishing
 from storage.types import StageName
 from tests.api.interface_contract import Contract
 from tests.api.published_jobs import lease_of
 from tests.api.running_api import Customer, RunningApi
-from tests.pipelines.ingest_material import Clip, write_clip
+from tests.pipelines.ingest_material import HEIGHT, WIDTH, Clip, picture, write_clip
 from tests.places import PROJECT
 
 DEMO = PROJECT / "tests" / "media" / "demo.mp4"
@@ -100,9 +103,9 @@ def test_a_clip_begins_at_the_key_frame_before_and_ends_with_the_last_frame(
     assert len(expected) <= len(found) <= len(expected) + 2
     found = found[: len(expected)]
     offset = found[0][0]
-    for (time, picture), (source_time, source_picture) in zip(found, expected, strict=True):
+    for (time, shown), (source_time, source_shown) in zip(found, expected, strict=True):
         assert time - offset == pytest.approx(source_time - true_start, abs=0.002)
-        assert picture == source_picture
+        assert shown == source_shown
 
 
 def test_a_clip_is_named_after_its_source_and_time(
@@ -200,6 +203,48 @@ def test_sound_alone_begins_where_it_is_asked(
     with av.open(io.BytesIO(answer.content)) as source:
         seconds = sum(frame.samples / frame.sample_rate for frame in source.decode(audio=0))
     assert seconds == pytest.approx(3 - float(answer.headers["x-clip-start"]), abs=0.3)
+
+
+RATES = ("24000/1001", "24", "25", "30000/1001", "30", "50", "60000/1001", "60")
+SCENE_FRAMES = 7
+
+
+def write_scenes(path: Path, rate: Fraction, scenes: int) -> None:
+    """Pictures with B-frames and a key frame at each scene's beginning, beside sound."""
+    sound = np.sin(np.arange(48_000 * 3) / 40).astype(np.float32).reshape(1, -1)
+    with av.open(str(path), "w") as target:
+        video: Any = target.add_stream("libx264", rate=rate, options={"bf": "2", "threads": "1"})
+        video.width, video.height, video.codec_context.gop_size = WIDTH, HEIGHT, SCENE_FRAMES
+        audio: Any = target.add_stream("aac", rate=48_000, layout="mono")
+        samples: Any = av.AudioFrame.from_ndarray(sound, "fltp", "mono")
+        samples.sample_rate, samples.pts = 48_000, 0
+        target.mux(audio.encode(samples))
+        for number in range(SCENE_FRAMES * scenes):
+            frame: Any = av.VideoFrame.from_ndarray(picture(number), "yuv420p")
+            frame.pts, frame.time_base = number, 1 / rate
+            target.mux(video.encode(frame))
+        target.mux([*video.encode(None), *audio.encode(None)])
+
+
+@pytest.mark.parametrize("ending", ["mp4", "mov"])
+@pytest.mark.parametrize("rate", [Fraction(each) for each in RATES], ids=RATES)
+def test_the_clip_of_a_scene_has_its_frames_all_and_no_others(
+    api: RunningApi, customer: Customer, rate: Fraction, ending: str, tmp_path: Path
+) -> None:
+    """The times of results are rounded to milliseconds, up or down."""
+    path = tmp_path / f"film.{ending}"
+    write_scenes(path, rate, scenes=6)
+    source = pictures(str(path))
+    assert len(source) == 6 * SCENE_FRAMES
+    job = ingested_job(api, customer, path)
+    for first in range(0, 6 * SCENE_FRAMES, SCENE_FRAMES):
+        start_ms, end_ms = (rounded_ms(n, 1 / rate) for n in (first, first + SCENE_FRAMES))
+        answer = clip(api, customer, job, start_ms / 1000, end_ms / 1000)
+        assert answer.status_code == 200, answer.text
+        found = pictures(io.BytesIO(answer.content))
+        expected = [each for _, each in source[first : first + SCENE_FRAMES]]
+        assert [each for _, each in found] == expected
+        assert [round(time * rate, 2) for time, _ in found] == list(range(SCENE_FRAMES))
 
 
 def joined_job(api: RunningApi, customer: Customer) -> str:
