@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from serve_app import __version__
 from serve_app.api.authentication import OperationRoute
 from serve_app.api.context import API_PREFIX
+from serve_app.api.downloads import PacingMiddleware, new_downloads
 from serve_app.api.envelope import RequestIdMiddleware, install_error_handlers
 from serve_app.api.health import ReadinessProbe
 from serve_app.api.health import router as observing_routes
@@ -151,7 +152,9 @@ def build_api(context: AppContext) -> FastAPI:
     # Loaded here, not by the first notification: the library takes a while.
     app.state.payment_provider = find_provider(context.settings)
     app.state.upload_limiter = limiter
+    app.state.downloads = new_downloads()
     app.state.readiness = ReadinessProbe(context)
+    app.add_middleware(PacingMiddleware)
     app.add_middleware(RequestIdMiddleware, metrics=context.metrics, tracing=context.tracing)
     install_error_handlers(app)
     _add_open_routes(app)

@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from storage.database import Connection, run
-from storage.tables import accounts, api_keys, operator_sessions, sessions, sign_in_links
+from storage.tables import accounts, api_keys, jobs, operator_sessions, sessions, sign_in_links
 from storage.types import KeyStatus
 
 KEY_PREFIX = "vas_live_"
@@ -142,6 +142,12 @@ async def get_account(connection: Connection, name_or_id: str) -> Account:
     if row is None:
         raise AccountNotFoundError(name_or_id)
     return Account(**row)
+
+
+async def is_owner_suspended(connection: Connection, job_id: uuid.UUID) -> bool:
+    """Whether the account of a job is suspended; False without such a job."""
+    query = select(accounts.c.suspended_at).join(jobs).where(jobs.c.id == job_id)
+    return (await connection.execute(query)).scalar_one_or_none() is not None
 
 
 async def lock_account(connection: Connection, account_id: uuid.UUID) -> Account:

@@ -30,8 +30,9 @@ from storage.access import (
     authenticate_count_and_read,
     count_request,
 )
+from storage.database import Connection
 from storage.job_records import JobRecord
-from storage.keys import KEY_PREFIX, SESSION_PREFIX, find_session
+from storage.keys import KEY_PREFIX, SESSION_PREFIX, find_session, is_owner_suspended
 
 _RANDOM_PART = r"[A-Za-z0-9_-]{43}"
 _KEY_FORM = re.compile(re.escape(KEY_PREFIX) + _RANDOM_PART)
@@ -188,6 +189,12 @@ def parse_job_id(text: str) -> uuid.UUID:
         return uuid.UUID(int=0)
     # uuid.UUID also takes braces, urn: and missing hyphens; a job id has one form.
     return parsed if str(parsed) == text.lower() else uuid.UUID(int=0)
+
+
+async def require_active_owner(connection: Connection, job_id: uuid.UUID) -> None:
+    """For addresses that are signed and need no key; raises ACCOUNT_SUSPENDED."""
+    if await is_owner_suspended(connection, job_id):
+        raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
 
 
 class KeylessRoute(OperationRoute):

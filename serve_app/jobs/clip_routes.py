@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Any, BinaryIO
 
-from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
-from starlette.responses import Response, StreamingResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
 
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import (
@@ -22,8 +22,10 @@ from pipelines.sandbox.parent import (
 )
 from serve_app.api.authentication import JobId, KeyedRoute, job_of
 from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.downloads import ClipPlace
 from serve_app.api.openapi import errors, headers
 from serve_app.api.queries import NUMBER
+from serve_app.api.ranges import Content, ranged_response
 from serve_app.api.rate_limits import Bucket
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.formats import MAX_DURATION_SECONDS
@@ -37,13 +39,11 @@ from storage.types import StageName
 from storage.uploads import MEDIA_SLOT, find_upload, source_prefix
 
 LONGEST_SECONDS = 600
-_AT_ONCE = CapacityLimiter(2)
-"""Clips that a process cuts at a time; others wait."""
 _MEMORY_BYTES = 2 << 30
 _WALL_SECONDS = 60.0
-_PIECE_BYTES = 1 << 18
-_RANGE = re.compile(r"bytes=(\d{0,15})-(\d{0,15})")
 _TYPES = {"mp4": ("video/mp4", "mp4"), "matroska": ("video/x-matroska", "mkv")}
+_ANY_BYTES = "application/octet-stream"
+"""For clients that ask for it: generated ones know no type of video."""
 
 
 class ClipRoute(KeyedRoute):
@@ -56,7 +56,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=ClipRoute, tags=["Results"])
 _Time = Annotated[float, Field(ge=0, le=MAX_DURATION_SECONDS), NUMBER]
 _BODY = {
     media_type: {"schema": {"type": "string", "format": "binary"}, "example": "…"}
-    for media_type, _ in _TYPES.values()
+    for media_type in (*(each for each, _ in _TYPES.values()), _ANY_BYTES)
 }
 
 
@@ -87,6 +87,7 @@ _BODY = {
 async def get_clip(
     request: Request,
     _: JobId,
+    place: ClipPlace,
     start: Annotated[_Time, Query(description="Seconds of the media.", examples=[12.5])],
     end: Annotated[
         _Time,
@@ -102,6 +103,9 @@ async def get_clip(
     container is MP4 where the source's is, else Matroska. A source is kept for a while after its
     job has ended; then the answer is 404. A clip of a continuous programme lies within one of its
     clips. `Range` is honoured: one range.
+
+    At most four at once; more get 429. Whoever reads less than 16 KiB a second for a minute is
+    disconnected.
     """
     if end <= start:
         raise invalid("The end must lie behind the start.", "end")
@@ -115,7 +119,9 @@ async def get_clip(
         upload = await find_upload(connection, job.id, MEDIA_SLOT)
     key = None if upload is None else upload.object_key
     stretch = _stretch(job, ingested or {}, key, round(start * 1000), round(end * 1000))
-    clip = await to_thread.run_sync(_cut, context.objects, stretch, limiter=_AT_ONCE)
+    async with place.turn(request):
+        clip = await run_in_threadpool(_cut, context.objects, stretch)
+    place.resources.enter_context(clip.file)
     return _answer(request, job, clip)
 
 
@@ -170,6 +176,9 @@ class _Clip:
     container: str
     start_ms: int
 
+    def read(self, first: int, count: int) -> bytes:
+        return os.pread(self.file.fileno(), count, first)
+
 
 def _cut(store: ObjectStore, stretch: _Stretch) -> _Clip:
     """Raises NOT_FOUND where the source is gone or cannot be copied."""
@@ -201,37 +210,11 @@ def _cut(store: ObjectStore, stretch: _Stretch) -> _Clip:
 def _answer(request: Request, job: JobRecord, clip: _Clip) -> Response:
     media_type, extension = _TYPES[clip.container]
     name = f"{PurePosixPath(job.file_name).stem}-{clip.start_ms}ms.{extension}"
-    found = _range(request.headers.get("range"), clip.size_bytes)
-    first, end = found or (0, clip.size_bytes)
-    shown = {
+    if request.headers.get("accept") == _ANY_BYTES:
+        media_type = _ANY_BYTES
+    headers = {
         "X-Clip-Start": f"{clip.start_ms / 1000:.3f}",
-        "Accept-Ranges": "bytes",
-        "Content-Length": str(end - first),
         "Content-Disposition": attachment(name, extension),
     }
-    if found is not None:
-        shown["Content-Range"] = f"bytes {first}-{end - 1}/{clip.size_bytes}"
-    body = _pieces(clip.file, first, end)
-    return StreamingResponse(
-        body, 200 if found is None else 206, headers=shown, media_type=media_type
-    )
-
-
-def _range(header: str | None, size_bytes: int) -> tuple[int, int] | None:
-    """First byte and end of one range; None, for the whole, where it is none of these bytes."""
-    match = _RANGE.fullmatch((header or "").strip())
-    if match is None or not (match[1] or match[2]):
-        return None
-    if not match[1]:
-        return (max(0, size_bytes - int(match[2])), size_bytes) if int(match[2]) else None
-    first = int(match[1])
-    end = min(size_bytes, int(match[2]) + 1) if match[2] else size_bytes
-    return (first, end) if first < end else None
-
-
-def _pieces(file: BinaryIO, first: int, end: int) -> Iterator[bytes]:
-    with file:
-        file.seek(first)
-        while first < end and (data := file.read(min(_PIECE_BYTES, end - first))):
-            first += len(data)
-            yield data
+    content = Content(clip.size_bytes, media_type, clip.read)
+    return ranged_response(request, content, headers, refuse_beyond=False)

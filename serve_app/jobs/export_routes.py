@@ -14,6 +14,7 @@ from starlette.responses import Response
 from pipelines.speech.chapters import Chapter
 from serve_app.api.authentication import JobId, KeyedRoute, job_of
 from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.downloads import FilePlace
 from serve_app.api.openapi import errors, headers
 from serve_app.errors import ErrorCode, invalid
 from serve_app.jobs import results, timeline_files
@@ -108,6 +109,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 async def export_job(
     request: Request,
     _: JobId,
+    place: FilePlace,
     format: Annotated[  # noqa: A002
         ExportFormat,
         Query(
@@ -135,14 +137,15 @@ async def export_job(
     context = context_of(request)
     if content is None:
         content = "chapters" if format in _LISTS else "scenes"
-    if content == "scenes":
+    async with place.turn(request):
+        if content == "scenes":
+            async with context.database.statement() as connection:
+                sections = scene_sections(job, await results.list_scenes(connection, job))
+        else:
+            sections = chapter_sections(job, await find_chapters_of(context, job))
         async with context.database.statement() as connection:
-            sections = scene_sections(job, await results.list_scenes(connection, job))
-    else:
-        sections = chapter_sections(job, await find_chapters_of(context, job))
-    async with context.database.statement() as connection:
-        ingested = await find_ingest_result(connection, job.id)
-    text = await run_in_threadpool(_written, format, job, ingested, sections)
+            ingested = await find_ingest_result(connection, job.id)
+        text = await run_in_threadpool(_written, format, job, ingested, sections)
     file = _FILES[format]
     return Response(
         text.encode(),

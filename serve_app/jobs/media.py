@@ -5,33 +5,34 @@ There as long as the job's source is kept (``VAS_SOURCE_RETENTION_SECONDS`` afte
 
 from __future__ import annotations
 
-import re
+import functools
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from serve_app.api.authentication import parse_job_id
+from serve_app.api.authentication import parse_job_id, require_active_owner
 from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.downloads import Download, downloads_of
+from serve_app.api.ranges import Content, ranged_response
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import ApiError, ErrorCode
 from storage import jobs, uploads
 from storage.database import Connection
 from storage.job_records import JobRecord
-from storage.objects import ObjectNotFoundError, ObjectStore
+from storage.objects import ObjectNotFoundError
 from storage.previews import Preview, find_preview
 from storage.types import JobState, PreviewStatus
 from storage.uploads import MEDIA_SLOT, preview_key, source_prefix
 
 _PURPOSE = "media"
 _LIFETIME_HOURS = 12
-_BLOCK_BYTES = 1024**2
-_RANGE = re.compile(r"bytes=(\d{0,15})-(\d{0,15})")
 _TYPES = {
     "mp4": "video/mp4", "m4v": "video/mp4", "mov": "video/mp4", "webm": "video/webm",
     "mkv": "video/webm", "ogv": "video/ogg", "mp3": "audio/mpeg", "m4a": "audio/mp4",
@@ -89,92 +90,55 @@ async def _source_key(connection: Connection, job: JobRecord) -> str | None:
     return None
 
 
-@router.api_route("/jobs/{job_id}/media", methods=["GET", "HEAD"], include_in_schema=False)
-async def get_media(
-    request: Request, job_id: str, expires: str = "", signature: str = "", original: str = ""
-) -> Response:
-    """The media by its signed URL, or the range of it that is asked for; NOT_FOUND otherwise.
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """An object to show, and the place that it has."""
 
-    Its preview in its place, where browsers cannot play it; with ``original=true`` what was sent.
-    """
+    key: str
+    media_type: str
+
+
+async def _shown(
+    request: Request, job_id: str, expires: str = "", signature: str = "", original: str = ""
+) -> AsyncIterator[_Held]:
+    """What the signed URL names, in a place of its account's; NOT_FOUND otherwise."""
     context = context_of(request)
-    missing = ApiError(ErrorCode.NOT_FOUND, "There is no such media, or it is not kept any more.")
     try:
         path = request.scope["path"]
         context.signer.check_path(_PURPOSE, path, expires=expires, signature=signature)
     except BadSignatureError:
-        raise missing from None
+        raise _missing() from None
     async with context.database.statement() as connection:
         job = await jobs.find_job(connection, parse_job_id(job_id))
-        key = None if job is None else await _source_key(connection, job)
-        preview = None if job is None else await find_preview(connection, job.id)
-    if job is None or key is None:
-        raise missing
+        if job is None:
+            raise _missing()
+        await require_active_owner(connection, job.id)
+        key, preview = await _source_key(connection, job), await find_preview(connection, job.id)
+    if key is None:
+        raise _missing()
     media_type = _TYPES.get(PurePosixPath(job.file_name).suffix[1:].lower(), _UNNAMED)
     if preview is not None and preview.status is PreviewStatus.MADE and original != "true":
         key, media_type = preview_key(job.id), "video/mp4"
-    try:
-        size = await run_in_threadpool(context.objects.size_bytes, key)
-    except ObjectNotFoundError:
-        raise missing from None
-    return _answer(request, context.objects, key, size, media_type)
+    with downloads_of(request, Download.MEDIA).place(job.account_id):
+        yield _Held(key, media_type)
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Bytes of a file: from ``first`` up to, not including, ``end``."""
-
-    first: int
-    end: int
+def _missing() -> ApiError:
+    return ApiError(ErrorCode.NOT_FOUND, "There is no such media, or it is not kept any more.")
 
 
-def _span(header: str, size: int) -> _Span | None:
-    """What a ``Range`` header asks for; None for all, as for what is no single range of bytes.
+@router.api_route("/jobs/{job_id}/media", methods=["GET", "HEAD"], include_in_schema=False)
+async def get_media(request: Request, shown: Annotated[_Held, Depends(_shown)]) -> Response:
+    """The media by its signed URL, or the range of it that is asked for.
 
-    Raises 416 for a range that begins beyond the end. Source: RFC 9110, section 14.
+    Its preview in its place, where browsers cannot play it; with ``original=true`` what was sent.
     """
-    found = _RANGE.fullmatch(header.strip())
-    if found is None or found[1] == found[2] == "":
-        return None
-    if found[1] == "":
-        first, last = max(0, size - int(found[2])), size - 1
-    else:
-        first, last = int(found[1]), int(found[2]) if found[2] else size - 1
-    if last < first < size:
-        return None
-    if first >= size:
-        headers = {"Content-Range": f"bytes */{size}"}
-        error = invalid("The range lies beyond the end of the media.")
-        raise ApiError(error.code, error.message, status=416, headers=headers)
-    return _Span(first, min(last + 1, size))
-
-
-def _answer(request: Request, store: ObjectStore, key: str, size: int, media_type: str) -> Response:
-    span = _span(request.headers.get("range", ""), size)
-    wanted = span or _Span(0, size)
-    headers = {
-        "Accept-Ranges": "bytes",
-        "Cache-Control": "private, max-age=3600",
-        "Content-Length": str(wanted.end - wanted.first),
-        # Shown by players only: opened by itself, whatever it is, it is saved.
-        "Content-Disposition": "attachment",
-    }
-    if span is not None:
-        headers["Content-Range"] = f"bytes {span.first}-{span.end - 1}/{size}"
-    return StreamingResponse(
-        _blocks(store, key, wanted) if request.method == "GET" else _nothing(),
-        status_code=200 if span is None else 206,
-        media_type=media_type,
-        headers=headers,
-    )
-
-
-async def _blocks(store: ObjectStore, key: str, span: _Span) -> AsyncIterator[bytes]:
-    for offset in range(span.first, span.end, _BLOCK_BYTES):
-        count = min(_BLOCK_BYTES, span.end - offset)
-        yield await run_in_threadpool(store.read_range, key, offset, count)
-
-
-async def _nothing() -> AsyncIterator[bytes]:
-    return
-    yield b""
+    store = context_of(request).objects
+    try:
+        size = await run_in_threadpool(store.size_bytes, shown.key)
+    except ObjectNotFoundError:
+        raise _missing() from None
+    content = Content(size, shown.media_type, functools.partial(store.read_range, shown.key))
+    # Shown by players only: opened by itself, whatever it is, it is saved.
+    headers = {"Cache-Control": "private, max-age=3600", "Content-Disposition": "attachment"}
+    return ranged_response(request, content, headers)

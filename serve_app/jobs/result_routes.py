@@ -13,6 +13,7 @@ from starlette.responses import Response
 from pipelines.speech.captions import CaptionLimits
 from serve_app.api.authentication import JobId, KeyedRoute, job_of
 from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.downloads import FilePlace
 from serve_app.api.envelope import success
 from serve_app.api.openapi import errors, headers
 from serve_app.api.queries import WHOLE_NUMBER, matching
@@ -99,6 +100,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 async def get_transcript(
     request: Request,
     _: JobId,
+    place: FilePlace,
     format: Annotated[  # noqa: A002
         Literal["json", "srt", "vtt", "ttml", "txt", "md", "csv"],
         Query(description="The form of the answer."),
@@ -122,16 +124,17 @@ async def get_transcript(
 ) -> Response:
     """As JSON, or as a file of captions, text or a table."""
     job = job_of(request)
-    async with context_of(request).database.statement() as connection:
-        tracks = await results.read_tracks(connection, job)
-    several = len(tracks) > 1
-    if format == "json" and track is None and several:
-        return success(request, results.combined_transcript_json(job, tracks))
-    chosen = results.choose_track(job, tracks, track)
-    if format == "json":
-        return success(request, results.transcript_json(job, chosen, multi=several))
     limits = CaptionLimits(maxLineLength, maxLines, maxCharactersPerSecond)
-    return await run_in_threadpool(captions_files.file_response, job, chosen, format, limits)
+    async with place.turn(request):
+        async with context_of(request).database.statement() as connection:
+            tracks = await results.read_tracks(connection, job)
+        several = len(tracks) > 1
+        if format == "json" and track is None and several:
+            return success(request, results.combined_transcript_json(job, tracks))
+        chosen = results.choose_track(job, tracks, track)
+        if format == "json":
+            return success(request, results.transcript_json(job, chosen, multi=several))
+        return await run_in_threadpool(captions_files.file_response, job, chosen, format, limits)
 
 
 @router.get(

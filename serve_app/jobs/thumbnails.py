@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from serve_app.api.authentication import parse_job_id
+from serve_app.api.authentication import parse_job_id, require_active_owner
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import public_url
 from serve_app.crypto import BadSignatureError, Signer
@@ -57,6 +57,7 @@ async def get_thumbnail(
     except BadSignatureError:
         raise missing from None
     async with context.database.statement() as connection:
+        await require_active_owner(connection, parse_job_id(job_id))
         key = await find_thumbnail_key(connection, parse_job_id(job_id), index)
     if key is None:
         raise missing

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fastapi import Request
 from starlette.responses import Response
 
-from serve_app.api.authentication import parse_job_id
+from serve_app.api.authentication import parse_job_id, require_active_owner
 from serve_app.api.context import context_of
 from serve_app.api.upload_urls import UPLOAD_PURPOSE
 from serve_app.context import AppContext
@@ -90,11 +90,12 @@ def unauthorized() -> ApiError:
 
 
 async def open_slot(context: AppContext, job_id: str, slot: str) -> Slot:
-    """The file that the address names; raises NOT_FOUND."""
+    """The file that the address names; raises NOT_FOUND, ACCOUNT_SUSPENDED."""
     async with context.database.statement() as connection:
         job = await jobs.find_job(connection, parse_job_id(job_id))
         if job is None:
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
+        await require_active_owner(connection, job.id)
         upload = await uploads.find_upload(connection, job.id, slot)
     if upload is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such upload.")

@@ -28,8 +28,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = folder / "openapi.json"
     source.write_text(json.dumps(DOCUMENT))
     config = Config.from_sources(
-        # The generator knows no type of video; this is its own setting for such answers.
-        ConfigFile(post_hooks=[], content_type_overrides={"video/mp4": "application/octet-stream"}),
+        ConfigFile(post_hooks=[]),
         MetaType.NONE,
         document_source=source,
         file_encoding="utf-8",
@@ -59,6 +58,11 @@ def test_each_operation_has_all_its_errors_as_types(modules: dict[str, Any]) -> 
         answers = get_args(get_type_hints(modules[operation.operation_id].sync)["return"])
         missing = {schema_name(code) for code in operation.errors} - {a.__name__ for a in answers}
         assert not missing, operation.operation_id
+
+
+def test_a_clip_is_a_file_to_it(modules: dict[str, Any]) -> None:
+    file = import_module(f"{PACKAGE}.types").File
+    assert file in get_args(get_type_hints(modules["getClip"].sync)["return"])
 
 
 @pytest.mark.service

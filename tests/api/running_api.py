@@ -51,8 +51,9 @@ class RunningApi:
     ) -> None:
         self.settings = settings
         self.context: AppContext = build_context(settings, metrics, encoder, pictures)
+        self.app = build_api(self.context)
         config = uvicorn.Config(
-            build_api(self.context), host="127.0.0.1", port=0, log_level="warning", lifespan="on"
+            self.app, host="127.0.0.1", port=0, log_level="warning", lifespan="on"
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)

@@ -143,13 +143,17 @@ def test_what_is_no_range_of_these_bytes_gets_the_whole(
     assert (answer.status_code, answer.content) == (200, clip(api, owner, job, 3, 4).content)
 
 
-@pytest.mark.parametrize("headers", [{}, {"Range": "bytes=0-9"}], ids=["whole", "part"])
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Range": "bytes=0-9"}, {"Accept": "application/octet-stream"}],
+    ids=["whole", "part", "as bytes of any kind"],
+)
 def test_the_answer_is_as_documented(
     api: RunningApi, owner: Customer, job: str, headers: dict[str, str]
 ) -> None:
-    Contract(api.client.get("/openapi.json").json()).check(
-        "getClip", clip(api, owner, job, 3, 4, **headers)
-    )
+    answer = clip(api, owner, job, 3, 4, **headers)
+    Contract(api.client.get("/openapi.json").json()).check("getClip", answer)
+    assert answer.headers["content-type"] == headers.get("Accept", "video/mp4")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import math
 import re
 import secrets
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,12 +17,14 @@ import httpx
 import pytest
 
 from serve_app.crypto import Signer
+from serve_app.jobs.media import find_media
 from serve_app.webhooks.signing import new_signing_secret
-from storage import keys
+from storage import jobs, keys
+from storage.database import Connection
 from storage.objects.folder import FolderStore
 from tests.api.raw_http import exchange
 from tests.api.uploading import TUS, head, patch
-from tests.contract.calling import Caller, ContractApi
+from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.runner_side import RunnerSide
 from tests.security.households import Household
 
@@ -281,6 +284,37 @@ def test_after_the_end_of_a_job_its_addresses_open_nothing(
         for answer in (head(job["resumableUploadUrl"]), patch(job["resumableUploadUrl"], 0, b"x")):
             assert answer.status_code == 410
         assert stored(api, job["jobId"]) == []
+
+
+def test_the_addresses_of_a_suspended_account_open_nothing_until_it_is_resumed(
+    api: ContractApi, sender: Caller, runner: RunnerSide
+) -> None:
+    done, waiting = runner.complete(sender), sender.create()
+    still = shown(sender.get(f"/jobs/{done}/scenes"))["scenes"][0]["thumbnailUrl"]
+    media = api.root + media_path(api, done)
+    uses: dict[str, Callable[[], httpx.Response]] = {
+        "still": lambda: httpx.get(still, trust_env=False),
+        "media": lambda: httpx.get(media, trust_env=False),
+        "media head": lambda: httpx.head(media, trust_env=False),
+        "resumable upload": lambda: patch(waiting["resumableUploadUrl"], 0, b"x"),
+        "its offset": lambda: head(waiting["resumableUploadUrl"]),
+        "upload": lambda: put(waiting["uploadUrl"]),
+    }
+    account = sender.customer.account_id
+    api.transact(lambda c: keys.set_restrictions(c, account, suspended=True))
+    assert {name: use().status_code for name, use in uses.items()} == dict.fromkeys(uses, 403)
+    assert stored(api, waiting["jobId"]) == []
+    api.transact(lambda c: keys.set_restrictions(c, account, suspended=False))
+    assert 403 not in [use().status_code for use in uses.values()]
+
+
+def media_path(api: ContractApi, job_id: str) -> str:
+    async def find(connection: Connection) -> str:
+        job = await jobs.find_job(connection, uuid.UUID(job_id))
+        assert job is not None
+        return str((await find_media(api.context, connection, job)).source)
+
+    return api.transact(find)
 
 
 def test_a_deleted_upload_does_not_come_back(api: ContractApi, sender: Caller) -> None:

@@ -1,0 +1,230 @@
+"""Answers that hold something while a client reads them: how many at once, whose turn, how slowly.
+
+A clip is a file on disk, a table of results lies in memory, and both take work before the first
+byte. So each kind of download has places in a process, of which one account gets a share, and
+workers that accounts take in turns. A place is held from the request on until the last byte is
+sent, the client is gone, or it reads more slowly than ``LEAST_BYTES_A_SECOND``, as every client of
+whatever answer must not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from fastapi import Depends, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serve_app.api.authentication import account_of
+from serve_app.errors import ApiError, ErrorCode
+
+log = logging.getLogger("vas.http")
+
+LEAST_BYTES_A_SECOND = 16 * 1024
+PATIENCE_SECONDS = 60.0
+"""How long a client may lag behind the least rate: buffers on the way to it are emptied by bursts,
+and a player that has enough for now comes back with a new range."""
+_PIECE_BYTES = 256 * 1024
+_RETRY_AFTER_SECONDS = 5
+
+
+class Download(StrEnum):
+    """What is held."""
+
+    CLIP = "clip"
+    MEDIA = "media"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Of one kind of download in a process; ``workers`` prepare answers, the others wait."""
+
+    account: int
+    replica: int
+    workers: int
+
+
+LIMITS: dict[Download, Limit] = {
+    # A file of up to ten minutes of the source each, cut by a process of its own.
+    Download.CLIP: Limit(account=4, replica=16, workers=2),
+    # A megabyte each; a page with a player has up to six connections.
+    Download.MEDIA: Limit(account=16, replica=64, workers=1),
+    # Some megabytes each, of results that take ten times that while they are written.
+    Download.FILE: Limit(account=8, replica=24, workers=1),
+}
+
+
+class Turns:
+    """``at_once`` at a time; of those that wait, accounts come one after the other."""
+
+    def __init__(self, at_once: int) -> None:
+        self._free = at_once
+        self._waiting: dict[uuid.UUID, deque[asyncio.Future[None]]] = {}
+
+    @asynccontextmanager
+    async def turn(self, account_id: uuid.UUID) -> AsyncIterator[None]:
+        """Wait for a turn, and hold it for the block."""
+        if self._free:
+            self._free -= 1
+        else:
+            mine = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(account_id, deque()).append(mine)
+            try:
+                await mine
+            except asyncio.CancelledError:
+                if mine.done() and not mine.cancelled():
+                    self._pass_on()
+                raise
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            account_id = next(iter(self._waiting))
+            queue = self._waiting.pop(account_id)
+            first = queue.popleft()
+            if queue:  # behind all others
+                self._waiting[account_id] = queue
+            if not first.done():
+                first.set_result(None)
+                return
+        self._free += 1
+
+
+class Downloads:
+    """The places of one kind of download in this process."""
+
+    def __init__(self, limit: Limit) -> None:
+        self._limit = limit
+        self._held: Counter[uuid.UUID] = Counter()
+        self.turns = Turns(limit.workers)
+
+    @property
+    def held(self) -> int:
+        """Places that are taken."""
+        return self._held.total()
+
+    @contextmanager
+    def place(self, account_id: uuid.UUID) -> Iterator[Place]:
+        """Hold a place for the block; raises RATE_LIMITED where the account or all have none."""
+        if self._held[account_id] >= self._limit.account:
+            raise _no_place(f"At most {self._limit.account} such downloads of an account at once.")
+        if self.held >= self._limit.replica:
+            raise _no_place("Too many such downloads at the moment.")
+        self._held[account_id] += 1
+        try:
+            with ExitStack() as resources:
+                yield Place(self, account_id, resources)
+        finally:
+            self._held[account_id] -= 1
+            if not self._held[account_id]:
+                del self._held[account_id]
+
+
+def _no_place(message: str) -> ApiError:
+    headers = {"Retry-After": str(_RETRY_AFTER_SECONDS)}
+    return ApiError(ErrorCode.RATE_LIMITED, message, headers=headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An account's place; ``resources`` are closed when the answer has ended, however it did."""
+
+    downloads: Downloads
+    account_id: uuid.UUID
+    resources: ExitStack
+
+    @asynccontextmanager
+    async def turn(self, request: Request) -> AsyncIterator[None]:
+        """The account's turn to have its answer prepared; not for a client that is gone."""
+        async with self.downloads.turns.turn(self.account_id):
+            if await request.is_disconnected():
+                raise ApiError(ErrorCode.INVALID_REQUEST, "The client is gone.", status=499)
+            yield
+
+
+def new_downloads() -> dict[Download, Downloads]:
+    """The places of a process, kept as ``app.state.downloads``."""
+    return {kind: Downloads(limit) for kind, limit in LIMITS.items()}
+
+
+def downloads_of(request: Request, kind: Download) -> Downloads:
+    """This process's places of a kind."""
+    found: dict[Download, Downloads] = request.app.state.downloads
+    return found[kind]
+
+
+async def _clip_place(request: Request) -> AsyncIterator[Place]:
+    with downloads_of(request, Download.CLIP).place(account_of(request)) as place:
+        yield place
+
+
+async def _file_place(request: Request) -> AsyncIterator[Place]:
+    with downloads_of(request, Download.FILE).place(account_of(request)) as place:
+        yield place
+
+
+# FastAPI ends these once the answer is sent, or its client is gone.
+ClipPlace = Annotated[Place, Depends(_clip_place)]
+FilePlace = Annotated[Place, Depends(_file_place)]
+
+
+class _SlowReaderError(Exception):
+    """The client reads too slowly."""
+
+
+class PacingMiddleware:
+    """Ends answers whose clients read more slowly than the least rate.
+
+    Long bodies are passed on in pieces, each of which the server takes once the client has read
+    most of what came before.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        time = asyncio.get_running_loop().time
+        left_seconds, is_long = PATIENCE_SECONDS, False
+
+        async def send_piece(message: Message, piece: bytes) -> None:
+            nonlocal left_seconds
+            begun = time()
+            try:
+                async with asyncio.timeout(left_seconds):
+                    await send(message)
+            except TimeoutError:
+                raise _SlowReaderError from None
+            spare_seconds = len(piece) / LEAST_BYTES_A_SECOND - (time() - begun)
+            left_seconds = min(PATIENCE_SECONDS, left_seconds + spare_seconds)
+
+        async def send_paced(message: Message) -> None:
+            nonlocal is_long
+            body, more = message.get("body", b""), message.get("more_body", False)
+            is_long = is_long or more or len(body) > _PIECE_BYTES
+            if not is_long:
+                await send(message)
+                return
+            for start in range(0, max(1, len(body)), _PIECE_BYTES):
+                piece = body[start : start + _PIECE_BYTES]
+                more_follows = more or start + _PIECE_BYTES < len(body)
+                await send_piece({**message, "body": piece, "more_body": more_follows}, piece)
+
+        try:
+            await self.app(scope, receive, send_paced)
+        except _SlowReaderError:
+            # Without its end the server closes the connection.
+            log.info("an answer was ended: its client reads too slowly")
