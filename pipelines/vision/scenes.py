@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import cv2
 import numpy as np
 
-from models.backends.packaged.pictures import may_show_text, palette
 from models.contracts import (
     CameraMotion,
     Picture,
@@ -18,6 +17,7 @@ from models.contracts import (
     ShotType,
     TextLine,
 )
+from models.pictures import may_show_text, palette
 from models.provider import ModelProvider
 from models.tasks import DESCRIBE_SCENES, READ_TEXT
 from pipelines.artifacts import Artifact, Made, digest

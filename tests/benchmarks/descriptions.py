@@ -40,8 +40,8 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from models.backends.packaged.faces import FaceFinder
-from models.backends.packaged.pictures import may_show_text
 from models.contracts import Box, SceneDescription, SceneStills, ShotType, TextLine
+from models.pictures import may_show_text
 from models.provider import LocalModels
 from models.tasks import DESCRIBE_SCENES, READ_TEXT
 from models.weights import MTCNN, locate_weights

@@ -17,7 +17,6 @@ from models.backends.packaged.describer import (
     sentences,
     shot_type_of,
 )
-from models.backends.packaged.pictures import PictureFacts, may_show_text, measure
 from models.contracts import (
     Box,
     CameraMotion,
@@ -27,6 +26,7 @@ from models.contracts import (
     ShotType,
     TextLine,
 )
+from models.pictures import PictureFacts, may_show_text, measure
 from models.registry import PACKAGED
 from models.tasks import DESCRIBE_SCENES
 

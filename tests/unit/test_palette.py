@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from models.backends.packaged.pictures import oklab, palette, srgb
 from models.contracts import Picture
+from models.pictures import oklab, palette, srgb
 
 
 def stripes(*parts: tuple[str, int]) -> Picture:

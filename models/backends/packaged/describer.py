@@ -14,7 +14,6 @@ from statistics import median
 import cv2
 
 from models.backends.packaged.faces import FaceFinder
-from models.backends.packaged.pictures import NEUTRALS, PictureFacts, measure
 from models.contracts import (
     Box,
     CameraMotion,
@@ -24,6 +23,7 @@ from models.contracts import (
     ShotType,
     TextLine,
 )
+from models.pictures import NEUTRALS, PictureFacts, measure
 from models.registry import RegistryEntry
 from models.weights import locate_weights
 
