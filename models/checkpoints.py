@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 
@@ -30,12 +31,22 @@ class HubError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
+class Location:
+    """What ``from_pretrained`` takes: a folder, or a repository with its revision."""
+
+    source: str
+    revision: str | None = None
+    files: tuple[str, ...] = ()
+    """Patterns of the repository's files that loading needs."""
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """One pinned revision of a repository of weights."""
 
-    repository: str
-    """``owner/name`` on the Hugging Face hub."""
-    revision: str
+    origin: str
+    """The repository, ``owner/name`` on the Hugging Face hub."""
+    version: str
     """Commit, 40 hexadecimal digits: what was tested is what is loaded."""
     licence: str
     gated: bool = False
@@ -43,74 +54,72 @@ class Checkpoint:
     files: tuple[str, ...] = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model")
     """Patterns of the files that loading needs."""
 
+    carrier: ClassVar[str] = "Hugging Face hub"
+
     @property
-    def folder_name(self) -> str:
-        return f"{self.repository.replace('/', '--')}@{self.revision}"
+    def name(self) -> str:
+        return self.origin
 
+    @property
+    def identity(self) -> str:
+        """Of its folder in a models folder: what results made with the weights depend on."""
+        return f"{self.origin.replace('/', '--')}@{self.version}"
 
-@dataclass(frozen=True, slots=True)
-class Location:
-    """What ``from_pretrained`` takes: a folder, or a repository with its revision."""
+    def is_installed(self, models_dir: Path | None) -> bool:
+        """Whether the models folder holds the checkpoint, completely."""
+        return models_dir is not None and (models_dir / self.identity / _COMPLETE).is_file()
 
-    source: str
-    revision: str | None
+    def state(self, models_dir: Path | None) -> str:
+        return "yes" if self.is_installed(models_dir) else "no"
 
+    def locate(self, models_dir: Path | None) -> Location:
+        """Where to load from. Raises MissingCheckpointError if a models folder lacks it."""
+        if models_dir is None:
+            return Location(self.origin, self.version, self.files)
+        if not self.is_installed(models_dir):
+            raise MissingCheckpointError(
+                f"{self.origin} is not in {models_dir}: fetch it with `vas models pull`."
+            )
+        return Location(str(models_dir / self.identity))
 
-def is_present(checkpoint: Checkpoint, models_dir: Path) -> bool:
-    """Whether the models folder holds the checkpoint, completely."""
-    return (models_dir / checkpoint.folder_name / _COMPLETE).is_file()
+    def pull(self, models_dir: Path, token: str | None = None) -> Path:
+        """Fetch the checkpoint into the models folder, unless it is there; return its folder.
 
+        Raises GatedCheckpointError where the token does not open the repository, and
+        HubError. What was fetched before an error is used by the next try.
+        """
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
 
-def locate(checkpoint: Checkpoint, models_dir: Path | None) -> Location:
-    """Where to load from. Raises MissingCheckpointError if a models folder lacks it."""
-    if models_dir is None:
-        return Location(checkpoint.repository, checkpoint.revision)
-    if not is_present(checkpoint, models_dir):
-        raise MissingCheckpointError(
-            f"{checkpoint.repository} is not in {models_dir}: fetch it with vas models pull."
-        )
-    return Location(str(models_dir / checkpoint.folder_name), None)
-
-
-def pull(checkpoint: Checkpoint, models_dir: Path, *, token: str | None = None) -> Path:
-    """Fetch a checkpoint into the models folder, unless it is there; return its folder.
-
-    Raises GatedCheckpointError where the token does not open the repository, and
-    HubError. What was fetched before an error is used by the next try.
-    """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
-
-    folder = models_dir / checkpoint.folder_name
-    if is_present(checkpoint, models_dir):
+        folder = models_dir / self.identity
+        if self.is_installed(models_dir):
+            return folder
+        try:
+            snapshot_download(
+                self.origin,
+                revision=self.version,
+                local_dir=folder,
+                allow_patterns=list(self.files),
+                token=token,
+            )
+        except GatedRepoError:
+            raise GatedCheckpointError(
+                f"{self.origin} asks for its terms to be accepted: do so at "
+                f"https://huggingface.co/{self.origin}, then set HF_TOKEN to a token of "
+                "the same account and try again."
+            ) from None
+        except (HfHubHTTPError, LocalEntryNotFoundError, httpx.TransportError) as error:
+            raise HubError(f"{self.origin} could not be fetched: {error}") from error
+        self.adopt(models_dir)
         return folder
-    try:
-        snapshot_download(
-            checkpoint.repository,
-            revision=checkpoint.revision,
-            local_dir=folder,
-            allow_patterns=list(checkpoint.files),
-            token=token,
-        )
-    except GatedRepoError:
-        raise GatedCheckpointError(
-            f"{checkpoint.repository} asks for its terms to be accepted: do so at "
-            f"https://huggingface.co/{checkpoint.repository}, then set HF_TOKEN to a token of "
-            "the same account and try again."
-        ) from None
-    except (HfHubHTTPError, LocalEntryNotFoundError, httpx.TransportError) as error:
-        raise HubError(f"{checkpoint.repository} could not be fetched: {error}") from error
-    adopt(checkpoint, models_dir)
-    return folder
 
+    def adopt(self, models_dir: Path) -> None:
+        """Mark a folder that was filled by other means as complete.
 
-def adopt(checkpoint: Checkpoint, models_dir: Path) -> None:
-    """Mark a folder that was filled by other means as complete.
-
-    Raises MissingCheckpointError if there are no weights in it.
-    """
-    folder = models_dir / checkpoint.folder_name
-    if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
-        raise MissingCheckpointError(f"{folder} holds no weights.")
-    shutil.rmtree(folder / ".cache", ignore_errors=True)
-    (folder / _COMPLETE).touch()
+        Raises MissingCheckpointError if there are no weights in it.
+        """
+        folder = models_dir / self.identity
+        if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
+            raise MissingCheckpointError(f"{folder} holds no weights.")
+        shutil.rmtree(folder / ".cache", ignore_errors=True)
+        (folder / _COMPLETE).touch()

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from models.registry import REGISTRY, has_task, open_model, replicas_of
+from models.opening import open_model
+from models.profiles import has_task, replicas_of
+from models.registry import REGISTRY
 from models.tasks import Contract, Shape, Task
 
 CALL_TIMEOUT_SECONDS = 600

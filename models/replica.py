@@ -10,8 +10,9 @@ from typing import Any, Protocol
 
 from ray import serve
 
+from models.opening import open_model
 from models.provider import CALL_TIMEOUT_SECONDS
-from models.registry import REGISTRY, open_model
+from models.registry import REGISTRY
 from models.tasks import Task
 
 _PROBE_SECONDS = 30.0
@@ -44,7 +45,7 @@ class ModelReplica:
         observer: BatchObserver | None = None,
         own: Path | None = None,
     ) -> None:
-        entry = REGISTRY[profile][task]
+        row = REGISTRY[profile][task]
         self._task = task
         self._observer = observer
         if observer is not None:
@@ -54,8 +55,8 @@ class ModelReplica:
         self._answered_at = 0.0
         self._begun: dict[object, float] = {}
         self._batch_sizes: dict[int, int] = {}
-        self._gather.set_max_batch_size(entry.max_batch)
-        self._gather.set_batch_wait_timeout_s(entry.batch_wait_seconds)
+        self._gather.set_max_batch_size(row.max_batch)
+        self._gather.set_batch_wait_timeout_s(row.batch_wait_seconds)
         # Warm up: the first real input must not pay for kernels, caches and lazy imports.
         task.probe(self._model)
 

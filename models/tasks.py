@@ -2,7 +2,7 @@
 
 A contract is a protocol with one method. All else (provider, replicas, deployments, doctor,
 listing) is generic over ``Task``. A new task is its declaration and the values that it alone takes
-and returns, here; a backend in ``models/backends``; rows in ``models/registry.py``; a test.
+and returns, here; a backend in ``models/backends``; rows in ``models/registry``; a test.
 """
 
 from __future__ import annotations

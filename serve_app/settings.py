@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
-from models.registry import profile_named
+from models.profiles import profile_named
 from models.tasks import Task
 from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
 from storage.objects import ObjectStore

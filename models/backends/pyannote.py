@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from models.backends.transformers.hardware import Batches, Hardware
+from models.backends.transformers.hardware import Batches, Hardware, checkpoint_opener
 from models.contracts import SAMPLE_RATE_HZ, Samples
 
 Activity = npt.NDArray[np.float32]
@@ -273,3 +273,7 @@ def load_checkpoint(
             f"{checkpoint} asks for its terms to be accepted: do so on its page and set HF_TOKEN."
         )
     return model.to(hardware.device).eval()
+
+
+open_speech_detector = checkpoint_opener(PyannoteSpeechDetector)
+open_speaker_embedder = checkpoint_opener(PyannoteSpeakerEmbedder)

@@ -30,11 +30,9 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from models.factories import BoundaryWeights, boundaries_opener, open_boundaries
-from models.provider import LocalModels
-from models.registry import (
-    REGISTRY,
-    check_own_whisper,
+from models.opening import BoundaryWeights, boundaries_opener, open_boundaries
+from models.profiles import (
+    check_own_weights,
     check_weights,
     choose_profile,
     digest_of,
@@ -42,7 +40,9 @@ from models.registry import (
     own_digest,
     profile_named,
 )
-from models.tasks import Purpose, tasks_for
+from models.provider import LocalModels
+from models.registry import REGISTRY
+from models.tasks import TRANSCRIBE, Purpose, tasks_for
 from models.weights import WeightsError
 from pipelines.backfill.driver import (
     Pacing,
@@ -207,11 +207,11 @@ def _profile(options: argparse.Namespace) -> str:
     if options.models_dir is not None:
         missing = missing_checkpoints(choice.profile, options.models_dir)
         if missing:
-            names = ", ".join(checkpoint.repository for checkpoint in missing)
+            names = ", ".join(checkpoint.origin for checkpoint in missing)
             raise OutputError(f"{options.models_dir} lacks weights of {choice.profile}: {names}.")
     check_weights(choice.profile, options.models_dir)
     if options.whisper_weights is not None:
-        check_own_whisper(choice.profile, options.whisper_weights)
+        check_own_weights(choice.profile, TRANSCRIBE, options.whisper_weights)
     if options.boundary_weights is not None:
         open_boundaries(options.boundary_weights, options.models_dir)
     return choice.profile

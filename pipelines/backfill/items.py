@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+from models.profiles import digest_of
 from models.provider import ModelProvider
-from models.registry import digest_of
 from models.tasks import Purpose, tasks_for
 from pipelines.backfill.fetch import SourceRules, fetch_source
 from pipelines.backfill.outcome import Item, ItemOutcome

@@ -9,15 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from models.checkpoints import (
-    Checkpoint,
-    GatedCheckpointError,
-    is_present,
-    pull,
-)
-from models.listing import listed_weights
-from models.registry import REGISTRY, checkpoints_of, profile_named, weights_of
-from models.weights import PackagedWeights, is_installed, pull_weights, state_of
+from models.checkpoints import GatedCheckpointError
+from models.profiles import checkpoints_of, listed_weights, profile_named
+from models.registry import REGISTRY
+from models.weights import PackagedWeights
 from serve_app.cli.output import (
     JsonOption,
     UsageError,
@@ -57,21 +52,15 @@ def _rows(profile: str, folder: Path | None) -> list[dict[str, Any]]:
     return [
         {
             "task": each.task,
-            "repository": each.origin,
-            "revision": each.revision[:12],
+            "repository": each.weights.origin,
+            "revision": each.weights.version[:12],
             "licence": each.weights.licence,
-            "carrier": each.carrier,
+            "carrier": each.weights.carrier,
             "optional": "yes" if each.optional else "no",
-            "here": _state(each.weights, folder),
+            "here": each.weights.state(folder),
         }
         for each in listed_weights(profile)
     ]
-
-
-def _state(weights: Checkpoint | PackagedWeights, folder: Path | None) -> str:
-    if isinstance(weights, PackagedWeights):
-        return state_of(weights, folder)
-    return "yes" if folder and is_present(weights, folder) else "no"
 
 
 @models_app.command("pull")
@@ -98,29 +87,25 @@ def models_pull(
 def _pull_all(profile: str, folder: Path, *, quiet: bool) -> list[str]:
     """Each in turn; a gated one does not keep the others from being fetched."""
     closed: list[GatedCheckpointError] = []
-    fetched: list[str] = []
-    optional = {each.weights for each in listed_weights(profile) if each.optional}
-    for weights in weights_of(profile):
-        if weights in optional and not is_installed(weights, folder):
+    fetched: dict[str, None] = {}
+    for each in listed_weights(profile):
+        weights = each.weights
+        not_carried = isinstance(weights, PackagedWeights) and not weights.is_installed(folder)
+        if weights.name in fetched or (each.optional and not_carried):
             continue
         if not quiet:
-            console.print(f"{weights.origin}", highlight=False)
-        pull_weights(weights, folder)
-        fetched.append(weights.name)
-    for checkpoint in checkpoints_of(profile):
-        if not quiet:
-            console.print(f"{checkpoint.repository} @ {checkpoint.revision[:12]}", highlight=False)
+            console.print(f"{weights.origin} @ {weights.version[:12]}", highlight=False)
         try:
-            pull(checkpoint, folder, token=os.environ.get("HF_TOKEN"))
+            weights.pull(folder, os.environ.get("HF_TOKEN"))
         except GatedCheckpointError as error:
             closed.append(error)
         else:
-            fetched.append(checkpoint.repository)
+            fetched[weights.name] = None
     for refusal in closed:
         errors.print(f"[red]{refusal}[/]", soft_wrap=True)
     if closed:
         sys.exit(2)
-    return fetched
+    return list(fetched)
 
 
 def _profile(name: str | None) -> str:

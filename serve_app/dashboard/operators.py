@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from models.listing import listed_weights
-from models.registry import REGISTRY, has_task, replicas_of
+from models.profiles import has_task, listed_weights, replicas_of
+from models.registry import REGISTRY
 from models.tasks import Purpose, Task
 from serve_app.api.authentication import parse_job_id
 from serve_app.api.context import context_of
@@ -135,7 +135,7 @@ def served_models(profile: str, models_dir: Path | None) -> Iterator[ModelRow]:
     """The models of a profile; nothing for ``auto``, where it was not decided yet."""
     for task in REGISTRY.get(profile, {}):
         weights = [each for each in listed_weights(profile) if each.task == task.name]
-        names = ", ".join(dict.fromkeys(each.origin for each in weights))
+        names = ", ".join(dict.fromkeys(each.weights.origin for each in weights))
         place = _place(profile, task) if has_task(profile, task, models_dir) else "not installed"
         yield ModelRow(task.name, task.purpose, names, place)
 

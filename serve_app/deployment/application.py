@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ray import serve
 from ray.serve import Application
 
+from models.profiles import has_task, replicas_of
 from models.provider import ServedModels
-from models.registry import REGISTRY, has_task, replicas_of
+from models.registry import REGISTRY
 from models.replica import ModelReplica
 from models.tasks import Task
 from serve_app.observability.logs import configure_logging

@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from models.checkpoints import is_present
 from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH
-from models.factories import open_boundaries
-from models.listing import ListedWeights, listed_weights
-from models.registry import has_task, open_model
+from models.opening import open_boundaries, open_model
+from models.profiles import has_task, listed_weights
+from models.registry.packaged import TRANSNETV2
 from models.tasks import TASKS, Task
-from models.weights import TRANSNETV2, PackagedWeights, is_installed
 from serve_app.deployment.local import prepared
 from serve_app.deployment.model_choice import chosen_models, visible_gpus
 from serve_app.settings import GIB, Settings
@@ -127,21 +125,16 @@ def _model(task: Task[Any]) -> Check:
         own = settings.own_weights(task)
         answer = task.probe(open_model(profile, task, settings.models_dir, own))
         weights = "; ".join(
-            f"{each.origin} @ {each.revision[:12]} from {each.carrier}, {each.weights.licence}"
+            f"{each.weights.origin} @ {each.weights.version[:12]} from {each.weights.carrier}, "
+            f"{each.weights.licence}"
             for each in listed_weights(profile)
-            if each.task == task.name and (not each.optional or _is_here(each, settings))
+            if each.task == task.name
+            and (not each.optional or each.weights.is_installed(settings.models_dir))
         )
         weights = weights if own is None else str(own)
         return f"{task.call.report(answer)} ({weights})"
 
     return check
-
-
-def _is_here(each: ListedWeights, settings: Settings) -> bool:
-    folder = settings.models_dir
-    if isinstance(each.weights, PackagedWeights):
-        return is_installed(each.weights, folder)
-    return folder is not None and is_present(each.weights, folder)
 
 
 def _boundaries(settings: Settings) -> str:
@@ -151,7 +144,7 @@ def _boundaries(settings: Settings) -> str:
     run = open_boundaries(weights, settings.models_dir).start()
     run.feed(np.zeros((1, BOUNDARY_HEIGHT, BOUNDARY_WIDTH, 3), np.uint8))
     if weights == "packaged":
-        detail = f"{TRANSNETV2.origin} @ {TRANSNETV2.digest}, {TRANSNETV2.licence}"
+        detail = f"{TRANSNETV2.origin} @ {TRANSNETV2.version}, {TRANSNETV2.licence}"
     else:
         detail = str(weights)
     return f"{len(run.finish())} frame looked at ({detail})"

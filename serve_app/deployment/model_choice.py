@@ -9,19 +9,20 @@ from pathlib import Path
 
 import psutil
 
-from models.provider import LocalModels, ServedModels
-from models.registry import (
-    REGISTRY,
+from models.profiles import (
     Choice,
-    check_own_whisper,
+    check_own_weights,
     check_weights,
     choose_profile,
     digest_of,
     has_task,
     missing_checkpoints,
 )
+from models.provider import LocalModels, ServedModels
+from models.registry import REGISTRY
+from models.registry.packaged import TRANSNETV2
 from models.tasks import EMBED_PICTURES, EMBED_TEXT
-from models.weights import TRANSNETV2, WeightsError, read_weights
+from models.weights import WeightsError
 from serve_app.encoder import PictureEncoder, TextEncoder
 from serve_app.settings import GIB, Settings
 
@@ -55,14 +56,16 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
     try:
         check_weights(profile, settings.models_dir)
         if settings.boundary_weights == "packaged":
-            read_weights(TRANSNETV2, settings.models_dir)
+            TRANSNETV2.read(settings.models_dir)
     except WeightsError as error:
         raise ModelProfileError(str(error)) from error
-    if settings.whisper_weights is not None:
+    for task in REGISTRY[profile]:
+        own = settings.own_weights(task)
         try:
-            check_own_whisper(profile, settings.whisper_weights)
+            if own is not None:
+                check_own_weights(profile, task, own)
         except WeightsError as error:
-            raise ModelProfileError(f"VAS_WHISPER_WEIGHTS: {error}") from error
+            raise ModelProfileError(f"VAS_{str(task.own_weights).upper()}: {error}") from error
     named = settings.boundary_weights
     if isinstance(named, Path) and not named.is_file():
         raise ModelProfileError(f"VAS_BOUNDARY_WEIGHTS: {named} is no file.")
@@ -77,7 +80,7 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
         return
     missing = missing_checkpoints(profile, settings.models_dir)
     if missing:
-        names = ", ".join(checkpoint.repository for checkpoint in missing)
+        names = ", ".join(checkpoint.origin for checkpoint in missing)
         raise ModelProfileError(
             f"{settings.models_dir} lacks {names}: run vas models pull --profile {profile}."
         )

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from models.factories import boundaries_opener
+from models.opening import boundaries_opener
+from models.profiles import digest_of
 from models.provider import ModelProvider
-from models.registry import REGISTRY, digest_of
+from models.registry import REGISTRY
 from models.tasks import SUMMARIZE, TRANSCRIBE, Purpose, tasks_for
 from pipelines.codec import to_json
 from pipelines.execution.chain import Control, ControlSpan, Workspace

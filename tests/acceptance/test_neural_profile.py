@@ -14,7 +14,8 @@ from itertools import pairwise
 import pytest
 
 from models.contracts import ShotAngle, ShotType
-from models.registry import REGISTRY, replicas_of
+from models.profiles import replicas_of
+from models.registry import REGISTRY
 from models.tasks import TRANSCRIBE
 from tests.acceptance.service import Service, running
 from tests.models.tiny_folder import fill_models_folder

@@ -43,8 +43,8 @@ from models.backends.packaged.faces import FaceFinder
 from models.contracts import Box, SceneDescription, SceneStills, ShotType, TextLine
 from models.pictures import may_show_text
 from models.provider import LocalModels
+from models.registry.packaged import MTCNN
 from models.tasks import DESCRIBE_SCENES, READ_TEXT
-from models.weights import MTCNN, locate_weights
 from tests.benchmarks.programmes.shots import MEDIA
 from tests.benchmarks.programmes.worlds import WORLDS
 from tests.media.studio.people import Looks, Pose, draw_person
@@ -357,7 +357,7 @@ def main() -> None:
     labels = tuning_stills() if options.tuning else reported_stills()
     stills = [label.draw() for label in labels]
     models = LocalModels()
-    finder = FaceFinder(locate_weights(MTCNN, None))
+    finder = FaceFinder(MTCNN.paths(None))
     found = [look(still, models, finder) for still in stills]
     for label, one in zip(labels, found, strict=True):
         print(f"{label.name}: {one.said.description}")

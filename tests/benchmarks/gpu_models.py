@@ -41,7 +41,7 @@ from models.contracts import (
     Samples,
     SceneStills,
 )
-from models.weights import TRANSNETV2, WHISPER_BASE, read_weights
+from models.registry.packaged import TRANSNETV2, WHISPER_BASE
 from tests.models.tiny_models import (
     TINY_SIGHT,
     TINY_TEXT,
@@ -178,7 +178,7 @@ def packaged_whisper(
     """Audio hours per hour of the packaged weights; word times are from Whisper's attention."""
     place = folder / "base"
     if not place.exists():
-        convert_whisper(read_weights(WHISPER_BASE, options.models_dir), place)
+        convert_whisper(WHISPER_BASE.read(options.models_dir), place)
     transcriber = WhisperTranscriber(str(place), None, hardware, max_batch=batch)
     said = _samples_of(RECORDING)
     whole = np.tile(said, 1 + CHUNK_SECONDS * SAMPLE_RATE_HZ // len(said))
@@ -199,7 +199,7 @@ def boundaries(
     folder: Path, hardware: Hardware, batch: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Pictures per second of TransNetV2 over so many steps of 50 pictures, beside its network."""
-    detector = TransNetBoundaries(*read_weights(TRANSNETV2, options.models_dir).values())
+    detector = TransNetBoundaries(*TRANSNETV2.read(options.models_dir).values())
     shape = (batch * STEP_FRAMES, BOUNDARY_HEIGHT, BOUNDARY_WIDTH, 3)
     pictures = np.random.default_rng(0).integers(0, 255, shape, dtype=np.uint8)
     window = torch.from_numpy(pictures[:STEP_FRAMES].repeat(2, axis=0))[None]

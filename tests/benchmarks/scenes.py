@@ -35,7 +35,7 @@ from typing import Any
 import av
 import cv2
 
-from models.factories import boundaries_opener
+from models.opening import boundaries_opener
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.media.timestamps import rounded_ms
 from pipelines.types import Segment, VideoSource, VideoStream

@@ -35,7 +35,7 @@ import numpy as np
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.provider import LocalModels
-from models.weights import WHISPER_BASE, read_weights
+from models.registry.packaged import WHISPER_BASE
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.types import TranscriptWord
 from tests.benchmarks.speech.material import (
@@ -345,7 +345,7 @@ def plain(samples: Samples) -> Answer:
 def _plain_model() -> Any:
     from faster_whisper import WhisperModel
 
-    files = read_weights(WHISPER_BASE, None)
+    files = WHISPER_BASE.read(None)
     return WhisperModel("whisper", device="cpu", compute_type="int8", cpu_threads=1, files=files)
 
 

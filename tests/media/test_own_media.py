@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from models.backends.packaged.faces import FaceFinder
-from models.weights import MTCNN, locate_weights
+from models.registry.packaged import MTCNN
 from tests.media.make_product_names import NAMES as PRODUCT_NAMES
 
 MEDIA = Path(__file__).parent
@@ -89,7 +89,7 @@ def test_the_picture_changes_where_the_truth_has_a_joint(
     "shot", [pytest.param(shot, id=shot["name"]) for shot in TRUTH["shots"] if shot["faces"]]
 )
 def test_the_drawn_faces_are_found(frames: list[Gray], shot: dict[str, Any]) -> None:
-    finder = FaceFinder(locate_weights(MTCNN, None))
+    finder = FaceFinder(MTCNN.paths(None))
     for frame in range(shot["start_ms"] // FRAME_MS, shot["end_ms"] // FRAME_MS, 25):
         picture = np.repeat(frames[frame][:, :, None], 3, axis=2)
         assert len(finder.find(picture)) == shot["faces"]

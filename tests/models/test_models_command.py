@@ -16,18 +16,18 @@ import psutil
 import pytest
 import ray
 
-from models.checkpoints import Checkpoint, MissingCheckpointError, adopt, is_present, locate
-from models.listing import BOUNDARIES, weights_page
-from models.registry import (
-    OPTIONAL_ROLES,
-    REGISTRY,
+from models.checkpoints import Checkpoint, MissingCheckpointError
+from models.profiles import (
+    BOUNDARIES,
     checkpoints_of,
     choose_profile,
+    listed_weights,
     missing_checkpoints,
-    weights_of,
 )
+from models.registry import OPTIONAL_ROLES, REGISTRY
+from models.registry.packaged import TRANSNETV2, WHISPER_BASE
 from models.tasks import TASKS
-from models.weights import TRANSNETV2, WHISPER_BASE, PackagedWeights
+from models.weights import PackagedWeights
 from pipelines.backfill import __main__ as backfill
 from serve_app.cli.main import main
 from serve_app.deployment.model_choice import (
@@ -49,15 +49,15 @@ def files_of(checkpoint: Checkpoint) -> dict[str, bytes]:
     names = [pattern.replace("*", "model") for pattern in checkpoint.files]
     weights = next(name for name in names if name.endswith((".safetensors", ".bin")))
     config = next(name for name in names if name.endswith((".json", ".yaml")))
-    name = checkpoint.repository.encode()
+    name = checkpoint.origin.encode()
     return {config: b"{}", weights: b"weights of " + name, "training.log": b"not needed"}
 
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
     wanted = checkpoints_of("cpu")
-    repositories = {(each.repository, each.revision): files_of(each) for each in wanted}
-    gated = frozenset(each.repository for each in wanted if each.gated)
+    repositories = {(each.origin, each.version): files_of(each) for each in wanted}
+    gated = frozenset(each.origin for each in wanted if each.gated)
     with Hub(repositories, gated=gated, token=TOKEN) as running:
         yield running
 
@@ -96,11 +96,11 @@ def vas(
 
 def fill(folder: Path, profile: str) -> None:
     for checkpoint in checkpoints_of(profile):
-        place = folder / checkpoint.folder_name
+        place = folder / checkpoint.identity
         place.mkdir(parents=True, exist_ok=True)
         for name, content in files_of(checkpoint).items():
             (place / name).write_bytes(content)
-        adopt(checkpoint, folder)
+        checkpoint.adopt(folder)
 
 
 def test_everything_a_profile_needs_is_fetched_once(hub: Hub, tmp_path: Path) -> None:
@@ -111,14 +111,15 @@ def test_everything_a_profile_needs_is_fetched_once(hub: Hub, tmp_path: Path) ->
     assert missing_checkpoints("cpu", folder) == []
     for checkpoint in checkpoints_of("cpu"):
         expected = {k: v for k, v in files_of(checkpoint).items() if k != "training.log"}
-        place = folder / checkpoint.folder_name
+        place = folder / checkpoint.identity
         found = {p.name: p.read_bytes() for p in place.iterdir() if not p.name.startswith(".")}
         assert found == expected
     downloaded = len(hub.downloads)
     again = vas(*pull, "--json", hub=hub, home=tmp_path / "hub", token=TOKEN)
     fetched = json.loads(again.stdout)["models"]
-    assert len(fetched) == len(checkpoints_of("cpu")) + len(weights_of("cpu"))
-    for weights in weights_of("cpu"):
+    wanted = {each.weights for each in listed_weights("cpu")}
+    assert sorted(fetched) == sorted(each.name for each in wanted)
+    for weights in (each for each in wanted if isinstance(each, PackagedWeights)):
         assert {file.name for file in weights.files} == {
             path.name for path in (folder / weights.name).iterdir()
         }
@@ -133,7 +134,7 @@ def test_a_gated_model_names_its_terms_and_the_others_are_fetched(hub: Hub, tmp_
     assert "HF_TOKEN" in refused.stderr
     assert "Traceback" not in refused.stderr
     lacking = missing_checkpoints("cpu", folder)
-    assert [each.repository for each in lacking] == sorted(hub.gated)
+    assert [each.origin for each in lacking] == sorted(hub.gated)
 
 
 def test_a_hub_that_cannot_be_reached_is_said_in_a_sentence(tmp_path: Path) -> None:
@@ -185,10 +186,10 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
 @pytest.mark.parametrize("profile", NEURAL)
 def test_every_checkpoint_is_pinned_to_a_commit_and_states_its_licence(profile: str) -> None:
     for checkpoint in checkpoints_of(profile):
-        assert len(checkpoint.revision) == 40
-        assert set(checkpoint.revision) <= set("0123456789abcdef")
+        assert len(checkpoint.version) == 40
+        assert set(checkpoint.version) <= set("0123456789abcdef")
         assert checkpoint.licence
-        assert checkpoint.repository.count("/") == 1
+        assert checkpoint.origin.count("/") == 1
 
 
 @pytest.mark.parametrize("profile", NEURAL)
@@ -232,25 +233,25 @@ def test_a_named_profile_without_its_weights_is_refused_by_name(tmp_path: Path) 
 def test_weights_that_an_operator_may_leave_out_are_not_missed(tmp_path: Path) -> None:
     fill(tmp_path, "cpu-transformers")
     for task, entry in REGISTRY["cpu-transformers"].items():
-        for role in OPTIONAL_ROLES & set(entry.checkpoints):
-            complete = tmp_path / entry.checkpoints[role].folder_name / ".complete"
+        for role in OPTIONAL_ROLES & set(entry.weights):
+            complete = tmp_path / entry.weights[role].identity / ".complete"
             complete.unlink()
-            assert not is_present(entry.checkpoints[role], tmp_path), task
+            assert not entry.weights[role].is_installed(tmp_path), task
     assert missing_checkpoints("cpu-transformers", tmp_path) == []
 
 
 def test_a_half_fetched_checkpoint_is_not_loaded(tmp_path: Path) -> None:
     checkpoint = checkpoints_of("cpu")[0]
-    (tmp_path / checkpoint.folder_name).mkdir()
-    (tmp_path / checkpoint.folder_name / "model.safetensors").write_bytes(b"half")
+    (tmp_path / checkpoint.identity).mkdir()
+    (tmp_path / checkpoint.identity / "model.safetensors").write_bytes(b"half")
     with pytest.raises(MissingCheckpointError, match="vas models pull"):
-        locate(checkpoint, tmp_path)
+        checkpoint.locate(tmp_path)
 
 
 def test_without_a_models_folder_the_pinned_revision_is_asked_of_the_hub() -> None:
     checkpoint = checkpoints_of("cpu")[0]
-    where = locate(checkpoint, None)
-    assert (where.source, where.revision) == (checkpoint.repository, checkpoint.revision)
+    where = checkpoint.locate(None)
+    assert (where.source, where.revision) == (checkpoint.origin, checkpoint.version)
 
 
 def test_gpus_are_counted_by_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,8 +342,3 @@ def test_too_little_memory_is_refused_with_what_is_needed(monkeypatch: pytest.Mo
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 30))
     with pytest.raises(ModelProfileError, match=r"needs 1\.2 GiB .* 1\.0 GiB are free"):
         require_machine("packaged")
-
-
-def test_the_page_of_weights_is_what_the_registry_holds() -> None:
-    """Written anew by ``python -m models.listing > docs/weights.md``."""
-    assert (PROJECT / "docs/weights.md").read_text() == weights_page()

@@ -27,7 +27,7 @@ from models.contracts import (
     TextLine,
 )
 from models.pictures import PictureFacts, may_show_text, measure
-from models.registry import PACKAGED
+from models.registry.packaged import PACKAGED
 from models.tasks import DESCRIBE_SCENES
 
 MEDIA = Path(__file__).resolve().parents[2] / "../shared/media"

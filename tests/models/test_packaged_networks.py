@@ -15,9 +15,10 @@ from models.backends.packaged.faces import FaceFinder
 from models.backends.packaged.networks import Network
 from models.backends.packaged.text_reader import PackagedTextReader, open_text_reader
 from models.contracts import Box, Picture
-from models.registry import PACKAGED, open_model
+from models.opening import open_model
+from models.registry.packaged import MTCNN, OPEN_NSFW, PACKAGED, PP_OCR
 from models.tasks import CLASSIFY_CONTENT, DESCRIBE_SCENES, READ_TEXT, Task
-from models.weights import MTCNN, OPEN_NSFW, PP_OCR, PackagedWeights, WeightsError, locate_weights
+from models.weights import PackagedWeights, WeightsError
 from tests.media.studio.indoors import GUEST, HOST
 from tests.media.studio.people import Pose, draw_person
 
@@ -29,7 +30,7 @@ def reader() -> PackagedTextReader:
 
 @pytest.fixture(scope="module")
 def finder() -> FaceFinder:
-    return FaceFinder(locate_weights(MTCNN, None))
+    return FaceFinder(MTCNN.paths(None))
 
 
 def written(*lines: tuple[str, int, int]) -> Picture:
@@ -137,10 +138,10 @@ def test_altered_weights_are_refused_in_a_sentence(
 def test_weights_of_the_models_folder_come_before_the_carriers(tmp_path: Path) -> None:
     own = tmp_path / MTCNN.name
     own.mkdir()
-    shutil.copy(locate_weights(MTCNN, None)["onet.onnx"], own / "onet.onnx")
-    located = locate_weights(MTCNN, tmp_path)
+    shutil.copy(MTCNN.paths(None)["onet.onnx"], own / "onet.onnx")
+    located = MTCNN.paths(tmp_path)
     assert located["onet.onnx"] == own / "onet.onnx"
-    assert located["pnet.onnx"] == locate_weights(MTCNN, None)["pnet.onnx"]
+    assert located["pnet.onnx"] == MTCNN.paths(None)["pnet.onnx"]
 
 
 def test_a_file_that_is_no_network_is_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ from models.backends.packaged.speech import (
     read_tensors,
 )
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from models.registry import PACKAGED, open_model
+from models.opening import open_model
+from models.registry.packaged import PACKAGED, RESEMBLYZER
 from models.tasks import DETECT_SPEECH, EMBED_VOICE
-from models.weights import RESEMBLYZER, WeightsError, read_weights
+from models.weights import WeightsError
 from pipelines.speech.speakers import SpeakerRules, assign_voices
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -140,7 +141,7 @@ def test_weights_that_are_no_tensors_are_refused_and_not_run(opcodes: bytes) -> 
 
 
 def test_the_network_gives_what_torch_gives() -> None:
-    [data] = read_weights(RESEMBLYZER, None).values()
+    [data] = RESEMBLYZER.read(None).values()
     tensors = {name: torch.tensor(values) for name, values in read_tensors(data).items()}
     lstm = torch.nn.LSTM(40, 256, 3, batch_first=True)
     lstm.load_state_dict({n[5:]: t for n, t in tensors.items() if n.startswith("lstm.")})

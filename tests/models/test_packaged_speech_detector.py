@@ -11,7 +11,7 @@ from scipy.signal import lfilter
 
 from models.backends.packaged.speech import open_speech_detector, regions_of
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from models.registry import PACKAGED
+from models.registry.packaged import PACKAGED
 from models.tasks import DETECT_SPEECH
 from tests.benchmarks.speech.noises import made
 

@@ -20,9 +20,8 @@ from models.backends.packaged.transcriber import (
     window_seconds,
 )
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples
-from models.registry import PACKAGED
+from models.registry.packaged import PACKAGED, WHISPER_BASE
 from models.tasks import TRANSCRIBE
-from models.weights import WHISPER_BASE, read_weights
 
 TESTS = Path(__file__).resolve().parents[1]
 SPEECH = TESTS / "media" / "speech"
@@ -88,7 +87,7 @@ def test_words_are_in_order_inside_the_chunk_at_their_times(
 def test_a_transcript_depends_neither_on_its_batch_nor_on_the_number_of_threads(
     sentence: AudioChunk, transcript: ChunkTranscript
 ) -> None:
-    other = CTranslate2Transcriber(read_weights(WHISPER_BASE, None), threads=2, max_batch=3)
+    other = CTranslate2Transcriber(WHISPER_BASE.read(None), threads=2, max_batch=3)
     noise = 0.1 * np.random.default_rng(1).normal(size=SAMPLE_RATE_HZ).astype(np.float32)
     voices = load(SPEECH / "two_voices.flac")
     batch = [AudioChunk(noise), cut(voices, 3.2, 5.3), cut(voices, 0.0, 10.6), sentence]
@@ -98,7 +97,7 @@ def test_a_transcript_depends_neither_on_its_batch_nor_on_the_number_of_threads(
 def test_a_model_is_opened_from_a_folder_as_from_bytes(
     tmp_path: Path, sentence: AudioChunk, transcript: ChunkTranscript
 ) -> None:
-    for name, data in read_weights(WHISPER_BASE, None).items():
+    for name, data in WHISPER_BASE.read(None).items():
         (tmp_path / name).write_bytes(data)
     assert CTranslate2Transcriber(tmp_path).transcribe([sentence]) == [transcript]
 

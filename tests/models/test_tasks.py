@@ -8,8 +8,9 @@ from typing import Any, assert_type
 
 import pytest
 
+from models.profiles import replicas_of
 from models.provider import LocalModels
-from models.registry import REGISTRY, replicas_of
+from models.registry import REGISTRY
 from models.tasks import (
     DESCRIBE_SCENES,
     DETECT_OBJECTS,

@@ -13,8 +13,9 @@ import pytest
 
 import tests.models.hub
 from models.contracts import BoundaryPictures, Probabilities
-from models.factories import boundaries_opener, open_boundaries
-from models.weights import TRANSNETV2, WeightsError
+from models.opening import boundaries_opener, open_boundaries
+from models.registry.packaged import TRANSNETV2
+from models.weights import WeightsError
 from pipelines.backfill.__main__ import _parser
 from pipelines.types import Segment
 from pipelines.vision.cuts.pipeline import LearnedCutDetector, cuts_in

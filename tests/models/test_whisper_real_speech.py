@@ -24,8 +24,8 @@ from models.backends.packaged.transcriber import CTranslate2Transcriber
 from models.backends.transformers.hardware import pick_hardware
 from models.backends.transformers.whisper import WhisperTranscriber
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, Samples, Word
+from models.registry.packaged import WHISPER_BASE
 from models.tasks import Transcriber
-from models.weights import WHISPER_BASE, read_weights
 from tests.models.tiny_models import TINY_CTRANSLATE2, save_tiny_ctranslate2_whisper, save_whisper
 from tests.models.whisper_conversion import convert_whisper, read_variables, state_of
 from tests.places import PROJECT
@@ -42,7 +42,7 @@ class Backends:
 
 @pytest.fixture(scope="module")
 def backends(tmp_path_factory: pytest.TempPathFactory) -> Backends:
-    files = read_weights(WHISPER_BASE, None)
+    files = WHISPER_BASE.read(None)
     folder = convert_whisper(files, tmp_path_factory.mktemp("whisper-base"))
     return Backends(
         WhisperTranscriber(str(folder), None, pick_hardware("cpu"), max_batch=1),

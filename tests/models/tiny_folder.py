@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from models.checkpoints import adopt
+from models.checkpoints import Checkpoint
 from models.registry import REGISTRY
 from models.tasks import (
     CLASSIFY_CONTENT,
@@ -49,14 +49,14 @@ SAVERS: dict[tuple[Task[Any], str], Callable[[Path], Path]] = {
 
 def fill_models_folder(folder: Path, profile: str, *, without: tuple[str, ...] = ()) -> Path:
     """Every checkpoint of the profile, except for the roles in ``without``."""
-    for task, entry in REGISTRY[profile].items():
-        for role, checkpoint in entry.checkpoints.items():
-            if role in without or entry.shares:
+    for task, row in REGISTRY[profile].items():
+        for role, checkpoint in row.weights.items():
+            if role in without or row.shares or not isinstance(checkpoint, Checkpoint):
                 continue
-            place = folder / checkpoint.folder_name
+            place = folder / checkpoint.identity
             place.mkdir(parents=True, exist_ok=True)
             on_ctranslate2 = "model.bin" in checkpoint.files
             save = save_tiny_ctranslate2_whisper if on_ctranslate2 else SAVERS[task, role]
             save(place)
-            adopt(checkpoint, folder)
+            checkpoint.adopt(folder)
     return folder

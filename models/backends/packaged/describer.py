@@ -13,6 +13,7 @@ from statistics import median
 
 import cv2
 
+from models.backends import Backend
 from models.backends.packaged.faces import FaceFinder
 from models.contracts import (
     Box,
@@ -24,8 +25,6 @@ from models.contracts import (
     TextLine,
 )
 from models.pictures import NEUTRALS, PictureFacts, measure
-from models.registry import RegistryEntry
-from models.weights import locate_weights
 
 _FACE_SHOTS = (
     (0.80, ShotType.EXTREME_CLOSE_UP),
@@ -90,9 +89,9 @@ class SceneEvidence:
         return sum(fact.colour_bars for fact in self.facts) * 2 > len(self.facts)
 
 
-def open_describer(entry: RegistryEntry, models_dir: Path | None) -> PackagedSceneDescriber:
+def open_describer(row: Backend, models_dir: Path | None) -> PackagedSceneDescriber:
     """The describer with its verified weights. Raises WeightsError."""
-    faces = FaceFinder(locate_weights(entry.weights["faces"], models_dir))
+    faces = FaceFinder(row.packaged("faces").paths(models_dir))
     return PackagedSceneDescriber(faces)
 
 

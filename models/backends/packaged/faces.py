@@ -42,7 +42,7 @@ class FaceFinder:
     """Upright faces, from the front or turned as long as both eyes can be seen."""
 
     def __init__(self, weights: Mapping[str, Path]) -> None:
-        """``weights`` are the files of ``models.weights.MTCNN``."""
+        """``weights`` are the files of ``models.registry.packaged.MTCNN``."""
         names = ("pnet.onnx", "rnet.onnx", "onet.onnx")
         self._first, self._second, self._third = (Network(weights[name]) for name in names)
 

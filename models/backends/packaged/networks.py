@@ -10,9 +10,9 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from models.backends import Backend
 from models.contracts import Picture
-from models.registry import RegistryEntry
-from models.weights import WeightsError, locate_weights
+from models.weights import WeightsError
 
 Tensor = npt.NDArray[np.float32]
 
@@ -58,9 +58,9 @@ _WHOLE_PX, _MIDDLE_PX = 256, 224
 _MEAN_BGR = np.array([104, 117, 123], np.float32)
 
 
-def open_classifier(entry: RegistryEntry, models_dir: Path | None) -> PackagedContentClassifier:
+def open_classifier(row: Backend, models_dir: Path | None) -> PackagedContentClassifier:
     """The classifier with its verified weights. Raises WeightsError."""
-    [path] = locate_weights(entry.weights["model"], models_dir).values()
+    [path] = row.packaged().paths(models_dir).values()
     return PackagedContentClassifier(Network(path))
 
 

@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from models.backends import Backend
 from models.backends.packaged.networks import open_session
 from models.contracts import TEXT_DIMENSIONS
-from models.registry import RegistryEntry
-from models.weights import locate_weights
 
 _MOST_TOKENS = 128
 """What the model was trained with: about 90 English words."""
 
 
-def open_text_embedder(entry: RegistryEntry, models_dir: Path | None) -> PackagedTextEmbedder:
+def open_text_embedder(row: Backend, models_dir: Path | None) -> PackagedTextEmbedder:
     """The embedder with its verified weights. Raises WeightsError."""
-    [network] = locate_weights(entry.weights["model"], models_dir).values()
-    [tokenizer] = locate_weights(entry.weights["tokenizer"], models_dir).values()
+    [network] = row.packaged().paths(models_dir).values()
+    [tokenizer] = row.packaged("tokenizer").paths(models_dir).values()
     return PackagedTextEmbedder(network, tokenizer)
 
 

@@ -20,9 +20,9 @@ import numpy.typing as npt
 from faster_whisper.feature_extractor import FeatureExtractor
 from faster_whisper.vad import SileroVADModel
 
+from models.backends import Backend
 from models.contracts import SAMPLE_RATE_HZ, Probabilities, Samples
-from models.registry import RegistryEntry
-from models.weights import WeightsError, read_weights
+from models.weights import WeightsError
 
 Matrix = npt.NDArray[np.float32]
 
@@ -202,11 +202,9 @@ def _cut(numbers: Matrix, tensor: _Tensor) -> Matrix:
     return numbers[tensor.offset : tensor.offset + size].reshape(tensor.shape)
 
 
-def open_speaker_embedder(
-    entry: RegistryEntry, models_dir: Path | None
-) -> ResemblyzerSpeakerEmbedder:
+def open_speaker_embedder(row: Backend, models_dir: Path | None) -> ResemblyzerSpeakerEmbedder:
     """The embedder of the profile ``packaged``."""
-    [weights] = read_weights(entry.weights["model"], models_dir).values()
+    [weights] = row.packaged().read(models_dir).values()
     return ResemblyzerSpeakerEmbedder(weights)
 
 
@@ -255,7 +253,7 @@ def regions_of(probabilities: Probabilities, seconds: float) -> list[Region]:
     return [(start, end) for start, end in regions if end - start >= MIN_SPEECH_SECONDS]
 
 
-def open_speech_detector(entry: RegistryEntry, models_dir: Path | None) -> SileroSpeechDetector:
+def open_speech_detector(row: Backend, models_dir: Path | None) -> SileroSpeechDetector:
     """The detector of the profile ``packaged``."""
-    [weights] = read_weights(entry.weights["model"], models_dir).values()
+    [weights] = row.packaged().read(models_dir).values()
     return SileroSpeechDetector(weights)

@@ -10,10 +10,9 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from models.backends import Backend
 from models.backends.packaged.networks import Network, Tensor
 from models.contracts import Box, Picture, TextLine
-from models.registry import RegistryEntry
-from models.weights import locate_weights
 
 _LONG_SIDE_PX = 640
 """Of the picture in which lines are found."""
@@ -40,16 +39,16 @@ Quad = npt.NDArray[np.float32]
 """Corners (4, 2) in pixels, clockwise from the top left."""
 
 
-def open_text_reader(entry: RegistryEntry, models_dir: Path | None) -> PackagedTextReader:
+def open_text_reader(row: Backend, models_dir: Path | None) -> PackagedTextReader:
     """The reader with its verified weights. Raises WeightsError."""
-    return PackagedTextReader(locate_weights(entry.weights["model"], models_dir))
+    return PackagedTextReader(row.packaged().paths(models_dir))
 
 
 class PackagedTextReader:
     """TextReader. Deterministic; works on one core."""
 
     def __init__(self, weights: Mapping[str, Path]) -> None:
-        """``weights`` are the files of ``models.weights.PP_OCR``."""
+        """``weights`` are the files of ``models.registry.packaged.PP_OCR``."""
         self._finder = Network(weights["PP-OCRv6_det_small.onnx"])
         self._reader = Network(weights["PP-OCRv6_rec_small.onnx"])
         characters = self._reader.metadata("character").splitlines()

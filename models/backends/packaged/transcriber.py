@@ -23,6 +23,7 @@ from faster_whisper import WhisperModel
 from faster_whisper.tokenizer import Tokenizer
 from faster_whisper.transcribe import get_suppressed_tokens
 
+from models.backends import Backend
 from models.backends.decoded_text import (
     MIN_MEAN_LOG_PROBABILITY,
     SPACELESS,
@@ -31,8 +32,6 @@ from models.backends.decoded_text import (
     is_silence,
 )
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
-from models.registry import RegistryEntry
-from models.weights import read_weights
 
 FULL_WINDOW_SECONDS = 30
 WINDOW_STEP_SECONDS = 5
@@ -332,7 +331,22 @@ def _in_order(words: Sequence[Word], seconds: float) -> Iterable[Word]:
         earliest = end
 
 
-def open_transcriber(entry: RegistryEntry, models_dir: Path | None) -> CTranslate2Transcriber:
-    """The transcriber of the profile ``packaged``."""
-    model = entry.own or read_weights(entry.weights["model"], models_dir)
-    return CTranslate2Transcriber(model, max_batch=entry.max_batch)
+def open_transcriber(row: Backend, models_dir: Path | None) -> CTranslate2Transcriber:
+    """Whisper of a package, or of the user's own."""
+    model = row.own or row.packaged().read(models_dir)
+    return CTranslate2Transcriber(model, max_batch=row.max_batch)
+
+
+def open_hub_transcriber(row: Backend, models_dir: Path | None) -> CTranslate2Transcriber:
+    """Whisper of a hub, fetched where there is no models folder, or of the user's own."""
+    where = row.location(models_dir)
+    folder = Path(where.source)
+    if where.revision is not None:
+        from huggingface_hub import snapshot_download
+
+        folder = Path(
+            snapshot_download(
+                where.source, revision=where.revision, allow_patterns=list(where.files)
+            )
+        )
+    return CTranslate2Transcriber(folder, max_batch=row.max_batch)

@@ -19,7 +19,7 @@ from llguidance.hf import from_tokenizer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from transformers import AutoModelForImageTextToText, AutoProcessor, LogitsProcessor
 
-from models.backends.transformers.hardware import ATTENTION, Batches, Hardware
+from models.backends.transformers.hardware import ATTENTION, Batches, Hardware, checkpoint_opener
 from models.backends.transformers.summaries import (
     SUMMARY_ROOM,
     complete_sentences,
@@ -257,3 +257,6 @@ def _description(answer: SceneAnswer) -> SceneDescription:
         shot_type=answer.shot_type,
         shot_angle=answer.shot_angle,
     )
+
+
+open_describer = checkpoint_opener(VisionLanguageDescriber)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import torch
+
+from models.backends import Backend
 
 log = logging.getLogger("vas.models")
 
@@ -46,6 +49,17 @@ def pick_hardware(device: str = "auto", dtype: str = "auto") -> Hardware:
         return Hardware(chosen, torch.float32)
     half = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     return Hardware(chosen, half)
+
+
+def checkpoint_opener(backend: Callable[..., Result]) -> Callable[[Backend, Path | None], Result]:
+    """An opener of a backend that is made of one checkpoint of a hub and the hardware."""
+
+    def opened(row: Backend, models_dir: Path | None) -> Result:
+        where = row.location(models_dir)
+        hardware = pick_hardware(row.device, row.dtype)
+        return backend(where.source, hardware, revision=where.revision, max_batch=row.max_batch)
+
+    return opened
 
 
 class Batches:

@@ -15,7 +15,7 @@ from transformers import (
     SiglipVisionModel,
 )
 
-from models.backends.transformers.hardware import Batches, Hardware
+from models.backends.transformers.hardware import Batches, Hardware, checkpoint_opener
 from models.contracts import PICTURE_DIMENSIONS, Box, DetectedObject, Picture
 
 THRESHOLD = 0.5
@@ -110,7 +110,7 @@ class PictureClassifier:
         return [dict(zip(self._labels, row, strict=True)) for row in scores.tolist()]
 
 
-class PictureEmbedder:
+class SiglipPictureEmbedder:
     """Task ``embed_pictures`` with the tower of pictures of SigLIP or SigLIP 2 (fixed resolution).
 
     ``checkpoint`` is a repository with its revision, or a folder. Raises ValueError for a model
@@ -146,3 +146,8 @@ class PictureEmbedder:
         )
         vectors = self._model(**inputs).pooler_output.float()
         return list(torch.nn.functional.normalize(vectors, dim=1).cpu().numpy())
+
+
+open_classifier = checkpoint_opener(PictureClassifier)
+open_object_detector = checkpoint_opener(TransformersObjectDetector)
+open_picture_embedder = checkpoint_opener(SiglipPictureEmbedder)

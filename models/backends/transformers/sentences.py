@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from models.backends.transformers.hardware import Batches, Hardware
+from models.backends.transformers.hardware import Batches, Hardware, checkpoint_opener
 from models.contracts import TEXT_DIMENSIONS
 
 _MOST_TOKENS = 128
@@ -53,3 +53,6 @@ class SentenceEmbedder:
         mask = inputs["attention_mask"][:, :, None].float()
         means = (tokens * mask).sum(dim=1) / mask.sum(dim=1)
         return list(torch.nn.functional.normalize(means, dim=1).cpu().numpy())
+
+
+open_text_embedder = checkpoint_opener(SentenceEmbedder)

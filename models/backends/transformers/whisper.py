@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from transformers import GenerationMixin, WhisperForConditionalGeneration, WhisperProcessor
 from transformers.modeling_outputs import BaseModelOutput
 
+from models.backends import Backend
 from models.backends.decoded_text import (
     SPACELESS,
     Decoded,
@@ -26,8 +28,14 @@ from models.backends.decoded_text import (
     is_silence,
     words_of_tokens,
 )
-from models.backends.transformers.alignment import AttentionAligner, Span, spread
-from models.backends.transformers.hardware import ATTENTION, Batches, Hardware
+from models.backends.transformers.alignment import (
+    AlignerByLanguage,
+    AttentionAligner,
+    CtcAligner,
+    Span,
+    spread,
+)
+from models.backends.transformers.hardware import ATTENTION, Batches, Hardware, pick_hardware
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
 
 _NO_REPEAT_NGRAM = 3
@@ -300,3 +308,25 @@ def _languages(config: Any) -> dict[str, int]:
     if not _is_multilingual(config):
         return {"en": config.no_timestamps_token_id}
     return {token.strip("<|>"): number for token, number in config.lang_to_id.items()}
+
+
+def open_whisper(row: Backend, models_dir: Path | None) -> WhisperTranscriber:
+    """Whisper with its aligners; the multilingual one is left out where a models folder lacks it.
+
+    Alignment runs in float32: the multilingual checkpoint overflows in half precision.
+    """
+
+    def aligner(role: str) -> CtcAligner:
+        where = row.location(models_dir, role)
+        hardware = pick_hardware(row.device, "float32")
+        return CtcAligner(where.source, hardware, revision=where.revision)
+
+    is_lacking = models_dir is not None and not row.weights["align"].is_installed(models_dir)
+    where = row.location(models_dir)
+    return WhisperTranscriber(
+        where.source,
+        AlignerByLanguage(aligner("align_en"), None if is_lacking else aligner("align")),
+        pick_hardware(row.device, row.dtype),
+        revision=where.revision,
+        max_batch=row.max_batch,
+    )

