@@ -8,7 +8,7 @@ a frame after that is there too where frames before the end refer to it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -21,9 +21,7 @@ from av.packet import Packet
 
 from pipelines.media.files import is_picture_stream, is_sound_stream, open_media
 from pipelines.media.timestamps import packet_time_ms, rounded_ms
-from pipelines.sandbox.child import MediaRefusedError
-
-Values = dict[str, Any]
+from pipelines.sandbox.child import Emit, MediaRefusedError
 
 _STEPS_BACK_MS = (0, 5_000, 30_000, None)
 """How long before the start to look for its key frame; None: from the beginning. Demuxers find
@@ -33,20 +31,42 @@ _HELD_BYTES = 512 << 20
 _REPORT_PACKETS = 2_000
 
 
-def copy(arguments: Values, emit: Callable[[Values], None]) -> Values:
-    """Copy ``[start_ms, end_ms)``: ``{path, folder, start_ms, end_ms, origin_ms}``.
+@dataclass(frozen=True, slots=True)
+class ClipOrder:
+    """``[start_ms, end_ms)`` of the file at ``path``, to be written to ``folder / NAME``."""
 
-    Times count from the media's start, which is ``origin_ms`` in the file's own times. Writes
-    ``clip`` into ``folder``. Returns ``{container, start_ms, end_ms}``: FFmpeg's name of what was
-    written, and where it truly begins and ends. Raises MediaRefusedError where the codecs cannot be
-    carried, or nothing lies between the times.
+    path: Path
+    folder: Path
+    start_ms: int
+    """Times count from the media's start."""
+    end_ms: int
+    origin_ms: int
+    """The media's start in the file's own times."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutClip:
+    """FFmpeg's name of what was written, and where it truly begins and ends."""
+
+    container: str
+    start_ms: int
+    end_ms: int
+
+
+NAME = "clip"
+
+
+def copy(order: ClipOrder, emit: Emit) -> CutClip:
+    """Copy the stretch.
+
+    Raises MediaRefusedError where the codecs cannot be carried, or nothing lies between the times.
     """
-    path, target = Path(arguments["path"]), Path(arguments["folder"]) / "clip"
-    with open_media(path) as source:
+    target = order.folder / NAME
+    with open_media(order.path) as source:
         is_mp4 = "mp4" in source.format.name
     for container in ("mp4", "matroska") if is_mp4 else ("matroska",):
         try:
-            return _copied(path, target, container, arguments, emit)
+            return _copied(order, target, container, emit)
         except av.error.MemoryError:
             raise
         except (av.error.FFmpegError, ValueError):
@@ -54,10 +74,8 @@ def copy(arguments: Values, emit: Callable[[Values], None]) -> Values:
     raise MediaRefusedError("No clip can be cut out of a file of this kind without encoding it.")
 
 
-def _copied(
-    path: Path, target: Path, container: str, order: Values, emit: Callable[[Values], None]
-) -> Values:
-    with open_media(path) as source:
+def _copied(order: ClipOrder, target: Path, container: str, emit: Emit) -> CutClip:
+    with open_media(order.path) as source:
         found = _Found.in_file(source, order)
         options = {"movflags": "+faststart"} if container == "mp4" else {}
         with av.open(str(target), "w", format=container, options=options) as output:
@@ -68,7 +86,7 @@ def _copied(
             for number, packet in enumerate(found.packets(source)):
                 if number % _REPORT_PACKETS == 0:
                     emit({"packets": number})
-                time_ms = packet_time_ms(packet, order["origin_ms"])
+                time_ms = packet_time_ms(packet, order.origin_ms)
                 bounds += [] if time_ms is None else [time_ms]
                 # Shifted by milliseconds, a picture whose time is rounded up would lie before 0.
                 ticks = round(found.key_seconds / packet.time_base)
@@ -78,11 +96,7 @@ def _copied(
                 output.mux(packet)
     if not bounds:
         raise MediaRefusedError("The file has nothing between these times.")
-    return {
-        "container": container,
-        "start_ms": max(0, found.start_ms),
-        "end_ms": min(order["end_ms"], max(bounds) + 1),
-    }
+    return CutClip(container, max(0, found.start_ms), min(order.end_ms, max(bounds) + 1))
 
 
 @dataclass(slots=True)
@@ -90,14 +104,14 @@ class _Found:
     """The streams to copy, and the packets from the key frame on."""
 
     streams: list[Any]
-    order: Values
+    order: ClipOrder
     start_ms: int = 0
     key_seconds: Fraction = Fraction(0)
     """The exact time of the first key frame, in the file's own times."""
     _held: list[Packet[Any]] = field(default_factory=list)
 
     @classmethod
-    def in_file(cls, source: InputContainer, order: Values) -> _Found:
+    def in_file(cls, source: InputContainer, order: ClipOrder) -> _Found:
         pictures = [stream for stream in source.streams if is_picture_stream(stream)]
         pictures.sort(key=lambda stream: -stream.codec_context.width * stream.codec_context.height)
         sounds = [stream for stream in source.streams if is_sound_stream(stream)]
@@ -128,9 +142,9 @@ class _Found:
                 done.add(index)
                 if len(done) == len(self.streams):
                     return
-            elif time_ms >= self.order["end_ms"] and index == self.leader.index:
+            elif time_ms >= self.order.end_ms and index == self.leader.index:
                 later.append(packet)
-            elif self.start_ms <= time_ms < self.order["end_ms"]:
+            elif self.start_ms <= time_ms < self.order.end_ms:
                 if index == self.leader.index:
                     yield from later
                     later.clear()
@@ -142,7 +156,7 @@ class _Found:
         What lies between the key frame and that packet is held.
         """
         self._held = []
-        start_ms, origin_ms = self.order["start_ms"], self.order["origin_ms"]
+        start_ms, origin_ms = self.order.start_ms, self.order.origin_ms
         if step_ms is None:
             source.seek(self.leader.start_time or 0, backward=True, stream=self.leader)
         else:
@@ -174,11 +188,11 @@ class _Found:
 
     def _time_ms(self, packet: Packet[Any]) -> int:
         """When the packet is shown, from the media's start; ``_begin`` yields none without."""
-        return rounded_ms(packet.pts or 0, packet.time_base) - int(self.order["origin_ms"])
+        return rounded_ms(packet.pts or 0, packet.time_base) - self.order.origin_ms
 
     def _is_past(self, packet: Packet[Any]) -> bool:
         """Whether nothing of the packet's stream that follows is shown before the end."""
         if packet.dts is None:
-            return self._time_ms(packet) >= int(self.order["end_ms"])
-        time_ms = rounded_ms(packet.dts, packet.time_base) - int(self.order["origin_ms"])
-        return time_ms >= int(self.order["end_ms"])
+            return self._time_ms(packet) >= self.order.end_ms
+        time_ms = rounded_ms(packet.dts, packet.time_base) - self.order.origin_ms
+        return time_ms >= self.order.end_ms

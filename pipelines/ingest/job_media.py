@@ -11,8 +11,6 @@ audio stream of each clip, so a voice keeps its name from clip to clip.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +19,7 @@ from itertools import zip_longest
 import numpy as np
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
+from pipelines.artifacts import digest
 from pipelines.ingest.external_audio import (
     ExternalFile,
     MainFile,
@@ -245,11 +244,9 @@ def _joined_track(
     """One track over the whole timeline; what an earlier run joined is used again."""
     pieces = [_piece(stream.index, clip, result) for clip, result in pairs]
     spans = [clip.span for clip, _ in pairs]
-    parts = [piece and [piece.key, piece.offset_seconds] for piece in pieces]
-    facts = [_VERSION, parts, [[span.start_ms, span.duration_ms] for span in spans]]
-    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    facts = digest(_VERSION, pieces, [(span.start_ms, span.duration_ms) for span in spans])
     store = context.workspace.store
-    key = context.workspace.key(f"programme/track-{stream.index:02d}-{digest}.flac")
+    key = context.workspace.key(f"timeline/track-{stream.index:02d}-{facts}.flac")
     total = _samples_at(spans[-1].start_ms + spans[-1].duration_ms)
     if not store.exists(key):
         with store.writer(key) as target:

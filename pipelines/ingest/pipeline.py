@@ -10,8 +10,6 @@ takes over finds them and does not compute them again.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import shutil
 from collections.abc import Iterator, Sequence
@@ -19,8 +17,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.codec import CodecError, from_json, to_json
+from pipelines.artifacts import Artifact, digest
+from pipelines.codec import CodecError
 from pipelines.execution.chain import Control, ControlSpan, FreeRun, Workspace, parts_of
+from pipelines.ingest import media_pass
 from pipelines.ingest.probe import ProbeLimits, probe, run_media_task
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import Task
@@ -39,10 +39,8 @@ from pipelines.types import (
 from storage.objects import ObjectStore
 from storage.objects.local_files import temporary_folder
 
-Values = dict[str, Any]
-
-_VERSION = 2
-"""Of what ingest writes; another number makes stored results of the one before invisible."""
+INGESTED = Artifact.of(IngestResult, "ingest", version=2)
+"""Beside the files that it names, which several results share."""
 
 SHORTEST_SEGMENT_SECONDS = 10.0
 """For ``IngestConfig.shortest_segment_seconds``."""
@@ -172,25 +170,49 @@ def ingest(
     )
     result = _find_result(plan)
     if result is None:
-        answer: Values = {"video": None, "tracks": []}
-        if plan.cuts or plan.audio:
-            answer = _extract(plan, context)
-        result = _result(plan, answer)
-        data = json.dumps(ingest_result_to_json(result)).encode()
-        plan.workspace.store.write_bytes(plan.result_key, data)
+        result = _result(plan, _extract(plan, context) if plan.cuts or plan.audio else FilePieces())
+        INGESTED.save(plan.workspace.store, plan.result_key, result)
     context.control.progress(1.0)
     return result
 
 
-def ingest_result_to_json(result: IngestResult) -> Values:
-    """``result`` as plain JSON values, for a worker that takes the job over."""
-    values: Values = to_json(result)
-    return values
+@dataclass(frozen=True, slots=True)
+class VideoPiece:
+    """A stretch of the video: a file of this name, or of the source itself."""
+
+    index: int
+    name: str
+    start_ms: int
+    end_ms: int
 
 
-def ingest_result_from_json(data: Values) -> IngestResult:
-    """The result again; raises CodecError where ``data`` is none of this version."""
-    return from_json(IngestResult, data)
+@dataclass(frozen=True, slots=True)
+class CutVideo:
+    """How the video was cut."""
+
+    segments: tuple[VideoPiece, ...]
+    in_files: bool
+    times_in_order: bool
+    shift_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrackFile:
+    """A track as a file of this name."""
+
+    index: int
+    name: str
+    duration_seconds: float
+    offset_seconds: float
+    damaged_packets: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilePieces:
+    """What the pass over a file wrote."""
+
+    video: CutVideo | None = None
+    tracks: tuple[TrackFile, ...] = ()
 
 
 def segment_ms(config: IngestConfig, video: VideoStream | None) -> int:
@@ -215,19 +237,16 @@ class _Plan:
 
     @property
     def folder(self) -> str:
-        facts = (_VERSION, self.source_key, self.media.size_bytes, self.segment_ms)
-        digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-        return self.workspace.key(f"ingest/{digest}")
+        facts = INGESTED.version, self.source_key, self.media.size_bytes, self.segment_ms
+        return self.workspace.key(f"{INGESTED.folder}/{digest(*facts)}")
 
     def key(self, name: str) -> str:
         return f"{self.folder}/{name}"
 
     @property
     def result_key(self) -> str:
-        chosen = json.dumps([(pick.file_name, pick.name) for pick in self.audio]).encode()
-        audio = f"audio-{hashlib.sha256(chosen).hexdigest()[:16]}" if self.audio else ""
-        parts = ("video" if self.video else "", audio)
-        return self.key(f"result-{'-'.join(filter(None, parts)) or 'nothing'}.json")
+        chosen = self.video is not None, self.audio
+        return INGESTED.key(self.workspace.prefix, self.folder, *chosen)
 
     @property
     def cuts(self) -> bool:
@@ -245,8 +264,8 @@ def _find_result(plan: _Plan) -> IngestResult | None:
     if not store.exists(plan.result_key):
         return None
     try:
-        result = ingest_result_from_json(json.loads(store.read_bytes(plan.result_key)))
-    except (CodecError, ValueError):
+        result = INGESTED.load(store, plan.result_key)
+    except CodecError:
         return None  # written by another version: computed again
     keys = [track.key for track in result.tracks]
     if result.video is not None:
@@ -254,7 +273,7 @@ def _find_result(plan: _Plan) -> IngestResult | None:
     return result if all(map(store.exists, keys)) else None
 
 
-def _extract(plan: _Plan, context: IngestContext) -> Values:
+def _extract(plan: _Plan, context: IngestContext) -> FilePieces:
     """Run the child process; store each segment as it is completed, then the tracks."""
     control, store = context.control, plan.workspace.store
 
@@ -265,7 +284,7 @@ def _extract(plan: _Plan, context: IngestContext) -> Values:
 
     with temporary_folder("ingest-", context.config.temporary_folder) as folder:
 
-        def on_event(event: Values) -> None:
+        def on_event(event: Any) -> None:
             control.check()
             if "fraction" in event:
                 control.progress(float(event["fraction"]))
@@ -274,11 +293,11 @@ def _extract(plan: _Plan, context: IngestContext) -> Values:
 
         with store.local_copy(plan.source_key, check=control.check) as path:
             task = _task(plan, path.resolve(), folder.resolve(), context.config.limits)
-            answer = run_media_task(task, on_event=on_event, check=control.check)
-        for track in answer["tracks"]:
+            pieces = run_media_task(task, FilePieces, on_event=on_event, check=control.check)
+        for track in pieces.tracks:
             control.check()
-            put(folder / track["name"])
-    return answer
+            put(folder / track.name)
+    return pieces
 
 
 def _task(plan: _Plan, path: Path, folder: Path, limits: ProbeLimits) -> Task:
@@ -286,7 +305,7 @@ def _task(plan: _Plan, path: Path, folder: Path, limits: ProbeLimits) -> Task:
     audio_seconds = media.duration_seconds * len(plan.audio) * _SECONDS_PER_MEDIA_SECOND
     seconds = limits.seconds_for(2 * media.size_bytes) + audio_seconds
     largest = max(media.size_bytes * 2, round(media.duration_seconds * _AUDIO_BYTES_PER_SECOND))
-    video: Values | None = None
+    video: dict[str, Any] | None = None
     if plan.cuts and plan.video is not None:
         stored = plan.workspace.store.list_keys(plan.folder)
         video = {
@@ -297,8 +316,8 @@ def _task(plan: _Plan, path: Path, folder: Path, limits: ProbeLimits) -> Task:
             "known": [key.rsplit("/", 1)[-1] for key in stored],
         }
     return Task(
-        name="cut",
-        arguments={
+        program=media_pass.cut,
+        order={
             "path": str(path),
             "folder": str(folder),
             "video": video,
@@ -316,33 +335,32 @@ def _task(plan: _Plan, path: Path, folder: Path, limits: ProbeLimits) -> Task:
     )
 
 
-def _result(plan: _Plan, answer: Values) -> IngestResult:
-    tracks: list[Values] = answer["tracks"]
-    if plan.media.video is None and plan.audio and not tracks:
+def _result(plan: _Plan, pieces: FilePieces) -> IngestResult:
+    if plan.media.video is None and plan.audio and not pieces.tracks:
         message = "Nothing of the file's sound could be decoded."
         raise StageError(StageCode.VALIDATION_FAILED, message)
-    warnings = [*plan.media.warnings, *_track_warnings(plan, tracks)]
-    if answer["video"] is not None and not answer["video"]["times_in_order"]:
+    warnings = [*plan.media.warnings, *_track_warnings(plan, pieces.tracks)]
+    if pieces.video is not None and not pieces.video.times_in_order:
         warnings.append(_TIMES_WARNING)
     names = {pick.file_name: pick.name for pick in plan.audio}
     return IngestResult(
         media=plan.media,
-        video=None if plan.video is None else _video_source(plan, plan.video, answer["video"]),
+        video=None if plan.video is None else _video_source(plan, plan.video, pieces.video),
         tracks=tuple(
             AudioTrack(
                 index=number,
-                name=names[track["name"]],
-                key=plan.key(track["name"]),
-                duration_seconds=track["duration_seconds"],
-                offset_seconds=track["offset_seconds"],
+                name=names[track.name],
+                key=plan.key(track.name),
+                duration_seconds=track.duration_seconds,
+                offset_seconds=track.offset_seconds,
             )
-            for number, track in enumerate(tracks)
+            for number, track in enumerate(pieces.tracks)
         ),
         warnings=tuple(warnings),
     )
 
 
-def _video_source(plan: _Plan, stream: VideoStream, cut: Values | None) -> VideoSource:
+def _video_source(plan: _Plan, stream: VideoStream, cut: CutVideo | None) -> VideoSource:
     end_ms = max(1, stream.end_ms)
     whole = VideoSource(
         stream=stream,
@@ -350,27 +368,27 @@ def _video_source(plan: _Plan, stream: VideoStream, cut: Values | None) -> Video
         origin_ms=plan.media.origin_ms,
         segments=(Segment(0, plan.source_key, 0, end_ms),),
     )
-    if cut is None or not cut["segments"]:
+    if cut is None or not cut.segments:
         return whole
     segments = tuple(
         Segment(
-            item["index"],
-            plan.key(item["name"]) if cut["in_files"] else plan.source_key,
-            item["start_ms"],
-            item["end_ms"],
+            piece.index,
+            plan.key(piece.name) if cut.in_files else plan.source_key,
+            piece.start_ms,
+            piece.end_ms,
         )
-        for item in cut["segments"]
+        for piece in cut.segments
     )
     return replace(
         whole,
         duration_ms=max(end_ms, segments[-1].end_ms),
-        origin_ms=plan.media.origin_ms + cut["shift_ms"],
+        origin_ms=plan.media.origin_ms + cut.shift_ms,
         segments=segments,
     )
 
 
-def _track_warnings(plan: _Plan, tracks: list[Values]) -> Iterator[PipelineWarning]:
-    damaged = {track["index"]: track["damaged_packets"] for track in tracks}
+def _track_warnings(plan: _Plan, tracks: Sequence[TrackFile]) -> Iterator[PipelineWarning]:
+    damaged = {track.index: track.damaged_packets for track in tracks}
     for index in dict.fromkeys(pick.stream_index for pick in plan.audio):
         if index not in damaged:
             message = f"Nothing of audio stream {index} could be decoded."

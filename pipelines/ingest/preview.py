@@ -10,13 +10,13 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pipelines.ingest.preview_file import NAME
+from pipelines.ingest import preview_file
+from pipelines.ingest.preview_file import EncodeOrder, SmallPicture
 from pipelines.ingest.probe import ProbeLimits, run_media_task
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import Task
-from pipelines.types import MediaInfo, StageCode, StageError, VideoStream
+from pipelines.types import MediaInfo, StageCode, StageError
 from storage.objects import ObjectStore
 from storage.objects.local_files import temporary_folder
 
@@ -86,7 +86,6 @@ def make_preview(
     ``check`` raises, soon; nothing is stored then.
     """
     limits = limits or ProbeLimits()
-    arguments = _arguments(order.media, order.most_bytes)
     seconds = _LEAST_SECONDS + order.media.duration_seconds * _SECONDS_A_MEDIA_SECOND
     seconds += limits.seconds_for(order.media.size_bytes)
     with (
@@ -95,25 +94,24 @@ def make_preview(
     ):
         path = source.resolve()
         task = Task(
-            name="preview",
-            arguments={"path": str(path), "folder": str(folder.resolve()), **arguments},
+            program=preview_file.make,
+            order=_encode_order(path, folder.resolve(), order.media, order.most_bytes),
             allowance=Allowance(limits.memory_bytes, math.ceil(seconds), order.most_bytes),
             wall_seconds=order.wall_seconds,
             readable=(path,),
             writable=(folder.resolve(),),
             gives_way=True,
         )
-        run_media_task(task, check=check)
+        run_media_task(task, dict[str, int], check=check)
         check()
-        _put(folder / NAME, store, order.target_key)
+        with (
+            (folder / preview_file.NAME).open("rb") as made,
+            store.writer(order.target_key) as target,
+        ):
+            shutil.copyfileobj(made, target, 1 << 20)
 
 
-def _put(path: Path, store: ObjectStore, key: str) -> None:
-    with path.open("rb") as source, store.writer(key) as target:
-        shutil.copyfileobj(source, target, 1 << 20)
-
-
-def _arguments(media: MediaInfo, most_bytes: int) -> dict[str, Any]:
+def _encode_order(path: Path, folder: Path, media: MediaInfo, most_bytes: int) -> EncodeOrder:
     """Rates that keep the preview below ``most_bytes``; raises StageError for media too long."""
     bits = int(most_bytes * 8 * _SHARE_OF_BYTES / max(1.0, media.duration_seconds))
     roomy = bits >= PICTURE_BITS + SOUND_BITS
@@ -122,24 +120,12 @@ def _arguments(media: MediaInfo, most_bytes: int) -> dict[str, Any]:
     least = FEWEST_SOUND_BITS + (FEWEST_PICTURE_BITS if media.video else 0)
     if bits < least:
         raise StageError(StageCode.INGEST_FAILED, "It is too long for a preview.")
-    return {
-        "video": None if media.video is None else _picture(media.video, picture_bits),
-        "audio_bits": sound_bits,
-        "origin_ms": media.origin_ms,
-        "duration_seconds": media.duration_seconds,
-    }
-
-
-def _picture(video: VideoStream, bits: int) -> dict[str, Any]:
-    width, height = preview_size(video.width, video.height)
-    return {
-        "index": video.index,
-        "width": width,
-        "height": height,
-        "step": max(1, math.ceil(video.frame_rate / MOST_FRAMES_A_SECOND)),
-        "bits": bits,
-        "rotation": video.rotation_degrees,
-    }
+    picture, video = None, media.video
+    if video is not None:
+        size = preview_size(video.width, video.height)
+        step = max(1, math.ceil(video.frame_rate / MOST_FRAMES_A_SECOND))
+        picture = SmallPicture(video.index, *size, step, picture_bits, video.rotation_degrees)
+    return EncodeOrder(path, folder, picture, sound_bits, media.origin_ms, media.duration_seconds)
 
 
 def preview_size(width: int, height: int) -> tuple[int, int]:

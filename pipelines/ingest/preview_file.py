@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -24,9 +24,7 @@ from av.video.frame import VideoFrame
 
 from pipelines.media.files import is_sound_stream, open_media, packets_of
 from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
-from pipelines.sandbox.child import MediaRefusedError
-
-Values = dict[str, Any]
+from pipelines.sandbox.child import Emit, MediaRefusedError
 
 NAME = "preview.mp4"
 SOUND_RATE_HZ = 48_000
@@ -41,23 +39,47 @@ _TURNS = {90: ("clock",), 180: ("clock", "clock"), 270: ("cclock",)}
 """Filters that turn a picture upright."""
 
 
-def make(arguments: Values, emit: Callable[[Values], None]) -> Values:
-    """Write NAME: ``{path, folder, video, audio_bits, origin_ms, duration_seconds}``.
+@dataclass(frozen=True, slots=True)
+class SmallPicture:
+    """Of a video stream: its size as shown, and how it is encoded."""
 
-    ``video`` is None or ``{index, width, height, step, bits, rotation}``: the picture's
-    size as shown, every how many frames one is kept, and its most bits a second. Returns
-    ``{frames, samples}``. Raises MediaRefusedError where nothing could be decoded.
+    index: int
+    width: int
+    height: int
+    step: int
+    """Every how many frames one is kept."""
+    bits: int
+    """A second, at most."""
+    rotation: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeOrder:
+    """What becomes of the file at ``path``, to be written to ``folder / NAME``."""
+
+    path: Path
+    folder: Path
+    video: SmallPicture | None
+    audio_bits: int
+    origin_ms: int
+    duration_seconds: float
+
+
+def make(order: EncodeOrder, emit: Emit) -> dict[str, int]:
+    """Write the preview; returns the numbers of ``frames`` and ``samples``.
+
+    Raises MediaRefusedError where nothing could be decoded.
     """
     with (
-        open_media(Path(arguments["path"])) as source,
+        open_media(order.path) as source,
         av.open(
-            str(Path(arguments["folder"]) / NAME),
+            str(order.folder / NAME),
             "w",
             format="mp4",
             options={"movflags": "+faststart"},
         ) as target,
     ):
-        writers = dict(_writers(source, target, arguments))
+        writers = dict(_writers(source, target, order))
         streams = [source.streams[index] for index in sorted(writers)]
         for packet in packets_of(source, streams):
             stream: Any = packet.stream
@@ -77,12 +99,14 @@ def make(arguments: Values, emit: Callable[[Values], None]) -> Values:
     return written
 
 
-def _writers(source: Any, target: Any, order: Values) -> Iterator[tuple[int, Pictures | Sound]]:
+def _writers(
+    source: Any, target: Any, order: EncodeOrder
+) -> Iterator[tuple[int, Pictures | Sound]]:
     """What becomes of the chosen streams, by their index."""
-    if order["video"] is not None:
-        stream = source.streams[order["video"]["index"]]
+    if order.video is not None:
+        stream = source.streams[order.video.index]
         stream.codec_context.thread_count = 1
-        yield stream.index, Pictures.into(target, stream, order)
+        yield stream.index, Pictures.into(target, stream, order.video, order.origin_ms)
     sound = next((each for each in source.streams if is_sound_stream(each)), None)
     if sound is not None and sound.codec_context is not None:
         sound.codec_context.thread_count = 1
@@ -96,7 +120,7 @@ class Pictures:
     output: Any
     time_base: Fraction
     origin_ms: int
-    order: Values
+    order: SmallPicture
     written: int = 0
     unit: str = "frames"
     _seen: int = 0
@@ -105,27 +129,26 @@ class Pictures:
     _input: tuple[int, int, str] = (0, 0, "")
 
     @classmethod
-    def into(cls, target: Any, stream: Any, order: Values) -> Pictures:
-        video = order["video"]
-        rate = Fraction(stream.guessed_rate or 25) / video["step"]
+    def into(cls, target: Any, stream: Any, order: SmallPicture, origin_ms: int) -> Pictures:
+        rate = Fraction(stream.guessed_rate or 25) / order.step
         output = target.add_stream("libx264", rate=max(1, round(rate)))
-        output.width, output.height, output.pix_fmt = video["width"], video["height"], "yuv420p"
+        output.width, output.height, output.pix_fmt = order.width, order.height, "yuv420p"
         output.codec_context.time_base = Fraction(1, _TICKS)
         output.codec_context.thread_count = 1
         output.options = {
             "preset": "veryfast",
             "crf": "26",
             "profile": "main",
-            "maxrate": str(video["bits"]),
-            "bufsize": str(2 * video["bits"]),
+            "maxrate": str(order.bits),
+            "bufsize": str(2 * order.bits),
         }
         output.codec_context.gop_size = max(1, round(rate * _KEY_FRAME_SECONDS))
-        return cls(output, stream.time_base, order["origin_ms"], video)
+        return cls(output, stream.time_base, origin_ms, order)
 
     def add(self, frame: VideoFrame) -> list[Packet[Any]]:
         """Packets that are ready after ``frame``, one of every ``step`` that is kept."""
         self._seen += 1
-        if (self._seen - 1) % self.order["step"] or frame.pts is None:
+        if (self._seen - 1) % self.order.step or frame.pts is None:
             return []
         seconds = float(frame.pts * (frame.time_base or self.time_base)) - self.origin_ms / 1000
         ticks = round(seconds * _TICKS) if self.written else 0
@@ -144,8 +167,8 @@ class Pictures:
     @property
     def _stored_size(self) -> tuple[int, int]:
         """Before the picture is turned upright."""
-        width, height = self.order["width"], self.order["height"]
-        return (height, width) if self.order["rotation"] % 180 else (width, height)
+        width, height = self.order.width, self.order.height
+        return (height, width) if self.order.rotation % 180 else (width, height)
 
     def _small(self, frame: VideoFrame) -> VideoFrame:
         if is_high_dynamic_range(frame):
@@ -167,7 +190,7 @@ class Pictures:
         steps = [graph.add("buffer", size)]
         across, down = self._stored_size
         steps.append(graph.add("scale", f"{across}:{down}:flags=area"))
-        steps += [graph.add("transpose", turn) for turn in _TURNS.get(self.order["rotation"], ())]
+        steps += [graph.add("transpose", turn) for turn in _TURNS.get(self.order.rotation, ())]
         steps += [graph.add("format", "yuv420p"), graph.add("buffersink")]
         for one, following in itertools.pairwise(steps):
             one.link_to(following)
@@ -190,12 +213,12 @@ class Sound:
     _resampler: Any = None
 
     @classmethod
-    def into(cls, target: Any, stream: Any, order: Values) -> Sound:
+    def into(cls, target: Any, stream: Any, order: EncodeOrder) -> Sound:
         output = target.add_stream("aac", rate=SOUND_RATE_HZ)
         output.codec_context.layout = "stereo"
-        output.codec_context.bit_rate = order["audio_bits"]
-        most = math.ceil((order["duration_seconds"] + 1) * SOUND_RATE_HZ)
-        return cls(output, stream.time_base, order["origin_ms"], most)
+        output.codec_context.bit_rate = order.audio_bits
+        most = math.ceil((order.duration_seconds + 1) * SOUND_RATE_HZ)
+        return cls(output, stream.time_base, order.origin_ms, most)
 
     def add(self, frame: AudioFrame) -> list[Packet[Any]]:
         """Packets that are ready after ``frame``."""

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from pipelines.codec import from_json
+from pipelines.ingest import headers, measure
 from pipelines.ingest.sync.timecode import WavLabels
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import (
-    Message,
+    Answer,
     Task,
     TaskCrashedError,
     TaskRefusedError,
@@ -46,13 +47,14 @@ class ProbeLimits:
 
 def run_media_task(
     task: Task,
+    answer: type[Answer],
     *,
-    on_event: Callable[[Message], None] = lambda _: None,
+    on_event: Callable[[Any], None] = lambda _: None,
     check: Callable[[], None],
-) -> Message:
+) -> Answer:
     """``run_confined`` with its errors as StageErrors: the refusal's code, or INGEST_FAILED."""
     try:
-        return run_confined(task, on_event=on_event, check=check)
+        return run_confined(task, answer, on_event=on_event, check=check)
     except TaskRefusedError as error:
         raise StageError(StageCode(error.code), error.message) from None
     except TaskCrashedError as error:
@@ -75,30 +77,30 @@ def probe(
     path = path.resolve()
     seconds = limits.seconds_for(path.stat().st_size)
     task = Task(
-        name="probe",
-        arguments={"path": str(path), "limits": asdict(limits)},
+        program=measure.probe,
+        order={"path": str(path), "limits": asdict(limits)},
         allowance=Allowance(limits.memory_bytes, math.ceil(seconds), file_bytes=0),
         wall_seconds=seconds,
         readable=(path,),
     )
 
-    def on_event(event: Message) -> None:
+    def on_event(event: Any) -> None:
         on_progress(float(event["fraction"]))
 
-    return from_json(MediaInfo, run_media_task(task, on_event=on_event, check=check))
+    return run_media_task(task, MediaInfo, on_event=on_event, check=check)
 
 
 def read_wav_labels(path: Path, limits: ProbeLimits, check: Callable[[], None]) -> WavLabels:
     """Labels that a recorder wrote into a WAV file. Raises StageError EXTERNAL_AUDIO_FAILED."""
     path = path.resolve()
     task = Task(
-        name="labels",
-        arguments={"path": str(path)},
+        program=headers.labels,
+        order={"path": str(path)},
         allowance=Allowance(limits.memory_bytes, _LABEL_SECONDS, file_bytes=0),
         wall_seconds=_LABEL_SECONDS,
         readable=(path,),
     )
     try:
-        return from_json(WavLabels, run_confined(task, check=check))
+        return run_confined(task, WavLabels, check=check)
     except (TaskRefusedError, TaskCrashedError) as error:
         raise StageError(StageCode.EXTERNAL_AUDIO_FAILED, str(error)) from error

@@ -10,22 +10,24 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import av
 import av.error
-import decord
 import numpy as np
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from pipelines.media.files import OPEN_OPTIONS, chosen_stream
 from pipelines.media.timestamps import packet_time_ms
+from pipelines.sandbox.child import Emit
 
-Values = dict[str, Any]
+if TYPE_CHECKING:
+    import decord
 
 _DECORD_THREADS = 1
 """decord decodes ahead without bound (decord#157); one thread keeps that small."""
@@ -40,28 +42,52 @@ class _UnsuitableError(Exception):
     """decord cannot give the stills of this file; the message is the reason."""
 
 
-def read_pictures(order: Values, emit: Callable[[Values], None]) -> Values:
-    """Read pictures as ``order`` says: ``{path, stream_index,
-    origin_ms, times_ms, interlaced, memory}``.
+@dataclass(frozen=True, slots=True)
+class PicturesOrder:
+    """Pictures of a stream, as they lie in the file, into the file descriptor ``memory``."""
 
-    Each is written as RGB to the file descriptor ``memory`` and announced as
-    ``{time_ms, height, width}``. Returns ``{"unsuitable": None}``, or why decord
-    is not the one to read this file.
-    """
+    path: Path
+    stream_index: int
+    interlaced: bool
+    origin_ms: int
+    times_ms: tuple[int, ...]
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPicture:
+    """The event that a picture lies in the shared memory: RGB, a byte a sample."""
+
+    time_ms: int
+    height: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class PicturesRead:
+    """The end; ``unsuitable`` is why decord is not the one to read the file."""
+
+    unsuitable: str | None = None
+
+
+def read_pictures(order: PicturesOrder, emit: Emit) -> PicturesRead:
+    """Read the pictures; each is announced as a SharedPicture."""
     try:
-        _read(Path(order["path"]), order, emit)
+        _read(order, emit)
     except _UnsuitableError as error:
-        return {"unsuitable": str(error)}
-    return {"unsuitable": None}
+        return PicturesRead(str(error))
+    return PicturesRead()
 
 
-def _read(path: Path, order: Values, emit: Callable[[Values], None]) -> None:
-    wanted = frozenset(order["times_ms"])
-    source: BytesIO | str = str(path)
+def _read(order: PicturesOrder, emit: Emit) -> None:
+    import decord
+
+    wanted = frozenset(order.times_ms)
+    source: BytesIO | str = str(order.path)
     with av.open(source, options=OPEN_OPTIONS) as container:
-        stream = chosen_stream(container, order["stream_index"])
-        packets = _timed_packets(container, stream, order["origin_ms"])
-        if stream.codec_context.name in _COPIED and not order["interlaced"]:
+        stream = chosen_stream(container, order.stream_index)
+        packets = _timed_packets(container, stream, order.origin_ms)
+        if stream.codec_context.name in _COPIED and not order.interlaced:
             packets = _needed(packets, wanted)
             source = _copied(stream, packets)
     times_ms = sorted(time_ms for time_ms, _ in packets)
@@ -76,7 +102,7 @@ def _read(path: Path, order: Values, emit: Callable[[Values], None]) -> None:
         while indices:
             pictures = reader.get_batch(indices[:size]).asnumpy()
             for time_ms, picture in zip(known, pictures, strict=False):
-                _hand_over(picture, time_ms, order["memory"], emit)
+                _hand_over(picture, time_ms, order.memory, emit)
             known, indices = known[size:], indices[size:]
             size = max(1, _BATCH_BYTES // pictures[0].nbytes)
     except decord.DECORDError as error:
@@ -136,16 +162,13 @@ def _copied(stream: VideoStream, packets: Sequence[tuple[int, av.Packet]]) -> By
 
 
 def _hand_over(
-    picture: np.ndarray[Any, np.dtype[np.uint8]],
-    time_ms: int,
-    memory: int,
-    emit: Callable[[Values], None],
+    picture: np.ndarray[Any, np.dtype[np.uint8]], time_ms: int, memory: int, emit: Emit
 ) -> None:
     data = memoryview(np.ascontiguousarray(picture).data).cast("B")
     written = 0
     while written < len(data):
         written += os.pwrite(memory, data[written:], written)
-    emit({"time_ms": time_ms, "height": picture.shape[0], "width": picture.shape[1]})
+    emit(SharedPicture(time_ms, *picture.shape[:2]))
 
 
 def _check_numbering(

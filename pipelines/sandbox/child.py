@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import importlib
 import json
+import pickle
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import av
@@ -19,19 +21,8 @@ import av.error
 from pipelines.sandbox.confinement import Allowance, confine, give_way
 
 Message = dict[str, Any]
-Emit = Callable[[Message], None]
-Program = Callable[[Message, Emit], Message]
-
-PROGRAMS = {
-    "probe": "pipelines.ingest.measure:probe",
-    "clip": "pipelines.ingest.clip:copy",
-    "cut": "pipelines.ingest.media_pass:cut",
-    "preview": "pipelines.ingest.preview_file:make",
-    "labels": "pipelines.ingest.headers:labels",
-    "decord": "pipelines.media.sampling:read_pictures",
-}
-"""Task -> ``module:function`` that does it. Imported before the child is confined, while files can
-still be read; the function takes the task's arguments and a way to send events."""
+Emit = Callable[[object], None]
+"""Sends an event: a dataclass or JSON values."""
 
 
 class MediaRefusedError(Exception):
@@ -45,8 +36,10 @@ class MediaUnreadableError(Exception):
 def main() -> None:
     """Serve one request from standard input."""
     request = json.loads(sys.stdin.buffer.readline())
-    module, _, function = PROGRAMS[request["task"]].partition(":")
-    program: Program = getattr(importlib.import_module(module), function)
+    # This imports the program, while files can still be read.
+    program, order = pickle.loads(bytes.fromhex(request["work"]))  # noqa: S301 - of our parent
+    for name in request["imports"]:
+        importlib.import_module(name)
     av.logging.set_level(None)
     if request["gives_way"]:
         give_way()
@@ -56,17 +49,17 @@ def main() -> None:
         readable=request["readable"],
         writable=request["writable"],
     )
-    _write(_outcome(program, request["arguments"]))
+    _write(_outcome(program, order))
 
 
 _LEAST_ROOM_BYTES = 16 << 20
 """FFmpeg checks its large allocations well, some of its first small ones not at all."""
 
 
-def _outcome(program: Program, arguments: Message) -> Message:
+def _outcome(program: Callable[[Any, Emit], object], order: object) -> Message:
     try:
         bytearray(_LEAST_ROOM_BYTES)
-        value = program(arguments, _emit)
+        value = program(order, _emit)
     except MediaRefusedError as error:
         return _refusal("VALIDATION_FAILED", str(error))
     except MediaUnreadableError as error:
@@ -86,7 +79,7 @@ def _refusal(code: str, message: str) -> Message:
     return {"kind": "refused", "code": code, "message": message}
 
 
-def _emit(value: Message) -> None:
+def _emit(value: object) -> None:
     """Send an event and wait for the parent's acknowledgement."""
     _write({"kind": "event", "value": value})
     if not sys.stdin.buffer.readline():
@@ -94,5 +87,5 @@ def _emit(value: Message) -> None:
 
 
 def _write(message: Message) -> None:
-    sys.stdout.buffer.write(json.dumps(message).encode() + b"\n")
+    sys.stdout.buffer.write(json.dumps(message, default=asdict).encode() + b"\n")
     sys.stdout.buffer.flush()

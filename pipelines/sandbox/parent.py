@@ -2,8 +2,8 @@
 
 The child is a fresh interpreter (``pipelines.sandbox.child``) with an empty environment. It reads
 one JSON line, the request, and writes JSON lines to its standard output: events while it works,
-each acknowledged by the parent before it goes on, and one result or refusal at the end. Nothing
-that it sends is evaluated.
+each acknowledged by the parent before it goes on, and one result or refusal at the end. The request
+has the program and its order pickled; nothing that the child sends is evaluated.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import errno
 import json
 import os
+import pickle
 import selectors
 import signal
 import subprocess
@@ -20,13 +21,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
 import pipelines
+from pipelines.codec import CodecError, from_json
 from pipelines.sandbox.confinement import Allowance
 
 Message = dict[str, Any]
+Answer = TypeVar("Answer")
 
+_NONSENSE = "The process that reads the file answered nonsense."
 _ENVIRONMENT = {"LC_ALL": "C.UTF-8", "PATH": os.defpath, "OPENBLAS_NUM_THREADS": "1"}
 """decord searches for its library along the path; numpy's threads would only take memory."""
 _POLL_SECONDS = 0.2
@@ -55,9 +59,11 @@ class TaskTimeoutError(TaskCrashedError):
 class Task:
     """One piece of work for a confined child process."""
 
-    name: str
-    """Key of ``child.PROGRAMS``."""
-    arguments: Message
+    program: Callable[[Any, Callable[[object], None]], object]
+    """A function of a module; called in the child with ``order`` and a way to send events. Events
+    and result are dataclasses or JSON values."""
+    order: object
+    """Picklable."""
     allowance: Allowance
     wall_seconds: float
     readable: tuple[Path, ...]
@@ -66,23 +72,28 @@ class Task:
     """Open files that the child gets, under the same numbers."""
     gives_way: bool = False
     """It gets the processor time that is otherwise idle."""
+    imports: tuple[str, ...] = ()
+    """Modules that ``program`` imports late, so that this process need not: from within the
+    confinement they could not be read."""
 
 
 def run_confined(
     task: Task,
+    answer: type[Answer],
     *,
-    on_event: Callable[[Message], None] = lambda _: None,
+    on_event: Callable[[Any], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
-) -> Message:
-    """Run ``task`` in a child process and return its result.
+) -> Answer:
+    """Run ``task`` in a child process and return its result, an ``answer`` to the codec.
 
-    ``on_event`` receives the child's events; the child waits until it returns. ``check`` is called
-    several times a second; whatever it or ``on_event`` raises ends the child at once. Raises
-    TaskRefusedError, TaskTimeoutError, TaskCrashedError, and OSError where the disk is full.
+    ``on_event`` receives the child's events as JSON values, to be read with ``from_json``; the
+    child waits until it returns. ``check`` is called several times a second; whatever it or
+    ``on_event`` raises ends the child at once. Raises TaskRefusedError, TaskTimeoutError,
+    TaskCrashedError, and OSError where the disk is full.
     """
     request = {
-        "task": task.name,
-        "arguments": task.arguments,
+        "work": pickle.dumps((task.program, task.order)).hex(),
+        "imports": task.imports,
         "allowance": asdict(task.allowance),
         "parent": os.getpid(),
         "readable": [str(path) for path in task.readable],
@@ -91,7 +102,11 @@ def run_confined(
     }
     with _started(task.descriptors) as child:
         send(child, request)
-        return _answer(child, _lines(child, task.wall_seconds, check), on_event)
+        try:
+            found = _answer(child, _lines(child, task.wall_seconds, check), on_event)
+            return from_json(answer, found)
+        except CodecError:
+            raise TaskCrashedError(_NONSENSE) from None
 
 
 @contextlib.contextmanager
@@ -99,7 +114,7 @@ def _started(descriptors: tuple[int, ...]) -> Iterator[subprocess.Popen[bytes]]:
     """A child process for the block; nothing of it is left afterwards."""
     kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
     child = spawn(
-        "pipelines.sandbox.child",
+        "child",
         stdout=subprocess.PIPE,
         environment={**_ENVIRONMENT, **kept},
         descriptors=descriptors,
@@ -116,8 +131,9 @@ def _started(descriptors: tuple[int, ...]) -> Iterator[subprocess.Popen[bytes]]:
 def spawn(
     module: str, *, stdout: int, environment: dict[str, str], descriptors: tuple[int, ...] = ()
 ) -> subprocess.Popen[bytes]:
-    """A fresh, isolated interpreter that runs ``main`` of one of our modules."""
-    bootstrap = f"import sys; sys.path.insert(0, sys.argv[1]); from {module} import main; main()"
+    """A fresh, isolated interpreter that runs ``main`` of a module of this package."""
+    start = f"from {__package__}.{module} import main; main()"
+    bootstrap = f"import sys; sys.path.insert(0, sys.argv[1]); {start}"
     root = str(Path(pipelines.__file__).resolve().parents[1])
     return subprocess.Popen(  # noqa: S603 - our own interpreter, fixed arguments
         [sys.executable, "-I", "-c", bootstrap, root],
@@ -139,8 +155,8 @@ def send(child: subprocess.Popen[bytes], message: Message) -> None:
 
 
 def _answer(
-    child: subprocess.Popen[bytes], lines: Iterator[bytes], on_event: Callable[[Message], None]
-) -> Message:
+    child: subprocess.Popen[bytes], lines: Iterator[bytes], on_event: Callable[[Any], None]
+) -> object:
     for line in lines:
         message = _parsed(line)
         match message.get("kind"):
@@ -148,14 +164,13 @@ def _answer(
                 on_event(message["value"])
                 send(child, {})
             case "done":
-                result: Message = message["value"]
-                return result
+                return message["value"]
             case "refused":
                 raise TaskRefusedError(str(message["code"]), str(message["message"]))
             case "full":
                 raise OSError(errno.ENOSPC, "There is no room for what is cut out of the file.")
             case _:
-                raise TaskCrashedError("The process that reads the file answered nonsense.")
+                raise TaskCrashedError(_NONSENSE)
     raise TaskCrashedError("The process that reads the file ended early.")
 
 
@@ -163,9 +178,9 @@ def _parsed(line: bytes) -> Message:
     try:
         message = json.loads(line)
     except ValueError as error:
-        raise TaskCrashedError("The process that reads the file answered nonsense.") from error
+        raise TaskCrashedError(_NONSENSE) from error
     if not isinstance(message, dict):
-        raise TaskCrashedError("The process that reads the file answered nonsense.")
+        raise TaskCrashedError(_NONSENSE)
     return message
 
 
@@ -188,7 +203,7 @@ def _lines(
         *complete, pending = (pending + data).split(b"\n")
         yield from complete
         if len(pending) > _LONGEST_LINE_BYTES:
-            raise TaskCrashedError("The process that reads the file answered nonsense.")
+            raise TaskCrashedError(_NONSENSE)
     await_own_end(child.wait(), check)
     _raise_exit(child.returncode, errors.decode(errors="replace"))
 

@@ -75,7 +75,7 @@ def run_program(
 def _started() -> Iterator[subprocess.Popen[bytes]]:
     """The program's process for the block; afterwards everything that it started is killed."""
     child = spawn(
-        "pipelines.sandbox.confinement",
+        "confinement",
         stdout=subprocess.DEVNULL,
         environment={"LC_ALL": "C.UTF-8"},
     )

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import av
 import av.error
@@ -23,9 +22,11 @@ from av.container import InputContainer
 from av.video.stream import VideoStream as AvVideoStream
 
 from models.contracts import Picture
+from pipelines.codec import from_json
 from pipelines.execution.chain import Workspace
 from pipelines.media.decoding import decode_segment, seek
 from pipelines.media.files import OPEN_OPTIONS, chosen_stream
+from pipelines.media.sampling import PicturesOrder, PicturesRead, SharedPicture, read_pictures
 from pipelines.media.timestamps import packet_time_ms
 from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
 from pipelines.sandbox.confinement import Allowance
@@ -219,35 +220,32 @@ def pictures_by_decord(
     """
     memory = os.memfd_create("picture")
 
-    def on_event(event: dict[str, Any]) -> None:
-        height, width = int(event["height"]), int(event["width"])
-        take(int(event["time_ms"]), _shared_picture(memory, height, width))
+    def on_event(event: object) -> None:
+        shared = from_json(SharedPicture, event)
+        take(shared.time_ms, _shared_picture(memory, shared.height, shared.width))
 
-    order = {
-        "path": str(path.resolve()),
-        "stream_index": stream.index,
-        "interlaced": stream.interlaced,
-        "origin_ms": origin_ms,
-        "times_ms": list(times_ms),
-        "memory": memory,
-    }
-    allowance = Allowance(_DECORD_MEMORY_BYTES, math.ceil(_DECORD_SECONDS), _LARGEST_PICTURE_BYTES)
+    path = path.resolve()
     task = Task(
-        name="decord",
-        arguments=order,
-        allowance=allowance,
+        program=read_pictures,
+        order=PicturesOrder(
+            path, stream.index, stream.interlaced, origin_ms, tuple(times_ms), memory
+        ),
+        allowance=Allowance(
+            _DECORD_MEMORY_BYTES, math.ceil(_DECORD_SECONDS), _LARGEST_PICTURE_BYTES
+        ),
         wall_seconds=_DECORD_SECONDS,
-        readable=(path.resolve(),),
+        readable=(path,),
         descriptors=(memory,),
+        imports=("decord",),
     )
     try:
-        answer = run_confined(task, on_event=on_event, check=check)
+        read = run_confined(task, PicturesRead, on_event=on_event, check=check)
     except (TaskRefusedError, TaskCrashedError) as error:
         raise DecordUnsuitableError(str(error)) from error
     finally:
         os.close(memory)
-    if answer["unsuitable"] is not None:
-        raise DecordUnsuitableError(str(answer["unsuitable"]))
+    if read.unsuitable is not None:
+        raise DecordUnsuitableError(read.unsuitable)
 
 
 def _shared_picture(memory: int, height: int, width: int) -> Picture:

@@ -182,14 +182,16 @@ class _Clip:
 
 def _cut(store: ObjectStore, stretch: _Stretch) -> _Clip:
     """Raises NOT_FOUND where the source is gone or cannot be copied."""
+    # PyAV, which a process that cuts no clips need not load.
+    from pipelines.ingest import clip
+
     try:
         with store.local_copy(stretch.key) as source, temporary_folder("clip-") as folder:
             path = source.resolve()
-            arguments = {"path": str(path), "folder": str(folder), "origin_ms": stretch.origin_ms,
-                         "start_ms": stretch.start_ms, "end_ms": stretch.end_ms}  # fmt: skip
+            times = stretch.start_ms, stretch.end_ms, stretch.origin_ms
             task = Task(
-                name="clip",
-                arguments=arguments,
+                program=clip.copy,
+                order=clip.ClipOrder(path, folder.resolve(), *times),
                 allowance=Allowance(
                     _MEMORY_BYTES, round(_WALL_SECONDS), path.stat().st_size + (64 << 20)
                 ),
@@ -197,14 +199,14 @@ def _cut(store: ObjectStore, stretch: _Stretch) -> _Clip:
                 readable=(path,),
                 writable=(folder,),
             )
-            found = run_confined(task)
-            file = (folder / "clip").open("rb")
+            found = run_confined(task, clip.CutClip)
+            file = (folder / clip.NAME).open("rb")
     except ObjectNotFoundError:
         raise _no_source("The source of the job is not kept any more.") from None
     except (TaskRefusedError, TaskCrashedError) as error:
         raise _no_source(str(getattr(error, "message", error))) from error
     size_bytes = file.seek(0, 2)
-    return _Clip(file, size_bytes, found["container"], found["start_ms"] + stretch.at_ms)
+    return _Clip(file, size_bytes, found.container, found.start_ms + stretch.at_ms)
 
 
 def _answer(request: Request, job: JobRecord, clip: _Clip) -> Response:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from models.contracts import CameraMotion, ShotAngle, ShotType
-from pipelines.ingest.pipeline import ingest_result_to_json
+from pipelines.codec import to_json
 from pipelines.types import (
     AudioStream,
     IngestResult,
@@ -95,7 +95,7 @@ class RunnerSide:
                 connection,
                 lease,
                 media=media,
-                result=ingest_result_to_json(IngestResult(media, None, ())),
+                result=to_json(IngestResult(media, None, ())),
                 track_names=[f"Track {number}" for number in range(1, len(media.audio) + 1)],
                 warnings=[],
                 timings={},

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from models.contracts import CameraMotion
 from pipelines.codec import CodecError, decode, from_json, to_json
-from pipelines.ingest.pipeline import ingest_result_from_json, ingest_result_to_json
 from pipelines.types import (
     AudioStream,
     AudioTrack,
@@ -50,9 +49,7 @@ RESULTS = st.builds(
 @settings(deadline=None, max_examples=examples(60))
 @given(RESULTS)
 def test_an_ingest_result_survives_a_text_of_json(result: IngestResult) -> None:
-    text = json.dumps(ingest_result_to_json(result))
-
-    assert ingest_result_from_json(json.loads(text)) == result
+    assert from_json(IngestResult, json.loads(json.dumps(to_json(result)))) == result
 
 
 @settings(deadline=None, max_examples=examples(60))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import signal
 import subprocess
@@ -13,8 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
+from pipelines.ingest.measure import probe
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import Task, TaskCrashedError, run_confined
+from pipelines.types import MediaInfo
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -166,15 +169,26 @@ except ProcessLookupError:
     )
 
 
-def _task(name: str, arguments: dict[str, Any], **changes: Any) -> Task:
+def _task(program: Any, order: object, **changes: Any) -> Task:
     allowance = Allowance(memory_bytes=2 << 30, cpu_seconds=10, file_bytes=0)
     values: dict[str, Any] = {"wall_seconds": 20.0, "readable": (), **changes}
-    return Task(name, arguments, allowance, **values)
+    return Task(program, order, allowance, **values)
 
 
 def test_a_child_that_fails_on_its_own_says_how_in_one_line() -> None:
-    with pytest.raises(TaskCrashedError, match="failed: KeyError: 'no such task'"):
-        run_confined(_task("no such task", {}))
+    with pytest.raises(TaskCrashedError, match="failed: TypeError: unsupported operand"):
+        run_confined(_task(operator.add, 1), int)
+
+
+def test_an_answer_of_another_type_is_nonsense() -> None:
+    assert run_confined(_task(operator.is_, 1), bool) is False
+    with pytest.raises(TaskCrashedError, match="nonsense"):
+        run_confined(_task(operator.is_, 1), int)
+
+
+def test_what_a_program_imports_late_is_imported_before_the_confinement() -> None:
+    with pytest.raises(TaskCrashedError, match="ModuleNotFoundError: No module named 'nothing'"):
+        run_confined(_task(operator.is_, 1, imports=("nothing",)), bool)
 
 
 def test_nothing_of_the_parents_environment_or_pipes_reaches_the_child(
@@ -198,9 +212,9 @@ def test_nothing_of_the_parents_environment_or_pipes_reaches_the_child(
         if len(seen) == 2:
             raise InterruptedError
 
-    task = _task("probe", {"path": str(pipe), "limits": {}}, readable=(pipe,))
+    task = _task(probe, {"path": str(pipe), "limits": {}}, readable=(pipe,))
     with pytest.raises(InterruptedError):
-        run_confined(task, check=look)
+        run_confined(task, MediaInfo, check=look)
     secret.close()
 
     assert "VAS_SECRET" not in seen["environment"]

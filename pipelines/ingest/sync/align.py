@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from models.contracts import SAMPLE_RATE_HZ
-from pipelines.codec import CodecError, from_json, to_json
+from pipelines.artifacts import Artifact
 from pipelines.execution.chain import Control, Workspace
 from pipelines.ingest.sync.correlation import (
     ENVELOPE_RATE_HZ,
@@ -199,9 +197,6 @@ def _alignment(
     )
 
 
-_VERSION = 1
-"""Raise it whenever the same audio would be placed otherwise."""
-
 _CHECK_EVERY_BLOCKS = 2_000
 
 
@@ -210,6 +205,9 @@ class _StoredAlignment:
     """As stored: no alignment where nothing is alike."""
 
     alignment: Alignment | None
+
+
+ALIGNMENT = Artifact.of(_StoredAlignment, "sync", version=1)
 
 
 def find_alignment(
@@ -227,23 +225,19 @@ def find_alignment(
     """
     store = workspace.store
     sizes = [store.size_bytes(track.key) for track in (reference, target)]
-    facts = [_VERSION, reference.key, target.key, sizes]
-    name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-    key = workspace.key(f"sync/{name}.json")
-    if store.exists(key):
-        try:
-            return from_json(_StoredAlignment, json.loads(store.read_bytes(key))).alignment
-        except (CodecError, ValueError):
-            pass  # written by another version: computed again
-    control.check()
-    with (
-        temporary_folder("sync-", parent) as folder,
-        _samples(reference, workspace, control, folder / "reference") as one,
-        _samples(target, workspace, control, folder / "target") as other,
-    ):
-        found = align(one, other, check=control.check)
-    store.write_bytes(key, json.dumps(to_json(_StoredAlignment(found))).encode())
-    return found
+    key = ALIGNMENT.key(workspace.prefix, reference.key, target.key, sizes)
+
+    def compute() -> _StoredAlignment:
+        control.check()
+        with (
+            temporary_folder("sync-", parent) as folder,
+            _samples(reference, workspace, control, folder / "reference") as one,
+            _samples(target, workspace, control, folder / "target") as other,
+        ):
+            return _StoredAlignment(align(one, other, check=control.check))
+
+    ALIGNMENT.make(store, key, compute)
+    return ALIGNMENT.load(store, key).alignment
 
 
 @contextmanager
