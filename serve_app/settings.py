@@ -12,8 +12,10 @@ import warnings
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     Field,
     IPvAnyNetwork,
     SecretStr,
@@ -35,6 +37,21 @@ SECRET_KEY_LENGTH = 32
 """Characters of the shortest ``VAS_SECRET_KEY``."""
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+def _as_address(url: str) -> str:
+    """Without a slash at its end, as paths are put behind it. Raises ValueError."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or "@" in url or set("?#\\ ") & set(url) or not url.isprintable():
+        raise ValueError("Input should be like https://video.example.com")
+    return url.rstrip("/")
+
+
+Address = Annotated[str, AfterValidator(_as_address)]
 
 Networks = Annotated[tuple[IPvAnyNetwork, ...], NoDecode]
 """In the environment with commas between them, or as a list in JSON."""
@@ -59,7 +76,10 @@ class Settings(BaseSettings):
     database_url: str | None = Field(
         None, description="postgresql://…; without it an embedded server runs in the data folder."
     )
-    public_url: str | None = Field(
+    accept_newer_schema: bool = Field(
+        False, description="Start on data that a newer version has migrated: one version back."
+    )
+    public_url: Address | None = Field(
         None, description="Address clients use, e.g. https://video.example.com; else the request's."
     )
     secret_key: SecretStr = Field(
@@ -81,25 +101,17 @@ class Settings(BaseSettings):
         "and the standard error of Ray's workers on a cluster.",
     )
     metrics_port: int | None = Field(
-        None,
-        ge=1,
-        le=65_535,
-        description="Port of the Prometheus metrics under `vas serve`; without it any free one.",
+        None, ge=1, le=65_535, description="Port of the metrics under `vas serve`; else any."
     )
 
-    ray_dashboard_url: str | None = Field(
-        None,
-        pattern="^https?://",
-        description="Address of Ray's dashboard, which pages of the operator link to.",
+    ray_dashboard_url: Address | None = Field(
+        None, description="Address of Ray's dashboard, which pages of the operator link to."
     )
-    grafana_url: str | None = Field(
-        None,
-        pattern="^https?://",
-        description="Address of Grafana, which pages of the operator link to.",
+    grafana_url: Address | None = Field(
+        None, description="Address of Grafana, which pages of the operator link to."
     )
-    traces_url: str | None = Field(
+    traces_url: Address | None = Field(
         None,
-        pattern="^https?://",
         description="Where OpenTelemetry traces are sent (OTLP over HTTP), e.g. "
         "http://collector:4318/v1/traces; needs the extra `tracing`. Off without it.",
     )
@@ -112,11 +124,7 @@ class Settings(BaseSettings):
     api_replicas: int = Field(1, ge=1, le=256, description="Replicas of the HTTP API.")
     database_pool_size: int = Field(8, ge=2, le=100, description="Connections a process.")
     proxy_timeout_seconds: int = Field(
-        120,
-        ge=1,
-        le=3600,
-        description="The proxy answers 503 where the service sends nothing for so long, and "
-        "disconnects a client that does.",
+        120, ge=1, le=3600, description="Silence after which the proxy answers 503, or hangs up."
     )
     max_body_bytes: int = Field(1024**2, ge=1024, le=16 * 1024**2, description="JSON body limit.")
 
@@ -131,10 +139,7 @@ class Settings(BaseSettings):
     )
     # Clients of tus give up after 9 seconds by default.
     upload_lease_seconds: float = Field(
-        6,
-        ge=2,
-        le=60,
-        description="After so long without data another request may continue an upload.",
+        6, ge=2, le=60, description="After so long without data another may continue an upload."
     )
 
     database_timeout_seconds: Seconds = Field(
@@ -268,20 +273,14 @@ class Settings(BaseSettings):
     )
 
     s3_bucket: str | None = Field(
-        None,
-        min_length=3,
-        max_length=63,
-        description="S3 bucket for media and stills; without it they lie in the data folder.",
+        None, min_length=3, max_length=63, description="For media and stills; else the data folder."
     )
     s3_prefix: str = Field(
         "", max_length=512, description="Folder of the bucket that is ours, e.g. video/prod."
     )
-    s3_endpoint_url: str | None = Field(
-        None, pattern="^https?://", description="Of an S3-compatible server; else Amazon's."
-    )
-    s3_public_endpoint_url: str | None = Field(
+    s3_endpoint_url: Address | None = Field(None, description="Server like S3; else Amazon's.")
+    s3_public_endpoint_url: Address | None = Field(
         None,
-        pattern="^https?://",
         description="Where clients reach that server, for upload URLs, if not at the same address.",
     )
     s3_region: str = Field("us-east-1", description="The bucket's region.")

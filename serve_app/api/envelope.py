@@ -77,7 +77,7 @@ def public_url(request: Request) -> str:
     """Scheme and host that clients use, without a trailing slash."""
     configured: str | None = request.app.state.context.settings.public_url
     if configured:
-        return configured.rstrip("/")
+        return configured
     # request.url parses the whole address each time.
     return f"{request.scope['scheme']}://{request.headers.get('host') or request.url.netloc}"
 

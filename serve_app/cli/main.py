@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
@@ -97,15 +98,14 @@ USER_ERRORS = {
     "pipelines.execution.ray_start": ("RayStartError",),
     "serve_app.cli.money": ("AlreadyRecordedError", "LedgerBrokenError"),
     "serve_app.cli.output": ("UsageError",),
-    "serve_app.cli.webhooks": ("OtherSecretKeyError",),
     "serve_app.client.api": ("ApiError",),
     "serve_app.context": ("ContentPolicyError",),
-    "serve_app.deployment.local": (
+    "serve_app.deployment.data": (
         "DatabaseUnreachableError",
         "DataFolderError",
-        "PortInUseError",
-        "ServiceStartError",
+        "OtherDataError",
     ),
+    "serve_app.deployment.local": ("PortInUseError", "ServiceStartError"),
     "serve_app.deployment.model_choice": ("ModelProfileError",),
     "serve_app.deployment.proxy": ("HaproxyFolderError",),
     "serve_app.jobs.lifecycle": ("ReplayError",),
@@ -192,8 +192,14 @@ def main() -> None:
         sys.exit(2)
 
 
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
 def user_sentence(error: Exception) -> str | None:
     """What a user is told of an error; None if it is not one that a user can put right."""
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        return f"No more can be written ({what}): make room, then repeat the command."
     for kind in type(error).__mro__:
         if kind.__name__ in USER_ERRORS.get(kind.__module__, ()):
             if kind.__module__ in NAMED_ERRORS:

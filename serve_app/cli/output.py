@@ -119,7 +119,7 @@ def in_service(
     settings: Settings, work: Callable[[Connection, Settings], Awaitable[Result]]
 ) -> Result:
     """As ``in_transaction``; ``work`` is also given the settings completed, secret key and all."""
-    from serve_app.deployment.local import prepared
+    from serve_app.deployment.data import prepared
     from storage.database import Database
 
     async def run(complete: Settings) -> Result:

@@ -67,7 +67,8 @@ def serve(
 def started(settings: Settings, *, quiet: bool = False) -> Iterator[tuple[str, str, Settings]]:
     """A running service's base address, a key of its demo account, its settings completed."""
     from serve_app.cli.accounts import demo_key
-    from serve_app.deployment.local import prepared, running_service
+    from serve_app.deployment.data import prepared
+    from serve_app.deployment.local import running_service
     from serve_app.deployment.model_choice import chosen_models
 
     if not quiet:

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from storage.database import Connection
 
 
-class OtherSecretKeyError(Exception):
-    """The database's secrets are encrypted with another key than the settings have."""
-
-
 ADDRESS = "127.0.0.1"
 LISTEN_FOLDER = "webhooks-listen"
 
@@ -67,27 +63,19 @@ def webhooks_secret(
 async def signing_secret(
     connection: Connection, settings: Settings, account_name: str, *, rotate: bool
 ) -> dict[str, Any]:
-    """Raises keys.AccountNotFoundError and OtherSecretKeyError."""
+    """Raises keys.AccountNotFoundError."""
     from serve_app.api.envelope import timestamp
-    from serve_app.crypto import DecryptionError, Encrypter
+    from serve_app.crypto import Encrypter
     from serve_app.webhooks.signing import new_signing_secret
     from storage import keys, webhooks
 
     account = await keys.get_account(connection, account_name)
     encrypter = Encrypter(settings.secret_key.get_secret_value().encode())
     get = webhooks.rotate_signing_secret if rotate else webhooks.get_or_create_signing_secret
-    try:
-        # A secret that the service cannot read would end this account's deliveries.
-        if (known := await webhooks.find_any_encrypted_secret(connection)) is not None:
-            encrypter.decrypt(known)
-        stored = await get(connection, account.id, encrypter.encrypt(new_signing_secret()))
-        secret = encrypter.decrypt(stored.current)
-    except DecryptionError as error:
-        message = "VAS_SECRET_KEY is not the key of this database: set it as the service has it."
-        raise OtherSecretKeyError(message) from error
+    stored = await get(connection, account.id, encrypter.encrypt(new_signing_secret()))
     return {
         "account": account.name,
-        "secret": secret,
+        "secret": encrypter.decrypt(stored.current),
         "createdAt": timestamp(stored.created_at),
         "rotatedAt": timestamp(stored.rotated_at),
     }
@@ -110,7 +98,8 @@ def webhooks_listen(
     data: DataOption = None,
 ) -> None:
     """Receive, verify and print deliveries on this machine until interrupted."""
-    from serve_app.deployment.local import DataFolderError, PortInUseError
+    from serve_app.deployment.data import DataFolderError
+    from serve_app.deployment.local import PortInUseError
     from serve_app.webhooks.listening import ACCEPTED, Listener, listening_server, own_certificate
     from serve_app.webhooks.signing import decode_secret
 

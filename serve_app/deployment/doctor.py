@@ -17,7 +17,7 @@ from models.opening import open_boundaries, open_model
 from models.profiles import has_task, listed_weights
 from models.registry.packaged import TRANSNETV2
 from models.tasks import TASKS, Task
-from serve_app.deployment.local import prepared
+from serve_app.deployment.data import prepared
 from serve_app.deployment.model_choice import chosen_models, visible_gpus
 from serve_app.settings import GIB, Settings
 from storage.database import Database

@@ -25,17 +25,16 @@ from pathlib import Path
 
 import httpx
 import psutil
-from pydantic import SecretStr
 
 from pipelines.execution.ray_start import quiet, start_ray
+from serve_app.deployment.data import DataFolderError, prepared, write_privately
 from serve_app.deployment.model_choice import chosen_models, require_machine
 from serve_app.deployment.proxy import LONGEST_HAPROXY_FOLDER, node_environment, reachable
 from serve_app.observability.logs import logging_for
 from serve_app.observability.tracing import exporter_class
 from serve_app.payments.providers import find_provider
 from serve_app.pricing import load_prices
-from serve_app.settings import SECRET_KEY_LENGTH, InvalidSettingsError, Settings
-from storage.database import UNAVAILABLE, DatabaseUrlError, embedded_postgres, migrate
+from serve_app.settings import InvalidSettingsError, Settings
 
 log = logging.getLogger("vas.service")
 
@@ -60,23 +59,11 @@ class ServiceStartError(Exception):
     """The service did not become ready."""
 
 
-class DataFolderError(Exception):
-    """The data folder, or a folder in it, cannot be used."""
-
-
-class DatabaseUnreachableError(Exception):
-    """The database server does not answer, or lets us not in."""
-
-
-LOCAL_ERRORS = (PortInUseError, ServiceStartError, DataFolderError, DatabaseUnreachableError)
-"""What whoever starts a service or works on its data can put right; each message is a sentence."""
-
-
 @contextlib.contextmanager
 def running_service(settings: Settings) -> Iterator[str]:
     """Run the service until the block ends; yields the base address clients use.
 
-    Raises LOCAL_ERRORS, InvalidSettingsError, RayStartError, PriceFileError,
+    Raises PortInUseError, ServiceStartError, what ``prepared`` does, RayStartError, PriceFileError,
     ProviderNotInstalledError, TracingNotInstalledError, ContentPolicyError or ModelProfileError.
     Everything that was started is stopped again, whatever happens inside the block.
     """
@@ -117,73 +104,6 @@ def _require_what_is_named(settings: Settings) -> None:
     load_content_policy(settings.model_copy(update={"model_profile": choice.profile}))
     require_machine(choice.profile)
     log.info("models: %s (%s)", choice.profile, choice.reason)
-
-
-@contextlib.contextmanager
-def prepared(settings: Settings, *, migrated: bool = True) -> Iterator[Settings]:
-    """Settings completed: data folder, secret key, a database that runs and is ``migrated``.
-
-    Raises DataFolderError, DatabaseUnreachableError and InvalidSettingsError.
-    """
-    complete = _with_folder(settings)
-    with contextlib.ExitStack() as stack:
-        if complete.database_url is None:
-            url = stack.enter_context(embedded_postgres(complete.data_dir / "postgres"))
-            complete = complete.model_copy(update={"database_url": url})
-        try:
-            if migrated:
-                migrate(complete.database_url or "")
-        except DatabaseUrlError as error:
-            raise InvalidSettingsError(f"VAS_DATABASE_URL: {error}.") from None
-        except UNAVAILABLE as error:
-            cause = str(getattr(error, "orig", error)).splitlines()[0]
-            message = f"The database cannot be used ({cause}): is VAS_DATABASE_URL right?"
-            raise DatabaseUnreachableError(message) from error
-        yield complete
-
-
-def _with_folder(settings: Settings) -> Settings:
-    """Settings with a data folder that is there, a log folder, and a secret key."""
-    data_dir = settings.data_dir.expanduser().resolve()
-    changes: dict[str, object] = {"data_dir": data_dir}
-    if settings.log_dir is None:
-        changes["log_dir"] = data_dir / "logs"
-    given = settings.secret_key.get_secret_value()
-    if given and len(given) < SECRET_KEY_LENGTH:
-        message = f"VAS_SECRET_KEY has fewer than {SECRET_KEY_LENGTH} characters: set a longer one."
-        raise InvalidSettingsError(message)
-    try:
-        data_dir.mkdir(parents=True, exist_ok=True)
-        if not given:
-            changes["secret_key"] = SecretStr(_own_secret_key(data_dir))
-    except OSError as error:
-        message = f"{data_dir} cannot be the data folder ({error.strerror}): name another with "
-        raise DataFolderError(f"{message}--data or VAS_DATA_DIR.") from error
-    return settings.model_copy(update=changes)
-
-
-def _own_secret_key(data_dir: Path) -> str:
-    path = data_dir / "secret.key"
-    if path.exists() and not path.read_text():
-        path.unlink()  # of a version that wrote it in place, as the machine went down
-    if not path.exists():
-        part = write_privately(path, secrets.token_urlsafe(48))
-        # Of processes that start at once the first one's key is everybody's.
-        with contextlib.suppress(FileExistsError):
-            path.hardlink_to(part)
-        part.unlink()
-    return path.read_text()
-
-
-def write_privately(path: Path, text: str) -> Path:
-    """All of ``text`` in a file beside ``path``, on the disk, readable by us alone."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    return part
 
 
 @contextlib.contextmanager

@@ -192,8 +192,7 @@ def node_environment(settings: Settings, folder: Path) -> dict[str, str]:
 
 def public_address(settings: Settings) -> str:
     """Where clients reach the service, without a slash at its end."""
-    own = f"http://{reachable(settings.host)}:{settings.port}"
-    return (settings.public_url or own).rstrip("/")
+    return settings.public_url or f"http://{reachable(settings.host)}:{settings.port}"
 
 
 def reachable(host: str) -> str:

@@ -14,6 +14,7 @@ import pytest
 from ray.serve._private import constants
 
 from serve_app.deployment import local as local_service
+from serve_app.deployment.data import own_secret_key
 from serve_app.deployment.local import ServiceStartError
 from serve_app.settings import Settings
 from storage.database import embedded_postgres
@@ -45,9 +46,9 @@ def test_a_record_that_a_power_cut_left_behind_does_not_keep_the_service_down(
     (tmp_path / "secret.key").write_text("")
     local_service._clear_earlier_run(tmp_path)
     assert not (tmp_path / "run.json").exists()
-    key = local_service._own_secret_key(tmp_path)
+    key = own_secret_key(tmp_path)
     assert len(key) >= 32
-    assert local_service._own_secret_key(tmp_path) == key
+    assert own_secret_key(tmp_path) == key
     assert (tmp_path / "secret.key").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["secret.key"]
 
@@ -80,9 +81,9 @@ def test_processes_that_start_at_once_have_one_key(tmp_path: Path) -> None:
     """Forked from one that has imported everything, so that they do start at once."""
     program = (
         "import os, sys; from pathlib import Path;"
-        "from serve_app.deployment.local import _own_secret_key;"
+        "from serve_app.deployment.data import own_secret_key;"
         "os.fork(); os.fork();"
-        "os.write(1, f'{_own_secret_key(Path(sys.argv[1]))}\\n'.encode())"
+        "os.write(1, f'{own_secret_key(Path(sys.argv[1]))}\\n'.encode())"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
     with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as starting:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -110,32 +112,113 @@ def test_the_embedded_database_and_its_secret_key_come_along(tmp_path: Path) -> 
         assert connection.execute("SELECT name FROM accounts").fetchall() == [("studio",)]
 
 
+def _break_off(backup: Path) -> None:
+    (backup / "backup.json").unlink()
+
+
+def _alter(backup: Path) -> None:
+    with (backup / "database.dump").open("ab") as dump:
+        dump.write(b"x")
+
+
+def _lose_an_object(backup: Path) -> None:
+    next((backup / "objects").rglob("*.jpg")).unlink()
+
+
+def _link_an_object(backup: Path) -> None:
+    """To a file of the same size, which only the one who restores can read."""
+    still = next((backup / "objects").rglob("*.jpg"))
+    still.replace(backup.parent / "private")
+    still.symlink_to(backup.parent / "private")
+
+
+def _link_the_objects(backup: Path) -> None:
+    (backup / "objects").replace(backup.parent / "elsewhere")
+    (backup / "objects").symlink_to(backup.parent / "elsewhere")
+
+
+def _link_the_dump(backup: Path) -> None:
+    (backup / "database.dump").replace(backup.parent / "dump")
+    (backup / "database.dump").symlink_to(backup.parent / "dump")
+
+
+def _put_a_pipe(backup: Path) -> None:
+    os.mkfifo(backup / "objects/pipe")
+
+
+def _raise_the_schema(backup: Path) -> None:
+    record = json.loads((backup / "backup.json").read_text())
+    (backup / "backup.json").write_text(json.dumps(record | {"schema": "9999"}))
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ("broken off", "no complete backup"),
-        ("altered", "damaged"),
-        ("an object gone", "damaged"),
+        (_break_off, "no complete backup"),
+        (_alter, "damaged"),
+        (_lose_an_object, "damaged"),
+        (_link_an_object, "neither a file nor a folder"),
+        (_link_the_objects, "neither a file nor a folder"),
+        (_link_the_dump, "neither a file nor a folder"),
+        (_put_a_pipe, "neither a file nor a folder"),
+        (_raise_the_schema, "A newer version made the backup"),
     ],
 )
-def test_what_is_no_whole_backup_is_refused_and_nothing_is_restored(
-    api: RunningApi, job_id: str, postgres_url: str, tmp_path: Path, damage: str, said: str
+def test_what_is_no_whole_backup_is_refused_and_nothing_is_written(
+    api: RunningApi,
+    job_id: str,
+    postgres_url: str,
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    said: str,
 ) -> None:
     backup = tmp_path / "backup"
     run_vas("backup", backup, env=settings_of(api))
-    if damage == "broken off":
-        (backup / "backup.json").unlink()
-    elif damage == "altered":
-        with (backup / "database.dump").open("ab") as dump:
-            dump.write(b"x")
-    else:
-        next((backup / "objects").rglob("*.jpg")).unlink()
+    damage(backup)
     with fresh_database(postgres_url, migrated=False) as url:
         other = {"VAS_DATABASE_URL": url, "VAS_DATA_DIR": str(tmp_path / "new")}
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises((UsageError, BackupError), match=said):
             run_vas("restore", backup, env=RUN_BY | other)
         assert rows_of(url) == {}
-    assert not list((tmp_path / "new").rglob("*.jpg"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_restore_that_is_refused_has_written_nothing(
+    api: RunningApi, job_id: str, tmp_path: Path
+) -> None:
+    backup, new = tmp_path / "backup", tmp_path / "new"
+    run_vas("backup", backup, env=settings_of(api))
+    with pytest.raises(BackupError, match="not empty"):
+        run_vas("restore", backup, env=settings_of(api) | {"VAS_DATA_DIR": str(new)})
+    assert list(new.iterdir()) == []
+
+
+def modes_of(folder: Path) -> set[tuple[str, int]]:
+    """Kind and permissions of the folder, and of everything in it."""
+    return {
+        ("folder" if path.is_dir() else "file", path.stat().st_mode & 0o777)
+        for path in (folder, *folder.rglob("*"))
+    }
+
+
+def test_nobody_else_can_read_a_backup_or_what_is_restored(
+    api: RunningApi, job_id: str, postgres_url: str, tmp_path: Path
+) -> None:
+    """Also in folders that were there before, and that everybody can read."""
+    backup, new = tmp_path / "backup", tmp_path / "new"
+    (api.settings.data_dir / "secret.key").write_text(SECRET)
+    own_key = {name: value for name, value in settings_of(api).items() if "SECRET" not in name}
+    for folder in (backup, new):
+        folder.mkdir(mode=0o755)
+    run_vas("backup", backup, env=own_key)
+    assert modes_of(backup) == {("folder", 0o700), ("file", 0o600)}
+    with fresh_database(postgres_url, migrated=False) as url:
+        run_vas("restore", backup, env={"VAS_DATABASE_URL": url, "VAS_DATA_DIR": str(new)})
+    assert (new / "secret.key").read_text() == SECRET
+    assert list(new.rglob("*.jpg"))
+    assert modes_of(new) == {("folder", 0o700), ("file", 0o600)}
+    (tmp_path / "after").touch()
+    assert (tmp_path / "after").stat().st_mode & 0o077 != 0
 
 
 def test_a_folder_with_something_in_it_is_not_written_into(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ EXPECTED = {"empty_serve": 200, "read": 200, "create": 201, "read_at_100_rps": 2
 _SERVICE = """
 import asyncio, json, sys, tempfile
 from pathlib import Path
-from serve_app.deployment.local import free_port, prepared, running_service
+from serve_app.deployment.data import prepared
+from serve_app.deployment.local import free_port, running_service
 from serve_app.settings import Settings
 from storage import keys, ledger
 from storage.database import Database

@@ -26,7 +26,8 @@ import psycopg
 
 from serve_app.cli.accounts import demo_key
 from serve_app.client.api import ApiClient
-from serve_app.deployment.local import free_port, prepared, running_service
+from serve_app.deployment.data import prepared
+from serve_app.deployment.local import free_port, running_service
 from serve_app.settings import Settings
 
 Mode = Literal["vision", "transcript", "all"]

@@ -28,7 +28,8 @@ from serve_app.cli.accounts import demo_key
 from serve_app.cli.output import in_transaction
 from serve_app.client.api import ApiClient
 from serve_app.deployment.application import APP_NAME
-from serve_app.deployment.local import free_port, prepared, running_service
+from serve_app.deployment.data import prepared
+from serve_app.deployment.local import free_port, running_service
 from serve_app.settings import Settings
 from storage.database import Connection
 

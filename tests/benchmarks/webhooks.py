@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from sqlalchemy import text
 
 from serve_app.context import AppContext, build_context
-from serve_app.deployment.local import prepared
+from serve_app.deployment.data import prepared
 from serve_app.settings import Settings
 from serve_app.webhooks.sending import USER_AGENT
 from serve_app.webhooks.signing import new_signing_secret, signed_headers

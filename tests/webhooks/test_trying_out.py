@@ -20,12 +20,11 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from serve_app.cli.accounts import DEMO_KEY_FILE, ensure_demo_account
 from serve_app.cli.main import app, user_sentence
-from serve_app.cli.webhooks import OtherSecretKeyError, signing_secret
+from serve_app.cli.webhooks import signing_secret
 from serve_app.jobs.lifecycle import ReplayError, replay
 from serve_app.webhooks.listening import Listener, listening_server, own_certificate
 from serve_app.webhooks.signing import (
@@ -144,15 +143,6 @@ async def test_the_secret_of_an_account_is_made_once_and_rotated_when_asked(desk
     assert again == first
     assert rotated["secret"] != first["secret"]
     assert rotated["rotatedAt"] is not None
-
-
-async def test_a_secret_is_not_made_with_a_key_that_the_service_does_not_have(desk: Desk) -> None:
-    await desk.account()
-    other = desk.context.settings.model_copy(update={"secret_key": SecretStr("k" * 48)})
-    async with desk.context.database.transaction() as connection:
-        await keys.create_account(connection, "studio")
-        with pytest.raises(OtherSecretKeyError, match="VAS_SECRET_KEY"):
-            await signing_secret(connection, other, "studio", rotate=False)
 
 
 async def test_the_demo_key_is_kept_until_it_is_valid_no_more(desk: Desk, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from tests.acceptance.chaos.clips import make_clips
 from tests.acceptance.service import Service, running, wait_until
+from tests.disks import mounted
 
 pytestmark = [pytest.mark.service, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -24,15 +24,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own where the service keeps its objects."""
     folder = tmp_path / "data" / "objects"
     folder.mkdir(parents=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("file systems can be mounted by root alone")
-    try:
+    with mounted(folder, DISK_BYTES):
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @contextlib.contextmanager

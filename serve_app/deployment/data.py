@@ -1,0 +1,172 @@
+"""The data that a service keeps: its folder, its secret key, its database."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from serve_app.crypto import DecryptionError, Encrypter
+from serve_app.settings import SECRET_KEY_LENGTH, InvalidSettingsError, Settings
+from storage.database import (
+    UNAVAILABLE,
+    Database,
+    DatabaseUrlError,
+    DiskFull,
+    PostgresStartError,
+    database_revision,
+    embedded_postgres,
+    migrate,
+    newest_revision,
+)
+from storage.webhooks import find_any_encrypted_secret
+
+SECRET_KEY_FILE = "secret.key"  # noqa: S105  (a file's name)
+
+
+class DataFolderError(Exception):
+    """The data folder, or a folder in it, cannot be used."""
+
+
+class DatabaseUnreachableError(Exception):
+    """The database server does not answer, or lets us not in."""
+
+
+class OtherDataError(Exception):
+    """The data are of another secret key, or of a newer version."""
+
+
+@contextlib.contextmanager
+def prepared(settings: Settings, *, migrated: bool = True) -> Iterator[Settings]:
+    """Settings completed: data folder, secret key, a database that runs and is ``migrated``.
+
+    What the database refuses within the block is raised in a sentence too. Raises DataFolderError,
+    DatabaseUnreachableError, OtherDataError and InvalidSettingsError.
+    """
+    complete = _with_folder(settings)
+    with contextlib.ExitStack() as stack:
+        try:
+            if complete.database_url is None:
+                url = stack.enter_context(embedded_postgres(complete.data_dir / "postgres"))
+                complete = complete.model_copy(update={"database_url": url})
+            revision, encrypted = asyncio.run(marks(complete.database_url or ""))
+            complete = _with_secret_key(complete, encrypted)
+            if migrated:
+                _require_known(revision, settings)
+                migrate(complete.database_url or "")
+            yield complete
+        except DatabaseUrlError as error:
+            raise InvalidSettingsError(f"VAS_DATABASE_URL: {error}.") from None
+        except PostgresStartError as error:
+            raise DataFolderError(f"PostgreSQL cannot be started: {error}.") from error
+        except UNAVAILABLE as error:
+            origin = getattr(error, "orig", error)
+            if isinstance(origin, DiskFull):
+                advice = "make room on its disk."
+            elif settings.database_url is None:
+                advice = f"{complete.data_dir / 'postgres/log'} has more."
+            else:
+                advice = "is VAS_DATABASE_URL right?"
+            message = f"The database cannot be used ({str(origin).splitlines()[0]}): {advice}"
+            raise DatabaseUnreachableError(message) from error
+
+
+def _with_folder(settings: Settings) -> Settings:
+    """Settings with a data folder that is there, and a log folder."""
+    data_dir = settings.data_dir.expanduser().resolve()
+    given = settings.secret_key.get_secret_value()
+    if given and len(given) < SECRET_KEY_LENGTH:
+        message = f"VAS_SECRET_KEY has fewer than {SECRET_KEY_LENGTH} characters: set a longer one."
+        raise InvalidSettingsError(message)
+    with _usable(data_dir):
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return settings.model_copy(
+        update={"data_dir": data_dir, "log_dir": settings.log_dir or data_dir / "logs"}
+    )
+
+
+@contextlib.contextmanager
+def _usable(data_dir: Path) -> Iterator[None]:
+    """Raises DataFolderError where the block cannot use the folder."""
+    try:
+        yield
+    except OSError as error:
+        message = f"{data_dir} cannot be the data folder ({error.strerror}): name another with "
+        raise DataFolderError(f"{message}--data or VAS_DATA_DIR.") from error
+
+
+async def marks(url: str) -> tuple[str | None, bytes | None]:
+    """The schema's revision, and a text that the service encrypted; None where there is none."""
+    database = Database(url, pool_size=2)
+    try:
+        async with database.statement() as connection:
+            revision = await database_revision(connection)
+            if revision is None:
+                return None, None
+            return revision, await find_any_encrypted_secret(connection)
+    finally:
+        await database.close()
+
+
+def _require_known(revision: str | None, settings: Settings) -> None:
+    """Raises OtherDataError where a newer version has migrated the database, and may go on."""
+    newest = newest_revision()
+    if revision is not None and revision > newest and not settings.accept_newer_schema:
+        raise OtherDataError(
+            f"A newer version has migrated this database (to {revision}, this one has {newest}): "
+            "start that version. To go back one version, set VAS_ACCEPT_NEWER_SCHEMA=true."
+        )
+
+
+def _with_secret_key(settings: Settings, encrypted: bytes | None) -> Settings:
+    """Settings with the key given, or the data folder's, which is made where nothing needs it yet.
+
+    Raises OtherDataError where ``encrypted`` was encrypted with another, and DataFolderError.
+    """
+    path, key = settings.data_dir / SECRET_KEY_FILE, settings.secret_key.get_secret_value()
+    with _usable(settings.data_dir):
+        if not key and (encrypted is None or path.exists()):
+            key = own_secret_key(settings.data_dir)
+    if encrypted is not None:
+        try:
+            Encrypter(key.encode()).decrypt(encrypted)
+        except DecryptionError:
+            message = (
+                f"VAS_SECRET_KEY, or else {path}, is not the key of this database: put it back."
+            )
+            raise OtherDataError(message) from None
+    return settings.model_copy(update={"secret_key": SecretStr(key)})
+
+
+def own_secret_key(data_dir: Path) -> str:
+    """The data folder's key, made once. Raises OSError."""
+    path = data_dir / SECRET_KEY_FILE
+    if path.exists() and not path.read_text():
+        path.unlink()  # of a version that wrote it in place, as the machine went down
+    if not path.exists():
+        part = write_privately(path, secrets.token_urlsafe(48))
+        # Of processes that start at once the first one's key is everybody's.
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(part)
+        part.unlink()
+    return path.read_text()
+
+
+def write_privately(path: Path, text: str) -> Path:
+    """All of ``text`` in a file beside ``path``, on the disk, readable by us alone."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError:
+        part.unlink()
+        raise
+    return part

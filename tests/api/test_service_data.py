@@ -1,0 +1,148 @@
+"""Data that a start refuses in a sentence: a newer version's, another key's, a full disk's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psycopg
+import pytest
+from pydantic import SecretStr
+
+from serve_app.cli.accounts import demo_key
+from serve_app.cli.main import user_sentence
+from serve_app.deployment.data import OtherDataError, prepared
+from serve_app.settings import Settings
+from storage.database import newest_revision
+from tests.api.running_api import SECRET
+from tests.databases import fresh_database
+from tests.disks import mounted, resize
+
+OTHER = SecretStr("another secret key that is long enough")
+
+
+@pytest.fixture
+def served(database_url: str, tmp_path: Path) -> Settings:
+    """Settings of a service that has run, with a secret key of the data folder's own."""
+    settings = Settings(data_dir=tmp_path / "data", database_url=database_url)
+    assert demo_key(settings).startswith("vas_live_")
+    return settings
+
+
+def refusal(settings: Settings, *, migrated: bool = True) -> str | None:
+    """The sentence on these data; None if they can be worked on."""
+    try:
+        with prepared(settings, migrated=migrated):
+            return None
+    except OtherDataError as error:
+        return user_sentence(error)
+
+
+def test_data_of_a_newer_version_are_refused_unless_the_operator_goes_back_to_this_one(
+    served: Settings,
+) -> None:
+    assert refusal(served) is None
+    with psycopg.connect(served.database_url or "") as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    sentence = refusal(served)
+    assert sentence is not None
+    assert sentence.startswith("A newer version has migrated this database (to 9999, this one has ")
+    assert newest_revision() in sentence
+    assert refusal(served, migrated=False) is None  # a backup is made of it all the same
+    assert refusal(served.model_copy(update={"accept_newer_schema": True})) is None
+
+
+def _another(path: Path) -> None:
+    path.write_text(OTHER.get_secret_value())
+
+
+@pytest.mark.parametrize("migrated", [True, False], ids=["to work", "to back up"])
+@pytest.mark.parametrize("lose", [_another, Path.unlink], ids=["another", "none"])
+def test_a_secret_key_that_is_not_the_databases_is_refused(
+    served: Settings, lose: Callable[[Path], None], migrated: bool
+) -> None:
+    path = served.data_dir / "secret.key"
+    own = path.read_text()
+    lose(path)
+    before = path.exists()
+    assert refusal(served, migrated=migrated) == (
+        f"VAS_SECRET_KEY, or else {path}, is not the key of this database: put it back."
+    )
+    assert path.exists() == before
+    path.write_text(own)
+    assert refusal(served, migrated=migrated) is None
+    assert refusal(served.model_copy(update={"secret_key": SecretStr(SECRET)})) is not None
+
+
+KIB = 1024
+
+
+def vas(*words: object, environment: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Exit status of a command, and its standard error."""
+    command = [sys.executable, "-m", "serve_app.cli", *map(str, words)]
+    env = {**os.environ, **(environment or {})}
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("size_bytes", [4 * KIB, 64 * KIB, 8 * KIB**2])
+def test_a_first_start_on_a_full_disk_ends_with_a_sentence(tmp_path: Path, size_bytes: int) -> None:
+    with mounted(tmp_path, size_bytes):
+        status, said = vas("serve", "--json", "--data", tmp_path / "data")
+    assert status == 2
+    assert said.startswith("PostgreSQL cannot be started: could not write ")
+    assert said.endswith(": No space left on device.\n")
+    assert said.count("\n") == 1
+
+
+@pytest.fixture
+def with_an_object(served: Settings) -> dict[str, str]:
+    """The environment for commands on ``served``, which has an object of a megabyte."""
+    served.object_store.write_bytes("jobs/0/stills/00000.jpg", os.urandom(KIB**2))
+    return {
+        "VAS_DATABASE_URL": served.database_url or "",
+        "VAS_DATA_DIR": str(served.data_dir),
+        "VAS_SECRET_KEY": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "what"),
+    [
+        pytest.param(64 * KIB, "No more can be written", id="object"),
+        pytest.param(KIB**2 + 24 * KIB, "pg_dump failed", id="dump"),
+    ],
+)
+def test_a_backup_that_finds_no_room_leaves_nothing_and_says_so(
+    with_an_object: dict[str, str], tmp_path: Path, size_bytes: int, what: str
+) -> None:
+    out = tmp_path / "disk"
+    out.mkdir()
+    with mounted(out, size_bytes):
+        status, said = vas("backup", out, environment=with_an_object)
+        assert (status, list(out.iterdir())) == (2, [])
+        assert said.startswith(what)
+        assert "No space left on device" in said
+        assert said.count("\n") == 1
+        resize(out, 4 * KIB**2)
+        assert vas("backup", out, environment=with_an_object) == (0, "")
+
+
+def test_a_restore_that_finds_no_room_goes_on_once_there_is(
+    with_an_object: dict[str, str], postgres_url: str, tmp_path: Path
+) -> None:
+    backup, new = tmp_path / "backup", tmp_path / "new"
+    assert vas("backup", backup, environment=with_an_object) == (0, "")
+    new.mkdir()
+    with fresh_database(postgres_url, migrated=False) as url, mounted(new, 256 * KIB):
+        target = with_an_object | {"VAS_DATABASE_URL": url, "VAS_DATA_DIR": str(new)}
+        sentence = "No more can be written (No space left on device): make room, then repeat the"
+        assert vas("restore", backup, environment=target) == (2, f"{sentence} command.\n")
+        resize(new, 4 * KIB**2)
+        assert vas("restore", backup, environment=target) == (0, "")
+        assert Settings(data_dir=new).object_store.size_bytes("jobs/0/stills/00000.jpg") == KIB**2
