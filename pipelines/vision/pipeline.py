@@ -83,7 +83,7 @@ def analyse_vision(
     StageStoppedError.
     """
     detects = models.find(DETECT_OBJECTS) is not None
-    weights = chain_weights(video, policy=config.policy.is_active, objects=detects)
+    weights = vision_work(video, policy=config.policy.is_active, objects=detects)
     reading, cutting, checking, detecting, describing = parts_of(control, weights)
     place = video, workspace, models
 
@@ -124,20 +124,6 @@ def nothing_kept_if_blocked(workspace: Workspace) -> Iterator[None]:
         if error.code is StageCode.CONTENT_BLOCKED:
             workspace.store.delete_prefix(workspace.key("vision"))
         raise
-
-
-_POLICY_SHARE = 1 / 6
-_OBJECTS_SHARE = 1 / 3
-"""Of what is left after the cuts, and of what is left then."""
-
-
-def chain_weights(video: VideoSource, *, policy: bool, objects: bool) -> tuple[float, ...]:
-    """Of reading, cutting, checking, detecting and describing, by what each is expected to take."""
-    work = vision_work(video)
-    checking = work.describing * _POLICY_SHARE if policy else 0.0
-    detecting = (work.describing - checking) * _OBJECTS_SHARE if objects else 0.0
-    describing = work.describing - checking - detecting
-    return work.reading, work.cutting, checking, detecting, describing
 
 
 def features_config(config: VisionConfig, video: VideoSource) -> FeaturesConfig:

@@ -3,64 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from itertools import permutations
 
 from storage.job_records import StageRecord
 from storage.types import ANALYSES, ENDED_STATUSES, StageName, StageStatus
 
 _LEAST_PROGRESS = 0.03
-"""Before that a stage's pace says nothing: models are loading, the first shards are running."""
+"""Before that a stage's pace shows nothing: models are loading, the first shards are running."""
 _START_SECONDS = 2.0
 """Of a stage's time, in which workers start and nothing moves yet."""
 _TRUSTED_PROGRESS = 0.15
 """Where a stage's own pace counts as much as what was expected of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What the analyses of a job share, and what they were expected to take: ingest's word."""
+def timings_of(gain: float, expected_seconds: Mapping[StageName, float]) -> dict[str, float]:
+    """What ingest stores with its own timings for ``seconds_left``.
 
-    gain: float
-    """How much faster an analysis gets once it no longer shares the processors."""
-    expected_seconds: Mapping[StageName, float]
-    """Of an analysis by itself; without those that nobody can tell of."""
-
-
-def timings_of(
-    cpus: float, transcribers: float, expected_seconds: Mapping[StageName, float]
-) -> dict[str, float]:
-    """What ingest stores with its own timings for ``seconds_left``."""
+    ``expected_seconds`` of an analysis by itself; without those of which nothing is known.
+    """
     expected = {f"{stage}_expected": seconds for stage, seconds in expected_seconds.items()}
-    return {"cpus": cpus, "transcribers": transcribers} | expected
-
-
-def _shared(timings: Mapping[str, float]) -> Shared:
-    expected = {stage: timings.get(f"{stage}_expected") for stage in ANALYSES}
-    return Shared(
-        gain_alone(timings.get("cpus", 1.0), timings.get("transcribers", 1.0)),
-        {stage: seconds for stage, seconds in expected.items() if seconds is not None},
-    )
-
-
-def seconds_left(stages: Mapping[StageName, StageRecord]) -> float | None:
-    """Seconds until the last analysis ends; None where too little is known yet."""
-    if stages[StageName.INGEST].status is not StageStatus.COMPLETED:
-        return None
-    shared = _shared(stages[StageName.INGEST].timings)
-    left = []
-    for name in ANALYSES:
-        if stages[name].status in ENDED_STATUSES:
-            continue
-        seconds = _seconds_beside(name, stages, shared)
-        if seconds is None:
-            return None
-        left.append(seconds)
-    if not left:
-        return 0.0
-    left.sort()
-    # The slower one has the processors to itself once the other has ended.
-    alone = left[0] if len(left) == 1 else left[1] - left[0]
-    return (left[0] if len(left) > 1 else 0.0) + alone / shared.gain
+    return {"gain": gain} | expected
 
 
 def gain_alone(cpus: float, transcribers: float) -> float:
@@ -72,30 +34,43 @@ def gain_alone(cpus: float, transcribers: float) -> float:
     return 1.0 + min(1.0, transcribers / max(1.0, cpus))
 
 
-def _seconds_beside(
-    name: StageName, stages: Mapping[StageName, StageRecord], shared: Shared
+def alone_seconds(seconds: float, beside_seconds: float, gain: float) -> float:
+    """What ``seconds`` come to alone, if another analysis ran for ``beside_seconds`` of them."""
+    shared = min(seconds, beside_seconds)
+    return seconds - shared + shared / gain
+
+
+def seconds_left(stages: Mapping[StageName, StageRecord]) -> float | None:
+    """Seconds until the last analysis ends; None where too little is known yet."""
+    ingest = stages[StageName.INGEST]
+    if ingest.status is not StageStatus.COMPLETED:
+        return None
+    gain = ingest.timings.get("gain", 1.0)
+    left = [0.0, 0.0]
+    for name, other in permutations(ANALYSES):
+        if stages[name].status in ENDED_STATUSES:
+            continue
+        expected = ingest.timings.get(f"{name}_expected")
+        seconds = _left_alone(stages[name], stages[other], expected, gain)
+        if seconds is None:
+            return None
+        left.append(seconds)
+    # The longer one has the processors to itself once the other has ended.
+    shorter, longer = sorted(left)[-2:]
+    return shorter * gain + longer - shorter
+
+
+def _left_alone(
+    stage: StageRecord, other: StageRecord, expected_seconds: float | None, gain: float
 ) -> float | None:
-    """What a running analysis has left if the other ran beside it all the time.
+    """What a running analysis has left by itself.
 
     At first what was expected counts, then ever more its own pace; None where there is neither.
     """
-    progress = stages[name].progress
-    by_pace = _by_pace(name, stages, shared.gain) if progress >= _LEAST_PROGRESS else None
-    expected = shared.expected_seconds.get(name)
-    if expected is None:
-        return by_pace
-    by_expectation = expected * shared.gain * (1 - progress)
-    if by_pace is None:
-        return by_expectation
-    trust = progress**2 / (progress**2 + _TRUSTED_PROGRESS**2)
-    return trust * by_pace + (1 - trust) * by_expectation
-
-
-def _by_pace(name: StageName, stages: Mapping[StageName, StageRecord], gain: float) -> float:
-    """What is left if it goes on as so far."""
-    stage = stages[name]
-    [other] = [stages[each] for each in ANALYSES if each is not name]
-    moving = max(stage.seconds - _START_SECONDS, stage.seconds / 2)
-    shared_seconds = min(moving, other.seconds)
-    effort = shared_seconds + gain * (moving - shared_seconds)
-    return (1 - stage.progress) * effort / stage.progress
+    whole, progress = expected_seconds, stage.progress
+    if progress >= _LEAST_PROGRESS:
+        moving = max(stage.seconds - _START_SECONDS, stage.seconds / 2)
+        by_pace = alone_seconds(moving, other.seconds, gain) / progress
+        trust = progress**2 / (progress**2 + _TRUSTED_PROGRESS**2)
+        whole = by_pace if whole is None else trust * by_pace + (1 - trust) * whole
+    return None if whole is None else (1 - progress) * whole

@@ -159,7 +159,7 @@ class JobDriver:
     def _learn(self, ingested: IngestResult) -> None:
         machine = machine_of(self.context.settings)
         took = {stage: self.took[stage] for stage in ANALYSES if stage in self.took}
-        self.calibration.learn(machine.alone_seconds(ingested), took, machine)
+        self.calibration.learn(machine.work_seconds(ingested), took, machine)
 
     async def _run_analyses(self) -> IngestResult | None:
         """Vision and transcript side by side; one failing does not stop the other.

@@ -18,7 +18,7 @@ from models.provider import ModelProvider
 from models.registry import REGISTRY
 from models.tasks import SUMMARIZE, TRANSCRIBE, Purpose, tasks_for
 from pipelines.codec import to_json
-from pipelines.execution.chain import Control, ControlSpan, Workspace
+from pipelines.execution.chain import Control, ControlSpan, Workspace, parts_of
 from pipelines.ingest.job_media import ProbedMedia
 from pipelines.ingest.pipeline import (
     PROBE_SHARE,
@@ -75,7 +75,7 @@ _SUMMARY_SHARE = 0.1
 """Of the transcript's progress, where there is a model for summaries."""
 
 _FETCH_SHARE = 0.5
-"""Of the intake's progress, where files are fetched; nobody knows before how fast they come."""
+"""Of ingest's progress, where files are fetched; nobody knows before how fast they come."""
 
 
 @dataclass(slots=True)
@@ -120,24 +120,25 @@ class StageWork:
 
         Like the other stages, returns the job's end, if this was it.
         """
-        spans = intake_spans(self.control, fetches=has_files_to_fetch(job))
-        sources, uploads = SourceFetcher(self.context, job, spans.fetch), await self._uploads(job)
+        fetching, probing, cutting = ingest_parts(self.control, fetches=has_files_to_fetch(job))
+        sources, uploads = SourceFetcher(self.context, job, fetching), await self._uploads(job)
         stages = self._stages(job)
         with self.timings.measure("fetch"):
             fetched = await self._in_thread(lambda: sources.fetch_all(uploads))
-        spans.fetch.progress(1.0)
+        fetching.progress(1.0)
         with self.timings.measure("decode"):
             media_files = await self._in_thread(lambda: sources.decoded(fetched))
         with self.timings.measure("probe"):
-            found = await self._in_thread(lambda: stages.probe(media_files, spans.probe))
-        spans.probe.progress(1.0)
+            found = await self._in_thread(lambda: stages.probe(media_files, probing))
+        probing.progress(1.0)
         media = found.media
         async with self.context.database.transaction() as connection:
             await publishing.raise_hold(connection, self.lease, media, self.context.prices)
         with self.timings.measure("cut"):
-            result = await self._in_thread(lambda: stages.ingest(found, spans.cut))
-        # What the analyses will share: the expected end follows from it.
-        for name, value in self._shared(result).items():
+            result = await self._in_thread(lambda: stages.ingest(found, cutting))
+        machine = machine_of(self.context.settings)
+        expected = self.calibration.expected_seconds(machine.work_seconds(result))
+        for name, value in timings_of(machine.gain, expected).items():
             self.timings.add(name, value)
         async with self.context.database.transaction() as connection:
             return await publishing.publish_ingest(
@@ -159,11 +160,6 @@ class StageWork:
         if not self.context.settings.previews or main is None or is_playable(main.media):
             return None
         return main.key
-
-    def _shared(self, result: IngestResult) -> dict[str, float]:
-        machine = machine_of(self.context.settings)
-        expected = self.calibration.expected_seconds(machine.alone_seconds(result))
-        return timings_of(machine.cpus, machine.transcribers, expected)
 
     async def _uploads(self, job: JobRecord) -> list[Upload]:
         async with self.context.database.statement() as connection:
@@ -270,24 +266,10 @@ class StageWork:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class IntakeSpans:
-    """The parts of the intake's progress."""
-
-    fetch: ControlSpan
-    probe: ControlSpan
-    cut: ControlSpan
-
-
-def intake_spans(control: Control, *, fetches: bool) -> IntakeSpans:
-    """By how much there is to do; without anything to fetch, the file is there at once."""
-    fetched = _FETCH_SHARE if fetches else 0.0
-    probed = fetched + (1 - fetched) * PROBE_SHARE
-    return IntakeSpans(
-        ControlSpan(control, 0.0, fetched),
-        ControlSpan(control, fetched, probed),
-        ControlSpan(control, probed, 1.0),
-    )
+def ingest_parts(control: Control, *, fetches: bool) -> list[ControlSpan]:
+    """Of fetching, probing and cutting; without anything to fetch, the file is there at once."""
+    fetching = _FETCH_SHARE / (1 - _FETCH_SHARE) if fetches else 0.0
+    return parts_of(control, (fetching, PROBE_SHARE, 1.0 - PROBE_SHARE))
 
 
 def machine_of(settings: Settings) -> Machine:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from serve_app.jobs.eta import seconds_left, timings_of
+from serve_app.jobs.eta import gain_alone, seconds_left, timings_of
 from storage.job_records import StageRecord
 from storage.types import ANALYSES, SkipReason, StageName, StageStatus
 
@@ -51,7 +51,7 @@ def as_stored(
 ) -> Stages:
     ingest = stage(StageStatus.COMPLETED, 1.0, 3.0)
     stages = {
-        StageName.INGEST: replace(ingest, timings={"cpus": cpus, "transcribers": transcribers})
+        StageName.INGEST: replace(ingest, timings=timings_of(gain_alone(cpus, transcribers), {}))
     }
     for name, work in left.items():
         status = StageStatus.RUNNING if work > 0 else StageStatus.COMPLETED
@@ -125,7 +125,7 @@ def test_a_skipped_analysis_is_not_waited_for_nor_the_start_of_workers_counted_a
     assert seconds_left(only_vision(0.25, 12.0)) == pytest.approx(30.0)
 
 
-EXPECTED = timings_of(2.0, 2.0, {StageName.VISION: 30.0})
+EXPECTED = timings_of(2.0, {StageName.VISION: 30.0})
 
 
 def test_what_was_expected_is_told_while_nothing_has_moved() -> None:
@@ -148,7 +148,7 @@ def test_where_it_is_not_as_expected_its_own_pace_counts_ever_more(seconds: floa
 
 
 def test_of_two_analyses_the_expected_end_counts_what_they_share() -> None:
-    stages = only_vision(0.0, 0.0, timings_of(2.0, 2.0, dict.fromkeys(ANALYSES, 60.0)))
+    stages = only_vision(0.0, 0.0, timings_of(2.0, dict.fromkeys(ANALYSES, 60.0)))
     stages[StageName.TRANSCRIPT] = stage(StageStatus.RUNNING, 0.0, 0.0)
     assert seconds_left(stages) == pytest.approx(120.0)
     stages[StageName.VISION] = stage(StageStatus.COMPLETED, 1.0, 0.0)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.execution.chain import ControlSpan, FreeRun, collected
+from pipelines.execution.chain import ControlSpan, FreeRun, collected, parts_of
 from pipelines.execution.progress import Pace
+from serve_app.worker.stage_work import ingest_parts
 
 SHOWN_STEP = 1e-6
 """The API shows six decimals."""
@@ -99,3 +100,19 @@ def test_moments_without_an_item_move_the_progress_too() -> None:
     assert whole.fractions == sorted(whole.fractions)
     assert whole.fractions[0] >= 0.2
     assert whole.fractions[-1] == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("fetches", [False, True])
+def test_the_parts_of_ingest_follow_on_each_other_and_end_at_one(fetches: bool) -> None:
+    fetch, probe, cut = ingest_parts(FreeRun(), fetches=fetches)
+    assert fetch.start == 0
+    assert fetch.end == probe.start < probe.end == cut.start < cut.end == pytest.approx(1.0)
+    assert (fetch.end > 0) is fetches
+
+
+def test_parts_of_a_part_move_the_whole_from_its_start_to_its_end() -> None:
+    whole = FreeRun()
+    for piece in parts_of(ControlSpan(whole, 0.2, 0.6), (1.0, 1.0)):
+        for fraction in (0.0, 0.5, 1.0):
+            piece.progress(fraction)
+    assert whole.fractions == pytest.approx([0.2, 0.3, 0.4, 0.4, 0.5, 0.6])

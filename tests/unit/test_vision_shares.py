@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pipelines.execution.chain import FreeRun, parts_of
+from pipelines.processor_time import vision_work
 from pipelines.types import VideoPart, VideoSource, VideoStream
-from pipelines.vision.pipeline import chain_weights
 
 STREAM = VideoStream(0, "h264", 640, 360, 0, 1.0, 25.0, 15_000)
 SMALL = VideoSource(STREAM, 600_000, 0, ())
@@ -16,7 +16,7 @@ SMALL = VideoSource(STREAM, 600_000, 0, ())
 
 def ends(video: VideoSource, *, policy: bool = False) -> list[float]:
     """At which part of the stage each chain ends."""
-    *spans, _ = parts_of(FreeRun(), chain_weights(video, policy=policy, objects=True))
+    *spans, _ = parts_of(FreeRun(), vision_work(video, policy=policy, objects=True))
     return [span.end for span in spans]
 
 
