@@ -27,6 +27,11 @@ def require_plain_query(request: Request, names: Iterable[str]) -> None:
             raise invalid(f"{name} must not hold control characters.", name)
 
 
+def whole_number(text: str) -> int | None:
+    """The number that the text is in ASCII digits; None for any other text."""
+    return int(text) if _INTEGER.fullmatch(text) else None
+
+
 def matching(form: re.Pattern[str], kind: str) -> BeforeValidator:
     """Text in a form that is stricter than what pydantic reads. Last in an annotation."""
 

@@ -14,7 +14,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
@@ -31,6 +31,7 @@ from serve_app.api.authentication import (
 from serve_app.api.bodies import read_bounded
 from serve_app.api.context import context_of
 from serve_app.api.envelope import public_url, request_id
+from serve_app.api.queries import require_plain_query
 from serve_app.api.rate_limits import Bucket, check_rate, client_address, rate_headers
 from serve_app.dashboard import SIGN_IN_PATH
 from serve_app.dashboard.pages import error_page
@@ -143,13 +144,13 @@ def _require_token(request: Request, session: str, token: str) -> None:
 
 def require_own_page(request: Request) -> None:
     """Raises 403 for a change that another site's page sent; browsers say so."""
-    site = request.headers.get("sec-fetch-site")
-    origin = request.headers.get("origin", "null")
-    if site is None:  # an older browser, or no browser
-        foreign = urlsplit(origin).netloc not in {"", urlsplit(public_url(request)).netloc}
-    else:
-        foreign = site != "same-origin"
-    if foreign:
+    site, origin = (request.headers.get(name) for name in ("sec-fetch-site", "origin"))
+    if site is not None and origin != "null":
+        own = site == "same-origin"
+    else:  # an older browser, an address without TLS, or no browser
+        host = public_url(request).partition("://")[2]
+        own = origin is None or origin.partition("://")[2] == host
+    if not own:
         raise _forged()
 
 
@@ -187,15 +188,20 @@ class OpenPageRoute(APIRoute):
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
+        query = [field.alias for field in self.dependant.query_params]
 
         async def shown(request: Request) -> Response:
             try:
                 refusal = await self._admit(request)
-                return refusal or await handle(request)
+                if refusal is not None:
+                    return refusal
+                require_plain_query(request, query)
+                return await handle(request)
             except ApiError as error:
                 return error_page(request, error)
-            except RequestValidationError:
-                return error_page(request, invalid("A part of the address cannot be read."))
+            except RequestValidationError as error:
+                name = error.errors()[0]["loc"][-1]
+                return error_page(request, invalid(f"The page has no such {name}.", name))
             except (*UNAVAILABLE, ObjectStoreUnavailableError):
                 return error_page(request, ApiError(ErrorCode.SERVICE_UNAVAILABLE))
             except Exception:

@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from serve_app import formats, pricing
 from serve_app.api.authentication import parse_job_id
 from serve_app.api.context import context_of
+from serve_app.api.queries import whole_number
 from serve_app.api.rate_limits import LIMITS
 from serve_app.dashboard import PATH
 from serve_app.dashboard.access import PageRoute, viewer_of
@@ -88,12 +89,13 @@ def _estimate(
     """What a job of this length costs, by stage; None where none was asked for."""
     if not hours and not minutes:
         return None
-    if not all(part.isdigit() and len(part) < 6 for part in (hours or "0", minutes or "0")):
+    whole_hours, whole_minutes = whole_number(hours or "0"), whole_number(minutes or "0")
+    if whole_hours is None or whole_minutes is None:
         raise invalid("Give the length in whole hours and minutes.", "hours")
     if tier not in set(Tier):
         raise invalid("There is no such price tier.", "tier")
-    seconds = int(hours or 0) * 3600 + int(minutes or 0) * 60
-    if seconds > pricing.MAX_ESTIMATE_SECONDS:
+    seconds = whole_hours * 3600 + whole_minutes * 60
+    if not 0 <= seconds <= pricing.MAX_ESTIMATE_SECONDS:
         raise invalid("No job is that long.", "hours")
     prices = context_of(request).prices
     billable = pricing.billable_seconds(prices, seconds)

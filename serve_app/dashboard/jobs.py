@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from pipelines.types import StageCode
 from serve_app.api.context import base_url, context_of
 from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
+from serve_app.api.queries import whole_number
 from serve_app.dashboard import PATH
 from serve_app.dashboard.access import PageRoute, form_of, viewer_of
 from serve_app.dashboard.pages import page
@@ -159,7 +160,8 @@ def _plans(request: Request, form: dict[str, str]) -> list[JobPlan]:
     if terms := [term.strip() for term in form.get("keyterms", "").split(",") if term.strip()]:
         options["keyterms"] = terms
     if speakers := form.get("speakers"):
-        options["speakersExpected"] = int(speakers) if speakers.isdigit() else speakers
+        number = whole_number(speakers)
+        options["speakersExpected"] = speakers if number is None else number
     urls = form.get("urls", "").split()
     try:
         if len(urls) == 1:

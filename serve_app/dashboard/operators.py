@@ -79,8 +79,6 @@ async def get_queue(request: Request) -> Response:
 @router.get(ACCOUNTS_PATH)
 async def get_accounts(request: Request, first: str = "") -> Response:
     """Accounts by name, from ``first`` on, with their jobs of this month."""
-    if "\0" in first:
-        raise invalid("There is no such page of the list.")
     month = Month.of(datetime.now(UTC))
     async with context_of(request).database.statement() as connection:
         found = await metrics.list_accounts(

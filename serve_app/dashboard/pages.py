@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from serve_app import __version__
 from serve_app.api.html import templates
-from serve_app.errors import CATALOGUE, ApiError
+from serve_app.errors import CATALOGUE, ApiError, ErrorCode
 from storage.keys import display_key
 
 FOLDER = Path(__file__).parent
@@ -31,6 +31,8 @@ HEADERS = {
         "media-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; "
         "frame-ancestors 'none'"
     ),
+    # Forms from a page without a referrer have the origin `null`; this one tells no other site more.
+    "Referrer-Policy": "strict-origin",
     "X-Robots-Tag": "noindex",
     "Vary": "Accept-Encoding, Cookie",
 }
@@ -93,6 +95,10 @@ def page(request: Request, template: str, *, status: int = 200, **values: Any) -
     return Response(content, status_code=status, media_type="text/html", headers=headers)
 
 
+_CLEAR = (ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND)
+"""The message says all; the catalogue's remedies are for programs."""
+
+
 def error_page(request: Request, error: ApiError) -> Response:
     """A refusal as a page: what happened, and what to do."""
     return page(
@@ -100,7 +106,7 @@ def error_page(request: Request, error: ApiError) -> Response:
         "error.html",
         status=error.status,
         error=error,
-        remedy=CATALOGUE[error.code].remedy if error.status != 404 else None,
+        remedy=None if error.code in _CLEAR else CATALOGUE[error.code].remedy,
     )
 
 

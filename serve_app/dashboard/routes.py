@@ -35,6 +35,8 @@ from serve_app.webhooks.routes import router as webhook_routes
 from serve_app.webhooks.routes import secret_router as webhook_secret_routes
 from serve_app.webhooks.routes import test_router as webhook_test_routes
 from storage import keys
+from storage.database import Connection
+from storage.keys import Account
 
 API_PATH = f"{PATH}/api"
 _OPERATIONS = (
@@ -86,16 +88,44 @@ async def get_sign_in(request: Request, token: str = "", ended: str = "") -> Res
 async def sign_in(request: Request) -> Response:
     """Exchange the link's token for a session, kept in a cookie that scripts cannot read."""
     token = form_of(request).get("token", "")
-    async with context_of(request).database.transaction() as connection:
-        if session := await keys.exchange_sign_in_link(connection, token):
-            lifetime = keys.SESSION_LIFETIME
-            return keep_session(request, COOKIE, session, path=PATH, lifetime=lifetime)
-        if session := await keys.exchange_operator_link(connection, token):
-            lifetime = keys.OPERATOR_SESSION_LIFETIME
-            return keep_session(
-                request, OPERATOR_COOKIE, session, path=OPERATOR_PATH, lifetime=lifetime
-            )
+    try:
+        async with context_of(request).database.transaction() as connection:
+            if session := await keys.exchange_sign_in_link(connection, token):
+                await _end_former_session(request, connection, session)
+                lifetime = keys.SESSION_LIFETIME
+                return keep_session(request, COOKIE, session, path=PATH, lifetime=lifetime)
+            if session := await keys.exchange_operator_link(connection, token):
+                lifetime = keys.OPERATOR_SESSION_LIFETIME
+                return keep_session(
+                    request, OPERATOR_COOKIE, session, path=OPERATOR_PATH, lifetime=lifetime
+                )
+    except _OtherAccountError as error:  # the link is not used up
+        return page(request, "sign_in.html", token=token, change=error, refused=False, ended="")
     return page(request, "sign_in.html", status=401, token="", refused=True, ended="")
+
+
+class _OtherAccountError(Exception):
+    """The browser is signed in to another account, and its user was not asked."""
+
+    def __init__(self, current: Account, following: Account) -> None:
+        super().__init__(current.id)
+        self.current, self.following = current, following
+
+
+async def _end_former_session(request: Request, connection: Connection, session: str) -> None:
+    """End the session in place of which the new one comes.
+
+    Raises _OtherAccountError where that is of another account, which the form does not name.
+    """
+    former = request.cookies.get(COOKIE, "")
+    found = [await keys.find_session(connection, token) for token in (former, session)]
+    accounts = [await keys.get_account(connection, str(each.account_id)) for each in found if each]
+    if len(accounts) == 2:
+        current, following = accounts
+        instead = form_of(request).get("instead")
+        if current.id != following.id and instead != str(current.id):
+            raise _OtherAccountError(current, following)
+        await keys.end_session(connection, former)
 
 
 @router.post(f"{PATH}/sign-out")

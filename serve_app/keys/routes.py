@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from serve_app.api.authentication import OperationRoute, SessionRoute, account_of, parse_job_id
+from serve_app.api.authentication import KeylessRoute, SessionRoute, account_of, parse_job_id
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import NO_STORE, public_url, success, timestamp
 from serve_app.api.openapi import errors, headers, links
@@ -24,7 +24,7 @@ from storage.types import KeyStatus
 _PRIVATE = {"headers": headers("Cache-Control")}
 
 router = APIRouter(prefix=API_PREFIX, route_class=SessionRoute, tags=["Dashboard"])
-open_router = APIRouter(prefix=API_PREFIX, route_class=OperationRoute, tags=["Dashboard"])
+open_router = APIRouter(prefix=API_PREFIX, route_class=KeylessRoute, tags=["Dashboard"])
 
 
 class Key(TypedDict):

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from serve_app.api.rate_limits import LIMITS, Bucket
 from storage import keys, purchases
 from tests.api.running_api import Customer, RunningApi
 from tests.api.test_jobs_api import expect_error
@@ -36,6 +37,16 @@ def test_a_sign_in_link_works_once(api: RunningApi, customer: Customer) -> None:
     token = api.transact(lambda c: keys.create_sign_in_link(c, customer.account_id))
     assert api.client.post("/sessions", json={"token": token}).status_code == 201
     expect_error(api.client.post("/sessions", json={"token": token}), 401, "UNAUTHORIZED")
+
+
+def test_sign_in_tokens_are_not_guessed_without_limit(api: RunningApi) -> None:
+    for _ in range(2 * LIMITS[Bucket.DISCOVERY] + 1):  # the minute may end meanwhile
+        answer = api.client.post("/sessions", json={"token": "guessed"})
+        if answer.status_code != 401:
+            break
+    expect_error(answer, 429, "RATE_LIMITED")
+    assert int(answer.headers["retry-after"]) > 0
+    run_sql(api, "DELETE FROM rate_limits")
 
 
 def test_a_sign_in_link_is_short_lived(api: RunningApi, customer: Customer) -> None:

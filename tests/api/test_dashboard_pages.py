@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from hashlib import sha256
@@ -17,8 +18,10 @@ import pytest
 from sqlalchemy import text
 
 from pipelines.types import StageCode
+from serve_app.dashboard.access import OpenPageRoute
 from serve_app.dashboard.jobs import ADVICE, ENDED_WITHOUT_RESULT
 from serve_app.dashboard.pages import STATIC, static_version
+from serve_app.dashboard.routes import ROUTERS
 from serve_app.dashboard.search import KINDS, marked
 from storage import jobs, keys, purchases
 from storage.types import SearchKind, SkipReason
@@ -26,6 +29,7 @@ from tests.api.published_jobs import SUMMARY, complete, created, fail, track
 from tests.api.running_api import Customer, RunningApi
 from tests.api.test_dashboard import run_sql
 
+HTML = "text/html; charset=utf-8"
 PAGES = ("/dashboard", "/dashboard/account", "/dashboard/keys")
 
 
@@ -108,12 +112,19 @@ def test_signing_out_ends_the_session_everywhere(browser: httpx.Client) -> None:
     assert copied.status_code == 303
 
 
+FORGED = {
+    "cross-site": {"Sec-Fetch-Site": "cross-site"},
+    "origin": {"Origin": "https://evil.example"},
+    "an origin that is none": {"Origin": "http://["},
+    "a page without an origin": {"Origin": "null"},
+    "a page without an origin, of this site": {"Origin": "null", "Sec-Fetch-Site": "same-origin"},
+}
 CHANGES = ("/dashboard/sign-out", "/dashboard/jobs", "/dashboard/jobs/x/cancel",
            "/dashboard/keys/x/rotate", "/dashboard/webhook-secret/rotate")  # fmt: skip
 
 
 @pytest.mark.parametrize("path", CHANGES)
-@pytest.mark.parametrize("forged", ["no token", "another session's", "cross-site", "origin"])
+@pytest.mark.parametrize("forged", ["no token", "another session's", *FORGED])
 def test_a_change_that_no_page_of_ours_sent_is_refused(
     api: RunningApi, browser: httpx.Client, path: str, forged: str
 ) -> None:
@@ -124,14 +135,91 @@ def test_a_change_that_no_page_of_ours_sent_is_refused(
         with visitor(api) as other:
             other.post("/dashboard/sign-in", data={"token": link_token(api, api.customer())})
             form = {"csrf": csrf(other.get("/dashboard"))}
-    elif forged == "cross-site":
-        headers = {"Sec-Fetch-Site": "cross-site"}
     else:
-        headers = {"Origin": "https://evil.example"}
+        headers = FORGED[forged]
     answer = browser.post(path, data=form, headers=headers)
     assert answer.status_code == 403
     assert "did not come from the page" in answer.text
     assert browser.get("/dashboard").status_code == 200  # still signed in
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_nobody_is_signed_in_by_another_sites_page(
+    api: RunningApi, customer: Customer, forged: str
+) -> None:
+    token = link_token(api, customer)
+    with visitor(api) as client:
+        answer = client.post("/dashboard/sign-in", data={"token": token}, headers=FORGED[forged])
+        assert (answer.status_code, answer.headers["content-type"]) == (403, HTML)
+        own = {"Origin": api.root}
+        answer = client.post("/dashboard/sign-in", data={"token": token}, headers=own)
+        assert answer.status_code == 303
+
+
+def test_a_link_asks_before_it_signs_in_over_another_session(
+    api: RunningApi, customer: Customer, browser: httpx.Client
+) -> None:
+    other = api.customer()
+    token, session = link_token(api, other), browser.cookies["vas_session"]
+    asked = browser.post("/dashboard/sign-in", data={"token": token})
+    assert (asked.status_code, browser.cookies["vas_session"]) == (200, session)
+    names = [name_of(api, each) for each in (other, customer)]
+    assert "Sign in as {} instead of {}?".format(*names) in re.sub("<[^>]+>", "", asked.text)
+    form = dict(re.findall(r'name="(\w+)" value="([^"]*)"', asked.text))
+    wrong = browser.post("/dashboard/sign-in", data=form | {"instead": str(uuid.uuid4())})
+    assert "instead of" in wrong.text
+    assert browser.post("/dashboard/sign-in", data=form).status_code == 303
+    assert names[0] in browser.get("/dashboard").text
+    with visitor(api) as copied:
+        copied.cookies.set("vas_session", session)
+        assert copied.get("/dashboard").status_code == 303, "the other session is over"
+    again = browser.post("/dashboard/sign-in", data={"token": link_token(api, other)})
+    assert again.status_code == 303, "nobody is asked about the account that is signed in"
+
+
+def test_a_link_signs_in_over_a_suspended_accounts_session(
+    api: RunningApi, customer: Customer, browser: httpx.Client
+) -> None:
+    api.transact(lambda c: keys.set_restrictions(c, customer.account_id, suspended=True))
+    form = {"token": link_token(api, api.customer()), "instead": str(customer.account_id)}
+    assert browser.post("/dashboard/sign-in", data=form).status_code == 303
+
+
+def name_of(api: RunningApi, customer: Customer) -> str:
+    return api.transact(lambda c: keys.get_account(c, str(customer.account_id))).name
+
+
+ODD_VALUES = ("a\0b", "²", "1e9", "-1", "9" * 400, "[", "\ud800".encode("utf-8", "surrogatepass"))
+
+
+def page_parameters() -> Iterator[tuple[str, str]]:
+    """Every page and each parameter that it reads."""
+    for pages in ROUTERS:
+        for route in pages.routes:
+            if isinstance(route, OpenPageRoute) and "GET" in route.methods:
+                for field in route.dependant.query_params:
+                    yield route.path.format(jobId=uuid.UUID(int=0)), field.alias
+
+
+@pytest.mark.parametrize(("path", "name"), page_parameters())
+def test_odd_parameters_are_answered_or_refused_with_a_page(
+    browser: httpx.Client, path: str, name: str
+) -> None:
+    for value in ODD_VALUES:
+        answer = browser.get(path, params={name: value})
+        assert answer.status_code in {200, 303, 400, 404}, (value, answer.text)
+        assert answer.headers["content-type"] == HTML or answer.status_code == 303
+        assert (value, answer.status_code) != ("a\0b", 200)
+    assert browser.get(f"{path}?{name}=1&{name}=2").status_code in {400, 404}
+
+
+@pytest.mark.parametrize("host", ["[", "a b", "x" * 300, "[::1", "%"])
+def test_odd_hosts_are_answered_or_refused(browser: httpx.Client, host: str) -> None:
+    for path in (*PAGES, "/dashboard/nothing"):
+        assert browser.get(path, headers={"Host": host}).status_code < 500
+    data = {"csrf": csrf(browser.get("/dashboard"))}
+    answer = browser.post("/dashboard/jobs", data=data, headers={"Host": host, "Origin": "http://["})
+    assert answer.status_code in {400, 403}
 
 
 def test_scripts_need_the_token_for_changes_and_the_cookie_for_all(
@@ -273,6 +361,7 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "no URL": ({"urls": "film.mp4"}, "absolute http or https"),
     "loopback": ({"urls": "http://127.0.0.1/a.mp4"}, "private, loopback"),
     "speakers": ({"urls": "https://media.example.com/a.mp4", "speakers": "99"}, "Speakers"),
+    "a power": ({"urls": "https://media.example.com/a.mp4", "speakers": "²"}, "Speakers"),
     "words": ({"urls": "https://media.example.com/a.mp4", "speakers": "two"}, "Speakers"),
     "mode": ({"urls": "https://media.example.com/a.mp4", "mode": "x"}, "Analysis"),
 }
@@ -348,7 +437,7 @@ def test_the_account_page_has_the_months_charges_and_an_estimate(
     assert "$9.96" in page  # 10 dollars less 3 cents of scenes and 1 of the transcript
     assert "$4.00" in page  # 2.5 h at 1.60
     assert re.search(r"<title>\d{4}-\d\d-\d\d: \$0\.04, 1 job</title>", page)
-    for wrong in ({"hours": "x"}, {"hours": "99999"}, {"hours": "1", "tier": "x"}):
+    for wrong in ({"hours": "x"}, {"hours": "²"}, {"hours": "99999"}, {"hours": "1", "tier": "x"}):
         assert browser.get("/dashboard/account", params=wrong).status_code == 400
 
 

@@ -18,6 +18,7 @@ from tests.browser.line import Line
 from tests.browser.visits import (
     DESK,
     PHONE,
+    PLAIN_HOST,
     Visits,
     playable_job,
     sign_in_as_operator,
@@ -263,6 +264,25 @@ def test_nothing_is_asked_of_another_host(
     assert visits.hosts == {api.root.removeprefix("http://")}
 
 
+def test_forms_work_without_tls_too_and_a_link_asks_before_it_changes_who_is_signed_in(
+    visits: Visits, caller: Caller, api: ContractApi
+) -> None:
+    """At such an address browsers do not tell which site a form came from."""
+    page = visits.open(caller, base_url=api.root.replace("127.0.0.1", PLAIN_HOST))
+    name = page.text_content(".who .name") or ""
+    link = sign_in_path(api.caller())
+    page.goto(link)
+    expect(page.locator("h1")).to_contain_text(f"instead of {name}?")
+    page.click("text=Stay")
+    expect(page.locator(".who .name")).to_have_text(name)
+    page.goto(link)
+    page.click("button.primary")
+    page.wait_for_url("**/dashboard")
+    expect(page.locator(".who .name")).not_to_have_text(name)
+    page.click("text=Sign out")
+    expect(page.locator("h1")).to_have_text("You are signed out")
+
+
 @pytest.mark.long
 def test_another_site_can_neither_frame_a_page_nor_send_its_forms(
     visits: Visits, caller: Caller, api: ContractApi
@@ -286,6 +306,7 @@ def test_another_site_can_neither_frame_a_page_nor_send_its_forms(
 PAGES = {
     "sign-in": "/dashboard/sign-in",
     "link": "",
+    "other account": "/dashboard",
     "jobs": "/dashboard",
     "job": "/dashboard/jobs/{job}",
     "running": "/dashboard/jobs/{running}",
@@ -334,6 +355,10 @@ def test_pages_are_accessible_and_fit(
             page.route("**/sign_in.js", lambda route: route.abort())
         page.goto(path.format(**ids) or sign_in_path(caller))
         page.wait_for_load_state("networkidle")
+        if name == "other account":
+            page.goto(sign_in_path(visits.api.caller()))
+            page.click("text=Continue")
+            expect(page.locator("h1")).to_contain_text("instead of")
         if name == "used link":
             page.click("text=Continue")
             expect(page.locator("h1")).to_have_text("This link does not sign in any more")

@@ -22,6 +22,8 @@ from tests.contract.runner_side import FOOTAGE, RunnerSide
 from tests.places import DEMO
 
 PHONE = ViewportSize(width=360, height=740)
+PLAIN_HOST = "plain.test"
+"""Leads to the API; to browsers it is an address without TLS on another machine."""
 DESK = ViewportSize(width=1280, height=800)
 
 
@@ -36,7 +38,8 @@ def launched() -> Iterator[Browser]:
         browser = play.chromium.launch(
             executable_path=path,
             # In a container the sandbox of the browser has no namespaces to use.
-            args=["--no-sandbox"] if os.geteuid() == 0 else [],
+            args=[f"--host-resolver-rules=MAP {PLAIN_HOST} 127.0.0.1"]
+            + (["--no-sandbox"] if os.geteuid() == 0 else []),
             env={**os.environ, "TMPDIR": folder},
         )
         # Whatever a failed test leaves it in, nothing of it stays.
