@@ -28,7 +28,7 @@ from serve_app.dashboard.access import (
     operator_of,
 )
 from serve_app.dashboard.pages import page
-from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.errors import ApiError, ErrorCode
 from storage import keys, metrics
 from storage.database import database_revision
 from storage.usage import Month

@@ -31,7 +31,7 @@ HEADERS = {
         "media-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; "
         "frame-ancestors 'none'"
     ),
-    # Forms from a page without a referrer have the origin `null`; this one tells no other site more.
+    # Forms from a page without a referrer have the origin `null`; other sites get no more than it.
     "Referrer-Policy": "strict-origin",
     "X-Robots-Tag": "noindex",
     "Vary": "Accept-Encoding, Cookie",
