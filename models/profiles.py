@@ -43,6 +43,12 @@ def replicas_of(profile: str, task: Task[Any]) -> Task[Any] | None:
     return None if row.is_packaged and task.in_task else row.shares or task
 
 
+def concurrent_inputs(profile: str, task: Task[Any]) -> int:
+    """How many inputs a replica takes: two batches, one being worked on, one gathering."""
+    most = REGISTRY[profile][task].max_batch
+    return 1 if most == 1 else 2 * most
+
+
 @dataclass(frozen=True, slots=True)
 class ListedWeights:
     """Weights of one role in a task of a profile."""

@@ -158,7 +158,7 @@ class Task(Generic[Contract]):
         return self.answers(model, [self.call.sample()])[0]
 
     def __reduce__(self) -> tuple[Callable[[str], Task[Any]], tuple[str]]:
-        return task_named, (self.name,)
+        return get_task, (self.name,)
 
 
 def _hiss(seconds: float) -> Samples:
@@ -363,8 +363,10 @@ TASKS: tuple[Task[Any], ...] = tuple(
 _BY_NAME = {name: each for each in TASKS for name in (each.name, each.former_name) if name}
 
 
-def task_named(name: str) -> Task[Any]:
-    """The task of a name, present or former. Raises KeyError."""
+def get_task(name: str) -> Task[Any]:
+    """The task of a name, present or former. Raises ValueError."""
+    if name not in _BY_NAME:
+        raise ValueError(f"{name!r} is none of {', '.join(each.name for each in TASKS)}")
     return _BY_NAME[name]
 
 

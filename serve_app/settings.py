@@ -26,7 +26,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from models.profiles import profile_named
-from models.tasks import Task
+from models.tasks import Task, get_task
 from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
 from storage.objects import ObjectStore
 from storage.objects.folder import FolderStore
@@ -56,11 +56,16 @@ Address = Annotated[str, AfterValidator(_as_address)]
 Networks = Annotated[tuple[IPvAnyNetwork, ...], NoDecode]
 """In the environment with commas between them, or as a list in JSON."""
 
+TaskName = Annotated[str, AfterValidator(lambda name: get_task(name).name)]
+"""Of a model task; a former name becomes the present one."""
+
 DEPRECATED_NAMES = {
     "answer_timeout_seconds": "proxy_timeout_seconds",
     "max_concurrent_uploads": "upload_concurrency",
+    "transcriber_replicas": "model_replicas[transcribe]",
+    "describer_replicas": "model_replicas[describe_scenes]",
 }
-"""Former name -> present name. A former name still works, with a FutureWarning."""
+"""Former name -> present name, or key of one. A former name still works, with a FutureWarning."""
 
 
 class InvalidSettingsError(ValueError):
@@ -247,8 +252,11 @@ class Settings(BaseSettings):
         "`cpu-transformers` is `cpu` with Whisper through transformers in place of CTranslate2. "
         "`embedded` is the former name of `packaged`.",
     )
-    transcriber_replicas: int = Field(2, ge=1, le=256, description="Most transcriber replicas.")
-    describer_replicas: int = Field(1, ge=1, le=256, description="Most scene describer replicas.")
+    model_replicas: dict[TaskName, Annotated[int, Field(ge=1, le=256)]] = Field(
+        {},
+        description='Most replicas of each model task: {"transcribe": 4, "describe_scenes": 2}; '
+        "else two of `transcribe`, one of the others. `vas doctor` lists the tasks.",
+    )
     model_min_replicas: int = Field(
         1, ge=0, le=256, description="Replicas of each model that stay when idle; 0 frees its GPU."
     )
@@ -291,8 +299,7 @@ class Settings(BaseSettings):
         SecretStr(""), description="The key's secret; both or neither."
     )
     previews: bool = Field(
-        True,
-        description="Make a small MP4 for the dashboard of media that browsers cannot play.",
+        True, description="Make a small MP4 for the dashboard of media that browsers cannot play."
     )
     preview_max_bytes: int = Field(
         GIB, ge=1024**2, description="Most that a preview takes up; long media get fewer bits."
@@ -311,10 +318,16 @@ class Settings(BaseSettings):
         for old, new in DEPRECATED_NAMES.items():
             variable = f"VAS_{old.upper()}"
             value = values.get(old, os.environ.get(variable))
-            if value is not None:
-                message = f"{variable} is deprecated: it is now VAS_{new.upper()}."
-                warnings.warn(message, FutureWarning, stacklevel=2)
-                values = {new: value} | values
+            if value is None:
+                continue
+            name, _, key = new.rstrip("]").partition("[")
+            present = f"VAS_{name.upper()}{new.removeprefix(name)}"
+            message = f"{variable} is deprecated: it is now {present}."
+            warnings.warn(message, FutureWarning, stacklevel=2)
+            if key:
+                values = values | {name: {key: value} | values.get(name, {})}
+            else:
+                values = {name: value} | values
         return values
 
     @field_validator("trusted_proxies", "allowed_networks", mode="before")
@@ -356,9 +369,10 @@ class Settings(BaseSettings):
         """The tier's upload limit."""
         return self.raw_max_bytes if tier is Tier.RAW else self.standard_max_bytes
 
-    def own_weights(self, task: Task[Any]) -> Path | None:
-        """The folder of the user's own weights for a task, in place of its profile's."""
-        return getattr(self, task.own_weights) if task.own_weights else None
+    def most_replicas(self, task: Task[Any]) -> int:
+        """Replicas that a model task may have at most."""
+        most = self.model_replicas.get(task.name, task.most_replicas)
+        return max(1, self.model_min_replicas, most)
 
     @property
     def object_store(self) -> ObjectStore:
@@ -400,5 +414,5 @@ def load_settings(**changes: Any) -> Settings:
 
 def _variable(location: tuple[int | str, ...]) -> str:
     """The setting that an error of pydantic is about; nothing where it is about several."""
-    parts = [str(part) for part in location]
+    parts = [str(part) for part in location if part != "[key]"]
     return f"VAS_{parts[0].upper()}{''.join(f'[{part}]' for part in parts[1:])}: " if parts else ""

@@ -33,7 +33,9 @@ def reference() -> str:
     """The page in Markdown, a row a setting in the order of the class."""
     rows = "".join(_row(name, field) for name, field in Settings.model_fields.items())
     former = "".join(
-        f"| `VAS_{old.upper()}` | `VAS_{new.upper()}` |\n" for old, new in DEPRECATED_NAMES.items()
+        f"| `VAS_{old.upper()}` | `VAS_{name.upper()}{new.removeprefix(name)}` |\n"
+        for old, new in DEPRECATED_NAMES.items()
+        for name in [new.partition("[")[0]]
     )
     return f"{_HEAD}{rows}{_DEPRECATED_HEAD}{former}"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ray import serve
 from ray.serve import Application
 
-from models.profiles import has_task, replicas_of
+from models.profiles import concurrent_inputs, has_task, replicas_of
 from models.provider import ServedModels
 from models.registry import REGISTRY
 from models.replica import ModelReplica
@@ -21,7 +21,6 @@ from models.tasks import Task
 from serve_app.observability.logs import configure_logging
 from serve_app.observability.ray_metrics import ModelObserver, RayMetrics
 from serve_app.settings import Settings
-from serve_app.worker.model_capacity import concurrent_inputs, most_replicas
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -54,10 +53,12 @@ _PLACEMENT_SHARE = 0.001
 
 def model_application(settings: Settings, task: Task[Any]) -> Application:
     """One task as a deployment that grows with its queue and shrinks when idle."""
-    entry = REGISTRY[settings.model_profile][task]
-    concurrency = concurrent_inputs(settings, task)
-    options = {"num_cpus": 0.0, "num_gpus": entry.gpus}
-    if not entry.gpus:
+    from serve_app.deployment.model_choice import own_weights
+
+    row = REGISTRY[settings.model_profile][task]
+    concurrency = concurrent_inputs(settings.model_profile, task)
+    options = {"num_cpus": 0.0, "num_gpus": row.gpus}
+    if not row.gpus:
         options = {"num_cpus": settings.model_cpus}
     return serve.deployment(
         ModelReplica,
@@ -67,7 +68,7 @@ def model_application(settings: Settings, task: Task[Any]) -> Application:
         autoscaling_config={
             "min_replicas": settings.model_min_replicas,
             "initial_replicas": max(1, settings.model_min_replicas),
-            "max_replicas": most_replicas(settings, task),
+            "max_replicas": settings.most_replicas(task),
             "target_ongoing_requests": max(1, concurrency // 2),
             "upscale_delay_s": settings.model_upscale_seconds,
             "downscale_delay_s": settings.model_downscale_seconds,
@@ -82,7 +83,7 @@ def model_application(settings: Settings, task: Task[Any]) -> Application:
         task,
         settings.models_dir,
         ModelObserver(settings, task),
-        settings.own_weights(task),
+        own_weights(settings, task),
     )
 
 

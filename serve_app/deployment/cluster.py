@@ -34,7 +34,7 @@ class ClusterSettingsError(ValueError):
 def app(args: dict[str, Any]) -> Application:
     """The application graph for ``serve deploy``, over a migrated database.
 
-    ``args`` are settings by their names (``transcriber_replicas: 8``); they go before the
+    ``args`` are settings by their names (``api_replicas: 8``); they go before the
     environment. Raises ClusterSettingsError, PriceFileError, ProviderNotInstalledError,
     TracingNotInstalledError, ContentPolicyError and what the database raises.
     """

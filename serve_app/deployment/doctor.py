@@ -18,7 +18,7 @@ from models.profiles import has_task, listed_weights
 from models.registry.packaged import TRANSNETV2
 from models.tasks import TASKS, Task
 from serve_app.deployment.data import prepared
-from serve_app.deployment.model_choice import chosen_models, visible_gpus
+from serve_app.deployment.model_choice import chosen_models, own_weights, visible_gpus
 from serve_app.settings import GIB, Settings
 from storage.database import Database
 
@@ -122,7 +122,7 @@ def _model(task: Task[Any]) -> Check:
         profile = chosen_models(settings).profile
         if not has_task(profile, task, settings.models_dir):
             return f"none in profile {profile} as it is installed"
-        own = settings.own_weights(task)
+        own = own_weights(settings, task)
         answer = task.probe(open_model(profile, task, settings.models_dir, own))
         weights = "; ".join(
             f"{each.weights.origin} @ {each.weights.version[:12]} from {each.weights.carrier}, "

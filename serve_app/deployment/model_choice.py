@@ -6,6 +6,7 @@ import importlib.util
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -21,7 +22,7 @@ from models.profiles import (
 from models.provider import LocalModels, ServedModels
 from models.registry import REGISTRY
 from models.registry.packaged import TRANSNETV2
-from models.tasks import EMBED_PICTURES, EMBED_TEXT
+from models.tasks import EMBED_PICTURES, EMBED_TEXT, Task
 from models.weights import WeightsError
 from serve_app.encoder import PictureEncoder, TextEncoder
 from serve_app.settings import GIB, Settings
@@ -60,7 +61,7 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
     except WeightsError as error:
         raise ModelProfileError(str(error)) from error
     for task in REGISTRY[profile]:
-        own = settings.own_weights(task)
+        own = own_weights(settings, task)
         try:
             if own is not None:
                 check_own_weights(profile, task, own)
@@ -84,6 +85,11 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
         raise ModelProfileError(
             f"{settings.models_dir} lacks {names}: run vas models pull --profile {profile}."
         )
+
+
+def own_weights(settings: Settings, task: Task[Any]) -> Path | None:
+    """The folder of the user's own weights for a task, in place of its profile's."""
+    return getattr(settings, task.own_weights) if task.own_weights else None
 
 
 def encoder_of(models: LocalModels | ServedModels) -> TextEncoder | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from models.opening import boundaries_opener
-from models.profiles import digest_of
+from models.profiles import concurrent_inputs, digest_of
 from models.provider import ModelProvider
 from models.registry import REGISTRY
 from models.tasks import SUMMARIZE, TRANSCRIBE, Purpose, tasks_for
@@ -57,7 +57,6 @@ from serve_app.settings import Settings
 from serve_app.worker import publishing
 from serve_app.worker.calibration import Calibration, Machine
 from serve_app.worker.fetch import SourceFetcher, has_files_to_fetch
-from serve_app.worker.model_capacity import concurrent_callers
 from serve_app.worker.publishing import Lease
 from storage.job_records import JobRecord
 from storage.types import JobState, StageName
@@ -247,7 +246,7 @@ class StageWork:
                 models=digest_of(
                     settings.model_profile, tasks_for(Purpose.TRANSCRIPT), settings.whisper_weights
                 ),
-                transcribe_concurrency=concurrent_callers(settings, TRANSCRIBE),
+                transcribe_concurrency=transcribe_concurrency(settings),
                 sharding=Sharding(shard_seconds=settings.transcript_shard_seconds),
                 speakers=SpeakerRules(expected=job.source.speakers_expected),
             ),
@@ -272,12 +271,18 @@ def ingest_parts(control: Control, *, fetches: bool) -> list[ControlSpan]:
     return parts_of(control, (fetching, PROBE_SHARE, 1.0 - PROBE_SHARE))
 
 
+def transcribe_concurrency(settings: Settings) -> int:
+    """With so many callers no replica ever waits for an input: one more each than it takes."""
+    inputs = concurrent_inputs(settings.model_profile, TRANSCRIBE)
+    return settings.most_replicas(TRANSCRIBE) * (inputs + 1)
+
+
 def machine_of(settings: Settings) -> Machine:
     """What analyses share by now: clusters grow."""
     import ray
 
     cpus = ray.cluster_resources().get("CPU", 1.0) if ray.is_initialized() else 1.0
-    return Machine(float(cpus), settings.transcriber_replicas)
+    return Machine(float(cpus), settings.most_replicas(TRANSCRIBE))
 
 
 def track_names(result: IngestResult) -> list[str]:

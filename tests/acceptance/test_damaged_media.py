@@ -171,7 +171,7 @@ def run(
         "VAS_SEGMENT_SECONDS": "5",
         "VAS_SOURCE_RETENTION_SECONDS": "1",
         # What grows with the load shrinks again: that would look like a death.
-        "VAS_TRANSCRIBER_REPLICAS": "1",
+        "VAS_MODEL_REPLICAS": '{"transcribe": 1}',
         "TMPDIR": str(temporary),
     }
     with running(folder / "data", folder / "service.log", **settings) as service:

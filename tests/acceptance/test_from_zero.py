@@ -76,7 +76,7 @@ def test_a_job_brings_a_node_which_goes_when_nothing_is_left_to_do(tmp_path: Pat
         AUTOSCALER_UPDATE_INTERVAL_S="1",
     ) as head:
         wait_for(lambda: len(head.living()) == 1, START_SECONDS, "a head", head.node)
-        service = head.deploy(service_resource="service", transcriber_replicas=1)
+        service = head.deploy(service_resource="service", model_replicas={"transcribe": 1})
         assert head.living() == [HEAD]
         job = service.submit(DEMO)
         wait_for(lambda: len(head.living()) > 1, 120, "a node for the shards", head.node)

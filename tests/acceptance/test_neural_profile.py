@@ -38,7 +38,7 @@ def neural(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         VAS_MODELS_DIR=str(weights),
         # No score is above 1, so nothing is blocked, but every still is judged.
         VAS_BLOCKED_LABELS='{"nsfw": 1.0}',
-        VAS_TRANSCRIBER_REPLICAS="1",
+        VAS_MODEL_REPLICAS='{"transcribe": 1}',
     ) as started:
         yield started
 

@@ -57,7 +57,7 @@ def in_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InS3]:
             VAS_RAY_CPUS="1",
             VAS_API_REPLICAS="2",
             VAS_RUNNER_CONCURRENCY="4",
-            VAS_TRANSCRIBER_REPLICAS="1",
+            VAS_MODEL_REPLICAS='{"transcribe": 1}',
             VAS_SEGMENT_SECONDS="5",
             VAS_S3_BUCKET=place.bucket,
             VAS_S3_PREFIX="ours",

@@ -29,7 +29,7 @@ SETTINGS = {
     "VAS_SEGMENT_SECONDS": "3",
     # So long the job of a killed service waits until it is taken up again.
     "VAS_LEASE_SECONDS": "6",
-    "VAS_TRANSCRIBER_REPLICAS": "1",
+    "VAS_MODEL_REPLICAS": '{"transcribe": 1}',
 }
 TUS = {"Tus-Resumable": "1.0.0"}
 PATCH = TUS | {"Content-Type": "application/offset+octet-stream"}

@@ -46,7 +46,7 @@ def cluster() -> Iterator[Cluster]:
         arguments = (WORKER, head.environment, "--num-cpus=1", address)
         with ray_node(head.folder / "2", *arguments) as worker:
             wait_for(lambda: len(head.living()) == 2, START_SECONDS, "two nodes", worker)
-            yield Cluster(head, worker, head.deploy(transcriber_replicas=2))
+            yield Cluster(head, worker, head.deploy(model_replicas={"transcribe": 2}))
 
 
 def test_a_job_survives_the_loss_of_a_node_on_which_its_shards_ran(cluster: Cluster) -> None:

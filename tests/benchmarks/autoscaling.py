@@ -88,7 +88,7 @@ def burst(jobs: int, replicas: int) -> dict[str, Any]:
         settings = Settings(
             data_dir=Path(folder),
             port=free_port(),
-            transcriber_replicas=replicas,
+            model_replicas={"transcribe": replicas},
             model_upscale_seconds=UPSCALE_SECONDS,
             model_downscale_seconds=DOWNSCALE_SECONDS,
             runner_concurrency=8,

@@ -62,7 +62,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="vas-bench-") as folder:
         clip = repeated(options.file, Path(folder) / "clip.mp4", options.repeats)
         settings = Settings(
-            data_dir=Path(folder), port=free_port(), transcriber_replicas=1,
+            data_dir=Path(folder), port=free_port(), model_replicas={"transcribe": 1},
             source_retention_seconds=5,
         )  # fmt: skip
         with prepared(settings) as complete, running_service(complete) as base:

@@ -45,7 +45,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=7)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="vas-bench-") as folder:
-        settings = Settings(data_dir=Path(folder), port=free_port(), transcriber_replicas=1)
+        settings = Settings(
+            data_dir=Path(folder), port=free_port(), model_replicas={"transcribe": 1}
+        )
         clip = first_seconds(DEMO, Path(folder) / "clip.mp4", CLIP_SECONDS)
         with prepared(settings) as complete, running_service(complete) as base:
             key = demo_key(complete)

@@ -64,7 +64,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="vas-bench-") as name:
         folder = Path(name)
         clips = list(make_clips(folder / "clips").values())
-        environment = {"VAS_SOURCE_RETENTION_SECONDS": "5", "VAS_TRANSCRIBER_REPLICAS": "1"}
+        environment = {
+            "VAS_SOURCE_RETENTION_SECONDS": "5",
+            "VAS_MODEL_REPLICAS": '{"transcribe": 1}',
+        }
         with running(folder / "data", folder / "service.log", **environment) as service:
             print(json.dumps(soak(service, clips, options)))
 

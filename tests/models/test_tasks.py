@@ -24,7 +24,7 @@ from models.tasks import (
     Shape,
     Task,
     Transcriber,
-    task_named,
+    get_task,
 )
 
 every_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
@@ -33,7 +33,7 @@ every_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 @every_task
 def test_a_task_is_one_object_wherever_it_is_sent(task: Task[Any]) -> None:
     assert pickle.loads(pickle.dumps(task)) is task  # noqa: S301
-    assert task_named(task.name) is task
+    assert get_task(task.name) is task
 
 
 @every_task
@@ -61,7 +61,7 @@ def test_names_of_tasks_and_of_their_deployments_are_used_once() -> None:
     ],
 )
 def test_former_names_are_accepted(former: str, task: str) -> None:
-    assert task_named(former).name == task
+    assert get_task(former).name == task
 
 
 def test_models_have_the_types_of_their_contracts() -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import ray
 
-from models.tasks import TRANSCRIBE
 from pipelines.execution.chain import FreeRun, Resources
 from pipelines.execution.ray_data import map_on_ray
 from serve_app.settings import Settings
-from serve_app.worker.model_capacity import concurrent_callers
+from serve_app.worker.stage_work import transcribe_concurrency
 from tests.pipelines import steps
 from tests.pipelines.steps import Calls
 
@@ -48,7 +47,7 @@ def test_there_are_no_more_than_the_limit_although_processors_would_carry_them(
 
 
 def test_every_replica_has_an_input_and_the_next_one() -> None:
-    settings = Settings(model_profile="packaged", transcriber_replicas=3)
-    assert concurrent_callers(settings, TRANSCRIBE) == 6
-    on_gpu = Settings(model_profile="gpu", transcriber_replicas=1)
-    assert concurrent_callers(on_gpu, TRANSCRIBE) > 16
+    settings = Settings(model_profile="packaged", model_replicas={"transcribe": 3})
+    assert transcribe_concurrency(settings) == 6
+    on_gpu = Settings(model_profile="gpu", model_replicas={"transcribe": 1})
+    assert transcribe_concurrency(on_gpu) > 16

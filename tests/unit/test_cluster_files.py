@@ -153,14 +153,11 @@ def test_the_service_itself_stays_on_the_head_and_models_take_gpus() -> None:
         assert head[resource] == 1
         assert added_for([{resource: 0.001}], {"head": 1}) == {}
     assert {name: each["num_gpus"] for name, each in asked.items() if "num_gpus" in each} == {
-        "Transcriber": 0.4,
-        "SpeechDetector": 0.05,
-        "SpeakerEmbedder": 0.05,
-        "SceneDescriber": 0.35,
-        "ObjectDetector": 0.05,
-        "TextEmbedder": 0.025,
-        "PictureEmbedder": 0.025,
+        task.contract_name: row.gpus
+        for task, row in REGISTRY["gpu"].items()
+        if row.gpus and not task.enabled_by
     }
+    assert asked["Transcriber"]["num_gpus"] == 0.4
     assert all(each["num_cpus"] == 0 for each in asked.values())
 
 
@@ -278,10 +275,11 @@ def test_the_application_of_the_file_is_the_one_that_its_models_are_looked_up_in
 
 @pytest.mark.usefixtures("on_a_node")
 def test_what_the_file_says_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VAS_TRANSCRIBER_REPLICAS", "7")
+    monkeypatch.setenv("VAS_MODEL_REPLICAS", '{"transcribe": 7, "embed_voice": 5}')
     monkeypatch.setenv("VAS_LEASE_SECONDS", "9")
-    settings = configured(transcriber_replicas=3)
-    assert (settings.transcriber_replicas, settings.lease_seconds) == (3, 9)
+    settings = configured(model_replicas={"transcribe": 3})
+    assert settings.model_replicas == {"transcribe": 3, "embed_voice": 5}
+    assert settings.lease_seconds == 9
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,36 @@
-"""Deprecated names of settings, and values that are refused in a sentence."""
+"""Former names of settings, replicas of model tasks, and values that are refused in a sentence."""
 
 from __future__ import annotations
 
+import json
+import re
 import warnings
+from typing import Any
 
 import pytest
 
+from models.tasks import DESCRIBE_SCENES, TRANSCRIBE
 from serve_app.deployment.cluster import ClusterSettingsError, cluster_settings
 from serve_app.settings import DEPRECATED_NAMES, InvalidSettingsError, Settings, load_settings
 
 RENAMED = [pytest.param(old, new, id=old) for old, new in DEPRECATED_NAMES.items()]
+
+
+def parts_of(new: str) -> tuple[str, str]:
+    """A setting, and its key where a former name became one."""
+    name, _, key = new.rstrip("]").partition("[")
+    return name, key
+
+
+def variable_of(new: str) -> str:
+    name, key = parts_of(new)
+    return f"VAS_{name.upper()}[{key}]" if key else f"VAS_{name.upper()}"
+
+
+def value_of(settings: Settings, new: str) -> Any:
+    name, key = parts_of(new)
+    value = getattr(settings, name)
+    return value[key] if key else value
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED)
@@ -17,9 +38,9 @@ def test_a_deprecated_variable_sets_the_present_name_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, old: str, new: str
 ) -> None:
     monkeypatch.setenv(f"VAS_{old.upper()}", "7")
-    with pytest.warns(FutureWarning, match=f"VAS_{new.upper()}"):
+    with pytest.warns(FutureWarning, match=re.escape(f"it is now {variable_of(new)}.")):
         settings = Settings()
-    assert getattr(settings, new) == 7
+    assert value_of(settings, new) == 7
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED)
@@ -27,16 +48,17 @@ def test_the_present_name_takes_precedence(
     monkeypatch: pytest.MonkeyPatch, old: str, new: str
 ) -> None:
     monkeypatch.setenv(f"VAS_{old.upper()}", "7")
-    monkeypatch.setenv(f"VAS_{new.upper()}", "8")
+    name, key = parts_of(new)
+    monkeypatch.setenv(f"VAS_{name.upper()}", json.dumps({key: 8}) if key else "8")
     with pytest.warns(FutureWarning):
         settings = Settings()
-    assert getattr(settings, new) == 8
+    assert value_of(settings, new) == 8
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED)
 def test_a_cluster_accepts_deprecated_names(old: str, new: str) -> None:
     with (
-        pytest.warns(FutureWarning, match=f"VAS_{new.upper()}"),
+        pytest.warns(FutureWarning, match=re.escape(variable_of(new))),
         pytest.raises(ClusterSettingsError) as refused,
     ):
         cluster_settings({old: 7})
@@ -107,7 +129,42 @@ def test_an_address_has_no_slash_at_its_end(given: str, used: str) -> None:
 
 def test_deprecated_names_are_no_settings_and_present_ones_are() -> None:
     assert not DEPRECATED_NAMES.keys() & Settings.model_fields.keys()
-    assert set(DEPRECATED_NAMES.values()) <= Settings.model_fields.keys()
+    assert {parts_of(new)[0] for new in DEPRECATED_NAMES.values()} <= Settings.model_fields.keys()
+
+
+def test_former_names_of_both_replicas_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VAS_TRANSCRIBER_REPLICAS", "7")
+    with pytest.warns(FutureWarning):
+        settings = Settings(describer_replicas=3, model_replicas={"embed_voice": 2})
+    assert settings.model_replicas == {"transcribe": 7, "describe_scenes": 3, "embed_voice": 2}
+
+
+def test_tasks_of_models_may_have_their_former_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VAS_MODEL_REPLICAS", '{"describe": 3, "embed_picture": 2}')
+    settings = Settings()
+    assert settings.model_replicas == {"describe_scenes": 3, "embed_pictures": 2}
+    assert [settings.most_replicas(each) for each in (DESCRIBE_SCENES, TRANSCRIBE)] == [3, 2]
+    assert Settings(model_min_replicas=5).most_replicas(TRANSCRIBE) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            '{"dream": 1}',
+            r"VAS_MODEL_REPLICAS\[dream\]: 'dream' is none of transcribe, ",
+        ),
+        ('{"transcribe": 0}', r"VAS_MODEL_REPLICAS\[transcribe\]: .*greater than or equal to 1"),
+        ('{"transcribe": 257}', r"VAS_MODEL_REPLICAS\[transcribe\]: .*less than or equal to 256"),
+        ("4", "VAS_MODEL_REPLICAS: Input should be a valid dictionary"),
+    ],
+)
+def test_a_bad_number_of_replicas_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, text: str, sentence: str
+) -> None:
+    monkeypatch.setenv("VAS_MODEL_REPLICAS", text)
+    with pytest.raises(InvalidSettingsError, match=sentence):
+        load_settings()
 
 
 def test_settings_without_deprecated_names_do_not_warn() -> None:

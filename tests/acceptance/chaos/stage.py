@@ -39,7 +39,7 @@ DEPLOYED = {
     "runners": 2,
     "runner_concurrency": 2,
     "webhook_senders": 1,
-    "transcriber_replicas": 2,
+    "model_replicas": {"transcribe": 2},
 }
 """Arguments of ``serve deploy``: two of what jobs cannot do without."""
 
