@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -40,6 +41,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Whoever starts the run looks at its end for what was left behind."""
+    # Ignored where a script's shell has started the run in its background, and so by all that the
+    # run starts: Ray's workers, which are interrupted by it, and the commands under test.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Ray's workers give way to all others (nice 15): beside other tests they would hardly run.
     os.environ.setdefault("RAY_worker_niceness", "0")
     settings.load_profile(EVERY_EXAMPLE if config.getoption("--long") else FEWER_EXAMPLES)

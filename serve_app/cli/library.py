@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, cast, get_args
@@ -89,6 +92,9 @@ def serve_agents(
         raise UsageError(message) from error
     base = base_address(url)
     if http is None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # At once: the thread that reads standard input waits for its next line.
+            signal.signal(number, lambda *_: os._exit(0))
         build_server(base, usable_key(key)).run("stdio")
         return
     import uvicorn
@@ -100,10 +106,14 @@ def serve_agents(
     listener = config.bind_socket()
     listener.listen(config.backlog)
     shown = f"[{host}]" if ":" in host else host
-    console.print(
-        f"Agents connect to http://{shown}:{listener.getsockname()[1]}/mcp (streamable HTTP). Each "
-        "request\nhas its own API key in a header, `Authorization: Bearer vas_live_…`.\n"
-        f"The tools work for the service at {base}.",
-        markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
-    uvicorn.Server(config).run(sockets=[listener])
+    address = f"http://{shown}:{listener.getsockname()[1]}/mcp"
+    with contextlib.suppress(KeyboardInterrupt):
+        console.print(
+            f"Agents connect to {address} (streamable HTTP). Each request\n"
+            "has its own API key in a header, Authorization: Bearer vas_live_….\n"
+            f"The tools work for the service at {base}.",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+        uvicorn.Server(config).run(sockets=[listener])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
@@ -182,7 +183,11 @@ def main() -> None:
     """Entry point: errors that a user can fix are printed as a sentence, with exit status 2.
 
     So are those of typer. 1 is for what was looked at and found wanting: a failed job, a finding.
+    SIGINT and SIGTERM raise KeyboardInterrupt, whatever they did before: shells start a script's
+    background with SIGINT ignored.
     """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         app()
     except Exception as error:

@@ -117,8 +117,8 @@ def webhooks_listen(
     except OSError as error:
         message = f"Port {port} on {ADDRESS} cannot be used ({error.strerror}): name another with"
         raise PortInUseError(f"{message} --port.") from error
-    _write(_welcome(server.server_address[1], authority, verifies=bool(secret)))
     with server, contextlib.suppress(KeyboardInterrupt):
+        _write(_welcome(server.server_address[1], authority, verifies=bool(secret)))
         server.serve_forever()
 
 

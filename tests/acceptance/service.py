@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from serve_app.client.api import ApiClient
 from serve_app.deployment.local import free_port
 from tests.api.running_api import transact
+from tests.background import in_background
 from tests.places import PROJECT
 
 Result = TypeVar("Result")
@@ -154,7 +155,7 @@ def running(data: Path, log: Path, **environment: str) -> Iterator[Service]:
     command += ["--metrics-port", str(metrics_port)]
     with log.open("w") as stream:
         process = subprocess.Popen(
-            command,
+            in_background(command),
             stdout=subprocess.PIPE,
             stderr=stream,
             text=True,

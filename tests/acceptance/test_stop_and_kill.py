@@ -124,7 +124,7 @@ def test_after_a_hard_kill_work_goes_on_and_a_stop_requeues_it(
         busy = [service.submit(clip) for _ in range(3)]
         wait_until(lambda: processing(service) == 2, 60, "two jobs run and one waits")
         family = second.processes()
-        second.process.send_signal(signal.SIGTERM)
+        second.process.send_signal(signal.SIGINT)
         assert second.process.wait(STOP_SECONDS) == 0
         assert psutil.wait_procs(family, 15)[1] == [], "processes are left over"
     assert not (data / "run.json").exists()

@@ -23,6 +23,7 @@ from serve_app.client.watch import StoppedError, Watcher, pausing
 from serve_app.client.watch_records import Record, Version
 from serve_app.settings import Settings
 from storage import ledger
+from tests.background import in_background
 from tests.contract.calling import Caller, ContractApi, fresh_settings
 from tests.contract.runner_side import RunnerSide
 
@@ -84,7 +85,11 @@ class Command:
         command = [sys.executable, "-m", "serve_app.cli", "watch", str(folder),
                    "--poll", "0.1", "--settle", "0.3", "--json", *words]  # fmt: skip
         self.process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            in_background(command),
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def kill(self) -> None:
@@ -125,7 +130,7 @@ def test_each_of_many_files_becomes_one_job_although_the_watcher_is_killed(
             kills += 1
             command = Command(caller, tmp_path, "--jobs", "8")
     until(lambda: all(results_of(tmp_path / name) >= RESULTS for name in names))
-    command.end(signal.SIGTERM)
+    command.end(signal.SIGINT)
     assert kills == count // 10
     assert jobs_of(caller) == Counter((name, "completed") for name in names)
     for name in names:

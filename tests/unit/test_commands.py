@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from typer.core import TyperGroup
@@ -13,6 +17,8 @@ from typer.testing import CliRunner
 from serve_app import __version__
 from serve_app.cli.main import COMMANDS, USER_ERRORS, app, load, user_sentence
 from storage.keys import AccountNotFoundError
+from tests.background import in_background
+from tests.places import PROJECT
 
 HEAVY = ("PIL", "av", "fastapi", "numpy", "pydantic_settings", "ray", "sqlalchemy", "torch")
 HELP_OF_EVERY_COMMAND = """
@@ -85,3 +91,69 @@ def test_only_errors_of_the_table_are_sentences() -> None:
 
 def test_groups_are_groups_although_they_have_one_command() -> None:
     assert isinstance(load("policy"), TyperGroup)
+
+
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+LONG_COMMANDS = {
+    "webhooks listen": ("webhooks listen --plain --port 0", "", "Listening on http://"),
+    "mcp over HTTP": ("mcp --http 0", "", "Agents connect to http://"),
+    "mcp over stdio": ("mcp", f"{json.dumps(HELLO)}\n", '"jsonrpc"'),
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", LONG_COMMANDS)
+def test_a_long_command_ends_on_a_signal_also_where_it_was_started_to_ignore_it(
+    name: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    words, sent, started = LONG_COMMANDS[name]
+    environment = os.environ | {
+        "PYTHONPATH": str(PROJECT),
+        "PYTHONUNBUFFERED": "1",
+        "VAS_URL": "http://127.0.0.1:9/v1/api",
+        "VAS_KEY": f"vas_live_{'x' * 43}",
+    }
+    process = subprocess.Popen(
+        in_background([sys.executable, "-m", "serve_app.cli", *words.split()]),
+        env=environment,
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        with process.stdin, process.stdout:
+            process.stdin.write(sent)
+            process.stdin.flush()
+            assert started in process.stdout.readline()
+            process.send_signal(number)
+            assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def test_a_command_under_way_is_broken_off_by_a_signal() -> None:
+    """Its own cleaning runs; 130 is the shell's word for it."""
+    command = in_background([sys.executable, "-m", "serve_app.cli", "payments", "set-secret"])
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with subprocess.Popen(
+            command, cwd=PROJECT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stderr is not None
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(3)
+            process.send_signal(number)
+            assert process.wait(10) == 130
+            assert "Traceback" not in process.stderr.read()
