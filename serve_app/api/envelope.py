@@ -225,7 +225,10 @@ def _validation_failure(error: RequestValidationError) -> ApiError:
     first = error.errors()[0]
     param = json_path(tuple(part for part in first["loc"][1:] if part not in _VALIDATORS)) or None
     name = param or "The body"
-    return ApiError(ErrorCode.INVALID_REQUEST, f"{name}: {first['msg']}.", param=param)
+    problem = first["msg"]
+    if first["type"] == "string_pattern_mismatch":  # Which shows the expression.
+        problem = "must have the form that the reference describes"
+    return ApiError(ErrorCode.INVALID_REQUEST, f"{name}: {problem}.", param=param)
 
 
 _VALIDATORS = frozenset({"function-after", "function-wrap"})

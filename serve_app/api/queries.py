@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fastapi import Request
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from serve_app.errors import invalid
@@ -33,7 +33,10 @@ def whole_number(text: str) -> int | None:
 
 
 def matching(form: re.Pattern[str], kind: str) -> BeforeValidator:
-    """Text in a form that is stricter than what pydantic reads. Last in an annotation."""
+    """Text in a form; refused in words, where ``pattern`` of pydantic shows the expression.
+
+    Last in an annotation.
+    """
 
     def check(value: Any) -> Any:
         if isinstance(value, str) and not form.fullmatch(value):
@@ -41,6 +44,11 @@ def matching(form: re.Pattern[str], kind: str) -> BeforeValidator:
         return value
 
     return BeforeValidator(check)
+
+
+def shown(form: re.Pattern[str]) -> Any:
+    """The form of ``matching`` in the interface document."""
+    return Field(json_schema_extra={"pattern": f"^{form.pattern}$"})
 
 
 WHOLE_NUMBER = matching(_INTEGER, "whole number")

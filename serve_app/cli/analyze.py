@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from serve_app.cli.output import (
     DataOption,
@@ -20,12 +21,13 @@ from serve_app.cli.output import (
     UsageError,
     base_address,
     console,
+    dashboard_address,
     settings_with,
     show,
     usable_key,
 )
 from serve_app.client.api import ApiClient, ProcessingMode
-from serve_app.client.rendering import scenes_table, transcript_text
+from serve_app.client.rendering import one_line, scenes_table, transcript_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -110,7 +112,7 @@ def analyse_file(
 
     screen = console or _SILENT
     with ApiClient(base_url, api_key) as client:
-        job = _run(client, source, mode, screen)
+        job = _run(client, base_url, source, mode, screen)
         if job["state"] != "completed":
             _print_failure(job, screen)
             return job | {"files": []}
@@ -120,7 +122,9 @@ def analyse_file(
     return job | {"files": [str(path) for path in files]}
 
 
-def _run(client: ApiClient, source: str, mode: ProcessingMode, screen: Console) -> dict[str, Any]:
+def _run(
+    client: ApiClient, base_url: str, source: str, mode: ProcessingMode, screen: Console
+) -> dict[str, Any]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("[bold]{task.description:<10}"), BarColumn(), TimeElapsedColumn())
@@ -128,7 +132,12 @@ def _run(client: ApiClient, source: str, mode: ProcessingMode, screen: Console) 
         if source.startswith(("http://", "https://")):
             job = client.create_job_from_url(source, mode)
         else:
-            job = _upload(client, Path(source), mode, bars)
+            size_bytes = Path(source).stat().st_size
+            job = client.create_job(Path(source).name, size_bytes, mode)
+        page = dashboard_address(base_url, job["jobId"])
+        bars.console.print(f"Job {job['jobId']}: {page}", highlight=False, soft_wrap=True)
+        if job["state"] == "awaiting_upload":
+            _upload(client, job, Path(source), bars)
         work = bars.add_task("Analysing", total=1.0)
 
         def on_progress(current: dict[str, Any]) -> None:
@@ -137,22 +146,19 @@ def _run(client: ApiClient, source: str, mode: ProcessingMode, screen: Console) 
         return client.wait(job["jobId"], on_progress)
 
 
-def _upload(client: ApiClient, path: Path, mode: ProcessingMode, bars: Progress) -> dict[str, Any]:
-    size_bytes = path.stat().st_size
-    job = client.create_job(path.name, size_bytes, mode)
-    bar = bars.add_task("Uploading", total=max(1, size_bytes))
+def _upload(client: ApiClient, job: dict[str, Any], path: Path, bars: Progress) -> None:
+    bar = bars.add_task("Uploading", total=max(1, path.stat().st_size))
     client.upload(
         path,
         job["uploadUrl"],
         job["uploadHeaders"],
         lambda sent, _: bars.update(bar, completed=sent),
     )
-    return job
 
 
 def _print_failure(job: dict[str, Any], screen: Console) -> None:
     error = job.get("error") or {"code": job["state"], "message": ""}
-    screen.print(f"[red]The job {job['state']}: {error['code']}[/] {error['message']}")
+    screen.print(f"[red]The job {job['state']}: {error['code']}[/] {_plain(error['message'])}")
     for name, stage in job["stages"].items():
         screen.print(f"  {name}: {stage['status']}")
 
@@ -160,7 +166,7 @@ def _print_failure(job: dict[str, Any], screen: Console) -> None:
 def _print_results(client: ApiClient, job: dict[str, Any], screen: Console) -> None:
     stages = {name: stage["status"] for name, stage in job["stages"].items()}
     screen.print(
-        f"\n[bold]{job['fileName']}[/]  {job['durationSeconds']:.1f} s  "
+        f"\n[bold]{_plain(job['fileName'])}[/]  {job['durationSeconds']:.1f} s  "
         f"charged {job['chargedCents']} cents"
     )
     if stages["vision"] == "completed":
@@ -170,4 +176,8 @@ def _print_results(client: ApiClient, job: dict[str, Any], screen: Console) -> N
     for warning in job.get("warnings", []):
         times = [f"{warning[at]:.1f}" for at in ("startTime", "endTime") if at in warning]
         place = f" ({' to '.join(times)} s)" if times else ""
-        screen.print(f"[yellow]{warning['code']}[/] {warning['message']}{place}")
+        screen.print(f"[yellow]{warning['code']}[/] {_plain(warning['message'])}{place}")
+
+
+def _plain(text: str) -> str:
+    return escape(one_line(text))

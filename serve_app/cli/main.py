@@ -39,12 +39,13 @@ COMMANDS = {
         "watch:watch",
         "Analyse every file that comes into a folder, once; results in FILE.vas beside it.",
     ),
-    "search": Listed(USE, "search:search", "Search everything that the account has analysed."),
+    "search": Listed(USE, "library:search", "Search everything that the account has analysed."),
     "export": Listed(
         USE,
         "library:export_job",
         "Write a job's scenes, chapters or transcript for an editing program or a player.",
     ),
+    "jobs": Listed(USE, "library:jobs_app", "The jobs of an account."),
     "mcp": Listed(
         USE,
         "library:serve_agents",

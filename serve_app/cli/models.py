@@ -9,10 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from models.checkpoints import GatedCheckpointError
-from models.profiles import checkpoints_of, listed_weights, profile_named
-from models.registry import REGISTRY
-from models.weights import PackagedWeights
 from serve_app.cli.output import (
     JsonOption,
     UsageError,
@@ -25,8 +21,10 @@ from serve_app.cli.output import (
 
 models_app = typer.Typer(no_args_is_help=True, help="Model weights.")
 
+PROFILES = ("packaged", "cpu", "cpu-transformers", "gpu")
+"""Of the registry, whose import the help need not wait for."""
 ProfileOption = Annotated[
-    str | None, typer.Option("--profile", help=f"{', '.join(REGISTRY)}; else what serves here.")
+    str | None, typer.Option("--profile", help=f"{', '.join(PROFILES)}; else what serves here.")
 ]
 FolderOption = Annotated[
     Path | None, typer.Option("--to", help="Models folder (default: VAS_MODELS_DIR).")
@@ -49,6 +47,8 @@ def models_list(
 
 
 def _rows(profile: str, folder: Path | None) -> list[dict[str, Any]]:
+    from models.profiles import listed_weights
+
     return [
         {
             "task": each.task,
@@ -71,6 +71,7 @@ def models_pull(
 
     HF_TOKEN opens repositories whose terms its account has accepted.
     """
+    from models.profiles import checkpoints_of
     from serve_app.deployment.model_choice import ModelProfileError, missing_packages
 
     folder = to or settings_with().models_dir
@@ -86,6 +87,10 @@ def models_pull(
 
 def _pull_all(profile: str, folder: Path, *, quiet: bool) -> list[str]:
     """Each in turn; a gated one does not keep the others from being fetched."""
+    from models.checkpoints import GatedCheckpointError
+    from models.profiles import listed_weights
+    from models.weights import PackagedWeights
+
     closed: list[GatedCheckpointError] = []
     fetched: dict[str, None] = {}
     for each in listed_weights(profile):
@@ -109,11 +114,12 @@ def _pull_all(profile: str, folder: Path, *, quiet: bool) -> list[str]:
 
 
 def _profile(name: str | None) -> str:
+    from models.profiles import profile_named
     from serve_app.deployment.model_choice import ModelProfileError, chosen_models
 
     if name is None:
         return chosen_models(settings_with()).profile
     name = profile_named(name)
-    if name not in REGISTRY:
-        raise ModelProfileError(f"--profile: {name!r} is none of {', '.join(REGISTRY)}.")
+    if name not in PROFILES:
+        raise ModelProfileError(f"--profile: {name!r} is none of {', '.join(PROFILES)}.")
     return name

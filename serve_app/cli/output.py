@@ -17,8 +17,11 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from serve_app import API_PREFIX
+from serve_app.client.rendering import one_line
+from serve_app.dashboard import PATH
 
 if TYPE_CHECKING:
     from serve_app.settings import Settings
@@ -26,7 +29,10 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-console = Console()
+FULL_WIDTH = 10_000
+"""Columns of what goes into a pipe or a file: nothing is wrapped or cut there."""
+
+console = Console(width=None if sys.stdout.isatty() else FULL_WIDTH)
 errors = Console(stderr=True)
 
 DataOption = Annotated[
@@ -66,6 +72,11 @@ def base_address(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path.removesuffix(API_PREFIX)}{API_PREFIX}"
 
 
+def dashboard_address(base_url: str, job_id: str) -> str:
+    """A job's page, for whoever is signed in; ``base_url`` is that of the API."""
+    return f"{base_url.removesuffix(API_PREFIX)}{PATH}/jobs/{job_id}"
+
+
 def usable_key(key: str | None) -> str:
     """Raises UsageError for a text that cannot stand in a header; does not repeat it."""
     if not key:
@@ -82,9 +93,8 @@ def show(record: dict[str, Any], *, as_json: bool) -> None:
         return
     table = Table.grid(padding=(0, 2))
     for name, value in record.items():
-        table.add_row(f"[bold]{name}[/]", str(value))
-    # Links and ids stay whole, so that they can be copied: the terminal may wrap the line.
-    Console(width=max(console.width, 200)).print(table)
+        table.add_row(Text(name, style="bold"), cell(value))
+    _print_whole(table)
 
 
 def show_rows(rows: list[dict[str, Any]]) -> None:
@@ -96,10 +106,28 @@ def show_rows(rows: list[dict[str, Any]]) -> None:
     for name, value in rows[0].items():
         table.add_column(name, justify="right" if isinstance(value, int) else "left")
     for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row.values()))
-    # Long ids stay whole, so that they can be copied: the terminal may wrap the line.
-    wide = Console(width=max(console.width, 200))
-    wide.print(table, markup=False, highlight=False)
+        table.add_row(*map(cell, row.values()))
+    _print_whole(table)
+
+
+def cell(value: Any) -> Text:
+    """A value in words: nothing for None, ``name value, …`` for a record, ``…, …`` for a list."""
+    match value:
+        case None:
+            return Text("")
+        case bool():
+            return Text("yes" if value else "no")
+        case dict():
+            return Text(", ".join(f"{name} {cell(each)}" for name, each in value.items()))
+        case list() | tuple():
+            return Text(", ".join(str(cell(each)) for each in value))
+        case _:
+            return Text(one_line(str(value)))
+
+
+def _print_whole(table: Table) -> None:
+    """Links and ids stay whole, so that they can be copied: the terminal may wrap the line."""
+    Console(width=max(console.width, 200)).print(table, highlight=False)
 
 
 def show_list(rows: list[dict[str, Any]], name: str, as_json: bool) -> None:

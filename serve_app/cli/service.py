@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from serve_app.cli.output import (
     DataOption,
@@ -110,7 +111,8 @@ def doctor(data: DataOption = None, as_json: JsonOption = False) -> None:
     else:
         for finding in findings:
             mark = "[green]ok[/]  " if finding["ok"] else "[red]FAIL[/]"
-            console.print(f"{mark} {finding['check']}: {finding['detail']}", highlight=False)
+            line = f"{mark} {finding['check']}: {escape(finding['detail'])}"
+            console.print(line, highlight=False, soft_wrap=True)
     if not all(finding["ok"] for finding in findings):
         raise typer.Exit(1)
 

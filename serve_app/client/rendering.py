@@ -67,7 +67,7 @@ def scenes_table(scenes: Sequence[Mapping[str, Any]]) -> Table:
     """A row a scene: time, shot, palette, objects and description."""
     if not scenes:
         return _one_message_table(NO_CUTS)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=True, title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     table.add_column("#", justify="right", style="dim", no_wrap=True)
     table.add_column("Time", no_wrap=True)
     table.add_column("Shot", style="bold", ratio=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Annotated
 from urllib.parse import urlencode
@@ -15,7 +16,7 @@ from serve_app.api.context import API_PREFIX, base_url, context_of
 from serve_app.api.envelope import ExactJSONResponse, success
 from serve_app.api.openapi import errors, headers, links
 from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
-from serve_app.api.queries import WHOLE_NUMBER, one_of
+from serve_app.api.queries import WHOLE_NUMBER, matching, one_of, shown
 from serve_app.api.schemas import Answer
 from serve_app.errors import ErrorCode, invalid
 from serve_app.jobs import results, service
@@ -32,6 +33,9 @@ MAX_PAGE = 100
 STATE_ALIASES = {"uploading": JobState.AWAITING_UPLOAD}
 _STATES = [*JobState, *STATE_ALIASES]
 _CANCEL_ERRORS = errors(ErrorCode.NOT_FOUND, ErrorCode.JOB_NOT_CANCELLABLE)
+
+_INCLUDED = re.compile("(none|(scenes|transcript)(,(scenes|transcript))*)")
+_INCLUDED_WORDS = "list of scenes and transcript, or none"
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Jobs"])
 
@@ -134,11 +138,8 @@ async def get_job(
     request: Request,
     _: JobId,
     include: Annotated[
-        str | None,
-        Query(
-            description="`none`, or a list of `scenes` and `transcript`; both if not given.",
-            pattern="^(none|(scenes|transcript)(,(scenes|transcript))*)$",
-        ),
+        Annotated[str, shown(_INCLUDED), matching(_INCLUDED, _INCLUDED_WORDS)] | None,
+        Query(description="`none`, or a list of `scenes` and `transcript`; both if not given."),
     ] = None,
 ) -> Response:
     """With its results once their stages are completed.

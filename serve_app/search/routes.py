@@ -17,7 +17,7 @@ from serve_app.api.context import API_PREFIX, base_url, context_of
 from serve_app.api.envelope import ExactJSONResponse, request_id
 from serve_app.api.openapi import errors, headers, links
 from serve_app.api.pagination import BadCursorError, read_payload, sign_payload
-from serve_app.api.queries import WHOLE_NUMBER, matching
+from serve_app.api.queries import WHOLE_NUMBER, matching, shown
 from serve_app.errors import ErrorCode, invalid
 from serve_app.search.schemas import SearchPage
 from serve_app.search.service import (
@@ -37,7 +37,7 @@ from storage.types import SearchKind
 
 DEFAULT_PAGE = 20
 MAX_PAGE = 100
-_ANY_KIND = "|".join(SearchKind)
+_KINDS = re.compile("({0})(,({0}))*".format("|".join(SearchKind)))
 _MOMENT = matching(
     re.compile(r"\d{4}-\d\d-\d\d([Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d))?"),
     "date, or a time with its offset (RFC 3339)",
@@ -54,27 +54,26 @@ _Words = Annotated[
         examples=["good morning"],
     ),
 ]
+_SCENE = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:[0-9]{1,9}")
 _Scene = Annotated[
-    str | None,
+    Annotated[str, shown(_SCENE), matching(_SCENE, "scene: a job's id, a colon, a number")] | None,
     Query(
         description="A scene, `jobId:index`: the scenes whose stills look like it, 200 at "
         "most, without it. Not together with `language`, or other `kinds` than `scene`.",
-        pattern="^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:[0-9]{1,9}$",
         examples=["0b5c1f3e-6f0a-4c58-9d0e-6a1d2a7f4b11:3"],
     ),
 ]
 _Kinds = Annotated[
-    str | None,
+    Annotated[str, shown(_KINDS), matching(_KINDS, f"list of {', '.join(SearchKind)}")] | None,
     Query(
         description=f"A list of {', '.join(f'`{kind}`' for kind in SearchKind)}; all if not given.",
-        pattern=f"^({_ANY_KIND})(,({_ANY_KIND}))*$",
     ),
 ]
+_LANGUAGE = re.compile("[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 _Language = Annotated[
-    str | None,
+    Annotated[str, shown(_LANGUAGE), matching(_LANGUAGE, "language as en or pt-BR")] | None,
     Query(
         description="Only what is said in this language (BCP 47).",
-        pattern="^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$",
         max_length=35,
         examples=["en"],
     ),

@@ -240,6 +240,14 @@ def test_what_is_not_a_json_object_is_refused_in_the_envelope(
     assert answer.json()["code"] == "INVALID_REQUEST"
 
 
+def test_a_text_in_a_wrong_form_is_refused_in_words(api: RunningApi, customer: Customer) -> None:
+    body = {"url": "https://media.example.com/a.mp4", "downloadToken": "two words"}
+    answer = api.client.post("/jobs/from-url", json=body, headers=customer.headers)
+    expect_error(answer, 400, "INVALID_REQUEST", "downloadToken")
+    problem = "must have the form that the reference describes"
+    assert answer.json()["error"] == f"downloadToken: {problem}."
+
+
 @pytest.mark.parametrize("path", ["/jobs", "/jobs/from-url", "/jobs/batch"])
 @pytest.mark.parametrize(
     ("given", "kept"), [({}, None), ({"speakersExpected": 3}, 3), ({"speakersExpected": 20.0}, 20)]

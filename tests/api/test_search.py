@@ -153,6 +153,7 @@ def test_bad_input_is_refused_and_named(
     answer = search(api, customer, **query)
     assert answer.status_code == 400
     assert (answer.json()["code"], answer.json()["param"]) == ("INVALID_REQUEST", param)
+    assert "pattern" not in answer.json()["error"]
 
 
 GOOD = [
@@ -203,7 +204,14 @@ def test_the_command_line_prints_hits_or_the_page_as_json(
     assert shown.exit_code == 0, shown.output
     assert shown.output.count("clip.mp4  0:01.2 – 0:02.0  transcript  ") == 3
     assert "Good morning." in shown.output
-    cursor = shown.output.split("--cursor ")[1].strip()
+    assert "More: --limit 6, or --all." in shown.output
+    assert "cursor" not in shown.output.lower()
+    every = CliRunner().invoke(app, ["search", "morning", *where, "--all"]).output
+    assert every.startswith(shown.output.partition("More:")[0])
+    assert every.count("clip.mp4") > 3
+    assert "More:" not in every
+    first = CliRunner().invoke(app, ["search", "morning", *where, "--limit", "3", "--json"])
+    cursor = json.loads(first.output)["nextCursor"]
     rest = CliRunner().invoke(
         app, ["search", "morning", *where, "--cursor", cursor, "--json", "--kinds", "transcript"]
     )

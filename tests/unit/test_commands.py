@@ -14,8 +14,11 @@ import pytest
 from typer.core import TyperGroup
 from typer.testing import CliRunner
 
+from models.registry import REGISTRY
 from serve_app import __version__
 from serve_app.cli.main import COMMANDS, USER_ERRORS, app, load, user_sentence
+from serve_app.cli.models import PROFILES
+from serve_app.cli.output import show, show_rows
 from storage.keys import AccountNotFoundError
 from tests.background import in_background
 from tests.places import PROJECT
@@ -87,6 +90,30 @@ def test_only_errors_of_the_table_are_sentences() -> None:
     sentence = "No account has that name or id. (studio)"
     assert user_sentence(AccountNotFoundError("studio")) == sentence
     assert user_sentence(FileNotFoundError(2, "No such file")) is None
+
+
+def test_the_help_names_the_profiles_of_the_registry() -> None:
+    assert tuple(REGISTRY) == PROFILES
+
+
+def test_tables_hold_words_and_whole_lines_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    record = {
+        "name": "studio [red]\x1b[2J",
+        "suspendedAt": None,
+        "optional": True,
+        "objects": {"count": 2, "bytes": 30},
+        "jobs": ["a", "b"],
+        "link": f"https://vas.example.com/{'x' * 400}",
+    }
+    for name in ("as a record", "as a row"):
+        if name == "as a record":
+            show(record, as_json=False)
+        else:
+            show_rows([record])
+        printed = capsys.readouterr().out
+        for words in ("studio [red] [2J", "yes", "count 2, bytes 30", "a, b", record["link"]):
+            assert str(words) in printed
+        assert not {"None", "{", "True", "\x1b"} & set(printed.split())
 
 
 def test_groups_are_groups_although_they_have_one_command() -> None:
