@@ -20,15 +20,15 @@ from av.container import InputContainer
 from av.packet import Packet
 
 from pipelines.media.files import is_picture_stream, is_sound_stream, open_media
+from pipelines.media.ranged import RangedFile
 from pipelines.media.timestamps import packet_time_ms, rounded_ms
 from pipelines.sandbox.child import Emit, MediaRefusedError
 
-_STEPS_BACK_MS = (0, 5_000, 30_000, None)
+_STEPS_BACK_MS = (0, 1_500, 5_000, 30_000, None)
 """How long before the start to look for its key frame; None: from the beginning. Demuxers find
 places by decoding times, which differ from those of the pictures."""
 _HELD_BYTES = 512 << 20
 """Between a key frame and the start; more is not held in memory."""
-_REPORT_PACKETS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class ClipOrder:
     """``[start_ms, end_ms)`` of the file at ``path``, to be written to ``folder / NAME``."""
 
     path: Path
+    is_ranged: bool
+    """Bytes are fetched as they are read (``RangedFile``)."""
     folder: Path
     start_ms: int
     """Times count from the media's start."""
@@ -62,11 +64,12 @@ def copy(order: ClipOrder, emit: Emit) -> CutClip:
     Raises MediaRefusedError where the codecs cannot be carried, or nothing lies between the times.
     """
     target = order.folder / NAME
-    with open_media(order.path) as source:
+    file = RangedFile(order.path, emit) if order.is_ranged else order.path
+    with open_media(file) as source:
         is_mp4 = "mp4" in source.format.name
     for container in ("mp4", "matroska") if is_mp4 else ("matroska",):
         try:
-            return _copied(order, target, container, emit)
+            return _copied(order, file, target, container)
         except av.error.MemoryError:
             raise
         except (av.error.FFmpegError, ValueError):
@@ -74,8 +77,10 @@ def copy(order: ClipOrder, emit: Emit) -> CutClip:
     raise MediaRefusedError("No clip can be cut out of a file of this kind without encoding it.")
 
 
-def _copied(order: ClipOrder, target: Path, container: str, emit: Emit) -> CutClip:
-    with open_media(order.path) as source:
+def _copied(order: ClipOrder, file: Path | RangedFile, target: Path, container: str) -> CutClip:
+    if isinstance(file, RangedFile):
+        file.seek(0)
+    with open_media(file) as source:
         found = _Found.in_file(source, order)
         options = {"movflags": "+faststart"} if container == "mp4" else {}
         with av.open(str(target), "w", format=container, options=options) as output:
@@ -83,9 +88,7 @@ def _copied(order: ClipOrder, target: Path, container: str, emit: Emit) -> CutCl
                 stream.index: output.add_stream_from_template(stream) for stream in found.streams
             }
             bounds: list[int] = []
-            for number, packet in enumerate(found.packets(source)):
-                if number % _REPORT_PACKETS == 0:
-                    emit({"packets": number})
+            for packet in found.packets(source):
                 time_ms = packet_time_ms(packet, order.origin_ms)
                 bounds += [] if time_ms is None else [time_ms]
                 # Shifted by milliseconds, a picture whose time is rounded up would lie before 0.

@@ -15,6 +15,7 @@ from av.packet import Packet
 from av.stream import Discard, Disposition, Stream
 from av.video.stream import VideoStream
 
+from pipelines.media.ranged import RangedFile
 from pipelines.media.timestamps import ContinuousTimes
 from pipelines.sandbox.child import MediaRefusedError
 
@@ -69,14 +70,16 @@ class Reading:
     data report that the file has ended."""
 
 
-def open_media(path: Path) -> InputContainer:
-    """Open ``path`` by what it holds, whatever it is called.
+def open_media(source: Path | RangedFile) -> InputContainer:
+    """Open a file by what it holds, whatever it is called.
 
     Raises MediaRefusedError if it is no media file, or of a kind that is not read.
     """
     try:
         container: InputContainer = av.open(
-            str(path), options=OPEN_OPTIONS, metadata_errors="replace"
+            source if isinstance(source, RangedFile) else str(source),
+            options=OPEN_OPTIONS,
+            metadata_errors="replace",
         )
     except av.error.ArgumentError:
         raise MediaRefusedError("Files of this format are not accepted.") from None

@@ -13,6 +13,8 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from pipelines.codec import from_json
+from pipelines.media.ranged import MOST_FETCHED_BYTES, Fetch
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import (
     Task,
@@ -40,7 +42,8 @@ from storage.uploads import MEDIA_SLOT, find_upload, source_prefix
 
 LONGEST_SECONDS = 600
 _MEMORY_BYTES = 2 << 30
-_WALL_SECONDS = 60.0
+_WALL_SECONDS = 90.0
+"""Less than the proxy waits for an answer (``VAS_PROXY_TIMEOUT_SECONDS``)."""
 _TYPES = {"mp4": ("video/mp4", "mp4"), "matroska": ("video/x-matroska", "mkv")}
 _ANY_BYTES = "application/octet-stream"
 """For clients that ask for it: generated ones know no type of video."""
@@ -186,27 +189,31 @@ def _cut(store: ObjectStore, stretch: _Stretch) -> _Clip:
     from pipelines.ingest import clip
 
     try:
-        with store.local_copy(stretch.key) as source, temporary_folder("clip-") as folder:
-            path = source.resolve()
-            times = stretch.start_ms, stretch.end_ms, stretch.origin_ms
+        with store.ranged_copy(stretch.key) as copy, temporary_folder("clip-") as folder:
+            path, times = copy.path.resolve(), (stretch.start_ms, stretch.end_ms, stretch.origin_ms)
+            fetch, size_bytes = copy.fetch, copy.size_bytes
             task = Task(
                 program=clip.copy,
-                order=clip.ClipOrder(path, folder.resolve(), *times),
-                allowance=Allowance(
-                    _MEMORY_BYTES, round(_WALL_SECONDS), path.stat().st_size + (64 << 20)
-                ),
+                order=clip.ClipOrder(path, fetch is not None, folder.resolve(), *times),
+                allowance=Allowance(_MEMORY_BYTES, round(_WALL_SECONDS), size_bytes + (64 << 20)),
                 wall_seconds=_WALL_SECONDS,
                 readable=(path,),
                 writable=(folder,),
             )
-            found = run_confined(task, clip.CutClip)
+
+            def on_event(event: Any) -> None:
+                needed = from_json(Fetch, event)
+                first, end = max(0, needed.first), min(needed.end, size_bytes)
+                if fetch is not None and first < end <= first + MOST_FETCHED_BYTES:
+                    fetch(first, end)
+
+            found = run_confined(task, clip.CutClip, on_event=on_event)
             file = (folder / clip.NAME).open("rb")
     except ObjectNotFoundError:
         raise _no_source("The source of the job is not kept any more.") from None
     except (TaskRefusedError, TaskCrashedError) as error:
         raise _no_source(str(getattr(error, "message", error))) from error
-    size_bytes = file.seek(0, 2)
-    return _Clip(file, size_bytes, found.container, found.start_ms + stretch.at_ms)
+    return _Clip(file, file.seek(0, 2), found.container, found.start_ms + stretch.at_ms)
 
 
 def _answer(request: Request, job: JobRecord, clip: _Clip) -> Response:

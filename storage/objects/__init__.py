@@ -67,6 +67,16 @@ Check = Callable[[], None]
 """Raises what shall end a long operation."""
 
 
+@dataclass(frozen=True, slots=True)
+class RangedCopy:
+    """An object as a file to read, not to change, of which bytes may be missing."""
+
+    path: Path
+    size_bytes: int
+    fetch: Callable[[int, int], None] | None
+    """``fetch(first, end)`` puts these bytes into the file; None where it has all of them."""
+
+
 class ObjectStore(Protocol):
     """Synchronous; callers on an event loop use a thread. Implementations are picklable."""
 
@@ -87,6 +97,10 @@ class ObjectStore(Protocol):
         Where it has to be copied first, ``check`` is called about twice a second and may raise,
         which ends the copying.
         """
+        ...
+
+    def ranged_copy(self, key: str) -> contextlib.AbstractContextManager[RangedCopy]:
+        """The object as a file whose bytes are fetched as they are needed."""
         ...
 
     def list_keys(self, prefix: str) -> Iterator[str]: ...

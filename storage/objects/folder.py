@@ -20,6 +20,7 @@ from storage.objects import (
     ObjectStoreUnavailableError,
     PartialBusyError,
     PartialOffsetError,
+    RangedCopy,
     check_key,
 )
 
@@ -93,6 +94,12 @@ class FolderStore:
         if not path.is_file():
             raise ObjectNotFoundError(key)
         yield path
+
+    @contextlib.contextmanager
+    def ranged_copy(self, key: str) -> Iterator[RangedCopy]:
+        """The file itself, which has all its bytes."""
+        with self.local_copy(key) as path:
+            yield RangedCopy(path, self.size_bytes(key), None)
 
     def list_keys(self, prefix: str) -> Iterator[str]:
         """Keys below the folder ``prefix``, sorted."""

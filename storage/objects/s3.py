@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from storage.objects import (
     DirectUpload,
     ObjectNotFoundError,
     ObjectStoreUnavailableError,
+    RangedCopy,
     check_key,
 )
 from storage.objects.local_files import temporary_file
@@ -180,6 +182,18 @@ class S3Store:
                 )
             stream.flush()
             yield path
+
+    @contextlib.contextmanager
+    def ranged_copy(self, key: str) -> Iterator[RangedCopy]:
+        """A temporary file of the object's size, all holes, which goes when the block ends."""
+        size_bytes = self.size_bytes(key)
+        with temporary_file() as (path, stream):
+            stream.truncate(size_bytes)
+
+            def fetch(first: int, end: int) -> None:
+                os.pwrite(stream.fileno(), self.read_range(key, first, end - first), first)
+
+            yield RangedCopy(path, size_bytes, fetch)
 
     def list_keys(self, prefix: str) -> Iterator[str]:
         """Keys below the folder ``prefix``, sorted."""

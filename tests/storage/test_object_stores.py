@@ -131,6 +131,12 @@ def test_what_is_written_can_be_read_back(case: Case) -> None:
     assert store.size_bytes("jobs/1/a.bin") == 7
     with store.local_copy("jobs/1/a.bin") as path:
         assert path.read_bytes() == b"content"
+    with store.ranged_copy("jobs/1/a.bin") as copy:
+        assert copy.size_bytes == copy.path.stat().st_size == 7
+        if copy.fetch is not None:
+            assert copy.path.read_bytes() == bytes(7)
+            copy.fetch(3, 7)
+        assert copy.path.read_bytes()[3:] == b"tent"
     store.write_bytes("jobs/1/a.bin", b"new")
     assert store.read_bytes("jobs/1/a.bin") == b"new"
     assert case.leftovers() == []
