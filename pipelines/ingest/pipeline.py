@@ -23,7 +23,7 @@ from pipelines.execution.chain import Control, ControlSpan, FreeRun, Workspace, 
 from pipelines.ingest import media_pass
 from pipelines.ingest.probe import ProbeLimits, probe, run_media_task
 from pipelines.sandbox.confinement import Allowance
-from pipelines.sandbox.parent import Task
+from pipelines.sandbox.parent import ConfinedTask
 from pipelines.types import (
     AudioTrack,
     IngestResult,
@@ -300,7 +300,7 @@ def _extract(plan: _Plan, context: IngestContext) -> FilePieces:
     return pieces
 
 
-def _task(plan: _Plan, path: Path, folder: Path, limits: ProbeLimits) -> Task:
+def _task(plan: _Plan, path: Path, folder: Path, limits: ProbeLimits) -> ConfinedTask:
     media = plan.media
     audio_seconds = media.duration_seconds * len(plan.audio) * _SECONDS_PER_MEDIA_SECOND
     seconds = limits.seconds_for(2 * media.size_bytes) + audio_seconds
@@ -315,7 +315,7 @@ def _task(plan: _Plan, path: Path, folder: Path, limits: ProbeLimits) -> Task:
             "origin_ms": media.origin_ms,
             "known": [key.rsplit("/", 1)[-1] for key in stored],
         }
-    return Task(
+    return ConfinedTask(
         program=media_pass.cut,
         order={
             "path": str(path),

@@ -15,7 +15,7 @@ from pipelines.ingest import preview_file
 from pipelines.ingest.preview_file import EncodeOrder, SmallPicture
 from pipelines.ingest.probe import ProbeLimits, run_media_task
 from pipelines.sandbox.confinement import Allowance
-from pipelines.sandbox.parent import Task
+from pipelines.sandbox.parent import ConfinedTask
 from pipelines.types import MediaInfo, StageCode, StageError
 from storage.objects import ObjectStore
 from storage.objects.local_files import temporary_folder
@@ -93,7 +93,7 @@ def make_preview(
         temporary_folder("preview-") as folder,
     ):
         path = source.resolve()
-        task = Task(
+        task = ConfinedTask(
             program=preview_file.make,
             order=_encode_order(path, folder.resolve(), order.media, order.most_bytes),
             allowance=Allowance(limits.memory_bytes, math.ceil(seconds), order.most_bytes),

@@ -13,7 +13,7 @@ from pipelines.ingest.sync.timecode import WavLabels
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import (
     Answer,
-    Task,
+    ConfinedTask,
     TaskCrashedError,
     TaskRefusedError,
     run_confined,
@@ -46,7 +46,7 @@ class ProbeLimits:
 
 
 def run_media_task(
-    task: Task,
+    task: ConfinedTask,
     answer: type[Answer],
     *,
     on_event: Callable[[Any], None] = lambda _: None,
@@ -76,7 +76,7 @@ def probe(
     limits = limits or ProbeLimits()
     path = path.resolve()
     seconds = limits.seconds_for(path.stat().st_size)
-    task = Task(
+    task = ConfinedTask(
         program=measure.probe,
         order={"path": str(path), "limits": asdict(limits)},
         allowance=Allowance(limits.memory_bytes, math.ceil(seconds), file_bytes=0),
@@ -93,7 +93,7 @@ def probe(
 def read_wav_labels(path: Path, limits: ProbeLimits, check: Callable[[], None]) -> WavLabels:
     """Labels that a recorder wrote into a WAV file. Raises StageError EXTERNAL_AUDIO_FAILED."""
     path = path.resolve()
-    task = Task(
+    task = ConfinedTask(
         program=headers.labels,
         order={"path": str(path)},
         allowance=Allowance(limits.memory_bytes, _LABEL_SECONDS, file_bytes=0),

@@ -56,7 +56,7 @@ class TaskTimeoutError(TaskCrashedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ConfinedTask:
     """One piece of work for a confined child process."""
 
     program: Callable[[Any, Callable[[object], None]], object]
@@ -78,7 +78,7 @@ class Task:
 
 
 def run_confined(
-    task: Task,
+    task: ConfinedTask,
     answer: type[Answer],
     *,
     on_event: Callable[[Any], None] = lambda _: None,

@@ -30,7 +30,7 @@ from pipelines.media.sampling import PicturesOrder, PicturesRead, SharedPicture,
 from pipelines.media.timestamps import packet_time_ms
 from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
 from pipelines.sandbox.confinement import Allowance
-from pipelines.sandbox.parent import Task, TaskCrashedError, TaskRefusedError, run_confined
+from pipelines.sandbox.parent import ConfinedTask, TaskCrashedError, TaskRefusedError, run_confined
 from pipelines.types import Segment, VideoSource, VideoStream
 from pipelines.vision.features import FEATURES, LUMA_HEIGHT, LUMA_WIDTH, Bytes, features_key
 
@@ -225,7 +225,7 @@ def pictures_by_decord(
         take(shared.time_ms, _shared_picture(memory, shared.height, shared.width))
 
     path = path.resolve()
-    task = Task(
+    task = ConfinedTask(
         program=read_pictures,
         order=PicturesOrder(
             path, stream.index, stream.interlaced, origin_ms, tuple(times_ms), memory

@@ -101,7 +101,7 @@ def _searching_context(settings: Settings) -> AppContext:
 
 
 @serve.ingress()
-class Api:
+class ApiReplica:
     """The HTTP API. Stateless: the database is the only truth."""
 
     def __init__(self, settings: Settings, *_: Any) -> None:
@@ -210,7 +210,7 @@ def build_named_app(settings: Settings) -> Application:
         ray_actor_options=_placement(settings),
     ).bind(settings)
     return serve.deployment(
-        Api,
+        ApiReplica,
         name="Api",
         num_replicas=settings.api_replicas,
         max_ongoing_requests=_ONGOING_REQUESTS,

@@ -17,7 +17,7 @@ from pipelines.codec import from_json
 from pipelines.media.ranged import MOST_FETCHED_BYTES, Fetch
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import (
-    Task,
+    ConfinedTask,
     TaskCrashedError,
     TaskRefusedError,
     run_confined,
@@ -192,7 +192,7 @@ def _cut(store: ObjectStore, stretch: _Stretch) -> _Clip:
         with store.ranged_copy(stretch.key) as copy, temporary_folder("clip-") as folder:
             path, times = copy.path.resolve(), (stretch.start_ms, stretch.end_ms, stretch.origin_ms)
             fetch, size_bytes = copy.fetch, copy.size_bytes
-            task = Task(
+            task = ConfinedTask(
                 program=clip.copy,
                 order=clip.ClipOrder(path, fetch is not None, folder.resolve(), *times),
                 allowance=Allowance(_MEMORY_BYTES, round(_WALL_SECONDS), size_bytes + (64 << 20)),

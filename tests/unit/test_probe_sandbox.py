@@ -16,7 +16,7 @@ import pytest
 
 from pipelines.ingest.measure import probe
 from pipelines.sandbox.confinement import Allowance
-from pipelines.sandbox.parent import Task, TaskCrashedError, run_confined
+from pipelines.sandbox.parent import ConfinedTask, TaskCrashedError, run_confined
 from pipelines.types import MediaInfo
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -169,10 +169,10 @@ except ProcessLookupError:
     )
 
 
-def _task(program: Any, order: object, **changes: Any) -> Task:
+def _task(program: Any, order: object, **changes: Any) -> ConfinedTask:
     allowance = Allowance(memory_bytes=2 << 30, cpu_seconds=10, file_bytes=0)
     values: dict[str, Any] = {"wall_seconds": 20.0, "readable": (), **changes}
-    return Task(program, order, allowance, **values)
+    return ConfinedTask(program, order, allowance, **values)
 
 
 def test_a_child_that_fails_on_its_own_says_how_in_one_line() -> None:
