@@ -12,8 +12,8 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
-from typing import BinaryIO, NoReturn
+from dataclasses import dataclass
+from typing import BinaryIO
 
 import httpx
 
@@ -168,24 +168,6 @@ class _Watch:
 
 
 @dataclass(slots=True)
-class _Pace:
-    """Raises BrokenDownloadError where a source sends less than ``idle_bytes`` a window."""
-
-    limits: FetchLimits
-    window_began: float = field(default_factory=time.monotonic)
-    window_bytes: int = 0
-
-    def count(self, size_bytes: int) -> None:
-        self.window_bytes += size_bytes
-        now = time.monotonic()
-        if now - self.window_began < self.limits.idle_seconds:
-            return
-        if self.window_bytes < self.limits.idle_bytes:
-            raise BrokenDownloadError("The source sends too slowly.")
-        self.window_began, self.window_bytes = now, 0
-
-
-@dataclass(slots=True)
 class _Download:
     """One fetch with all its attempts."""
 
@@ -199,26 +181,33 @@ class _Download:
     received: int = 0
     total: int | None = None
     validator: str | None = None
-    failures: int = 0
-    furthest: int = 0
 
     def into(self, store: ObjectStore, key: str) -> FetchedSource:
-        """Download; a new start is a new object, since not every store can rewind one."""
+        """Attempts until one comes to the end; each goes on where the one before broke off.
+
+        Where that cannot be, a new object is begun, since not every store can rewind one.
+        """
+        failures = furthest = 0
         while True:
             try:
                 with store.writer(key) as sink:
-                    return self._fill(sink)
+                    while True:
+                        try:
+                            return self._attempt(sink)
+                        except BrokenDownloadError as broken:
+                            if self.received - furthest >= _RENEWING_BYTES:
+                                failures = 0
+                            furthest = max(furthest, self.received)
+                            failures += 1
+                            if failures >= self.limits.attempts:
+                                fail(broken.sentence)
+                            backoff = self.limits.backoff_seconds * 2.0 ** (failures - 1)
+                            wait_seconds = max(backoff, broken.wait_seconds)
+                            self.watch.pause(min(wait_seconds, _LONGEST_PAUSE_SECONDS))
+                            if broken.is_useless or (self.received and self.validator is None):
+                                raise _StartOverError from broken
             except _StartOverError:
                 self.received, self.total, self.validator = 0, None, None
-
-    def _fill(self, sink: BinaryIO) -> FetchedSource:
-        while True:
-            try:
-                return self._attempt(sink)
-            except BrokenDownloadError as broken:
-                self._prepare_another(broken)
-                if self.received and self.validator is None:
-                    raise _StartOverError from broken
 
     def _attempt(self, sink: BinaryIO) -> FetchedSource:
         url, response = self._follow()
@@ -234,9 +223,24 @@ class _Download:
 
     def _follow(self) -> tuple[ParsedUrl, httpx.Response]:
         """The first response that is no redirect, and where it came from."""
-        url, token = self.first, self.token
+        url = self.first
+        headers = {
+            "Accept": "*/*",
+            "Accept-Encoding": "identity",
+            "Connection": "close",
+            "User-Agent": "video-analysis-service",
+        }
+        if self.token is not None:
+            headers["Authorization"] = f"Bearer {self.token}"
+        if self.received and self.validator:
+            headers["Range"] = f"bytes={self.received}-"
+            headers["If-Range"] = self.validator
         for _hop in range(self.limits.max_redirects + 1):
-            response = self._request(url, token)
+            target = {"target": url.target.encode("ascii")}
+            with failures_of_transport():
+                response = self.transport.handle_request(
+                    httpx.Request("GET", url.url, headers=headers, extensions=target)
+                )
             location = response.headers.get("location", "")
             if response.status_code not in _REDIRECTS or not location:
                 return url, response
@@ -246,32 +250,19 @@ class _Download:
             except UrlError as error:
                 fail(f"The source redirects to a URL that cannot be used: {error}.")
             if url.origin != self.first.origin:
-                token = None
+                headers.pop("Authorization", None)
         return fail(f"The source redirects more than {self.limits.max_redirects} times.")
 
-    def _request(self, url: ParsedUrl, token: str | None) -> httpx.Response:
-        headers = {
-            "Accept": "*/*",
-            "Accept-Encoding": "identity",
-            "Connection": "close",
-            "User-Agent": "video-analysis-service",
-        }
-        if token is not None:
-            headers["Authorization"] = f"Bearer {token}"
-        if self.received and self.validator:
-            headers["Range"] = f"bytes={self.received}-"
-            headers["If-Range"] = self.validator
-        target = {"target": url.target.encode("ascii")}
-        with failures_of_transport():
-            return self.transport.handle_request(
-                httpx.Request("GET", url.url, headers=headers, extensions=target)
-            )
-
     def _accept(self, response: httpx.Response) -> None:
-        """Check status and headers; keep the size and what a resume needs."""
-        if self.received:
-            self._accept_rest(response)
-        elif response.status_code != 200:
+        """Check status and headers; keep the size and what a resume needs.
+
+        The response to a request for the rest must be exactly that, of the same file.
+        """
+        if response.status_code in {200, 416} and self.received:
+            raise BrokenDownloadError(
+                "The source cannot resume a broken download.", is_useless=True
+            )
+        if response.status_code != (206 if self.received else 200):
             refuse_status(response)
         if is_encoded(response.headers):
             fail("The source sends the file compressed although it was not asked to.")
@@ -280,34 +271,36 @@ class _Download:
         if not self.received:
             self.total = declared_bytes(response.headers)
             self.validator = validator(response.headers)
+        else:
+            part = content_range(response.headers)
+            if part is None or part.first != self.received:
+                sentence = "The source resumes at another place than it was asked to."
+                raise BrokenDownloadError(sentence, is_useless=True)
+            same_total = self.total is None or part.total_bytes in {None, self.total}
+            if not same_total or validator(response.headers) not in {None, self.validator}:
+                sentence = "The file at the source changes while it is downloaded."
+                raise BrokenDownloadError(sentence, is_useless=True)
+            self.total = self.total or part.total_bytes
         self._check_size(self.total or 0)
 
-    def _accept_rest(self, response: httpx.Response) -> None:
-        """A response to a request for the rest: exactly that, of the same file, or start over."""
-        if response.status_code in {200, 416}:
-            self._start_over("The source cannot resume a broken download.")
-        if response.status_code != 206:
-            refuse_status(response)
-        part = content_range(response.headers)
-        if part is None or part.first != self.received:
-            self._start_over("The source resumes at another place than it was asked to.")
-        same_total = self.total is None or part.total_bytes in {None, self.total}
-        if not same_total or validator(response.headers) not in {None, self.validator}:
-            self._start_over("The file at the source changes while it is downloaded.")
-        self.total = self.total or part.total_bytes
-
     def _receive(self, response: httpx.Response, sink: BinaryIO) -> None:
-        pace = _Pace(self.limits)
+        window_began, window_bytes = time.monotonic(), 0
         for chunk in _chunks(response):
             self.watch()
             self._check_size(self.received + len(chunk))
             sink.write(chunk)
             self.received += len(chunk)
-            pace.count(len(chunk))
             if self.total:
                 self.watch.report(self.received / self.total)
+            window_bytes += len(chunk)
+            now = time.monotonic()
+            if now - window_began >= self.limits.idle_seconds:
+                if window_bytes < self.limits.idle_bytes:
+                    raise BrokenDownloadError("The source sends too slowly.")
+                window_began, window_bytes = now, 0
         if self.total is not None and self.received > self.total:
-            self._start_over("The source sends more than it declared.")
+            sentence = "The source sends more than it declared."
+            raise BrokenDownloadError(sentence, is_useless=True)
         if self.total is not None and self.received < self.total:
             raise BrokenDownloadError("The source ended the download early.")
 
@@ -317,21 +310,6 @@ class _Download:
                 StageCode.VALIDATION_FAILED,
                 f"The source is larger than the limit of {self.limits.max_bytes} bytes.",
             )
-
-    def _start_over(self, sentence: str) -> NoReturn:
-        self._prepare_another(BrokenDownloadError(sentence))
-        raise _StartOverError(sentence)
-
-    def _prepare_another(self, broken: BrokenDownloadError) -> None:
-        """Pause before another attempt, or fail where there were enough of them."""
-        if self.received - self.furthest >= _RENEWING_BYTES:
-            self.failures = 0
-        self.furthest = max(self.furthest, self.received)
-        self.failures += 1
-        if self.failures >= self.limits.attempts:
-            fail(broken.sentence)
-        backoff = self.limits.backoff_seconds * 2.0 ** (self.failures - 1)
-        self.watch.pause(min(max(backoff, broken.wait_seconds), _LONGEST_PAUSE_SECONDS))
 
 
 def _first_url(
@@ -343,17 +321,12 @@ def _first_url(
         first = check_url_text(url, policy=policy)
         if provider is None:
             return first
-        direct = direct_download_url(first.url, _provider(provider), has_token=token is not None)
+        if provider not in [*Provider]:
+            raise InvalidUrlError("its provider is not known")
+        direct = direct_download_url(first.url, Provider(provider), has_token=token is not None)
         return check_url_text(direct, policy=policy)
     except UrlError as error:
         fail(f"The source's URL cannot be used: {error}.")
-
-
-def _provider(name: str) -> Provider:
-    try:
-        return Provider(name)
-    except ValueError:
-        raise InvalidUrlError("its provider is not known") from None
 
 
 def _chunks(response: httpx.Response) -> Iterator[bytes]:

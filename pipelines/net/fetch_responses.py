@@ -146,12 +146,15 @@ _RETRYABLE: tuple[tuple[type[httpx.TransportError], str], ...] = (
 
 
 class BrokenDownloadError(Exception):
-    """An attempt failed; another may succeed."""
+    """An attempt failed; another may succeed. ``is_useless``: what came before it has to go."""
 
-    def __init__(self, sentence: str, wait_seconds: float = 0.0) -> None:
+    def __init__(
+        self, sentence: str, wait_seconds: float = 0.0, *, is_useless: bool = False
+    ) -> None:
         super().__init__(sentence)
         self.sentence = sentence
         self.wait_seconds = wait_seconds
+        self.is_useless = is_useless
 
 
 def fail(sentence: str) -> NoReturn:
