@@ -215,12 +215,9 @@ class StageRunner:
                 if not self.is_outage(error):
                     raise
                 log.warning("%s: %s waits: %s", self.name, what, error)
-                await self._wait(pause_seconds)
+                end = time.monotonic() + pause_seconds
+                while (left := end - time.monotonic()) > 0:
+                    if self.is_stopped():
+                        raise StageStoppedError(self.name) from error
+                    await asyncio.sleep(min(left, _STOP_CHECK_SECONDS))
         return await act()
-
-    async def _wait(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            if self.is_stopped():
-                raise StageStoppedError(self.name)
-            await asyncio.sleep(min(left, _STOP_CHECK_SECONDS))

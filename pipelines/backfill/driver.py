@@ -189,11 +189,13 @@ def _finished(dataset: Dataset) -> Generator[FinishedItem | None, None, None]:
 
 def _dataset(items: Sequence[Item], work: ItemWork, pacing: Pacing) -> Dataset:
     """1:1, a task an item."""
+    import ray
     from ray.data import ActorPoolStrategy, TaskPoolStrategy
 
     dataset = items_dataset(items)
     if pacing.gpus_an_item > 0:
-        most = pacing.concurrency or _most_on_gpus(pacing)
+        gpus = ray.cluster_resources().get("GPU", 0.0)
+        most = pacing.concurrency or int(gpus / pacing.gpus_an_item)
         return dataset.map(
             ItemTask,
             fn_constructor_args=(work,),
@@ -206,10 +208,3 @@ def _dataset(items: Sequence[Item], work: ItemWork, pacing: Pacing) -> Dataset:
         compute=TaskPoolStrategy(size=pacing.concurrency),
         num_cpus=pacing.cpus_an_item,
     )
-
-
-def _most_on_gpus(pacing: Pacing) -> int:
-    import ray
-
-    gpus = ray.cluster_resources().get("GPU", 0.0)
-    return max(1, int(gpus / pacing.gpus_an_item))

@@ -22,7 +22,6 @@ from pipelines.backfill.outcome import ItemOutcome, RowError
 from pipelines.backfill.places import OutputError, Place
 from pipelines.backfill.tables import (
     SCHEMAS,
-    Rows,
     Values,
     outcomes_of,
     parquet_of,
@@ -74,7 +73,9 @@ class Output:
             message = f"Another backfill is writing to {self.place.address_of('')}."
             raise OutputError(message)
         part = max(self.parts, default=_MANIFEST_PART) + 1
-        self._write(part, rows_of(outcomes))
+        rows = rows_of(outcomes)
+        for table in (*(table for table in _DETAILS if rows[table]), _ITEMS):
+            self.place.write_bytes(_file(table, part), parquet_of(table, rows[table]))
         self.parts.add(part)
         return part
 
@@ -121,12 +122,6 @@ class Output:
             else:
                 self.place.delete(_file(table, part))
         self.place.delete(f"{_REWRITING}/{part:06d}")
-
-    def _write(self, part: int, rows: Rows) -> None:
-        for table in _DETAILS:
-            if rows[table]:
-                self.place.write_bytes(_file(table, part), parquet_of(table, rows[table]))
-        self.place.write_bytes(_file(_ITEMS, part), parquet_of(_ITEMS, rows[_ITEMS]))
 
     def _rows(self, table: str, part: int) -> list[Values]:
         """Of one file; a table without rows in a part has none."""

@@ -158,7 +158,7 @@ class BucketPlace:
             for page in pages:
                 for item in page.get("Contents", []):
                     name = item["Key"][len(self.place.prefix) :]
-                    if not name.endswith("/") and not _is_hidden(name):
+                    if not name.endswith("/") and not name.startswith(".") and "/." not in name:
                         yield name
 
     def read_bytes(self, name: str) -> bytes:
@@ -201,10 +201,6 @@ class BucketPlace:
 
     def address_of(self, name: str) -> str:
         return f"{S3_SCHEME}{self.place.bucket}/{self.place.prefix}{name}"
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
 
 
 def place_at(address: str, access: S3Access) -> Place:

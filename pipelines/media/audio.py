@@ -98,13 +98,10 @@ def write_flac(stream: BinaryIO, pieces: Iterable[Samples]) -> None:
         track = container.add_stream("flac", rate=SAMPLE_RATE_HZ, layout="mono", format="s16")
         position = 0
         for piece in filter(len, pieces):  # the encoder takes no empty frames
-            frame = av.AudioFrame.from_ndarray(_int16(piece), format="s16", layout="mono")
+            scaled = np.round(piece.astype(np.float64) * 32768).clip(-32768, 32767)
+            whole = scaled.astype(np.int16).reshape(1, -1)
+            frame = av.AudioFrame.from_ndarray(whole, format="s16", layout="mono")
             frame.sample_rate, frame.pts = SAMPLE_RATE_HZ, position
             position += len(piece)
             container.mux(track.encode(frame))
         container.mux(track.encode(None))
-
-
-def _int16(samples: Samples) -> npt.NDArray[np.int16]:
-    scaled = np.round(samples.astype(np.float64) * 32768).clip(-32768, 32767)
-    return scaled.astype(np.int16).reshape(1, -1)

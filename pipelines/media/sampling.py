@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import av
 import av.error
@@ -102,7 +102,11 @@ def _read(order: PicturesOrder, emit: Emit) -> None:
         while indices:
             pictures = reader.get_batch(indices[:size]).asnumpy()
             for time_ms, picture in zip(known, pictures, strict=False):
-                _hand_over(picture, time_ms, order.memory, emit)
+                data = memoryview(np.ascontiguousarray(picture).data).cast("B")
+                written = 0
+                while written < len(data):
+                    written += os.pwrite(order.memory, data[written:], written)
+                emit(SharedPicture(time_ms, *picture.shape[:2]))
             known, indices = known[size:], indices[size:]
             size = max(1, _BATCH_BYTES // pictures[0].nbytes)
     except decord.DECORDError as error:
@@ -159,16 +163,6 @@ def _copied(stream: VideoStream, packets: Sequence[tuple[int, av.Packet]]) -> By
             out.mux(packet)
     copy.seek(0)
     return copy
-
-
-def _hand_over(
-    picture: np.ndarray[Any, np.dtype[np.uint8]], time_ms: int, memory: int, emit: Emit
-) -> None:
-    data = memoryview(np.ascontiguousarray(picture).data).cast("B")
-    written = 0
-    while written < len(data):
-        written += os.pwrite(memory, data[written:], written)
-    emit(SharedPicture(time_ms, *picture.shape[:2]))
 
 
 def _check_numbering(

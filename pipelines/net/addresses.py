@@ -223,7 +223,10 @@ def check_url_text(
     host_text, port = _split_authority(found["authority"], DEFAULT_PORTS[scheme])
     host, address = read_host(host_text)
     check_host(host, address, policy)
-    return ParsedUrl(scheme, host, port, _target(found["rest"]), address)
+    # What is not ASCII is percent-encoded, what is encoded stays as it is.
+    target = quote(found["rest"], safe="/?%:@!$&'()*+,;=-._~[]|")
+    target = target if target.startswith("/") else f"/{target}"
+    return ParsedUrl(scheme, host, port, target, address)
 
 
 def check_redirect(
@@ -342,12 +345,6 @@ def _split_authority(authority: str, default_port: int) -> tuple[str, int]:
     if not _PORT.fullmatch(port) or not 0 < int(port) <= 65_535:
         raise InvalidUrlError("its port is not a number from 1 to 65535")
     return host, int(port)
-
-
-def _target(rest: str) -> str:
-    """Path and query; what is not ASCII is percent-encoded, what is encoded stays as it is."""
-    encoded = quote(rest, safe="/?%:@!$&'()*+,;=-._~[]|")
-    return encoded if encoded.startswith("/") else f"/{encoded}"
 
 
 def _percent_decoded(text: str) -> str:

@@ -158,8 +158,11 @@ def _answer(
     child: subprocess.Popen[bytes], lines: Iterator[bytes], on_event: Callable[[Any], None]
 ) -> object:
     for line in lines:
-        message = _parsed(line)
-        match message.get("kind"):
+        try:
+            message = json.loads(line)
+        except ValueError as error:
+            raise TaskCrashedError(_NONSENSE) from error
+        match message.get("kind") if isinstance(message, dict) else None:
             case "event":
                 on_event(message["value"])
                 send(child, {})
@@ -172,16 +175,6 @@ def _answer(
             case _:
                 raise TaskCrashedError(_NONSENSE)
     raise TaskCrashedError("The process that reads the file ended early.")
-
-
-def _parsed(line: bytes) -> Message:
-    try:
-        message = json.loads(line)
-    except ValueError as error:
-        raise TaskCrashedError(_NONSENSE) from error
-    if not isinstance(message, dict):
-        raise TaskCrashedError(_NONSENSE)
-    return message
 
 
 def _lines(

@@ -168,30 +168,21 @@ class _Watch:
         self.check()
         if time.monotonic() - self._begun > self.shares.seconds:
             raise self._failed(f"took longer than {self.shares.seconds:.0f} s")
-        if _memory_bytes(self.child) > self.shares.memory_bytes:
+        memory_bytes = 0
+        for process in _family(self.child):
+            with contextlib.suppress(psutil.Error):
+                memory_bytes += process.memory_info().rss
+        if memory_bytes > self.shares.memory_bytes:
             raise self._failed("took more memory than is allowed")
-        if _disk_bytes(self.folder) > self.shares.output_bytes:
+        disk_bytes = 0
+        for place, _, names in os.walk(self.folder):
+            for name in names:
+                with contextlib.suppress(OSError):  # files that vanish meanwhile count nothing
+                    disk_bytes += os.lstat(Path(place) / name).st_blocks * 512
+        if disk_bytes > self.shares.output_bytes:
             raise self._failed("wrote more than is allowed")
         if shutil.disk_usage(self.folder).free < _LEAST_FREE_BYTES:
             raise self._failed("would have filled the disk")
 
     def _failed(self, reason: str) -> ProgramFailedError:
         return ProgramFailedError(reason, self._errors.decode(errors="replace"))
-
-
-def _memory_bytes(child: subprocess.Popen[bytes]) -> int:
-    total = 0
-    for process in _family(child):
-        with contextlib.suppress(psutil.Error):
-            total += process.memory_info().rss
-    return total
-
-
-def _disk_bytes(folder: Path) -> int:
-    """What the files below ``folder`` take up; files that vanish meanwhile count nothing."""
-    total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(Path(place) / name).st_blocks * 512
-    return total

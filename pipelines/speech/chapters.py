@@ -170,13 +170,9 @@ def _terms(text: str) -> tuple[str, ...]:
         if _SPACELESS.search(word):
             found += map("".join, pairwise(word))
         elif len(word) > 3 and word not in _COMMON:
-            found.append(_stem(word))
+            # The first letters: endings differ, subjects do not, in all languages at once.
+            found.append(word[: max(4, min(7, len(word) - 1))])
     return tuple(found)
-
-
-def _stem(word: str) -> str:
-    """The first letters: endings differ, subjects do not (a stemmer for all languages at once)."""
-    return word[: max(4, min(7, len(word) - 1))]
 
 
 def _segmentation(units: Sequence[_Unit], vectors: Vector | None = None) -> list[int]:
@@ -199,7 +195,10 @@ def _segmentation(units: Sequence[_Unit], vectors: Vector | None = None) -> list
         costs = _model_costs(counts[rows], voices[rows], logarithms, words)
         if vectors is not None:
             costs += _SCATTER_WEIGHT * _scatter(vectors[rows])
-        opening = boundary_cost * (1 - _bonus(units, start)) if start else 0.0
+        opening = 0.0
+        if start:
+            pause_ms = max(0, units[start].start_ms - units[start - 1].end_ms)
+            opening = boundary_cost * (1 - _PAUSE_BONUS * min(_PAUSE_MS, pause_ms) / _PAUSE_MS)
         for length, cost in enumerate(costs, start=1):
             end = start + length
             if _too_short(units, start, end):
@@ -268,13 +267,6 @@ def _voices(units: Sequence[_Unit]) -> npt.NDArray[np.float64]:
     return voices
 
 
-def _bonus(units: Sequence[_Unit], start: int) -> float:
-    """How much cheaper a boundary before a unit is: 0 to 1."""
-    before, after = units[start - 1], units[start]
-    pause_ms = min(_PAUSE_MS, max(0, after.start_ms - before.end_ms))
-    return _PAUSE_BONUS * pause_ms / _PAUSE_MS
-
-
 def _too_short(units: Sequence[_Unit], start: int, end: int) -> bool:
     """Whether units are less than a chapter, unless they are all that there is."""
     if start == 0 and end == len(units):
@@ -307,7 +299,7 @@ def _titles(groups: Sequence[Sequence[_Unit]]) -> list[str]:
         telling = heapq.nlargest(_TITLE_SEGMENTS, texts, key=lambda text: _gain(text, weights))
         phrases = [phrase for text in telling for phrase in _phrases(text)]
         best = max(phrases, key=lambda phrase: _weight(phrase, weights), default="")
-        titles.append(_capital(best) or f"Chapter {number}")
+        titles.append(best[:1].upper() + best[1:] or f"Chapter {number}")
     return titles
 
 
@@ -337,7 +329,3 @@ def _weight(phrase: str, weights: dict[str, float]) -> float:
     terms = _terms(phrase)
     idle = 0 if _SPACELESS.search(phrase) else len(phrase.split()) - len(terms)
     return _gain(phrase, weights) / math.sqrt(max(1, len(terms))) - 0.3 * idle
-
-
-def _capital(phrase: str) -> str:
-    return phrase[:1].upper() + phrase[1:]

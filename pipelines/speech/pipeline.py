@@ -93,7 +93,10 @@ def transcribe_track(
     ).then(EmbedVoices(workspace, models, config.windows, resources=waits))
 
     def compute_missing(tasks: Sequence[ShardTask]) -> int:
-        missing = [task for task in tasks if not _is_done(task, workspace)]
+        exists = workspace.store.exists
+        missing = [
+            task for task in tasks if not (exists(task.words_key) and exists(task.voices_key))
+        ]
         if missing:
             mapper(missing, transcribe, transcribing)
         return len(missing)
@@ -140,10 +143,6 @@ def in_track_language(
         else first
         for first, second, shard in zip(tasks, again, words, strict=True)
     ]
-
-
-def _is_done(task: ShardTask, workspace: Workspace) -> bool:
-    return all(map(workspace.store.exists, (task.words_key, task.voices_key)))
 
 
 def reduce_shards(

@@ -155,22 +155,19 @@ def assign_voices(seconds: Curve, vectors: Vectors, rules: SpeakerRules) -> Labe
     distances = 1.0 - vectors.astype(np.float64) @ centres.T
     if rules.expected is None:
         return _in_order_of_appearance(_smooth_path(distances, rules.switch_penalty))
-    return _in_order_of_appearance(_path_with_every_voice(distances, rules.switch_penalty))
-
-
-def _path_with_every_voice(distances: Curve, penalty: float) -> Labels:
-    """As smooth as it can be without losing a voice that is known to be there."""
-    path = _smooth_path(distances, penalty)
-    for eased in (penalty / 4, 0.0):
+    # As smooth as it can be without losing a voice that is known to be there.
+    for penalty in (rules.switch_penalty, rules.switch_penalty / 4, 0.0):
+        path = _smooth_path(distances, penalty)
         if len(np.unique(path)) == distances.shape[1]:
             break
-        path = _smooth_path(distances, eased)
-    return path
+    return _in_order_of_appearance(path)
 
 
 def _voices(vectors: Vectors, seconds: Curve, rules: SpeakerRules) -> Curve:
     """Unit centroids of the voices, shape (voices, dimensions); none where they are in doubt."""
-    chosen = _exemplars(len(vectors), rules.max_exemplars)
+    # At most so many windows, evenly over the track.
+    spread = np.linspace(0, len(vectors) - 1, min(len(vectors), rules.max_exemplars))
+    chosen = np.unique(spread.round().astype(np.intp))
     sample, weights = vectors[chosen].astype(np.float64), seconds[chosen]
     between = pdist(sample, "cosine")
     tree = linkage(between, method="complete")
@@ -222,11 +219,6 @@ def _ranked(tree: Curve) -> Curve:
     ranked = tree.copy()
     ranked[:, 2] = np.arange(1, len(tree) + 1)
     return ranked
-
-
-def _exemplars(count: int, limit: int) -> npt.NDArray[np.intp]:
-    """Indices of at most ``limit`` windows, evenly over the track."""
-    return np.unique(np.linspace(0, count - 1, min(count, limit)).round().astype(np.intp))
 
 
 def _centroids(
@@ -378,15 +370,13 @@ def _embedded(
 ) -> ShardVoices:
     spans = [(word.start_seconds, word.end_seconds) for word in said.words]
     windows = voice_windows(spans, (chunk.start_seconds, chunk.end_seconds), limits)
-    vectors = embedder.embed([_cut(samples, chunk, window) for window in windows])
+    pieces = []
+    for window in windows:
+        start = round((window.start_seconds - chunk.start_seconds) * SAMPLE_RATE_HZ)
+        end = round((window.end_seconds - chunk.start_seconds) * SAMPLE_RATE_HZ)
+        pieces.append(samples[max(0, start) : end])
     return ShardVoices(
         np.array([window.end_seconds - window.start_seconds for window in windows]),
         np.array([window.word_count for window in windows], np.int64),
-        vectors,
+        embedder.embed(pieces),
     )
-
-
-def _cut(samples: Samples, chunk: Chunk, window: VoiceWindow) -> Samples:
-    start = round((window.start_seconds - chunk.start_seconds) * SAMPLE_RATE_HZ)
-    end = round((window.end_seconds - chunk.start_seconds) * SAMPLE_RATE_HZ)
-    return samples[max(0, start) : end]

@@ -60,7 +60,11 @@ def summarize(
         windows = list(_windows(lines, config))
         is_last = len(windows) == 1
         most = config.max_sentences if is_last else config.window_sentences
-        made = mapper([_excerpt(window, most, config) for window in windows], step, control)
+        excerpts = [
+            Excerpt(tuple(_cut(each.text, config.line_bytes) for each in window), most)
+            for window in windows
+        ]
+        made = mapper(excerpts, step, control)
         lines = [
             TimedSentence(each.text, window[each.line].start_ms, window[each.line].end_ms)
             for window, output in zip(windows, made, strict=True)
@@ -114,11 +118,6 @@ def _windows(
     count = min(len(runs), config.max_windows)
     for position in range(count):
         yield runs[position * len(runs) // count]
-
-
-def _excerpt(window: Sequence[TimedSentence], most: int, config: SummaryConfig) -> Excerpt:
-    lines = tuple(_cut(line.text, config.line_bytes) for line in window)
-    return Excerpt(lines, min(most, len(lines)))
 
 
 def _cut(text: str, most_bytes: int) -> str:

@@ -273,26 +273,16 @@ def boundary_picture(frame: av.VideoFrame) -> Bytes:
 
 def frame_features(frame: av.VideoFrame) -> tuple[Bytes, Bytes]:
     """Luma (36, 64) and chroma (2, 9, 16) of one frame, both in full range."""
-    frame = _planar(frame)
+    if frame.format.name not in _EIGHT_BIT | _TEN_BIT:  # planes that cannot be read as they are
+        frame = frame.reformat(format="yuv444p")
     ten_bit = frame.format.name in _TEN_BIT
     planes = [_plane(frame, index, ten_bit) for index in range(3)]
     luma = _shrunk(planes[0], LUMA_WIDTH, LUMA_HEIGHT, ten_bit)
     chroma = [_shrunk(plane, CHROMA_WIDTH, CHROMA_HEIGHT, ten_bit) for plane in planes[1:]]
     colour = np.stack(chroma)
-    if _is_full_range(frame):
-        return luma, colour
+    if frame.format.name.startswith("yuvj") or frame.color_range == ColorRange.JPEG:
+        return luma, colour  # full range already
     return _LIMITED_TO_FULL[luma], _LIMITED_TO_FULL_CHROMA[colour]
-
-
-def _planar(frame: av.VideoFrame) -> av.VideoFrame:
-    """The frame as decoded where its planes can be read as they are, else converted."""
-    if frame.format.name in _EIGHT_BIT or frame.format.name in _TEN_BIT:
-        return frame
-    return frame.reformat(format="yuv444p")
-
-
-def _is_full_range(frame: av.VideoFrame) -> bool:
-    return bool(frame.format.name.startswith("yuvj") or frame.color_range == ColorRange.JPEG)
 
 
 def _plane(frame: av.VideoFrame, index: int, ten_bit: bool) -> Plane:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from models.contracts import DetectedObject
 from models.provider import ModelProvider
 from models.tasks import DETECT_OBJECTS
 from pipelines.artifacts import Artifact, Made
@@ -81,19 +80,15 @@ class DetectObjects(Step[SegmentTimes, Made]):
         for some in item.in_runs(self.config.frames_at_once):
             self.workspace.check()
             stills = segment_stills(self.video, some, self.workspace, stills_config)
-            each = detector.find(list(stills.values()))
-            found |= {time: _by_label(one) for time, one in zip(stills, each, strict=True)}
+            every = detector.find(list(stills.values()))
+            for time_ms, objects in zip(stills, every, strict=True):
+                best = found.setdefault(time_ms, {})
+                for each in objects:
+                    best[each.label] = max(each.confidence, best.get(each.label, 0.0))
         return found
 
 
 DETECTIONS = Artifact.of(dict[int, Labels], "vision/objects", version=DetectObjects.version)
-
-
-def _by_label(objects: Iterable[DetectedObject]) -> Labels:
-    best: Labels = {}
-    for each in objects:
-        best[each.label] = max(each.confidence, best.get(each.label, 0.0))
-    return best
 
 
 MISSED_SAMPLES = 1

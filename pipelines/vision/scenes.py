@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -97,8 +97,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             described = self.models.get(DESCRIBE_SCENES).describe(scenes)
             for (_, key), scene, description in zip(missing, scenes, described, strict=True):
                 self.workspace.check()
-                findings = _findings(scene, description, self.workspace, self.config)
-                FINDINGS.save(store, key, findings)
+                FINDINGS.save(store, key, self._findings(scene, description))
         return tuple(made)
 
     def _key(self, plan: ScenePlan) -> str:
@@ -109,13 +108,79 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         return FINDINGS.key(self.workspace.prefix, *inputs, position=plan.index)
 
     def _scenes(self, plans: Sequence[ScenePlan]) -> list[SceneStills]:
-        features = _chosen_features(plans, self.video, self.workspace)
-        stills = _stills(plans, features, self.video, self.workspace, self.config)
+        """What the models get: stills, motion, and the writing of one still.
+
+        That is the middle one, else one that may show some.
+        """
+        features = self._features(plans)
+        stills = self._stills(plans, features)
         scenes = []
         for plan in plans:
             self.workspace.check()
-            scenes.append(_read(_scene(plan, features, stills, self.video), self.models))
+            pictures = tuple(stills[time] for time in plan.still_times_ms if time in stills)
+            if not pictures:
+                times_ms = f"{plan.start_ms} and {plan.end_ms} ms"
+                message = f"No picture between {times_ms} could be decoded."
+                raise StageError(StageCode.VISION_FAILED, message)
+            part = self.video.part_of(segment_at(self.video, plan.still_times_ms[0]))
+            motion = camera_motion(features, plan.motion_pairs_ms, part.stream.rotation_degrees)
+            middle = len(pictures) // 2
+            in_turn = pictures[middle], *pictures[:middle], *pictures[middle + 1 :]
+            shows_text = next((still for still in in_turn if may_show_text(still)), None)
+            text: tuple[TextLine, ...] = ()
+            if shows_text is not None:
+                [text] = self.models.get(READ_TEXT).read([shows_text])
+            seconds = (plan.end_ms - plan.start_ms) / 1000
+            scenes.append(SceneStills(pictures, seconds, motion, text))
         return scenes
+
+    def _features(self, plans: Sequence[ScenePlan]) -> FrameFeatures:
+        """Those of just the frames that the plans name, one segment in memory at a time."""
+        times = {time for plan in plans for pair in plan.motion_pairs_ms for time in pair}
+        times |= {time for plan in plans for time in plan.still_times_ms}
+        indices = {segment.index for plan in plans for segment in _touched(self.video, plan)}
+        parts = []
+        for segment in self.video.segments:
+            if segment.index in indices:
+                self.workspace.check()
+                key = features_key(self.video, segment, self.workspace)
+                all_of = FEATURES.load(self.workspace.store, key)
+                rows = [row for row, time in enumerate(all_of.times_ms.tolist()) if time in times]
+                parts.append(
+                    FrameFeatures(all_of.times_ms[rows], all_of.luma[rows], all_of.chroma[rows])
+                )
+        return joined(parts)
+
+    def _stills(self, plans: Sequence[ScenePlan], features: FrameFeatures) -> dict[int, Picture]:
+        """Upright pictures by time; each segment's file is opened for all its stills at once."""
+        luma = dict(zip(features.times_ms.tolist(), features.luma, strict=True))
+        times = sorted({time for plan in plans for time in plan.still_times_ms})
+        config = StillsConfig(self.config.still_long_side_px)
+        stills: dict[int, Picture] = {}
+        for segment in self.video.segments:
+            own = {time: luma[time] for time in times if segment_at(self.video, time) == segment}
+            if own:
+                self.workspace.check()
+                part = self.video.part_of(segment)
+                place = part.stream, part.origin_ms
+                with self.workspace.store.local_copy(segment.key) as path:
+                    stills |= fetch_stills(path, segment, *place, own, config, self.workspace.check)
+        return stills
+
+    def _findings(self, scene: SceneStills, said: SceneDescription) -> SceneFindings:
+        jpeg = thumbnail(scene.stills[len(scene.stills) // 2], self.config)
+        key = self.workspace.key(f"vision/thumbnails/{digest(jpeg)}.jpg")
+        self.workspace.store.write_bytes(key, jpeg)
+        return SceneFindings(
+            description=said.description,
+            objects=said.objects,
+            shot_type=said.shot_type,
+            shot_angle=said.shot_angle,
+            camera_motion=scene.camera_motion,
+            color_palette=palette(scene.stills),
+            thumbnail_key=key,
+            on_screen_text=scene.text,
+        )
 
 
 FINDINGS = Artifact.of(SceneFindings, "vision/scenes", version=DescribeScenes.version)
@@ -134,94 +199,6 @@ def _touched(video: VideoSource, plan: ScenePlan) -> list[Segment]:
     times = [*plan.still_times_ms, *(time for pair in plan.motion_pairs_ms for time in pair)]
     indices = {segment_at(video, time_ms).index for time_ms in times}
     return [segment for segment in video.segments if segment.index in indices]
-
-
-def _chosen_features(
-    plans: Sequence[ScenePlan], video: VideoSource, workspace: Workspace
-) -> FrameFeatures:
-    """Features of just the frames that the plans name, one segment in memory at a time."""
-    times = {time for plan in plans for pair in plan.motion_pairs_ms for time in pair}
-    times |= {time for plan in plans for time in plan.still_times_ms}
-    indices = {segment.index for plan in plans for segment in _touched(video, plan)}
-    parts = []
-    for segment in video.segments:
-        if segment.index in indices:
-            workspace.check()
-            features = FEATURES.load(workspace.store, features_key(video, segment, workspace))
-            rows = [row for row, time in enumerate(features.times_ms.tolist()) if time in times]
-            parts.append(
-                FrameFeatures(features.times_ms[rows], features.luma[rows], features.chroma[rows])
-            )
-    return joined(parts)
-
-
-def _stills(
-    plans: Sequence[ScenePlan],
-    features: FrameFeatures,
-    video: VideoSource,
-    workspace: Workspace,
-    config: DescribeConfig,
-) -> dict[int, Picture]:
-    """Upright pictures by time; each segment's file is opened for all its stills at once."""
-    luma = dict(zip(features.times_ms.tolist(), features.luma, strict=True))
-    times = sorted({time for plan in plans for time in plan.still_times_ms})
-    stills: dict[int, Picture] = {}
-    for segment in video.segments:
-        wanted = {time: luma[time] for time in times if segment_at(video, time) == segment}
-        if wanted:
-            workspace.check()
-            part = video.part_of(segment)
-            with workspace.store.local_copy(segment.key) as path:
-                stills |= fetch_stills(
-                    path,
-                    segment,
-                    part.stream,
-                    part.origin_ms,
-                    wanted,
-                    StillsConfig(config.still_long_side_px),
-                    workspace.check,
-                )
-    return stills
-
-
-def _scene(
-    plan: ScenePlan, features: FrameFeatures, stills: dict[int, Picture], video: VideoSource
-) -> SceneStills:
-    pictures = tuple(stills[time] for time in plan.still_times_ms if time in stills)
-    if not pictures:
-        message = f"No picture between {plan.start_ms} and {plan.end_ms} ms could be decoded."
-        raise StageError(StageCode.VISION_FAILED, message)
-    part = video.part_of(segment_at(video, plan.still_times_ms[0]))
-    motion = camera_motion(features, plan.motion_pairs_ms, part.stream.rotation_degrees)
-    return SceneStills(pictures, (plan.end_ms - plan.start_ms) / 1000, motion)
-
-
-def _read(scene: SceneStills, models: ModelProvider) -> SceneStills:
-    """The scene with the writing of one still: the middle one, else one that may show some."""
-    middle = len(scene.stills) // 2
-    for still in (scene.stills[middle], *scene.stills[:middle], *scene.stills[middle + 1 :]):
-        if may_show_text(still):
-            [lines] = models.get(READ_TEXT).read([still])
-            return replace(scene, text=lines)
-    return scene
-
-
-def _findings(
-    scene: SceneStills, said: SceneDescription, workspace: Workspace, config: DescribeConfig
-) -> SceneFindings:
-    jpeg = thumbnail(scene.stills[len(scene.stills) // 2], config)
-    key = workspace.key(f"vision/thumbnails/{digest(jpeg)}.jpg")
-    workspace.store.write_bytes(key, jpeg)
-    return SceneFindings(
-        description=said.description,
-        objects=said.objects,
-        shot_type=said.shot_type,
-        shot_angle=said.shot_angle,
-        camera_motion=scene.camera_motion,
-        color_palette=palette(scene.stills),
-        thumbnail_key=key,
-        on_screen_text=scene.text,
-    )
 
 
 def thumbnail(still: Picture, config: DescribeConfig) -> bytes:
@@ -263,12 +240,7 @@ def scenes_between(cuts: Sequence[Cut], duration_ms: int) -> list[SceneBorders]:
     openings = [Cut(0, cuts[0].kind, 1.0, 0, 0), *cuts]
     endings = [*cuts, Cut(duration_ms, cuts[-1].kind, 1.0, duration_ms, duration_ms)]
     return [
-        SceneBorders(
-            opening.time_ms,
-            ending.time_ms,
-            opening.confidence,
-            *_clear(opening, ending),
-        )
+        SceneBorders(opening.time_ms, ending.time_ms, opening.confidence, *_clear(opening, ending))
         for opening, ending in zip(openings, endings, strict=True)
     ]
 

@@ -326,10 +326,7 @@ def upright(picture: Picture, stream: VideoStream, long_side_px: int) -> Picture
     if stream.rotation_degrees % 180:
         size = (size[1], size[0])
     if size != (picture.shape[1], picture.shape[0]):
-        picture = cv2.resize(picture, size, interpolation=_interpolation(picture, size))
+        grows = size[0] > picture.shape[1] or size[1] > picture.shape[0]
+        how = cv2.INTER_LINEAR if grows else cv2.INTER_AREA
+        picture = cv2.resize(picture, size, interpolation=how)
     return np.ascontiguousarray(np.rot90(picture, -(stream.rotation_degrees // 90)))
-
-
-def _interpolation(picture: Picture, size: tuple[int, int]) -> int:
-    grows = size[0] > picture.shape[1] or size[1] > picture.shape[0]
-    return cv2.INTER_LINEAR if grows else cv2.INTER_AREA

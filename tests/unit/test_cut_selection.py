@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.vision.cuts import gradual as gradual_cuts
 from pipelines.vision.cuts import selection as cuts
 from pipelines.vision.cuts.gradual import Gradual, IntervalIndex, best_graduals
 from pipelines.vision.cuts.measures import Blank
@@ -125,20 +125,15 @@ def test_hours_of_findings_are_compared_with_their_neighbours_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compared = 0
-    overlap, clear = gradual_cuts._overlap, cuts._clear
+    touching = IntervalIndex.touching
 
-    def counted_overlap(one: Gradual, other: Gradual) -> bool:
+    def counted(index: IntervalIndex[Any], start_ms: int, end_ms: int) -> list[Any]:
         nonlocal compared
-        compared += 1
-        return overlap(one, other)
+        near = [*touching(index, start_ms, end_ms)]
+        compared += len(near)
+        return near
 
-    def counted_clear(cut: Cut, other: Cut, gap_ms: int) -> bool:
-        nonlocal compared
-        compared += 1
-        return clear(cut, other, gap_ms)
-
-    monkeypatch.setattr(gradual_cuts, "_overlap", counted_overlap)
-    monkeypatch.setattr(cuts, "_clear", counted_clear)
+    monkeypatch.setattr(IntervalIndex, "touching", counted)
     taken, chosen = [], []
     for minutes in (10, 80):
         compared = 0

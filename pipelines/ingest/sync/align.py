@@ -166,17 +166,17 @@ def _liveliest(movement: Envelopes, low: int, high: int) -> int:
 def _confidence(lines: Sequence[Line]) -> float:
     """How far the best place stands out from chance, and from the next best place."""
     best = lines[0]
-    rivals = [line.score for line in lines if not _same_place(line, best)]
+    # Another place, allowing for drifts known to a step from far anchors.
+    rivals = [
+        line.score
+        for line in lines
+        if abs(line.lag - best.lag_at(line.anchor))
+        > _SAME_PLACE + _DRIFT_STEP * abs(line.anchor - best.anchor)
+    ]
     above_chance = (best.score - _CHANCE_SCORE) / (_CLEAR_SCORE - _CHANCE_SCORE)
     share = max(rivals, default=0.0) / best.score
     alone = (_AMBIGUOUS_SHARE - share) / (_AMBIGUOUS_SHARE - _DISTINCT_SHARE)
     return float(np.clip(above_chance, 0, 1) * np.clip(alone, 0, 1))
-
-
-def _same_place(line: Line, best: Line) -> bool:
-    """Whether both say the same, allowing for drifts known to a step from far anchors."""
-    unknown = _DRIFT_STEP * abs(line.anchor - best.anchor)
-    return abs(line.lag - best.lag_at(line.anchor)) <= _SAME_PLACE + unknown
 
 
 def _alignment(

@@ -125,13 +125,11 @@ def from_labels(labels: WavLabels) -> DayTime | None:
     rate = parse_rate(labels.timecode_rate)
     if labels.time_reference == 0 and rate is None:
         return None
-    day = Fraction(_SECONDS_A_DAY) if rate is None else _labelled_day(rate, labels.drop_frame)
+    day = Fraction(_SECONDS_A_DAY)
+    if rate is not None:
+        day = _day(rate, labels.drop_frame and round(rate) in _DROPPED_A_MINUTE)
     seconds = Fraction(labels.time_reference, labels.sample_rate_hz)
     return DayTime(seconds, day) if seconds < 2 * day else None
-
-
-def _labelled_day(rate: Fraction, drop_frame: bool) -> Fraction:
-    return _day(rate, drop_frame and round(rate) in _DROPPED_A_MINUTE)
 
 
 def seconds_after(moment: DayTime, start: DayTime) -> float:

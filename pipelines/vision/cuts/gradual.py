@@ -106,7 +106,13 @@ def find_gradual(
     centres = grid(window, start, end)
     if len(centres) == 0:
         return []
-    sweeps = cache(partial(_sweeps, window, config))
+
+    @cache
+    def sweeps(first: int, last: int) -> bool:
+        """Whether the camera's motion explains all that comes into these frames."""
+        luma = window.luma[first : last + 1]
+        return not changes_content(luma, _STEP_REACH, config.min_steps_change)
+
     found = []
     for half_ms in _HALVES_MS:
         first, last = sides(window, centres, half_ms)
@@ -205,17 +211,21 @@ def _fitted(
     worst = float(miss[begin : stop + 1].max())
     if float(steps.max()) > config.max_single_step or worst > config.max_miss:
         return None
-    if _bend(share[begin : stop + 1], times[begin : stop + 1]) > config.max_bend:
+    even = np.interp(times, times[[begin, stop]], share[[begin, stop]])
+    if float(np.abs(share - even)[begin : stop + 1].max()) > config.max_bend:
         return None
     ends = unlike()
     if ends is None or (ends.side is None and sweeps(a + begin, a + stop)):
         return None
     middle = int(np.argmin(np.abs(share - 0.5)))
+    # How different the ends are and how well the mixtures fit.
+    score = -0.8 + 5.0 * min(ends.difference, 1.0) - 6.0 * float(miss.mean()) - 6.0 * backwards
+    score -= 2.0 * ends.alike
     return Gradual(
         int(times[begin]),
         int(times[middle]),
         int(times[stop]),
-        _confidence(ends.difference, float(miss.mean()), backwards, ends.alike),
+        1.0 / (1.0 + math.exp(-score)),
         float(mean_difference(window.luma[a : a + 1], window.luma[b : b + 1])[0]),
         ends.side,
     )
@@ -247,17 +257,6 @@ def _unlike(window: FrameFeatures, a: int, b: int, config: GradualConfig) -> _En
     if side is None and difference >= config.min_change:
         difference = min(difference, change_beside_light(ends[0], ends[1], _FAR_REACH))
     return _Ends(side, difference, alike) if difference >= config.min_change else None
-
-
-def _sweeps(window: FrameFeatures, config: GradualConfig, first: int, last: int) -> bool:
-    """Whether the camera's motion explains all that comes into frames ``first`` to ``last``."""
-    return not changes_content(window.luma[first : last + 1], _STEP_REACH, config.min_steps_change)
-
-
-def _bend(share: Floats, times_ms: Indices) -> float:
-    """Largest distance of the rise from a straight one."""
-    even = np.interp(times_ms, [times_ms[0], times_ms[-1]], [share[0], share[-1]])
-    return float(np.abs(share - even).max())
 
 
 def _shares(frames: Levels) -> tuple[Floats, Floats]:
@@ -327,8 +326,9 @@ def best_graduals(found: list[Gradual]) -> list[Gradual]:
 
     def taken(one: Gradual) -> list[Gradual]:
         """What is left that overlaps ``one``, surest first, and from now on is not left."""
-        near = by_time.touching(one.start_ms, one.end_ms)
-        indices = sorted(index for index in near if left[index] and _overlap(one, rest[index]))
+        # Those that only meet it do not overlap it.
+        near = by_time.touching(one.start_ms + 1, one.end_ms - 1)
+        indices = sorted(index for index in near if left[index])
         for index in indices:
             left[index] = False
         return [rest[index] for index in indices]
@@ -343,13 +343,3 @@ def best_graduals(found: list[Gradual]) -> list[Gradual]:
         chosen.append(best)
         taken(best)
     return sorted(chosen, key=lambda gradual: gradual.middle_ms)
-
-
-def _overlap(one: Gradual, other: Gradual) -> bool:
-    return one.start_ms < other.end_ms and other.start_ms < one.end_ms
-
-
-def _confidence(difference: float, miss: float, backwards: float, alike: float) -> float:
-    """Logistic over how different the ends are and how well the mixtures fit."""
-    score = -0.8 + 5.0 * min(difference, 1.0) - 6.0 * miss - 6.0 * backwards - 2.0 * alike
-    return 1.0 / (1.0 + math.exp(-score))

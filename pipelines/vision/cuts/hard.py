@@ -81,31 +81,17 @@ def find_hard(
     steps = np.zeros(len(window))
     steps[later] = change(window, later - 1, later, _STEP_REACH)
     cuts = []
-    for index in _candidates(steps, max(1, start), end, config):
-        evidence = gather(window, steps, index)
-        cuts.append((int(window.times_ms[index]), confidence(evidence)))
+    for index in range(max(1, start), end):
+        if steps[index] >= max(config.min_step, config.min_ratio * _around(steps, index)):
+            evidence = gather(window, steps, index)
+            cuts.append((int(window.times_ms[index]), confidence(evidence)))
     return cuts
-
-
-def _candidates(steps: Floats, start: int, end: int, config: HardConfig) -> list[int]:
-    found = []
-    for index in range(start, end):
-        around = _around(steps, index)
-        if steps[index] >= config.min_step and steps[index] >= config.min_ratio * around:
-            found.append(index)
-    return found
 
 
 def _around(steps: Floats, index: int) -> float:
     first, last = max(1, index - _NEIGHBOURS), min(len(steps), index + _NEIGHBOURS + 1)
     near = np.concatenate([steps[first:index], steps[index + 1 : last]])
     return float(near.mean()) if len(near) else 0.0
-
-
-def _beside(steps: Floats, index: int) -> float:
-    first, last = max(1, index - _WITHIN), min(len(steps), index + _WITHIN + 1)
-    near = np.sort(np.concatenate([steps[first:index], steps[index + 1 : last]]))
-    return float(near[-2]) if len(near) > 1 else 0.0
 
 
 def gather(window: FrameFeatures, steps: Floats, index: int) -> HardEvidence:
@@ -117,12 +103,16 @@ def gather(window: FrameFeatures, steps: Floats, index: int) -> HardEvidence:
     )
     lasting = change(window, pairs[:, 0], pairs[:, 1], _FAR_REACH).min()
     alike = max(likeness(window.luma[index - 1], window.luma[other]) for other in after)
+    first, last = max(1, index - _WITHIN), min(len(steps), index + _WITHIN + 1)
+    beside = np.sort(np.concatenate([steps[first:index], steps[index + 1 : last]]))
+    ones = np.array([max(0, index - 1 - _WITHIN), index])
+    others = np.array([index - 1, min(len(window) - 1, index + _WITHIN)])
     return HardEvidence(
         step=float(steps[index]),
         around=_around(steps, index),
         lasting=float(lasting),
-        beside=_beside(steps, index),
-        within=_within(window, index),
+        beside=float(beside[-2]) if len(beside) > 1 else 0.0,
+        within=float(change(window, ones, others, _FAR_REACH).max()),
         alike=alike,
         residue=light_residue(window.luma[index - 1], window.luma[index]),
         gone=_gone(window, index),
@@ -160,13 +150,6 @@ def _after(window: FrameFeatures, index: int) -> Indices:
     found = np.searchsorted(window.times_ms, wanted, side="right") - 1
     near = np.arange(index, min(len(window), index + _NEAR))
     return np.concatenate([near, np.setdiff1d(np.clip(found, index, len(window) - 1), near)])
-
-
-def _within(window: FrameFeatures, index: int) -> float:
-    last = len(window) - 1
-    first = np.array([max(0, index - 1 - _WITHIN), index])
-    second = np.array([index - 1, min(last, index + _WITHIN)])
-    return float(change(window, first, second, _FAR_REACH).max())
 
 
 def confidence(evidence: HardEvidence) -> float:

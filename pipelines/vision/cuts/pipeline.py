@@ -183,14 +183,13 @@ def timeline_cuts(
     for index, (start_ms, own) in enumerate(zip(starts_ms, cuts_of_parts, strict=True)):
         if index:
             cuts.append(Cut(start_ms, CutKind.HARD, 1.0, start_ms, start_ms))
-        cuts += [_moved(cut, start_ms) for cut in own]
+        cuts += [
+            replace(
+                cut,
+                time_ms=cut.time_ms + start_ms,
+                start_ms=cut.start_ms + start_ms,
+                end_ms=cut.end_ms + start_ms,
+            )
+            for cut in own
+        ]
     return tuple(cuts)
-
-
-def _moved(cut: Cut, by_ms: int) -> Cut:
-    return replace(
-        cut,
-        time_ms=cut.time_ms + by_ms,
-        start_ms=cut.start_ms + by_ms,
-        end_ms=cut.end_ms + by_ms,
-    )

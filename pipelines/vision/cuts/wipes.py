@@ -181,7 +181,11 @@ def _fitted(
 ) -> Gradual | None:
     """The wipe between frames ``a`` and ``b`` if the model holds there."""
     turning = _turning(cells, config)
-    if turning is None or not _holds(turning, config):
+    if turning is None or not (
+        turning.step_miss <= config.max_step_miss
+        and turning.sudden <= config.max_turning
+        and turning.bend <= config.max_bend
+    ):
         return None
     begin, stop = turning.extent
     times, ends = window.times_ms[a : b + 1], window.luma[np.array([a, b])]
@@ -226,14 +230,6 @@ def _turning(cells: npt.NDArray[np.float32], config: WipeConfig) -> _Turning | N
     turns, step_miss = _turns(to_a / (to_a + to_b + 1e-6))
     turned = np.bincount(turns, weights=weight, minlength=len(cells))[: len(cells)]
     return _Turning(miss, float((step_miss * weight).sum()), np.cumsum(turned), float(apart.mean()))
-
-
-def _holds(turning: _Turning, config: WipeConfig) -> bool:
-    return (
-        turning.step_miss <= config.max_step_miss
-        and turning.sudden <= config.max_turning
-        and turning.bend <= config.max_bend
-    )
 
 
 def _turns(share: npt.NDArray[np.float32]) -> tuple[Indices, Floats]:
