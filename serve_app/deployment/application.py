@@ -18,7 +18,7 @@ from models.provider import ServedModels
 from models.registry import REGISTRY
 from models.replica import ModelReplica
 from models.tasks import Task
-from serve_app.observability.logs import configure_logging
+from serve_app.observability.logs import LogTarget, configure_logging
 from serve_app.observability.ray_metrics import ModelObserver, RayMetrics
 from serve_app.settings import Settings
 
@@ -60,6 +60,7 @@ def model_application(settings: Settings, task: Task[Any]) -> Application:
     options = {"num_cpus": 0.0, "num_gpus": row.gpus}
     if not row.gpus:
         options = {"num_cpus": settings.model_cpus}
+    log = LogTarget(settings.log_dir, settings.log_format, settings.log_level)
     return serve.deployment(
         ModelReplica,
         name=task.contract_name,
@@ -82,7 +83,7 @@ def model_application(settings: Settings, task: Task[Any]) -> Application:
         settings.model_profile,
         task,
         settings.models_dir,
-        ModelObserver(settings, task),
+        ModelObserver(log, task),
         own_weights(settings, task),
     )
 

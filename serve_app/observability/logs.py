@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar, Token
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -151,6 +152,15 @@ class LogSettings(Protocol):
     def log_format(self) -> str: ...
     @property
     def log_level(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogTarget:
+    """``LogSettings`` for a process that needs to know no other setting, and no secret."""
+
+    log_dir: Path | None
+    log_format: str
+    log_level: str
 
 
 def configure_logging(settings: LogSettings, process: str) -> logging.Handler:

@@ -9,7 +9,7 @@ from typing import Any
 from ray.util.metrics import Counter, Gauge, Histogram
 
 from models.tasks import Task
-from serve_app.observability.logs import LogSettings, configure_logging
+from serve_app.observability.logs import LogTarget, configure_logging
 from serve_app.observability.metrics import CATALOGUE, MODEL_BATCHES, MODEL_SECONDS, Kind, Metric
 
 Record = Callable[[float, dict[str, str]], None]
@@ -42,13 +42,13 @@ def _opened(metric: Metric) -> Record:
 class ModelObserver:
     """What a model replica reports of its batches (models.replica.BatchObserver)."""
 
-    settings: LogSettings
+    target: LogTarget
     task: Task[Any]
     _metrics: RayMetrics | None = None
 
     def started(self) -> None:
         """Open log and metrics in the process that the model runs in."""
-        configure_logging(self.settings, f"model:{self.task.name}")
+        configure_logging(self.target, f"model:{self.task.name}")
         self._metrics = RayMetrics()
 
     def batch(self, size: int, seconds: float) -> None:

@@ -11,6 +11,8 @@ import time
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
+from typing import Any
 
 import httpx
 import psutil
@@ -31,6 +33,8 @@ from tests.contract.document_cases import (
 )
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
+
+grpc: Any = pytest.importorskip("grpc")
 
 SETTLING_SECONDS = 20.0
 """In which a new controller finds the replicas, and tells the proxy of them."""
@@ -84,6 +88,26 @@ def test_no_request_is_sent_to_a_log_that_anybody_may_read(service: Service) -> 
         assert answer.status_code < 500
         with pytest.raises(TimeoutError):
             listener.recv(65_536)
+
+
+def test_what_listens_to_other_machines_refuses_whoever_has_not_rays_token(
+    service: Service,
+) -> None:
+    """As SECURITY.md describes: replicas' gRPC ports alone, whose address is no choice of ours."""
+    found = {
+        (connection.laddr.port, " ".join(process.cmdline()).split()[0])
+        for process in service.processes()
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+        and not ip_address(connection.laddr.ip.removeprefix("::ffff:")).is_loopback
+    }
+    assert {title.partition(":vas:")[0] for _, title in found} == {"ray::ServeReplica"}
+    for port, _ in found:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
+            with pytest.raises(grpc.RpcError) as refused:
+                call(b"", timeout=20)
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_the_token_of_ray_is_not_in_the_home_folder(service: Service) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 import yaml
+from ray import cloudpickle
 from ray.autoscaler._private.node_provider_availability_tracker import NodeAvailabilitySummary
 from ray.autoscaler._private.resource_demand_scheduler import (
     _default_utilization_scorer,
@@ -108,6 +109,17 @@ def placements(settings: Settings) -> dict[str, dict[str, Any]]:
     """Deployment to what a replica of it asks Ray for."""
     built = ray_build_app(build_named_app(settings), name=APP_NAME, default_runtime_env={})
     return {each.name: each.ray_actor_options for each in built.deployments}
+
+
+def test_a_model_on_another_node_is_given_no_secret(on_a_node: None) -> None:
+    settings = configured(s3_access_key_id="id", s3_secret_access_key="of the bucket")
+    built = ray_build_app(build_named_app(settings), name=APP_NAME, default_runtime_env={})
+    sent = {each.name: cloudpickle.dumps(each.init_args) for each in built.deployments}
+    secrets = [value.encode() for value in (*ENVIRONMENT.values(), "of the bucket")]
+    on_the_head = {"Api", "Runner", "WebhookSender"}
+    for name, arguments in sent.items():
+        assert any(secret in arguments for secret in secrets) is (name in on_the_head), name
+    assert sent.keys() > on_the_head
 
 
 def configured(**changes: Any) -> Settings:

@@ -5,11 +5,13 @@ The Dockerfile is carried out in ``tests/acceptance/test_image.py``.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
-import sys
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +23,6 @@ from serve_app.observability.metrics import CATALOGUE
 from serve_app.settings import Settings
 from tests.acceptance.image_root import Image, instructions
 from tests.places import PROJECT
-from tests.storage.s3_server import place_at, s3_endpoint
 
 DEPLOY = PROJECT / "deploy"
 IMAGE = "video-analysis-service"
@@ -91,11 +92,10 @@ def test_every_place_that_names_the_image_names_this_version(path: str) -> None:
 
 
 def test_the_composition_sets_only_settings_that_there_are() -> None:
-    services = only("compose.yaml")["services"]
-    for name in ("service", "bucket"):
-        known = {f"VAS_{field.upper()}" for field in Settings.model_fields}
-        assert services[name]["environment"].keys() <= known
-        assert services[name]["image"] == f"{IMAGE}:{__version__}"
+    service = only("compose.yaml")["services"]["service"]
+    known = {f"VAS_{field.upper()}" for field in Settings.model_fields}
+    assert service["environment"].keys() <= known
+    assert service["image"] == f"{IMAGE}:{__version__}"
 
 
 def test_the_composition_opens_ports_on_loopback_only_and_waits_for_a_stop() -> None:
@@ -126,19 +126,80 @@ def test_prometheus_scrapes_the_port_that_the_service_is_given_and_grafana_finds
     assert any(provider["options"]["path"] in each for each in services["grafana"]["volumes"])
 
 
-def test_the_bucket_of_the_composition_is_made_once() -> None:
-    bucket = only("compose.yaml")["services"]["bucket"]
-    with s3_endpoint() as endpoint:
-        place = place_at(endpoint)
-        environment = dict(os.environ) | {
-            "VAS_S3_BUCKET": place.bucket,
-            "VAS_S3_ENDPOINT_URL": endpoint,
-            "VAS_S3_ACCESS_KEY_ID": place.access_key_id or "",
-            "VAS_S3_SECRET_ACCESS_KEY": place.secret_access_key or "",
-        }
-        for _ in range(2):
-            command = [sys.executable, *bucket["command"][1:]]
-            subprocess.run(command, env=environment, check=True, timeout=60)
+def test_the_root_of_the_object_store_is_known_to_it_and_to_what_makes_the_bucket_alone() -> None:
+    services = only("compose.yaml")["services"]
+    root = services["objects"]["environment"]
+    assert services["bucket"]["environment"].items() >= root.items()
+    names = {
+        name
+        for name, each in services.items()
+        if not root.keys().isdisjoint(each.get("environment", {}))
+        or root["MINIO_ROOT_PASSWORD"] in str(each)
+    }
+    assert names == {"objects", "bucket"}
+    ours = services["service"]["environment"]
+    assert ours["VAS_S3_ACCESS_KEY_ID"] != root["MINIO_ROOT_USER"]
+
+
+MC = """#!/bin/sh
+echo "$@" >> "$CALLS"
+case "$*" in
+    "admin policy attach"*) [ -z "$ATTACHED" ] ;;
+    "admin user info"*) echo "$ATTACHED" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("attached", "succeeds"),
+    [("", True), ("PolicyName: video-analysis", True), ("PolicyName: other", False)],
+    ids=["new", "again", "another's"],
+)
+def test_the_services_user_gets_the_buckets_policy_and_no_other(
+    tmp_path: Path, attached: str, succeeds: bool
+) -> None:
+    """The container's script, with the far side, MinIO's client, played."""
+    services = only("compose.yaml")["services"]
+    *shell, script = services["bucket"]["entrypoint"]
+    (tmp_path / "mc").write_text(MC)
+    (tmp_path / "mc").chmod(0o755)
+    calls = tmp_path / "calls"
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "CALLS": str(calls),
+        "ATTACHED": attached,
+        "MINIO_ROOT_USER": "root",
+        "MINIO_ROOT_PASSWORD": "r$",
+        "S3_SECRET_ACCESS_KEY": "s$",
+    }
+    command = [*shell, script.replace("$$", "$")]
+    done = subprocess.run(command, env=environment, timeout=30, check=False)
+    assert (done.returncode == 0) is succeeds
+    bucket = services["service"]["environment"]["VAS_S3_BUCKET"]
+    user = services["service"]["environment"]["VAS_S3_ACCESS_KEY_ID"]
+    assert calls.read_text().splitlines()[:5] == [
+        "alias set own http://objects:9000 root r$",
+        f"mb --ignore-existing own/{bucket}",
+        f"admin policy create own {bucket} /bucket-policy.json",
+        f"admin user add own {user} s$",
+        f"admin policy attach own {bucket} --user {user}",
+    ]
+    [mounted] = services["bucket"]["volumes"]
+    assert mounted == "./bucket-policy.json:/bucket-policy.json:ro"
+
+
+def test_the_policy_of_the_bucket_permits_what_the_documentation_names_and_nothing_else() -> None:
+    statements = json.loads((DEPLOY / "bucket-policy.json").read_text())["Statement"]
+    assert {each["Effect"] for each in statements} == {"Allow"}
+    permitted = {each["Resource"].rpartition(":")[2]: set(each["Action"]) for each in statements}
+    text = (PROJECT / "docs/operations.md").read_text()
+    section = re.search(r"- Permissions: (.*?) on\s+objects; (.*?) on the bucket", text, re.DOTALL)
+    assert section is not None
+    on_objects, on_bucket = (
+        {f"s3:{name}" for name in re.findall(r"`(?:s3:)?(\w+)`", each)} for each in section.groups()
+    )
+    bucket = only("compose.yaml")["services"]["service"]["environment"]["VAS_S3_BUCKET"]
+    assert permitted == {f"{bucket}/*": on_objects, bucket: on_bucket}
 
 
 # Kubernetes
@@ -204,7 +265,6 @@ def test_a_pod_has_its_environment_before_ray_starts_and_no_privileges(
                 "allowPrivilegeEscalation": False,
                 "capabilities": {"drop": ["ALL"]},
             }
-            assert container["envFrom"] == [{"secretRef": {"name": "vas"}}]
 
 
 @pytest.mark.parametrize("cluster", clusters(), ids=["service", "backfill"])
@@ -216,6 +276,27 @@ def test_kubernetes_names_the_version_of_ray_that_is_installed(cluster: dict[str
     assert cluster["rayVersion"] == locked[1]
 
 
+def secrets_of(container: dict[str, Any]) -> set[str]:
+    """Keys of the secret ``vas`` that a container gets; ``*`` for all of them."""
+    wholes = {"*" for each in container.get("envFrom", ()) if each["secretRef"]["name"] == "vas"}
+    sources = (each.get("valueFrom", {}) for each in container.get("env", ()))
+    references = [each["secretKeyRef"] for each in sources if "secretKeyRef" in each]
+    return wholes | {each["key"] for each in references if each["name"] == "vas"}
+
+
+def test_a_pod_gets_no_more_of_the_secret_than_what_runs_there_reads() -> None:
+    """Replicas and the driver run on the head; tasks and models are given what they need."""
+    bucket = {"ENDPOINT_URL", "REGION", "ACCESS_KEY_ID", "SECRET_ACCESS_KEY"}
+    given = [
+        {container["name"]: secrets_of(container) for group in each for container in group}
+        for each in (map(containers, groups(cluster).values()) for cluster in clusters())
+    ]
+    assert given == [
+        {"ray-head": {"*"}, "ray-worker": set(), "weights": {"HF_TOKEN"}},
+        {"ray-head": {f"VAS_S3_{name}" for name in bucket}, "ray-worker": set()},
+    ]
+
+
 def ports(rule: dict[str, Any]) -> set[int]:
     return {each["port"] for each in rule.get("ports", ())}
 
@@ -223,7 +304,7 @@ def ports(rule: dict[str, Any]) -> set[int]:
 def test_only_the_port_of_clients_is_open_to_all() -> None:
     documented = documents("kubernetes/network-policy.yaml")
     policies = {each["metadata"]["name"]: each["spec"] for each in documented}
-    rules = [rule for each in policies.values() for rule in each["ingress"]]
+    rules = [rule for each in policies.values() for rule in each.get("ingress", ())]
     assert [ports(rule) for rule in rules if "from" not in rule] == [PORTS_OF_CLIENTS]
     nodes = policies["nodes"]
     every_group = [group for cluster in clusters() for group in groups(cluster).values()]
@@ -232,6 +313,44 @@ def test_only_the_port_of_clients_is_open_to_all() -> None:
         assert nodes["podSelector"]["matchLabels"].items() <= labels.items()
     [metrics] = {group["rayStartParams"]["metrics-export-port"] for group in every_group}
     assert set.union(*map(ports, nodes["ingress"])) == {8265, *PORTS_OF_CLIENTS, int(metrics)}
+
+
+METADATA_OF_THE_CLOUD = ip_address("169.254.169.254")
+PRIVATE = [ip_address(text) for text in ("10.0.0.1", "172.16.0.1", "192.168.0.1", "fd00::1")]
+PUBLIC = [ip_address("203.0.113.7"), ip_address("2001:db8::7")]
+
+
+def reached(rule: dict[str, Any], address: IPv4Address | IPv6Address) -> bool:
+    """Whether a rule opens the way to an address that is no pod's."""
+    blocks = [each["ipBlock"] for each in rule["to"] if "ipBlock" in each]
+    return any(
+        address in ip_network(block["cidr"])
+        and not any(address in ip_network(each) for each in block.get("except", ()))
+        for block in blocks
+    )
+
+
+def test_pods_reach_what_they_work_with_and_no_private_network() -> None:
+    documented = documents("kubernetes/network-policy.yaml")
+    policies = {each["metadata"]["name"]: each["spec"] for each in documented}
+    nodes, head = policies["nodes-egress"], policies["head-egress"]
+    assert nodes["podSelector"] == policies["nodes"]["podSelector"]
+    assert head["podSelector"] == policies["clients"]["podSelector"]
+    rules = [*nodes["egress"], *head["egress"]]
+    assert all(rule["to"] for rule in rules)
+    assert not any(reached(rule, METADATA_OF_THE_CLOUD) for rule in rules)
+
+    def ports_at(policy: dict[str, Any], address: IPv4Address | IPv6Address) -> set[int]:
+        return {port for r in policy["egress"] if reached(r, address) for port in ports(r)}
+
+    for address in PUBLIC:
+        assert ports_at(nodes, address) == {443}
+        assert 1 in ports_at(head, address)  # of a range that ends at 65535
+    for address in PRIVATE:
+        assert ports_at(nodes, address) == set()
+        # The database and Kubernetes' own API may lie in private networks.
+        assert ports_at(head, address) <= {443, 5432, 6443}
+    assert policies["redis"]["egress"] == []
 
 
 def test_every_manifest_is_applied_but_the_backfill() -> None:
