@@ -371,7 +371,7 @@ class AudioTrack(TypedDict):
     status: StageStatus
     transcript: Annotated[list[TranscriptEntry], doc("Empty until it is transcribed.")]
     speakers: Annotated[list[str], doc("In order of first appearance.")]
-    language: Annotated[str | None, doc("BCP 47.", "en")]
+    language: NotRequired[Annotated[str, doc("BCP 47; left out where there is none.", "en")]]
     errorCode: NotRequired[StageCode]
 
 

@@ -140,8 +140,9 @@ def track_json(track: TrackTranscript) -> answers.AudioTrack:
         "status": track.status,
         "transcript": legacy_entries(document),
         "speakers": [speaker["label"] for speaker in document["speakers"]],
-        "language": track.language,
     }
+    if track.language is not None:  # published clients refuse null
+        rendered["language"] = track.language
     if track.error_code is not None:
         rendered["errorCode"] = cast("StageCode", track.error_code)
     return rendered
