@@ -126,12 +126,13 @@ class Database:
         self, url: str, *, pool_size: int = 8, statement_timeout_seconds: float | None = None
     ) -> None:
         """``statement_timeout_seconds`` bounds every statement, its waits for locks included."""
+        address = driver_url(url)
         self._url = url
         self._pool_size = pool_size
         self._options = _session_options(url, statement_timeout_seconds)
         self._direct: AsyncConnectionPool[DirectConnection] | None = None
         self.engine: AsyncEngine = create_async_engine(
-            driver_url(url),
+            address,
             pool_size=pool_size,
             max_overflow=0,
             pool_timeout=10,

@@ -115,7 +115,7 @@ def demo_key(settings: Settings) -> str:
         await signing_secret(connection, complete, "demo", rotate=False)
         return key
 
-    return in_service(settings, ensure)
+    return in_service(settings, ensure, existing=False)
 
 
 async def ensure_demo_account(connection: Connection, data_dir: Path) -> str:

@@ -59,7 +59,7 @@ def import_backfill(settings: Settings, address: str, account_name: str) -> dict
     Raises OutputError, PlaceError and keys.AccountNotFoundError.
     """
     output = open_output(place_at(address, _access(settings)))
-    with prepared(settings) as complete:
+    with prepared(settings, existing=True) as complete:
         counts = asyncio.run(_import(complete, output, account_name))
     return {"account": account_name} | counts.record()
 

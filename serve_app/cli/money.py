@@ -16,6 +16,7 @@ from serve_app.cli.output import (
     JsonOption,
     administer,
     console,
+    encrypter_of,
     fetch,
     in_service,
     settings_with,
@@ -248,14 +249,13 @@ def payments_set_secret(
     as_json: JsonOption = False,
 ) -> None:
     """Store the secret of the provider's webhook, encrypted; prompted for, or read from a pipe."""
-    from serve_app.crypto import Encrypter
     from storage import purchases
 
     secret = _read_secret()
 
     async def store(connection: Connection, complete: Settings) -> dict[str, Any]:
-        encrypter = Encrypter(complete.secret_key.get_secret_value().encode())
-        await purchases.store_credential(connection, provider, encrypter.encrypt(secret))
+        encrypted = encrypter_of(complete).encrypt(secret)
+        await purchases.store_credential(connection, provider, encrypted)
         return {"provider": provider, "stored": True}
 
     show(in_service(settings_with(data), store), as_json=as_json)

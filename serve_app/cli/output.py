@@ -24,6 +24,7 @@ from serve_app.client.rendering import one_line
 from serve_app.dashboard import PATH
 
 if TYPE_CHECKING:
+    from serve_app.crypto import Encrypter
     from serve_app.settings import Settings
     from storage.database import Connection
 
@@ -139,14 +140,20 @@ def show_list(rows: list[dict[str, Any]], name: str, as_json: bool) -> None:
 
 
 def in_transaction(settings: Settings, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-    """Run ``work`` in one transaction on the service's database, started if need be."""
+    """Run ``work`` in one transaction on a service's database, started if need be."""
     return in_service(settings, lambda connection, _: work(connection))
 
 
 def in_service(
-    settings: Settings, work: Callable[[Connection, Settings], Awaitable[Result]]
+    settings: Settings,
+    work: Callable[[Connection, Settings], Awaitable[Result]],
+    *,
+    existing: bool = True,
 ) -> Result:
-    """As ``in_transaction``; ``work`` is also given the settings completed, secret key and all."""
+    """As ``in_transaction``; ``work`` is also given the settings completed, secret key and all.
+
+    Raises DataFolderError where there is no service's data, unless they need not be ``existing``.
+    """
     from serve_app.deployment.data import prepared
     from storage.database import Database
 
@@ -158,8 +165,18 @@ def in_service(
         finally:
             await database.close()
 
-    with prepared(settings) as complete:
+    with prepared(settings, existing=existing) as complete:
         return asyncio.run(run(complete))
+
+
+def encrypter_of(settings: Settings) -> Encrypter:
+    """With the secret key of completed ``settings``. Raises UsageError where there is none."""
+    from serve_app.crypto import Encrypter
+
+    secret = settings.secret_key.get_secret_value()
+    if not secret:
+        raise UsageError("The service's key is needed: set VAS_SECRET_KEY as the service has it.")
+    return Encrypter(secret.encode())
 
 
 def fetch(data: Path | None, work: Callable[[Connection], Awaitable[Result]]) -> Result:

@@ -15,6 +15,7 @@ from serve_app.cli.output import (
     JsonOption,
     administer,
     console,
+    encrypter_of,
     in_service,
     settings_with,
     show,
@@ -65,12 +66,11 @@ async def signing_secret(
 ) -> dict[str, Any]:
     """Raises keys.AccountNotFoundError."""
     from serve_app.api.envelope import timestamp
-    from serve_app.crypto import Encrypter
     from serve_app.webhooks.signing import new_signing_secret
     from storage import keys, webhooks
 
     account = await keys.get_account(connection, account_name)
-    encrypter = Encrypter(settings.secret_key.get_secret_value().encode())
+    encrypter = encrypter_of(settings)
     get = webhooks.rotate_signing_secret if rotate else webhooks.get_or_create_signing_secret
     stored = await get(connection, account.id, encrypter.encrypt(new_signing_secret()))
     return {

@@ -42,20 +42,26 @@ class OtherDataError(Exception):
 
 
 @contextlib.contextmanager
-def prepared(settings: Settings, *, migrated: bool = True) -> Iterator[Settings]:
+def prepared(
+    settings: Settings, *, migrated: bool = True, existing: bool = False
+) -> Iterator[Settings]:
     """Settings completed: data folder, secret key, a database that runs and is ``migrated``.
 
-    What the database refuses within the block is raised in a sentence too. Raises DataFolderError,
+    Where the data must be ``existing`` ones, nothing is made that a service would begin with: no
+    folder, no database, no secret key, which is empty where there is none. What the database
+    refuses within the block is raised in a sentence too. Raises DataFolderError,
     DatabaseUnreachableError, OtherDataError and InvalidSettingsError.
     """
-    complete = _with_folder(settings)
+    complete = _with_folder(settings, existing=existing)
     with contextlib.ExitStack() as stack:
         try:
             if complete.database_url is None:
                 url = stack.enter_context(embedded_postgres(complete.data_dir / "postgres"))
                 complete = complete.model_copy(update={"database_url": url})
             revision, encrypted = asyncio.run(marks(complete.database_url or ""))
-            complete = _with_secret_key(complete, encrypted)
+            if existing and revision is None:
+                raise _no_data("the database")
+            complete = _with_secret_key(complete, encrypted, existing=existing)
             if migrated:
                 _require_known(revision, settings)
                 migrate(complete.database_url or "")
@@ -76,17 +82,28 @@ def prepared(settings: Settings, *, migrated: bool = True) -> Iterator[Settings]
             raise DatabaseUnreachableError(message) from error
 
 
-def _with_folder(settings: Settings) -> Settings:
+def _with_folder(settings: Settings, *, existing: bool) -> Settings:
     """Settings with a data folder that is there, and a log folder."""
     data_dir = settings.data_dir.expanduser().resolve()
     given = settings.secret_key.get_secret_value()
     if given and len(given) < SECRET_KEY_LENGTH:
         message = f"VAS_SECRET_KEY has fewer than {SECRET_KEY_LENGTH} characters: set a longer one."
         raise InvalidSettingsError(message)
+    own = settings.database_url is None
+    if existing and own and not (data_dir / "postgres" / "PG_VERSION").exists():
+        raise _no_data(data_dir)
     with _usable(data_dir):
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not existing:
+            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     return settings.model_copy(
         update={"data_dir": data_dir, "log_dir": settings.log_dir or data_dir / "logs"}
+    )
+
+
+def _no_data(place: Path | str) -> DataFolderError:
+    return DataFolderError(
+        f"There is no service data in {place}: name the service's folder with --data, or start a "
+        "service with vas serve."
     )
 
 
@@ -123,14 +140,14 @@ def _require_known(revision: str | None, settings: Settings) -> None:
         )
 
 
-def _with_secret_key(settings: Settings, encrypted: bytes | None) -> Settings:
+def _with_secret_key(settings: Settings, encrypted: bytes | None, *, existing: bool) -> Settings:
     """Settings with the key given, or the data folder's, which is made where nothing needs it yet.
 
     Raises OtherDataError where ``encrypted`` was encrypted with another, and DataFolderError.
     """
     path, key = settings.data_dir / SECRET_KEY_FILE, settings.secret_key.get_secret_value()
     with _usable(settings.data_dir):
-        if not key and (encrypted is None or path.exists()):
+        if not key and (path.exists() or not (existing or encrypted)):
             key = own_secret_key(settings.data_dir)
     if encrypted is not None:
         try:

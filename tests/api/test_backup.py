@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from serve_app.cli.main import app as vas
 from serve_app.cli.output import UsageError
+from serve_app.deployment.data import prepared
 from serve_app.settings import Settings
 from storage.backup import BackupError
 from storage.database import embedded_postgres
@@ -103,7 +104,8 @@ def test_a_restore_into_an_empty_machine_gives_the_same_rows_and_objects(
 
 def test_the_embedded_database_and_its_secret_key_come_along(tmp_path: Path) -> None:
     data, backup = tmp_path / "data", tmp_path / "backup"
-    run_in_a_process("accounts", "create", "studio", "--data", data)
+    with prepared(Settings(data_dir=data)):
+        run_in_a_process("accounts", "create", "studio", "--data", data)
     run_in_a_process("backup", backup, "--data", data)
     assert (backup / "secret.key").stat().st_mode & 0o777 == 0o600
     run_in_a_process("restore", backup, "--data", tmp_path / "new")

@@ -22,7 +22,8 @@ from tests.places import PROJECT
 KEY = f"vas_live_{'k' * 43}"
 MISTAKES = [
     ("a data folder that is a file", "serve --data {file}", {}, "data folder .* with --data"),
-    ("a data folder below a file", "keys create a --data {file}/a", {}, "data folder .* with --d"),
+    ("a data folder below a file", "serve --data {file}/a", {}, "data folder .* with --d"),
+    ("no service", "keys create a --data {new}", {}, "There is no service data in {new}: .*--data"),
     ("a log folder that is a file", "serve", {"LOG_DIR": "{file}"}, "another with VAS_LOG_DIR"),
     ("a port that is no number", "serve", {"PORT": "abc"}, "VAS_PORT: .* valid integer"),
     ("a port beyond all", "serve --port 70000", {}, "--port.* less than or equal to 65535"),

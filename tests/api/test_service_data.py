@@ -6,14 +6,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
 import pytest
 from pydantic import SecretStr
+from typer.testing import CliRunner
 
+from pipelines.backfill.output import begin_output
+from pipelines.backfill.places import S3Access, place_at
 from serve_app.cli.accounts import demo_key
-from serve_app.cli.main import user_sentence
+from serve_app.cli.main import app, user_sentence
+from serve_app.cli.output import UsageError
 from serve_app.deployment.data import OtherDataError, prepared
 from serve_app.settings import Settings
 from storage.database import newest_revision
@@ -53,6 +58,55 @@ def test_data_of_a_newer_version_are_refused_unless_the_operator_goes_back_to_th
     assert newest_revision() in sentence
     assert refusal(served, migrated=False) is None  # a backup is made of it all the same
     assert refusal(served.model_copy(update={"accept_newer_schema": True})) is None
+
+
+ADMINISTERING = (
+    "accounts create studio",
+    "accounts suspend studio",
+    "backfill import {results} --account studio",
+    "backup {folder}/backup",
+    "credits audit",
+    "keys create studio",
+    "payments set-secret",
+    "sessions create --operator",
+    "usage studio",
+    "webhooks secret studio",
+)
+
+
+@pytest.mark.parametrize("command", ADMINISTERING)
+@pytest.mark.parametrize("database", ["its own", "a server's"])
+def test_a_command_that_administers_creates_no_service(
+    command: str, database: str, tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = tmp_path / "results"
+    begin_output(place_at(str(results), S3Access()), {"profile": "packaged"})
+    words = command.format(results=results, folder=tmp_path).split()
+    monkeypatch.chdir(tmp_path)
+    with ExitStack() as stack:
+        place = str(tmp_path / "data")
+        if database == "a server's":
+            url = stack.enter_context(fresh_database(postgres_url, migrated=False))
+            monkeypatch.setenv("VAS_DATABASE_URL", url)
+            place = "the database"
+        result = CliRunner().invoke(app, words, input=f"whsec_{'x' * 32}\n")
+    assert isinstance(result.exception, Exception)
+    sentence = user_sentence(result.exception)
+    assert sentence is not None
+    assert sentence.startswith(f"There is no service data in {place}: ")
+    assert [each.name for each in tmp_path.iterdir()] == ["results"]
+
+
+def test_a_key_that_a_service_does_not_have_is_made_by_no_command(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VAS_DATABASE_URL", database_url)
+    assert CliRunner().invoke(app, ["accounts", "create", "studio"]).exit_code == 0
+    result = CliRunner().invoke(app, ["webhooks", "secret", "studio"])
+    assert isinstance(result.exception, UsageError)
+    assert "set VAS_SECRET_KEY as the service has it" in str(result.exception)
+    assert list(tmp_path.iterdir()) == []
 
 
 def _another(path: Path) -> None:
