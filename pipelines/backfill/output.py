@@ -22,7 +22,7 @@ from pipelines.backfill.outcome import ItemOutcome, RowError
 from pipelines.backfill.places import OutputError, Place
 from pipelines.backfill.tables import (
     SCHEMAS,
-    Values,
+    TableRow,
     outcomes_of,
     parquet_of,
     row_error_values,
@@ -50,7 +50,7 @@ class Output:
     place: Place
     id: uuid.UUID
     """Its own, made when it was begun."""
-    settings: Values
+    settings: TableRow
     """What its results depend on; the same for all of them."""
     parts: set[int] = field(default_factory=set)
 
@@ -123,7 +123,7 @@ class Output:
                 self.place.delete(_file(table, part))
         self.place.delete(f"{_REWRITING}/{part:06d}")
 
-    def _rows(self, table: str, part: int) -> list[Values]:
+    def _rows(self, table: str, part: int) -> list[TableRow]:
         """Of one file; a table without rows in a part has none."""
         try:
             return rows_of_parquet(self.place.read_bytes(_file(table, part)))
@@ -148,7 +148,7 @@ def open_output(place: Place) -> Output:
     return found
 
 
-def begin_output(place: Place, settings: Values) -> Output:
+def begin_output(place: Place, settings: TableRow) -> Output:
     """The output at ``place``, begun unless it was. Raises OutputError.
 
     An output is of one kind: with other ``settings`` than it was begun with it is refused.

@@ -19,8 +19,9 @@ from pipelines.backfill.outcome import Item, ItemOutcome, RowError
 from pipelines.codec import from_json
 from pipelines.types import Scene, StageOutcome, TrackOutcome, TranscriptSegment
 
-Values = dict[str, Any]
-Rows = dict[str, list[Values]]
+TableRow = dict[str, Any]
+"""As pyarrow takes it: a value a column."""
+Rows = dict[str, list[TableRow]]
 """Table name -> its rows."""
 
 _TEXT, _MS, _COUNT = pa.string(), pa.int64(), pa.int32()
@@ -140,16 +141,16 @@ _SHARED_COLUMNS = ("stages", "duration_ms", "width", "height", "warnings", "seco
 """Columns of ``items`` that are an outcome's fields as they are."""
 
 
-def parquet_of(table: str, rows: Sequence[Values]) -> bytes:
+def parquet_of(table: str, rows: Sequence[TableRow]) -> bytes:
     """The rows as a Parquet file."""
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, SCHEMAS[table]), sink, compression="zstd")
     return sink.getvalue()
 
 
-def rows_of_parquet(data: bytes) -> list[Values]:
+def rows_of_parquet(data: bytes) -> list[TableRow]:
     """The rows of a Parquet file."""
-    rows: list[Values] = pq.read_table(pa.BufferReader(data)).to_pylist()
+    rows: list[TableRow] = pq.read_table(pa.BufferReader(data)).to_pylist()
     return rows
 
 
@@ -178,7 +179,7 @@ def _segments(track: TrackOutcome) -> tuple[TranscriptSegment, ...]:
     return () if track.transcript is None else track.transcript.segments
 
 
-def _item_row(outcome: ItemOutcome) -> Values:
+def _item_row(outcome: ItemOutcome) -> TableRow:
     item = asdict(outcome.item)
     segments = [segment for track in outcome.tracks for segment in _segments(track)]
     return {
@@ -199,7 +200,7 @@ def _item_row(outcome: ItemOutcome) -> Values:
     }
 
 
-def _track_values(track: TrackOutcome) -> Values:
+def _track_values(track: TrackOutcome) -> TableRow:
     found = track.transcript
     return {
         "index": track.index,
@@ -210,13 +211,13 @@ def _track_values(track: TrackOutcome) -> Values:
     }
 
 
-def _scene_row(scene: Scene) -> Values:
+def _scene_row(scene: Scene) -> TableRow:
     """A scene's fields as they are, but for the key of its still: a name in the output."""
     values = asdict(scene)
     return {"still": values.pop("thumbnail_key"), **values}
 
 
-def _error_row(item: Item, failure: StageOutcome) -> Values:
+def _error_row(item: Item, failure: StageOutcome) -> TableRow:
     return {
         "item_id": item.id,
         "row": item.row,
@@ -228,7 +229,7 @@ def _error_row(item: Item, failure: StageOutcome) -> Values:
     }
 
 
-def row_error_values(error: RowError) -> Values:
+def row_error_values(error: RowError) -> TableRow:
     """A bad row of the manifest as a row of ``errors``."""
     return {
         "item_id": error.id,
@@ -250,7 +251,13 @@ def outcomes_of(rows: Rows) -> Iterator[ItemOutcome]:
         own = row["item_id"]
         spoken = {
             track["index"]: [
-                segment | {"words": _without_index(words[own, track["index"], segment["index"]])}
+                segment
+                | {
+                    "words": [
+                        {name: value for name, value in word.items() if name != "index"}
+                        for word in words[own, track["index"], segment["index"]]
+                    ]
+                }
                 for segment in segments[own, track["index"]]
             ]
             for track in row["tracks"]
@@ -266,31 +273,27 @@ def outcomes_of(rows: Rows) -> Iterator[ItemOutcome]:
         )
 
 
-def _by(rows: Iterable[Values], *columns: str) -> defaultdict[tuple[Any, ...], list[Values]]:
+def _by(rows: Iterable[TableRow], *columns: str) -> defaultdict[tuple[Any, ...], list[TableRow]]:
     """Rows by the values of some columns, which are taken out of them; in order."""
-    found: defaultdict[tuple[Any, ...], list[Values]] = defaultdict(list)
+    found: defaultdict[tuple[Any, ...], list[TableRow]] = defaultdict(list)
     for row in sorted(rows, key=lambda it: it["index"]):
         rest = {name: value for name, value in row.items() if name not in columns}
         found[tuple(row[name] for name in columns)].append(rest)
     return found
 
 
-def _without_index(words: Iterable[Values]) -> list[Values]:
-    return [{name: value for name, value in word.items() if name != "index"} for word in words]
-
-
-def _item(row: Values) -> Values:
+def _item(row: TableRow) -> TableRow:
     item = {it.name: row[it.name] for it in fields(Item) if it.name in row}
     return item | {"id": row["item_id"], "language": row["asked_language"]}
 
 
-def _scene(row: Values) -> Values:
+def _scene(row: TableRow) -> TableRow:
     """Columns that an earlier version's table lacks, or has no values in, take their defaults."""
     present = {name: value for name, value in row.items() if value is not None}
     return {"thumbnail_key": present.pop("still"), **present}
 
 
-def _track(row: Values, segments: list[Values]) -> Values:
+def _track(row: TableRow, segments: list[TableRow]) -> TableRow:
     found = None
     if row["code"] is None:
         found = {name: row[name] for name in ("language", "speakers")} | {"segments": segments}

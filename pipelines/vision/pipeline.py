@@ -5,6 +5,8 @@ cuts      (map, then reduce)    over all segments end to end, as if never cut up
 policy    (map, 1:1 a segment)  stills against what is not permitted, where a policy is set
 objects   (map, then reduce)    things of known classes, once a second, where there is a detector
 scenes    (map, 1:1 a group)    stills, palette, thumbnail, camera motion, description
+
+Every task takes a logical CPU; what each part is expected to take: ``processor_time``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pipelines.artifacts import Made
 from pipelines.execution.chain import Control, Mapper, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.processor_time import vision_work
-from pipelines.types import Scene, StageCode, StageError, VideoSource, VisionResult
+from pipelines.types import StageCode, StageError, VideoSource, VisionResult
 from pipelines.vision.camera_motion import pair_times
 from pipelines.vision.cuts.pipeline import FoundCuts, find_cuts
 from pipelines.vision.cuts.selection import CutConfig
@@ -37,7 +39,7 @@ from pipelines.vision.objects import (
 from pipelines.vision.policy import ContentPolicy
 from pipelines.vision.policy_step import CheckPolicy, checked_times
 from pipelines.vision.scenes import (
-    FINDINGS,
+    SCENES,
     DescribeConfig,
     DescribeScenes,
     SceneBorders,
@@ -47,6 +49,7 @@ from pipelines.vision.scenes import (
     still_times,
 )
 from pipelines.vision.stills import SegmentTimes
+from storage.objects import ObjectStore
 
 _MOST_DECODE_THREADS = 4
 
@@ -94,8 +97,8 @@ def analyse_vision(
     found = find_cuts(
         features, video, workspace, cutting, config.cuts, learned=learned, mapper=mapper
     )
-    borders = scenes_between(found.cuts, video.duration_ms)
-    plans = [_plan(index, each, found) for index, each in enumerate(borders)]
+    scenes = scenes_between(found.cuts, video.duration_ms)
+    plans = [_plan(index, each, found) for index, each in enumerate(scenes)]
 
     if config.policy.is_active:
         stills = [time_ms for plan in plans for time_ms in plan.still_times_ms]
@@ -112,7 +115,7 @@ def analyse_vision(
     groups = grouped(plans, video, config.max_scenes_a_task)
     described = mapper(groups, DescribeScenes(*place, config.describe), describing)
     control.progress(1.0)
-    return _result(features, detected, list(chain(*described)), borders, workspace)
+    return _result(features, detected, [*chain(*described)], workspace.store)
 
 
 @contextmanager
@@ -151,6 +154,7 @@ def _plan(index: int, scene: SceneBorders, found: FoundCuts) -> ScenePlan:
         index=index,
         start_ms=scene.start_ms,
         end_ms=scene.end_ms,
+        confidence=scene.confidence,
         still_times_ms=still_times(found.times_ms, found.key_times_ms, scene),
         motion_pairs_ms=tuple(pair_times(found.times_ms, scene.clear_start_ms, scene.clear_end_ms)),
     )
@@ -172,37 +176,20 @@ def grouped(
 
 
 def _result(
-    features: Sequence[Made],
+    read: Sequence[Made],
     detected: Sequence[Made],
     described: Sequence[Made],
-    borders: Sequence[SceneBorders],
-    workspace: Workspace,
+    store: ObjectStore,
 ) -> VisionResult:
-    store = workspace.store
-    detections: dict[int, Labels] = {}
+    labels: dict[int, Labels] = {}
     for each in detected:
-        detections |= DETECTIONS.load(store, each.key)
+        labels |= DETECTIONS.load(store, each.key)
     scenes = []
-    for index, (each, border) in enumerate(zip(described, borders, strict=True)):
-        found = FINDINGS.load(store, each.key)
-        tracks = object_tracks(detections, border.start_ms, border.end_ms)
-        scenes.append(
-            Scene(
-                index=index,
-                start_ms=border.start_ms,
-                end_ms=border.end_ms,
-                description=found.description,
-                objects=tuple(sorted({*found.objects, *(track.label for track in tracks)})),
-                color_palette=found.color_palette,
-                shot_type=found.shot_type,
-                shot_angle=found.shot_angle,
-                camera_motion=found.camera_motion,
-                confidence=border.confidence,
-                thumbnail_key=found.thumbnail_key,
-                object_tracks=tracks,
-                on_screen_text=found.on_screen_text,
-            )
-        )
-    made = [*features, *detected, *described]
+    for each in described:
+        scene = SCENES.load(store, each.key)
+        tracks = object_tracks(labels, scene.start_ms, scene.end_ms)
+        objects = sorted({*scene.objects, *(track.label for track in tracks)})
+        scenes.append(replace(scene, objects=tuple(objects), object_tracks=tracks))
+    made = [*read, *detected, *described]
     computed = sum(each.computed for each in made)
     return VisionResult(tuple(scenes), computed, len(made) - computed)

@@ -9,12 +9,9 @@ import cv2
 import numpy as np
 
 from models.contracts import (
-    CameraMotion,
     Picture,
     SceneDescription,
     SceneStills,
-    ShotAngle,
-    ShotType,
     TextLine,
 )
 from models.pictures import may_show_text, palette
@@ -22,7 +19,7 @@ from models.provider import ModelProvider
 from models.tasks import DESCRIBE_SCENES, READ_TEXT
 from pipelines.artifacts import Artifact, Made, digest
 from pipelines.execution.chain import Step, Workspace
-from pipelines.types import Segment, StageCode, StageError, VideoSource
+from pipelines.types import Scene, Segment, StageCode, StageError, VideoSource
 from pipelines.vision.camera_motion import camera_motion
 from pipelines.vision.cuts.selection import Cut
 from pipelines.vision.features import (
@@ -54,31 +51,18 @@ class ScenePlan:
     index: int
     start_ms: int
     end_ms: int
+    confidence: float
     still_times_ms: tuple[int, ...]
     motion_pairs_ms: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SceneFindings:
-    """What is stored of a scene."""
-
-    description: str
-    objects: tuple[str, ...]
-    shot_type: ShotType
-    shot_angle: ShotAngle
-    camera_motion: CameraMotion
-    color_palette: tuple[str, ...]
-    thumbnail_key: str
-    on_screen_text: tuple[TextLine, ...] = ()
-
-
 @dataclass(frozen=True)
 class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
-    """Plans of neighbouring scenes to the stored findings of each (FINDINGS)."""
+    """Plans of neighbouring scenes to each stored as far as its stills show it (SCENES)."""
 
     name = "Describing the scenes"
     code = StageCode.VISION_FAILED
-    version = 5
+    version = 6
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
@@ -92,12 +76,12 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             (plan, each.key) for plan, each in zip(plans, made, strict=True) if each.computed
         ]
         if missing:
-            scenes = self._scenes([plan for plan, _ in missing])
+            scenes = self._pictured([plan for plan, _ in missing])
             self.workspace.check()
             described = self.models.get(DESCRIBE_SCENES).describe(scenes)
-            for (_, key), scene, description in zip(missing, scenes, described, strict=True):
+            for (plan, key), scene, said in zip(missing, scenes, described, strict=True):
                 self.workspace.check()
-                FINDINGS.save(store, key, self._findings(scene, description))
+                SCENES.save(store, key, self._scene(plan, scene, said))
         return tuple(made)
 
     def _key(self, plan: ScenePlan) -> str:
@@ -105,9 +89,9 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         frames = [features_key(self.video, segment, self.workspace) for segment in touched]
         parts = [self.video.part_of(segment) for segment in touched]
         inputs = plan, self.config, frames, parts
-        return FINDINGS.key(self.workspace.prefix, *inputs, position=plan.index)
+        return SCENES.key(self.workspace.prefix, *inputs, position=plan.index)
 
-    def _scenes(self, plans: Sequence[ScenePlan]) -> list[SceneStills]:
+    def _pictured(self, plans: Sequence[ScenePlan]) -> list[SceneStills]:
         """What the models get: stills, motion, and the writing of one still.
 
         That is the middle one, else one that may show some.
@@ -167,11 +151,15 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
                     stills |= fetch_stills(path, segment, *place, own, config, self.workspace.check)
         return stills
 
-    def _findings(self, scene: SceneStills, said: SceneDescription) -> SceneFindings:
+    def _scene(self, plan: ScenePlan, scene: SceneStills, said: SceneDescription) -> Scene:
         jpeg = thumbnail(scene.stills[len(scene.stills) // 2], self.config)
         key = self.workspace.key(f"vision/thumbnails/{digest(jpeg)}.jpg")
         self.workspace.store.write_bytes(key, jpeg)
-        return SceneFindings(
+        return Scene(
+            index=plan.index,
+            start_ms=plan.start_ms,
+            end_ms=plan.end_ms,
+            confidence=plan.confidence,
             description=said.description,
             objects=said.objects,
             shot_type=said.shot_type,
@@ -183,7 +171,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         )
 
 
-FINDINGS = Artifact.of(SceneFindings, "vision/scenes", version=DescribeScenes.version)
+SCENES = Artifact.of(Scene, "vision/scenes", version=DescribeScenes.version)
 
 
 def segment_at(video: VideoSource, time_ms: int) -> Segment:

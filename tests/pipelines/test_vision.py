@@ -279,7 +279,7 @@ def test_scenes_are_grouped_by_segment_in_bounded_groups(unsharded: Unsharded) -
         unsharded[1], segments=(Segment(0, "a", 0, 10_000), Segment(1, "b", 10_000, 20_000))
     )
     plans = [
-        ScenePlan(index, index * 1000, index * 1000 + 1000, (index * 1000 + 500,), ())
+        ScenePlan(index, index * 1000, index * 1000 + 1000, 1.0, (index * 1000 + 500,), ())
         for index in range(20)
     ]
     groups = grouped(plans, video, at_most=4)

@@ -14,7 +14,7 @@ from pipelines.codec import from_json
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.types import Scene, VisionResult
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
-from pipelines.vision.scenes import FINDINGS
+from pipelines.vision.scenes import SCENES
 from serve_app.jobs.documents import scene_document
 from tests.pipelines.media_builders import folder_workspace, video_source
 
@@ -77,7 +77,7 @@ def test_findings_of_an_earlier_version_can_be_read(analysed: Analysed) -> None:
     del stored["on_screen_text"]
     key = workspace.key("vision/earlier.json")
     workspace.store.write_bytes(key, json.dumps(stored).encode())
-    assert FINDINGS.load(workspace.store, key).on_screen_text == ()
+    assert SCENES.load(workspace.store, key).on_screen_text == ()
 
 
 def test_a_table_of_an_earlier_version_can_be_read() -> None:
