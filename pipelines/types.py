@@ -81,6 +81,14 @@ class WarningCode(StrEnum):
         "One of several external audio files could not be processed.",
     )
     SUMMARY_FAILED = ("SUMMARY_FAILED", "The transcript could not be summed up.")
+    UPLOAD_LENGTH_MISSING = (
+        "UPLOAD_LENGTH_MISSING",
+        "Bytes of a resumable upload came, and nobody stated its length: it cannot be complete.",
+    )
+    UNKNOWN_FIELD = (
+        "UNKNOWN_FIELD",
+        "The request that created the job had a field that there is none of; it was ignored.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,7 @@ class NewJob:
     batch_id: uuid.UUID | None = None
     batch_index: int | None = None
     upload_lifetime: timedelta | None = None
+    warnings: list[dict[str, Any]] = field(default_factory=list)
     id: uuid.UUID = field(default_factory=uuid.uuid4)
 
 

@@ -92,6 +92,7 @@ async def insert_job(connection: Connection, job: NewJob, uploads: Sequence[Uplo
         | {
             "metadata": Json(job.metadata),
             "source": Jsonb(job.source.stored()),
+            "warnings": Jsonb(job.warnings),
             "upload_lifetime": job.upload_lifetime,
             "stage_names": [str(stage) for stage in StageName],
             "stage_statuses": [
@@ -364,6 +365,20 @@ async def add_warnings(
     await connection.execute(
         update(jobs).where(jobs.c.id == job_id).values(warnings=jobs.c.warnings.op("||")(more))
     )
+
+
+async def set_warning(
+    connection: Connection, job_id: uuid.UUID, warning: Mapping[str, Any], *, holds: bool
+) -> None:
+    """Have a warning stand once among the job's, or no more."""
+    values = {"job_id": job_id, "this": warning, "then": [warning] if holds else []}
+    await connection.execute(_SET_WARNING, values)
+
+
+_SET_WARNING = text(
+    "UPDATE jobs SET warnings = :then || (SELECT coalesce(jsonb_agg(each), '[]')"
+    " FROM jsonb_array_elements(warnings) AS each WHERE each <> :this) WHERE id = :job_id"
+).bindparams(bindparam("this", type_=JSONB), bindparam("then", type_=JSONB))
 
 
 async def find_ingest_result(connection: Connection, job_id: uuid.UUID) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from serve_app import formats, pricing
-from serve_app.api.authentication import KeylessRoute
+from serve_app.api.authentication import KeylessRoute, add_answer_headers
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.envelope import success
 from serve_app.api.openapi import errors, headers
@@ -34,7 +34,20 @@ CACHE_HEADERS = {"Cache-Control": "public, max-age=300"}
 _CACHED = {"headers": headers("Cache-Control")}
 _VERSIONED = {"headers": headers("Cache-Control", "ETag")}
 
-router = APIRouter(prefix=API_PREFIX, route_class=KeylessRoute, tags=["Discovery"])
+
+class OpenRoute(KeylessRoute):
+    """Pages of any origin may read the answer, refusals included: it is the same for everybody."""
+
+    async def _admit(self, request: Request) -> None:
+        exposed = "ETag, Retry-After, X-Request-Id"
+        add_answer_headers(
+            request,
+            {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": exposed},
+        )
+        await super()._admit(request)
+
+
+router = APIRouter(prefix=API_PREFIX, route_class=OpenRoute, tags=["Discovery"])
 
 
 class OpenApiDocument(TypedDict):

@@ -30,6 +30,7 @@ class JobWarning(TypedDict):
     code: Annotated[WarningCode, doc("Stable.", "AUDIO_SYNC_UNCERTAIN")]
     message: Annotated[str, doc("For people.")]
     stage: NotRequired[Annotated[StageName, doc("The stage that it came from.", "ingest")]]
+    param: NotRequired[Annotated[str, doc("The field of the request.", "procesingMode")]]
     trackIndex: NotRequired[Annotated[int, doc("The audio track that it is about.", 0)]]
     startTime: NotRequired[Annotated[Seconds, doc("Where what it is about begins.", 12.5)]]
     endTime: NotRequired[Annotated[Seconds, doc("Where it ends.", 20.0)]]

@@ -7,11 +7,14 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from difflib import get_close_matches
+from itertools import islice
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from pydantic_core import PydanticCustomError
 
+from pipelines.types import WarningCode
 from serve_app.api.urls import require_callback_url, require_media_url
 from serve_app.crypto import Encrypter
 from serve_app.errors import ApiError, ErrorCode, invalid
@@ -19,6 +22,7 @@ from serve_app.formats import in_address, tier_of
 from serve_app.jobs.metadata import check_metadata
 from serve_app.jobs.schemas import (
     AudioTrackOptions,
+    Body,
     Clip,
     CreateBatchBody,
     CreateJobBody,
@@ -36,6 +40,8 @@ from storage.types import JobState, ProcessingMode, Tier
 from storage.uploads import AUDIO_SLOT, MEDIA_SLOT, TRACK_SLOT, Upload, source_prefix
 
 DEFAULT_FILE_NAME = "video"
+MAX_UNKNOWN_FIELDS = 20
+"""Of a request that are warned of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,7 @@ def plan_upload(planner: Planner, body: CreateJobBody) -> JobPlan:
         metadata=body.metadata or {},
         source=_source(planner, "upload", body, audio=audio),
         upload_lifetime=timedelta(seconds=planner.settings.upload_lifetime_seconds),
+        warnings=_warnings(body),
     )
     return JobPlan(job, [_upload(job.id, *slot) for slot in slots])
 
@@ -117,6 +124,7 @@ def plan_from_url(planner: Planner, body: CreateJobFromUrlBody) -> JobPlan:
             callback_url=callback,
             metadata=body.metadata or {},
             source=_source(planner, "url", body, clips=[clip], audio=audio),
+            warnings=_warnings(body),
         )
     )
 
@@ -131,6 +139,11 @@ def plan_batch(planner: Planner, body: CreateBatchBody) -> list[JobPlan]:
         for i, c in enumerate(body.clips)
     ]
     mode = ProcessingMode(body.processingMode)
+    warnings = _warnings(body)
+
+    def concerns(param: str, index: int) -> bool:
+        own = body.mode == "continuous" or param.startswith(f"clips[{index}].")
+        return own or not param.startswith("clips[")
 
     def job(index: int, sources: list[SourceClip], tier: Tier, metadata: dict[str, Any]) -> JobPlan:
         return JobPlan(
@@ -147,6 +160,7 @@ def plan_batch(planner: Planner, body: CreateBatchBody) -> list[JobPlan]:
                 ),
                 batch_id=batch_id,
                 batch_index=index,
+                warnings=[each for each in warnings if concerns(each["param"], index)],
             )
         )
 
@@ -175,6 +189,19 @@ def _merged(shared: dict[str, Any], clip: Clip, index: int) -> dict[str, Any]:
 
 def _clip_params(index: int) -> tuple[str, str]:
     return f"clips[{index}].sourceUrl", f"clips[{index}].fileName"
+
+
+def _warnings(body: Body) -> list[dict[str, Any]]:
+    """A warning for each field of the request that there is none of, and which may be meant."""
+    return [
+        {
+            "code": WarningCode.UNKNOWN_FIELD,
+            "message": f"There is no field {place}: it was ignored."
+            + "".join(f" Is {name} meant?" for name in get_close_matches(place, known, 1)),
+            "param": place,
+        }
+        for place, known in islice(body.unknown_fields(), MAX_UNKNOWN_FIELDS)
+    ]
 
 
 def _callback(planner: Planner, body: JobOptions) -> str | None:

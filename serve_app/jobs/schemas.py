@@ -7,6 +7,7 @@ Names are those of the wire.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -15,6 +16,8 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
     ValidationError,
     model_validator,
 )
@@ -31,6 +34,8 @@ MAX_OFFSET_MS = 86_400_000
 MAX_KEYTERMS = 100
 MAX_SPEAKERS = 20
 
+_LONGEST_NAME = 100
+"""Characters of an unknown field's name that are shown."""
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -124,9 +129,30 @@ def _ruled(*rules: dict[str, Any]) -> ConfigDict:
 
 
 class Body(BaseModel):
-    """Strict about types, indifferent to fields it does not know."""
+    """Strict about types; fields that it does not know are ignored, see ``unknown_fields``."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
+    _unknown: tuple[str, ...] = PrivateAttr(())
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _remember_unknown(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        body = validate(given)
+        if isinstance(given, dict):
+            unknown = tuple(name for name in given if name not in cls.model_fields)
+            body._unknown = unknown  # noqa: SLF001  (of our own class)
+        return body
+
+    def unknown_fields(self, path: str = "") -> Iterator[tuple[str, list[str]]]:
+        """Each field given that there is none of, and the fields that there are in its place."""
+        known = [path + name for name in type(self).model_fields]
+        for name in self._unknown:
+            shown = "".join(each if each.isprintable() else "?" for each in name[:_LONGEST_NAME])
+            yield path + shown, known
+        for field, value in self:
+            for index, each in enumerate(value if isinstance(value, list) else ()):
+                if isinstance(each, Body):
+                    yield from each.unknown_fields(f"{path}{field}[{index}].")
 
 
 def _plain_label(value: str) -> str:

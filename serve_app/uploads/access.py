@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fastapi import Request
 from starlette.responses import Response
 
+from pipelines.types import WarningCode
 from serve_app.api.authentication import parse_job_id, require_active_owner
 from serve_app.api.context import context_of
 from serve_app.api.upload_urls import UPLOAD_PURPOSE
@@ -19,6 +20,7 @@ from serve_app.crypto import BadSignatureError, ExpiredSignatureError
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.settings import Settings
 from storage import jobs, uploads
+from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.types import JobState
 from storage.uploads import Upload
@@ -159,6 +161,19 @@ def closing_unread(request: Request) -> Iterator[None]:
         raise
 
 
+async def warn_of_length(
+    connection: Connection, job: JobRecord, upload: Upload, *, missing: bool
+) -> None:
+    """Have the job say whether bytes of the upload came without its length being stated."""
+    message = (
+        f"The length of {upload.file_name} is not stated, so that its upload cannot be complete: "
+        "give fileSizeBytes when the job is created, or Upload-Length with a PATCH."
+    )
+    warning = {"code": WarningCode.UPLOAD_LENGTH_MISSING, "message": message}
+    if (warning in job.warnings) != missing:
+        await jobs.set_warning(connection, job.id, warning, holds=missing)
+
+
 async def record_complete(
     context: AppContext, job_id: uuid.UUID, slot: str, received_bytes: int, object_key: str
 ) -> None:
@@ -176,6 +191,7 @@ async def record_complete(
         if (earlier.received_bytes, earlier.object_key) == (received_bytes, object_key):
             return  # recorded already by another request
         require_awaiting(job)
+        await warn_of_length(connection, job, earlier, missing=False)
         if await uploads.complete_upload(
             connection, job_id, slot, received_bytes, object_key=object_key
         ):

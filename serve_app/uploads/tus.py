@@ -36,6 +36,7 @@ from serve_app.uploads.access import (
     require_awaiting,
     require_room,
     too_large,
+    warn_of_length,
 )
 from serve_app.uploads.leases import (
     Heartbeat,
@@ -74,7 +75,6 @@ ALGORITHMS: dict[str, Hasher] = {
     "md5": lambda: hashlib.md5(usedforsecurity=False),
 }
 """Names that Upload-Checksum may give; the protocol demands sha1."""
-
 
 _WAIT_SECONDS = 2.0
 """A client may resume before its broken connection is detected."""
@@ -225,9 +225,8 @@ async def _head(request: Request, slot: Slot) -> Response:
         "Upload-Offset": str(await counted_bytes(context, slot)),
         "Cache-Control": "no-store",
     }
-    total = slot.upload.total_bytes
-    if slot.upload.received_bytes is not None:
-        total = slot.upload.received_bytes
+    received, total = slot.upload.received_bytes, slot.upload.total_bytes
+    total = total if received is None else received
     headers |= {"Upload-Defer-Length": "1"} if total is None else {"Upload-Length": str(total)}
     return _answer(request, 200, headers | _expiry(slot))
 
@@ -299,6 +298,10 @@ async def _append(
     offset += await _receive(request, lease, limiter, rules, patch)
     if offset == total:
         await finish(lease, total)
+    elif offset:
+        async with lease.context.database.statement() as connection:
+            slot = lease.slot
+            await warn_of_length(connection, slot.job, slot.upload, missing=total is None)
     return offset
 
 

@@ -74,13 +74,24 @@ def test_a_length_that_nobody_told_is_deferred_until_a_patch_tells_it(
     assert head(url).headers["upload-defer-length"] == "1"
     assert "upload-length" not in head(url).headers
     assert patch(url, 0, b"abc").status_code == 204
+    assert patch(url, 3, b"d").status_code == 204
     assert state_of(api, customer, open_job["jobId"]) == "awaiting_upload"
-    assert patch(url, 3, b"def", Upload_Length="9").status_code == 204
+    [warning] = warnings_of(api, customer, open_job)
+    assert warning["code"] == "UPLOAD_LENGTH_MISSING"
+    assert "fileSizeBytes" in warning["message"]
+    assert patch(url, 4, b"ef", Upload_Length="9").status_code == 204
+    assert warnings_of(api, customer, open_job) == []
     assert head(url).headers["upload-length"] == "9"
     assert "upload-defer-length" not in head(url).headers
     assert patch(url, 6, b"ghi").status_code == 204
     assert state_of(api, customer, open_job["jobId"]) == "queued"
     assert api.context.objects.read_bytes(object_of(api, open_job)) == b"abcdefghi"
+
+
+def warnings_of(api: RunningApi, customer: Customer, job: dict[str, Any]) -> list[dict[str, Any]]:
+    answer = api.client.get(f"/jobs/{job['jobId']}", headers=customer.headers)
+    found: list[dict[str, Any]] = answer.json()["data"]["warnings"]
+    return found
 
 
 def test_a_length_told_with_an_empty_patch_completes_what_has_arrived(
@@ -90,6 +101,17 @@ def test_a_length_told_with_an_empty_patch_completes_what_has_arrived(
     patch(url, 0, b"abc")
     assert patch(url, 3, b"", Upload_Length="3").status_code == 204
     assert state_of(api, customer, open_job["jobId"]) == "queued"
+    assert warnings_of(api, customer, open_job) == []
+
+
+def test_a_whole_file_in_place_of_an_upload_without_a_length_leaves_no_warning(
+    api: RunningApi, customer: Customer, open_job: dict[str, Any]
+) -> None:
+    patch(open_job["resumableUploadUrl"], 0, b"abc")
+    assert warnings_of(api, customer, open_job)
+    sent = httpx.put(open_job["uploadUrl"], content=b"abcdef", trust_env=False)
+    assert sent.status_code == 200
+    assert warnings_of(api, customer, open_job) == []
 
 
 @pytest.mark.parametrize(

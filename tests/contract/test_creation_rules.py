@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -36,6 +37,48 @@ def test_the_key_may_stand_in_header_or_body_but_not_differ(
     assert in_body.content == in_header.content == in_both.content
     differing = caller.post(path, body | {"idempotencyKey": "k"}, idempotency_key="other")
     refusal(differing, 422, "IDEMPOTENCY_BODY_MISMATCH")
+
+
+UNKNOWN: dict[str, tuple[dict[str, Any], list[tuple[str, str | None]]]] = {
+    "misspelt": ({"procesingMode": "vision"}, [("procesingMode", "processingMode")]),
+    "nothing alike": ({"zzz": 1}, [("zzz", None)]),
+    "known": ({"processingMode": "vision", "metadata": {"procesingMode": 1}}, []),
+    "what cannot be shown": ({"a\t\n\u202eb": 1}, [("a???b", None)]),
+    "long": ({"q" * 5000: 1}, [("q" * 100, None)]),
+    "many": ({f"x{n:02}": 1 for n in range(50)}, [(f"x{n:02}", None) for n in range(20)]),
+}
+
+
+@each_creation
+@pytest.mark.parametrize("given", UNKNOWN)
+def test_a_field_that_there_is_none_of_is_a_warning(
+    caller: Caller, operation: str, path: str, body: dict[str, Any], given: str
+) -> None:
+    """It costs money to find that out from results."""
+    fields, expected = UNKNOWN[given]
+    sent = json.dumps({**body, **fields})
+    headers = {"Content-Type": "application/json"}
+    made = shown(caller.ask("POST", path, content=sent, headers=headers))
+    [job] = made["jobs"] if operation == "createBatch" else [made]
+    assert job["warnings"] == [warning(*each) for each in expected]
+    assert shown(caller.get(f"/jobs/{job['jobId']}"))["warnings"] == job["warnings"]
+
+
+def warning(param: str, meant: str | None) -> dict[str, str]:
+    message = f"There is no field {param}: it was ignored."
+    message += "" if meant is None else f" Is {meant} meant?"
+    return {"code": "UNKNOWN_FIELD", "message": message, "param": param}
+
+
+def test_an_unknown_field_of_a_part_is_named_by_its_place(caller: Caller) -> None:
+    track = {"fileName": "boom.wav", "syncmode": "timecode"}
+    made = caller.create(audioTracks=[{"fileName": "a.wav"}, track])
+    assert made["warnings"] == [warning("audioTracks[1].syncmode", "audioTracks[1].syncMode")]
+    clips = [{"sourceUrl": URL, "filename": "a.mp4"}, {"sourceUrl": URL}]
+    named = warning("clips[0].filename", "clips[0].fileName")
+    for mode, expected in (("independent", [[named], []]), ("continuous", [[named]])):
+        answer = caller.post("/jobs/batch", {"mode": mode, "clips": clips})
+        assert [job["warnings"] for job in shown(answer)["jobs"]] == expected
 
 
 @covers("creation-rules/2", "error-codes/IDEMPOTENCY_IN_PROGRESS", "limits/idempotency-key-memory")

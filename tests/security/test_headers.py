@@ -125,11 +125,18 @@ KINDS: Mapping[str, Kind] = {
     "405": Kind(_outside("/v1/api/jobs", "PATCH"), 405, JSON),
     "500": Kind(_broken, 500, JSON),
     "sign-in refused": Kind(_outside("/v1/api/sessions", "POST"), 400, JSON),
-    "interface document": Kind(_outside("/v1/api/openapi.json"), 200, JSON, PUBLIC),
-    "interface document, unchanged": Kind(
-        _outside("/v1/api/openapi.json", If_None_Match="*"), 304, None, PUBLIC
+    "interface document": Kind(
+        _outside("/v1/api/openapi.json"), 200, JSON, PUBLIC, any_origin=True
     ),
-    "prices": Kind(_outside("/v1/api/pricing"), 200, JSON, PUBLIC),
+    "interface document, unchanged": Kind(
+        _outside("/v1/api/openapi.json", If_None_Match="*"), 304, None, PUBLIC, any_origin=True
+    ),
+    "prices": Kind(_outside("/v1/api/pricing"), 200, JSON, PUBLIC, any_origin=True),
+    "estimate": Kind(
+        _outside("/v1/api/pricing/estimate?durationSeconds=60"), 200, JSON, PUBLIC, any_origin=True
+    ),
+    "estimate refused": Kind(_outside("/v1/api/pricing/estimate"), 400, JSON, any_origin=True),
+    "formats": Kind(_outside("/v1/api/formats"), 200, JSON, PUBLIC, any_origin=True),
     "health": Kind(_outside("/healthz"), 200, JSON),
     "old health": Kind(_outside("/health"), 200, JSON),
     "readiness": Kind(_outside("/readyz"), 200, JSON),
@@ -199,7 +206,7 @@ SAID_ONCE = ("x-content-type-options", "cache-control", "content-security-policy
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_other_web_pages_may_read_only_uploads_and_no_answer_is_for_cookies(
+def test_other_web_pages_may_read_only_uploads_and_discovery_and_no_answer_is_for_cookies(
     own: Household, name: str
 ) -> None:
     headers = KINDS[name].get(own).headers
