@@ -23,9 +23,9 @@ async def find_chapters_of(context: AppContext, job: JobRecord) -> list[Chapter]
     Raises RESULTS_NOT_READY or RESULTS_UNAVAILABLE as the transcript does.
     """
     async with context.database.statement() as connection:
-        tracks = await results.read_tracks(connection, job)
+        tracks = await results.read_tracks(connection, job, words=False)
         seen = job.stages[StageName.VISION].status is StageStatus.COMPLETED
-        scenes = await results.list_scenes(connection, job) if seen else []
+        scenes = await results.list_scene_spans(connection, job) if seen else []
     cuts_ms = [round(scene["startTime"] * 1000) for scene in scenes]
     segments = [segment for track in tracks for segment in _segments(track)]
     duration_ms = job.duration_ms or max((each.end_ms for each in segments), default=0)

@@ -29,6 +29,15 @@ class StoredScene(answers.Scene):
     thumbnailKey: NotRequired[str]  # noqa: N815
 
 
+class SceneSpan(TypedDict):
+    """When a scene is, in seconds, and what it shows."""
+
+    index: int
+    startTime: float
+    endTime: float
+    description: str
+
+
 class StoredTranscript(TypedDict):
     """The transcript of one track, without its track."""
 
@@ -183,7 +192,7 @@ def transcript_of(track: TrackTranscript) -> tuple[list[TranscriptSegment], list
                     confidence=word["confidence"],
                     speaker=word["speaker"],
                 )
-                for word in raw["words"]
+                for word in raw.get("words", ())
             ),
         )
         for raw in document["segments"]

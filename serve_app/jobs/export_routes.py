@@ -20,7 +20,7 @@ from serve_app.errors import ErrorCode, invalid
 from serve_app.jobs import results, timeline_files
 from serve_app.jobs.captions_files import attachment
 from serve_app.jobs.chapters import find_chapters_of
-from serve_app.jobs.documents import StoredScene
+from serve_app.jobs.documents import SceneSpan
 from serve_app.jobs.timeline import FrameTimeline, Section, find_sources, frame_timeline
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
@@ -140,7 +140,7 @@ async def export_job(
     async with place.turn(request):
         if content == "scenes":
             async with context.database.statement() as connection:
-                sections = scene_sections(job, await results.list_scenes(connection, job))
+                sections = scene_sections(job, await results.list_scene_spans(connection, job))
         else:
             sections = chapter_sections(job, await find_chapters_of(context, job))
         async with context.database.statement() as connection:
@@ -154,7 +154,7 @@ async def export_job(
     )
 
 
-def scene_sections(job: JobRecord, scenes: list[StoredScene]) -> list[Section]:
+def scene_sections(job: JobRecord, scenes: list[SceneSpan]) -> list[Section]:
     """The scenes; the whole video where it has no cuts."""
     if not scenes:
         return [Section(0, max(1, job.duration_ms or 0), "Scene 1")]

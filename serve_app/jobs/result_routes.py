@@ -246,11 +246,12 @@ async def _name_speaker(
 ) -> Response:
     job = job_of(request)
     async with context_of(request).database.transaction() as connection:
-        chosen = results.choose_track(job, await results.read_tracks(connection, job), track)
+        tracks = await results.read_tracks(connection, job, words=False)
+        chosen = results.choose_track(job, tracks, track)
         if all(each["id"] != speaker_id for each in stored_transcript(chosen)["speakers"]):
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such speaker.")
         await stored.name_speaker(connection, job.id, chosen.track_index, speaker_id, label)
-        tracks = await results.read_tracks(connection, job)
+        tracks = await results.read_tracks(connection, job, words=False)
     named = stored_transcript(results.choose_track(job, tracks, chosen.track_index))
     return success(request, next(each for each in named["speakers"] if each["id"] == speaker_id))
 

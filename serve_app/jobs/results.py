@@ -9,6 +9,7 @@ from pipelines.types import StageCode, WarningCode
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs import answers
 from serve_app.jobs.documents import (
+    SceneSpan,
     StoredScene,
     StoredTranscript,
     stored_transcript,
@@ -51,10 +52,18 @@ async def list_scenes(connection: Connection, job: JobRecord) -> list[StoredScen
     return cast("list[StoredScene]", await results.get_scenes(connection, job.id))
 
 
-async def read_tracks(connection: Connection, job: JobRecord) -> list[TrackTranscript]:
+async def list_scene_spans(connection: Connection, job: JobRecord) -> list[SceneSpan]:
+    """When the scenes are and what they show; of a job whose vision stage is completed."""
+    require_stage(job, StageName.VISION)
+    return cast("list[SceneSpan]", await results.get_scene_spans(connection, job.id))
+
+
+async def read_tracks(
+    connection: Connection, job: JobRecord, *, words: bool = True
+) -> list[TrackTranscript]:
     """The transcripts of a job whose transcript stage is completed."""
     require_stage(job, StageName.TRANSCRIPT)
-    return await results.list_transcripts(connection, job.id)
+    return await results.list_transcripts(connection, job.id, words=words)
 
 
 async def read_summary(connection: Connection, job: JobRecord) -> list[answers.SummarySentence]:
@@ -156,9 +165,8 @@ async def list_audio_tracks(connection: Connection, job: JobRecord) -> list[answ
     names = job.audio_track_names or []
     if len(names) < 2:
         raise ApiError(ErrorCode.NOT_FOUND, "The job has not several audio tracks.")
-    stored = {
-        track.track_index: track for track in await results.list_transcripts(connection, job.id)
-    }
+    found = await results.list_transcripts(connection, job.id, words=False)
+    stored = {track.track_index: track for track in found}
     status = job.stages[StageName.TRANSCRIPT].status
     waiting = [
         TrackTranscript(
@@ -200,7 +208,7 @@ async def processed_data(
         data["scenes"] = [{**scene, "endTs": scene["endTime"]} for scene in scenes]
     transcribed = job.stages[StageName.TRANSCRIPT].status is StageStatus.COMPLETED
     if "transcript" in include and transcribed:
-        tracks = await results.list_transcripts(connection, job.id)
+        tracks = await results.list_transcripts(connection, job.id, words=False)
         first = next((track for track in tracks if track.document), tracks[0])
         data["transcript"] = legacy_entries(stored_transcript(first))
     return data

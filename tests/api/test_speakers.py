@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from tests.api.published_jobs import complete, created, track
+from storage.results import get_scene_spans, list_transcripts
+from tests.api.published_jobs import SCENES, complete, created, track
 from tests.api.running_api import Customer, RunningApi
 
 
@@ -53,6 +56,26 @@ def test_everything_that_shows_a_speaker_shows_the_label(
     found = get(api, customer, path.format(job=job)).replace('": "', '":"')
     assert expected in found
     assert "Speaker 1" not in found
+
+
+def test_what_is_read_without_words_is_the_same_but_for_them(
+    api: RunningApi, customer: Customer
+) -> None:
+    job_id = created(api, customer)
+    complete(api, job_id, [track(0), track(1, error="TRANSCRIPT_FAILED")], [])
+    name(api, customer, job_id, "Anna", "?track=0")
+    job = uuid.UUID(job_id)
+    whole = api.transact(lambda c: list_transcripts(c, job))
+    found = api.transact(lambda c: list_transcripts(c, job, words=False))
+    assert whole[0].document is not None
+    segments = [
+        {key: value for key, value in each.items() if key != "words"}
+        for each in whole[0].document["segments"]
+    ]
+    document = dict(whole[0].document) | {"text": "", "segments": segments}
+    assert found == [replace(whole[0], document=document), whole[1]]
+    [span] = api.transact(lambda c: get_scene_spans(c, job))
+    assert span == {key: SCENES[0][key] for key in ("index", "startTime", "endTime", "description")}
 
 
 def test_a_search_shows_the_label_beside_the_id(
