@@ -283,20 +283,16 @@ def _laid_out(
         first = min(max(begin, start, done), end)
         yield from _silence(first - done)
         done = first
-        for block in _blocks(piece, first - begin, context):
-            part = block[: max(0, end - done)]
-            done += len(part)
-            yield part
+        skip = first - begin
+        with context.workspace.store.local_copy(piece.key) as path:
+            for count, block in enumerate(read_blocks(path)):
+                if count % _CHECK_EVERY_PIECES == 0:
+                    context.control.check()
+                part = block[min(skip, len(block)) :][: max(0, end - done)]
+                skip -= min(skip, len(block))
+                done += len(part)
+                yield part
     yield from _silence(total - done)
-
-
-def _blocks(piece: AudioTrack, skip: int, context: IngestContext) -> Iterator[Samples]:
-    with context.workspace.store.local_copy(piece.key) as path:
-        for count, block in enumerate(read_blocks(path)):
-            if count % _CHECK_EVERY_PIECES == 0:
-                context.control.check()
-            yield block[min(skip, len(block)) :]
-            skip -= min(skip, len(block))
 
 
 def _silence(samples: int) -> Iterator[Samples]:

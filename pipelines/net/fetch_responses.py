@@ -89,9 +89,11 @@ def file_name_hint(headers: httpx.Headers, target: str) -> str | None:
     characters; None where nothing is left. ``target`` is the request target.
     """
     for name in (_disposition_name(headers), unquote(target.partition("?")[0])):
-        plain = _plain_name(name)
-        if plain:
-            return plain
+        last = re.split(r"[/\\]", name)[-1]
+        printable = "".join(character for character in last if character.isprintable())
+        shortened = printable.strip()[-_MAX_NAME_CHARACTERS:]
+        if shortened not in {"", ".", ".."}:
+            return shortened
     return None
 
 
@@ -104,13 +106,6 @@ def _disposition_name(headers: httpx.Headers) -> str:
     except (TypeError, ValueError, LookupError):
         # Parameters in parts, some of them without a number, are more than email can sort.
         return ""
-
-
-def _plain_name(name: str) -> str:
-    last = re.split(r"[/\\]", name)[-1]
-    printable = "".join(character for character in last if character.isprintable())
-    shortened = printable.strip()[-_MAX_NAME_CHARACTERS:]
-    return "" if shortened in {".", ".."} else shortened
 
 
 _RETRYABLE_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})

@@ -248,7 +248,10 @@ def _keep(request: dict[str, Any]) -> NoReturn:
     program = os.fork()
     if program == 0:
         die_with(None)
-        _run(request)
+        os.chdir(request["folder"])
+        with contextlib.suppress(OSError):
+            os.execve(request["command"][0], request["command"], request["environment"])  # noqa: S606
+        os._exit(_CANNOT_START)
     ended, status = os.wait()
     while ended != program:
         ended, status = os.wait()
@@ -258,13 +261,6 @@ def _keep(request: dict[str, Any]) -> NoReturn:
         for pid in listed.read_text().split():
             os.kill(int(pid), signal.SIGKILL)
     _exit_like(status)
-
-
-def _run(request: dict[str, Any]) -> NoReturn:
-    os.chdir(request["folder"])
-    with contextlib.suppress(OSError):
-        os.execve(request["command"][0], request["command"], request["environment"])  # noqa: S606
-    os._exit(_CANNOT_START)
 
 
 def _exit_like(status: int) -> NoReturn:

@@ -194,7 +194,10 @@ def _segmentation(units: Sequence[_Unit], vectors: Vector | None = None) -> list
         rows = slice(start, start + _LONGEST_SHARE)
         costs = _model_costs(counts[rows], voices[rows], logarithms, words)
         if vectors is not None:
-            costs += _SCATTER_WEIGHT * _scatter(vectors[rows])
+            # Of the first 1, 2, 3 … unit vectors: their squared distances from their mean.
+            sums = np.cumsum(vectors[rows], axis=0, dtype=np.float64)
+            count = np.arange(1, len(sums) + 1)
+            costs += _SCATTER_WEIGHT * (count - (sums * sums).sum(axis=1) / count)
         opening = 0.0
         if start:
             pause_ms = max(0, units[start].start_ms - units[start - 1].end_ms)
@@ -227,14 +230,6 @@ def _model_costs(
     own += (speaking * np.log1p(speaking)).sum(axis=1)
     costs: npt.NDArray[np.float64] = totals * np.log(totals + words) - own
     return costs
-
-
-def _scatter(vectors: Vector) -> npt.NDArray[np.float64]:
-    """Of the first 1, 2, 3 … unit vectors: the sum of their squared distances from their mean."""
-    sums = np.cumsum(vectors, axis=0, dtype=np.float64)
-    count = np.arange(1, len(vectors) + 1)
-    scatter: npt.NDArray[np.float64] = count - (sums * sums).sum(axis=1) / count
-    return scatter
 
 
 def _counts(units: Sequence[_Unit]) -> npt.NDArray[np.int32]:

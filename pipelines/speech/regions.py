@@ -196,7 +196,12 @@ def plan_chunks(
     speech = _padded(regions, len(levels), limits)
     chunks: list[Chunk] = []
     for block in _blocks(speech, _frames(limits.pause_seconds)):
-        chunks.extend(_cut_block(block, _smoothed(levels, block), limits))
+        # Smoothed by the block alone, so that its cuts depend on nothing else.
+        part = levels[block[0].start_frame : block[-1].end_frame].astype(np.float64)
+        padded = np.pad(part, _SMOOTHING_FRAMES // 2, mode="edge")
+        window = np.full(_SMOOTHING_FRAMES, 1 / _SMOOTHING_FRAMES)
+        smooth = np.convolve(padded, window, mode="valid").astype(np.float32)
+        chunks.extend(_cut_block(block, smooth, limits))
     return _with_speech(chunks, speech)
 
 
@@ -266,14 +271,6 @@ def _blocks(speech: Sequence[Chunk], pause_frames: int) -> list[list[Chunk]]:
         else:
             blocks.append([run])
     return blocks
-
-
-def _smoothed(levels: Levels, block: Sequence[Chunk]) -> Levels:
-    """Smoothed levels of the block; index 0 is its first frame. Depends on the block only."""
-    part = levels[block[0].start_frame : block[-1].end_frame].astype(np.float64)
-    padded = np.pad(part, _SMOOTHING_FRAMES // 2, mode="edge")
-    window = np.full(_SMOOTHING_FRAMES, 1 / _SMOOTHING_FRAMES)
-    return np.convolve(padded, window, mode="valid").astype(np.float32)
 
 
 def _cut_block(block: Sequence[Chunk], smooth: Levels, limits: ChunkLimits) -> list[Chunk]:

@@ -61,7 +61,10 @@ def summarize(
         is_last = len(windows) == 1
         most = config.max_sentences if is_last else config.window_sentences
         excerpts = [
-            Excerpt(tuple(_cut(each.text, config.line_bytes) for each in window), most)
+            Excerpt(
+                tuple(_cut(line.text, config.line_bytes) for line in window),
+                max_sentences=min(most, len(window)),
+            )
             for window in windows
         ]
         made = mapper(excerpts, step, control)

@@ -82,15 +82,12 @@ def pair_motion(first: Bytes, second: Bytes, seconds: float) -> PairMotion:
     """Shift and zoom that carry most of ``first`` into ``second``."""
     start: Flow = np.zeros((LUMA_HEIGHT, LUMA_WIDTH, 2), np.float32)
     flow = cv2.calcOpticalFlowFarneback(first, second, start, 0.5, 3, 9, 5, 5, 1.1, 0)
-    across, down, growth = _fitted(flow, _texture(first))
-    return PairMotion(across / LUMA_WIDTH / seconds, down / LUMA_HEIGHT / seconds, growth / seconds)
-
-
-def _texture(picture: Bytes) -> Floats:
-    """Weight of each pixel, 0 to 1: the flow of plain areas is guessed from their surroundings."""
-    grey = cv2.GaussianBlur(picture, (3, 3), 0).astype(np.float32)
+    # Pixels weigh 0 to 1: the flow of plain areas is guessed from their surroundings.
+    grey = cv2.GaussianBlur(first, (3, 3), 0).astype(np.float32)
     gradient = np.hypot(cv2.Sobel(grey, cv2.CV_32F, 1, 0), cv2.Sobel(grey, cv2.CV_32F, 0, 1))
-    return np.asarray(gradient / (gradient + 24.0), np.float64)
+    texture = np.asarray(gradient / (gradient + 24.0), np.float64)
+    across, down, growth = _fitted(flow, texture)
+    return PairMotion(across / LUMA_WIDTH / seconds, down / LUMA_HEIGHT / seconds, growth / seconds)
 
 
 _DOWN, _ACROSS = np.mgrid[:LUMA_HEIGHT, :LUMA_WIDTH].astype(np.float64)

@@ -125,16 +125,12 @@ def candidates(reference: Envelopes, target: Envelopes, most: int) -> list[Candi
         chunk = needle[:, start : start + CHUNK_FRAMES]
         for position, score in search.peaks(chunk):
             lag = position - start
-            middle = start + _overlap_middle(position, chunk.shape[1], hay.shape[1])
+            # The middle of that part of the chunk that lies inside the hay.
+            first, last = max(0, -position), min(chunk.shape[1], hay.shape[1] - position)
+            middle = start + (first + last) // 2
             anchor = middle + lag if swapped else middle
             found.append(Candidate((-lag if swapped else lag) * _HOP, anchor * _HOP, score))
     return _distinct(found, most)
-
-
-def _overlap_middle(position: int, chunk_frames: int, hay_frames: int) -> int:
-    """The middle of that part of a chunk that lies inside the hay, from the chunk's start."""
-    first, last = max(0, -position), min(chunk_frames, hay_frames - position)
-    return (first + last) // 2
 
 
 def _chunk_starts(needle: Envelopes) -> list[int]:

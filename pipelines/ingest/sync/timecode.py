@@ -172,29 +172,18 @@ def start_by_rule(mode: SyncMode, offset_ms: int | None, clocks: Clocks) -> floa
     """
     if mode is SyncMode.OFFSET:
         return (offset_ms or 0) / 1000
-    start = _by_clock(clocks)
-    if mode is SyncMode.AUTO:
-        return start if start is not None and _overlaps(start, clocks) else None
-    if start is None:
-        raise CannotPlaceError(_who_lacks(clocks))
-    if not _overlaps(start, clocks):
-        raise CannotPlaceError(
+    audio, video = clocks.audio_start, clocks.video_start
+    if audio is not None and video is not None:
+        start = seconds_after(audio, video)
+        if -clocks.audio_seconds < start < clocks.video_seconds:
+            return start
+        problem = (
             f"By its timecode it starts {start:.3f} s after the video and does not overlap with it."
         )
-    return start
-
-
-def _by_clock(clocks: Clocks) -> float | None:
-    if clocks.audio_start is None or clocks.video_start is None:
+    elif audio is None and video is None:
+        problem = "Neither it nor the video has a start timecode."
+    else:
+        problem = f"{'It' if audio is None else 'The video'} has no start timecode."
+    if mode is SyncMode.AUTO:
         return None
-    return seconds_after(clocks.audio_start, clocks.video_start)
-
-
-def _overlaps(start_seconds: float, clocks: Clocks) -> bool:
-    return -clocks.audio_seconds < start_seconds < clocks.video_seconds
-
-
-def _who_lacks(clocks: Clocks) -> str:
-    if clocks.audio_start is None and clocks.video_start is None:
-        return "Neither it nor the video has a start timecode."
-    return f"{'It' if clocks.audio_start is None else 'The video'} has no start timecode."
+    raise CannotPlaceError(problem)
