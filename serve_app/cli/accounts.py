@@ -95,8 +95,11 @@ async def create_operator_session(connection: Connection, settings: Settings) ->
 
 
 def _link(settings: Settings, token: str) -> dict[str, Any]:
+    from serve_app.deployment.local import with_running_address
     from serve_app.deployment.proxy import public_address
     from storage import keys
+
+    settings, _ = with_running_address(settings)
 
     return {
         "signInUrl": f"{public_address(settings)}{SIGN_IN_PATH}?token={token}",

@@ -33,6 +33,10 @@ class DataFolderError(Exception):
     """The data folder, or a folder in it, cannot be used."""
 
 
+class NoServiceDataError(DataFolderError):
+    """No service has begun with these settings."""
+
+
 class DatabaseUnreachableError(Exception):
     """The database server does not answer, or lets us not in."""
 
@@ -100,8 +104,8 @@ def _with_folder(settings: Settings, *, existing: bool) -> Settings:
     )
 
 
-def _no_data(place: Path | str) -> DataFolderError:
-    return DataFolderError(
+def _no_data(place: Path | str) -> NoServiceDataError:
+    return NoServiceDataError(
         f"There is no service data in {place}: name the service's folder with --data, or start a "
         "service with vas serve."
     )

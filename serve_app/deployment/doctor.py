@@ -7,18 +7,22 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 
 from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH
 from models.opening import open_boundaries, open_model
-from models.profiles import has_task, listed_weights
+from models.profiles import Choice, has_task, listed_weights
 from models.registry.packaged import TRANSNETV2
 from models.tasks import TASKS, Task
-from serve_app.deployment.data import prepared
+from serve_app.deployment.data import NoServiceDataError, prepared
 from serve_app.deployment.model_choice import chosen_models, own_weights, visible_gpus
+from serve_app.deployment.proxy import reachable
 from serve_app.settings import GIB, Settings
 from storage.database import Database
 
@@ -26,7 +30,19 @@ MIN_FREE_BYTES = 2 * GIB
 CODECS = ("h264", "hevc", "vp9", "av1", "mpeg2video", "prores", "aac", "mp3", "opus", "flac")
 
 
-Check = Callable[[Settings], str]
+@dataclass
+class Machine:
+    """What the checks look at: settings, and the models that they choose here."""
+
+    settings: Settings
+
+    @cached_property
+    def models(self) -> Choice:
+        """Chosen once, for it reads all weights. Raises ModelProfileError."""
+        return chosen_models(self.settings)
+
+
+Check = Callable[[Machine], str]
 
 
 class CheckFailedError(Exception):
@@ -35,25 +51,32 @@ class CheckFailedError(Exception):
 
 def examine(settings: Settings) -> list[dict[str, Any]]:
     """One finding a check: ``{check, ok, detail}``."""
-    return [_finding(name, check, settings) for name, check in CHECKS.items()]
+    machine = Machine(settings)
+    return [_finding(name, check, machine) for name, check in CHECKS.items()]
 
 
-def _finding(name: str, check: Check, settings: Settings) -> dict[str, Any]:
+def _finding(name: str, check: Check, machine: Machine) -> dict[str, Any]:
     try:
-        return {"check": name, "ok": True, "detail": check(settings)}
+        return {"check": name, "ok": True, "detail": check(machine)}
     except Exception as error:  # whatever it is, it is reported
         return {"check": name, "ok": False, "detail": f"{type(error).__name__}: {error}"}
 
 
-def _port(settings: Settings) -> str:
-    from serve_app.deployment.local import require_free_port
+def _port(machine: Machine) -> str:
+    """That of the service which runs on the data folder, or one that it could be started at."""
+    from serve_app.deployment.local import require_free_port, with_running_address
 
-    require_free_port(settings.host, settings.port)
-    return f"{settings.host}:{settings.port} is free"
+    settings, runs = with_running_address(machine.settings)
+    if not runs:
+        require_free_port(settings.host, settings.port)
+        return f"{settings.host}:{settings.port} is free"
+    address = f"http://{reachable(settings.host)}:{settings.port}/healthz"
+    httpx.get(address, trust_env=False, timeout=2).raise_for_status()
+    return f"the service of {settings.data_dir} answers at {settings.host}:{settings.port}"
 
 
-def _disk(settings: Settings) -> str:
-    folder = settings.data_dir.expanduser().resolve()
+def _disk(machine: Machine) -> str:
+    folder = machine.settings.data_dir.expanduser().resolve()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if free < MIN_FREE_BYTES:
@@ -61,13 +84,13 @@ def _disk(settings: Settings) -> str:
     return f"{free / GIB:.1f} GiB free at {existing}"
 
 
-def _gpu(_: Settings) -> str:
+def _gpu(_: Machine) -> str:
     """No GPU is no failure: the packaged models need none."""
     count = visible_gpus()
     return f"{count} found" if count else "none; the packaged models run on the CPU"
 
 
-def _codecs(_: Settings) -> str:
+def _codecs(_: Machine) -> str:
     import av
 
     missing = [name for name in CODECS if name not in av.codecs_available]
@@ -76,7 +99,9 @@ def _codecs(_: Settings) -> str:
     return f"PyAV {av.__version__} decodes {', '.join(CODECS)}"
 
 
-def _database(settings: Settings) -> str:
+def _database(machine: Machine) -> str:
+    """The service's own; before there is one, that a server answers, or that one can be started."""
+
     async def version(url: str) -> str:
         database = Database(url, pool_size=2)
         try:
@@ -86,17 +111,23 @@ def _database(settings: Settings) -> str:
         finally:
             await database.close()
 
+    settings = machine.settings
+    kind = " (embedded)" if settings.database_url is None else ""
+    try:
+        with prepared(settings, migrated=False, existing=True) as complete:
+            return f"PostgreSQL {asyncio.run(version(complete.database_url or ''))}{kind}"
+    except NoServiceDataError:
+        if settings.database_url is not None:
+            return f"PostgreSQL {asyncio.run(version(settings.database_url))}, empty"
     with tempfile.TemporaryDirectory(prefix="vas-doctor-") as folder:
-        own = settings.database_url is None
-        # Without a server of the operator's, a throw-away one proves that one can be started.
-        tried = settings.model_copy(update={"data_dir": Path(folder)}) if own else settings
-        with prepared(tried) as complete:
-            found = asyncio.run(version(complete.database_url or ""))
-    return f"PostgreSQL {found}" + (" (embedded)" if own else "")
+        tried = settings.model_copy(update={"data_dir": Path(folder)})
+        with prepared(tried, migrated=False) as complete:
+            return f"PostgreSQL {asyncio.run(version(complete.database_url or ''))}{kind}"
 
 
-def _objects(settings: Settings) -> str:
+def _objects(machine: Machine) -> str:
     """One object through the store that the settings name, as jobs use it."""
+    settings = machine.settings
     if settings.s3_bucket is None:
         return "a folder in the data folder"
     store, key = settings.object_store, f"doctor/{uuid.uuid4()}"
@@ -110,16 +141,15 @@ def _objects(settings: Settings) -> str:
     return f"bucket {settings.s3_bucket}: written, read, deleted"
 
 
-def _models(settings: Settings) -> str:
-    choice = chosen_models(settings)
-    return f"profile {choice.profile}: {choice.reason}"
+def _models(machine: Machine) -> str:
+    return f"profile {machine.models.profile}: {machine.models.reason}"
 
 
 def _model(task: Task[Any]) -> Check:
     """One real inference of a task's model, and which weights it is done with."""
 
-    def check(settings: Settings) -> str:
-        profile = chosen_models(settings).profile
+    def check(machine: Machine) -> str:
+        settings, profile = machine.settings, machine.models.profile
         if not has_task(profile, task, settings.models_dir):
             return f"none in profile {profile} as it is installed"
         own = own_weights(settings, task)
@@ -137,7 +167,8 @@ def _model(task: Task[Any]) -> Check:
     return check
 
 
-def _boundaries(settings: Settings) -> str:
+def _boundaries(machine: Machine) -> str:
+    settings = machine.settings
     weights = settings.boundary_weights
     if weights is None:
         return "found by measurement; VAS_BOUNDARY_WEIGHTS names no weights of TransNetV2"

@@ -80,7 +80,7 @@ def running_service(settings: Settings) -> Iterator[str]:
         require_free_port(settings.host, settings.port)
         if settings.metrics_port is not None:
             require_free_port("127.0.0.1", settings.metrics_port)
-        _record_run(settings.data_dir, run_dir)
+        _record_run(settings, run_dir)
         stack.callback((settings.data_dir / _RUN_RECORD).unlink, missing_ok=True)
         stack.enter_context(_ray(settings, run_dir))
         stack.enter_context(_serve(settings, run_dir))
@@ -262,11 +262,15 @@ def _proxies(run_dir: Path) -> list[psutil.Process]:
     return found
 
 
-def _record_run(data_dir: Path, run_dir: Path) -> None:
+def _record_run(settings: Settings, run_dir: Path) -> None:
     """Remember what a hard kill of this process would leave: a folder, and who works in it."""
     own = psutil.Process()
-    record = {"run_dir": str(run_dir), "service": [own.pid, own.create_time()]}
-    path = data_dir / _RUN_RECORD
+    record = {
+        "run_dir": str(run_dir),
+        "service": [own.pid, own.create_time()],
+        "address": [settings.host, settings.port],
+    }
+    path = settings.data_dir / _RUN_RECORD
     write_privately(path, json.dumps(record)).replace(path)
 
 
@@ -299,6 +303,17 @@ def _clear_earlier_run(data_dir: Path) -> None:
     psutil.wait_procs(orphans, _ORPHANS_SECONDS)
     shutil.rmtree(run_dir, ignore_errors=True)
     path.unlink()
+
+
+def with_running_address(settings: Settings) -> tuple[Settings, bool]:
+    """The settings with host and port of the service that runs on the data folder, if one does."""
+    path = settings.data_dir.expanduser() / _RUN_RECORD
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        record = json.loads(path.read_text())
+        if _runs(*record["service"]):
+            host, port = record["address"]
+            return settings.model_copy(update={"host": host, "port": port}), True
+    return settings, False
 
 
 def _runs(pid: int, created: float) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import httpx
 import psycopg
 import pytest
 from pydantic import SecretStr
@@ -19,10 +22,12 @@ from pipelines.backfill.places import S3Access, place_at
 from serve_app.cli.accounts import demo_key
 from serve_app.cli.main import app, user_sentence
 from serve_app.cli.output import UsageError
+from serve_app.deployment import local
 from serve_app.deployment.data import OtherDataError, prepared
+from serve_app.deployment.doctor import CHECKS, Machine
 from serve_app.settings import Settings
 from storage.database import newest_revision
-from tests.api.running_api import SECRET
+from tests.api.running_api import SECRET, RunningApi
 from tests.databases import fresh_database
 from tests.disks import mounted, resize
 
@@ -106,6 +111,40 @@ def test_a_key_that_a_service_does_not_have_is_made_by_no_command(
     result = CliRunner().invoke(app, ["webhooks", "secret", "studio"])
     assert isinstance(result.exception, UsageError)
     assert "set VAS_SECRET_KEY as the service has it" in str(result.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_links_and_the_doctor_lead_to_the_service_that_runs(
+    api: RunningApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not to the port of the settings, at which a service would be started."""
+    port = urlsplit(api.root).port
+    assert port is not None
+    settings = api.settings.model_copy(update={"data_dir": tmp_path, "port": port})
+    monkeypatch.setenv("VAS_DATABASE_URL", settings.database_url or "")
+    monkeypatch.setenv("VAS_SECRET_KEY", SECRET)
+    monkeypatch.setenv("VAS_DATA_DIR", str(tmp_path))
+
+    def link() -> str:
+        made = CliRunner().invoke(app, ["sessions", "create", "--operator", "--json"]).stdout
+        return str(json.loads(made)["signInUrl"])
+
+    assert link().startswith("http://127.0.0.1:8000/")
+    local._record_run(settings, tmp_path / "run")
+    assert link().startswith(f"{api.root}/")
+    elsewhere = settings.model_copy(update={"port": 1})
+    answer = f"the service of {tmp_path} answers at 127.0.0.1:{port}"
+    assert CHECKS["port"](Machine(elsewhere)) == answer
+    local._record_run(elsewhere, tmp_path / "run")
+    with pytest.raises(httpx.ConnectError):
+        CHECKS["port"](Machine(settings))
+
+
+def test_the_doctor_looks_at_a_database_and_begins_none(postgres_url: str, tmp_path: Path) -> None:
+    with fresh_database(postgres_url, migrated=False) as url:
+        settings = Settings(data_dir=tmp_path / "data", database_url=url)
+        assert CHECKS["database"](Machine(settings)).endswith(", empty")
+    assert "(embedded)" in CHECKS["database"](Machine(Settings(data_dir=tmp_path / "data")))
     assert list(tmp_path.iterdir()) == []
 
 

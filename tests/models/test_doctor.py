@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from models.profiles import Choice
 from models.registry import OBJECT_DETECTOR
 from models.registry.packaged import SILERO_VAD, TRANSNETV2, WHISPER_BASE
 from models.tasks import TASKS
@@ -67,3 +68,18 @@ def test_altered_weights_fail_their_task_by_name(
 
 def test_every_task_of_the_registry_is_examined() -> None:
     assert {f"model: {task.name}" for task in TASKS} <= set(CHECKS)
+
+
+def test_models_are_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads all weights: half a second of processor time."""
+    chosen: list[Settings] = []
+
+    def choose(settings: Settings) -> Choice:
+        chosen.append(settings)
+        return Choice("packaged", "told so")
+
+    monkeypatch.setattr("serve_app.deployment.doctor.chosen_models", choose)
+    for name in set(CHECKS) - {"models", "model: detect_objects", "model: summarize"}:
+        monkeypatch.delitem(CHECKS, name)
+    assert [finding["ok"] for finding in examine(Settings())] == [True] * 3
+    assert len(chosen) == 1
