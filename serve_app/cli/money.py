@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import uuid
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from serve_app.cli.accounts import account_record
 from serve_app.cli.output import (
     DataOption,
     JsonOption,
+    UsageError,
     administer,
     console,
     encrypter_of,
@@ -40,6 +42,10 @@ class LedgerBrokenError(Exception):
 
 
 Cents = Annotated[int, typer.Argument(min=1, max=10**12)]
+
+
+_MAX_SECRET_LENGTH = 256
+_SECRET = re.compile(r"whsec_[\x21-\x7e]{16,}")
 
 
 class Provider(StrEnum):
@@ -263,9 +269,13 @@ def payments_set_secret(
 
 def _read_secret() -> str:
     if sys.stdin.isatty():
-        secret = str(typer.prompt("Webhook secret", hide_input=True))
+        secret = str(typer.prompt("Webhook secret", hide_input=True)).strip()
     else:
-        secret = sys.stdin.readline()
-    if not secret.strip():
-        raise typer.BadParameter("The secret is empty.")
-    return secret.strip()
+        secret = sys.stdin.readline(_MAX_SECRET_LENGTH + 100).strip()
+    if not secret:
+        raise UsageError("The secret is empty.")
+    if secret.startswith(("sk_", "rk_", "pk_")):
+        raise UsageError("That is a key of Stripe's API: the secret is the webhook endpoint's own.")
+    if len(secret) > _MAX_SECRET_LENGTH or not _SECRET.fullmatch(secret):
+        raise UsageError("That is no secret: one of Stripe begins with whsec_ and has no spaces.")
+    return secret

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import os
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -172,9 +173,32 @@ def listening_server(
     listener: Listener, address: str, port: int, tls: ssl.SSLContext | None
 ) -> ThreadingHTTPServer:
     """A bound server; ``serve_forever`` runs it. Raises OSError where the port is taken."""
-    server = ThreadingHTTPServer((address, port), _handler(listener, tls))
-    server.daemon_threads = True
-    return server
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            error = sys.exception()
+            if not isinstance(error, OSError):
+                super().handle_error(request, client_address)  # type: ignore[arg-type]
+                return
+            with listener.lock:
+                listener.write(f"{_clock()}  {_without_delivery(error)}")
+
+    return Server((address, port), _handler(listener, tls))
+
+
+def _without_delivery(error: OSError) -> str:
+    """Why a connection brought no delivery, and what helps; errors of TLS are OSErrors too."""
+    reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+    if "ALERT" in reason and ("UNKNOWN_CA" in reason or "CERTIFICATE" in reason):
+        return (
+            "REFUSED by the sender: it does not trust the certificate. Start the service with "
+            "VAS_WEBHOOK_CA_FILE, as printed above."
+        )
+    if reason == "HTTP_REQUEST":
+        return "NO DELIVERY: without TLS; the address begins with https://."
+    return f"NO DELIVERY: the connection ended ({reason or error.strerror or error})."
 
 
 def _handler(listener: Listener, tls: ssl.SSLContext | None) -> type[BaseHTTPRequestHandler]:

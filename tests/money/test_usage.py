@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from serve_app.api.spreadsheets import harmless
 from serve_app.cli.main import app
+from serve_app.cli.output import UsageError
 from serve_app.credits.usage_export import usage_csv
 from storage import usage
 from storage.usage import Month
@@ -219,3 +220,25 @@ def test_a_providers_secret_is_stored_encrypted_and_not_shown(
     [(sealed,)] = caller.api.sql("SELECT sealed FROM payment_credentials")
     assert b"whsec" not in bytes(sealed)
     assert caller.api.context.encrypter.decrypt(bytes(sealed)) == "whsec_from_the_operator"
+
+
+@pytest.mark.parametrize(
+    ("given", "explained"),
+    [
+        ("", "The secret is empty"),
+        ("  \n", "The secret is empty"),
+        ("sk_live_51HxTheKeyOfTheApiItself", "a key of Stripe's API"),
+        ("whsec_short", "begins with whsec_"),
+        ("whsec_with a blank in the middle", "begins with whsec_"),
+        ("https://dashboard.stripe.com/webhooks", "begins with whsec_"),
+        (f"whsec_{'a' * 300}", "begins with whsec_"),
+    ],
+)
+def test_what_is_no_secret_of_the_provider_is_refused_unseen(
+    caller: Caller, operator: Operator, given: str, explained: str
+) -> None:
+    before = caller.api.sql("SELECT sealed FROM payment_credentials")
+    with pytest.raises(UsageError, match=explained) as refused:
+        operator.run("payments", "set-secret", given=given)
+    assert not given.strip() or given.strip() not in str(refused.value)
+    assert caller.api.sql("SELECT sealed FROM payment_credentials") == before

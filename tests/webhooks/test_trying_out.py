@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -175,6 +177,44 @@ def test_a_wrong_signature_is_refused_with_a_line_that_helps(tmp_path: Path) -> 
     [line] = said
     assert "NOT VERIFIED: none of its 1 signatures fits" in line
     assert "GET /webhooks/secret" in line
+
+
+@pytest.mark.parametrize(
+    ("trouble", "explained"),
+    [
+        ("no trust", "REFUSED by the sender: it does not trust the certificate. Start the service "
+         "with VAS_WEBHOOK_CA_FILE"),
+        ("no TLS", "NO DELIVERY: without TLS; the address begins with https://"),
+        ("nothing", "NO DELIVERY: the connection ended"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_connection_without_a_delivery_is_explained_in_one_line(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    trouble: str,
+    explained: str,
+    version: ssl.TLSVersion,
+) -> None:
+    said: list[str] = []
+    with listening(tmp_path, Listener([SECRET], said.append)) as (url, _):
+        distrust = ssl.create_default_context()
+        distrust.maximum_version = version
+        with contextlib.suppress(httpx.TransportError), httpx.Client(verify=distrust) as client:
+            match trouble:
+                case "no trust":
+                    client.post(url, content=BODY)
+                case "no TLS":
+                    client.post(url.replace("https:", "http:"), content=BODY)
+                case _:
+                    address = urlsplit(url)
+                    socket.create_connection((str(address.hostname), address.port or 0)).close()
+        deadline = time.monotonic() + 10
+        while not said and time.monotonic() < deadline:
+            time.sleep(0.02)
+    [line] = said
+    assert explained in line
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_listeners_certificate_is_kept_and_its_key_is_private(tmp_path: Path) -> None:
