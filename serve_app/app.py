@@ -25,20 +25,21 @@ from serve_app.dashboard.routes import ROUTERS as DASHBOARD_ROUTERS
 from serve_app.discovery.events import events
 from serve_app.discovery.pages import router as page_routes
 from serve_app.discovery.routes import router as discovery_routes
-from serve_app.jobs.clip_routes import router as clip_routes
+from serve_app.exports.captions import router as transcript_routes
+from serve_app.exports.clips import router as clip_routes
+from serve_app.exports.routes import router as export_routes
 from serve_app.jobs.creation_routes import router as creation_routes
-from serve_app.jobs.export_routes import router as export_routes
-from serve_app.jobs.media import router as media_routes
-from serve_app.jobs.result_routes import router as result_routes
 from serve_app.jobs.routes import router as job_routes
-from serve_app.jobs.thumbnails import router as thumbnail_routes
 from serve_app.keys.portal import router as portal_routes
 from serve_app.keys.routes import open_router as sign_in_routes
 from serve_app.keys.routes import router as key_routes
+from serve_app.media.source import router as media_routes
+from serve_app.media.thumbnails import router as thumbnail_routes
 from serve_app.observability.metrics import LEVEL_SECONDS
 from serve_app.payments.providers import find_provider
 from serve_app.payments.routes import router as payment_routes
 from serve_app.periodic import Periodic, repeated
+from serve_app.results.routes import router as result_routes
 from serve_app.search.routes import router as search_routes
 from serve_app.uploads.leases import UploadLimiter
 from serve_app.uploads.routes import router as upload_routes
@@ -49,6 +50,7 @@ from serve_app.webhooks.routes import test_router as webhook_test_routes
 # Routes are tried in this order, so what clients poll comes first.
 ROUTERS = (
     job_routes,
+    transcript_routes,
     result_routes,
     export_routes,
     search_routes,

@@ -17,7 +17,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-MOST_LAYERS = {"serve_app": 8, "pipelines": 7, "models": 7, "storage": 7}
+MOST_LAYERS = {"serve_app": 9, "pipelines": 7, "models": 7, "storage": 7}
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_A_FUNCTION = 70
 

@@ -1,7 +1,9 @@
-"""URLs that clients name: refused with the catalogue's codes before anything is stored."""
+"""URLs: those that clients name, refused before anything is stored; the signed ones of stills."""
 
 from __future__ import annotations
 
+import time
+import uuid
 from typing import Annotated
 
 from pydantic import Field
@@ -14,6 +16,8 @@ from pipelines.net.addresses import (
     check_callback_url,
     check_url_text,
 )
+from serve_app import API_PREFIX
+from serve_app.crypto import Signer
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.settings import Settings
 
@@ -56,3 +60,15 @@ def require_callback_url(
         )
     except (InvalidUrlError, UrlNotAllowedError) as error:
         raise ApiError(ErrorCode.INVALID_CALLBACK_URL, param=param) from error
+
+
+STILL_PURPOSE = "thumbnail"
+_STILL_HOURS = 24
+
+
+def still_path(signer: Signer, job_id: uuid.UUID, index: int) -> str:
+    """The signed path of a scene's still, good for a day."""
+    # Whole hours, so that a list that is read twice shows the same addresses.
+    expires_at = (int(time.time()) // 3600 + _STILL_HOURS + 1) * 3600
+    path = f"{API_PREFIX}/jobs/{job_id}/thumbnails/{index}.jpg"
+    return signer.sign_path(STILL_PURPOSE, path, expires_at=expires_at)

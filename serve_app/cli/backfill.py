@@ -15,8 +15,9 @@ from pipelines.backfill.outcome import ItemOutcome
 from pipelines.backfill.output import Output, open_output
 from pipelines.backfill.places import Place, S3Access, place_at
 from serve_app.deployment.data import prepared
-from serve_app.jobs.documents import scene_document, track_transcript, warning_document
 from serve_app.jobs.metadata import Metadata
+from serve_app.jobs.rendering import warning_document
+from serve_app.results.documents import scene_document, track_transcript
 from serve_app.settings import Settings
 from storage import keys
 from storage.database import Database

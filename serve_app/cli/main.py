@@ -87,7 +87,7 @@ COMMANDS = {
     "node-environment": Listed(
         OPERATE,
         "service:print_node_environment",
-        "Print what Ray must find in a node's environment, as lines for a shell to eval.",
+        "Print what Ray must find in a node's environment, as lines for a shell.",
     ),
 }
 """Every command, in the order in which a newcomer meets them."""

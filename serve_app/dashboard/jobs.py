@@ -13,18 +13,20 @@ from pipelines.types import StageCode
 from serve_app.api.context import base_url, context_of
 from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
 from serve_app.api.queries import whole_number
+from serve_app.api.urls import still_path
 from serve_app.dashboard import PATH
 from serve_app.dashboard.access import PageRoute, form_of, viewer_of
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.jobs import results, service
-from serve_app.jobs.answers import JobSummary, Transcript
-from serve_app.jobs.media import JobMedia, find_media
+from serve_app.jobs import service
+from serve_app.jobs.answers import JobSummary
 from serve_app.jobs.plans import JobPlan, Planner, plan_batch, plan_from_url
 from serve_app.jobs.rendering import render_job, render_summary
 from serve_app.jobs.schemas import CreateBatchBody, CreateJobFromUrlBody
-from serve_app.jobs.thumbnails import still_path
+from serve_app.media.source import JobMedia, find_media
 from serve_app.observability.metrics import record_job_end
+from serve_app.results import service as results
+from serve_app.results.answers import Transcript
 from storage.database import Connection
 from storage.job_records import JobRecord, list_jobs
 from storage.results import find_summary, get_scenes

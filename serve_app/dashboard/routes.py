@@ -24,12 +24,13 @@ from serve_app.dashboard.access import (
 )
 from serve_app.dashboard.pages import STATIC_PATH, page, static_files, static_version, takes_gzip
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.jobs.clip_routes import router as clip_routes
+from serve_app.exports.captions import router as transcript_routes
+from serve_app.exports.clips import router as clip_routes
+from serve_app.exports.routes import router as export_routes
 from serve_app.jobs.creation_routes import router as creation_routes
-from serve_app.jobs.export_routes import router as export_routes
-from serve_app.jobs.result_routes import router as result_routes
 from serve_app.jobs.routes import router as job_routes
 from serve_app.keys.routes import router as key_routes
+from serve_app.results.routes import router as result_routes
 from serve_app.search.routes import router as search_routes
 from serve_app.webhooks.routes import router as webhook_routes
 from serve_app.webhooks.routes import secret_router as webhook_secret_routes
@@ -41,6 +42,7 @@ from storage.keys import Account
 API_PATH = f"{PATH}/api"
 _OPERATIONS = (
     job_routes,
+    transcript_routes,
     result_routes,
     export_routes,
     search_routes,

@@ -8,11 +8,11 @@ from starlette.responses import Response
 
 from serve_app.api.authentication import parse_job_id
 from serve_app.api.context import context_of
+from serve_app.api.urls import still_path
 from serve_app.dashboard import PATH
 from serve_app.dashboard.access import PageRoute, viewer_of
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError
-from serve_app.jobs.thumbnails import still_path
 from serve_app.search.schemas import SearchHit, Snippet
 from serve_app.search.service import find_page, parse_query
 from storage.search import Filters

@@ -1,4 +1,4 @@
-"""Answers about jobs and their results, as ``rendering`` and ``results`` make them."""
+"""Answers about jobs, as ``rendering`` makes them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, Literal, NotRequired
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
-from models.contracts import CameraMotion, ShotAngle, ShotType
 from pipelines.types import StageCode, WarningCode
 from serve_app.api.schemas import Count, RequestId, Seconds, Share, Timestamp, Url, Uuid, doc
 from serve_app.jobs.metadata import EchoedMetadata
+from serve_app.results.answers import ProcessedData
 from storage.job_records import LEGACY_STATUSES
 from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
 
@@ -120,112 +120,6 @@ class ProgrammeClip(TypedDict):
     metadata: Annotated[EchoedMetadata, doc("The clip's own, as given.")]
 
 
-class ObjectTrack(TypedDict):
-    """A thing in a stretch of a scene."""
-
-    label: Annotated[str, doc("A lower-case noun.", "woman")]
-    start: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
-    end: Annotated[Seconds, doc("Where it ends, in seconds of the media.")]
-    confidence: Share
-
-
-class Box(TypedDict):
-    """A rectangle in the picture, in shares of its width and height."""
-
-    left: Annotated[Share, doc("Of its left edge.")]
-    top: Annotated[Share, doc("Of its upper edge.")]
-    width: Annotated[Share, doc("How wide it is.")]
-    height: Annotated[Share, doc("How high it is.")]
-
-
-class TextLine(TypedDict):
-    """A line of writing on the screen."""
-
-    text: Annotated[str, doc("As read.", "Anna Weber, baker")]
-    confidence: Share
-    box: Box
-
-
-class Scene(TypedDict):
-    """A stretch between two cuts."""
-
-    index: Annotated[Count, doc("From 0.")]
-    startTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
-    endTime: Annotated[Seconds, doc("Where it ends: the next scene's start.")]
-    description: Annotated[
-        str,
-        doc(
-            "What is seen, in one or two sentences.",
-            "A woman speaks to the camera in a bright kitchen.",
-        ),
-    ]
-    objects: Annotated[
-        list[str], doc("What is in it: lower-case nouns, sorted.", ["kettle", "woman"])
-    ]
-    colorPalette: Annotated[
-        list[Annotated[str, Field(pattern="^#[0-9a-f]{6}$")]],
-        doc(
-            "Its colours, most of the picture first.",
-            ["#e8e2d6", "#6b4f3a", "#2f3a40"],
-            min_length=1,
-            max_length=5,
-        ),
-    ]
-    shotType: Annotated[ShotType, doc("How much of the subject is in the frame.")]
-    shotAngle: Annotated[ShotAngle, doc("From where the camera looks.")]
-    cameraMotion: NotRequired[Annotated[CameraMotion, doc("What the camera does.", "static")]]
-    confidence: NotRequired[Annotated[Share, doc("Of the cut that opens it, 0 to 1.")]]
-    thumbnailUrl: NotRequired[Annotated[Url, doc("A still; signed, needs no key, expires.")]]
-    objectTracks: NotRequired[
-        Annotated[
-            list[ObjectTrack],
-            doc(
-                "When things of known classes are in the picture, sampled once a "
-                "second, by start; empty where no detector of objects serves."
-            ),
-        ]
-    ]
-    onScreenText: NotRequired[
-        Annotated[
-            list[TextLine],
-            doc(
-                "Writing read in one of its stills, top to bottom. Absent from scenes "
-                "that were analysed before writing was read."
-            ),
-        ]
-    ]
-
-
-class SceneList(TypedDict):
-    """The scenes of a job."""
-
-    jobId: Annotated[Uuid, doc("The job.")]
-    scenes: Annotated[list[Scene], doc("Cover the whole video; empty when it has no cuts.")]
-
-
-class ProcessedScene(Scene):
-    """A scene with the field that older clients read."""
-
-    endTs: Annotated[Seconds, doc("The same as `endTime`.")]
-
-
-class TranscriptEntry(TypedDict):
-    """A transcript segment as older clients read it."""
-
-    StartTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
-    EndTime: Annotated[Seconds, doc("Where it ends, in seconds of the media.")]
-    Text: Annotated[str, doc("What is said.", "Good morning.")]
-    Speaker: Annotated[str | None, doc("Who says it.", "Speaker 1")]
-
-
-class ProcessedData(TypedDict):
-    """The results of a job, each only once its stage is completed."""
-
-    length: Annotated[float | None, doc("Of the media, in seconds; null until it is known.")]
-    scenes: NotRequired[list[ProcessedScene]]
-    transcript: NotRequired[list[TranscriptEntry]]
-
-
 class Job(JobSummary):
     """A job with its links and, where asked for, its results."""
 
@@ -301,98 +195,3 @@ class JobPage(TypedDict):
     hasMore: Annotated[bool, doc("Whether another page follows.", False)]
     nextCursor: Annotated[str | None, doc("Pass it as `cursor` for the next page.", None)]
     requestId: NotRequired[RequestId]
-
-
-class Word(TypedDict):
-    """A word and when it is spoken."""
-
-    text: Annotated[str, doc("As written.", "Good")]
-    startTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
-    endTime: Annotated[Seconds, doc("Where it ends, in seconds of the media.")]
-    confidence: Share
-    speaker: Annotated[str | None, doc("A speaker's `id`.", "speaker_0")]
-
-
-class TranscriptSegment(TypedDict):
-    """A sentence-like run of words by one speaker."""
-
-    index: Annotated[Count, doc("From 0.")]
-    startTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
-    endTime: Annotated[Seconds, doc("Where it ends, in seconds of the media.")]
-    text: Annotated[str, doc("Its words, joined.", "Good morning.")]
-    speaker: Annotated[str | None, doc("A speaker's `id`.", "speaker_0")]
-    confidence: Share
-    words: list[Word]
-
-
-class Speaker(TypedDict):
-    """Somebody who is heard."""
-
-    id: Annotated[str, doc("`speaker_0`, `speaker_1`…", "speaker_0")]
-    label: Annotated[str, doc("A name to show.", "Speaker 1")]
-    speakingSeconds: Annotated[Seconds, doc("How long they speak in all.")]
-
-
-class Chapter(TypedDict):
-    """A part of the media on one subject."""
-
-    index: Annotated[Count, doc("From 0.")]
-    startTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
-    endTime: Annotated[Seconds, doc("Where it ends: the next chapter's start.")]
-    title: Annotated[str, doc("A phrase that was said and tells it from the others.", "Sourdough")]
-
-
-class ChapterList(TypedDict):
-    """The chapters of a job."""
-
-    jobId: Annotated[Uuid, doc("The job.")]
-    chapters: Annotated[list[Chapter], doc("Cover the whole media; empty when nothing is said.")]
-
-
-class SummarySentence(TypedDict):
-    """A sentence of a summary."""
-
-    text: Annotated[str, doc("Written by a model.", "A baker shows how a sourdough is kept.")]
-    startTime: Annotated[Seconds, doc("Where what it rests on begins to be said.")]
-    endTime: Annotated[Seconds, doc("Where that ends.")]
-
-
-class Summary(TypedDict):
-    """What is said in a job's media, in few sentences."""
-
-    jobId: Annotated[Uuid, doc("The job.")]
-    sentences: Annotated[list[SummarySentence], doc("To be read in order; empty without speech.")]
-
-
-class AudioTrack(TypedDict):
-    """One audio track of a multi-track job."""
-
-    trackIndex: Annotated[Count, doc("From 0.")]
-    trackName: Annotated[str, doc("Its label, or the name of its file.", "Lavalier")]
-    status: StageStatus
-    transcript: Annotated[list[TranscriptEntry], doc("Empty until it is transcribed.")]
-    speakers: Annotated[list[str], doc("In order of first appearance.")]
-    language: NotRequired[Annotated[str, doc("BCP 47; left out where there is none.", "en")]]
-    errorCode: NotRequired[StageCode]
-
-
-class AudioTrackList(TypedDict):
-    """The audio tracks of a job."""
-
-    jobId: Annotated[Uuid, doc("The job.")]
-    tracks: Annotated[list[AudioTrack], doc("By `trackIndex`.", min_length=2)]
-
-
-class Transcript(TypedDict):
-    """What is said, by whom and when."""
-
-    jobId: Annotated[Uuid, doc("The job.")]
-    language: Annotated[str | None, doc("BCP 47.", "en")]
-    speakers: Annotated[list[Speaker], doc("In order of first appearance.")]
-    text: Annotated[str, doc("The segments, a line each.", "Good morning.")]
-    segments: Annotated[list[TranscriptSegment], doc("In order of time.")]
-    trackIndex: NotRequired[Annotated[Count, doc("On multi-track jobs.")]]
-    trackName: NotRequired[Annotated[str, doc("On multi-track jobs.")]]
-    tracks: NotRequired[
-        Annotated[list[AudioTrack], doc("On multi-track jobs, unless one track was asked for.")]
-    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from pipelines.codec import from_json
-from pipelines.types import ClipSpan, StageCode
+from pipelines.types import ClipSpan, PipelineWarning, StageCode
 from serve_app.api.envelope import timestamp
 from serve_app.jobs import answers
 from serve_app.jobs.eta import seconds_left
@@ -144,3 +144,16 @@ def legacy_status(job: JobRecord) -> str:
         failed = [name for name in StageName if job.stages[name].status is StageStatus.FAILED]
         return f"{failed[0].upper()}_FAILED" if failed else "INGEST_FAILED"
     return _LEGACY_STATUS[job.state]
+
+
+def warning_document(warning: PipelineWarning, stage: StageName) -> answers.JobWarning:
+    """A warning of ``stage`` as it is stored and shown, without what it is not about."""
+    about = {
+        "stage": warning.stage or stage,
+        "trackIndex": warning.track_index,
+        "startTime": None if warning.start_ms is None else warning.start_ms / 1000,
+        "endTime": None if warning.end_ms is None else warning.end_ms / 1000,
+    }
+    known = {name: value for name, value in about.items() if value is not None}
+    shown = {"code": warning.code, "message": warning.message, **known}
+    return cast("answers.JobWarning", shown)

@@ -19,11 +19,11 @@ from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, enco
 from serve_app.api.queries import WHOLE_NUMBER, matching, one_of, shown
 from serve_app.api.schemas import Answer
 from serve_app.errors import ErrorCode, invalid
-from serve_app.jobs import results, service
+from serve_app.jobs import service
 from serve_app.jobs.answers import Job, JobPage
 from serve_app.jobs.rendering import render_job, render_summary
-from serve_app.jobs.thumbnails import with_thumbnails
 from serve_app.observability.metrics import record_job_end
+from serve_app.results import service as results
 from storage.job_records import LEGACY_FILTERS, JobRecord, list_jobs
 from storage.types import JobState
 
@@ -152,7 +152,7 @@ async def get_job(
         wanted = INCLUDABLE if include is None else frozenset(include.split(","))
         async with context_of(request).database.statement() as connection:
             data["processedData"] = await results.processed_data(
-                connection, job, wanted, partial(with_thumbnails, request, job.id)
+                connection, job, wanted, partial(results.with_thumbnails, request, job.id)
             )
     return success(request, data)
 

@@ -155,25 +155,6 @@ class Body(BaseModel):
                     yield from each.unknown_fields(f"{path}{field}[{index}].")
 
 
-def _plain_label(value: str) -> str:
-    if _CONTROL_CHARACTERS.search(value):
-        raise PydanticCustomError("label", "must not hold control characters")
-    return value.strip()
-
-
-class SpeakerBody(Body):
-    """Body of ``PUT /jobs/{jobId}/speakers/{speakerId}``."""
-
-    label: Annotated[
-        Annotated[
-            str,
-            Field(max_length=100, json_schema_extra={"pattern": r"^[^\u0000-\u001f\u007f]*$"}),
-            AfterValidator(_plain_label),
-        ],
-        doc("The name to show; empty for the first one.", "Anna Weber"),
-    ]
-
-
 class JobOptions(Body):
     """What every creation takes."""
 

@@ -16,8 +16,8 @@ from typing import Any
 from pipelines.stages import skip_reason
 from pipelines.types import MediaInfo, PipelineWarning, StageCode, StageError
 from serve_app import pricing
-from serve_app.jobs.documents import warning_document
 from serve_app.jobs.lifecycle import end_job, finish_if_ended
+from serve_app.jobs.rendering import warning_document
 from serve_app.pricing import PriceTable
 from storage import jobs, keys, ledger, previews, results
 from storage.database import Connection

@@ -44,15 +44,15 @@ from pipelines.types import (
 from pipelines.vision.pipeline import VisionConfig
 from pipelines.vision.scenes import DescribeConfig
 from serve_app.context import AppContext
-from serve_app.jobs.answers import SummarySentence
-from serve_app.jobs.documents import (
+from serve_app.jobs.eta import timings_of
+from serve_app.jobs.rendering import warning_document
+from serve_app.observability.metrics import record_media
+from serve_app.results.answers import SummarySentence
+from serve_app.results.documents import (
     scene_document,
     summary_document,
     track_transcript,
-    warning_document,
 )
-from serve_app.jobs.eta import timings_of
-from serve_app.observability.metrics import record_media
 from serve_app.settings import Settings
 from serve_app.worker import publishing
 from serve_app.worker.calibration import Calibration, Machine

@@ -22,8 +22,8 @@ from pipelines.types import (
     TranscriptWord,
     VideoStream,
 )
-from serve_app.jobs.answers import SummarySentence
-from serve_app.jobs.documents import transcript_document
+from serve_app.results.answers import SummarySentence
+from serve_app.results.documents import transcript_document
 from serve_app.worker import publishing
 from serve_app.worker.publishing import Lease
 from storage import jobs, keys

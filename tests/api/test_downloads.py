@@ -21,7 +21,7 @@ import pytest
 
 from serve_app.api import downloads
 from serve_app.api.downloads import LIMITS, Download, PacingMiddleware, Turns
-from serve_app.jobs.media import find_media
+from serve_app.media.source import find_media
 from serve_app.settings import Settings
 from storage import jobs
 from storage.database import Connection

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from serve_app.jobs.media import find_media
+from serve_app.media.source import find_media
 from storage import jobs
 from storage.database import Connection
 from tests.api.running_api import Customer, RunningApi

@@ -20,9 +20,9 @@ from serve_app.jobs.schemas import (
     CreateBatchBody,
     CreateJobBody,
     CreateJobFromUrlBody,
-    SpeakerBody,
 )
 from serve_app.keys.routes import SignInBody
+from serve_app.results.routes import SpeakerBody
 from serve_app.webhooks.routes import TestWebhookBody
 from tests.api.interface_contract import DOCUMENT, OPERATIONS, Contract, Operation
 

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from pipelines.types import PipelineWarning, WarningCode
-from serve_app.jobs.documents import warning_document
-from serve_app.jobs.export_routes import ExportFormat
+from serve_app.exports.routes import ExportFormat
+from serve_app.jobs.rendering import warning_document
 from storage import keys, purchases
 from storage.types import StageName
 from tests.api.interface_contract import BY_ID, Contract

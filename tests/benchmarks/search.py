@@ -42,7 +42,7 @@ from pipelines.speech.pipeline import TranscriptConfig
 from serve_app.context import build_context
 from serve_app.deployment.model_choice import encoder_of
 from serve_app.encoder import TextEncoder
-from serve_app.jobs.documents import transcript_document
+from serve_app.results.documents import transcript_document
 from serve_app.search.schemas import SearchHit
 from serve_app.search.service import find_page, parse_query
 from serve_app.settings import Settings

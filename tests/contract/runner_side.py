@@ -27,7 +27,7 @@ from pipelines.types import (
     TranscriptWord,
     VideoStream,
 )
-from serve_app.jobs.documents import scene_document, transcript_document
+from serve_app.results.documents import scene_document, transcript_document
 from serve_app.worker import publishing
 from serve_app.worker.publishing import Lease
 from serve_app.worker.reaper import Reaper

@@ -27,7 +27,7 @@ from serve_app.api.rate_limits import client_address
 from serve_app.api.spreadsheets import harmless
 from serve_app.crypto import BadSignatureError, Signer
 from serve_app.errors import ApiError
-from serve_app.jobs.captions_files import attachment
+from serve_app.exports.captions import attachment
 from serve_app.observability.logs import without_secrets
 from serve_app.uploads.tus import (
     ALGORITHMS,

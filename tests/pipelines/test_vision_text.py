@@ -15,7 +15,7 @@ from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.types import Scene, VisionResult
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from pipelines.vision.scenes import SCENES
-from serve_app.jobs.documents import scene_document
+from serve_app.results.documents import scene_document
 from tests.pipelines.media_builders import folder_workspace, video_source
 
 DEMO = Path(__file__).resolve().parents[1] / "media" / "demo.mp4"

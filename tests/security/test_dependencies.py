@@ -242,6 +242,15 @@ def test_what_was_looked_at_is_still_there() -> None:
         )
 
 
+CALLS_LOOKED_AT: Mapping[str, str] = {
+    "pipelines/execution/ray_data.py: pickle.loads": "items that a step of ours has pickled; they "
+    "lie in Ray's object store, as all that Ray itself pickles",
+    "pipelines/sandbox/child.py: pickle.loads": "the order of the parent process, by its pipe, "
+    "before any media is opened",
+}
+"""Calls that turn data into code, and why no client can write what they read."""
+
+
 @pytest.mark.parametrize("folder", ["serve_app", "pipelines", "models", "storage"])
 def test_nothing_loads_code_or_pickles_from_where_clients_can_write(folder: str) -> None:
     """Calls that would turn data into code; each would have to be looked at."""
@@ -255,7 +264,7 @@ def test_nothing_loads_code_or_pickles_from_where_clients_can_write(folder: str)
         for path in sorted((PROJECT / folder).rglob("*.py"))
         for match in risky.finditer(_code(path))
     ]
-    assert found == []
+    assert [each for each in found if each not in CALLS_LOOKED_AT] == []
 
 
 def _code(path: Path) -> str:

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from serve_app.crypto import Signer
-from serve_app.jobs.media import find_media
+from serve_app.media.source import find_media
 from serve_app.webhooks.signing import new_signing_secret
 from storage import jobs, keys
 from storage.database import Connection

@@ -69,8 +69,8 @@ def test_files_over_400_lines_and_functions_over_70_are_listed(
     assert long_parts(project, ["p"]) == ["p/one.py:f: 71", "p/two.py: 401"]
 
 
-def test_serve_app_has_at_most_8_layers_and_the_others_at_most_7() -> None:
-    assert MOST_LAYERS == {"serve_app": 8, "pipelines": 7, "models": 7, "storage": 7}
+def test_serve_app_has_at_most_9_layers_and_the_others_at_most_7() -> None:
+    assert MOST_LAYERS == {"serve_app": 9, "pipelines": 7, "models": 7, "storage": 7}
 
 
 def test_the_packages_have_no_import_cycles_and_no_layer_too_many() -> None:

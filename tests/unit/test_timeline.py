@@ -37,14 +37,14 @@ from pipelines.types import (
     VideoStream,
 )
 from serve_app.errors import ApiError
-from serve_app.jobs.timeline import (
+from serve_app.exports.timeline import (
     FrameTimeline,
     Section,
     find_sources,
     frame_timeline,
     timeline_rate,
 )
-from serve_app.jobs.timeline_files import (
+from serve_app.exports.timeline_files import (
     to_edl,
     to_fcpxml,
     to_ffmetadata,

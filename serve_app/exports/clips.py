@@ -30,9 +30,9 @@ from serve_app.api.queries import NUMBER
 from serve_app.api.ranges import Content, ranged_response
 from serve_app.api.rate_limits import Bucket
 from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.exports.captions import attachment
 from serve_app.formats import MAX_DURATION_SECONDS
-from serve_app.jobs import results
-from serve_app.jobs.captions_files import attachment
+from serve_app.results import service as results
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
 from storage.objects import ObjectNotFoundError, ObjectStore

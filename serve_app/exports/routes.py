@@ -17,11 +17,12 @@ from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.downloads import FilePlace
 from serve_app.api.openapi import errors, headers
 from serve_app.errors import ErrorCode, invalid
-from serve_app.jobs import results, timeline_files
-from serve_app.jobs.captions_files import attachment
-from serve_app.jobs.chapters import find_chapters_of
-from serve_app.jobs.documents import SceneSpan
-from serve_app.jobs.timeline import FrameTimeline, Section, find_sources, frame_timeline
+from serve_app.exports import timeline_files
+from serve_app.exports.captions import attachment
+from serve_app.exports.timeline import FrameTimeline, Section, find_sources, frame_timeline
+from serve_app.results import service as results
+from serve_app.results.chapters import find_chapters_of
+from serve_app.results.documents import SceneSpan
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
 

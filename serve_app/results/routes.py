@@ -3,65 +3,36 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import Field
-from starlette.concurrency import run_in_threadpool
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from pipelines.speech.captions import CaptionLimits
 from serve_app.api.authentication import JobId, KeyedRoute, job_of
 from serve_app.api.context import API_PREFIX, context_of
-from serve_app.api.downloads import FilePlace
 from serve_app.api.envelope import success
-from serve_app.api.openapi import errors, headers
+from serve_app.api.openapi import errors
 from serve_app.api.queries import WHOLE_NUMBER, matching
-from serve_app.api.schemas import Answer
+from serve_app.api.schemas import Answer, doc
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.jobs import captions_files, results
-from serve_app.jobs.answers import (
+from serve_app.results import service as results
+from serve_app.results.answers import (
     AudioTrack,
     AudioTrackList,
     ChapterList,
     SceneList,
     Speaker,
     Summary,
-    Transcript,
 )
-from serve_app.jobs.chapters import find_chapters_of
-from serve_app.jobs.documents import stored_transcript
-from serve_app.jobs.schemas import SpeakerBody
-from serve_app.jobs.thumbnails import with_thumbnails
+from serve_app.results.chapters import find_chapters_of
+from serve_app.results.documents import stored_transcript
 from storage import results as stored
 
 MAX_TRACK_INDEX = 9999
 _TRACK_INDEX = matching(re.compile("0|[1-9][0-9]*"), "whole number from 0")
-_RESULT_ERRORS = (ErrorCode.NOT_FOUND, ErrorCode.RESULTS_UNAVAILABLE, ErrorCode.RESULTS_NOT_READY)
-_FILES = {
-    "application/x-subrip": (
-        "SubRip captions.",
-        "1\n00:00:01,200 --> 00:00:02,060\nGood morning.\n",
-    ),
-    "text/vtt": (
-        "WebVTT captions.",
-        "WEBVTT\n\n00:00:01.200 --> 00:00:02.060\n<v Speaker 1>Good morning.\n",
-    ),
-    "application/ttml+xml": ("TTML captions (IMSC 1.1 Text).", '<tt xml:lang="en"/>'),
-    "text/plain": ("A paragraph for each turn of a speaker.", "Speaker 1: Good morning.\n"),
-    "text/markdown": (
-        "The same as Markdown, with the time of each turn.",
-        "**Speaker 1** `00:00:01` Good morning.\n",
-    ),
-    "text/csv": (
-        "A line for each segment.",
-        '"index","startTime","endTime","speaker","text","confidence"\r\n',
-    ),
-}
-
-_CAPTIONS = CaptionLimits()
-
-_Track = Annotated[
+RESULT_ERRORS = (ErrorCode.NOT_FOUND, ErrorCode.RESULTS_UNAVAILABLE, ErrorCode.RESULTS_NOT_READY)
+TrackQuery = Annotated[
     Annotated[int, Field(ge=0, le=MAX_TRACK_INDEX), WHOLE_NUMBER] | None,
     Query(description="Audio track; required for files of multi-track jobs."),
 ]
@@ -74,67 +45,22 @@ _SpeakerId = Annotated[
     ),
 ]
 
+
+class SpeakerBody(BaseModel):
+    """Body of ``PUT /jobs/{jobId}/speakers/{speakerId}``."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+    label: Annotated[
+        Annotated[
+            str,
+            Field(max_length=100, pattern=r"^[^\u0000-\u001f\u007f]*$"),
+            AfterValidator(str.strip),
+        ],
+        doc("The name to show; empty for the first one.", "Anna Weber"),
+    ]
+
+
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
-
-
-@router.get(
-    "/jobs/{jobId}/transcript",
-    operation_id="getTranscript",
-    summary="Read the transcript",
-    response_model=Answer[Transcript],
-    response_description="The transcript.",
-    responses=errors(ErrorCode.INVALID_REQUEST, *_RESULT_ERRORS)
-    | {
-        200: {
-            "headers": headers(sometimes=["Content-Disposition"]),
-            "content": {
-                media_type: {
-                    "schema": {"type": "string", "description": description},
-                    "example": example,
-                }
-                for media_type, (description, example) in _FILES.items()
-            },
-        }
-    },
-)
-async def get_transcript(
-    request: Request,
-    _: JobId,
-    place: FilePlace,
-    format: Annotated[  # noqa: A002
-        Literal["json", "srt", "vtt", "ttml", "txt", "md", "csv"],
-        Query(description="The form of the answer."),
-    ] = "json",
-    track: _Track = None,
-    maxLineLength: Annotated[  # noqa: N803 - the API's name
-        Annotated[int, Field(ge=12, le=120), WHOLE_NUMBER],
-        Query(description="Most characters of a line of captions (`srt`, `vtt`, `ttml`)."),
-    ] = _CAPTIONS.line_characters,
-    maxLines: Annotated[  # noqa: N803
-        Annotated[int, Field(ge=1, le=4), WHOLE_NUMBER],
-        Query(description="Most lines of a caption."),
-    ] = _CAPTIONS.lines,
-    maxCharactersPerSecond: Annotated[  # noqa: N803
-        Annotated[int, Field(ge=5, le=60), WHOLE_NUMBER],
-        Query(
-            description="How fast captions are to be read: they are cut, and stay on the screen "
-            "into pauses, for that. Speech that is faster still makes captions that are."
-        ),
-    ] = _CAPTIONS.characters_per_second,
-) -> Response:
-    """As JSON, or as a file of captions, text or a table."""
-    job = job_of(request)
-    limits = CaptionLimits(maxLineLength, maxLines, maxCharactersPerSecond)
-    async with place.turn(request):
-        async with context_of(request).database.statement() as connection:
-            tracks = await results.read_tracks(connection, job)
-        several = len(tracks) > 1
-        if format == "json" and track is None and several:
-            return success(request, results.combined_transcript_json(job, tracks))
-        chosen = results.choose_track(job, tracks, track)
-        if format == "json":
-            return success(request, results.transcript_json(job, chosen, multi=several))
-        return await run_in_threadpool(captions_files.file_response, job, chosen, format, limits)
 
 
 @router.get(
@@ -143,14 +69,14 @@ async def get_transcript(
     summary="Read the scenes",
     response_model=Answer[SceneList],
     response_description="The scenes.",
-    responses=errors(*_RESULT_ERRORS),
+    responses=errors(*RESULT_ERRORS),
 )
 async def get_scenes_of_job(request: Request, _: JobId) -> Response:
     """Empty when the video has no cuts."""
     job = job_of(request)
     async with context_of(request).database.statement() as connection:
         scenes = await results.list_scenes(connection, job)
-    shown = with_thumbnails(request, job.id, scenes)
+    shown = results.with_thumbnails(request, job.id, scenes)
     return success(request, {"jobId": str(job.id), "scenes": shown})
 
 
@@ -210,14 +136,14 @@ async def get_audio_track(
     summary="Name a speaker",
     response_model=Answer[Speaker],
     response_description="The speaker with its label.",
-    responses=errors(ErrorCode.INVALID_REQUEST, *_RESULT_ERRORS),
+    responses=errors(ErrorCode.INVALID_REQUEST, *RESULT_ERRORS),
 )
 async def name_speaker(
     request: Request,
     _: JobId,
     speaker_id: _SpeakerId,
     body: SpeakerBody,
-    track: _Track = None,
+    track: TrackQuery = None,
 ) -> Response:
     """Transcripts, captions and exports show the label; the ids stay.
 
@@ -232,10 +158,10 @@ async def name_speaker(
     summary="Take a speaker's name back",
     response_model=Answer[Speaker],
     response_description="The speaker with its first label.",
-    responses=errors(ErrorCode.INVALID_REQUEST, *_RESULT_ERRORS),
+    responses=errors(ErrorCode.INVALID_REQUEST, *RESULT_ERRORS),
 )
 async def reset_speaker(
-    request: Request, _: JobId, speaker_id: _SpeakerId, track: _Track = None
+    request: Request, _: JobId, speaker_id: _SpeakerId, track: TrackQuery = None
 ) -> Response:
     """The same as an empty label."""
     return await _name_speaker(request, speaker_id, track, "")
@@ -262,7 +188,7 @@ async def _name_speaker(
     summary="Read the chapters",
     response_model=Answer[ChapterList],
     response_description="The chapters.",
-    responses=errors(*_RESULT_ERRORS),
+    responses=errors(*RESULT_ERRORS),
 )
 async def get_chapters(request: Request, _: JobId) -> Response:
     """Parts of the media on one subject each, from what is said and by whom.
@@ -290,7 +216,7 @@ async def get_chapters(request: Request, _: JobId) -> Response:
     summary="Read the summary",
     response_model=Answer[Summary],
     response_description="The summary.",
-    responses=errors(*_RESULT_ERRORS),
+    responses=errors(*RESULT_ERRORS),
 )
 async def get_summary(request: Request, _: JobId) -> Response:
     """A few sentences that a model wrote on what is said, each with the time that it rests on.

@@ -9,8 +9,8 @@ from starlette.concurrency import run_in_threadpool
 from pipelines.speech.chapters import Chapter, find_chapters
 from pipelines.types import TranscriptSegment
 from serve_app.context import AppContext
-from serve_app.jobs import results
-from serve_app.jobs.documents import transcript_of
+from serve_app.results import service as results
+from serve_app.results.documents import transcript_of
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
 from storage.search_vectors import vectors_of_job

@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 from pipelines.speech.captions import escaped, plain, vtt_time, xml_text
 from serve_app.api.spreadsheets import csv_table
 from serve_app.errors import invalid
-from serve_app.jobs.timeline import Event, FrameTimeline, Section, Source
+from serve_app.exports.timeline import Event, FrameTimeline, Section, Source
 
 _FASTEST_EDL = 60
 YOUTUBE_SHORTEST_MS = 10_000

@@ -9,7 +9,6 @@ from typing_extensions import TypedDict
 
 from models.contracts import Box, TextLine
 from pipelines.types import (
-    PipelineWarning,
     Scene,
     Speaker,
     TimedSentence,
@@ -18,9 +17,9 @@ from pipelines.types import (
     TranscriptSegment,
     TranscriptWord,
 )
-from serve_app.jobs import answers
+from serve_app.results import answers
 from storage.results import TrackTranscript
-from storage.types import StageName, StageStatus
+from storage.types import StageStatus
 
 
 class StoredScene(answers.Scene):
@@ -44,19 +43,6 @@ class StoredTranscript(TypedDict):
     speakers: list[answers.Speaker]
     text: str
     segments: list[answers.TranscriptSegment]
-
-
-def warning_document(warning: PipelineWarning, stage: StageName) -> answers.JobWarning:
-    """A warning of ``stage`` as it is stored and shown, without what it is not about."""
-    about = {
-        "stage": warning.stage or stage,
-        "trackIndex": warning.track_index,
-        "startTime": None if warning.start_ms is None else warning.start_ms / 1000,
-        "endTime": None if warning.end_ms is None else warning.end_ms / 1000,
-    }
-    known = {name: value for name, value in about.items() if value is not None}
-    shown = {"code": warning.code, "message": warning.message, **known}
-    return cast("answers.JobWarning", shown)
 
 
 def scene_document(scene: Scene) -> StoredScene:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import cast
 
+from fastapi import Request
+
 from pipelines.types import StageCode, WarningCode
+from serve_app.api.context import context_of
+from serve_app.api.envelope import public_url
+from serve_app.api.urls import still_path
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.jobs import answers
-from serve_app.jobs.documents import (
+from serve_app.results import answers
+from serve_app.results.documents import (
     SceneSpan,
     StoredScene,
     StoredTranscript,
@@ -212,3 +218,14 @@ async def processed_data(
         first = next((track for track in tracks if track.document), tracks[0])
         data["transcript"] = legacy_entries(stored_transcript(first))
     return data
+
+
+def with_thumbnails(
+    request: Request, job_id: uuid.UUID, scenes: list[StoredScene]
+) -> list[answers.Scene]:
+    """Stored scenes with ``thumbnailUrl`` in place of the object's key."""
+    signer = context_of(request).signer
+    for scene in scenes:
+        scene["thumbnailUrl"] = public_url(request) + still_path(signer, job_id, scene["index"])
+        scene.pop("thumbnailKey", None)
+    return [*scenes]

@@ -1,0 +1,182 @@
+"""The transcript: as JSON, or as a file of captions, text or a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import Annotated, Literal
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from pipelines.speech.captions import (
+    CaptionLimits,
+    to_markdown,
+    to_srt,
+    to_ttml,
+    to_txt,
+    to_vtt,
+)
+from pipelines.types import Speaker, TranscriptSegment
+from serve_app.api.authentication import JobId, KeyedRoute, job_of
+from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.downloads import FilePlace
+from serve_app.api.envelope import success
+from serve_app.api.openapi import errors, headers
+from serve_app.api.queries import WHOLE_NUMBER
+from serve_app.api.schemas import Answer
+from serve_app.api.spreadsheets import csv_table
+from serve_app.errors import ErrorCode
+from serve_app.results import service as results
+from serve_app.results.answers import Transcript
+from serve_app.results.documents import transcript_of
+from serve_app.results.routes import RESULT_ERRORS, TrackQuery
+from storage.job_records import JobRecord
+from storage.results import TrackTranscript
+
+_MEDIA_TYPES = {
+    "srt": "application/x-subrip",
+    "vtt": "text/vtt",
+    "ttml": "application/ttml+xml",
+    "txt": "text/plain",
+    "md": "text/markdown",
+    "csv": "text/csv",
+}
+_COLUMNS = ("index", "startTime", "endTime", "speaker", "text", "confidence")
+
+
+_FILES = {
+    "application/x-subrip": (
+        "SubRip captions.",
+        "1\n00:00:01,200 --> 00:00:02,060\nGood morning.\n",
+    ),
+    "text/vtt": (
+        "WebVTT captions.",
+        "WEBVTT\n\n00:00:01.200 --> 00:00:02.060\n<v Speaker 1>Good morning.\n",
+    ),
+    "application/ttml+xml": ("TTML captions (IMSC 1.1 Text).", '<tt xml:lang="en"/>'),
+    "text/plain": ("A paragraph for each turn of a speaker.", "Speaker 1: Good morning.\n"),
+    "text/markdown": (
+        "The same as Markdown, with the time of each turn.",
+        "**Speaker 1** `00:00:01` Good morning.\n",
+    ),
+    "text/csv": (
+        "A line for each segment.",
+        '"index","startTime","endTime","speaker","text","confidence"\r\n',
+    ),
+}
+_CAPTIONS = CaptionLimits()
+
+router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
+
+
+@router.get(
+    "/jobs/{jobId}/transcript",
+    operation_id="getTranscript",
+    summary="Read the transcript",
+    response_model=Answer[Transcript],
+    response_description="The transcript.",
+    responses=errors(ErrorCode.INVALID_REQUEST, *RESULT_ERRORS)
+    | {
+        200: {
+            "headers": headers(sometimes=["Content-Disposition"]),
+            "content": {
+                media_type: {
+                    "schema": {"type": "string", "description": description},
+                    "example": example,
+                }
+                for media_type, (description, example) in _FILES.items()
+            },
+        }
+    },
+)
+async def get_transcript(
+    request: Request,
+    _: JobId,
+    place: FilePlace,
+    format: Annotated[  # noqa: A002
+        Literal["json", "srt", "vtt", "ttml", "txt", "md", "csv"],
+        Query(description="The form of the answer."),
+    ] = "json",
+    track: TrackQuery = None,
+    maxLineLength: Annotated[  # noqa: N803 - the API's name
+        Annotated[int, Field(ge=12, le=120), WHOLE_NUMBER],
+        Query(description="Most characters of a line of captions (`srt`, `vtt`, `ttml`)."),
+    ] = _CAPTIONS.line_characters,
+    maxLines: Annotated[  # noqa: N803
+        Annotated[int, Field(ge=1, le=4), WHOLE_NUMBER],
+        Query(description="Most lines of a caption."),
+    ] = _CAPTIONS.lines,
+    maxCharactersPerSecond: Annotated[  # noqa: N803
+        Annotated[int, Field(ge=5, le=60), WHOLE_NUMBER],
+        Query(
+            description="How fast captions are to be read: they are cut, and stay on the screen "
+            "into pauses, for that. Speech that is faster still makes captions that are."
+        ),
+    ] = _CAPTIONS.characters_per_second,
+) -> Response:
+    """As JSON, or as a file of captions, text or a table."""
+    job = job_of(request)
+    limits = CaptionLimits(maxLineLength, maxLines, maxCharactersPerSecond)
+    async with place.turn(request):
+        async with context_of(request).database.statement() as connection:
+            tracks = await results.read_tracks(connection, job)
+        several = len(tracks) > 1
+        if format == "json" and track is None and several:
+            return success(request, results.combined_transcript_json(job, tracks))
+        chosen = results.choose_track(job, tracks, track)
+        if format == "json":
+            return success(request, results.transcript_json(job, chosen, multi=several))
+        return await run_in_threadpool(file_response, job, chosen, format, limits)
+
+
+def file_response(
+    job: JobRecord, track: TrackTranscript, extension: str, limits: CaptionLimits
+) -> Response:
+    """``track`` as an attachment named after the media; ``extension`` is one of _MEDIA_TYPES."""
+    return Response(
+        _text(track, extension, limits).encode("utf-8"),
+        media_type=_MEDIA_TYPES[extension],
+        headers={"Content-Disposition": attachment(job.file_name, extension)},
+    )
+
+
+def _text(track: TrackTranscript, extension: str, limits: CaptionLimits) -> str:
+    segments, speakers = transcript_of(track)
+    match extension:
+        case "srt":
+            return to_srt(segments, limits)
+        case "vtt":
+            return to_vtt(segments, speakers, limits)
+        case "ttml":
+            return to_ttml(segments, speakers, track.language, limits)
+        case "md":
+            return to_markdown(segments, speakers)
+        case "csv":
+            return csv_table(_COLUMNS, _rows(segments, speakers))
+    return to_txt(segments, speakers)
+
+
+def _rows(
+    segments: Sequence[TranscriptSegment], speakers: Sequence[Speaker]
+) -> Iterator[tuple[object, ...]]:
+    labels = {speaker.id: speaker.label for speaker in speakers}
+    for each in segments:
+        start, end = each.start_ms / 1000, each.end_ms / 1000
+        label = labels.get(each.speaker or "", "")
+        yield each.index, f"{start:.3f}", f"{end:.3f}", label, each.text, each.confidence
+
+
+def attachment(file_name: str, extension: str) -> str:
+    """``Content-Disposition`` of a file named after the media."""
+    stem = PurePosixPath(file_name).stem or "transcript"
+    name = f"{stem}.{extension}"
+    # Some clients read %xx here as an escape (RFC 6266, appendix D).
+    plain = "".join(c if c.isascii() and c.isprintable() and c not in '"\\%' else "_" for c in name)
+    header = f'attachment; filename="{plain}"'
+    if plain != name:
+        header += f"; filename*=UTF-8''{quote(name, safe='')}"
+    return header

@@ -1,0 +1,1 @@
+"""A job's media and stills, under signed addresses."""

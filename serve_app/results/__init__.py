@@ -1,0 +1,1 @@
+"""Scenes, transcripts, tracks, chapters, summaries and speakers of jobs."""
