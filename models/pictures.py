@@ -232,22 +232,18 @@ def palette(stills: Sequence[Picture], max_colours: int = MAX_COLOURS) -> tuple[
     colours, weights = _histogram(stills)
     centres, shares = _clusters(oklab(colours), weights)
     centres, shares = _merged(centres, shares)
-    chosen = _telling(centres, shares)[:max_colours]
-    by_share = sorted(chosen, key=lambda index: -shares[index])
-    return tuple(_hex(centres[index]) for index in by_share)
-
-
-def _telling(centres: Floats, shares: Floats) -> list[int]:
-    """Clusters worth naming, best first: large ones, strong colours before greys."""
-    strength = np.hypot(centres[:, 1], centres[:, 2])
-    worth = shares * (1 + _COLOUR_COUNTS * strength)
+    # Large ones and strong colours before greys.
+    worth = shares * (1 + _COLOUR_COUNTS * np.hypot(centres[:, 1], centres[:, 2]))
     enough = (shares >= _LEAST_SHARE) | (shares == shares.max())
-    return [int(index) for index in np.argsort(-worth, kind="stable") if enough[index]]
+    chosen = [int(index) for index in np.argsort(-worth, kind="stable") if enough[index]]
+    by_share = sorted(chosen[:max_colours], key=lambda index: -shares[index])
+    return tuple(f"#{bytes(srgb(centres[index][None])[0]).hex()}" for index in by_share)
 
 
 def oklab(rgb: npt.NDArray[np.uint8] | Floats) -> Floats:
     """OKLab (n, 3) of sRGB colours (n, 3), 0 to 255."""
-    linear = _linear(np.asarray(rgb, np.float64) / 255)
+    encoded = np.asarray(rgb, np.float64) / 255
+    linear = np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
     return np.asarray(np.cbrt(linear @ _RGB_TO_LMS.T) @ _LMS_TO_LAB.T)
 
 
@@ -257,11 +253,6 @@ def srgb(lab: Floats) -> npt.NDArray[np.uint8]:
     linear = np.clip(lms @ np.linalg.inv(_RGB_TO_LMS).T, 0, 1)
     gamma = np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
     return np.asarray(np.rint(gamma * 255), np.uint8)
-
-
-def _linear(encoded: Floats) -> Floats:
-    low = encoded / 12.92
-    return np.asarray(np.where(encoded <= 0.04045, low, ((encoded + 0.055) / 1.055) ** 2.4))
 
 
 def _histogram(stills: Sequence[Picture]) -> tuple[Floats, Floats]:
@@ -317,8 +308,3 @@ def _merged(centres: Floats, shares: Floats) -> tuple[Floats, Floats]:
 
 def _distances(points: Floats, centres: Floats) -> Floats:
     return np.asarray(np.linalg.norm(points[:, None, :] - centres[None, :, :], axis=2))
-
-
-def _hex(lab: Floats) -> str:
-    red, green, blue = (int(value) for value in srgb(lab[None])[0])
-    return f"#{red:02x}{green:02x}{blue:02x}"

@@ -58,9 +58,7 @@ class LocalModels(ModelProvider):
         return cast("Contract", _open_once(self.profile, loaded, self.models_dir, own))
 
 
-@functools.lru_cache(maxsize=16)
-def _open_once(profile: str, task: Task[Any], models_dir: Path | None, own: Path | None) -> object:
-    return open_model(profile, task, models_dir, own)
+_open_once = functools.lru_cache(maxsize=16)(open_model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +85,8 @@ class ServedModel:
     def __init__(self, app_name: str, task: Task[Any], replicas: Task[Any]) -> None:
         self._app_name, self._task, self._replicas = app_name, task, replicas
         is_single = task.call.shape is Shape.SINGLE
-        setattr(self, task.method_name, self._answer_one if is_single else self._answer)
-
-    def _answer_one(self, item: Any) -> Any:
-        return self._answer([item])
+        answer = (lambda item: self._answer([item])) if is_single else self._answer
+        setattr(self, task.method_name, answer)
 
     def _answer(self, items: Sequence[Any]) -> Any:
         handle = _handle(self._app_name, self._replicas.contract_name)

@@ -104,7 +104,15 @@ class PackagedWeights:
         For weights whose carriers hold each file whole; raises WeightsError as ``read`` does.
         """
         self.read(models_dir)
-        return {file.name: self._path(file, models_dir) for file in self.files}
+        found: dict[str, Path] = {}
+        for file in self.files:
+            own = None if models_dir is None else models_dir / self.name / file.name
+            [carrier] = file.carriers
+            path = own if own is not None and own.is_file() else carrier.locate()
+            if path is None:
+                raise WeightsError(f"{self.name}/{file.name} is missing.")
+            found[file.name] = path
+        return found
 
     def is_installed(self, models_dir: Path | None) -> bool:
         """Whether all files are there; what is in them is not looked at."""
@@ -141,16 +149,6 @@ class PackagedWeights:
             unfinished.write_bytes(data)
             unfinished.replace(folder / file.name)
         return folder
-
-    def _path(self, file: WeightFile, models_dir: Path | None) -> Path:
-        own = None if models_dir is None else models_dir / self.name / file.name
-        if own is not None and own.is_file():
-            return own
-        [carrier] = file.carriers
-        path = carrier.locate()
-        if path is None:
-            raise WeightsError(f"{self.name}/{file.name} is missing.")
-        return path
 
     def _read(self, file: WeightFile, models_dir: Path | None) -> bytes:
         name, own = f"{self.name}/{file.name}", models_dir and models_dir / self.name / file.name

@@ -58,14 +58,26 @@ def words_of_tokens(
         first = position + 1 - len(pending)
         _append(words, text, doubts, first, spaceless=spaceless)
         pending, doubts = [], []
-    return _without_lone_marks(words)
+    # Marks that stand alone join the word before them: nobody speaks a dash.
+    joined: list[SpokenWord] = []
+    for word in words:
+        if _is_spoken(word.text):
+            joined.append(word)
+        elif joined:
+            joined[-1].text += word.text
+    return joined
 
 
 def _append(
     words: list[SpokenWord], text: str, doubts: list[float], first: int, *, spaceless: bool
 ) -> None:
     after = first + len(doubts)
-    bare = "".join(character for character in text if _is_written(character))
+    # A byte-level vocabulary has all control characters.
+    bare = "".join(
+        each
+        for each in text
+        if not each.isspace() and each != _BROKEN and unicodedata.category(each) != "Cc"
+    )
     if not bare:
         if text[:1].isspace():
             # A lone space: whatever comes next is a new word.
@@ -81,26 +93,8 @@ def _append(
             words[-1].after = after
 
 
-def _is_written(character: str) -> bool:
-    """Neither space nor control character, which a byte-level vocabulary has all of."""
-    return not (
-        character.isspace() or character == _BROKEN or unicodedata.category(character) == "Cc"
-    )
-
-
 def _is_spoken(text: str) -> bool:
     return any(character.isalnum() for character in text)
-
-
-def _without_lone_marks(words: Sequence[SpokenWord]) -> list[SpokenWord]:
-    """Marks that stand alone join the word before them: nobody speaks a dash."""
-    joined: list[SpokenWord] = []
-    for word in words:
-        if _is_spoken(word.text):
-            joined.append(word)
-        elif joined:
-            joined[-1].text += word.text
-    return joined
 
 
 MAX_COMPRESSION_RATIO = 2.4
@@ -116,7 +110,7 @@ MAX_REPEATS = {1: 6, 2: 4, 3: 4, 4: 3, 5: 3, 6: 3}
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What a model said of one chunk, as text and as its own doubts."""
+    """What a model decoded of one chunk, as text and as its own doubts."""
 
     text: str
     mean_log_probability: float

@@ -4,7 +4,7 @@ The segmentation network (Bredin 2023, "pyannote.audio 2.1 speaker diarization
 pipeline"; powerset classes after Plaquet and Bredin 2023) sees windows of a few
 seconds and separates up to three local speakers in each. Windows overlap by
 half; of each the inner half counts, so every frame is judged with context on
-both sides. Neighbouring windows agree on who is who by what both have heard;
+both sides. Neighbouring windows agree on who is who by what both cover;
 who is who over the whole track is clustering's business.
 """
 
@@ -35,7 +35,7 @@ _SHORTEST_TURN_SECONDS = 0.5
 
 
 class PyannoteSpeechDetector:
-    """Task ``detect_speech``: regions of speech, each of one speaker as far as can be heard."""
+    """Task ``detect_speech``: regions of speech, each of one speaker of the model's."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class PyannoteSpeechDetector:
         if not len(samples):
             return []
         starts = list(window_starts(len(samples), self._window, self._step))
-        activities = self._batches.run(lambda batch: self._listen(samples, batch), starts)
+        activities = self._batches.run(lambda batch: self._activities(samples, batch), starts)
         whole = stitched(activities, starts, self._window, len(samples))
         frame_seconds = self._window / len(activities[0]) / SAMPLE_RATE_HZ
         turns = [
@@ -68,17 +68,14 @@ class PyannoteSpeechDetector:
         return tidy_regions(turns, len(samples) / SAMPLE_RATE_HZ)
 
     @torch.inference_mode()
-    def _listen(self, samples: Samples, starts: Any) -> list[Activity]:
-        windows = np.stack([_padded(samples[s : s + self._window], self._window) for s in starts])
+    def _activities(self, samples: Samples, starts: Any) -> list[Activity]:
+        parts = [samples[start : start + self._window] for start in starts]
+        windows = np.stack([np.pad(part, (0, self._window - len(part))) for part in parts])
         inputs = torch.from_numpy(windows).unsqueeze(1).to(self._hardware.device)
         scores = self._model(inputs).float().cpu().numpy()
         if self._speakers is None:
             return list((scores > 0.5).astype(np.float32))
         return list(self._speakers[scores.argmax(axis=-1)])
-
-
-def _padded(samples: Samples, length: int) -> Samples:
-    return np.pad(samples, (0, length - len(samples)))
 
 
 def window_starts(length: int, window: int, step: int) -> Iterator[int]:
@@ -97,7 +94,7 @@ def stitched(
     """The windows' inner halves end to end, shape (frames of the whole, local speakers).
 
     Each window's speakers are first put into the order of the window before it,
-    by who speaks when in the half that both have heard.
+    by who speaks when in the half that both cover.
     """
     frame = window / len(activities[0])
     centres = (np.arange(int(np.ceil(length / frame))) + 0.5) * frame
@@ -270,7 +267,7 @@ def load_checkpoint(
     )
     if model is None:
         raise PermissionError(
-            f"{checkpoint} asks for its terms to be accepted: do so on its page and set HF_TOKEN."
+            f"{checkpoint} requires its terms to be accepted: do so on its page and set HF_TOKEN."
         )
     return model.to(hardware.device).eval()
 

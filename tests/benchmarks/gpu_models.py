@@ -279,7 +279,7 @@ def description(
     )
     scenes = [SceneStills(tuple(pictures), 3.0)] * batch
     # One try of a fixed length: with random weights the schema's text goes on to its bounds.
-    ours = seconds_of(lambda: describer._ask(scenes, options.tokens), options.rounds)
+    ours = seconds_of(lambda: describer._answer(scenes, options.tokens), options.rounds)
     bare = seconds_of(_bare_describer(describer, scenes, hardware, options.tokens), options.rounds)
     return {
         "batch": batch,

@@ -14,7 +14,6 @@ from models.backends.transformers.describer import (
     UnusableAnswerError,
     VisionLanguageDescriber,
     _description,
-    _parsed,
     _question,
 )
 from models.backends.transformers.hardware import pick_hardware
@@ -58,13 +57,13 @@ def test_an_answer_cut_off_is_asked_for_again_with_more_room(
     describer: VisionLanguageDescriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rooms: list[int] = []
-    ask = describer._ask
+    ask = describer._answer
 
     def watched(scenes: Sequence[SceneStills], room: int) -> list[SceneAnswer | None]:
         rooms.append(room)
         return ask(scenes, 5 if len(rooms) == 1 else room)
 
-    monkeypatch.setattr(describer, "_ask", watched)
+    monkeypatch.setattr(describer, "_answer", watched)
     assert describer.describe([scene(1, 3)])[0].description
     assert len(rooms) == 2
     assert rooms[1] > rooms[0]
@@ -73,8 +72,8 @@ def test_an_answer_cut_off_is_asked_for_again_with_more_room(
 def test_an_answer_cut_off_twice_is_an_error(
     describer: VisionLanguageDescriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = describer._ask
-    monkeypatch.setattr(describer, "_ask", lambda scenes, room: ask(scenes, 5))
+    ask = describer._answer
+    monkeypatch.setattr(describer, "_answer", lambda scenes, room: ask(scenes, 5))
     with pytest.raises(UnusableAnswerError):
         describer.describe([scene(1, 3)])
 
@@ -93,11 +92,11 @@ def test_an_answer_cut_off_twice_is_an_error(
     ids=["nothing", "prose", "fields missing", "a capital noun", "an unknown label"],
 )
 def test_what_is_no_answer_is_not_passed_on(text: str) -> None:
-    assert _parsed(text) is None
+    assert SceneAnswer.find(text) is None
 
 
 def test_objects_are_sorted_and_not_repeated() -> None:
-    answer = _parsed(
+    answer = SceneAnswer.find(
         '{"description": "A dog runs over the lawn.", "objects": ["tree", "dog", "tree"], '
         '"shot_type": "wide", "shot_angle": "eye_level"}'
     )

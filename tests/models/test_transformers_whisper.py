@@ -128,7 +128,7 @@ def test_language_hints_are_taken_where_known(
     transcriber: WhisperTranscriber, hint: str | None, known: str | None
 ) -> None:
     chunk = AudioChunk(noise(1.0), language=hint)
-    languages, silences = transcriber._listen(transcriber._encode([chunk]), [chunk])
+    languages, silences = transcriber._first_step(transcriber._encode([chunk]), [chunk])
     assert known is None or languages == [known]
     assert languages[0] in transcriber._tokens.languages
     assert 0 <= silences[0] <= 1

@@ -107,20 +107,19 @@ class PackagedSceneDescriber:
         self._faces = faces
 
     def describe(self, scenes: Sequence[SceneStills]) -> list[SceneDescription]:
-        return [self._describe(scene) for scene in scenes]
-
-    def _describe(self, scene: SceneStills) -> SceneDescription:
-        if not scene.stills:
-            raise ValueError("A scene to describe needs at least one still.")
-        evidence = self._evidence(scene)
-        return SceneDescription(
-            description=sentences(evidence),
-            objects=objects_in(evidence),
-            shot_type=shot_type_of(evidence.faces),
-            shot_angle=ShotAngle.UNKNOWN,
-        )
+        return [
+            SceneDescription(
+                description=sentences(evidence),
+                objects=objects_in(evidence),
+                shot_type=shot_type_of(evidence.faces),
+                shot_angle=ShotAngle.UNKNOWN,
+            )
+            for evidence in map(self._evidence, scenes)
+        ]
 
     def _evidence(self, scene: SceneStills) -> SceneEvidence:
+        if not scene.stills:
+            raise ValueError("A scene to describe needs at least one still.")
         facts = tuple(measure(still) for still in scene.stills)
         middle = len(facts) // 2
         may_show_faces = facts[middle].contrast >= _BLANK_CONTRAST and not facts[middle].colour_bars
@@ -149,14 +148,23 @@ def shot_type_of(faces: Sequence[Box]) -> ShotType:
 def sentences(evidence: SceneEvidence) -> str:
     """One or two sentences of what was found."""
     if evidence.is_blank and not evidence.text:
-        return _blank_sentence(evidence.facts)
+        level = median(fact.brightness for fact in evidence.facts)
+        if level < 20:
+            return "A black screen."
+        if level > 235:
+            return "A white screen."
+        return f"A plain {evidence.facts[0].hue or 'grey'} screen."
     first = f"{_subject(evidence)}."
     return " ".join(part for part in (first, _second(evidence)) if part)
 
 
 def _subject(evidence: SceneEvidence) -> str:
     """The first sentence: faces, else writing, else the picture itself; then its light."""
-    look, written = _look(evidence), _written(evidence.text)
+    # Light and colour beside what was found, as far as they are out of the ordinary.
+    light, colour = _light(evidence), _colour(evidence)
+    joint = ", " if colour.startswith(("in ", "with ")) else " and "
+    look = joint.join(clause for clause in (light, colour) if clause)
+    written = _written(evidence.text)
     if evidence.is_test_picture:
         return f"Colour bars, a test picture{f', with the {written}' if written else ''}"
     if evidence.faces:
@@ -174,7 +182,12 @@ def _written(lines: Sequence[TextLine]) -> str:
     """What is written: ``title “THE END” and “thank you”``; empty without writing."""
     if not lines:
         return ""
-    quoted = [f"“{_shortened(line.text)}”" for line in lines[:_QUOTED_LINES]]
+    quoted = [
+        f"“{text}”"
+        if len(text := line.text) <= _QUOTED_CHARACTERS
+        else f"“{text[: _QUOTED_CHARACTERS - 1].rstrip()}…”"
+        for line in lines[:_QUOTED_LINES]
+    ]
     more = len(lines) - len(quoted)
     if more:
         quoted.append("another line" if more == 1 else f"{more} more lines")
@@ -189,12 +202,6 @@ def _role(lines: Sequence[TextLine]) -> str:
     others = median(line.box.height for line in lines)
     stands_out = len(lines) <= 2 or tallest.height >= _TITLE_TO_OTHERS * others
     return "title" if tallest.height >= _TITLE_HEIGHT and stands_out else "text"
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= _QUOTED_CHARACTERS:
-        return text
-    return f"{text[: _QUOTED_CHARACTERS - 1].rstrip()}…"
 
 
 def _picture(evidence: SceneEvidence) -> str:
@@ -220,15 +227,6 @@ def _article(adjectives: str) -> str:
     return f"A {adjectives}".rstrip()
 
 
-def _blank_sentence(facts: Sequence[PictureFacts]) -> str:
-    level = median(fact.brightness for fact in facts)
-    if level < 20:
-        return "A black screen."
-    if level > 235:
-        return "A white screen."
-    return f"A plain {facts[0].hue or 'grey'} screen."
-
-
 _BRIGHTNESSES = ((40, "very dark"), (85, "dark"), (165, ""), (200, "bright"), (256, "very bright"))
 """Mean level below which a picture is called so."""
 _STRENGTHS = ((22.0, "muted"), (50.0, ""), (1e9, "vivid"))
@@ -239,13 +237,6 @@ _COLOURLESS = ((3.0, "in black and white"), (6.0, "with hardly any colour"), (1e
 def _light(evidence: SceneEvidence) -> str:
     """Brightness, as far as it is out of the ordinary."""
     return _graded(median(fact.brightness for fact in evidence.facts), _BRIGHTNESSES)
-
-
-def _look(evidence: SceneEvidence) -> str:
-    """Light and colour beside what was found, as far as they are out of the ordinary."""
-    light, colour = _light(evidence), _colour(evidence)
-    joint = ", " if colour.startswith(("in ", "with ")) else " and "
-    return joint.join(clause for clause in (light, colour) if clause)
 
 
 def _colour(evidence: SceneEvidence) -> str:

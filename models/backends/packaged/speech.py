@@ -79,7 +79,9 @@ class ResemblyzerSpeakerEmbedder:
 
     def _windows(self, samples: Samples) -> Matrix:
         """Mel spectrograms of evenly spread windows, shape (windows, frames, bands)."""
-        mel = self._mel(_levelled(samples))
+        power = float(np.mean(samples.astype(np.float64) ** 2)) if len(samples) else 0.0
+        gain = 10 ** (_LEVEL_DBFS / 20) / math.sqrt(power) if power > 0 else 1.0
+        mel = self._mel((samples * gain).astype(np.float32))
         excess = max(0, len(mel) - _WINDOW_FRAMES)
         count = 1 + math.ceil(excess / _STEP_FRAMES)
         starts = np.linspace(0, excess, count).round().astype(int)
@@ -131,13 +133,6 @@ def _unit(vectors: Matrix) -> Matrix:
     return np.where(lengths > 0, vectors / np.maximum(lengths, 1e-12), even).astype(np.float32)
 
 
-def _levelled(samples: Samples) -> Samples:
-    power = float(np.mean(samples.astype(np.float64) ** 2)) if len(samples) else 0.0
-    gain = 10 ** (_LEVEL_DBFS / 20) / math.sqrt(power) if power > 0 else 1.0
-    levelled: Samples = (samples * gain).astype(np.float32)
-    return levelled
-
-
 class _Storage:
     """Stands for the numbers of a tensor, which follow the pickled objects in the file."""
 
@@ -185,21 +180,18 @@ def read_tensors(data: bytes) -> dict[str, Matrix]:
         for _ in range(3):
             _TensorUnpickler(stream).load()
         state: dict[str, _Tensor] = _TensorUnpickler(stream).load()["model_state"]
-        keys: list[str] = _TensorUnpickler(stream).load()
-        numbers = {key: _numbers(stream) for key in keys}
-        return {name: _cut(numbers[each.storage.key], each) for name, each in state.items()}
+        numbers: dict[str, Matrix] = {}
+        for key in _TensorUnpickler(stream).load():
+            count = int.from_bytes(stream.read(8), "little")
+            numbers[key] = np.frombuffer(stream.read(4 * count), "<f4", count)
+        return {
+            name: numbers[each.storage.key][each.offset :][: math.prod(each.shape)].reshape(
+                each.shape
+            )
+            for name, each in state.items()
+        }
     except (pickle.UnpicklingError, EOFError, ValueError, KeyError, TypeError) as error:
         raise WeightsError(f"The weights of the speaker encoder are unreadable: {error}") from error
-
-
-def _numbers(stream: io.BytesIO) -> Matrix:
-    count = int.from_bytes(stream.read(8), "little")
-    return np.frombuffer(stream.read(4 * count), "<f4", count)
-
-
-def _cut(numbers: Matrix, tensor: _Tensor) -> Matrix:
-    size = math.prod(tensor.shape)
-    return numbers[tensor.offset : tensor.offset + size].reshape(tensor.shape)
 
 
 def open_speaker_embedder(row: Backend, models_dir: Path | None) -> ResemblyzerSpeakerEmbedder:

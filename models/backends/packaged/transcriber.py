@@ -10,6 +10,7 @@ repeated n-grams. No sampling: the same chunk has the same words, in whichever b
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -54,6 +55,7 @@ _PROMPT_TOKENS = 100
 """Most tokens of key terms that the decoder is prompted with; Whisper's own limit is 223."""
 _NO_REPEAT_NGRAM = 3
 _FRAMES_PER_SECOND = 100
+_LATIN = re.compile("[A-Za-z0-9]+")
 
 Prompt = tuple[str, ...]
 
@@ -112,9 +114,13 @@ class CTranslate2Transcriber:
         """One transcript a chunk, in order. Raises ValueError for chunks beyond 30 s."""
         found = [ChunkTranscript((), None)] * len(chunks)
         for indices in self._batches(chunks):
-            answers = self._transcribe_batch([chunks[index] for index in indices])
-            for index, answer in zip(indices, answers, strict=True):
-                found[index] = answer
+            batch = [chunks[index] for index in indices]
+            seconds = window_seconds(batch[0].samples)
+            encoded = self._encoded([chunk.samples for chunk in batch], seconds)
+            languages = self._detected(encoded, batch)
+            hypotheses = self._decoded(encoded, batch, [name for name, _ in languages])
+            for index, hypothesis, language in zip(indices, hypotheses, languages, strict=True):
+                found[index] = self._transcript(chunks[index], hypothesis, seconds, *language)
         return found
 
     def _batches(self, chunks: Sequence[AudioChunk]) -> Iterable[list[int]]:
@@ -123,21 +129,15 @@ class CTranslate2Transcriber:
         def shape(index: int) -> tuple[int, Prompt]:
             return window_seconds(chunks[index].samples), chunks[index].keyterms
 
-        worth = [i for i, chunk in enumerate(chunks) if _has_sound(chunk.samples)]
+        worth = [
+            index
+            for index, chunk in enumerate(chunks)
+            if len(chunk.samples) >= _SHORTEST_SAMPLES and chunk.samples.any()
+        ]
         for _, group in groupby(sorted(worth, key=shape), key=shape):
             members = list(group)
             for first in range(0, len(members), self._max_batch):
                 yield members[first : first + self._max_batch]
-
-    def _transcribe_batch(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
-        seconds = window_seconds(chunks[0].samples)
-        encoded = self._encoded([chunk.samples for chunk in chunks], seconds)
-        languages = self._detected(encoded, chunks)
-        hypotheses = self._decoded(encoded, chunks, [name for name, _ in languages])
-        return [
-            self._transcript(chunk, hypothesis, seconds, *language)
-            for chunk, hypothesis, language in zip(chunks, hypotheses, languages, strict=True)
-        ]
 
     def _encoded(self, samples: Sequence[Samples], seconds: int) -> npt.NDArray[np.float32]:
         """Encoder states, shape (chunks, positions, width)."""
@@ -153,7 +153,8 @@ class CTranslate2Transcriber:
         self, encoded: npt.NDArray[np.float32], chunks: Sequence[AudioChunk]
     ) -> list[tuple[str, float]]:
         """Language and its probability of each chunk; 1 where the caller gave it."""
-        hints = [self._known_language(chunk.language) for chunk in chunks]
+        primaries = [(chunk.language or "").split("-")[0].lower() for chunk in chunks]
+        hints = [each if each in self._languages else None for each in primaries]
         if all(hint is not None for hint in hints) or not self._model.model.is_multilingual:
             return [(hint or "en", 1.0) for hint in hints]
         ranked = self._model.model.detect_language(_storage(encoded))
@@ -162,11 +163,6 @@ class CTranslate2Transcriber:
             found if hint is None else (hint, 1.0)
             for hint, found in zip(hints, detected, strict=True)
         ]
-
-    def _known_language(self, hint: str | None) -> str | None:
-        """The hint's primary subtag, if the model has it."""
-        primary = (hint or "").split("-")[0].lower()
-        return primary if primary in self._languages else None
 
     def _decoded(
         self,
@@ -194,19 +190,14 @@ class CTranslate2Transcriber:
             return_no_speech_prob=True,
             **options,
         )
-        return [
-            self._hypothesis(result, encoded[index], languages[index])
-            for index, result in enumerate(results)
-        ]
-
-    def _hypothesis(
-        self, result: Any, encoded: npt.NDArray[np.float32], language: str
-    ) -> _Hypothesis:
-        tokens = list(result.sequences_ids[0])
-        # The score is the mean over the tokens; the mean of Whisper counts the end as one more.
-        mean = result.scores[0] * len(tokens) / (len(tokens) + 1)
-        text = self._tokenizer(language).decode(tokens)
-        return _Hypothesis(tokens, Decoded(text, mean, result.no_speech_prob), encoded)
+        found = []
+        for result, language, states in zip(results, languages, encoded, strict=True):
+            tokens = list(result.sequences_ids[0])
+            # The score is the mean over the tokens; that of Whisper counts the end as one more.
+            mean = result.scores[0] * len(tokens) / (len(tokens) + 1)
+            decoded = Decoded(self._tokenizer(language).decode(tokens), mean, result.no_speech_prob)
+            found.append(_Hypothesis(tokens, decoded, states))
+        return found
 
     def _prompt(self, keyterms: Prompt) -> list[int]:
         """Tokens of the vocabulary to expect, as text that came before the chunk."""
@@ -280,10 +271,6 @@ def window_seconds(samples: Samples) -> int:
     return min(FULL_WINDOW_SECONDS, max(SHORTEST_WINDOW_SECONDS, steps * WINDOW_STEP_SECONDS))
 
 
-def _has_sound(samples: Samples) -> bool:
-    return len(samples) >= _SHORTEST_SAMPLES and bool(samples.any())
-
-
 def _storage(array: npt.NDArray[np.float32]) -> Any:
     return ctranslate2.StorageView.from_array(np.ascontiguousarray(array))
 
@@ -302,7 +289,9 @@ def _joined(alignment: Sequence[Mapping[str, Any]], *, spaced: bool) -> list[Wor
         start, end, probability = (float(piece[key]) for key in ("start", "end", "probability"))
         is_spoken = any(character.isalnum() for character in text)
         begins = piece["word"][:1].isspace() or (
-            not spaced and is_spoken and not (words and _is_latin(words[-1].text[-1] + text[0]))
+            not spaced
+            and is_spoken
+            and not (words and _LATIN.fullmatch(words[-1].text[-1] + text[0]))
         )
         if words and not begins and not opening:
             last = words.pop()
@@ -315,10 +304,6 @@ def _joined(alignment: Sequence[Mapping[str, Any]], *, spaced: bool) -> list[Wor
         else:
             opening += text
     return words
-
-
-def _is_latin(text: str) -> bool:
-    return text.isascii() and text.isalnum()
 
 
 def _in_order(words: Sequence[Word], seconds: float) -> Iterable[Word]:

@@ -67,17 +67,16 @@ class SchemaMask(LogitsProcessor):  # type: ignore[misc]
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> Any:
         """Scores with minus infinity where the grammar forbids. Shapes (rows, ...) as given."""
         if self._seen is not None:
-            self._consume(input_ids[:, self._seen :])
+            for matcher, row in zip(
+                self._matchers, input_ids[:, self._seen :].tolist(), strict=True
+            ):
+                for token in row:
+                    if not matcher.is_stopped():
+                        matcher.consume_token(token)
         self._seen = input_ids.shape[1]
         allowed = np.stack([self._allowed(matcher, scores.shape[1]) for matcher in self._matchers])
         mask = torch.from_numpy(allowed).to(scores.device)
         return scores.masked_fill(~mask, float("-inf"))
-
-    def _consume(self, tokens: torch.Tensor) -> None:
-        for matcher, row in zip(self._matchers, tokens.tolist(), strict=True):
-            for token in row:
-                if not matcher.is_stopped():
-                    matcher.consume_token(token)
 
     def _allowed(self, matcher: LLMatcher, vocabulary: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which tokens may come next, shape (vocabulary,); the end once all is written."""
@@ -122,6 +121,14 @@ class SceneAnswer(BaseModel):
     shot_type: ShotType
     shot_angle: ShotAngle
 
+    @classmethod
+    def find(cls, text: str) -> SceneAnswer | None:
+        """The answer in a text; None where it does not fit the schema."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError:
+            return None
+
 
 _SCENE_SCHEMA = SceneAnswer.model_json_schema()
 
@@ -131,8 +138,10 @@ class UnusableAnswerError(RuntimeError):
 
 
 class VisionLanguageDescriber:
-    """Tasks ``describe`` and ``summarize``. ``checkpoint`` is a repository with its revision, or a
-    folder. Any thread may call: answers are written one batch after the other.
+    """Tasks ``describe_scenes`` and ``summarize``.
+
+    ``checkpoint`` is a repository with its revision, or a folder. Any thread may call: answers are
+    written one batch after the other.
     """
 
     def __init__(
@@ -162,10 +171,10 @@ class VisionLanguageDescriber:
 
     def describe(self, scenes: Sequence[SceneStills]) -> list[SceneDescription]:
         """One description a scene, in order. Raises UnusableAnswerError."""
-        answers = self._batches.run(lambda batch: self._ask(batch, _FIRST_ROOM), scenes)
+        answers = self._batches.run(lambda batch: self._answer(batch, _FIRST_ROOM), scenes)
         for index, answer in enumerate(answers):
             if answer is None:
-                answers[index] = self._ask([scenes[index]], _MORE_ROOM)[0]
+                answers[index] = self._answer([scenes[index]], _MORE_ROOM)[0]
         if any(answer is None for answer in answers):
             raise UnusableAnswerError("The describer's answer was no description of a scene.")
         return [_description(answer) for answer in answers if answer is not None]
@@ -185,13 +194,13 @@ class VisionLanguageDescriber:
             raise UnusableAnswerError("The answer holds no whole sentence of a summary.")
         return sentences
 
-    def _ask(self, scenes: Sequence[SceneStills], room: int) -> list[SceneAnswer | None]:
+    def _answer(self, scenes: Sequence[SceneStills], room: int) -> list[SceneAnswer | None]:
         """One answer a scene; None where it does not fit the schema."""
         questions: dict[str, list[Any]] = {
             "text": [self._prompt(_question(scene), len(scene.stills)) for scene in scenes],
             "images": [list(scene.stills) for scene in scenes],
         }
-        return [_parsed(text) for text in self._write(questions, _SCENE_SCHEMA, room)]
+        return [SceneAnswer.find(text) for text in self._write(questions, _SCENE_SCHEMA, room)]
 
     @torch.inference_mode()
     def _write(
@@ -238,13 +247,6 @@ def _question(scene: SceneStills) -> str:
 def _end_tokens(model: Any) -> list[int]:
     ends = model.generation_config.eos_token_id
     return list(ends) if isinstance(ends, list) else [ends]
-
-
-def _parsed(text: str) -> SceneAnswer | None:
-    try:
-        return SceneAnswer.model_validate_json(text)
-    except ValidationError:
-        return None
 
 
 def _description(answer: SceneAnswer) -> SceneDescription:

@@ -42,7 +42,7 @@ def summary_schema(excerpt: Excerpt) -> dict[str, Any]:
 
 
 def summary_question(excerpt: Excerpt) -> str:
-    """The task, then the lines, which are said to be no orders."""
+    """The task, then the lines, which are marked as no orders."""
     sentences = "one sentence" if excerpt.max_sentences == 1 else (
         f"at most {excerpt.max_sentences} sentences"
     )  # fmt: skip

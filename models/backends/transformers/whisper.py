@@ -3,8 +3,8 @@
 Chunks are cut by our own segmentation and are at most 30 seconds, so the
 library's long-form machinery and its timestamps are not used: one encoder pass
 a batch, one decoder step for language and silence, then greedy decoding. Times
-come from forced alignment (``alignment.py``), or, where no acoustic model serves for a
-language, from the decoder's attention (``attention_alignment.py``).
+come from forced alignment, or, where no acoustic model serves for a language, from the decoder's
+attention (both in ``alignment.py``).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Aligner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
+class _Decoding:
     """One chunk's words before they have times."""
 
     words: tuple[SpokenWord, ...]
@@ -110,9 +110,9 @@ class WhisperTranscriber:
     @torch.inference_mode()
     def _batch(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
         encoded = self._encode(chunks)
-        languages, silences = self._listen(encoded, chunks)
-        heard = self._decode(encoded, chunks, languages, silences)
-        looped = [index for index, item in enumerate(heard) if is_loop(item.decoded.text)]
+        languages, silences = self._first_step(encoded, chunks)
+        decoding = self._decode(encoded, chunks, languages, silences)
+        looped = [index for index, item in enumerate(decoding) if is_loop(item.decoded.text)]
         if looped:
             again = self._decode(
                 encoded[looped],
@@ -122,10 +122,10 @@ class WhisperTranscriber:
                 no_repeat_ngram_size=_NO_REPEAT_NGRAM,
             )
             for index, item in zip(looped, again, strict=True):
-                heard[index] = item
+                decoding[index] = item
         return [
             self._transcript(chunk, item, encoded[index : index + 1])
-            for index, (chunk, item) in enumerate(zip(chunks, heard, strict=True))
+            for index, (chunk, item) in enumerate(zip(chunks, decoding, strict=True))
         ]
 
     def _encode(self, chunks: Sequence[AudioChunk]) -> torch.Tensor:
@@ -142,7 +142,7 @@ class WhisperTranscriber:
         states: torch.Tensor = self._model.get_encoder()(features).last_hidden_state
         return states
 
-    def _listen(
+    def _first_step(
         self, encoded: torch.Tensor, chunks: Sequence[AudioChunk]
     ) -> tuple[list[str], list[float]]:
         """Language and no-speech probability of each chunk, from the decoder's first step."""
@@ -167,7 +167,7 @@ class WhisperTranscriber:
         languages: Sequence[str],
         silences: Sequence[float],
         **options: Any,
-    ) -> list[_Heard]:
+    ) -> list[_Decoding]:
         starts = self._starts(chunks[0].keyterms, languages).to(encoded.device)
         room = self._model.config.max_target_positions - starts.shape[1] - 1
         # The mixin's own generate: the class's override is the long-form machinery.
@@ -188,14 +188,14 @@ class WhisperTranscriber:
         scores = torch.stack(output.logits, dim=1).float().log_softmax(dim=-1)
         chosen = scores.gather(2, sequences.unsqueeze(2)).squeeze(2)
         return [
-            self._heard(sequence.tolist(), doubts.tolist(), language, silence)
+            self._decoding(sequence.tolist(), doubts.tolist(), language, silence)
             for sequence, doubts, language, silence in zip(
                 sequences, chosen, languages, silences, strict=True
             )
         ]
 
     def _starts(self, keyterms: tuple[str, ...], languages: Sequence[str]) -> torch.Tensor:
-        """What the decoder has 'said' already: the vocabulary as prompt, language and task."""
+        """Tokens before the first word: the vocabulary as prompt, language and task."""
         tokens = self._tokens
         prompt: list[int] = []
         if keyterms:
@@ -206,9 +206,9 @@ class WhisperTranscriber:
             [[*prompt, *tokens.opening(language)] for language in languages], dtype=torch.long
         )
 
-    def _heard(
+    def _decoding(
         self, tokens: list[int], doubts: list[float], language: str, silence: float
-    ) -> _Heard:
+    ) -> _Decoding:
         end = tokens.index(self._tokens.end) if self._tokens.end in tokens else len(tokens)
         spoken = [
             (token, min(0.0, doubt))
@@ -224,35 +224,37 @@ class WhisperTranscriber:
         mean = sum(doubt for _, doubt in spoken) / len(spoken) if spoken else 0.0
         text = " ".join(word.text for word in words)
         kept = tuple(token for token, _ in spoken)
-        return _Heard(tuple(words), kept, Decoded(text, mean, silence), language)
+        return _Decoding(tuple(words), kept, Decoded(text, mean, silence), language)
 
     def _transcript(
-        self, chunk: AudioChunk, heard: _Heard, encoded: torch.Tensor
+        self, chunk: AudioChunk, decoding: _Decoding, encoded: torch.Tensor
     ) -> ChunkTranscript:
-        if not heard.words or is_silence(heard.decoded) or is_loop(heard.decoded.text):
+        if not decoding.words or is_silence(decoding.decoded) or is_loop(decoding.decoded.text):
             return ChunkTranscript((), None)
-        spans = self._spans(chunk.samples, heard, encoded)
+        spans = self._spans(chunk.samples, decoding, encoded)
         words = tuple(
             Word(word.text, start, end, word.confidence)
-            for word, (start, end) in zip(heard.words, spans, strict=True)
+            for word, (start, end) in zip(decoding.words, spans, strict=True)
         )
-        return ChunkTranscript(words, heard.language)
+        return ChunkTranscript(words, decoding.language)
 
-    def _spans(self, samples: Samples, heard: _Heard, encoded: torch.Tensor) -> list[Span]:
+    def _spans(self, samples: Samples, decoding: _Decoding, encoded: torch.Tensor) -> list[Span]:
         """By the acoustic model, else by attention, else each word as long as its letters."""
-        texts = [word.text for word in heard.words]
+        texts = [word.text for word in decoding.words]
         if self._aligner is not None:
-            spans = self._aligner.align(samples, texts, heard.language)
+            spans = self._aligner.align(samples, texts, decoding.language)
             if spans is not None:
                 return spans
         seconds = len(samples) / SAMPLE_RATE_HZ
         if not self._attention.is_able:
             return spread(texts, 0.0, seconds)
-        opening = self._tokens.opening(heard.language)
-        starts = self._attention.starts(encoded, opening, heard.tokens, self._tokens.end, seconds)
+        opening = self._tokens.opening(decoding.language)
+        starts = self._attention.starts(
+            encoded, opening, decoding.tokens, self._tokens.end, seconds
+        )
         return [
             (min(starts[word.first], seconds), min(starts[word.after], seconds))
-            for word in heard.words
+            for word in decoding.words
         ]
 
 
@@ -272,6 +274,9 @@ class _SpecialTokens:
     @classmethod
     def of(cls, tokenizer: Any, model: Any) -> _SpecialTokens:
         config = model.generation_config
+        # English-only checkpoints have one language, without a token.
+        is_multilingual = bool(getattr(config, "is_multilingual", True))
+        languages = config.lang_to_id if is_multilingual else {"en": config.no_timestamps_token_id}
         end = tokenizer.convert_tokens_to_ids("<|endoftext|>")
         return cls(
             start=model.config.decoder_start_token_id,
@@ -279,10 +284,10 @@ class _SpecialTokens:
             # Two names in the published tokenizers; always the one before <|notimestamps|>.
             no_speech=config.no_timestamps_token_id - 1,
             no_timestamps=config.no_timestamps_token_id,
-            transcribe=config.task_to_id["transcribe"] if _is_multilingual(config) else -1,
+            transcribe=config.task_to_id["transcribe"] if is_multilingual else -1,
             end=end,
             first_special=end,
-            languages=_languages(config),
+            languages={token.strip("<|>"): number for token, number in languages.items()},
         )
 
     def opening(self, language: str) -> list[int]:
@@ -297,17 +302,6 @@ class _SpecialTokens:
             return None
         primary = hint.split("-")[0].lower()
         return primary if primary in self.languages else None
-
-
-def _is_multilingual(config: Any) -> bool:
-    return bool(getattr(config, "is_multilingual", True))
-
-
-def _languages(config: Any) -> dict[str, int]:
-    """Language code -> token id; English-only checkpoints have one, without a token."""
-    if not _is_multilingual(config):
-        return {"en": config.no_timestamps_token_id}
-    return {token.strip("<|>"): number for token, number in config.lang_to_id.items()}
 
 
 def open_whisper(row: Backend, models_dir: Path | None) -> WhisperTranscriber:
