@@ -27,6 +27,8 @@ class TrackTranscript:
     error_code: str | None
     language: str | None
     document: Mapping[str, Any] | None
+    version: str = ""
+    """Another one with every change of the row or of its speakers' names."""
 
 
 async def store_scenes(
@@ -100,6 +102,8 @@ SPEAKER_LABELS = (
     .scalar_subquery()
 )
 
+_VERSION = func.md5(func.concat(literal_column("transcripts.xmin"), SPEAKER_LABELS))
+
 
 # Words are most of a transcript: ten times what is said in it.
 _WITHOUT_WORDS = literal_column(
@@ -120,17 +124,28 @@ async def list_transcripts(
     Speakers have the labels that they were given. Without ``words`` segments have none, and the
     document no ``text``.
     """
-    fields = [name for name in TrackTranscript.__dataclass_fields__ if words or name != "document"]
+    names = [*TrackTranscript.__dataclass_fields__.keys() - {"version", "document"}]
     query = (
         select(
-            *[transcripts.c[name] for name in fields],
-            *([] if words else [_WITHOUT_WORDS]),
+            *[transcripts.c[name] for name in names],
+            transcripts.c.document if words else _WITHOUT_WORDS,
             SPEAKER_LABELS.label("labels"),
+            _VERSION.label("version"),
         )
         .where(transcripts.c.job_id == job_id)
         .order_by(transcripts.c.track_index)
     )
     return [_track(dict(row)) for row in (await connection.execute(query)).mappings()]
+
+
+async def transcript_versions(connection: Connection, job_id: uuid.UUID) -> list[tuple[int, str]]:
+    """Index and version of each track's transcript, without the transcripts."""
+    query = (
+        select(transcripts.c.track_index, _VERSION)
+        .where(transcripts.c.job_id == job_id)
+        .order_by(transcripts.c.track_index)
+    )
+    return [(index, version) for index, version in await connection.execute(query)]
 
 
 def _track(row: dict[str, Any]) -> TrackTranscript:

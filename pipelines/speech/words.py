@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pipelines.speech.script import NON_STARTER, SPACELESS, are_unspaced, word_ends
 from pipelines.types import TranscriptSegment, TranscriptWord
 
 _SENTENCE_ENDS = (".", "?", "!", "…", "。", "？", "！", "｡", "؟", "।")
-_SPACELESS = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]"
-)
-"""Thai, Lao, Burmese, Khmer, Chinese and Japanese, with their punctuation. Korean has spaces."""
 _CLOSERS = "\"'”’»)]"
 _ABBREVIATIONS = frozenset({"mr.", "mrs.", "ms.", "dr.", "st.", "vs.", "prof.", "no."})
+_NUMBER_GOES_ON = re.compile(r"\d[.,:/]? \d")
+_WORD_GAP_MS = 600
+"""Nobody pauses so long inside a word."""
+_STRAY_GAP_MS = 3_000
+"""But a recogniser may misplace what cannot begin one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ def place_words(
     """The words inside the media, in order, none overlapping, each at least 1 ms long.
 
     ``offset_seconds`` is the time of the track's first sample. Words outside
-    ``[0, media_duration_ms]`` are dropped, words across its ends clipped.
+    ``[0, media_duration_ms]`` are dropped, words across its ends clipped. What a recogniser took
+    for several words where its tokens ended is one: it has the speaker of most of its time.
     """
     placed: list[TranscriptWord] = []
     earliest_ms = 0
@@ -68,7 +72,56 @@ def place_words(
         confidence = min(1.0, max(0.0, word.confidence))
         placed.append(TranscriptWord(text, start_ms, end_ms, confidence, word.speaker))
         earliest_ms = end_ms
-    return placed
+    runs = _unspaced_runs(placed)
+    return [_united(parts) for run in runs for parts in _dictionary_words(run)]
+
+
+def _unspaced_runs(words: Sequence[TranscriptWord]) -> list[list[TranscriptWord]]:
+    """Words that are written without spaces between; digits are, in scripts that have none."""
+    runs: list[list[TranscriptWord]] = []
+    with_letters = (word.text for word in words if any(map(str.isalpha, word.text)))
+    is_spaceless = SPACELESS.search(next(with_letters, "")) is not None
+    before = ""
+    for word in words:
+        gap_ms = _STRAY_GAP_MS if NON_STARTER.match(word.text) else _WORD_GAP_MS
+        is_near = bool(runs) and word.start_ms - runs[-1][-1].end_ms <= gap_ms
+        goes_on = is_spaceless and _NUMBER_GOES_ON.search(f"{before} {word.text}")
+        if is_near and (goes_on or are_unspaced(before, word.text)):
+            runs[-1].append(word)
+        else:
+            runs.append([word])
+        before = (before + word.text)[-8:]
+        if any(map(str.isalpha, word.text)):
+            is_spaceless = SPACELESS.search(word.text) is not None
+    return runs
+
+
+def _dictionary_words(run: list[TranscriptWord]) -> list[list[TranscriptWord]]:
+    if len(run) == 1:
+        return [run]
+    ends = word_ends("".join(word.text for word in run))
+    parts, position = [list[TranscriptWord]()], 0
+    for word in run:
+        if position in ends and parts[-1]:
+            parts.append([])
+        parts[-1].append(word)
+        position += len(word.text)
+    return parts
+
+
+def _united(parts: Sequence[TranscriptWord]) -> TranscriptWord:
+    if len(parts) == 1:
+        return parts[0]
+    spoken_ms = Counter[str | None]()
+    for part in parts:
+        spoken_ms[part.speaker] += part.end_ms - part.start_ms
+    return replace(
+        parts[0],
+        text="".join(part.text for part in parts),
+        end_ms=parts[-1].end_ms,
+        confidence=min(part.confidence for part in parts),
+        speaker=spoken_ms.most_common(1)[0][0],
+    )
 
 
 def build_segments(
@@ -117,8 +170,12 @@ def _fits(run: Sequence[TranscriptWord], limits: SegmentLimits) -> bool:
 
 
 def _best_cut(run: Sequence[TranscriptWord], fitting: int) -> int:
-    """How many words to take: up to ``fitting``, at least half of them, longest pause after."""
-    candidates = range(max(1, fitting // 2), fitting + 1)
+    """How many words to take: up to ``fitting``, at least half of them, longest pause after.
+
+    A fifth as many are left, so that no word stands alone because a segment was full.
+    """
+    least = max(1, fitting // 2)
+    candidates = range(least, max(least, min(fitting, len(run) - fitting // 5)) + 1)
     return max(candidates, key=lambda n: (run[n].start_ms - run[n - 1].end_ms, n))
 
 
@@ -136,10 +193,12 @@ def _segment(index: int, words: Sequence[TranscriptWord]) -> TranscriptSegment:
     )
 
 
-def joined(words: Sequence[str]) -> str:
-    """The words as running text: a space between two, but in scripts that are written without."""
-    text = ""
+def joined(words: Iterable[str]) -> str:
+    """The words as running text: a space between two, but where they are written without."""
+    parts, before = list[str](), ""
     for word in words:
-        spaced = text and not (_SPACELESS.match(text[-1]) and _SPACELESS.match(word[:1]))
-        text += f" {word}" if spaced else word
-    return text
+        if before and word and not are_unspaced(before, word):
+            parts.append(" ")
+        parts.append(word)
+        before = word or before
+    return "".join(parts)

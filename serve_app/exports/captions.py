@@ -1,7 +1,11 @@
-"""The transcript: as JSON, or as a file of captions, text or a table."""
+"""The transcript: as JSON, or as a file of captions, text or a table.
+
+Files of late are kept: a day of speech takes seconds.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
@@ -12,14 +16,8 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from pipelines.speech.captions import (
-    CaptionLimits,
-    to_markdown,
-    to_srt,
-    to_ttml,
-    to_txt,
-    to_vtt,
-)
+from pipelines.speech.captions import to_markdown, to_srt, to_ttml, to_txt, to_vtt
+from pipelines.speech.cues import USUAL, CaptionLimits
 from pipelines.types import Speaker, TranscriptSegment
 from serve_app.api.authentication import JobId, KeyedRoute, job_of
 from serve_app.api.context import API_PREFIX, context_of
@@ -29,13 +27,15 @@ from serve_app.api.openapi import errors, headers
 from serve_app.api.queries import WHOLE_NUMBER
 from serve_app.api.schemas import Answer
 from serve_app.api.spreadsheets import csv_table
+from serve_app.context import AppContext
 from serve_app.errors import ErrorCode
 from serve_app.results import service as results
 from serve_app.results.answers import Transcript
 from serve_app.results.documents import transcript_of
 from serve_app.results.routes import RESULT_ERRORS, TrackQuery
 from storage.job_records import JobRecord
-from storage.results import TrackTranscript
+from storage.results import TrackTranscript, transcript_versions
+from storage.types import StageName
 
 _MEDIA_TYPES = {
     "srt": "application/x-subrip",
@@ -68,7 +68,9 @@ _FILES = {
         '"index","startTime","endTime","speaker","text","confidence"\r\n',
     ),
 }
-_CAPTIONS = CaptionLimits()
+_KEPT_CHARACTERS = 16 * 2**20
+_kept: OrderedDict[tuple[object, ...], str] = OrderedDict()
+"""The files that were read last, by all that they depend on; the oldest goes first."""
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
@@ -104,41 +106,58 @@ async def get_transcript(
     track: TrackQuery = None,
     maxLineLength: Annotated[  # noqa: N803 - the API's name
         Annotated[int, Field(ge=12, le=120), WHOLE_NUMBER],
-        Query(description="Most characters of a line of captions (`srt`, `vtt`, `ttml`)."),
-    ] = _CAPTIONS.line_characters,
+        Query(
+            description="Most columns of a line of captions (`srt`, `vtt`, `ttml`). Wide and"
+            " full-width characters, as those of Chinese and Japanese, take two."
+        ),
+    ] = USUAL.line_columns,
     maxLines: Annotated[  # noqa: N803
         Annotated[int, Field(ge=1, le=4), WHOLE_NUMBER],
         Query(description="Most lines of a caption."),
-    ] = _CAPTIONS.lines,
+    ] = USUAL.lines,
     maxCharactersPerSecond: Annotated[  # noqa: N803
         Annotated[int, Field(ge=5, le=60), WHOLE_NUMBER],
         Query(
             description="How fast captions are to be read: they are cut, and stay on the screen "
             "into pauses, for that. Speech that is faster still makes captions that are."
         ),
-    ] = _CAPTIONS.characters_per_second,
+    ] = USUAL.columns_per_second,
 ) -> Response:
     """As JSON, or as a file of captions, text or a table."""
-    job = job_of(request)
-    limits = CaptionLimits(maxLineLength, maxLines, maxCharactersPerSecond)
+    job, context = job_of(request), context_of(request)
     async with place.turn(request):
-        async with context_of(request).database.statement() as connection:
+        if format != "json":
+            limits = CaptionLimits(maxLineLength, maxLines, maxCharactersPerSecond)
+            return await _file_response(context, job, track, format, limits)
+        async with context.database.statement() as connection:
             tracks = await results.read_tracks(connection, job)
-        several = len(tracks) > 1
-        if format == "json" and track is None and several:
+        if track is None and len(tracks) > 1:
             return success(request, results.combined_transcript_json(job, tracks))
         chosen = results.choose_track(job, tracks, track)
-        if format == "json":
-            return success(request, results.transcript_json(job, chosen, multi=several))
-        return await run_in_threadpool(file_response, job, chosen, format, limits)
+        return success(request, results.transcript_json(job, chosen, multi=len(tracks) > 1))
 
 
-def file_response(
-    job: JobRecord, track: TrackTranscript, extension: str, limits: CaptionLimits
+async def _file_response(
+    context: AppContext, job: JobRecord, index: int | None, extension: str, limits: CaptionLimits
 ) -> Response:
-    """``track`` as an attachment named after the media; ``extension`` is one of _MEDIA_TYPES."""
+    """A track as an attachment named after the media; ``extension`` is one of _MEDIA_TYPES."""
+    results.require_stage(job, StageName.TRANSCRIPT)
+    asked, timed = (job.id, index, extension, limits), extension in ("srt", "vtt", "ttml")
+    async with context.database.statement() as connection:
+        key = (*asked, *await transcript_versions(connection, job.id))
+        text = _kept.get(key)
+        if text is None:
+            tracks = await results.read_tracks(connection, job, words=timed)
+    if text is None:
+        track = results.choose_track(job, tracks, index)
+        text = await run_in_threadpool(_text, track, extension, limits)
+        key = (*asked, *((each.track_index, each.version) for each in tracks))
+    _kept[key] = text
+    _kept.move_to_end(key)
+    while sum(map(len, _kept.values())) > _KEPT_CHARACTERS:
+        _kept.popitem(last=False)
     return Response(
-        _text(track, extension, limits).encode("utf-8"),
+        text.encode(),
         media_type=_MEDIA_TYPES[extension],
         headers={"Content-Disposition": attachment(job.file_name, extension)},
     )

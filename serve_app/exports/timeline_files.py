@@ -13,7 +13,8 @@ from fractions import Fraction
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
-from pipelines.speech.captions import escaped, plain, vtt_time, xml_text
+from pipelines.speech.captions import escaped, vtt_time, xml_text
+from pipelines.speech.cues import plain
 from serve_app.api.spreadsheets import csv_table
 from serve_app.errors import invalid
 from serve_app.exports.timeline import Event, FrameTimeline, Section, Source

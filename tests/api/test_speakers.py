@@ -10,6 +10,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from pipelines.speech.cues import CaptionLimits
+from serve_app.exports import captions
 from storage.results import get_scene_spans, list_transcripts
 from tests.api.published_jobs import SCENES, complete, created, track
 from tests.api.running_api import Customer, RunningApi
@@ -93,6 +95,42 @@ def test_the_stored_transcript_keeps_its_own(api: RunningApi, customer: Customer
     stored = api.transact(lambda connection: _stored(connection, job))
     assert '"label": "Speaker 1"' in stored.replace('":"', '": "')
     assert "Anna" not in stored
+
+
+def test_a_file_that_was_read_before_follows_every_change(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    def read() -> str:
+        path = f"/jobs/{job}/transcript?format=vtt"
+        assert get(api, customer, path) == get(api, customer, path)
+        return get(api, customer, path).split("\n", 3)[3]
+
+    assert read() == "<v Speaker 1>Good morning.\n"
+    name(api, customer, job, "Anna")
+    assert read() == "<v Anna>Good morning.\n"
+    name(api, customer, job, "")
+    assert read() == "<v Speaker 1>Good morning.\n"
+    api.transact(lambda connection: _rewritten(connection, job))
+    assert read() == "<v Speaker 1>Good evening.\n"
+
+
+def test_files_are_kept_up_to_a_limit(
+    api: RunningApi, customer: Customer, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"/jobs/{job}/transcript?format=srt&maxLineLength="
+    text = get(api, customer, f"{path}40")
+    monkeypatch.setattr(captions, "_KEPT_CHARACTERS", 3 * len(text))
+    for width in (41, 42, 43, 41):
+        assert get(api, customer, f"{path}{width}") == text
+    assert [key[3] for key in captions._kept] == [*map(CaptionLimits, (42, 43, 41))]
+
+
+async def _rewritten(connection: AsyncConnection, job: str) -> None:
+    query = text(
+        "UPDATE transcripts SET document = replace(document::text, 'morning', 'evening')::jsonb"
+        " WHERE job_id = :job"
+    )
+    await connection.execute(query, {"job": job})
 
 
 async def _stored(connection: AsyncConnection, job: str) -> str:

@@ -45,7 +45,8 @@ from pipelines.net.fetch_responses import (
     validator,
 )
 from pipelines.net.share_links import Provider, direct_download_url
-from pipelines.speech.captions import CUE_MAX_MS, to_srt, to_txt, to_vtt
+from pipelines.speech.captions import to_srt, to_txt, to_vtt
+from pipelines.speech.cues import CUE_MAX_MS
 from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
 from serve_app.webhooks.signing import TOLERANCE_SECONDS, VerificationError, signature, verify
 from tests.fuzzing.feeding import Feed, as_text
@@ -163,7 +164,8 @@ def check_captions(data: bytes) -> None:
 
 
 def _bare(text: str) -> str:
-    return "".join(text.split()).translate(dict.fromkeys([*range(32), *range(127, 160)]))
+    controls = [*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+    return "".join(text.split()).translate(dict.fromkeys(controls))
 
 
 # --- WAV labels ---

@@ -219,6 +219,7 @@ def test_the_better_of_two_doubtful_texts_is_kept(
 PIECES = {
     "hyphens": ([" side", "-by", "-side", " view", "."], True, ["side-by-side", "view."]),
     "apostrophes": ([" d", "'", "eaux", ","], True, ["d'eaux,"]),
+    "marks after a space": ([" Quoi", " ?", " 50", " %"], True, ["Quoi?", "50%"]),
     "opening marks": ([" “", "Yes", ",”", " he"], True, ["“Yes,”", "he"]),
     "marks alone": ([" -", " ..."], True, []),
     "Japanese": (

@@ -1,26 +1,21 @@
-"""Captions: strict grammars, reading limits, no word lost."""
+"""Captions: strict grammars, reading limits, no word lost, lines as each script has them."""
 
 from __future__ import annotations
 
 import html
 import re
-from itertools import pairwise
+import unicodedata
+from itertools import accumulate, pairwise
 from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.speech.captions import (
-    CaptionLimits,
-    build_cues,
-    to_markdown,
-    to_srt,
-    to_ttml,
-    to_txt,
-    to_vtt,
-)
-from pipelines.speech.words import SegmentLimits, build_segments
+from pipelines.speech.captions import to_markdown, to_srt, to_ttml, to_txt, to_vtt
+from pipelines.speech.cues import CaptionLimits, build_cues
+from pipelines.speech.script import SPACELESS
+from pipelines.speech.words import SegmentLimits, TrackWord, build_segments, place_words
 from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
 from tests.examples import examples
 
@@ -43,6 +38,17 @@ def milliseconds(hour: str, minute: str, second: str, millis: str) -> int:
     return ((int(hour) * 60 + int(minute)) * 60 + int(second)) * 1000 + int(millis)
 
 
+def visible(text: str) -> str:
+    """The text without the controls of direction, of which each line closes what it opens."""
+    for line in text.split("\n"):
+        assert re.fullmatch("([^\u2068\u2069]|\u2068[^\u2068\u2069]+\u2069)*", line)
+    return re.sub("[\u2068\u2069]", "", text)
+
+
+def columns(line: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in line)
+
+
 def parse_srt(text: str) -> list[ParsedCue]:
     """Strict: blocks numbered from 1, separated by exactly one empty line, nothing besides."""
     cues: list[ParsedCue] = []
@@ -51,7 +57,7 @@ def parse_srt(text: str) -> list[ParsedCue]:
         match = SRT_BLOCK.match(text, position)
         assert match, f"no cue at {text[position : position + 40]!r}"
         assert int(match[1]) == len(cues) + 1
-        lines = match[10].removesuffix("\n").split("\n")
+        lines = visible(match[10]).removesuffix("\n").split("\n")
         assert not any("-->" in line for line in lines)
         cues.append(
             (milliseconds(*match.group(2, 3, 4, 5)), milliseconds(*match.group(6, 7, 8, 9)), lines)
@@ -81,7 +87,7 @@ def parse_vtt(text: str) -> list[tuple[ParsedCue, str | None]]:
         assert not any("<" in line or ">" in line for line in lines)
         assert all(re.fullmatch(r"([^&]|&(amp|lt|gt);)*", line) for line in lines)
         start, end = milliseconds(*match.groups()[:4]), milliseconds(*match.groups()[4:])
-        texts = [html.unescape(line) for line in lines]
+        texts = [html.unescape(visible(line)) for line in lines]
         cues.append(((start, end, texts), html.unescape(voice[1]) if voice else None))
     return cues
 
@@ -122,7 +128,7 @@ def assert_readable(cues: list[ParsedCue], limits: CaptionLimits = USUAL) -> Non
     for start, end, lines in cues:
         assert previous_end <= start < end <= start + 7000
         assert 1 <= len(lines) <= limits.lines
-        assert all(1 <= len(line) <= limits.line_characters for line in lines)
+        assert all(1 <= columns(line) <= limits.line_columns for line in lines)
         previous_end = end
 
 
@@ -161,7 +167,7 @@ def test_slower_reading_leaves_captions_on_the_screen_longer() -> None:
         TranscriptWord("Yes.", 5_000, 5_200, 0.9, None),
     ]  # fmt: skip
     fast, slow = (
-        build_cues(segments_of(words), CaptionLimits(characters_per_second=speed))[0]
+        build_cues(segments_of(words), CaptionLimits(columns_per_second=speed))[0]
         for speed in (20, 5)
     )
     assert (fast.end_ms, slow.end_ms) == (1000, 2600)
@@ -176,7 +182,8 @@ def test_ttml_is_xml_with_the_cues_of_the_other_formats(
     root = ET.fromstring(to_ttml(segments, SPEAKERS, "en"))  # noqa: S314 - our own
     found = root.findall(".//tt:p", names)
     expected = parse_srt(to_srt(segments))
-    assert ["".join(each.itertext()) for each in found] == ["".join(c[2]) for c in expected]
+    texts = [visible("".join(each.itertext())) for each in found]
+    assert texts == ["".join(c[2]) for c in expected]
     times = [re.match(r"(..):(..):(..)\.(...)", each.get("begin", "")) for each in found]
     assert [milliseconds(*each.groups()) for each in times if each] == [c[0] for c in expected]
     agents = {each.get("{http://www.w3.org/ns/ttml#metadata}agent") for each in found}
@@ -204,7 +211,8 @@ def test_vtt_parses_strictly_keeps_the_limits_and_every_character_in_order(
 @settings(max_examples=examples(60), deadline=None)
 @given(transcripts())
 def test_words_that_fit_a_line_are_never_broken(segments: tuple[TranscriptSegment, ...]) -> None:
-    short = [w.text for s in segments for w in s.words if len(w.text) <= 42]
+    whole = [s for s in segments if not SPACELESS.search(s.text)]
+    short = [w.text for s in whole for w in s.words if columns(w.text) <= 42]
     shown = [
         w for _, _, lines in parse_srt(to_srt(segments)) for line in lines for w in line.split()
     ]
@@ -217,7 +225,7 @@ def test_words_that_fit_a_line_are_never_broken(segments: tuple[TranscriptSegmen
 def test_txt_has_a_paragraph_a_turn_and_all_the_words(
     segments: tuple[TranscriptSegment, ...],
 ) -> None:
-    text = to_txt(segments, ())
+    text = visible(to_txt(segments, ()))
     turns = sum(
         1
         for i, segment in enumerate(segments)
@@ -251,6 +259,8 @@ def test_an_arrow_in_the_text_does_not_look_like_a_timing_line() -> None:
     segments = segments_of(words_of("a", "-->", "b"))
     assert len(parse_srt(to_srt(segments))) == 1
     assert parse_vtt(to_vtt(segments, ()))[0][0][2] == ["a --> b"]
+    dashed = (Speaker("speaker_0", "Tom --", 1.0),)
+    assert "-->a" not in to_vtt(segments_of(words_of("a", speaker="speaker_0")), dashed)
 
 
 def test_hours_keep_counting_beyond_ninety_nine() -> None:
@@ -364,3 +374,106 @@ def test_no_cue_is_faster_than_twenty_characters_a_second_without_need(
     for cue, following in pairwise(cues):
         needed_ms = min(7000, 50 * len(" ".join(cue.lines)))
         assert cue.end_ms - cue.start_ms >= needed_ms or cue.end_ms == following.start_ms
+
+
+# Words, as a dictionary has them, between spaces that are no part of the text but in Korean.
+SCRIPTS = {
+    "Japanese": "カスタム スピーチ に は、 オーディオ データ を 対応 する 認識 結果 と 比較 する"
+    " こと に よって、 モデル の 認識 品質 を 視覚的 に 検査 する ツール が あり ます。",
+    "Chinese": "今天 是 2024年10月5日， 人工 智能 正在 改变 我们 的 生活 方式， 尤其 是 在 医疗 和"
+    " 教育 领域。",
+    "Thai": "วัน นี้ อากาศ ดี มาก และ เรา จะ ไป เที่ยว ทะเล กับ ครอบครัว ใน วัน หยุด สุด สัปดาห์",
+    "Khmer": "ថ្ងៃនេះ អាកាសធាតុ ល្អ ណាស់ ហើយ យើង នឹង ទៅលេង សមុទ្រ ជាមួយ គ្រួសារ របស់ យើង",
+    "Burmese": "ဒီ နေ့ ရာသီဥတု က အရမ်း ကောင်း တယ်၊ ငါ တို့ ပင်လယ် ကို မိသားစု နဲ့ အတူ သွား မယ်",
+    "Lao": "ມື້ນີ້ ອາກາດ ດີ ຫຼາຍ ແລະ ພວກ ເຮົາ ຈະ ໄປ ທ່ຽວ ທະເລ ກັບ ຄອບຄົວ ໃນ ວັນ ພັກ",
+    "Korean": "오늘은 날씨가 매우 좋아서 우리는 가족과 함께 바다로 여행을 갑니다 내일 돌아옵니다",
+}
+NOT_AT_START = set("ーぁぃぅぇぉっゃゅょァィゥェォッャュョ々、。，．！？：；）」』】〉》…％%၊ๆ")
+
+
+def recognised(*tokens: str, each_ms: int = 300) -> Segments:
+    """Segments of what a recogniser takes for words."""
+    words = [
+        TrackWord(token, i * each_ms / 1000, (i + 1) * each_ms / 1000, 0.9)
+        for i, token in enumerate(tokens)
+    ]
+    return segments_of(place_words(words, offset_seconds=0, media_duration_ms=10**7))
+
+
+def lines_of(segments: Segments, limits: CaptionLimits = USUAL) -> list[str]:
+    cues = parse_srt(to_srt(segments, limits))
+    assert_readable(cues, limits)
+    return [line for _, _, lines in cues for line in lines]
+
+
+@pytest.mark.parametrize("width", [16, 20, 26, 42])
+@pytest.mark.parametrize("words", SCRIPTS.values(), ids=SCRIPTS)
+@pytest.mark.parametrize("pieces", ["words", "characters"])
+def test_lines_end_between_words_as_their_script_has_them(
+    words: str, width: int, pieces: str
+) -> None:
+    tokens = words.split() if pieces == "words" or words == SCRIPTS["Korean"] else [*words]
+    lines = lines_of(recognised(*filter(str.strip, tokens), each_ms=150), CaptionLimits(width))
+    assert "".join(lines).replace(" ", "") == words.replace(" ", "")
+    ends = {len("".join(words.split()[:count])) for count in range(len(words))}
+    assert set(accumulate(len(line.replace(" ", "")) for line in lines)) <= ends
+    assert not NOT_AT_START & {line[0] for line in lines}
+
+
+def test_what_is_wider_than_a_line_ends_where_a_line_may() -> None:
+    long = "スーパーカリフラジリスティックエクスピアリドーシャス" * 3
+    lines = lines_of(recognised(long, each_ms=9000), CaptionLimits(20))
+    assert "".join(lines) == long
+    assert not NOT_AT_START & {line[0] for line in lines}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "written"),
+    [
+        pytest.param("2024 年 10 月 5 日 に", "2024年10月5日に", id="a date"),
+        pytest.param("成功 率 は 1 0 0 % です", "成功率は100%です", id="digits one by one"),
+        pytest.param("約 3. 5 キロ です", "約3.5キロです", id="a decimal point"),
+        pytest.param("What 's it for", "What's it for", id="an English ending"),
+        pytest.param("I do n't know", "I don't know", id="another"),
+        pytest.param("go get 'em", "go get 'em", id="a word that begins with an apostrophe"),
+        pytest.param("call 5 5 5 now", "call 5 5 5 now", id="digits said in English"),
+    ],
+)
+def test_no_format_has_a_space_inside_a_word_or_a_number(tokens: str, written: str) -> None:
+    segments = recognised(*tokens.split())
+    assert [segment.text for segment in segments] == [written]
+    assert lines_of(segments) == [written]
+    for text in (to_vtt(segments, ()), to_ttml(segments, (), "ja"), to_txt(segments, ())):
+        assert written in text
+    assert f"` {written}\n" in to_markdown(segments, ())
+
+
+@pytest.mark.parametrize("width", range(12, 30, 2))
+def test_no_line_ends_inside_a_number(width: int) -> None:
+    numbers = ("2024年10月5日", "100%", "3.5キロ", "第３章", "二〇二四年")
+    text = "に".join(numbers)
+    lines = lines_of(recognised(*text), CaptionLimits(width))
+    assert all(any(number in line for line in lines) for number in numbers if width > 13)
+
+
+def test_a_line_in_two_directions_isolates_the_words_against_its_own() -> None:
+    hebrew = to_srt(segments_of(words_of("המחשב", "עם", "Windows", "11,", "הוא", "טוב.")))
+    assert "המחשב עם \u2068Windows 11\u2069, הוא טוב.\n" in hebrew
+    english = to_vtt(segments_of(words_of("he", "said", "שלום", "עולם,", "twice")), ())
+    assert "he said \u2068שלום עולם\u2069, twice\n" in english
+    alone = to_srt(segments_of(words_of("שלום", "עולם")))
+    assert "שלום עולם\n" in alone
+
+
+def test_a_label_does_not_set_the_direction_of_its_paragraph() -> None:
+    segments = segments_of(words_of("שלום", "עולם", speaker="speaker_1"))
+    assert to_txt(segments, SPEAKERS) == "\u2068Speaker 2\u2069: שלום עולם\n"
+
+
+def test_controls_of_direction_in_what_was_said_do_not_reach_a_file() -> None:
+    said = segments_of(words_of("a\u202eb", "\u2066c"))
+    assert to_srt(said) == "1\n00:00:00,000 --> 00:00:00,600\na b c\n"
+
+
+def test_japanese_paragraphs_have_no_space_between_segments() -> None:
+    assert to_txt(recognised("はい。", "そうです。"), ()) == "はい。そうです。\n"

@@ -135,6 +135,76 @@ def test_a_long_run_is_cut_at_its_longest_pause() -> None:
     assert (len(first.words), len(second.words)) == (22, 18)
 
 
+@pytest.mark.parametrize("count", [31, 32, 36, 61, 91])
+def test_no_word_stands_alone_because_a_segment_was_full(count: int) -> None:
+    words = [word(f"w{i}", i * 400, i * 400 + 400) for i in range(count)]
+    lengths = [len(segment.words) for segment in build_segments(words, LIMITS)]
+    assert sum(lengths) == count
+    assert min(lengths) >= 6
+
+
+def tokens(text: str, speakers: str = "") -> list[TrackWord]:
+    """A recogniser's tokens between spaces, each of 0.2 s, and a digit a speaker."""
+    return [
+        TrackWord(token, i / 5, i / 5 + 0.2, 0.9 - i / 100, speakers[i : i + 1] or None)
+        for i, token in enumerate(text.split())
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("モ デ ル の 認 識 を 視 覚 的 に", "モデル の 認識 を 視覚的 に"),
+        ("オ ーデ ィ オ デ ー タ", "オーディオ データ"),
+        ("「 はい 。 」 と", "「はい。」 と"),
+        ("首先 咱 们 能 上 半 年 的", "首先 咱们 能 上半年 的"),
+        ("วัน นี้ อา กาศ ดี", "วัน นี้ อากาศ ดี"),
+        ("20 24 年 10 月 に", "2024年10月 に"),
+        ("3. 5 キロ", "3.5キロ"),
+        ("What 's it", "What's it"),
+        ("안녕 하세요", "안녕 하세요"),
+    ],
+    ids=[
+        "Japanese",
+        "katakana",
+        "marks",
+        "Chinese",
+        "Thai",
+        "date",
+        "decimal",
+        "English",
+        "Korean",
+    ],
+)
+def test_what_a_recogniser_cut_is_a_word_of_its_dictionary(text: str, words: str) -> None:
+    placed = place_words(tokens(text), offset_seconds=0, media_duration_ms=100_000)
+    assert [each.text for each in placed] == words.split()
+    assert (placed[0].start_ms, placed[-1].end_ms) == (0, 200 * len(text.split()))
+    assert sum(each.end_ms - each.start_ms for each in placed) == placed[-1].end_ms
+
+
+def test_a_word_has_the_speaker_of_most_of_its_time_and_the_least_confidence() -> None:
+    found = tokens("カ タ ログ の オ ーデ ィ オ", "00001000")
+    placed = place_words(found, offset_seconds=0, media_duration_ms=100_000)
+    assert [(each.text, each.speaker) for each in placed] == [
+        ("カタログ", "0"),
+        ("の", "0"),
+        ("オーディオ", "0"),
+    ]
+    assert placed[-1].confidence == pytest.approx(0.83)
+
+
+@pytest.mark.parametrize(
+    ("second", "words"), [("ディオ", ["オ", "ディオ"]), ("ーディオ", ["オーディオ"])]
+)
+def test_a_pause_ends_a_word_unless_what_follows_cannot_begin_one(
+    second: str, words: list[str]
+) -> None:
+    found = [TrackWord("オ", 0, 0.2, 1.0), TrackWord(second, 0.9, 1.2, 1.0)]
+    placed = place_words(found, offset_seconds=0, media_duration_ms=5000)
+    assert [each.text for each in placed] == words
+
+
 def test_a_segments_confidence_is_that_of_its_words_by_their_length() -> None:
     words = [TranscriptWord("a", 0, 300, 1.0, None), TranscriptWord("b", 300, 400, 0.2, None)]
     (segment,) = build_segments(words, LIMITS)
@@ -165,9 +235,24 @@ def test_sentence_ends_are_read_from_punctuation(text: str, ends: bool) -> None:
         (["Microsoft", "の", "音"], "Microsoft の音"),
         (["안녕", "하세요"], "안녕 하세요"),
         (["สวัส", "ดี"], "สวัสดี"),
+        (["2024", "年", "10", "月"], "2024年10月"),
+        (["你好,", "世界"], "你好,世界"),
+        (["called", "音楽,", "means"], "called 音楽, means"),
+        (["50", "%", "of", "What", "'s"], "50% of What's"),
         ([], ""),
     ],
-    ids=["English", "Japanese", "mixed", "Korean", "Thai", "nothing"],
+    ids=[
+        "English",
+        "Japanese",
+        "mixed",
+        "Korean",
+        "Thai",
+        "date",
+        "Chinese",
+        "a word of another script",
+        "marks",
+        "nothing",
+    ],
 )
 def test_words_are_joined_as_their_script_is_written(words: list[str], text: str) -> None:
     assert joined(words) == text

@@ -56,6 +56,7 @@ _PROMPT_TOKENS = 100
 _NO_REPEAT_NGRAM = 3
 _FRAMES_PER_SECOND = 100
 _LATIN = re.compile("[A-Za-z0-9]+")
+_CLOSING = frozenset("?!;:%»")
 
 Prompt = tuple[str, ...]
 
@@ -280,7 +281,7 @@ def _joined(alignment: Sequence[Mapping[str, Any]], *, spaced: bool) -> list[Wor
 
     A piece belongs to the word before it unless a space comes between; in languages without
     spaces, if it has no letter or digit or continues a word in Latin script. Marks before a word
-    belong to it, alone they are nothing.
+    belong to it, but those that French sets apart from the word before; alone they are nothing.
     """
     words: list[Word] = []
     opening = ""
@@ -293,7 +294,8 @@ def _joined(alignment: Sequence[Mapping[str, Any]], *, spaced: bool) -> list[Wor
             and is_spoken
             and not (words and _LATIN.fullmatch(words[-1].text[-1] + text[0]))
         )
-        if words and not begins and not opening:
+        closes = set(text) <= _CLOSING
+        if words and (closes or not begins) and not opening:
             last = words.pop()
             confidence = min(last.confidence, probability) if is_spoken else last.confidence
             end = end if is_spoken else last.end_seconds
