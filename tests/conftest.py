@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import os
-import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -16,6 +15,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 import models  # noqa: F401  (before any test imports onnxruntime: its telemetry is off then)
 from storage.database import Database
+from tests.background import restore_signals
 from tests.databases import fresh_database, server_with_template
 from tests.examples import EVERY_EXAMPLE, FEWER_EXAMPLES
 from tests.leftovers import Leftovers
@@ -41,10 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Whoever starts the run looks at its end for what was left behind."""
-    # Ignored where a script's shell has started the run in its background, and so by all that the
-    # run starts: Ray's workers, which are interrupted by it, and the commands under test.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    restore_signals()
     # Ray's workers give way to all others (nice 15): beside other tests they would hardly run.
     os.environ.setdefault("RAY_worker_niceness", "0")
     settings.load_profile(EVERY_EXAMPLE if config.getoption("--long") else FEWER_EXAMPLES)
