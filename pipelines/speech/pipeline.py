@@ -79,18 +79,21 @@ def transcribe_track(
     ``control`` or the workspace's stop marker requires it.
     """
     cutting, transcribing = parts_of(control, (_REGIONS_SHARE, 1.0 - _REGIONS_SHARE))
-    regions = CutTrack(
-        workspace, models, config.chunks, config.sharding, config.models,
-        resources=Resources(config.regions_cpus, why="It reads the audio as often as it computes."),
-    )  # fmt: skip
+    short = Resources(
+        config.regions_cpus,
+        why="A 200th of the sound's length: no reason to keep the vision stage off a processor.",
+    )
+    limits = config.chunks, config.sharding
+    cut = CutTrack(workspace, models, *limits, config.models, resources=short)
     waits = Resources(
         config.transcribe_cpus,
         config.transcribe_concurrency,
         why="It mostly waits for a model in another process.",
     )
+    embed = EmbedVoices(workspace, models, config.windows, resources=waits)
     transcribe = Transcribe(
         workspace, models, config.language, config.keyterms, resources=waits
-    ).then(EmbedVoices(workspace, models, config.windows, resources=waits))
+    ).then(embed)
 
     def compute_missing(tasks: Sequence[ShardTask]) -> int:
         exists = workspace.store.exists
@@ -101,8 +104,8 @@ def transcribe_track(
             mapper(missing, transcribe, transcribing)
         return len(missing)
 
-    [cut] = mapper([track], regions, cutting)
-    first = shard_tasks(SHARDS.load(workspace.store, cut.key), workspace, config)
+    [made] = mapper([track], cut, cutting)
+    first = shard_tasks(SHARDS.load(workspace.store, made.key), workspace, config)
     computed = compute_missing(first)
     tasks = in_track_language(first, workspace, config)
     compute_missing([task for task in tasks if task.track_language])
