@@ -120,7 +120,7 @@ def doctor(data: DataOption = None, as_json: JsonOption = False) -> None:
 def print_node_environment(
     folder: HaproxyFolderOption = Path("~/.vas/haproxy"), as_json: JsonOption = False
 ) -> None:
-    """Print what Ray must find in a node's environment, as lines for a shell to eval.
+    """Print what Ray must find in a node's environment, as lines for a shell.
 
     eval "$(vas node-environment)" && ray start …
     """
