@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
 
 from models.contracts import CameraMotion, ShotAngle, ShotType, TextLine
+from pipelines.warning_codes import WarningCode as WarningCode  # noqa: PLC0414 - part of these types
 from storage.types import SkipReason, StageName, StageStatus
 
 
@@ -46,49 +46,6 @@ class StageError(Exception):
 
 class StageStoppedError(Exception):
     """The work was told to stop (job cancelled, lease lost); nothing is published."""
-
-
-class WarningCode(StrEnum):
-    """What a client should know of although the work went on; ``meaning`` is for the reference."""
-
-    meaning: str
-
-    def __new__(cls, code: str, meaning: str) -> Self:
-        member = str.__new__(cls, code)
-        member._value_, member.meaning = code, meaning
-        return member
-
-    TIMELINE_REPAIRED = (
-        "TIMELINE_REPAIRED",
-        "The file's clock leaps, restarts or has strays; times are those of the content.",
-    )
-    TIMESTAMPS_NOT_IN_ORDER = (
-        "TIMESTAMPS_NOT_IN_ORDER",
-        "The picture's times go back where it should be cut; it was analysed in one piece.",
-    )
-    STREAM_IGNORED = ("STREAM_IGNORED", "A stream of the file was not analysed.")
-    MEDIA_TRUNCATED = ("MEDIA_TRUNCATED", "The file is not all there, or not all of it was read.")
-    AUDIO_DAMAGED = ("AUDIO_DAMAGED", "Parts of the sound could not be decoded.")
-    AUDIO_UNREADABLE = ("AUDIO_UNREADABLE", "Nothing of a sound stream could be decoded.")
-    AUDIO_SYNC_UNCERTAIN = (
-        "AUDIO_SYNC_UNCERTAIN",
-        "Where external audio belongs was not certain; it was placed at the video's start.",
-    )
-    AUDIO_DRIFT = ("AUDIO_DRIFT", "The clock of external audio runs slower or faster.")
-    AUDIO_OUTSIDE_VIDEO = ("AUDIO_OUTSIDE_VIDEO", "External audio does not touch the video.")
-    EXTERNAL_AUDIO_FAILED = (
-        "EXTERNAL_AUDIO_FAILED",
-        "One of several external audio files could not be processed.",
-    )
-    SUMMARY_FAILED = ("SUMMARY_FAILED", "The transcript could not be summed up.")
-    UPLOAD_LENGTH_MISSING = (
-        "UPLOAD_LENGTH_MISSING",
-        "Bytes of a resumable upload came, and nobody stated its length: it cannot be complete.",
-    )
-    UNKNOWN_FIELD = (
-        "UNKNOWN_FIELD",
-        "The request that created the job had a field that there is none of; it was ignored.",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +105,21 @@ class AudioStream:
 
 
 @dataclass(frozen=True, slots=True)
+class Timeline:
+    """How the times in a file become those of its content; see ``pipelines.media.timeline``."""
+
+    pieces: tuple[tuple[int, int, int, bool], ...] = ()
+    """The values of ClockPieces."""
+    joined_at: tuple[int, ...] = ()
+    """Where further files begin in it, in bytes."""
+
+    @property
+    def repairs(self) -> bool:
+        """Whether the file's own times are not those of its content."""
+        return bool(self.pieces or self.joined_at)
+
+
+@dataclass(frozen=True, slots=True)
 class MediaInfo:
     """What probing found out, from the packets themselves, not from header claims."""
 
@@ -161,8 +133,8 @@ class MediaInfo:
     origin_ms: int = 0
     """The media's start in the file's own timestamps; what ``*_ms`` count from."""
     warnings: tuple[PipelineWarning, ...] = ()
-    repaired_timeline: bool = False
-    """The file's own timestamps leap: only segments cut out of it carry those that count."""
+    timeline: Timeline = Timeline()
+    """Where it repairs anything, only segments cut out of the file have times that count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +225,8 @@ class ClipSpan:
     duration_ms: int
     timecode: str | None = None
     """The clip's own start timecode, as in ``MediaInfo``."""
+    timeline: Timeline = Timeline()
+    """Of its file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,19 @@ a frame after that is there too where frames before the end refer to it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import av
 import av.error
 from av.container import InputContainer
 from av.packet import Packet
 
-from pipelines.media.files import is_picture_stream, is_sound_stream, open_media
+from pipelines.ingest.programs import Program, beside, programs_of
+from pipelines.media.files import Source, codec_name, is_sound_stream, open_media, packets_of
 from pipelines.media.ranged import RangedFile
 from pipelines.media.timestamps import packet_time_ms, rounded_ms
 from pipelines.sandbox.child import Emit, MediaRefusedError
@@ -27,17 +28,20 @@ from pipelines.sandbox.child import Emit, MediaRefusedError
 _STEPS_BACK_MS = (0, 1_500, 5_000, 30_000, None)
 """How long before the start to look for its key frame; None: from the beginning. Demuxers find
 places by decoding times, which differ from those of the pictures."""
+_OTHER_FORMAT = "The format changes between these times; no clip can be cut without encoding it."
 _HELD_BYTES = 512 << 20
 """Between a key frame and the start; more is not held in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClipOrder:
-    """``[start_ms, end_ms)`` of the file at ``path``, to be written to ``folder / NAME``."""
+    """``[start_ms, end_ms)`` of the file, to be written to ``folder / NAME``."""
 
-    path: Path
+    source: Source
     is_ranged: bool
-    """Bytes are fetched as they are read (``RangedFile``)."""
+    """Bytes are fetched as they are read (``RangedFile``); not where times are repaired."""
+    picture: int | None
+    """The stream that was analysed; None where there is none."""
     folder: Path
     start_ms: int
     """Times count from the media's start."""
@@ -63,9 +67,9 @@ def copy(order: ClipOrder, emit: Emit) -> CutClip:
 
     Raises MediaRefusedError where the codecs cannot be carried, or nothing lies between the times.
     """
-    target = order.folder / NAME
-    file = RangedFile(order.path, emit) if order.is_ranged else order.path
-    with open_media(file) as source:
+    path, target = order.source.path, order.folder / NAME
+    file = RangedFile(path, emit) if order.is_ranged else path
+    with _opened(order, file) as source:
         is_mp4 = "mp4" in source.format.name
     for container in ("mp4", "matroska") if is_mp4 else ("matroska",):
         try:
@@ -77,48 +81,62 @@ def copy(order: ClipOrder, emit: Emit) -> CutClip:
     raise MediaRefusedError("No clip can be cut out of a file of this kind without encoding it.")
 
 
+def _opened(order: ClipOrder, file: Path | RangedFile) -> InputContainer:
+    if not isinstance(file, RangedFile):
+        return order.source.open()
+    file.seek(0)
+    return open_media(file)
+
+
 def _copied(order: ClipOrder, file: Path | RangedFile, target: Path, container: str) -> CutClip:
-    if isinstance(file, RangedFile):
-        file.seek(0)
-    with open_media(file) as source:
-        found = _Found.in_file(source, order)
+    programs = programs_of(file)
+    with _opened(order, file) as source:
+        found = _Found.in_file(source, order, programs)
         options = {"movflags": "+faststart"} if container == "mp4" else {}
         with av.open(str(target), "w", format=container, options=options) as output:
+            packets = found.packets(source)
             copies = {
-                stream.index: output.add_stream_from_template(stream) for stream in found.streams
+                number: output.add_stream_from_template(stream)
+                for number, stream in found.templates.items()
             }
             bounds: list[int] = []
-            for packet in found.packets(source):
+            for number, packet in packets:
                 time_ms = packet_time_ms(packet, order.origin_ms)
                 bounds += [] if time_ms is None else [time_ms]
                 # Shifted by milliseconds, a picture whose time is rounded up would lie before 0.
                 ticks = round(found.key_seconds / packet.time_base)
                 packet.pts = None if packet.pts is None else packet.pts - ticks
                 packet.dts = None if packet.dts is None else packet.dts - ticks
-                packet.stream = copies[packet.stream.index]
+                packet.stream = copies[number]
                 output.mux(packet)
     if not bounds:
         raise MediaRefusedError("The file has nothing between these times.")
     return CutClip(container, max(0, found.start_ms), min(order.end_ms, max(bounds) + 1))
 
 
+_Numbered: TypeAlias = "tuple[int, Packet[Any]]"
+
+
 @dataclass(slots=True)
 class _Found:
-    """The streams to copy, and the packets from the key frame on."""
+    """The streams to copy, and the packets from the key frame on, with their streams' numbers."""
 
     streams: list[Any]
     order: ClipOrder
     start_ms: int = 0
     key_seconds: Fraction = Fraction(0)
     """The exact time of the first key frame, in the file's own times."""
-    _held: list[Packet[Any]] = field(default_factory=list)
+    _held: list[_Numbered] = field(default_factory=list)
 
     @classmethod
-    def in_file(cls, source: InputContainer, order: ClipOrder) -> _Found:
-        pictures = [stream for stream in source.streams if is_picture_stream(stream)]
-        pictures.sort(key=lambda stream: -stream.codec_context.width * stream.codec_context.height)
-        sounds = [stream for stream in source.streams if is_sound_stream(stream)]
-        streams = [*pictures[:1], *sounds]
+    def in_file(
+        cls, source: InputContainer, order: ClipOrder, programs: Sequence[Program]
+    ) -> _Found:
+        sounds: list[Any] = [stream for stream in source.streams if is_sound_stream(stream)]
+        streams = sounds
+        if order.picture is not None:
+            picture = source.streams[order.picture]
+            streams = [picture, *beside(programs, picture, sounds)]
         if not streams or any(stream.codec_context is None for stream in streams):
             raise MediaRefusedError("The file has nothing that could be cut out.")
         return cls(streams, order)
@@ -128,57 +146,65 @@ class _Found:
         """The stream whose key frames count: the picture, else the first sound."""
         return self.streams[0]
 
-    def packets(self, source: InputContainer) -> Iterator[Packet[Any]]:
-        """Packets to write, in the file's order; sets the times of the first before it."""
-        for step_ms in _STEPS_BACK_MS:
+    @property
+    def templates(self) -> dict[int, Any]:
+        """By number, streams with the settings of what is held: joined files have their own."""
+        held = {number: packet.stream for number, packet in self._held}
+        return {stream.index: held.get(stream.index, stream) for stream in self.streams}
+
+    def packets(self, source: InputContainer) -> Iterator[_Numbered]:
+        """Packets to write, in the file's order; sets the times of the first."""
+        for step_ms in (None,) if self.order.source.repairs else _STEPS_BACK_MS:
             rest = self._begin(source, step_ms)
             if rest is not None:
-                break
-        else:
-            return
-        held, self._held = self._held, []
+                return self._between(itertools.chain(list(self._held), rest))
+        return iter(())
+
+    def _between(self, packets: Iterator[_Numbered]) -> Iterator[_Numbered]:
         done: set[int] = set()
-        later: list[Packet[Any]] = []
-        for packet in itertools.chain(held, rest):
-            index, time_ms = packet.stream.index, self._time_ms(packet)
+        later: list[_Numbered] = []
+        templates = self.templates
+        for number, packet in packets:
+            time_ms, leads = self._time_ms(packet), number == self.leader.index
             if self._is_past(packet):
-                done.add(index)
+                done.add(number)
                 if len(done) == len(self.streams):
                     return
-            elif time_ms >= self.order.end_ms and index == self.leader.index:
-                later.append(packet)
+            elif time_ms >= self.order.end_ms and leads:
+                later.append((number, packet))
             elif self.start_ms <= time_ms < self.order.end_ms:
-                if index == self.leader.index:
+                if _format(packet.stream) != _format(templates[number]):
+                    raise MediaRefusedError(_OTHER_FORMAT)
+                if leads:
                     yield from later
                     later.clear()
-                yield packet
+                yield number, packet
 
-    def _begin(self, source: InputContainer, step_ms: int | None) -> Iterator[Packet[Any]] | None:
+    def _begin(self, source: InputContainer, step_ms: int | None) -> Iterator[_Numbered] | None:
         """Read up to the first packet after the start; None where no key frame came before it.
 
         What lies between the key frame and that packet is held.
         """
         self._held = []
-        start_ms, origin_ms = self.order.start_ms, self.order.origin_ms
-        if step_ms is None:
-            source.seek(self.leader.start_time or 0, backward=True, stream=self.leader)
-        else:
-            at_ms = max(0, start_ms - step_ms) + origin_ms
-            ticks = round(at_ms / (1000 * self.leader.time_base))
-            source.seek(ticks, backward=True, stream=self.leader)
-        packets = (p for p in source.demux(self.streams) if p.size and p.pts is not None)
+        packets = (each for each in self._read(source, step_ms) if each[1].size)
+        packets = (each for each in packets if each[1].pts is not None)
+        start_ms = self.order.start_ms
         key: Packet[Any] | None = None
         size = 0
-        for packet in packets:
-            leads = packet.stream.index == self.leader.index
+        for number, packet in packets:
+            leads = number == self.leader.index
             time_ms = self._time_ms(packet)
             if leads and packet.is_keyframe and (key is None or time_ms <= start_ms):
                 if time_ms > start_ms and step_ms is not None:
                     return None
                 key, size = packet, 0
-                # Sound of before the new key frame goes; that beside it may lie before it.
-                self._held = [p for p in self._held if p.stream.index != self.leader.index]
-            self._held.append(packet)
+                # What is beside the new key frame may lie before it.
+                self._held = [
+                    each
+                    for each in self._held
+                    if each[0] != number and self._time_ms(each[1]) >= time_ms
+                ]
+            self._held.append((number, packet))
             size += packet.size
             if size > _HELD_BYTES:
                 raise MediaRefusedError("Its key frames lie too far apart to cut a clip out.")
@@ -188,6 +214,20 @@ class _Found:
             return None
         self.start_ms, self.key_seconds = self._time_ms(key), (key.pts or 0) * key.time_base
         return packets
+
+    def _read(self, source: InputContainer, step_ms: int | None) -> Iterator[_Numbered]:
+        """Packets from that long before the start on; None: from the beginning."""
+        if self.order.source.repairs:
+            yield from packets_of(self.order.source, source, self.streams)
+            return
+        if step_ms is None:
+            ticks = self.leader.start_time or 0
+        else:
+            at_ms = max(0, self.order.start_ms - step_ms) + self.order.origin_ms
+            ticks = round(at_ms / (1000 * self.leader.time_base))
+        source.seek(ticks, backward=True, stream=self.leader)
+        for packet in source.demux(self.streams):
+            yield packet.stream.index, packet
 
     def _time_ms(self, packet: Packet[Any]) -> int:
         """When the packet is shown, from the media's start; ``_begin`` yields none without."""
@@ -199,3 +239,10 @@ class _Found:
             return self._time_ms(packet) >= self.order.end_ms
         time_ms = rounded_ms(packet.dts, packet.time_base) - self.order.origin_ms
         return time_ms >= self.order.end_ms
+
+
+def _format(stream: Any) -> tuple[Any, ...]:
+    """What a copy must have in common with what it is written after."""
+    context = stream.codec_context
+    rate = context.sample_rate if stream.type == "audio" else (context.width, context.height)
+    return codec_name(stream), rate, context.extradata

@@ -1,4 +1,5 @@
-"""Headers of media files, read without a demuxer: size in bytes, camera RAW family, WAV labels.
+"""Headers of media files, read without a demuxer: size in bytes, camera RAW family, WAV labels,
+and where further files begin in files joined with ``cat``.
 
 Runs in the confined child process too; standard library only.
 
@@ -104,15 +105,129 @@ def _mxf(head: bytes, _: BinaryIO) -> int | None:
     return int(footer) + 1 if footer else None
 
 
-_Rule = Callable[[bytes, BinaryIO], int | None]
-_RULES: tuple[tuple[Callable[[bytes], bool], _Rule], ...] = (
+_Rule = tuple[Callable[[bytes], bool], Callable[[bytes, BinaryIO], int | None]]
+_RULES_BY_HEAD: tuple[_Rule, ...] = (
     (lambda head: head[:4] in (b"RIFF", b"RF64") and len(head) >= 12, _riff),
     (lambda head: head[:4] == b"FORM" and len(head) >= 12, _form),
     (lambda head: head[:4] == b"\x1aE\xdf\xa3", _matroska),
+)
+_RULES: tuple[_Rule, ...] = (
+    *_RULES_BY_HEAD,
     (lambda head: head[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"), _boxes),
     (lambda head: head[:16] == _ASF_HEADER, _asf),
     (lambda head: head[:13] == _MXF_HEADER_PARTITION and len(head) > 64, _mxf),
 )
+
+
+MOST_JOINED_FILES = 4_000
+_SCANNED_BYTES = 1 << 20
+_LONGEST_TAG_BYTES = 4 << 20
+_OGG_BEGINNING = re.compile(rb"OggS\0\x02")
+"""A page that begins a stream (RFC 3533, section 6)."""
+_BEGINNINGS = {
+    b"fLaC": re.compile(rb"fLaC[\x00\x80]\0\0\x22"),
+    b"FLV\x01": re.compile(rb"FLV\x01[\0\x01\x04\x05]\0\0\0\x09\0\0\0\0"),
+    b"\x1aE\xdf\xa3": re.compile(rb"\x1aE\xdf\xa3.{1,48}\x42\x82.(?:matroska|webm)", re.DOTALL),
+}
+"""How files begin whose length is not known: no other data does by chance."""
+
+
+_MP3_INFO = re.compile(
+    rb"\xff[\xe2-\xff][\x10-\xef].(?:\0{9}|\0{17}|\0{32})(?:Xing|Info)", re.DOTALL
+)
+"""The frame with which encoders begin an MP3 file: without sound, but for a tag."""
+
+
+def joined_at(path: Path) -> list[int]:
+    """Where further files of the same kind begin in this one, in bytes: demuxers stop there,
+    or read on by the headers of the first."""
+    found: list[int] = []
+    with path.open("rb") as file:
+        at: int | None = 0
+        while len(found) < MOST_JOINED_FILES and (at := _next_file(file, at or 0)) is not None:
+            found.append(at)
+    return found
+
+
+def _next_file(file: BinaryIO, at: int) -> int | None:
+    file.seek(at)
+    head = file.read(_HEAD_BYTES)
+    if head[:4] == b"OggS":
+        return _found(_OGG_BEGINNING, file, _past_ogg_beginnings(file, at))
+    if head[4:8] == b"ftyp":
+        return _next_movie(file, at)
+    sized = next((rule for fits, rule in _RULES_BY_HEAD if fits(head)), None)
+    size = None if sized is None else sized(head, file)
+    if size is not None:
+        return _same_form_at(file, at + size, head)
+    if head[:3] == b"ID3" or re.match(rb"\xff[\xe2-\xff]", head):
+        own_at = _found(_MP3_INFO, file, at)
+        info_at = None if own_at is None else _found(_MP3_INFO, file, own_at + 4)
+        return None if info_at is None else _before_tag(file, info_at)
+    pattern = _BEGINNINGS.get(head[:4])
+    return None if pattern is None else _found(pattern, file, at + 4)
+
+
+def _before_tag(file: BinaryIO, at: int) -> int:
+    """Where the ID3v2 tag begins that ends there; ``at`` if none does."""
+    start = max(0, at - _LONGEST_TAG_BYTES)
+    file.seek(start)
+    data = file.read(at - start)
+    tag_at = data.rfind(b"ID3")
+    while tag_at >= 0:
+        length = 0
+        for byte in data[tag_at + 6 : tag_at + 10]:
+            length = length << 7 | byte
+        if tag_at + 10 + length == len(data):
+            return start + tag_at
+        tag_at = data.rfind(b"ID3", 0, tag_at)
+    return at
+
+
+def _same_form_at(file: BinaryIO, at: int, head: bytes) -> int | None:
+    """Where the next file begins; parts of one AVI (OpenDML, ``AVIX``) are no files."""
+    for _ in range(_MOST_BOXES):
+        file.seek(at)
+        other = file.read(_HEAD_BYTES)
+        if len(other) < 12 or other[:4] != head[:4]:
+            return None
+        if head[:4] not in (b"RIFF", b"FORM") or other[8:12] == head[8:12]:
+            return at
+        at += (_riff(other, file) if head[:4] == b"RIFF" else None) or len(other)
+    return None
+
+
+def _next_movie(file: BinaryIO, at: int) -> int | None:
+    """The next file type box after a movie that is not in fragments (those are read on)."""
+    kinds = set()
+    for kind, box_at in _top_boxes(file, at):
+        if kind == b"ftyp" and box_at > at and b"moov" in kinds:
+            return box_at
+        if kind == b"moof":
+            return None
+        kinds.add(kind)
+    return None
+
+
+def _past_ogg_beginnings(file: BinaryIO, at: int) -> int:
+    """Behind the pages with which the streams of an Ogg file begin, all before any other."""
+    while True:
+        file.seek(at)
+        header = file.read(27)
+        if not _OGG_BEGINNING.match(header) or len(header) < 27:
+            return at
+        at += 27 + header[26] + sum(file.read(header[26]))
+
+
+def _found(pattern: re.Pattern[bytes], file: BinaryIO, at: int) -> int | None:
+    overlap = b""
+    file.seek(at)
+    while data := file.read(_SCANNED_BYTES):
+        match = pattern.search(overlap + data)
+        if match is not None:
+            return at - len(overlap) + match.start()
+        at, overlap = at + len(data), data[-64:]
+    return None
 
 
 Values = dict[str, Any]
@@ -262,16 +377,15 @@ def family_of(path: Path) -> str | None:
 
 def _index(file: BinaryIO) -> bytes:
     """The beginning of a QuickTime file's ``moov`` box; empty if there is none."""
-    for kind, at in _top_boxes(file):
+    for kind, at in _top_boxes(file, 0):
         if kind == b"moov":
             file.seek(at)
             return file.read(_INDEX_BYTES)
     return b""
 
 
-def _top_boxes(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Kind and place of the first top-level boxes."""
-    at = 0
+def _top_boxes(file: BinaryIO, at: int) -> Iterator[tuple[bytes, int]]:
+    """Kind and place of the top-level boxes from ``at`` on, the first of them."""
     for _ in range(_MOST_MOVIE_BOXES):
         file.seek(at)
         header = file.read(16)

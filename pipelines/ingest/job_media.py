@@ -144,7 +144,7 @@ def _probe_clips(files: Sequence[ClipFile], context: IngestContext) -> tuple[Cli
             media = context.piece(index, len(files)).probe(file.key)
         video_ms = 0 if media.video is None else media.video.end_ms
         length_ms = max(1, video_ms, round(media.duration_seconds * 1000))
-        span = ClipSpan(index, file.name, start_ms, length_ms, media.timecode)
+        span = ClipSpan(index, file.name, start_ms, length_ms, media.timecode, media.timeline)
         clips.append(Clip(file, media, span))
         start_ms += length_ms
         if start_ms > limit_ms:

@@ -26,46 +26,38 @@ from av.filter import Graph
 from av.packet import Packet
 
 from pipelines.ingest.segments import VideoCut, shift_needed_ms
-from pipelines.media.files import (
-    CARRIED_CODECS,
-    PACKETS_PER_REPORT,
-    codec_name,
-    open_media,
-    packets_of,
-)
+from pipelines.media.files import PACKETS_PER_REPORT, Source, packets_of
+from pipelines.sandbox.child import MediaRefusedError
 
 Values = dict[str, Any]
 Emit = Callable[[Values], None]
 
+_ONE_SEGMENT_MS = 1 << 40
+_UNREADABLE_PICTURE = "The file's clock leaps, and its picture cannot be laid out without it."
+
 
 def cut(arguments: Values, emit: Emit) -> Values:
-    """Cut and extract: ``{path, folder, video, audio, origin_ms, duration_seconds}``.
+    """Cut and extract: ``{source, folder, video, audio, origin_ms, duration_seconds}``.
 
     ``video`` is None or ``{index, segment_ms, end_ms, origin_ms, known}``, where ``known`` names
     segments that exist already; ``audio`` lists ``{index, name, channels}``, where ``channels`` is
     None for all of a stream's mixed. Emits ``{"segment": …}`` for every segment and
-    ``{"fraction": …}``. Returns ``{video, tracks}``.
+    ``{"fraction": …}``. Returns ``{video, tracks}``. Raises MediaRefusedError for pictures of a
+    repaired timeline that no segment can hold.
     """
-    path, folder = Path(arguments["path"]), Path(arguments["folder"])
-    video, found = arguments["video"], None
-    with open_media(path) as container:
+    source: Source = arguments["source"]
+    folder, video, found = Path(arguments["folder"]), arguments["video"], None
+    with source.open() as container:
         if video:
-            shift_ms = shift_needed_ms(path, video["index"])
-            found = _video_cut(container, video, folder, emit, shift_ms)
+            shift_ms = shift_needed_ms(source, video["index"])
+            found = VideoCut(container.streams[video["index"]], video, folder, emit, shift_ms)
         readers = _audio_readers(container, folder, arguments)
-        _run(container, found, readers, arguments["duration_seconds"], emit)
+        _run(source, container, found, readers, arguments["duration_seconds"], emit)
         finished = [track for reader in readers.values() for track in reader.finish()]
-    return {"video": None if found is None else _video_result(path, found), "tracks": finished}
-
-
-def _video_cut(
-    container: InputContainer, order: Values, folder: Path | None, emit: Emit, shift_ms: int
-) -> VideoCut:
-    stream: Any = container.streams[order["index"]]
-    cut = VideoCut(stream, order, folder, emit, shift_ms)
-    if folder is not None and codec_name(stream) not in CARRIED_CODECS:
-        cut.obstacle = "container"
-    return cut
+    return {
+        "video": None if found is None else _video_result(source, found, folder, emit),
+        "tracks": finished,
+    }
 
 
 def _audio_readers(
@@ -84,6 +76,7 @@ def _audio_readers(
 
 
 def _run(
+    source: Source,
     container: InputContainer,
     cut: VideoCut | None,
     readers: dict[int, AudioReader],
@@ -95,29 +88,46 @@ def _run(
     if cut is not None:
         handlers[cut.stream.index] = cut.add
     streams = [container.streams[index] for index in sorted(handlers)]
-    for count, packet in enumerate(packets_of(container, streams), start=1):
+    for count, (index, packet) in enumerate(packets_of(source, container, streams), start=1):
         if count % PACKETS_PER_REPORT == 0 and packet.pts is not None and duration_seconds > 0:
             fraction = float(packet.pts * packet.time_base) / duration_seconds
             emit({"fraction": min(1.0, max(0.0, fraction))})
-        handlers[packet.stream.index](packet)
+        handlers[index](packet)
     if cut is not None:
         cut.finish()
 
 
-def _video_result(path: Path, cut: VideoCut) -> Values:
-    """The segments, as files if possible; else as ranges of the source, or none."""
-    in_files = cut.obstacle is None
-    if cut.obstacle == "container":
-        with open_media(path) as container:
-            cut = _video_cut(container, cut.order, None, lambda _: None, 0)
-            _run(container, cut, {}, 0.0, lambda _: None)
-    whole = cut.obstacle is not None
+def _video_result(source: Source, cut: VideoCut, folder: Path, emit: Emit) -> Values:
+    """The segments, as files if possible; else as ranges of the source, or none.
+
+    The source's own times are no use where they were repaired: then there are files in any case.
+    """
+    obstacle, order = cut.obstacle, cut.order
+    if obstacle is not None and source.repairs:
+        if obstacle == "times":
+            order = order | {"segment_ms": _ONE_SEGMENT_MS}
+        cut = _cut_again(source, order, folder, emit)
+        if cut.obstacle is not None:
+            raise MediaRefusedError(_UNREADABLE_PICTURE)
+    elif obstacle == "container":
+        cut = _cut_again(source, order, None, emit)
+    in_files = cut.folder is not None and cut.obstacle is None
     return {
-        "segments": [] if whole else cut.segments,
+        "segments": cut.segments if cut.obstacle is None else [],
         "in_files": in_files,
         "shift_ms": cut.shift_ms if in_files else 0,
-        "times_in_order": cut.obstacle != "times",
+        "times_in_order": "times" not in (obstacle, cut.obstacle),
     }
+
+
+def _cut_again(source: Source, order: Values, folder: Path | None, emit: Emit) -> VideoCut:
+    """NUT holds what Matroska does not, and presentation times of it."""
+    with source.open() as container:
+        stream: Any = container.streams[order["index"]]
+        shift_ms = shift_needed_ms(source, order["index"]) if folder else 0
+        cut = VideoCut(stream, order, folder, emit, shift_ms, "nut")
+        _run(source, container, cut, {}, 0.0, lambda _: None)
+    return cut
 
 
 SAMPLE_RATE_HZ = 16_000
@@ -343,13 +353,11 @@ class AudioReader:
     tracks: list[TrackExtractor]
     damaged_packets: int = 0
 
-    def __post_init__(self) -> None:
-        self.stream.codec_context.thread_count = 1
-
     def add(self, packet: Packet[Any]) -> None:
-        """Take the next packet; the empty one at the end flushes the decoder."""
+        """Take the next packet; an empty one flushes the decoder."""
+        stream: Any = packet.stream
         try:
-            frames = self.stream.decode(packet)
+            frames = stream.decode(packet)
         except av.error.MemoryError:
             raise
         except av.error.FFmpegError:
@@ -358,7 +366,7 @@ class AudioReader:
         for frame in frames:
             if not frame.samples or not frame.sample_rate:
                 continue
-            base = frame.time_base or self.stream.time_base
+            base = frame.time_base or stream.time_base
             seconds = None
             if frame.pts is not None and base is not None:
                 seconds = float(frame.pts * base) - self.origin_ms / 1000

@@ -22,6 +22,7 @@ from pipelines.codec import CodecError
 from pipelines.execution.chain import Control, ControlSpan, FreeRun, Workspace, parts_of
 from pipelines.ingest import media_pass
 from pipelines.ingest.probe import ProbeLimits, probe, run_media_task
+from pipelines.media.files import Source
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import ConfinedTask
 from pipelines.types import (
@@ -39,7 +40,7 @@ from pipelines.types import (
 from storage.objects import ObjectStore
 from storage.objects.local_files import temporary_folder
 
-INGESTED = Artifact.of(IngestResult, "ingest", version=2)
+INGESTED = Artifact.of(IngestResult, "ingest", version=3)
 """Beside the files that it names, which several results share."""
 
 SHORTEST_SEGMENT_SECONDS = 10.0
@@ -251,7 +252,7 @@ class _Plan:
     @property
     def cuts(self) -> bool:
         """Whether the video is to be cut into files, rather than used as it lies there."""
-        if self.video is not None and self.media.repaired_timeline:
+        if self.video is not None and self.media.timeline.repairs:
             return True
         if self.video is None or self.video.keyframe_count < 2:
             return False
@@ -318,7 +319,7 @@ def _task(plan: _Plan, path: Path, folder: Path, limits: ProbeLimits) -> Confine
     return ConfinedTask(
         program=media_pass.cut,
         order={
-            "path": str(path),
+            "source": Source(path, media.timeline.pieces, media.timeline.joined_at),
             "folder": str(folder),
             "video": video,
             "audio": [

@@ -14,6 +14,7 @@ from pathlib import Path
 from pipelines.ingest import preview_file
 from pipelines.ingest.preview_file import EncodeOrder, SmallPicture
 from pipelines.ingest.probe import ProbeLimits, run_media_task
+from pipelines.media.files import Source
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import ConfinedTask
 from pipelines.types import MediaInfo, StageCode, StageError
@@ -52,6 +53,8 @@ _EIGHT_BITS = {"yuv420p", "yuvj420p"}
 def is_playable(media: MediaInfo) -> bool:
     """Whether browsers play the file as it is: its picture, and the first of its sounds."""
     video = media.video
+    if media.timeline.repairs:
+        return False
     if video is not None:
         if video.codec not in _PICTURES.get(media.container, ()):
             return False
@@ -125,7 +128,14 @@ def _encode_order(path: Path, folder: Path, media: MediaInfo, most_bytes: int) -
         size = preview_size(video.width, video.height)
         step = max(1, math.ceil(video.frame_rate / MOST_FRAMES_A_SECOND))
         picture = SmallPicture(video.index, *size, step, picture_bits, video.rotation_degrees)
-    return EncodeOrder(path, folder, picture, sound_bits, media.origin_ms, media.duration_seconds)
+    return EncodeOrder(
+        source=Source(path, media.timeline.pieces, media.timeline.joined_at),
+        folder=folder,
+        video=picture,
+        audio_bits=sound_bits,
+        origin_ms=media.origin_ms,
+        duration_seconds=media.duration_seconds,
+    )
 
 
 def preview_size(width: int, height: int) -> tuple[int, int]:

@@ -22,7 +22,8 @@ from av.filter import Graph
 from av.packet import Packet
 from av.video.frame import VideoFrame
 
-from pipelines.media.files import is_sound_stream, open_media, packets_of
+from pipelines.ingest.programs import beside, programs_of
+from pipelines.media.files import ShownOrder, Source, is_sound_stream, packets_of
 from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
 from pipelines.sandbox.child import Emit, MediaRefusedError
 
@@ -55,9 +56,9 @@ class SmallPicture:
 
 @dataclass(frozen=True, slots=True)
 class EncodeOrder:
-    """What becomes of the file at ``path``, to be written to ``folder / NAME``."""
+    """What becomes of the file, to be written to ``folder / NAME``."""
 
-    path: Path
+    source: Source
     folder: Path
     video: SmallPicture | None
     audio_bits: int
@@ -71,7 +72,7 @@ def make(order: EncodeOrder, emit: Emit) -> dict[str, int]:
     Raises MediaRefusedError where nothing could be decoded.
     """
     with (
-        open_media(order.path) as source,
+        order.source.open() as container,
         av.open(
             str(order.folder / NAME),
             "w",
@@ -79,10 +80,12 @@ def make(order: EncodeOrder, emit: Emit) -> dict[str, int]:
             options={"movflags": "+faststart"},
         ) as target,
     ):
-        writers = dict(_writers(source, target, order))
-        streams = [source.streams[index] for index in sorted(writers)]
-        for packet in packets_of(source, streams):
+        writers = dict(_writers(container, target, order))
+        streams = [container.streams[index] for index in sorted(writers)]
+        shown = {stream.index: ShownOrder(stream) for stream in streams}
+        for index, packet in packets_of(order.source, container, streams):
             stream: Any = packet.stream
+            shown[index].put_in(packet)
             try:
                 frames = stream.decode(packet)
             except av.error.MemoryError:
@@ -90,7 +93,8 @@ def make(order: EncodeOrder, emit: Emit) -> dict[str, int]:
             except av.error.FFmpegError:
                 continue
             for frame in frames:
-                target.mux(writers[stream.index].add(frame))
+                shown[index].take_out(frame)
+                target.mux(writers[index].add(frame))
         for writer in writers.values():
             target.mux(writer.finish())
         written = {writer.unit: writer.written for writer in writers.values()}
@@ -100,17 +104,16 @@ def make(order: EncodeOrder, emit: Emit) -> dict[str, int]:
 
 
 def _writers(
-    source: Any, target: Any, order: EncodeOrder
+    container: Any, target: Any, order: EncodeOrder
 ) -> Iterator[tuple[int, Pictures | Sound]]:
     """What becomes of the chosen streams, by their index."""
+    sounds = [stream for stream in container.streams if is_sound_stream(stream)]
     if order.video is not None:
-        stream = source.streams[order.video.index]
-        stream.codec_context.thread_count = 1
-        yield stream.index, Pictures.into(target, stream, order.video, order.origin_ms)
-    sound = next((each for each in source.streams if is_sound_stream(each)), None)
-    if sound is not None and sound.codec_context is not None:
-        sound.codec_context.thread_count = 1
-        yield sound.index, Sound.into(target, sound, order)
+        picture = container.streams[order.video.index]
+        sounds = beside(programs_of(order.source.path), picture, sounds)
+        yield picture.index, Pictures.into(target, picture, order.video, order.origin_ms)
+    if sounds and sounds[0].codec_context is not None:
+        yield sounds[0].index, Sound.into(target, sounds[0], order)
 
 
 @dataclass(slots=True)

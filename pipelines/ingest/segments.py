@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
@@ -28,7 +28,14 @@ import av.error
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from pipelines.media.files import codec_name, is_clean_key, open_media, packets_of
+from pipelines.media.files import (
+    CARRIED_CODECS,
+    Source,
+    codec_name,
+    has_guessed_times,
+    is_clean_key,
+    packets_of,
+)
 from pipelines.media.timestamps import rounded_ms
 
 _Payload = TypeVar("_Payload")
@@ -58,6 +65,8 @@ class Timed(Generic[_Payload]):
     """Decoded for others to refer to, never shown (before an edit's start)."""
     size_bytes: int
     payload: _Payload
+    is_new: bool = False
+    """A key frame with other decoder settings than what came before; a segment begins with it."""
 
 
 class SegmentWriter(Protocol[_Payload]):
@@ -126,7 +135,7 @@ class SegmentCutter(Generic[_Payload]):
                 return
             self._settle(self._seam)
         if self._may_cut_at(packet):
-            preroll = [] if packet.is_clean else self._gop
+            preroll = [] if packet.is_clean or packet.is_new else self._gop
             self._seam = _Seam(packet, preroll or [], [packet])
         else:
             self._write(packet)
@@ -139,6 +148,8 @@ class SegmentCutter(Generic[_Payload]):
             self._complete(max(self.end_ms, self._latest_ms + 1))
 
     def _may_cut_at(self, packet: Timed[_Payload]) -> bool:
+        if packet.is_new and packet.shown_ms > self._latest_ms:
+            return True
         return (
             packet.is_key
             and not packet.is_hidden
@@ -204,15 +215,19 @@ _PEEKED_PACKETS = 128
 
 
 class CannotCarryError(Exception):
-    """Matroska cannot hold this video so that the same frames come out at the same times."""
+    """A file cannot hold this video so that the same frames come out at the same times."""
 
 
 @dataclass(slots=True)
-class MatroskaWriter:
-    """One segment file, with times of ``shift_ms`` after those of the packets."""
+class FileWriter:
+    """One segment file, with times of ``shift_ms`` after those of the packets.
+
+    ``extradata`` are decoder settings, where they are not those of ``template``.
+    """
 
     path: Path
     template: VideoStream
+    extradata: bytes | None
     shift_ms: int
     _container: Any = field(init=False)
     _stream: Any = field(init=False)
@@ -221,9 +236,12 @@ class MatroskaWriter:
     def __post_init__(self) -> None:
         # Bit-exact: the same input gives the same bytes, without a random id.
         options = {"avoid_negative_ts": "disabled", "fflags": "+bitexact"}
-        self._container = av.open(str(self.path), "w", format="matroska", options=options)
+        name = "nut" if self.path.suffix == ".nut" else "matroska"
+        self._container = av.open(str(self.path), "w", format=name, options=options)
         try:
             self._stream = self._container.add_stream_from_template(self.template, opaque=True)
+            if self.extradata is not None:
+                self._stream.codec_context.extradata = self.extradata
         except (ValueError, av.error.FFmpegError) as error:
             raise CannotCarryError(str(error)) from error
 
@@ -270,9 +288,10 @@ class NoWriter:
 class VideoCut:
     """The cutting of one video stream, packet by packet.
 
-    ``order`` is the request (see ``media_pass``), ``emit`` receives each complete segment. An
-    error ends the cutting and is kept in ``obstacle``; the rest of the file can still be read for
-    its audio.
+    ``order`` is the request (see ``media_pass``), ``emit`` receives each complete segment, a file
+    of ``kind`` (mkv or nut) in ``folder``, or where that is None a range of the source. An error
+    ends the cutting and is kept in ``obstacle``; the rest of the file can still be read for its
+    audio.
     """
 
     stream: VideoStream
@@ -280,26 +299,35 @@ class VideoCut:
     folder: Path | None
     emit: Callable[[Values], None]
     shift_ms: int
+    kind: str = "mkv"
     obstacle: str | None = None
     segments: list[Values] = field(default_factory=list)
     _cutter: SegmentCutter[Packet[Any]] = field(init=False)
-    _codec: str = field(init=False)
-    _time_base: Fraction = field(init=False)
+    _template: VideoStream = field(init=False)
+    _extradata: bytes | None = None
+    """Where they are not the template's."""
+    _is_renewed: bool = False
 
     def __post_init__(self) -> None:
-        self._time_base = self.stream.time_base or _MILLISECOND
-        self._codec = codec_name(self.stream)
+        self._template = self.stream
         self._cutter = SegmentCutter(
             segment_ms=self.order["segment_ms"],
             end_ms=self.order["end_ms"],
             open_writer=self._open_writer,
             on_cut=self._on_cut,
         )
+        is_carried = self.kind == "nut" or codec_name(self.stream) in CARRIED_CODECS
+        if self.folder is not None and (not is_carried or has_guessed_times(self.stream)):
+            self.obstacle = "container"
 
     def add(self, packet: Packet[Any]) -> None:
         """Take the next packet of the stream."""
         if packet.size and self.obstacle is None:
-            self._guarded(lambda: self._cutter.add(self._timed(packet)))
+            self._renew(packet)
+            # What comes before a key frame cannot be decoded with other settings.
+            if packet.is_keyframe or not self._is_renewed:
+                self._guarded(lambda: self._cutter.add(self._timed(packet)))
+                self._is_renewed = False
 
     def finish(self) -> None:
         """Complete the last segment."""
@@ -314,60 +342,58 @@ class VideoCut:
         except TimesNotInOrderError:
             self.obstacle = "times"
 
+    def _renew(self, packet: Packet[Any]) -> None:
+        """Note other decoder settings: of a joined file, or within one."""
+        stream: Any = packet.stream
+        if stream is not self._template:
+            self._template, self._extradata, self._is_renewed = stream, None, True
+        if packet.has_sidedata("new_extradata"):
+            changed = bytes(packet.get_sidedata("new_extradata"))
+            if changed != (self._extradata or stream.codec_context.extradata):
+                self._extradata, self._is_renewed = changed, True
+
     def _timed(self, packet: Packet[Any]) -> VideoPacket:
-        if packet.pts is None or self._changes_extradata(packet):
-            raise CannotCarryError("no presentation time, or new decoder settings")
-        origin_ms, base = self.order["origin_ms"], self._time_base
-        is_key = packet.is_keyframe
+        if packet.pts is None:
+            raise CannotCarryError("no presentation time")
+        origin_ms, base, is_key = self.order["origin_ms"], packet.time_base, packet.is_keyframe
+        settings = self._extradata or self._template.codec_context.extradata
         return Timed(
             shown_ms=rounded_ms(packet.pts, base) - origin_ms,
             decoded_ms=None if packet.dts is None else rounded_ms(packet.dts, base) - origin_ms,
             is_key=is_key,
-            is_clean=is_key
-            and is_clean_key(self._codec, bytes(packet), self.stream.codec_context.extradata),
+            is_clean=is_key and is_clean_key(codec_name(self._template), bytes(packet), settings),
             is_hidden=packet.is_discard,
             size_bytes=packet.size,
             payload=packet,
+            is_new=self._is_renewed,
         )
 
-    def _changes_extradata(self, packet: Packet[Any]) -> bool:
-        if self.folder is None or not packet.has_sidedata("new_extradata"):
-            return False
-        changed = bytes(packet.get_sidedata("new_extradata"))
-        return changed != self.stream.codec_context.extradata
-
     def _open_writer(self, index: int, start_ms: int) -> SegmentWriter[Packet[Any]]:
-        name = segment_name(index, start_ms)
+        name = self._name(index, start_ms)
         if self.folder is None or name in self.order["known"]:
             return NoWriter()
-        file_shift_ms = self.order["origin_ms"] + self.shift_ms
-        return MatroskaWriter(self.folder / name, self.stream, file_shift_ms)
+        shift_ms = self.order["origin_ms"] + self.shift_ms
+        return FileWriter(self.folder / name, self._template, self._extradata, shift_ms)
+
+    def _name(self, index: int, start_ms: int) -> str:
+        """The same input gives the same name."""
+        return f"{index:05d}-{start_ms}.{self.kind}"
 
     def _on_cut(self, cut: Cut) -> None:
-        segment = {
-            "index": cut.index,
-            "start_ms": cut.start_ms,
-            "end_ms": cut.end_ms,
-            "name": segment_name(cut.index, cut.start_ms),
-        }
+        segment = asdict(cut) | {"name": self._name(cut.index, cut.start_ms)}
         self.segments.append(segment)
         if self.folder is not None:
             self.emit({"segment": segment})
 
 
-def segment_name(index: int, start_ms: int) -> str:
-    """File name of a segment; the same input gives the same name."""
-    return f"{index:05d}-{start_ms}.mkv"
-
-
-def shift_needed_ms(path: Path, stream_index: int) -> int:
-    """How much later times must be in segment files, as Matroska has none below zero.
+def shift_needed_ms(source: Source, index: int) -> int:
+    """How much later times must be in segment files, which have none below zero.
 
     Found from the first packets: what lies before zero comes at the beginning.
     """
-    with open_media(path) as container:
-        stream = container.streams[stream_index]
-        packets = itertools.islice(packets_of(container, [stream]), _PEEKED_PACKETS)
-        timed = (packet for packet in packets if packet.size and packet.pts is not None)
+    with source.open() as container:
+        stream = container.streams[index]
+        packets = itertools.islice(packets_of(source, container, [stream]), _PEEKED_PACKETS)
+        timed = (packet for _, packet in packets if packet.size and packet.pts is not None)
         times = [rounded_ms(packet.pts or 0, packet.time_base) for packet in timed]
     return max(0, -min(times, default=0))

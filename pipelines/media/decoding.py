@@ -17,7 +17,7 @@ import av.error
 from av.container import InputContainer
 from av.video.stream import VideoStream as AvVideoStream
 
-from pipelines.media.files import OPEN_OPTIONS, chosen_stream
+from pipelines.media.files import OPEN_OPTIONS, ShownOrder, chosen_stream
 from pipelines.media.timestamps import packet_time_ms, rounded_ms
 from pipelines.types import Segment
 
@@ -151,7 +151,7 @@ def _frames(
     container: InputContainer, stream: AvVideoStream, origin_ms: int, report: DecodeReport
 ) -> Iterator[av.VideoFrame]:
     """Every frame that can be decoded. A broken-off file ends where it can no longer be read."""
-    packets = container.demux(stream)
+    packets, shown = container.demux(stream), ShownOrder(stream)
     while True:
         try:
             packet = next(packets, None)
@@ -160,6 +160,7 @@ def _frames(
             break
         if packet is None:
             break
+        shown.put_in(packet)
         shown_ms = packet_time_ms(packet, origin_ms)
         if shown_ms is not None and packet.is_keyframe:
             report.key_times_ms.append(shown_ms)
@@ -168,8 +169,12 @@ def _frames(
         except av.error.FFmpegError:
             report.damaged_packets += 1
             continue
-        yield from frames
-    yield from _drained(stream, report)
+        for frame in frames:
+            shown.take_out(frame)
+            yield frame
+    for frame in _drained(stream, report):
+        shown.take_out(frame)
+        yield frame
 
 
 def _drained(stream: AvVideoStream, report: DecodeReport) -> list[av.VideoFrame]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import heapq
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -13,10 +15,11 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.packet import Packet
 from av.stream import Discard, Disposition, Stream
+from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from pipelines.media.ranged import RangedFile
-from pipelines.media.timestamps import ContinuousTimes
+from pipelines.media.timestamps import Clock
 from pipelines.sandbox.child import MediaRefusedError
 
 CONTAINERS = (
@@ -52,19 +55,47 @@ PACKETS_PER_REPORT = 2_000
 _H264_IDR, _H264_PICTURE_DATA = 5, range(1, 6)
 """Types of H.264 units (ITU-T H.264, 7.3.1)."""
 
-_LEAPING = frozenset({"mpegts", "mpeg"})
-"""Demuxers whose clocks may be set anew in the middle of a file."""
-
 
 class NoVideoStreamError(ValueError):
     """The file holds no video stream to decode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file, or several of a kind joined with ``cat``, read on one timeline.
+
+    ``pieces`` are ClockPieces; ``joined_at`` is where further files begin, in bytes.
+    """
+
+    path: Path
+    pieces: Sequence[tuple[int, int, int, bool]] = ()
+    joined_at: Sequence[int] = ()
+
+    @property
+    def repairs(self) -> bool:
+        """Whether the times in it are not those of its content."""
+        return bool(self.pieces or self.joined_at)
+
+    @property
+    def files(self) -> int:
+        return 1 + len(self.joined_at)
+
+    def open(self, file: int = 0) -> InputContainer:
+        """The first of the files, or another. Raises MediaRefusedError as ``open_media``."""
+        if not self.joined_at:
+            return open_media(self.path)
+        starts = [0, *self.joined_at, 0]
+        span = f"subfile,,start,{starts[file]},end,{starts[file + 1]},,:{self.path}"
+        return _opened(span, OPEN_OPTIONS | {"protocol_whitelist": "file,subfile"})
 
 
 @dataclass(slots=True)
 class Reading:
     """How it went to read a file's packets; filled in on the way."""
 
-    times: ContinuousTimes = field(default_factory=ContinuousTimes)
+    file: int = 0
+    """Which of several joined files."""
+    unreadable_files: int = 0
     reached_bytes: int = 0
     """Where in the file the farthest packet ends. Demuxers that lose their way in damaged
     data report that the file has ended."""
@@ -75,12 +106,12 @@ def open_media(source: Path | RangedFile) -> InputContainer:
 
     Raises MediaRefusedError if it is no media file, or of a kind that is not read.
     """
+    return _opened(source if isinstance(source, RangedFile) else str(source), OPEN_OPTIONS)
+
+
+def _opened(source: str | RangedFile, options: dict[str, str]) -> InputContainer:
     try:
-        container: InputContainer = av.open(
-            source if isinstance(source, RangedFile) else str(source),
-            options=OPEN_OPTIONS,
-            metadata_errors="replace",
-        )
+        container: InputContainer = av.open(source, options=options, metadata_errors="replace")
     except av.error.ArgumentError:
         raise MediaRefusedError("Files of this format are not accepted.") from None
     except av.error.MemoryError:
@@ -118,29 +149,74 @@ def codec_name(stream: VideoStream | AudioStream) -> str:
 
 
 def packets_of(
-    container: InputContainer, streams: list[Stream], reading: Reading | None = None
-) -> Iterator[Packet[Any]]:
-    """Packets of ``streams`` in file order, then an empty one for each to flush its decoder.
+    source: Source,
+    container: InputContainer,
+    streams: Sequence[Stream],
+    reading: Reading | None = None,
+) -> Iterator[tuple[int, Packet[Any]]]:
+    """Packets of ``streams``, which are of ``container``, the first of ``source``'s files.
 
-    The demuxer passes over the other streams. A file that breaks off ends where
-    it can no longer be read. Times that leap are made continuous.
+    Each with the number of its stream, in file order, on the one timeline; then an empty one for
+    each to flush its decoder. A packet is decoded by its own ``stream``: joined files differ. A
+    file that breaks off ends where it can no longer be read.
     """
     reading = reading if reading is not None else Reading()
-    chosen = {stream.index for stream in streams}
+    clock, first, start = Clock(source.pieces), container, 0
+    opened: deque[InputContainer] = deque()
+    try:
+        for reading.file in range(source.files):
+            if reading.file:
+                # What is held of the file before may need its container still.
+                if len(opened) > 1:
+                    opened.popleft().close()
+                try:
+                    container = source.open(reading.file)
+                except MediaRefusedError:
+                    reading.unreadable_files += 1
+                    continue
+                opened.append(container)
+                start = source.joined_at[reading.file - 1]
+            numbers = _numbers(first, container, {stream.index for stream in streams})
+            guessed = {stream.index for stream in container.streams if has_guessed_times(stream)}
+            for packet in _readable(container, list(numbers), reading, start):
+                index = packet.stream.index
+                if index in guessed:
+                    packet.pts = packet.dts
+                number = numbers[index]
+                clock.apply(number, packet)
+                yield number, packet
+    finally:
+        for container in opened:
+            container.close()
+
+
+def _numbers(
+    first: InputContainer, container: InputContainer, chosen: Collection[int]
+) -> dict[int, int]:
+    """The chosen streams' numbers in the first file, by those in ``container``, made ready.
+
+    The n-th picture, and the n-th sound, of one file goes on in the next.
+    """
+    numbers: dict[int, int] = {}
+    for fits in (is_picture_stream, is_sound_stream):
+        ours = filter(fits, container.streams)
+        for stream, other in zip(ours, filter(fits, first.streams), strict=False):
+            if other.index in chosen and stream.codec_context is not None:
+                numbers[stream.index] = other.index
+                stream.codec_context.thread_count = 1
     for stream in container.streams:
-        if stream.index not in chosen:
+        if stream.index not in numbers:
             stream.discard = Discard.all
-    repairs = may_leap(container)
-    for packet in _readable(container, streams, reading):
-        if repairs:
-            reading.times.apply(packet)
-        yield packet
+    return numbers
 
 
 def _readable(
-    container: InputContainer, streams: list[Stream], reading: Reading
+    container: InputContainer, indices: Sequence[int], reading: Reading, start: int
 ) -> Iterator[Packet[Any]]:
-    packets = container.demux(streams)
+    """All packets of the streams that can be read; ``start`` is where the file begins, in bytes."""
+    if not indices:
+        return
+    packets = container.demux([container.streams[index] for index in indices])
     while True:
         try:
             packet = next(packets, None)
@@ -151,21 +227,47 @@ def _readable(
         if packet is None:
             return
         if packet.pos is not None and packet.pos >= 0:
-            reading.reached_bytes = max(reading.reached_bytes, packet.pos + packet.size)
+            reading.reached_bytes = max(reading.reached_bytes, start + packet.pos + packet.size)
         yield packet
 
 
-def may_leap(container: InputContainer) -> bool:
-    """Whether leaping times are made continuous: where all pictures can be carried along.
+def has_guessed_times(stream: Stream) -> bool:
+    """Whether the file does not say when pictures are shown, and FFmpeg's guess is wrong.
 
-    Only segment files hold the times as they were made; pictures that have to be
-    read from the source itself keep its own.
+    AVI has no times; pictures are shown one for each that is decoded. FFmpeg takes it that they
+    are reordered by one.
     """
-    pictures = [stream for stream in container.streams if is_picture_stream(stream)]
-    known = [stream for stream in pictures if stream.codec_context is not None]
-    return container.format.name in _LEAPING and all(
-        codec_name(stream) in CARRIED_CODECS for stream in known
+    return (
+        stream.container.format.name == "avi"
+        and is_picture_stream(stream)
+        and stream.codec_context is not None
+        and codec_name(stream) in ("h264", "hevc")
     )
+
+
+class ShownOrder:
+    """Times of a decoder's pictures where those of packets only say when they are decoded.
+
+    Decoders give pictures in the order in which they are shown, so that each has the earliest
+    time of those that have gone in.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._is_needed = has_guessed_times(stream)
+        self._waiting: list[int] = []
+
+    def put_in(self, packet: Packet[Any]) -> None:
+        """Note that the packet goes into the decoder; it is shown when it is decoded."""
+        if self._is_needed and packet.dts is not None:
+            packet.pts = packet.dts
+            heapq.heappush(self._waiting, packet.dts)
+
+    def take_out(self, frame: VideoFrame) -> None:
+        """Set the time of a picture that came out."""
+        while frame.key_frame and self._waiting and self._waiting[0] < (frame.pts or 0):
+            heapq.heappop(self._waiting)  # of packets that no picture came of
+        if self._waiting:
+            frame.pts = heapq.heappop(self._waiting)
 
 
 def is_clean_key(codec: str, data: bytes, extradata: bytes | None) -> bool:

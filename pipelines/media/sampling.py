@@ -22,7 +22,7 @@ import numpy as np
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from pipelines.media.files import OPEN_OPTIONS, chosen_stream
+from pipelines.media.files import OPEN_OPTIONS, chosen_stream, has_guessed_times
 from pipelines.media.timestamps import packet_time_ms
 from pipelines.sandbox.child import Emit
 
@@ -119,8 +119,10 @@ def _timed_packets(
     """The stream's packets that have a time, in file order.
 
     Raises _UnsuitableError for more than 8 bits a sample: decord's FFmpeg converts these to RGB
-    otherwise than PyAV's.
+    otherwise than PyAV's. Also where the times of packets are not those of pictures.
     """
+    if has_guessed_times(stream):
+        raise _UnsuitableError("times are guessed")
     if _DEEP_FORMAT.search(stream.codec_context.pix_fmt or ""):
         raise _UnsuitableError(stream.codec_context.pix_fmt)
     try:

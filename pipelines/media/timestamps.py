@@ -1,10 +1,11 @@
-"""Ticks of a time base as whole milliseconds, the same way everywhere."""
+"""Ticks of a time base as whole milliseconds, and the one map from a file's clock to media time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from av.packet import Packet
 
@@ -20,6 +21,11 @@ def rounded_ms(ticks: int, time_base: Fraction) -> int:
     return magnitude if ticks >= 0 else -magnitude
 
 
+def seconds_ms(seconds: Fraction) -> int:
+    """The same of seconds."""
+    return rounded_ms(seconds.numerator, Fraction(1, seconds.denominator))
+
+
 def packet_time_ms(packet: Packet[Any], origin_ms: int) -> int | None:
     """The time of the packet's picture; None where it has none."""
     if packet.pts is None or packet.time_base is None:
@@ -27,85 +33,43 @@ def packet_time_ms(packet: Packet[Any], origin_ms: int) -> int | None:
     return rounded_ms(packet.pts, packet.time_base) - origin_ms
 
 
-LONGEST_PAUSE_SECONDS = 10
-"""A pause up to this long is part of the recording; a longer one is a clock set anew."""
+class ClockPiece(NamedTuple):
+    """From its ``packet`` on (counted from 0) the stream's times are ``offset_ms`` later.
 
-LARGEST_STEP_BACK_SECONDS = Fraction(1, 2)
-"""Decoding times never go back but by a muxer's small errors."""
+    ``shown_only``: of that packet only, and only the time at which it is shown.
+    """
 
-
-@dataclass(slots=True)
-class _Lane:
-    """One stream: its latest packet's time as it stands in the file, and how it was moved."""
-
-    epoch: int
-    last: Fraction | None = None
-    step: Fraction = Fraction(0)
-
-    @property
-    def due(self) -> Fraction:
-        """When the next packet is expected, as times stand in the file."""
-        return (self.last or Fraction(0)) + self.step
-
-    def go_to(self, seconds: Fraction) -> None:
-        if self.last is not None and 0 < seconds - self.last <= 1:
-            self.step = seconds - self.last
-        self.last = seconds
-
-    def leaps_to(self, seconds: Fraction) -> bool:
-        if self.last is None:
-            return False
-        return not -LARGEST_STEP_BACK_SECONDS <= seconds - self.last <= LONGEST_PAUSE_SECONDS
+    stream: int
+    packet: int
+    offset_ms: int
+    shown_only: bool = False
 
 
-@dataclass(slots=True)
-class ContinuousTimes:
-    """Moves packets' times, in file order, so that no stream leaps."""
+class Clock:
+    """Moves packets' times as the pieces say; every packet of a stream must pass, in order."""
 
-    _offsets: list[Fraction] = field(default_factory=lambda: [Fraction(0)])
-    """By epoch: what is added to the times between one leap and the next."""
-    _lanes: dict[int, _Lane] = field(default_factory=dict)
-    _reached: Fraction | None = None
+    def __init__(self, pieces: Iterable[tuple[int, int, int, bool]]) -> None:
+        """``pieces`` are ClockPieces, or their plain values."""
+        self._due: dict[int, deque[ClockPiece]] = {}
+        for piece in sorted(ClockPiece(*values) for values in pieces):
+            self._due.setdefault(piece.stream, deque()).append(piece)
+        self._passed = dict.fromkeys(self._due, 0)
+        self._offsets_ms = dict.fromkeys(self._due, 0)
 
-    @property
-    def leaps(self) -> int:
-        """How often a clock was found to be set anew."""
-        return len(self._offsets) - 1
-
-    def apply(self, packet: Packet[Any]) -> None:
-        """Move the packet's times; packets without any are left alone."""
-        ticks = packet.dts if packet.dts is not None else packet.pts
-        base = packet.time_base
-        if ticks is None or base is None:
+    def apply(self, stream: int, packet: Packet[Any]) -> None:
+        """Move the times of the stream's next packet."""
+        if stream not in self._due or not packet.size:
             return
-        seconds = ticks * base
-        offset = self._offset(packet.stream.index, seconds)
-        self._reached = seconds + offset
-        if offset:
-            moved = round(offset / base)
-            packet.pts = None if packet.pts is None else packet.pts + moved
-            packet.dts = None if packet.dts is None else packet.dts + moved
-
-    def _offset(self, index: int, seconds: Fraction) -> Fraction:
-        lane = self._lanes.get(index)
-        if lane is None:
-            lane = self._lanes[index] = _Lane(self.leaps)
-            if not self._fits(seconds + self._offsets[lane.epoch]):
-                lane.epoch = self._epoch_for(lane.epoch, seconds, self._reached)
-        elif lane.leaps_to(seconds):
-            due = lane.due + self._offsets[lane.epoch]
-            lane.epoch = self._epoch_for(lane.epoch, seconds, due)
-        lane.go_to(seconds)
-        return self._offsets[lane.epoch]
-
-    def _fits(self, moved: Fraction) -> bool:
-        """Whether a packet there would lie beside those that came before it."""
-        return self._reached is None or abs(moved - self._reached) <= LONGEST_PAUSE_SECONDS
-
-    def _epoch_for(self, current: int, seconds: Fraction, due: Fraction | None) -> int:
-        """The latest epoch, if another stream opened it by the same leap; else a new one."""
-        latest = self.leaps
-        if latest > current and self._fits(seconds + self._offsets[latest]):
-            return latest
-        self._offsets.append((due or Fraction(0)) - seconds)
-        return latest + 1
+        due, number, extra_ms = self._due[stream], self._passed[stream], 0
+        self._passed[stream] += 1
+        while due and due[0].packet == number:
+            piece = due.popleft()
+            if piece.shown_only:
+                extra_ms = piece.offset_ms
+            else:
+                self._offsets_ms[stream] = piece.offset_ms
+        offset_ms, tick_ms = self._offsets_ms[stream], 1000 * packet.time_base
+        if packet.pts is not None:
+            packet.pts += round((offset_ms + extra_ms) / tick_ms)
+        if packet.dts is not None:
+            packet.dts += round(offset_ms / tick_ms)

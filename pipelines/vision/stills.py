@@ -25,7 +25,7 @@ from models.contracts import Picture
 from pipelines.codec import from_json
 from pipelines.execution.chain import Workspace
 from pipelines.media.decoding import decode_segment, seek
-from pipelines.media.files import OPEN_OPTIONS, chosen_stream
+from pipelines.media.files import OPEN_OPTIONS, chosen_stream, has_guessed_times
 from pipelines.media.sampling import PicturesOrder, PicturesRead, SharedPicture, read_pictures
 from pipelines.media.timestamps import packet_time_ms
 from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
@@ -139,7 +139,8 @@ def by_seeking(
     """Pictures as stored for those of ``times_ms`` that seeking leads to.
 
     Of key frames one packet is decoded, of others all that they refer to. None of
-    interlaced streams: a packet may hold a single field.
+    interlaced streams: a packet may hold a single field. None where the times of packets are not
+    those of pictures.
     """
     found: dict[int, Picture] = {}
     if stream.interlaced:
@@ -147,6 +148,8 @@ def by_seeking(
     with av.open(str(path), options=OPEN_OPTIONS) as container:
         source = chosen_stream(container, stream.index)
         source.codec_context.thread_count = 1
+        if has_guessed_times(source):
+            return found
         for time_ms in sorted(times_ms):
             check()
             frame = _sought_frame(container, source, time_ms, origin_ms)

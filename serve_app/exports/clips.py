@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Any, BinaryIO
@@ -22,6 +23,7 @@ from pipelines.sandbox.parent import (
     TaskRefusedError,
     run_confined,
 )
+from pipelines.types import Timeline
 from serve_app.api.authentication import JobId, KeyedRoute, job_of
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.downloads import ClipPlace
@@ -35,7 +37,7 @@ from serve_app.formats import MAX_DURATION_SECONDS
 from serve_app.results import service as results
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
-from storage.objects import ObjectNotFoundError, ObjectStore
+from storage.objects import ObjectNotFoundError, ObjectStore, RangedCopy
 from storage.objects.local_files import temporary_folder
 from storage.types import StageName
 from storage.uploads import MEDIA_SLOT, find_upload, source_prefix
@@ -137,6 +139,8 @@ class _Stretch:
     end_ms: int
     origin_ms: int
     """Of the file, in its own times."""
+    timeline: Timeline
+    picture: int | None
     at_ms: int
     """Of the file, on the job's timeline."""
 
@@ -150,20 +154,31 @@ def _stretch(
     if job.duration_ms is not None and end_ms > job.duration_ms + 1:
         raise invalid(f"The media ends at {job.duration_ms / 1000:.3f} seconds.", "end")
     media = ingested.get("media") or {}
-    if job.source.kind == "backfill" or media.get("repaired_timeline"):
+    if job.source.kind == "backfill":
         raise _no_source("There is no file that a clip could be cut out of.")
     if not job.clips:
         key = key or f"{source_prefix(job.id)}/clip-000"
-        return _Stretch(key, start_ms, end_ms, media.get("origin_ms", 0), 0)
+        timeline = from_json(Timeline, media.get("timeline") or {})
+        picture = (media.get("video") or {}).get("index")
+        return _Stretch(key, start_ms, end_ms, media.get("origin_ms", 0), timeline, picture, 0)
     clip = [each for each in job.clips if each["start_ms"] <= start_ms][-1]
     at_ms, length_ms = clip["start_ms"], clip["duration_ms"]
     if end_ms > at_ms + length_ms + 1:
         raise invalid("The stretch lies in more than one of the job's clips.", "end")
     parts = (ingested.get("video") or {}).get("parts") or []
+    part = next((part for part in parts if part["start_ms"] == at_ms), None)
     # A part's origin is that of the whole timeline in its own times.
-    origins = [part["origin_ms"] + at_ms for part in parts if part["start_ms"] == at_ms]
+    origin_ms = 0 if part is None else part["origin_ms"] + at_ms
     key = f"{source_prefix(job.id)}/clip-{clip['index']:03d}"
-    return _Stretch(key, start_ms - at_ms, end_ms - at_ms, origins[0] if origins else 0, at_ms)
+    return _Stretch(
+        key,
+        start_ms - at_ms,
+        end_ms - at_ms,
+        origin_ms,
+        from_json(Timeline, clip.get("timeline") or {}),
+        None if part is None else part["stream"]["index"],
+        at_ms,
+    )
 
 
 def _no_source(message: str) -> ApiError:
@@ -183,18 +198,37 @@ class _Clip:
         return os.pread(self.file.fileno(), count, first)
 
 
+@contextmanager
+def _source(store: ObjectStore, stretch: _Stretch) -> Iterator[RangedCopy]:
+    """All of it where times are repaired: those are counted from its beginning."""
+    if not stretch.timeline.repairs:
+        with store.ranged_copy(stretch.key) as copy:
+            yield copy
+    else:
+        with store.local_copy(stretch.key) as path:
+            yield RangedCopy(path, path.stat().st_size, None)
+
+
 def _cut(store: ObjectStore, stretch: _Stretch) -> _Clip:
     """Raises NOT_FOUND where the source is gone or cannot be copied."""
     # PyAV, which a process that cuts no clips need not load.
     from pipelines.ingest import clip
+    from pipelines.media.files import Source
 
     try:
-        with store.ranged_copy(stretch.key) as copy, temporary_folder("clip-") as folder:
-            path, times = copy.path.resolve(), (stretch.start_ms, stretch.end_ms, stretch.origin_ms)
-            fetch, size_bytes = copy.fetch, copy.size_bytes
+        with _source(store, stretch) as copy, temporary_folder("clip-") as folder:
+            path, fetch, size_bytes = copy.path.resolve(), copy.fetch, copy.size_bytes
             task = ConfinedTask(
                 program=clip.copy,
-                order=clip.ClipOrder(path, fetch is not None, folder.resolve(), *times),
+                order=clip.ClipOrder(
+                    source=Source(path, stretch.timeline.pieces, stretch.timeline.joined_at),
+                    is_ranged=fetch is not None,
+                    picture=stretch.picture,
+                    folder=folder.resolve(),
+                    start_ms=stretch.start_ms,
+                    end_ms=stretch.end_ms,
+                    origin_ms=stretch.origin_ms,
+                ),
                 allowance=Allowance(_MEMORY_BYTES, round(_WALL_SECONDS), size_bytes + (64 << 20)),
                 wall_seconds=_WALL_SECONDS,
                 readable=(path,),

@@ -6,6 +6,7 @@ The program that copies runs confined, as in the service; files are real.
 from __future__ import annotations
 
 import io
+import zlib
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -26,7 +27,18 @@ from storage.types import StageName
 from tests.api.interface_contract import Contract
 from tests.api.published_jobs import lease_of
 from tests.api.running_api import Customer, RunningApi
-from tests.pipelines.ingest_material import HEIGHT, WIDTH, Clip, picture, write_clip
+from tests.pipelines.clock_material import remuxed, with_tag_times, write_film
+from tests.pipelines.ingest_material import (
+    HEIGHT,
+    WIDTH,
+    Clip,
+    Sound,
+    clicks,
+    picture,
+    write_clip,
+    write_sound,
+)
+from tests.pipelines.test_clocks import TAGS
 from tests.places import PROJECT
 
 DEMO = PROJECT / "tests" / "media" / "demo.mp4"
@@ -288,3 +300,45 @@ def test_a_clip_of_a_continuous_job_comes_from_the_file_that_is_there(
     assert started[1] - started[0] == pytest.approx(length, abs=0.002)
     across = clip(api, customer, job, length - 1, length + 1)
     assert (across.status_code, across.json()["param"]) == (400, "end")
+
+
+@pytest.mark.parametrize("kind", ["begins again", "leaps two hours", "a stray tag of sound"])
+def test_a_clip_of_a_file_whose_clock_leaps_is_of_the_content_at_that_time(
+    kind: str, api: RunningApi, customer: Customer, tmp_path: Path
+) -> None:
+    plain = remuxed(write_film(tmp_path / "film.mp4"), tmp_path / "plain.flv")
+    expected = clip(api, customer, ingested_job(api, customer, plain), 4.4, 5.6)
+    path = with_tag_times(plain, tmp_path / "leaps.flv", TAGS[kind])
+
+    found = clip(api, customer, ingested_job(api, customer, path), 4.4, 5.6)
+
+    assert found.status_code == 200, found.text
+    assert found.headers["x-clip-start"] == expected.headers["x-clip-start"]
+    assert digests(found.content) == digests(expected.content)
+
+
+def digests(content: bytes) -> list[tuple[int, int]]:
+    """Stream and checksum of each packet."""
+    with av.open(io.BytesIO(content)) as source:
+        return [(each.stream.index, zlib.crc32(bytes(each))) for each in source.demux()]
+
+
+def test_a_clip_of_the_second_of_two_files_joined_has_its_format(
+    api: RunningApi, customer: Customer, tmp_path: Path
+) -> None:
+    parts = [
+        write_sound(tmp_path, Sound(f"{rate}.wav", "pcm_s16le", rate), clicks([0.5], 3.0, rate))
+        for rate in (16_000, 48_000)
+    ]
+    path = tmp_path / "joined.wav"
+    path.write_bytes(b"".join(part.read_bytes() for part in parts))
+    job = ingested_job(api, customer, path)
+
+    answer = clip(api, customer, job, 3.2, 5)
+    across = clip(api, customer, job, 2, 4)
+
+    assert answer.status_code == 200, answer.text
+    with av.open(io.BytesIO(answer.content)) as source:
+        assert source.streams.audio[0].rate == 48_000
+    assert (across.status_code, across.json()["code"]) == (404, "NOT_FOUND")
+    assert "format changes" in across.json()["error"]

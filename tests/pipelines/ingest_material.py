@@ -199,13 +199,13 @@ def _decoded(path: Path, index: int, origin_ms: int) -> list[TimedDigest]:
         stream: Any = container.streams[index]
         stream.codec_context.thread_count = 1
         return [
-            (rounded_ms(frame.pts, stream.time_base) - origin_ms, _luma_checksum(frame))
+            (rounded_ms(frame.pts, stream.time_base) - origin_ms, luma_checksum(frame))
             for packet in container.demux(stream)
             for frame in stream.decode(packet)
         ]
 
 
-def _luma_checksum(frame: Any) -> int:
+def luma_checksum(frame: Any) -> int:
     plane = frame.planes[0]
     rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
     return zlib.crc32(rows[:, : frame.width].tobytes())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.pipelines.clock_material import seen
 from tests.pipelines.ingest_material import (
     Clip,
     ingested,
@@ -29,7 +31,6 @@ CLIPS = {
     "h264, open GOPs, matroska": Clip("a.mkv", "libx264", OPEN),
     "h264, intra refresh instead of key pictures": Clip("a.mkv", "libx264", REFRESH),
     "h264, fragmented": Clip("a.mp4", "libx264", OPEN, {"movflags": "frag_keyframe+empty_moov"}),
-    "h264 in avi, which has no presentation times": Clip("a.avi", "libx264", CLOSED),
     "h264 in flv": Clip("a.flv", "libx264", CLOSED),
     "h264, transport stream that starts at 1.4 s": Clip(
         "a.ts", "libx264", OPEN, {"output_ts_offset": "1.4"}
@@ -82,6 +83,22 @@ def test_a_codec_that_matroska_has_no_name_for_is_cut_into_ranges_of_the_source(
     assert len(video.segments) > 2
     assert {segment.key for segment in video.segments} == {"source"}
     assert sorted(segment_frames(done)) == sorted(source_frames(done))
+
+
+@pytest.mark.parametrize("b_frames", [0, 1, 3])
+def test_pictures_of_an_avi_have_their_times_although_it_stores_none(
+    b_frames: int, tmp_path: Path
+) -> None:
+    """FFmpeg guesses that pictures are reordered by one; frames were late and out of order."""
+    options = {"x264-params": f"{CLOSED['x264-params']}:bframes={b_frames}:b-adapt=0"}
+    clip = Clip("a.avi", "libx264", options, frames=120)
+    plain = ingested(write_clip(tmp_path, replace(clip, file_name="a.mp4")), tmp_path / "plain")
+
+    done = ingested(write_clip(tmp_path, clip), tmp_path / "avi")
+
+    assert seen(done) == seen(plain)
+    assert done.result.media.video is not None
+    assert done.result.media.video.start_ms == 0
 
 
 @pytest.mark.parametrize(

@@ -287,6 +287,15 @@ def test_a_stream_that_cannot_be_decoded_is_ignored_with_a_warning(tmp_path: Pat
     assert media.warnings[0].message == "Stream 1 was ignored: nothing of it can be decoded."
 
 
+def test_media_without_a_length_is_refused(tmp_path: Path) -> None:
+    path = write_sound(tmp_path, Sound("tiny.wav", "pcm_s16le", 48_000), np.zeros((1, 4)))
+
+    with pytest.raises(StageError, match="The media has no length") as caught:
+        probe(path)
+
+    assert caught.value.code is StageCode.VALIDATION_FAILED
+
+
 LIMITS = [
     pytest.param(ProbeLimits(max_duration_seconds=1), "longer than 1 seconds", id="duration"),
     pytest.param(ProbeLimits(max_width=100), "128 x 96; the limit is 100 x", id="width"),

@@ -1,0 +1,57 @@
+"""The codes of a job's warnings: one table, with what each means."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Self
+
+
+class WarningCode(StrEnum):
+    """What a client should know of although the work went on; ``meaning`` is for the reference."""
+
+    meaning: str
+
+    def __new__(cls, code: str, meaning: str) -> Self:
+        member = str.__new__(cls, code)
+        member._value_, member.meaning = code, meaning
+        return member
+
+    TIMELINE_REPAIRED = (
+        "TIMELINE_REPAIRED",
+        "The file's clock leaps, restarts or has strays; times are those of the content.",
+    )
+    TIMESTAMPS_NOT_IN_ORDER = (
+        "TIMESTAMPS_NOT_IN_ORDER",
+        "The picture's times go back where it should be cut; it was analysed in one piece.",
+    )
+    STREAM_IGNORED = ("STREAM_IGNORED", "A stream of the file was not analysed.")
+    PROGRAM_CHOSEN = (
+        "PROGRAM_CHOSEN",
+        "The file holds several programmes; picture and sound of one were analysed.",
+    )
+    PICTURE_STARTS_LATE = (
+        "PICTURE_STARTS_LATE",
+        "The picture begins after the sound: what comes before cannot be decoded, or is not there.",
+    )
+    MEDIA_TRUNCATED = ("MEDIA_TRUNCATED", "The file is not all there, or not all of it was read.")
+    AUDIO_DAMAGED = ("AUDIO_DAMAGED", "Parts of the sound could not be decoded.")
+    AUDIO_UNREADABLE = ("AUDIO_UNREADABLE", "Nothing of a sound stream could be decoded.")
+    AUDIO_SYNC_UNCERTAIN = (
+        "AUDIO_SYNC_UNCERTAIN",
+        "Where external audio belongs was not certain; it was placed at the video's start.",
+    )
+    AUDIO_DRIFT = ("AUDIO_DRIFT", "The clock of external audio runs slower or faster.")
+    AUDIO_OUTSIDE_VIDEO = ("AUDIO_OUTSIDE_VIDEO", "External audio does not touch the video.")
+    EXTERNAL_AUDIO_FAILED = (
+        "EXTERNAL_AUDIO_FAILED",
+        "One of several external audio files could not be processed.",
+    )
+    SUMMARY_FAILED = ("SUMMARY_FAILED", "The transcript could not be summed up.")
+    UPLOAD_LENGTH_MISSING = (
+        "UPLOAD_LENGTH_MISSING",
+        "Bytes of a resumable upload came, and nobody stated its length: it cannot be complete.",
+    )
+    UNKNOWN_FIELD = (
+        "UNKNOWN_FIELD",
+        "The request that created the job had a field that there is none of; it was ignored.",
+    )
