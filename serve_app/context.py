@@ -15,6 +15,7 @@ from serve_app.pricing import PriceTable, load_prices
 from serve_app.settings import SECRET_KEY_LENGTH, Settings
 from storage.database import Database
 from storage.objects import ObjectStore
+from storage.result_parts import ResultParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class AppContext:
 
     settings: Settings
     database: Database
+    parts: ResultParts
     objects: ObjectStore
     signer: Signer
     encrypter: Encrypter
@@ -48,13 +50,15 @@ def build_context(
     secret = settings.secret_key.get_secret_value().encode()
     if len(secret) < SECRET_KEY_LENGTH:
         raise ValueError(f"VAS_SECRET_KEY must have at least {SECRET_KEY_LENGTH} characters.")
+    database = Database(
+        settings.database_url,
+        pool_size=settings.database_pool_size,
+        statement_timeout_seconds=settings.database_timeout_seconds,
+    )
     return AppContext(
         settings=settings,
-        database=Database(
-            settings.database_url,
-            pool_size=settings.database_pool_size,
-            statement_timeout_seconds=settings.database_timeout_seconds,
-        ),
+        database=database,
+        parts=ResultParts(database),
         objects=settings.object_store,
         signer=Signer(secret),
         encrypter=Encrypter(secret),

@@ -31,6 +31,19 @@ class TrackTranscript:
     """Another one with every change of the row or of its speakers' names."""
 
 
+@dataclass(frozen=True, slots=True)
+class Track:
+    """A track without its transcript."""
+
+    track_index: int
+    track_name: str
+    status: StageStatus
+    error_code: str | None
+    language: str | None
+    labels: Mapping[str, str]
+    """The names that its speakers were given, by their ids."""
+
+
 async def store_scenes(
     connection: Connection, job_id: uuid.UUID, scenes: Sequence[Mapping[str, Any]]
 ) -> None:
@@ -146,6 +159,18 @@ async def transcript_versions(connection: Connection, job_id: uuid.UUID) -> list
         .order_by(transcripts.c.track_index)
     )
     return [(index, version) for index, version in await connection.execute(query)]
+
+
+async def list_tracks(connection: Connection, job_id: uuid.UUID) -> list[Track]:
+    """As ``list_transcripts``, however long these are."""
+    names = [name for name in Track.__dataclass_fields__ if name != "labels"]
+    query = (
+        select(*[transcripts.c[name] for name in names], SPEAKER_LABELS.label("labels"))
+        .where(transcripts.c.job_id == job_id)
+        .order_by(transcripts.c.track_index)
+    )
+    rows = (await connection.execute(query)).mappings()
+    return [Track(**{**row, "labels": row["labels"] or {}}) for row in rows]
 
 
 def _track(row: dict[str, Any]) -> TrackTranscript:

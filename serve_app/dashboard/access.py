@@ -198,15 +198,15 @@ class OpenPageRoute(APIRoute):
                 require_plain_query(request, query)
                 return await handle(request)
             except ApiError as error:
-                return error_page(request, error)
+                return await error_page(request, error)
             except RequestValidationError as error:
                 name = error.errors()[0]["loc"][-1]
-                return error_page(request, invalid(f"The page has no such {name}.", name))
+                return await error_page(request, invalid(f"The page has no such {name}.", name))
             except (*UNAVAILABLE, ObjectStoreUnavailableError):
-                return error_page(request, ApiError(ErrorCode.SERVICE_UNAVAILABLE))
+                return await error_page(request, ApiError(ErrorCode.SERVICE_UNAVAILABLE))
             except Exception:
                 log.exception("request %s failed", request_id(request))
-                return error_page(request, ApiError(ErrorCode.INTERNAL_ERROR))
+                return await error_page(request, ApiError(ErrorCode.INTERNAL_ERROR))
 
         return shown
 

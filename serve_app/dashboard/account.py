@@ -64,7 +64,7 @@ async def get_account(
         seconds = await jobs.month_usage_seconds(connection, account.id)
         receipts = await purchases.list_receipts(connection, account.id, limit=RECEIPTS_SHOWN)
         active = await jobs.count_unfinished(connection, account.id)
-    return page(
+    return await page(
         request,
         "account.html",
         month=month,
@@ -116,7 +116,7 @@ async def _keys_page(request: Request, **values: Any) -> Response:
         found = await keys.list_keys(connection, account_id)
         secret = await webhooks.get_or_create_signing_secret(connection, account_id, fresh)
         deliveries = await webhooks.list_deliveries(connection, account_id)
-    return page(
+    return await page(
         request,
         "keys.html",
         keys=found,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from pydantic import ValidationError
@@ -12,11 +12,13 @@ from starlette.responses import RedirectResponse, Response
 from pipelines.types import StageCode
 from serve_app.api.context import base_url, context_of
 from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
-from serve_app.api.queries import whole_number
+from serve_app.api.queries import WHOLE_NUMBER, whole_number
 from serve_app.api.urls import still_path
+from serve_app.context import AppContext
 from serve_app.dashboard import PATH
 from serve_app.dashboard.access import PageRoute, form_of, viewer_of
 from serve_app.dashboard.pages import page
+from serve_app.dashboard.results import Part, lines_part, scenes_part, speaker_labels
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs import service
 from serve_app.jobs.answers import JobSummary
@@ -25,11 +27,8 @@ from serve_app.jobs.rendering import render_job, render_summary
 from serve_app.jobs.schemas import CreateBatchBody, CreateJobFromUrlBody
 from serve_app.media.source import JobMedia, find_media
 from serve_app.observability.metrics import record_job_end
-from serve_app.results import service as results
-from serve_app.results.answers import Transcript
-from storage.database import Connection
 from storage.job_records import JobRecord, list_jobs
-from storage.results import find_summary, get_scenes
+from storage.results import Track, find_summary, list_tracks
 from storage.types import (
     TERMINAL_STATES,
     JobState,
@@ -115,7 +114,7 @@ async def _jobs_page(
     shown, last = found[:PAGE_SIZE], None
     if len(found) > PAGE_SIZE:
         last = Cursor(shown[-1].created_at, shown[-1].id)
-    return page(
+    return await page(
         request,
         "jobs.html",
         status=200 if problem is None else problem.status,
@@ -188,31 +187,37 @@ def _named(error: ValidationError) -> ApiError:
     return invalid(f"{_FIELDS.get(field, field)}: {first['msg']}.", field)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JobPage:
     """What the page of a job shows beside the job."""
 
-    scenes: list[dict[str, Any]]
-    transcript: Transcript | None
-    transcript_error: str | None
     track_names: list[str]
     media: JobMedia
     summary: list[dict[str, Any]] | None
-
-    @property
-    def speaker_labels(self) -> dict[str, str]:
-        """Names by the ids that stand in the transcript."""
-        speakers = self.transcript["speakers"] if self.transcript else []
-        return {speaker["id"]: speaker["label"] for speaker in speakers}
+    scenes: Part | None = None
+    poster: str | None = None
+    track: Track | None = None
+    """The one that is shown, once it was transcribed or failed to be."""
+    lines: Part | None = None
+    speakers: dict[str, str] = field(default_factory=dict)
+    """Names by the ids that stand in the transcript."""
 
 
 @router.get(f"{PATH}/jobs/{{jobId}}")
-async def get_job(request: Request, jobId: str, track: int = 0) -> Response:  # noqa: N803
+async def get_job(
+    request: Request,
+    jobId: str,  # noqa: N803
+    track: Annotated[int, WHOLE_NUMBER] = 0,
+) -> Response:
     """The job as it stands: its stages while it runs, its results once they are there."""
     async with context_of(request).database.statement() as connection:
         job = await service.get_job(connection, viewer_of(request).account.id, jobId)
-        shown = await _read_page(request, connection, job, track)
-    return page(
+        media = await find_media(context_of(request), connection, job)
+        summary = await find_summary(connection, job.id)
+        tracks = await list_tracks(connection, job.id)
+    shown = JobPage(job.audio_track_names or [], media, summary)
+    await _add_results(context_of(request), job, shown, tracks, track)
+    return await page(
         request,
         "job.html",
         job=render_job(job, base_url(request)),
@@ -224,27 +229,21 @@ async def get_job(request: Request, jobId: str, track: int = 0) -> Response:  # 
     )
 
 
-async def _read_page(
-    request: Request, connection: Connection, job: JobRecord, track: int
-) -> JobPage:
-    scenes: list[dict[str, Any]] = []
-    if job.stages[StageName.VISION].status is StageStatus.COMPLETED:
-        signer = context_of(request).signer
-        scenes = [
-            scene | {"still": still_path(signer, job.id, scene["index"])}
-            for scene in await get_scenes(connection, job.id)
-        ]
-    transcript = error = None
-    if job.stages[StageName.TRANSCRIPT].status is StageStatus.COMPLETED:
-        tracks = await results.read_tracks(connection, job)
-        chosen = next((item for item in tracks if item.track_index == track), None)
-        if chosen is None:
-            raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.")
-        transcript = results.transcript_json(job, chosen, multi=len(tracks) > 1)
-        error = chosen.error_code
-    media = await find_media(context_of(request), connection, job)
-    summary = await find_summary(connection, job.id)
-    return JobPage(scenes, transcript, error, job.audio_track_names or [], media, summary)
+async def _add_results(
+    context: AppContext, job: JobRecord, shown: JobPage, tracks: list[Track], track: int
+) -> None:
+    scenes = await context.parts.find_scenes(job.id)
+    if scenes is not None and scenes.count:
+        shown.scenes = scenes_part(context.signer, job, scenes)
+        shown.poster = still_path(context.signer, job.id, scenes.count // 3)
+    if job.stages[StageName.TRANSCRIPT].status is not StageStatus.COMPLETED:
+        return
+    shown.track = next((each for each in tracks if each.track_index == track), None)
+    if shown.track is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.")
+    for segments in (await context.parts.read_segments(job.id, track)).values():
+        shown.lines = lines_part(job, shown.track, segments)
+        shown.speakers = speaker_labels(shown.track, segments)
 
 
 @router.post(f"{PATH}/jobs/{{jobId}}/cancel")

@@ -50,11 +50,11 @@ class Heartbeat:
     silent_seconds: float
 
 
-def _page(request: Request, template: str, **values: Any) -> Response:
+async def _page(request: Request, template: str, **values: Any) -> Response:
     settings = context_of(request).settings
     places = {"Ray": settings.ray_dashboard_url, "Grafana": settings.grafana_url}
     links = {name: url for name, url in places.items() if url is not None}
-    return page(request, f"operator/{template}", links=links, now=datetime.now(UTC), **values)
+    return await page(request, f"operator/{template}", links=links, now=datetime.now(UTC), **values)
 
 
 @router.get(OPERATOR_PATH)
@@ -70,7 +70,7 @@ async def get_queue(request: Request) -> Response:
         Heartbeat(job, max(0.0, (now - (job.lease_expires_at - lease)).total_seconds()))
         for job in leased
     ]
-    return _page(
+    return await _page(
         request, "queue.html", states=states, heartbeats=heartbeats, waiting=waiting,
         most=metrics.MOST_ROWS,
     )  # fmt: skip
@@ -85,7 +85,7 @@ async def get_accounts(request: Request, first: str = "") -> Response:
             connection, first=first, since=month.start, limit=ACCOUNTS_SHOWN + 1
         )
     following = found[ACCOUNTS_SHOWN].name if len(found) > ACCOUNTS_SHOWN else None
-    return _page(
+    return await _page(
         request, "accounts.html", accounts=found[:ACCOUNTS_SHOWN], first=first, month=month,
         following=following and urlencode({"first": following}), most=metrics.MOST_COUNTED,
     )  # fmt: skip
@@ -150,7 +150,7 @@ async def get_throughput(request: Request) -> Response:
     settings = context_of(request).settings
     async with context_of(request).database.statement() as connection:
         work = await metrics.list_stage_work(connection)
-    return _page(
+    return await _page(
         request, "throughput.html", work=work, profile=settings.model_profile,
         models=list(served_models(settings.model_profile, settings.models_dir)),
         most=metrics.MOST_COUNTED,
@@ -163,7 +163,9 @@ async def get_failures(request: Request) -> Response:
     async with context_of(request).database.statement() as connection:
         codes = await metrics.count_failures(connection)
         failures = await metrics.list_failures(connection)
-    return _page(request, "failures.html", codes=codes, failures=failures, most=metrics.MOST_ROWS)
+    return await _page(
+        request, "failures.html", codes=codes, failures=failures, most=metrics.MOST_ROWS
+    )
 
 
 @router.get(f"{OPERATOR_PATH}/system")
@@ -175,7 +177,7 @@ async def get_system(request: Request) -> Response:
     counts = await metrics.count_now(context.database)
     async with context.database.statement() as connection:
         revision = await database_revision(connection)
-    return _page(
+    return await _page(
         request, "system.html", checks=readiness.document()["checks"], counts=counts,
         revision=revision, settings=context.settings,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import Request
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from serve_app import __version__
@@ -79,29 +80,38 @@ def takes_gzip(request: Request) -> bool:
     return any(part.split(";")[0].strip() == "gzip" for part in offered)
 
 
-def page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-    """A template as an answer; ``viewer`` or ``operator`` is in it who is signed in, or neither."""
-    text = _PAGES.get_template(template).render(
-        viewer=getattr(request.state, "viewer", None),
-        operator=getattr(request.state, "operator", None),
-        static=f"{STATIC_PATH}/{static_version()}",
-        version=__version__,
-        **values,
-    )
-    content, headers = text.encode(), HEADERS
-    if len(content) >= _SMALLEST_COMPRESSED_BYTES and takes_gzip(request):
-        content = gzip.compress(content, compresslevel=5)
-        headers = HEADERS | {"Content-Encoding": "gzip"}
+async def page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+    """A template as an answer; ``viewer`` or ``operator`` is in it who is signed in, or neither.
+
+    It is rendered in a thread, where other requests are answered meanwhile.
+    """
+    values |= {
+        "viewer": getattr(request.state, "viewer", None),
+        "operator": getattr(request.state, "operator", None),
+        "static": f"{STATIC_PATH}/{static_version()}",
+        "version": __version__,
+    }
+    content = await run_in_threadpool(_rendered, template, values, takes_gzip(request))
+    # Of gzip: no text begins so.
+    is_compressed = content.startswith(b"\x1f\x8b")
+    headers = HEADERS | ({"Content-Encoding": "gzip"} if is_compressed else {})
     return Response(content, status_code=status, media_type="text/html", headers=headers)
+
+
+def _rendered(template: str, values: dict[str, Any], compress: bool) -> bytes:
+    content = _PAGES.get_template(template).render(values).encode()
+    if compress and len(content) >= _SMALLEST_COMPRESSED_BYTES:
+        return gzip.compress(content, compresslevel=5)
+    return content
 
 
 _CLEAR = (ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND)
 """The message says all; the catalogue's remedies are for programs."""
 
 
-def error_page(request: Request, error: ApiError) -> Response:
+async def error_page(request: Request, error: ApiError) -> Response:
     """A refusal as a page: what happened, and what to do."""
-    return page(
+    return await page(
         request,
         "error.html",
         status=error.status,

@@ -10,7 +10,16 @@ from starlette.responses import Response
 from serve_app.api.authentication import KeyedRoute, SessionRoute
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.credits.routes import router as credit_routes
-from serve_app.dashboard import OPERATOR_PATH, PATH, SIGN_IN_PATH, account, jobs, operators, search
+from serve_app.dashboard import (
+    OPERATOR_PATH,
+    PATH,
+    SIGN_IN_PATH,
+    account,
+    jobs,
+    operators,
+    results,
+    search,
+)
 from serve_app.dashboard.access import (
     COOKIE,
     OPERATOR_COOKIE,
@@ -83,7 +92,7 @@ async def get_static(request: Request, version: str, name: str) -> Response:
 @open_router.get(SIGN_IN_PATH)
 async def get_sign_in(request: Request, token: str = "", ended: str = "") -> Response:
     """The one-time link. Only its form signs in, so that previews of links do not use it up."""
-    return page(request, "sign_in.html", token=token, ended=ended, refused=False)
+    return await page(request, "sign_in.html", token=token, ended=ended, refused=False)
 
 
 @open_router.post(SIGN_IN_PATH)
@@ -102,8 +111,10 @@ async def sign_in(request: Request) -> Response:
                     request, OPERATOR_COOKIE, session, path=OPERATOR_PATH, lifetime=lifetime
                 )
     except _OtherAccountError as error:  # the link is not used up
-        return page(request, "sign_in.html", token=token, change=error, refused=False, ended="")
-    return page(request, "sign_in.html", status=401, token="", refused=True, ended="")
+        return await page(
+            request, "sign_in.html", token=token, change=error, refused=False, ended=""
+        )
+    return await page(request, "sign_in.html", status=401, token="", refused=True, ended="")
 
 
 class _OtherAccountError(Exception):
@@ -162,6 +173,7 @@ ROUTERS = (
     open_router,
     router,
     jobs.router,
+    results.router,
     search.router,
     account.router,
     operators.router,

@@ -51,7 +51,7 @@ async def get_search(request: Request, q: str = "", kind: str = "") -> Response:
             hits = found.hits
         except ApiError as error:
             problem = error
-    return page(
+    return await page(
         request,
         "search.html",
         status=200 if problem is None else problem.status,

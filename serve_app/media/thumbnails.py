@@ -12,7 +12,6 @@ from serve_app.api.urls import STILL_PURPOSE
 from serve_app.crypto import BadSignatureError
 from serve_app.errors import ApiError, ErrorCode
 from storage.objects import ObjectNotFoundError
-from storage.results import find_thumbnail_key
 
 router = APIRouter(prefix=API_PREFIX)
 
@@ -31,7 +30,9 @@ async def get_thumbnail(
         raise missing from None
     async with context.database.statement() as connection:
         await require_active_owner(connection, parse_job_id(job_id))
-        key = await find_thumbnail_key(connection, parse_job_id(job_id), index)
+    scenes = await context.parts.find_scenes(parse_job_id(job_id))
+    part = {} if scenes is None else {each["index"]: each for each in scenes.read(index)}
+    key = part.get(index, {}).get("thumbnailKey")
     if key is None:
         raise missing
     try:

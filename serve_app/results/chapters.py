@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 
 from starlette.concurrency import run_in_threadpool
 
-from pipelines.speech.chapters import Chapter, find_chapters
+from pipelines.speech.chapters import Chapter, Vector, find_chapters
 from pipelines.types import TranscriptSegment
 from serve_app.context import AppContext
-from serve_app.results import service as results
-from serve_app.results.documents import transcript_of
+from serve_app.results.service import require_stage
 from storage.job_records import JobRecord
-from storage.results import TrackTranscript
-from storage.search_vectors import vectors_of_job
-from storage.types import StageName, StageStatus
+from storage.result_parts import Element, Kept, Parts
+from storage.search_vectors import count_vectors, vectors_of_job
+from storage.types import StageName
+
+_kept: Kept[tuple[object, ...], list[Chapter]] = Kept(500)
 
 
 async def find_chapters_of(context: AppContext, job: JobRecord) -> list[Chapter]:
@@ -22,24 +23,48 @@ async def find_chapters_of(context: AppContext, job: JobRecord) -> list[Chapter]
 
     Raises RESULTS_NOT_READY or RESULTS_UNAVAILABLE as the transcript does.
     """
-    async with context.database.statement() as connection:
-        tracks = await results.read_tracks(connection, job, words=False)
-        seen = job.stages[StageName.VISION].status is StageStatus.COMPLETED
-        scenes = await results.list_scene_spans(connection, job) if seen else []
-    cuts_ms = [round(scene["startTime"] * 1000) for scene in scenes]
-    segments = [segment for track in tracks for segment in _segments(track)]
-    duration_ms = job.duration_ms or max((each.end_ms for each in segments), default=0)
-    vectors = await vectors_of_job(context.database, job.id)
-    return await run_in_threadpool(
-        find_chapters, segments, duration_ms=duration_ms, cuts_ms=cuts_ms, vectors=vectors
+    require_stage(job, StageName.TRANSCRIPT)
+    tracks = await context.parts.read_segments(job.id)
+    scenes = await context.parts.find_scenes(job.id)
+    versions = [each and each.version for each in (scenes, *tracks.values())]
+    key = (job.id, *versions, await count_vectors(context.database, job.id))
+
+    async def find() -> list[Chapter]:
+        vectors = await vectors_of_job(context.database, job.id)
+        return await run_in_threadpool(_find, job.duration_ms, scenes, tracks, vectors)
+
+    return await _kept.get(key, find)
+
+
+def _find(
+    duration_ms: int | None,
+    scenes: Parts | None,
+    tracks: Mapping[int, Parts],
+    vectors: Mapping[str, Vector],
+) -> list[Chapter]:
+    cuts_ms = [_ms(scene["startTime"]) for scene in (scenes.read_all() if scenes else ())]
+    segments = [
+        _segment(number, segment)
+        for number, parts in tracks.items()
+        for segment in parts.read_all()
+    ]
+    duration_ms = duration_ms or max((each.end_ms for each in segments), default=0)
+    return find_chapters(segments, duration_ms=duration_ms, cuts_ms=cuts_ms, vectors=vectors)
+
+
+def _segment(track_index: int, segment: Element) -> TranscriptSegment:
+    """Without its words, with a speaker that is distinct from those of other tracks."""
+    speaker = segment["speaker"]
+    return TranscriptSegment(
+        index=segment["index"],
+        start_ms=_ms(segment["startTime"]),
+        end_ms=_ms(segment["endTime"]),
+        text=segment["text"],
+        speaker=None if speaker is None else f"{track_index}/{speaker}",
+        confidence=segment["confidence"],
+        words=(),
     )
 
 
-def _segments(track: TrackTranscript) -> list[TranscriptSegment]:
-    """With speakers that are distinct from those of other tracks."""
-    segments, _ = transcript_of(track)
-    number = track.track_index
-    return [
-        each if each.speaker is None else replace(each, speaker=f"{number}/{each.speaker}")
-        for each in segments
-    ]
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

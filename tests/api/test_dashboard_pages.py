@@ -7,6 +7,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import sha256
 from html import unescape
@@ -41,12 +42,18 @@ def visitor(api: RunningApi) -> httpx.Client:
     return httpx.Client(base_url=api.root, trust_env=False, timeout=20)
 
 
-@pytest.fixture
-def browser(api: RunningApi, customer: Customer) -> Any:
-    """A client that is signed in."""
+@contextmanager
+def signed_in(api: RunningApi, customer: Customer) -> Iterator[httpx.Client]:
     with visitor(api) as client:
         answer = client.post("/dashboard/sign-in", data={"token": link_token(api, customer)})
         assert answer.status_code == 303, answer.text
+        yield client
+
+
+@pytest.fixture
+def browser(api: RunningApi, customer: Customer) -> Iterator[httpx.Client]:
+    """A client that is signed in."""
+    with signed_in(api, customer) as client:
         yield client
 
 
@@ -56,6 +63,11 @@ def nothing_waits(api: RunningApi) -> Iterator[None]:
     yield
     while api.transact(lambda c: jobs.lease_next(c, lease=timedelta(seconds=60))):
         pass
+
+
+def plain(page: httpx.Response) -> str:
+    """The text of a page, without its markup."""
+    return unescape(re.sub("<[^>]+>", "", page.text))
 
 
 def csrf(page: httpx.Response) -> str:
@@ -192,13 +204,16 @@ def name_of(api: RunningApi, customer: Customer) -> str:
 ODD_VALUES = ("a\0b", "²", "1e9", "-1", "9" * 400, "[", "\ud800".encode("utf-8", "surrogatepass"))
 
 
+PLACES = {"jobId": uuid.UUID(int=0), "kind": "scenes", "content": "texts"}
+
+
 def page_parameters() -> Iterator[tuple[str, str]]:
     """Every page and each parameter that it reads."""
     for pages in ROUTERS:
         for route in pages.routes:
             if isinstance(route, OpenPageRoute) and "GET" in (route.methods or ()):
                 for field in route.dependant.query_params:
-                    yield route.path.format(jobId=uuid.UUID(int=0)), field.alias
+                    yield route.path.format_map(PLACES), field.alias
 
 
 @pytest.mark.parametrize(("path", "name"), list(page_parameters()))
@@ -281,8 +296,8 @@ def test_results_are_there_without_scripts(
     job_id = created(api, customer)
     complete(api, job_id, [track(0)], [], SUMMARY)
     page = browser.get(f"/dashboard/jobs/{job_id}").text
-    for shown in ("Good morning.", "Speaker 1", "A woman speaks to the camera", "kettle",
-                  "Somebody says good morning.",
+    for shown in ("<span><i>Good</i> <i>morning.</i></span>", "Speaker 1", "kettle",
+                  "A woman speaks to the camera", "Somebody says good morning.",
                   "Anna Weber, baker", 'fill="#e8e2d6"', "transcript?format=srt"):  # fmt: skip
         assert shown in page
     links = re.findall(r'href="(/dashboard/api/[^"]+)" download', page)
@@ -320,7 +335,7 @@ def test_a_track_is_chosen_by_its_index(
 ) -> None:
     job_id = created(api, customer)
     complete(api, job_id, [track(0), track(1, "TRANSCRIPT_FAILED")], [])
-    assert "Good morning." in browser.get(f"/dashboard/jobs/{job_id}").text
+    assert "Good morning." in plain(browser.get(f"/dashboard/jobs/{job_id}"))
     failed = browser.get(f"/dashboard/jobs/{job_id}", params={"track": "1"})
     assert "could not be transcribed" in failed.text
     for wrong in ("2", "-1", "x"):

@@ -51,11 +51,11 @@ SEEK = """async (times) => {
 }"""
 
 
-def long_transcript() -> dict[str, Any]:
+def long_transcript(word_count: int = WORDS) -> dict[str, Any]:
     """Two people who take turns for three hours."""
-    each = SECONDS / WORDS
+    each = SECONDS / word_count
     segments = []
-    for first in range(0, WORDS, WORDS_A_LINE):
+    for first in range(0, word_count, WORDS_A_LINE):
         words = [
             {"text": f"word{n}", "startTime": round(n * each, 3), "confidence": 0.9,
              "endTime": round((n + 0.8) * each, 3), "speaker": f"speaker_{first // 50 % 2}"}

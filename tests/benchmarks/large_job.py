@@ -3,8 +3,9 @@
     python -m tests.benchmarks.large_job [--rounds 1] [--scenes 10000] [--old CHECKOUT PYTHON]
 
 Each round starts ``vas serve`` of each checkout in turn, stores the job in its database and reads,
-as one customer: the dashboard's page of the job and the parts that it loads as they come into view,
-eight pages at once, every export and every form of the transcript, each twice. Of each: seconds,
+as one customer: the dashboard's page of the job, what its scripts read with it, the parts that come
+into view later, eight pages with their scripts at once, every export and every form of the
+transcript, each twice (``--pages``: pages only). Of each: seconds,
 processor seconds of the API's replica, bytes, statuses, and the slowest of the health checks that
 are made ten times a second beside it. The replica's memory is its highest since the job was stored.
 Any answer but 200 is counted in ``refused``. One JSON line last, medians of the rounds.
@@ -39,9 +40,10 @@ from tests.places import PROJECT
 PAGES_AT_ONCE = 8
 EXPORTS = ("edl", "otio", "fcpxml", "csv", "ffmetadata", "youtube", "webvtt-chapters")
 TRANSCRIPTS = ("json", "srt", "vtt", "ttml", "txt", "md", "csv")
-MOST_PARTS = 1_000
+MOST_PARTS = 300
+"""Half of what a customer may read in a minute."""
 STOP_SECONDS = 120
-_PART = re.compile(r'hx-get="(/dashboard/jobs/[^"]+)"')
+_PART = re.compile(r'<a rel="next" href="(/dashboard/jobs/[^"]+)"')
 _HEALTH_PAUSE_SECONDS = 0.1
 
 _SEED = """
@@ -223,20 +225,40 @@ def read_parts(visitor: Visitor, page: httpx.Response) -> list[httpx.Response]:
     return answers
 
 
-def measured(visitor: Visitor) -> dict[str, Any]:
+def scripted(visitor: Visitor, page: httpx.Response) -> list[str]:
+    """What the scripts of a page read at once, of all results or of their outlines."""
+    job = f"/dashboard/jobs/{visitor.job_id}"
+    kinds = [f"{job}/scenes/outline", f"{job}/segments/outline"]
+    if not parts_of(page):
+        job = f"/dashboard/api/jobs/{visitor.job_id}"
+        kinds = [f"{job}/scenes", f"{job}/transcript"]
+    return [*kinds, f"/dashboard/api/jobs/{visitor.job_id}/chapters"]
+
+
+def browse(visitor: Visitor) -> list[httpx.Response]:
+    """The page, and what its scripts read."""
+    page = visitor.get(f"/dashboard/jobs/{visitor.job_id}")
+    return [page, *map(visitor.get, scripted(visitor, page))]
+
+
+def measured(visitor: Visitor, *, files_too: bool) -> dict[str, Any]:
     page = f"/dashboard/jobs/{visitor.job_id}"
     job = f"/v1/api/jobs/{visitor.job_id}"
     visitor.measure("page, first", lambda: [visitor.get(page)])
     [answer] = visitor.measure("page", lambda: [visitor.get(page)])
+    for name in ("scripts, first", "scripts"):
+        visitor.measure(name, lambda: [visitor.get(path) for path in scripted(visitor, answer)])
     visitor.measure("parts", lambda: read_parts(visitor, answer))
     with ThreadPoolExecutor(PAGES_AT_ONCE) as threads:
-        pages = [page] * PAGES_AT_ONCE
-        visitor.measure(f"{PAGES_AT_ONCE} pages", lambda: [*threads.map(visitor.get, pages)])
+        pages = [visitor] * PAGES_AT_ONCE
+        visitor.measure(
+            f"{PAGES_AT_ONCE} pages", lambda: sum(threads.map(browse, pages), list[Any]())
+        )
     page_mib = visitor.highest_mib()
     files = {f"export {kind}": f"{job}/export?format={kind}" for kind in EXPORTS}
     files |= {f"transcript {kind}": f"{job}/transcript?format={kind}" for kind in TRANSCRIPTS}
     files["scenes"] = f"{job}/scenes"
-    for name, path in files.items():
+    for name, path in files.items() if files_too else ():
         for again in ("", ", again"):
             visitor.measure(name + again, lambda at=path: [visitor.get(at, **visitor.key)])  # type: ignore[misc]
     return {
@@ -251,7 +273,7 @@ def measured(visitor: Visitor) -> dict[str, Any]:
     }
 
 
-def one_round(checkout: Path, python: str, scenes: int) -> dict[str, Any]:
+def one_round(checkout: Path, python: str, scenes: int, *, files_too: bool) -> dict[str, Any]:
     """Everything of one checkout on a service of its own."""
     with tempfile.TemporaryDirectory(prefix="vas-bench-") as name:
         folder = Path(name)
@@ -264,7 +286,7 @@ def one_round(checkout: Path, python: str, scenes: int) -> dict[str, Any]:
             )  # fmt: skip
             visitor = Visitor(root, replica, json.loads(seeded.stdout))
             try:
-                return measured(visitor)
+                return measured(visitor, files_too=files_too)
             finally:
                 visitor.close()
 
@@ -281,6 +303,7 @@ def main() -> None:
     parser.add_argument("--old", nargs=2, metavar=("CHECKOUT", "PYTHON"))
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--scenes", type=int, default=10_000)
+    parser.add_argument("--pages", action="store_true")
     options = parser.parse_args()
     sides = {"new": (PROJECT, sys.executable)}
     if options.old:
@@ -290,7 +313,7 @@ def main() -> None:
     for number in range(options.rounds):
         for side in sorted(sides, reverse=bool(number % 2)):
             print(f"round {number}, {side}", flush=True)
-            found[side].append(one_round(*sides[side], options.scenes))
+            found[side].append(one_round(*sides[side], options.scenes, files_too=not options.pages))
     result = {side: medians(rounds) for side, rounds in found.items()}
     print(json.dumps(result | {"scenes": options.scenes, "rounds": options.rounds}))
 

@@ -183,6 +183,83 @@ def test_without_scripts_jobs_are_listed_and_read(
     expect(page.locator("#find")).to_be_hidden()
 
 
+PLACES = {
+    "a time": ("#t=10000", "#s1111.now", "word11111"),
+    "a line": ("#s1150", "#s1150.now", "word11500"),
+    "a scene": ("#scene-1500", "#scene-1500", "in scene 1500."),
+}
+
+
+@pytest.mark.long
+def test_links_into_parts_that_are_not_there_yet_arrive(
+    visits: Visits, caller: Caller, api: ContractApi, runner: RunnerSide
+) -> None:
+    page = visits.open(caller, viewport=DESK)
+    job = f"/dashboard/jobs/{long_job(api, runner, caller)}"
+    for link, place, text in PLACES.values():
+        page.goto("/dashboard")
+        page.goto(job + link)
+        expect(page.locator(place)).to_contain_text(text)
+        expect(page.locator(place)).to_be_in_viewport()
+    expect(page.locator(".scene")).not_to_have_count(SCENES)
+    page.evaluate("location.hash = '#t=5000'")
+    expect(page.locator("#s555.now")).to_be_in_viewport()
+
+
+def test_a_long_job_is_found_read_and_named_in_all_its_parts(
+    visits: Visits, caller: Caller, api: ContractApi, runner: RunnerSide
+) -> None:
+    page = visits.open(caller, viewport=DESK)
+    page.goto(f"/dashboard/jobs/{long_job(api, runner, caller)}")
+    page.wait_for_selector("#watch[data-ready]")
+    assert page.locator(".segment").count() == 100
+    page.fill("#find-text", "word9999")
+    expect(page.locator("#found")).to_have_text("1 of 1")
+    expect(page.locator("#s999")).to_be_in_viewport()
+    page.fill("#find-text", "SCENE 199")
+    expect(page.locator("#found")).to_have_text("1 of 11")
+    for _ in range(2):
+        page.press("#find-text", "Shift+Enter")
+    expect(page.locator("#found")).to_have_text("10 of 11")
+    expect(page.locator("#scene-1998")).to_be_in_viewport()
+
+    page.evaluate("location.hash = '#t=4500.2'")
+    expect(page.locator("#s500 i.now")).to_have_text("word5000")
+    page.click("#s503 i:nth-of-type(3)")
+    expect(page.locator("#s503 i.now")).to_have_text("word5032")
+    lanes = page.locator("#lanes")
+    lanes.press("End")
+    expect(page.locator("#s1199")).to_be_in_viewport()
+    expect(lanes).to_have_attribute("aria-valuetext", "3:00:00, scene 2000, Speaker 2")
+
+    page.locator(".speaker").last.hover()
+    page.locator(".speaker .rename").last.click()
+    page.keyboard.type("Anna")
+    page.keyboard.press("Enter")
+    page.evaluate("location.hash = '#t=7000'")
+    expect(page.locator("#s777.now")).to_be_visible()
+    expect(page.locator(".part:has(#s777) .speaker >> nth=0")).to_have_text(
+        re.compile("Anna|Speaker 1")
+    )
+    assert set(page.locator(".speaker > span").all_text_contents()) == {"Anna", "Speaker 1"}
+
+
+def test_without_scripts_a_long_job_is_read_page_by_page(
+    visits: Visits, caller: Caller, api: ContractApi, runner: RunnerSide
+) -> None:
+    page = visits.open(caller, java_script_enabled=False)
+    page.goto(f"/dashboard/jobs/{long_job(api, runner, caller)}")
+    page.click("#lines a[rel=next]")
+    expect(page.locator("#s100")).to_contain_text("word1000")
+    page.click("a[rel=next]")
+    expect(page.locator("#s200")).to_be_visible()
+    page.click("a[rel=prev]")
+    expect(page.locator("#s100")).to_be_visible()
+    page.click("text=Back to the job")
+    page.click("#scenes a[rel=next]")
+    expect(page.locator(".scene")).to_have_count(24)
+
+
 @pytest.mark.long
 def test_an_account_is_suspended_by_keyboard(
     visits: Visits, caller: Caller, api: ContractApi
@@ -220,8 +297,8 @@ def test_stills_far_from_view_are_let_go_and_come_again(
         page.locator(".scene").first.scroll_into_view_if_needed()
         expect(first).to_have_attribute("src", re.compile("/thumbnails/0.jpg"))
         until(page, f"{loaded} < 150")
-        page.locator(".scene").last.scroll_into_view_if_needed()
-        last = page.locator(".scene img").last
+        page.locator("#scenes > :last-child").scroll_into_view_if_needed()
+        last = page.locator("#scenes > :last-child img").last
         expect(last).to_have_attribute("src", re.compile(f"/thumbnails/{SCENES - 1}.jpg"))
         expect(first).not_to_have_attribute("src", re.compile("."))
 
@@ -313,6 +390,8 @@ PAGES = {
     "account": "/dashboard/account?hours=1",
     "keys": "/dashboard/keys",
     "search": "/dashboard/search?q=camera",
+    "part": "/dashboard/jobs/{long}/segments?from=100",
+    "scenes": "/dashboard/jobs/{long}/scenes?from=24",
     "missing": "/dashboard/nothing",
     "signed out": "/dashboard/sign-in?ended=out",
     "session over": "/dashboard/sign-in?ended=1",
@@ -347,6 +426,7 @@ def test_pages_are_accessible_and_fit(
     ids["failed"] = runner.queued(caller)
     runner.fail(runner.lease(ids["failed"]), "ingest", "INGEST_FAILED")
     ids["running"] = runner.queued(caller)
+    ids["long"] = long_job(visits.api, runner, caller)
     page = visits.open(caller, viewport=size, color_scheme=scheme)
     sign_in_as_operator(page, visits.api)
     found = {}

@@ -1,18 +1,16 @@
 // A job's results together: the player, the transcript beside it, the timeline, the scenes.
-import { api } from "./page.js";
+import { api, fetched } from "./page.js";
 import { showChapters } from "./chapters.js";
 import { find } from "./find.js";
+import { Parts } from "./parts.js";
 import { nameSpeakers } from "./speakers.js";
 import { Timeline } from "./timeline.js";
 import { Transcript } from "./transcript.js";
 
-// Each frame looks at every picture that is loaded: those far from view are let go.
-const near = new IntersectionObserver(
-  (entries) => entries.forEach(({ isIntersecting, target }) => keepStills(target, isIntersecting)),
-  { rootMargin: "2000px" },
-);
-for (const part of document.querySelectorAll(".scenes")) near.observe(part);
+const watch = document.getElementById("watch");
+if (watch) open(watch.dataset).catch((error) => console.error(error));
 
+// Each frame looks at every picture that is loaded: those far from view are let go.
 function keepStills(part, isNear) {
   for (const picture of part.querySelectorAll(isNear ? "img[data-still]" : "img[src]")) {
     if (isNear) {
@@ -25,20 +23,33 @@ function keepStills(part, isNear) {
   }
 }
 
-const watch = document.getElementById("watch");
-if (watch) open(watch.dataset).catch((error) => console.error(error));
+/** What a timeline shows of all scenes or segments; none where they are not there. */
+async function outline(address, parts, names) {
+  if (!parts) return [];
+  const rows = await (await fetched(`${address}`)).json();
+  return rows.map((row, index) => ({ index, ...Object.fromEntries(names.map((name, n) => [name, row[n]])) }));
+}
 
-async function open({ job, seconds, track, tracks, scenes: sceneCount }) {
+async function open({ job, seconds, track, tracks, speakers }) {
   const player = document.getElementById("player");
   const still = document.getElementById("still");
   const query = Number(tracks) > 1 ? `?track=${track}` : "";
   const lines = document.getElementById("lines");
-  const [spoken, seen] = await Promise.all([
-    lines?.querySelector(".segment") ? api(`/jobs/${job}/transcript${query}`) : null,
-    Number(sceneCount) ? api(`/jobs/${job}/scenes`) : { scenes: [] },
+  const pictures = document.getElementById("scenes");
+  const spoken = lines?.querySelector(".segment") ? new Parts(lines, "s", lines) : null;
+  const seen = pictures ? new Parts(pictures, "scene-") : null;
+  const page = `/dashboard/jobs/${job}`;
+  const near = new IntersectionObserver(
+    (entries) => entries.forEach(({ isIntersecting, target }) => keepStills(target, isIntersecting)),
+    { rootMargin: "2000px" },
+  );
+  seen?.each((part) => near.observe(part));
+  const [scenes, segments] = await Promise.all([
+    outline(`${page}/scenes/outline`, seen, ["startTime", "endTime", "colorPalette", "hasText"]),
+    outline(`${page}/segments/outline?track=${track}`, spoken, ["startTime", "endTime", "speaker"]),
   ]);
-  const transcript = spoken && new Transcript(lines, spoken);
-  const timeline = new Timeline({ seconds: Number(seconds), scenes: seen.scenes, spoken, seek });
+  const transcript = spoken && new Transcript(lines, segments, spoken);
+  const timeline = new Timeline({ seconds: Number(seconds), scenes, segments, speakers: JSON.parse(speakers), seek });
   let sceneNow = null;
 
   function show(time, { jumped = false } = {}) {
@@ -46,10 +57,17 @@ async function open({ job, seconds, track, tracks, scenes: sceneCount }) {
     timeline.show(time);
     const scene = timeline.sceneAt(time);
     if (scene === sceneNow) return;
-    document.getElementById(`scene-${sceneNow?.index}`)?.classList.remove("now");
-    document.getElementById(`scene-${scene?.index}`)?.classList.add("now");
+    seen?.find(sceneNow?.index)?.classList.remove("now");
     sceneNow = scene;
-    const picture = scene && document.querySelector(`#scene-${scene.index} img`);
+    light();
+    if (still && scene && !seen.find(scene.index)) seen.element(scene.index).catch((error) => console.warn(error.message));
+  }
+
+  /** The scene that is shown now, as soon as it is there. */
+  function light() {
+    const item = seen?.find(sceneNow?.index);
+    item?.classList.add("now");
+    const picture = item?.querySelector("img");
     if (still && picture) still.src = picture.dataset.still ?? picture.src;
   }
 
@@ -71,7 +89,7 @@ async function open({ job, seconds, track, tracks, scenes: sceneCount }) {
     if (player.error) document.getElementById("unplayable").hidden = false;
   }
   document.addEventListener("click", (event) => {
-    const link = event.target.closest('a[href^="#t="]');
+    const link = event.target.closest('a[href*="#t="]');
     const time = link ? Number(link.hash.slice(3)) : transcript?.timeOf(event.target);
     if (time == null) return;
     event.preventDefault();
@@ -91,14 +109,31 @@ async function open({ job, seconds, track, tracks, scenes: sceneCount }) {
     event.preventDefault();
     keys[event.key]();
   });
+  seen?.each(light);
+  spoken?.each((part) => timeline.colour(part));
+  spoken?.each((part) => nameSpeakers(part, timeline.names, job, query, (speaker) => timeline.rename(speaker)));
   if (transcript) {
-    find(lines);
-    nameSpeakers(job, query, (speaker) => timeline.rename(speaker));
+    find(
+      [
+        { parts: spoken, address: `${page}/segments/texts?track=${track}`, searched: ".segment > span" },
+        { parts: seen, address: `${page}/scenes/texts`, searched: ".scene > p:not(.small), .scene li" },
+      ].filter(({ parts }) => parts),
+    );
     api(`/jobs/${job}/chapters`)
       .then(({ chapters }) => showChapters(chapters, timeline))
       .catch((error) => console.warn(error.message));
   }
-  const wanted = location.hash.startsWith("#t=") ? Number(location.hash.slice(3)) : NaN;
-  if (Number.isFinite(wanted)) seek(wanted);
+
+  /** Where the address leads: a time, a scene, a line. */
+  async function arrive(event) {
+    const [, kind, number] = /^#(t=|scene-|s)(\d+(?:\.\d+)?)$/.exec(location.hash) ?? [];
+    if (kind === "scene-" && scenes[number]) return (await seen.element(number)).scrollIntoView({ block: "center" });
+    const time = kind === "t=" ? Number(number) : kind === "s" ? segments[number]?.startTime : undefined;
+    if (time === undefined) return;
+    if (event) document.querySelector(".picture").scrollIntoView({ block: "nearest" });
+    seek(time);
+  }
+  addEventListener("hashchange", arrive);
+  await arrive();
   watch.dataset.ready = "";
 }

@@ -13,6 +13,14 @@ export async function api(path, { method = "GET", body } = {}) {
   return told.data;
 }
 
+/** The answer of another page; reloads this one where the session is over. */
+export async function fetched(address) {
+  const answer = await fetch(address);
+  if (answer.redirected) location.reload();
+  if (!answer.ok || answer.redirected) throw new Error(`The service answered ${answer.status}.`);
+  return answer;
+}
+
 /** A place in media as people write it. */
 export function clock(seconds) {
   const whole = Math.max(0, Math.floor(seconds));

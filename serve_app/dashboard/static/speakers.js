@@ -1,8 +1,11 @@
 // Names for speakers, given where they speak.
 import { api } from "./page.js";
 
-export function nameSpeakers(job, query, renamed) {
-  for (const heading of document.querySelectorAll(".speaker")) {
+/** In a part of the transcript; `names` has those that were given since it was fetched. */
+export function nameSpeakers(part, names, job, query, renamed) {
+  for (const heading of part.querySelectorAll(".speaker")) {
+    const name = heading.querySelector("span");
+    name.textContent = names.get(heading.dataset.speaker) ?? name.textContent;
     const button = document.createElement("button");
     button.className = "plain rename";
     button.textContent = "Rename";

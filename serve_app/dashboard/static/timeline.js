@@ -10,16 +10,13 @@ const VOICES = ["#4353d6", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 const LONGEST_ZOOM = 4096;
 
 export class Timeline {
-  constructor({ seconds, scenes, spoken, seek }) {
-    Object.assign(this, { seconds: seconds || 1, scenes, seek, time: 0, zoom: 1, from: 0, due: false, chapters: [] });
+  /** `speakers` are the names by the ids that stand in `segments`. */
+  constructor({ seconds, scenes, segments, speakers, seek }) {
+    Object.assign(this, { seconds: seconds || 1, scenes, segments, seek, time: 0, zoom: 1, from: 0, due: false, chapters: [] });
     this.canvas = document.getElementById("lanes");
     this.under = document.getElementById("under");
-    this.speakers = (spoken?.speakers ?? []).map((each) => each.id);
-    this.segments = spoken?.segments ?? [];
-    this.names = new Map((spoken?.speakers ?? []).map((each) => [each.id, each.label]));
-    for (const heading of document.querySelectorAll(".speaker")) {
-      heading.style.setProperty("--lane", this.voice(heading.dataset.speaker));
-    }
+    this.names = new Map(Object.entries(speakers));
+    this.speakers = [...this.names.keys()];
     document.getElementById("timeline").hidden = !scenes.length && !this.segments.length;
     // What there is of the two, one below the other.
     this.lanesTop = scenes.length ? SCENES + GAP : 0;
@@ -30,6 +27,13 @@ export class Timeline {
 
   voice(speaker) {
     return VOICES[Math.max(0, this.speakers.indexOf(speaker)) % VOICES.length];
+  }
+
+  /** The headings of a part in their speakers' colours. */
+  colour(part) {
+    for (const heading of part.querySelectorAll(".speaker")) {
+      heading.style.setProperty("--lane", this.voice(heading.dataset.speaker));
+    }
   }
 
   rename({ id, label }) {
@@ -158,7 +162,7 @@ export class Timeline {
         pen.fillStyle = colour;
         pen.fillRect(left, index * part, Math.max(0.5, right - left - gap), part + 0.5);
       });
-      if (scene.onScreenText?.length && right - left > 3) {
+      if (scene.hasText && right - left > 3) {
         pen.fillStyle = style.getPropertyValue("--accent");
         pen.fillRect(left, SCENES + 1, right - left - gap, 3);
       }

@@ -1,4 +1,4 @@
-// The transcript's lines: words are made of a line when it comes into view, so that hours stay fast.
+// The transcript's lines: what is said at a time, line by line and word by word.
 
 /** The last item whose `startTime` is not after `time`; -1 before the first. */
 export function lastBefore(items, time) {
@@ -11,51 +11,37 @@ export function lastBefore(items, time) {
   return low - 1;
 }
 
+/** Starts and ends of a line's words; none where the line was not taken apart. */
+function wordsOf(line) {
+  if (!line.words) {
+    const times = (line.dataset.times ?? "").split(" ").filter(Boolean).map(Number);
+    line.words = Array.from({ length: times.length / 2 }, (_, n) => ({ startTime: times[2 * n], endTime: times[2 * n + 1] }));
+  }
+  return line.words;
+}
+
 export class Transcript {
-  constructor(lines, { segments }) {
-    this.lines = lines;
-    this.segments = segments;
-    this.elements = segments.map((segment) => document.getElementById(`s${segment.index}`));
-    this.indexOf = new Map(this.elements.map((element, index) => [element, index]));
-    this.line = this.word = null;
-    this.touched = 0;
-    const near = new IntersectionObserver(
-      (entries) => entries.forEach(({ isIntersecting, target }) => isIntersecting && this.spell(target)),
-      { root: lines, rootMargin: "400px" },
-    );
-    this.elements.forEach((element) => near.observe(element));
+  /** `segments` are all of them, in time; `parts` has the elements of those that are there. */
+  constructor(lines, segments, parts) {
+    Object.assign(this, { lines, segments, parts, line: null, word: null, awaited: -1, touched: 0 });
     for (const kind of ["wheel", "touchmove", "keydown"]) {
       lines.addEventListener(kind, () => (this.touched = performance.now()), { passive: true });
     }
-  }
-
-  /** Make an element of each word of a line, once. */
-  spell(element) {
-    const text = element.lastElementChild;
-    const { words } = this.segments[this.indexOf.get(element)];
-    if (element.dataset.spelled !== undefined || !words.length) return;
-    element.dataset.spelled = "";
-    text.replaceChildren(
-      ...words.flatMap((word, index) => {
-        const part = document.createElement("i");
-        part.textContent = word.text;
-        return index ? [" ", part] : [part];
-      }),
-    );
   }
 
   /** The time of the word that was clicked. */
   timeOf(target) {
     const element = target.closest?.(".segment");
     if (target.tagName !== "I" || !element) return null;
-    const index = [...target.parentElement.children].indexOf(target);
-    return this.segments[this.indexOf.get(element)].words[index].startTime;
+    return wordsOf(element)[[...target.parentElement.children].indexOf(target)].startTime;
   }
 
   /** Light up what is said at `time`; the line is scrolled to unless the reader scrolls. */
   show(time, jumped) {
     const index = lastBefore(this.segments, time);
-    const line = index < 0 ? null : this.elements[index];
+    const line = this.parts.find(index);
+    if (index >= 0 && !line) this.fetch(index, jumped);
+    else this.awaited = -1;
     if (line !== this.line) {
       this.line?.classList.remove("now");
       line?.classList.add("now");
@@ -64,8 +50,7 @@ export class Transcript {
     }
     let word = null;
     if (line) {
-      this.spell(line);
-      const { words } = this.segments[index];
+      const words = wordsOf(line);
       const at = lastBefore(words, time);
       if (at >= 0 && time < words[at].endTime + 0.25) word = line.lastElementChild.children[at];
     }
@@ -75,11 +60,22 @@ export class Transcript {
     this.word = word;
   }
 
-  /** Scroll the lines, not the page. */
-  reveal(line) {
+  /** Show a line as soon as it is there, if it is still what is said. */
+  fetch(index, jumped) {
+    if (index === this.awaited) return;
+    this.awaited = index;
+    this.parts
+      .element(index)
+      .then(() => index === this.awaited && this.show(this.segments[index].startTime, jumped))
+      .catch((error) => console.warn(error.message));
+  }
+
+  /** Scroll the lines, not the page; again while parts that come into view get their own height. */
+  reveal(line, times = 5) {
     const box = this.lines.getBoundingClientRect();
     const { top, bottom } = line.getBoundingClientRect();
     if (top > box.top + 40 && bottom < box.bottom - 80) return;
     this.lines.scrollTop += top - box.top - box.height / 3;
+    if (times) requestAnimationFrame(() => line === this.line && this.reveal(line, times - 1));
   }
 }

@@ -1,0 +1,170 @@
+"""A job's results on pages: the first part of them, and the others as they come into view.
+
+Scripts fetch the pages of parts, and take the part out of them; without scripts they are read one
+after the other. A timeline needs a little of everything, and so does who searches in a job: those
+are answers of their own, made once.
+"""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from markupsafe import Markup, escape
+from starlette.responses import Response
+
+from serve_app.api.context import context_of
+from serve_app.api.queries import WHOLE_NUMBER
+from serve_app.api.urls import still_path
+from serve_app.crypto import Signer
+from serve_app.dashboard import PATH
+from serve_app.dashboard.access import PageRoute, viewer_of
+from serve_app.dashboard.pages import HEADERS, page, takes_gzip
+from serve_app.errors import ApiError, ErrorCode
+from serve_app.jobs import service
+from storage.job_records import JobRecord
+from storage.result_parts import Element, Parts
+from storage.results import Track, list_tracks
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Scenes or lines of a page."""
+
+    rows: list[dict[str, Any]]
+    parts: Parts
+    page: str
+    """The job's own page."""
+    query: str
+    """Leads from there to another part, with the index of its first row at the end."""
+
+    @property
+    def path(self) -> str:
+        return self.page + self.query
+
+    @property
+    def first(self) -> int:
+        return int(self.rows[0]["index"]) if self.rows else 0
+
+    @property
+    def before(self) -> int | None:
+        """The first of the part before; None at the beginning."""
+        return self.first - self.parts.size if self.first else None
+
+    @property
+    def after(self) -> int | None:
+        """The first of the next part; None at the end."""
+        after = self.first + self.parts.size
+        return after if after < self.parts.count else None
+
+
+def scenes_part(signer: Signer, job: JobRecord, parts: Parts, first: int = 0) -> Part:
+    """The part that scene ``first`` is in."""
+    rows = [
+        scene | {"still": still_path(signer, job.id, scene["index"])} for scene in parts.read(first)
+    ]
+    return Part(rows, parts, f"{PATH}/jobs/{job.id}", "/scenes?from=")
+
+
+def lines_part(job: JobRecord, track: Track, parts: Parts, first: int = 0) -> Part:
+    """The part that segment ``first`` is in; ``speaker`` where another one begins."""
+    segments = parts.read(first)
+    ahead = parts.read(segments[0]["index"] - 1)[-1:] if segments else []
+    before, rows = (each["speaker"] for each in [*ahead, *segments]), []
+    labels = speaker_labels(track, parts)
+    for segment, previous in zip(segments, before if ahead else [None, *before], strict=False):
+        speaker = segment["speaker"] if segment["speaker"] != previous else None
+        text, times = spelled(segment)
+        rows.append(
+            {
+                "index": segment["index"],
+                "startTime": segment["startTime"],
+                "speaker": speaker,
+                "label": speaker and labels.get(speaker, speaker),
+                "text": text,
+                "times": times,
+            }
+        )
+    query = f"/segments?track={track.track_index}&from="
+    return Part(rows, parts, f"{PATH}/jobs/{job.id}", query)
+
+
+def speaker_labels(track: Track, parts: Parts) -> dict[str, str]:
+    """Names by the ids that stand in the transcript, those that were given before others."""
+    return {each["id"]: track.labels.get(each["id"], each["label"]) for each in parts.speakers}
+
+
+def spelled(segment: Element) -> tuple[Markup, str]:
+    """The text with each word in an element of its own, and the words' starts and ends in seconds.
+
+    Without both where the words do not stand in the text.
+    """
+    text, at = segment["text"], 0
+    parts, times = list[Markup](), list[float]()
+    for word in segment["words"]:
+        start = text.find(word["text"], at)
+        if start < 0:
+            return escape(text), ""
+        parts += [escape(text[at:start]), Markup("<i>{}</i>").format(word["text"])]
+        times += [word["startTime"], word["endTime"]]
+        at = start + len(word["text"])
+    return Markup("").join([*parts, escape(text[at:])]), " ".join(map(str, times))
+
+
+@router.get(f"{PATH}/jobs/{{jobId}}/{{kind}}")
+async def get_part(
+    request: Request,
+    jobId: str,  # noqa: N803
+    kind: str,
+    first: Annotated[int, WHOLE_NUMBER, Query(alias="from")] = 0,
+    track: Annotated[int, WHOLE_NUMBER] = 0,
+) -> Response:
+    """A part of the ``scenes``, or of a track's ``segments``."""
+    job, parts = await _find(request, jobId, kind, track)
+    if kind == "scenes":
+        part = scenes_part(context_of(request).signer, job, parts, first)
+    else:
+        async with context_of(request).database.statement() as connection:
+            tracks = await list_tracks(connection, job.id)
+        [shown] = [each for each in tracks if each.track_index == track]
+        part = lines_part(job, shown, parts, first)
+    if not part.rows:
+        raise ApiError(ErrorCode.NOT_FOUND, "The results end before.")
+    return await page(request, "part.html", job=job, kind=kind, part=part)
+
+
+@router.get(f"{PATH}/jobs/{{jobId}}/{{kind}}/{{content}}")
+async def get_whole(
+    request: Request,
+    jobId: str,  # noqa: N803
+    kind: str,
+    content: str,
+    track: Annotated[int, WHOLE_NUMBER] = 0,
+) -> Response:
+    """A little of each scene or segment, for scripts: its ``outline`` or its ``texts``."""
+    _, parts = await _find(request, jobId, kind, track)
+    found = {"outline": parts.outline, "texts": parts.texts}.get(content)
+    if found is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such page.")
+    if takes_gzip(request):
+        headers = HEADERS | {"Content-Encoding": "gzip"}
+        return Response(found, media_type="application/json", headers=headers)
+    return Response(gzip.decompress(found), media_type="application/json", headers=HEADERS)
+
+
+async def _find(request: Request, job_id: str, kind: str, track: int) -> tuple[JobRecord, Parts]:
+    context = context_of(request)
+    async with context.database.statement() as connection:
+        job = await service.get_job(connection, viewer_of(request).account.id, job_id)
+    parts = None
+    if kind == "scenes":
+        parts = await context.parts.find_scenes(job.id)
+    elif kind == "segments":
+        parts = (await context.parts.read_segments(job.id, track)).get(track)
+    if parts is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "The job has no such results.")
+    return job, parts
