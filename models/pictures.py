@@ -67,22 +67,18 @@ def measure(picture: Picture) -> PictureFacts:
     strong = _frequent(names[strengths >= _STRONG], 0.0)[:1]
     is_accent = (strengths >= _STRONG).mean() >= _ACCENT_SHARE and not set(strong) & set(colours)
     luma = cv2.cvtColor(small, cv2.COLOR_RGB2GRAY).astype(np.float64)
+    red, green, blue = (small[:, :, channel].astype(np.float64) for channel in range(3))
+    across, along = red - green, (red + green) / 2 - blue
+    spread = float(np.hypot(across.std(), along.std()))
     return PictureFacts(
         brightness=float(luma.mean()),
         contrast=float(luma.std()),
-        colourfulness=_colourfulness(small),
+        colourfulness=spread + 0.3 * float(np.hypot(across.mean(), along.mean())),
         hue=_hue(small),
         colour_bars=_is_colour_bars(small),
         colours=colours,
         accent=strong[0] if is_accent else None,
     )
-
-
-def _colourfulness(rgb: Picture) -> float:
-    red, green, blue = (rgb[:, :, channel].astype(np.float64) for channel in range(3))
-    across, along = red - green, (red + green) / 2 - blue
-    spread = float(np.hypot(across.std(), along.std()))
-    return spread + 0.3 * float(np.hypot(across.mean(), along.mean()))
 
 
 _HUES = (

@@ -140,15 +140,15 @@ def test_languages_without_spaces_get_a_word_a_token() -> None:
 
 def test_an_alphabet_skips_what_it_lacks_and_separates_words() -> None:
     alphabet = Alphabet.of({"<pad>": 0, "|": 4, "A": 5, "B": 6}, blank=0)
-    targets = alphabet.targets(["ab!", "42", "B"], "en")
+    targets = alphabet.targets(["ab!", "42", "B"])
     assert targets.tokens == (5, 6, 4, 6)
     assert targets.word_of == (0, 0, -1, 2)
 
 
 def test_other_scripts_are_romanised() -> None:
-    assert romanise("привет", "ru") == "privet"
+    assert romanise("привет") == "privet"
     alphabet = Alphabet.of({letter: i + 1 for i, letter in enumerate("privet")}, blank=0)
-    assert alphabet.targets(["привет"], "ru").tokens == (1, 2, 3, 4, 5, 6)
+    assert alphabet.targets(["привет"]).tokens == (1, 2, 3, 4, 5, 6)
 
 
 @given(

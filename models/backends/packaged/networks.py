@@ -71,13 +71,12 @@ class PackagedContentClassifier:
         self._network = network
 
     def classify(self, stills: Sequence[Picture]) -> list[dict[str, float]]:
-        scores = [self._network(_prepared(still))[0][0] for still in stills]
-        return [{"normal": float(normal), "nsfw": float(nsfw)} for normal, nsfw in scores]
-
-
-def _prepared(still: Picture) -> Tensor:
-    """(1, 224, 224, 3), BGR less the training pictures' mean."""
-    whole = cv2.resize(still, (_WHOLE_PX, _WHOLE_PX), interpolation=cv2.INTER_AREA)
-    edge = (_WHOLE_PX - _MIDDLE_PX) // 2
-    middle = whole[edge : edge + _MIDDLE_PX, edge : edge + _MIDDLE_PX, ::-1]
-    return np.ascontiguousarray(middle.astype(np.float32) - _MEAN_BGR)[None]
+        edge, found = (_WHOLE_PX - _MIDDLE_PX) // 2, []
+        for still in stills:
+            whole = cv2.resize(still, (_WHOLE_PX, _WHOLE_PX), interpolation=cv2.INTER_AREA)
+            middle = whole[edge : edge + _MIDDLE_PX, edge : edge + _MIDDLE_PX, ::-1]
+            # (1, 224, 224, 3), BGR less the training pictures' mean.
+            tensor = np.ascontiguousarray(middle.astype(np.float32) - _MEAN_BGR)[None]
+            normal, nsfw = self._network(tensor)[0][0]
+            found.append({"normal": float(normal), "nsfw": float(nsfw)})
+        return found

@@ -58,7 +58,7 @@ class CtcAligner:
         if len(samples) < _SHORTEST_SAMPLES:
             return spread(words, 0.0, seconds)
         emissions = self._emissions(samples)
-        targets = self._alphabet.targets(words, language)
+        targets = self._alphabet.targets(words)
         spans = _aligned(emissions, targets, blank=self._blank)
         if spans is None:
             return spread(words, 0.0, seconds)
@@ -122,12 +122,12 @@ class Alphabet:
         }
         return cls(ids, vocabulary.get(_SEPARATOR))
 
-    def targets(self, words: Sequence[str], language: str | None) -> Targets:
+    def targets(self, words: Sequence[str]) -> Targets:
         """What to look for. Words without any character of the alphabet have no token."""
         tokens: list[int] = []
         word_of: list[int] = []
         for position, word in enumerate(words):
-            found = self._spelled(word, language)
+            found = self._spelled(word)
             if found and tokens and self.separator is not None:
                 tokens.append(self.separator)
                 word_of.append(-1)
@@ -135,12 +135,12 @@ class Alphabet:
             word_of.extend([position] * len(found))
         return Targets(tuple(tokens), tuple(word_of), len(words))
 
-    def _spelled(self, word: str, language: str | None) -> list[int]:
+    def _spelled(self, word: str) -> list[int]:
         folded = unicodedata.normalize("NFC", word).casefold()
         found = [self.ids[character] for character in folded if character in self.ids]
         if found or not any(character.isalpha() for character in folded):
             return found
-        romanised = romanise(folded, language).casefold()
+        romanised = romanise(folded).casefold()
         return [self.ids[character] for character in romanised if character in self.ids]
 
 
@@ -151,9 +151,8 @@ def _romaniser() -> Any:
     return uroman.Uroman()
 
 
-def romanise(text: str, language: str | None) -> str:
+def romanise(text: str) -> str:
     """Any script in Latin letters (uroman, Hermjakob et al. 2018)."""
-    del language  # uroman tells scripts apart by itself
     romanised: str = _romaniser().romanize_string(text)
     return romanised
 

@@ -88,15 +88,12 @@ class Batches:
             except torch.OutOfMemoryError:
                 if len(batch) == 1:
                     raise
-                self._halve(len(batch))
+                self.limit = max(1, len(batch) // 2)
+                log.warning("a batch of %d did not fit; going on with %d", len(batch), self.limit)
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
                 continue
             if len(found) != len(batch):
                 raise ValueError(f"{len(batch)} inputs gave {len(found)} results")
             results.extend(found)
         return results
-
-    def _halve(self, tried: int) -> None:
-        self.limit = max(1, tried // 2)
-        log.warning("a batch of %d did not fit; going on with %d", tried, self.limit)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()

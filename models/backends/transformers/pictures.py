@@ -62,15 +62,19 @@ class TransformersObjectDetector:
         output.logits, output.pred_boxes = output.logits.float(), output.pred_boxes.float()
         # Boxes stay in shares of the picture without target sizes.
         found = self._processor.post_process_object_detection(output, threshold=self._threshold)
-        return [self._detections(each) for each in found]
-
-    def _detections(self, found: dict[str, Any]) -> tuple[DetectedObject, ...]:
-        boxes = found["boxes"].clamp(0, 1).tolist()
-        rows = zip(found["scores"].tolist(), found["labels"].tolist(), boxes, strict=True)
-        return tuple(
-            DetectedObject(self._labels[label], score, Box(left, top, right - left, bottom - top))
-            for score, label, (left, top, right, bottom) in sorted(rows, reverse=True)
-        )
+        things = []
+        for each in found:
+            boxes = each["boxes"].clamp(0, 1).tolist()
+            rows = zip(each["scores"].tolist(), each["labels"].tolist(), boxes, strict=True)
+            things.append(
+                tuple(
+                    DetectedObject(
+                        self._labels[label], score, Box(left, top, right - left, bottom - top)
+                    )
+                    for score, label, (left, top, right, bottom) in sorted(rows, reverse=True)
+                )
+            )
+        return things
 
 
 class PictureClassifier:
