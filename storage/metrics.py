@@ -291,7 +291,7 @@ class AccountLine:
 
 
 @dataclass(frozen=True, slots=True)
-class StageWork:
+class StageLoad:
     """What a stage got done for jobs that completed within the last day."""
 
     stage: StageName
@@ -342,10 +342,10 @@ async def list_accounts(
     return [AccountLine(**row) for row in rows]
 
 
-async def list_stage_work(connection: Connection) -> list[StageWork]:
+async def list_stage_work(connection: Connection) -> list[StageLoad]:
     """Stages that worked, in their order, over the newest MOST_COUNTED jobs of the day."""
     rows = {row["stage"]: row for row in await run(connection, _STAGE_WORK, most=MOST_COUNTED)}
-    return [StageWork(**rows[stage] | {"stage": stage}) for stage in StageName if stage in rows]
+    return [StageLoad(**rows[stage] | {"stage": stage}) for stage in StageName if stage in rows]
 
 
 async def list_failures(connection: Connection) -> list[FailedStage]:

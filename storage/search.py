@@ -72,7 +72,7 @@ class Filters:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MatchedPlace:
     """Where a page ends: score (in millionths, exact) and id of its last row.
 
     ``newest_id`` is the newest row that there was at the first page; later pages see none since.
@@ -135,8 +135,8 @@ async def find_rows(
     filters: Filters,
     *,
     limit: int,
-    after: Place | None = None,
-) -> tuple[list[SearchHit], Place | None]:
+    after: MatchedPlace | None = None,
+) -> tuple[list[SearchHit], MatchedPlace | None]:
     """The best rows that match one of the alternatives, and where the next page goes on."""
     lexemes, newest_id = await resolve_words(database, account_id, alternatives, filters.language)
     if after is not None:
@@ -154,7 +154,7 @@ async def find_rows(
     )
     hits = [_hit(row) for row in rows[:limit]]
     more = len(rows) > limit
-    return hits, Place(newest_id, hits[-1].score, hits[-1].id) if more else None
+    return hits, MatchedPlace(newest_id, hits[-1].score, hits[-1].id) if more else None
 
 
 async def rank_rows(

@@ -190,7 +190,7 @@ _LEASE = text(
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class DeliveryShares:
     """How many events may be under way at once; the first two count those of all senders."""
 
     per_endpoint: int
@@ -221,7 +221,7 @@ class LeasedEvent:
 
 async def lease_due(
     database: Database,
-    shares: Shares,
+    shares: DeliveryShares,
     *,
     lease: timedelta,
     ahead: timedelta,

@@ -45,9 +45,9 @@ from models.registry import REGISTRY
 from models.tasks import TRANSCRIBE, Purpose, tasks_for
 from models.weights import WeightsError
 from pipelines.backfill.driver import (
+    BackfillTally,
     Pacing,
     RunStoppedError,
-    Tally,
     run_items,
     spell_seconds,
 )
@@ -146,7 +146,9 @@ def _run(manifest: Manifest, work: ItemWork, output: Output, pacing: Pacing) -> 
     if not waiting:
         return
     started = time.monotonic()
-    tally = Tally(total=len(manifest.items), finished_before=before, started_seconds=started)
+    tally = BackfillTally(
+        total=len(manifest.items), finished_before=before, started_seconds=started
+    )
     with stop_signals() as is_stopped:
         run_items(waiting, work, output, tally, pacing=pacing, report=_print, is_stopped=is_stopped)
     now = time.monotonic()

@@ -43,7 +43,7 @@ class Pacing:
 
 
 @dataclass(slots=True)
-class Tally:
+class BackfillTally:
     """What a run has done so far. Times are those of one monotonic clock, in seconds."""
 
     total: int
@@ -111,7 +111,7 @@ class _Committer:
 
     output: Output
     store: ObjectStore
-    tally: Tally
+    tally: BackfillTally
     pacing: Pacing
     folders: list[str] = field(default_factory=list)
     first_seconds: float = 0.0
@@ -144,7 +144,7 @@ def run_items(
     items: Sequence[Item],
     work: ItemWork,
     output: Output,
-    tally: Tally,
+    tally: BackfillTally,
     *,
     pacing: Pacing,
     report: Callable[[str], None],

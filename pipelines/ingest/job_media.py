@@ -75,7 +75,7 @@ class JobMedia:
 
 
 @dataclass(frozen=True, slots=True)
-class Clip:
+class MediaClip:
     """A probed clip and its place on the timeline."""
 
     file: ClipFile
@@ -90,7 +90,7 @@ class ProbedMedia:
     media: MediaInfo
     main: MainFile | None = None
     external_audio: tuple[ProbedExternal, ...] = ()
-    clips: tuple[Clip, ...] = ()
+    clips: tuple[MediaClip, ...] = ()
 
 
 def probe_media(job_media: JobMedia, context: IngestContext) -> ProbedMedia:
@@ -130,13 +130,13 @@ def naming_clip(index: int, name: str) -> Iterator[None]:
         raise StageError(error.code, message) from error
 
 
-def _probe_clips(files: Sequence[ClipFile], context: IngestContext) -> tuple[Clip, ...]:
+def _probe_clips(files: Sequence[ClipFile], context: IngestContext) -> tuple[MediaClip, ...]:
     """Probe the clips and lay them end to end.
 
     Raises StageError that names the clip; VALIDATION_FAILED too where all together exceed the
     longest duration.
     """
-    clips: list[Clip] = []
+    clips: list[MediaClip] = []
     start_ms, limit_ms = 0, context.config.limits.max_duration_seconds * 1000
     for index, file in enumerate(files):
         context.control.check()
@@ -145,7 +145,7 @@ def _probe_clips(files: Sequence[ClipFile], context: IngestContext) -> tuple[Cli
         video_ms = 0 if media.video is None else media.video.end_ms
         length_ms = max(1, video_ms, round(media.duration_seconds * 1000))
         span = ClipSpan(index, file.name, start_ms, length_ms, media.timecode, media.timeline)
-        clips.append(Clip(file, media, span))
+        clips.append(MediaClip(file, media, span))
         start_ms += length_ms
         if start_ms > limit_ms:
             message = f"The clips together are longer than {limit_ms // 1000} seconds, the limit."
@@ -153,7 +153,7 @@ def _probe_clips(files: Sequence[ClipFile], context: IngestContext) -> tuple[Cli
     return tuple(clips)
 
 
-def _timeline_media(clips: Sequence[Clip]) -> MediaInfo:
+def _timeline_media(clips: Sequence[MediaClip]) -> MediaInfo:
     """The timeline as if it were one file: ``audio`` lists its tracks."""
     columns = zip_longest(*(clip.media.audio for clip in clips))
     return MediaInfo(
@@ -174,7 +174,7 @@ def _track_stream(number: int, streams: Sequence[AudioStream | None]) -> AudioSt
     return replace(present[0], index=number, title=name or f"Track {number + 1}", language=None)
 
 
-def _of_clip(warning: PipelineWarning, clip: Clip) -> PipelineWarning:
+def _of_clip(warning: PipelineWarning, clip: MediaClip) -> PipelineWarning:
     message = f"Clip {clip.span.index + 1} ({clip.span.name}): {warning.message}"
     start_ms, end_ms = (
         None if time_ms is None else time_ms + clip.span.start_ms
@@ -184,7 +184,7 @@ def _of_clip(warning: PipelineWarning, clip: Clip) -> PipelineWarning:
 
 
 def _ingest_clips(
-    clips: Sequence[Clip], context: IngestContext, *, video: bool, audio: bool
+    clips: Sequence[MediaClip], context: IngestContext, *, video: bool, audio: bool
 ) -> IngestResult:
     """Ingest every clip, then join: segments renumbered, tracks laid end to end.
 
@@ -206,7 +206,7 @@ def _ingest_clips(
     )
 
 
-def _joined_video(pairs: Sequence[tuple[Clip, IngestResult]]) -> VideoSource | None:
+def _joined_video(pairs: Sequence[tuple[MediaClip, IngestResult]]) -> VideoSource | None:
     """The clips' videos as parts of one; None where no clip has any."""
     parts: list[VideoPart] = []
     segments: list[Segment] = []
@@ -239,7 +239,7 @@ def _joined_video(pairs: Sequence[tuple[Clip, IngestResult]]) -> VideoSource | N
 
 
 def _joined_track(
-    stream: AudioStream, pairs: Sequence[tuple[Clip, IngestResult]], context: IngestContext
+    stream: AudioStream, pairs: Sequence[tuple[MediaClip, IngestResult]], context: IngestContext
 ) -> AudioTrack:
     """One track over the whole timeline; what an earlier run joined is used again."""
     pieces = [_piece(stream.index, clip, result) for clip, result in pairs]
@@ -259,7 +259,7 @@ def _samples_at(time_ms: int) -> int:
     return round(time_ms * SAMPLE_RATE_HZ / 1000)
 
 
-def _piece(track: int, clip: Clip, result: IngestResult) -> AudioTrack | None:
+def _piece(track: int, clip: MediaClip, result: IngestResult) -> AudioTrack | None:
     """The clip's own part of a track: of its ``track``-th stream, if that could be decoded."""
     if track >= len(clip.media.audio):
         return None

@@ -77,7 +77,7 @@ class SegmentWriter(Protocol[_Payload]):
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SegmentCut:
     """A finished segment."""
 
     index: int
@@ -118,7 +118,7 @@ class SegmentCutter(Generic[_Payload]):
     segment_ms: int
     end_ms: int
     open_writer: Callable[[int, int], SegmentWriter[_Payload]]
-    on_cut: Callable[[Cut], None]
+    on_cut: Callable[[SegmentCut], None]
     _index: int = 0
     _start_ms: int = 0
     _latest_ms: int = 0
@@ -175,7 +175,7 @@ class SegmentCutter(Generic[_Payload]):
     def _complete(self, end_ms: int) -> None:
         self._opened().close()
         self._writer = None
-        self.on_cut(Cut(self._index, self._start_ms, end_ms))
+        self.on_cut(SegmentCut(self._index, self._start_ms, end_ms))
 
     def _opened(self) -> SegmentWriter[_Payload]:
         if self._writer is None:
@@ -379,7 +379,7 @@ class VideoCut:
         """The same input gives the same name."""
         return f"{index:05d}-{start_ms}.{self.kind}"
 
-    def _on_cut(self, cut: Cut) -> None:
+    def _on_cut(self, cut: SegmentCut) -> None:
         segment = asdict(cut) | {"name": self._name(cut.index, cut.start_ms)}
         self.segments.append(segment)
         if self.folder is not None:

@@ -115,7 +115,7 @@ class Downloads:
         return self._held.total()
 
     @contextmanager
-    def place(self, account_id: uuid.UUID) -> Iterator[Place]:
+    def place(self, account_id: uuid.UUID) -> Iterator[DownloadPlace]:
         """Hold a place for the block; raises RATE_LIMITED where the account or all have none."""
         if self._held[account_id] >= self._limit.account:
             raise _no_place(f"At most {self._limit.account} such downloads of an account at once.")
@@ -124,7 +124,7 @@ class Downloads:
         self._held[account_id] += 1
         try:
             with ExitStack() as resources:
-                yield Place(self, account_id, resources)
+                yield DownloadPlace(self, account_id, resources)
         finally:
             self._held[account_id] -= 1
             if not self._held[account_id]:
@@ -137,7 +137,7 @@ def _no_place(message: str) -> ApiError:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DownloadPlace:
     """An account's place; ``resources`` are closed when the answer has ended, however it did."""
 
     downloads: Downloads
@@ -164,19 +164,19 @@ def downloads_of(request: Request, kind: Download) -> Downloads:
     return found[kind]
 
 
-async def _clip_place(request: Request) -> AsyncIterator[Place]:
+async def _clip_place(request: Request) -> AsyncIterator[DownloadPlace]:
     with downloads_of(request, Download.CLIP).place(account_of(request)) as place:
         yield place
 
 
-async def _file_place(request: Request) -> AsyncIterator[Place]:
+async def _file_place(request: Request) -> AsyncIterator[DownloadPlace]:
     with downloads_of(request, Download.FILE).place(account_of(request)) as place:
         yield place
 
 
 # FastAPI ends these once the answer is sent, or its client is gone.
-ClipPlace = Annotated[Place, Depends(_clip_place)]
-FilePlace = Annotated[Place, Depends(_file_place)]
+ClipPlace = Annotated[DownloadPlace, Depends(_clip_place)]
+FilePlace = Annotated[DownloadPlace, Depends(_file_place)]
 
 
 class _SlowReaderError(Exception):

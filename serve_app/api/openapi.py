@@ -131,7 +131,9 @@ def error_codes(route: OperationRoute) -> list[ErrorCode]:
 def finish(document: dict[str, Any], routes: Iterable[OperationRoute]) -> dict[str, Any]:
     """FastAPI's document with credentials, rates, errors, headers and examples."""
     # ``Answer[Job]`` is ``Answer_Job_`` to pydantic; generators make class names of it.
-    document = json.loads(re.sub(r"Answer_(\w+)_(?=\")", r"\1Answer", json.dumps(document)))
+    # ``SceneJson`` in the code is the answer's form of the domain's ``Scene``.
+    names = re.sub(r"\b(\w+)Json(?=_?\")", r"\1", json.dumps(document))
+    document = json.loads(re.sub(r"Answer_(\w+)_(?=\")", r"\1Answer", names))
     document["jsonSchemaDialect"] = "https://json-schema.org/draft/2020-12/schema"
     schemas: dict[str, Schema] = document["components"]["schemas"] | error_schemas()
     for unused in ("HTTPValidationError", "ValidationError"):

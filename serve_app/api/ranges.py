@@ -16,7 +16,7 @@ _RANGE = re.compile(r"bytes=(\d{0,15})-(\d{0,15})")
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class RangedContent:
     """Bytes to read: ``read(first, count)`` runs in a thread, for at most ``block_bytes``."""
 
     size_bytes: int
@@ -26,7 +26,7 @@ class Content:
 
 
 def ranged_response(
-    request: Request, content: Content, headers: dict[str, str], *, refuse_beyond: bool = True
+    request: Request, content: RangedContent, headers: dict[str, str], *, refuse_beyond: bool = True
 ) -> Response:
     """All of it, or the part that ``Range`` asks for.
 
@@ -61,6 +61,6 @@ def _find_range(header: str, size: int) -> tuple[int, int] | None:
     return None if last < first < size else (first, min(last + 1, size))
 
 
-async def _blocks(content: Content, first: int, end: int) -> AsyncIterator[bytes]:
+async def _blocks(content: RangedContent, first: int, end: int) -> AsyncIterator[bytes]:
     for offset in range(first, end, content.block_bytes):
         yield await run_in_threadpool(content.read, offset, min(content.block_bytes, end - offset))

@@ -47,7 +47,7 @@ FileFormat = StrEnum(  # type: ignore[misc]
 """Of scenes, chapters and transcripts; ``csv`` is a table of scenes."""
 
 
-class Content(StrEnum):
+class ExportContent(StrEnum):
     """What an export's parts are."""
 
     SCENES = "scenes"
@@ -238,16 +238,19 @@ def export_job(
     url: UrlOption,
     key: KeyOption,
     content: Annotated[
-        Content | None, typer.Option(help="What is written, where a type leaves it open.")
+        ExportContent | None, typer.Option(help="What is written, where a type leaves it open.")
     ] = None,
     track: Annotated[int | None, typer.Option(help="Audio track of a transcript.")] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; printed if not given.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a job's scenes, chapters or transcript for an editing program or a player."""
-    of_transcript = content is Content.TRANSCRIPT or format.value not in get_args(ExportFormat)
+    of_transcript = content is ExportContent.TRANSCRIPT or format.value not in get_args(
+        ExportFormat
+    )
     if of_transcript and (
-        content not in {None, Content.TRANSCRIPT} or format.value not in get_args(CaptionFormat)
+        content not in {None, ExportContent.TRANSCRIPT}
+        or format.value not in get_args(CaptionFormat)
     ):
         raise UsageError(f"--content {content} cannot be written as {format.value}.")
     if track is not None and not of_transcript:

@@ -48,7 +48,7 @@ _MAX_SECRET_LENGTH = 256
 _SECRET = re.compile(r"whsec_[\x21-\x7e]{16,}")
 
 
-class Provider(StrEnum):
+class PaymentProviderName(StrEnum):
     """Payment providers that the service supports."""
 
     STRIPE = "stripe"
@@ -250,7 +250,7 @@ def _month(text: str | None) -> Month:
 
 @payments_app.command("set-secret")
 def payments_set_secret(
-    provider: Provider = Provider.STRIPE,
+    provider: PaymentProviderName = PaymentProviderName.STRIPE,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -22,7 +22,7 @@ from serve_app.cli.output import (
     stop_signal,
     usable_key,
 )
-from serve_app.client.api import ApiClient, ApiError, JsonObject
+from serve_app.client.api import ApiClient, JsonObject, RequestFailedError
 from serve_app.client.rendering import one_line
 
 _LINES = {
@@ -73,7 +73,7 @@ def watch(
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder.")
     stop, report = stop_signal(), _report(as_json=as_json)
-    refused: ApiError | None = None
+    refused: RequestFailedError | None = None
     with ApiClient(base_address(url), usable_key(key), sleep=pausing(stop)) as client:
         formats = client.list_formats()
         names = ("standard", "audioOnly", "rawExtensions")
@@ -95,7 +95,7 @@ def watch(
             raise UsageError(f"Another vas watch is at work in {folder}.") from error
         except OSError as error:
             raise UsageError(f"{error.filename or folder}: {error.strerror}.") from error
-        except ApiError as error:
+        except RequestFailedError as error:
             if error.code not in OF_THE_ACCOUNT:
                 raise
             refused = error

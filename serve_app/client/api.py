@@ -93,7 +93,7 @@ def _stated_delay_seconds(header: str | None) -> float | None:
     return float(header)
 
 
-class ApiError(Exception):
+class RequestFailedError(Exception):
     """The API refused a request. ``code`` is stable; the message is for people."""
 
     def __init__(
@@ -233,11 +233,11 @@ class ApiClient:
             last_offset = offset
             try:
                 self._append(path, resumable_url, offset, size_bytes, on_progress)
-            except (httpx.TransportError, ApiError) as error:
+            except (httpx.TransportError, RequestFailedError) as error:
                 if path.stat().st_size != size_bytes:
                     raise FileChangedError(path.name) from error
                 # 409: at another offset; 423: the connection that broke is still known.
-                passing = not isinstance(error, ApiError) or error.status in {409, 423}
+                passing = not isinstance(error, RequestFailedError) or error.status in {409, 423}
                 if not passing or failures >= MAX_SERVER_FAILURES:
                     raise
                 self._sleep(backoff_seconds(failures + 1))
@@ -460,7 +460,7 @@ def _data(response: httpx.Response) -> JsonObject:
     try:
         data: JsonObject = response.json()["data"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ApiError(
+        raise RequestFailedError(
             code=f"HTTP_{response.status_code}",
             message="The answer is none of this API: is the base URL right?",
             status=response.status_code,
@@ -469,7 +469,7 @@ def _data(response: httpx.Response) -> JsonObject:
     return data
 
 
-def _error_of(response: httpx.Response) -> ApiError:
+def _error_of(response: httpx.Response) -> RequestFailedError:
     """The error envelope; something else (a proxy's page) keeps its HTTP status as code."""
     try:
         body = response.json()
@@ -477,7 +477,7 @@ def _error_of(response: httpx.Response) -> ApiError:
         body = None
     if not isinstance(body, dict) or "code" not in body:
         body = {"code": f"HTTP_{response.status_code}", "error": response.reason_phrase}
-    return ApiError(
+    return RequestFailedError(
         code=str(body["code"]),
         message=str(body.get("error", "")),
         status=response.status_code,

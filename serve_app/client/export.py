@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from serve_app.client.api import ApiClient, ApiError, JsonObject
+from serve_app.client.api import ApiClient, JsonObject, RequestFailedError
 from serve_app.client.contact_sheet import chosen_scenes, contact_sheet
 
 RESULT_NAMES = r"scenes\.json|contact-sheet\.png|transcript(\.track\d+)?\.(json|srt|vtt)"
@@ -69,7 +69,7 @@ def _thumbnail(client: ApiClient, scene: JsonObject) -> bytes | None:
         return None
     try:
         return client.get_thumbnail(address)
-    except ApiError as error:
+    except RequestFailedError as error:
         if error.status == 404:  # The still was deleted: the sheet shows that.
             return None
         raise

@@ -26,10 +26,10 @@ from serve_app import __version__
 from serve_app.client.api import (
     TERMINAL_STATES,
     ApiClient,
-    ApiError,
     JobState,
     JsonObject,
     ProcessingMode,
+    RequestFailedError,
     poll_pauses_seconds,
 )
 
@@ -125,13 +125,13 @@ class _Caller:
         try:
             async with self._turns:
                 return await anyio.to_thread.run_sync(request, self.client)
-        except ApiError as error:
+        except RequestFailedError as error:
             raise ToolError(_refusal(error)) from error
         except httpx.TransportError as error:
             raise ToolError(f"The service cannot be reached: {error}") from error
 
 
-def _refusal(error: ApiError) -> str:
+def _refusal(error: RequestFailedError) -> str:
     """Names the tool's parameter that is to blame, as the tool calls it."""
     blamed = error.param or ("job_id" if error.code == "NOT_FOUND" else None)
     text = _RENAMED.sub(lambda found: _TOOLS_NAMES[found[0]], str(error))

@@ -25,14 +25,20 @@ from typing import Any
 
 import httpx
 
-from serve_app.client.api import ApiClient, ApiError, FileChangedError, JsonObject, ProcessingMode
+from serve_app.client.api import (
+    ApiClient,
+    FileChangedError,
+    JsonObject,
+    ProcessingMode,
+    RequestFailedError,
+)
 from serve_app.client.export import export_results, write_atomically
 from serve_app.client.watch_records import (
     ERROR_NAME,
     FOLDER_ENDING,
     ForeignResultsError,
-    Record,
     Version,
+    WatchRecord,
     clear_results,
     opened,
     own_folder,
@@ -191,7 +197,7 @@ class Watcher:
                 continue
             try:
                 self._take(path, version)
-            except ApiError as error:  # Of the whole account: nothing goes on from there.
+            except RequestFailedError as error:  # Of the whole account: nothing goes on from there.
                 self._fatal = error
                 self.stop.set()
             except Exception as error:
@@ -212,7 +218,7 @@ class Watcher:
             self._report("waiting", path, reason="the file changes")
         except httpx.TransportError as error:
             self._postpone(path, str(error))
-        except ApiError as error:
+        except RequestFailedError as error:
             self._leave_refused(path, error)
         except ForeignResultsError:
             message = f"{results} was not made by vas watch: move it away."
@@ -223,7 +229,7 @@ class Watcher:
             else:
                 self._postpone(path, f"{results}: {error.strerror or error}")
 
-    def _leave_refused(self, path: Path, error: ApiError) -> None:
+    def _leave_refused(self, path: Path, error: RequestFailedError) -> None:
         if error.code in OF_THE_ACCOUNT:
             raise error
         if error.status == 429 or error.status >= 500:
@@ -243,10 +249,10 @@ class Watcher:
             self._analyse_into(folder, path, version)
 
     def _analyse_into(self, folder: Path, path: Path, version: Version) -> None:
-        record = Record.read(folder)
+        record = WatchRecord.read(folder)
         if record is None or record.version != version:
             clear_results(folder)
-            record = Record(version, self.mode)
+            record = WatchRecord(version, self.mode)
         if record.state is not None:
             self.outcomes.setdefault(path.name, "before")
             self._done[path] = version
@@ -259,7 +265,7 @@ class Watcher:
             error = job.get("error") or {"code": job["state"].upper(), "message": ""}
             self._keep_error(path, error, jobId=job["jobId"], stages=job["stages"])
 
-    def _ended_job(self, path: Path, folder: Path, record: Record) -> JsonObject:
+    def _ended_job(self, path: Path, folder: Path, record: WatchRecord) -> JsonObject:
         """The file's job, created and sent as far as it was not, in its last state."""
         while True:
             job = self._job(path, folder, record)
@@ -270,22 +276,24 @@ class Watcher:
             if job["state"] != "expired" or record.attempt == MAX_ATTEMPTS:
                 return job
             # Nothing was analysed: the media did not arrive in time.
-            record = Record(record.version, record.mode, attempt=record.attempt + 1).write(folder)
+            record = WatchRecord(record.version, record.mode, attempt=record.attempt + 1).write(
+                folder
+            )
 
-    def _job(self, path: Path, folder: Path, record: Record) -> JsonObject:
+    def _job(self, path: Path, folder: Path, record: WatchRecord) -> JsonObject:
         if record.job_id is not None:
             return self.client.get_job(record.job_id)
         try:
             job = self._create(path, record)
-        except ApiError as error:
+        except RequestFailedError as error:
             if error.code == "INSUFFICIENT_CREDITS":  # Is remembered with the key.
-                Record(record.version, record.mode, attempt=record.attempt).write(folder)
+                WatchRecord(record.version, record.mode, attempt=record.attempt).write(folder)
             raise
         replace(record, job_id=job["jobId"]).write(folder)
         self._report("created", path, jobId=job["jobId"])
         return job
 
-    def _create(self, path: Path, record: Record) -> JsonObject:
+    def _create(self, path: Path, record: WatchRecord) -> JsonObject:
         """A job for the file; again and again the same one."""
         return self.client.create_job(
             path.name,
@@ -294,14 +302,14 @@ class Watcher:
             idempotency_key=record.idempotency_key,
         )
 
-    def _send(self, path: Path, record: Record, job: JsonObject) -> None:
+    def _send(self, path: Path, record: WatchRecord, job: JsonObject) -> None:
         """Raises FileChangedError, the job cancelled, if it is another file by now, or none."""
         address = job.get("resumableUploadUrl") or self._create(path, record)["resumableUploadUrl"]
         try:
             with opened(path, os.O_RDONLY) as file:
                 self.client.upload_resumable(file, address, self._go_on)
-        except (ApiError, FileChangedError, OSError) as error:
-            late = isinstance(error, ApiError) and error.status == 410
+        except (RequestFailedError, FileChangedError, OSError) as error:
+            late = isinstance(error, RequestFailedError) and error.status == 410
             if _is_still(path, record.version) and not late:
                 raise
         if not _is_still(path, record.version):
@@ -311,7 +319,7 @@ class Watcher:
     def _cancel(self, job_id: str) -> None:
         try:
             self.client.cancel(job_id)
-        except ApiError as error:
+        except RequestFailedError as error:
             if error.code != "JOB_NOT_CANCELLABLE":
                 raise
 
@@ -333,7 +341,7 @@ class Watcher:
         self._give_up(path, error["code"], error["message"], **more)
 
     def _close(self, path: Path, folder: Path, state: str) -> None:
-        record = Record.read(folder)
+        record = WatchRecord.read(folder)
         if record is not None:
             replace(record, state=state).write(folder)
             self._done[path] = record.version

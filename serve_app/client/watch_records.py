@@ -58,7 +58,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class WatchRecord:
     """How far a file is: the content of its ``job.json``."""
 
     version: Version
@@ -70,7 +70,7 @@ class Record:
     """``completed`` or ``failed`` once all is done and written."""
 
     @classmethod
-    def read(cls, folder: Path) -> Record | None:
+    def read(cls, folder: Path) -> WatchRecord | None:
         """None where there is none; raises ForeignResultsError for what is no record."""
         try:
             with opened(folder / STATE_NAME, os.O_RDONLY) as file:
@@ -89,7 +89,7 @@ class Record:
             raise ForeignResultsError(str(folder))
         return record
 
-    def write(self, folder: Path) -> Record:
+    def write(self, folder: Path) -> WatchRecord:
         write_atomically(folder / STATE_NAME, f"{json.dumps(asdict(self), indent=1)}\n".encode())
         return self
 

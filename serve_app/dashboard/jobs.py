@@ -25,7 +25,7 @@ from serve_app.jobs.answers import JobSummary
 from serve_app.jobs.plans import JobPlan, Planner, plan_batch, plan_from_url
 from serve_app.jobs.rendering import render_job, render_summary
 from serve_app.jobs.schemas import CreateBatchBody, CreateJobFromUrlBody
-from serve_app.media.source import JobMedia, find_media
+from serve_app.media.source import PlayableMedia, find_media
 from serve_app.observability.metrics import record_job_end
 from storage.job_records import JobRecord, list_jobs
 from storage.results import Track, find_summary, list_tracks
@@ -75,7 +75,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class JobRow:
     """A job in the list."""
 
     job: JobSummary
@@ -118,7 +118,7 @@ async def _jobs_page(
         request,
         "jobs.html",
         status=200 if problem is None else problem.status,
-        rows=[Row(render_summary(job), _still(request, job)) for job in shown],
+        rows=[JobRow(render_summary(job), _still(request, job)) for job in shown],
         state=state,
         states=list(JobState),
         first=not cursor,
@@ -188,11 +188,11 @@ def _named(error: ValidationError) -> ApiError:
 
 
 @dataclass(slots=True)
-class JobPage:
+class JobView:
     """What the page of a job shows beside the job."""
 
     track_names: list[str]
-    media: JobMedia
+    media: PlayableMedia
     summary: list[dict[str, Any]] | None
     scenes: Part | None = None
     poster: str | None = None
@@ -215,7 +215,7 @@ async def get_job(
         media = await find_media(context_of(request), connection, job)
         summary = await find_summary(connection, job.id)
         tracks = await list_tracks(connection, job.id)
-    shown = JobPage(job.audio_track_names or [], media, summary)
+    shown = JobView(job.audio_track_names or [], media, summary)
     await _add_results(context_of(request), job, shown, tracks, track)
     return await page(
         request,
@@ -230,7 +230,7 @@ async def get_job(
 
 
 async def _add_results(
-    context: AppContext, job: JobRecord, shown: JobPage, tracks: list[Track], track: int
+    context: AppContext, job: JobRecord, shown: JobView, tracks: list[Track], track: int
 ) -> None:
     scenes = await context.parts.find_scenes(job.id)
     if scenes is not None and scenes.count:

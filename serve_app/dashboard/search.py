@@ -13,7 +13,7 @@ from serve_app.dashboard import PATH
 from serve_app.dashboard.access import PageRoute, viewer_of
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError
-from serve_app.search.schemas import SearchHit, Snippet
+from serve_app.search.schemas import SearchHitJson, Snippet
 from serve_app.search.service import find_page, parse_query
 from storage.search import Filters
 from storage.types import SearchKind
@@ -34,7 +34,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 async def get_search(request: Request, q: str = "", kind: str = "") -> Response:
     """The best hits for the words, of one kind or of all."""
     kinds = (SearchKind(kind),) if kind in set(SearchKind) else tuple(SearchKind)
-    hits: list[SearchHit] = []
+    hits: list[SearchHitJson] = []
     problem = None
     if q.strip():
         try:
@@ -63,7 +63,7 @@ async def get_search(request: Request, q: str = "", kind: str = "") -> Response:
     )
 
 
-def _still(request: Request, hit: SearchHit) -> str | None:
+def _still(request: Request, hit: SearchHitJson) -> str | None:
     if "sceneIndex" not in hit:
         return None
     job_id = parse_job_id(hit["jobId"])

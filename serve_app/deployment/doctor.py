@@ -31,7 +31,7 @@ CODECS = ("h264", "hevc", "vp9", "av1", "mpeg2video", "prores", "aac", "mp3", "o
 
 
 @dataclass
-class Machine:
+class MachineFacts:
     """What the checks look at: settings, and the models that they choose here."""
 
     settings: Settings
@@ -42,7 +42,7 @@ class Machine:
         return chosen_models(self.settings)
 
 
-Check = Callable[[Machine], str]
+Check = Callable[[MachineFacts], str]
 
 
 class CheckFailedError(Exception):
@@ -51,18 +51,18 @@ class CheckFailedError(Exception):
 
 def examine(settings: Settings) -> list[dict[str, Any]]:
     """One finding a check: ``{check, ok, detail}``."""
-    machine = Machine(settings)
+    machine = MachineFacts(settings)
     return [_finding(name, check, machine) for name, check in CHECKS.items()]
 
 
-def _finding(name: str, check: Check, machine: Machine) -> dict[str, Any]:
+def _finding(name: str, check: Check, machine: MachineFacts) -> dict[str, Any]:
     try:
         return {"check": name, "ok": True, "detail": check(machine)}
     except Exception as error:  # whatever it is, it is reported
         return {"check": name, "ok": False, "detail": f"{type(error).__name__}: {error}"}
 
 
-def _port(machine: Machine) -> str:
+def _port(machine: MachineFacts) -> str:
     """That of the service which runs on the data folder, or one that it could be started at."""
     from serve_app.deployment.local import require_free_port, with_running_address
 
@@ -75,7 +75,7 @@ def _port(machine: Machine) -> str:
     return f"the service of {settings.data_dir} answers at {settings.host}:{settings.port}"
 
 
-def _disk(machine: Machine) -> str:
+def _disk(machine: MachineFacts) -> str:
     folder = machine.settings.data_dir.expanduser().resolve()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free
@@ -84,13 +84,13 @@ def _disk(machine: Machine) -> str:
     return f"{free / GIB:.1f} GiB free at {existing}"
 
 
-def _gpu(_: Machine) -> str:
+def _gpu(_: MachineFacts) -> str:
     """No GPU is no failure: the packaged models need none."""
     count = visible_gpus()
     return f"{count} found" if count else "none; the packaged models run on the CPU"
 
 
-def _codecs(_: Machine) -> str:
+def _codecs(_: MachineFacts) -> str:
     import av
 
     missing = [name for name in CODECS if name not in av.codecs_available]
@@ -99,7 +99,7 @@ def _codecs(_: Machine) -> str:
     return f"PyAV {av.__version__} decodes {', '.join(CODECS)}"
 
 
-def _database(machine: Machine) -> str:
+def _database(machine: MachineFacts) -> str:
     """The service's own; before there is one, that a server answers, or that one can be started."""
 
     async def version(url: str) -> str:
@@ -125,7 +125,7 @@ def _database(machine: Machine) -> str:
             return f"PostgreSQL {asyncio.run(version(complete.database_url or ''))}{kind}"
 
 
-def _objects(machine: Machine) -> str:
+def _objects(machine: MachineFacts) -> str:
     """One object through the store that the settings name, as jobs use it."""
     settings = machine.settings
     if settings.s3_bucket is None:
@@ -141,14 +141,14 @@ def _objects(machine: Machine) -> str:
     return f"bucket {settings.s3_bucket}: written, read, deleted"
 
 
-def _models(machine: Machine) -> str:
+def _models(machine: MachineFacts) -> str:
     return f"profile {machine.models.profile}: {machine.models.reason}"
 
 
 def _model(task: Task[Any]) -> Check:
     """One real inference of a task's model, and which weights it is done with."""
 
-    def check(machine: Machine) -> str:
+    def check(machine: MachineFacts) -> str:
         settings, profile = machine.settings, machine.models.profile
         if not has_task(profile, task, settings.models_dir):
             return f"none in profile {profile} as it is installed"
@@ -167,7 +167,7 @@ def _model(task: Task[Any]) -> Check:
     return check
 
 
-def _boundaries(machine: Machine) -> str:
+def _boundaries(machine: MachineFacts) -> str:
     settings = machine.settings
     weights = settings.boundary_weights
     if weights is None:

@@ -32,7 +32,7 @@ router = APIRouter(include_in_schema=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class DocumentPage:
     """Bytes to serve, with their type and version."""
 
     content: bytes
@@ -40,30 +40,30 @@ class Page:
     etag: str
 
 
-def _page(content: bytes, media_type: str) -> Page:
-    return Page(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+def _page(content: bytes, media_type: str) -> DocumentPage:
+    return DocumentPage(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
 @lru_cache(maxsize=1)
-def _reference(app: FastAPI) -> Page:
+def _reference(app: FastAPI) -> DocumentPage:
     from serve_app.discovery.pages_reference import reference_page
 
     return _page(reference_page(app.openapi()).encode(), "text/html")
 
 
 @lru_cache(maxsize=1)
-def _errors(app: FastAPI) -> Page:
+def _errors(app: FastAPI) -> DocumentPage:
     from serve_app.discovery.pages_errors import errors_page
 
     return _page(errors_page(app.openapi()).encode(), "text/html")
 
 
 @lru_cache(maxsize=len(_ASSETS))
-def _asset(name: str) -> Page:
+def _asset(name: str) -> DocumentPage:
     return _page((_STATIC / name).read_bytes(), _ASSETS[name])
 
 
-def _answer(request: Request, page: Page) -> Response:
+def _answer(request: Request, page: DocumentPage) -> Response:
     headers = HEADERS | {"ETag": page.etag}
     if request.headers.get("if-none-match") == page.etag:
         return Response(status_code=304, headers=headers)

@@ -93,7 +93,7 @@ def _matches(conditions: Iterable[str], etag: str) -> bool:
     return etag in known or "*" in known
 
 
-class Rate(TypedDict):
+class RateJson(TypedDict):
     """What a stage costs."""
 
     base: Annotated[Count, doc("US cents per footage-hour up to the volume threshold.")]
@@ -103,9 +103,9 @@ class Rate(TypedDict):
 class StageRates(TypedDict):
     """Rates by stage."""
 
-    ingest: Rate
-    vision: Rate
-    transcript: Rate
+    ingest: RateJson
+    vision: RateJson
+    transcript: RateJson
 
 
 class TierRates(TypedDict):
@@ -115,7 +115,7 @@ class TierRates(TypedDict):
     raw: StageRates
 
 
-class PriceTable(TypedDict):
+class PriceTableJson(TypedDict):
     """Rates and the rules of their use."""
 
     currency: Literal["usd"]
@@ -130,7 +130,7 @@ class PriceTable(TypedDict):
     "/pricing",
     operation_id="getPricing",
     summary="Read the price table",
-    response_model=Answer[PriceTable],
+    response_model=Answer[PriceTableJson],
     response_description="The price table.",
     responses={200: _CACHED},
 )

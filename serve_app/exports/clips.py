@@ -29,7 +29,7 @@ from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.downloads import ClipPlace
 from serve_app.api.openapi import errors, headers
 from serve_app.api.queries import NUMBER
-from serve_app.api.ranges import Content, ranged_response
+from serve_app.api.ranges import RangedContent, ranged_response
 from serve_app.api.rate_limits import Bucket
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.exports.captions import attachment
@@ -259,5 +259,5 @@ def _answer(request: Request, job: JobRecord, clip: _Clip) -> Response:
         "X-Clip-Start": f"{clip.start_ms / 1000:.3f}",
         "Content-Disposition": attachment(name, extension),
     }
-    content = Content(clip.size_bytes, media_type, clip.read)
+    content = RangedContent(clip.size_bytes, media_type, clip.read)
     return ranged_response(request, content, headers, refuse_beyond=False)

@@ -47,7 +47,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ExportSource:
     """A file of the timeline. ``start_frame`` is its start timecode in frames after midnight."""
 
     name: str
@@ -76,7 +76,7 @@ class Source:
 class Shot:
     """``frames`` frames of a source from the ``first``, which counts from 0: a section's."""
 
-    source: Source
+    source: ExportSource
     section: Section
     first: int
     frames: int
@@ -100,7 +100,7 @@ class FrameTimeline:
     """Events laid end to end; the first source's rate is that of the timeline."""
 
     name: str
-    sources: tuple[Source, ...]
+    sources: tuple[ExportSource, ...]
     events: tuple[Event, ...]
     start_frame: int
     has_audio: bool
@@ -121,7 +121,7 @@ class FrameTimeline:
         return timecode_at(self.start_frame + frame, self.rate, drop_frame=self.drop_frame)
 
 
-def find_sources(file_name: str, ingested: Values | None) -> tuple[Source, ...]:
+def find_sources(file_name: str, ingested: Values | None) -> tuple[ExportSource, ...]:
     """The files of a job's picture by its ``IngestResult`` as stored, which an earlier version may
     have written; empty where nothing is known of a picture and its rate."""
     video = (ingested or {}).get("video")
@@ -149,14 +149,16 @@ def find_sources(file_name: str, ingested: Values | None) -> tuple[Source, ...]:
     return tuple(_with_own_reels(found))
 
 
-def _source(name: str, stream: Values, timecode: str | None, begin_ms: int, end_ms: int) -> Source:
+def _source(
+    name: str, stream: Values, timecode: str | None, begin_ms: int, end_ms: int
+) -> ExportSource:
     rate, timecode = timeline_rate(stream), timecode or ""
     # Only 29.97 and 59.94 have numbers to drop; other rates marked so count every frame.
     drops = rate in _DROP_RATES and bool(_DROP_MARK.search(timecode))
     start_frame = _frame_of(timecode if drops else _DROP_MARK.sub(":", timecode), rate)
     first_ms = stream.get("start_ms", 0)
     last_ms = stream.get("end_ms") or end_ms - begin_ms
-    return Source(
+    return ExportSource(
         name=name,
         reel=_reel(name),
         rate=rate,
@@ -198,7 +200,7 @@ def _reel(name: str) -> str:
     return letters[:_REEL_LENGTH] or "AX"
 
 
-def _with_own_reels(sources: Sequence[Source]) -> Iterator[Source]:
+def _with_own_reels(sources: Sequence[ExportSource]) -> Iterator[ExportSource]:
     """The sources; one whose reel an earlier one has gets a number."""
     taken: set[str] = set()
     for source in sources:
@@ -211,7 +213,7 @@ def _with_own_reels(sources: Sequence[Source]) -> Iterator[Source]:
 
 
 def frame_timeline(
-    file_name: str, sources: Sequence[Source], sections: Sequence[Section], *, has_audio: bool
+    file_name: str, sources: Sequence[ExportSource], sections: Sequence[Section], *, has_audio: bool
 ) -> FrameTimeline:
     """The sections, which follow each other, as events on one or more sources."""
     first, start = sources[0], sources[0].start_frame
@@ -229,7 +231,9 @@ def frame_timeline(
     return FrameTimeline(name, tuple(sources), tuple(events), start, has_audio)
 
 
-def _pieces(sources: Sequence[Source], sections: Sequence[Section]) -> Iterator[Shot | Fraction]:
+def _pieces(
+    sources: Sequence[ExportSource], sections: Sequence[Section]
+) -> Iterator[Shot | Fraction]:
     """The sections' shots of every source from its first frame to its last; seconds of nothing."""
     until_ms = 0
     for source in sources:

@@ -17,7 +17,7 @@ from pipelines.speech.captions import escaped, vtt_time, xml_text
 from pipelines.speech.cues import plain
 from serve_app.api.spreadsheets import csv_table
 from serve_app.errors import invalid
-from serve_app.exports.timeline import Event, FrameTimeline, Section, Source
+from serve_app.exports.timeline import Event, ExportSource, FrameTimeline, Section
 
 _FASTEST_EDL = 60
 YOUTUBE_SHORTEST_MS = 10_000
@@ -59,7 +59,7 @@ def to_otio(timeline: FrameTimeline) -> str:
         start, length = (otio.opentime.RationalTime(n, float(rate)) for n in (first, count))
         return otio.opentime.TimeRange(start, length)
 
-    def clip_of(source: Source) -> otio.schema.Clip:
+    def clip_of(source: ExportSource) -> otio.schema.Clip:
         whole = span(source.start_frame, source.frames, source.rate)
         reference = otio.schema.ExternalReference(quote(source.name), whole)
         reference.name = source.name
@@ -118,7 +118,7 @@ def to_fcpxml(timeline: FrameTimeline) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE fcpxml>\n{body}\n'
 
 
-def _format(resources: ET.Element, name: str, source: Source) -> str:
+def _format(resources: ET.Element, name: str, source: ExportSource) -> str:
     ET.SubElement(
         resources,
         "format",
@@ -131,7 +131,7 @@ def _format(resources: ET.Element, name: str, source: Source) -> str:
 
 
 def _asset(
-    resources: ET.Element, name: str, source: Source, format_id: str, has_audio: bool
+    resources: ET.Element, name: str, source: ExportSource, format_id: str, has_audio: bool
 ) -> str:
     sound = {"hasAudio": "1"} if has_audio else {}
     ET.SubElement(
@@ -153,8 +153,8 @@ def _element(
     spine: ET.Element,
     event: Event,
     timeline: FrameTimeline,
-    assets: dict[Source, str],
-    formats: dict[Source, str],
+    assets: dict[ExportSource, str],
+    formats: dict[ExportSource, str],
 ) -> None:
     place = {
         # In the time of the sequence, which begins at its start timecode.

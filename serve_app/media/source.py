@@ -19,7 +19,7 @@ from starlette.responses import Response
 from serve_app.api.authentication import parse_job_id, require_active_owner
 from serve_app.api.context import API_PREFIX, context_of
 from serve_app.api.downloads import Download, downloads_of
-from serve_app.api.ranges import Content, ranged_response
+from serve_app.api.ranges import RangedContent, ranged_response
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError
 from serve_app.errors import ApiError, ErrorCode
@@ -46,7 +46,7 @@ router = APIRouter(prefix=API_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
-class JobMedia:
+class PlayableMedia:
     """Signed paths of a job's media, good for half a day; None where it is not kept.
 
     A programme of several clips has no file of its own.
@@ -65,18 +65,18 @@ class JobMedia:
         return waiting and self.source is not None
 
 
-async def find_media(context: AppContext, connection: Connection, job: JobRecord) -> JobMedia:
+async def find_media(context: AppContext, connection: Connection, job: JobRecord) -> PlayableMedia:
     """Where the job's media is."""
     preview = await find_preview(connection, job.id)
     key = await _source_key(connection, job)
     if key is None or not await run_in_threadpool(context.objects.exists, key):
-        return JobMedia(preview=preview)
+        return PlayableMedia(preview=preview)
     # Whole hours, so that a page that is read twice shows the same address.
     expires_at = (int(time.time()) // 3600 + _LIFETIME_HOURS + 1) * 3600
     path = f"{API_PREFIX}/jobs/{job.id}/media"
     signed = context.signer.sign_path(_PURPOSE, path, expires_at=expires_at)
     playable = preview is None or preview.status is PreviewStatus.MADE
-    return JobMedia(signed if playable else None, f"{signed}&original=true", preview)
+    return PlayableMedia(signed if playable else None, f"{signed}&original=true", preview)
 
 
 async def _source_key(connection: Connection, job: JobRecord) -> str | None:
@@ -138,7 +138,7 @@ async def get_media(request: Request, shown: Annotated[_Held, Depends(_shown)]) 
         size = await run_in_threadpool(store.size_bytes, shown.key)
     except ObjectNotFoundError:
         raise _missing() from None
-    content = Content(size, shown.media_type, functools.partial(store.read_range, shown.key))
+    content = RangedContent(size, shown.media_type, functools.partial(store.read_range, shown.key))
     # Shown by players only: opened by itself, whatever it is, it is saved.
     headers = {"Cache-Control": "private, max-age=3600", "Content-Disposition": "attachment"}
     return ranged_response(request, content, headers)

@@ -13,7 +13,7 @@ from serve_app.api.schemas import Count, Seconds, Share, Url, Uuid, doc
 from storage.types import StageStatus
 
 
-class ObjectTrack(TypedDict):
+class ObjectTrackJson(TypedDict):
     """A thing in a stretch of a scene."""
 
     label: Annotated[str, doc("A lower-case noun.", "woman")]
@@ -22,7 +22,7 @@ class ObjectTrack(TypedDict):
     confidence: Share
 
 
-class Box(TypedDict):
+class BoxJson(TypedDict):
     """A rectangle in the picture, in shares of its width and height."""
 
     left: Annotated[Share, doc("Of its left edge.")]
@@ -31,15 +31,15 @@ class Box(TypedDict):
     height: Annotated[Share, doc("How high it is.")]
 
 
-class TextLine(TypedDict):
+class TextLineJson(TypedDict):
     """A line of writing on the screen."""
 
     text: Annotated[str, doc("As read.", "Anna Weber, baker")]
     confidence: Share
-    box: Box
+    box: BoxJson
 
 
-class Scene(TypedDict):
+class SceneJson(TypedDict):
     """A stretch between two cuts."""
 
     index: Annotated[Count, doc("From 0.")]
@@ -71,7 +71,7 @@ class Scene(TypedDict):
     thumbnailUrl: NotRequired[Annotated[Url, doc("A still; signed, needs no key, expires.")]]
     objectTracks: NotRequired[
         Annotated[
-            list[ObjectTrack],
+            list[ObjectTrackJson],
             doc(
                 "When things of known classes are in the picture, sampled once a "
                 "second, by start; empty where no detector of objects serves."
@@ -80,7 +80,7 @@ class Scene(TypedDict):
     ]
     onScreenText: NotRequired[
         Annotated[
-            list[TextLine],
+            list[TextLineJson],
             doc(
                 "Writing read in one of its stills, top to bottom. Absent from scenes "
                 "that were analysed before writing was read."
@@ -93,10 +93,10 @@ class SceneList(TypedDict):
     """The scenes of a job."""
 
     jobId: Annotated[Uuid, doc("The job.")]
-    scenes: Annotated[list[Scene], doc("Cover the whole video; empty when it has no cuts.")]
+    scenes: Annotated[list[SceneJson], doc("Cover the whole video; empty when it has no cuts.")]
 
 
-class ProcessedScene(Scene):
+class ProcessedScene(SceneJson):
     """A scene with the field that older clients read."""
 
     endTs: Annotated[Seconds, doc("The same as `endTime`.")]
@@ -119,7 +119,7 @@ class ProcessedData(TypedDict):
     transcript: NotRequired[list[TranscriptEntry]]
 
 
-class Word(TypedDict):
+class WordJson(TypedDict):
     """A word and when it is spoken."""
 
     text: Annotated[str, doc("As written.", "Good")]
@@ -129,7 +129,7 @@ class Word(TypedDict):
     speaker: Annotated[str | None, doc("A speaker's `id`.", "speaker_0")]
 
 
-class TranscriptSegment(TypedDict):
+class TranscriptSegmentJson(TypedDict):
     """A sentence-like run of words by one speaker."""
 
     index: Annotated[Count, doc("From 0.")]
@@ -138,10 +138,10 @@ class TranscriptSegment(TypedDict):
     text: Annotated[str, doc("Its words, joined.", "Good morning.")]
     speaker: Annotated[str | None, doc("A speaker's `id`.", "speaker_0")]
     confidence: Share
-    words: list[Word]
+    words: list[WordJson]
 
 
-class Speaker(TypedDict):
+class SpeakerJson(TypedDict):
     """Somebody who is heard."""
 
     id: Annotated[str, doc("`speaker_0`, `speaker_1`…", "speaker_0")]
@@ -149,7 +149,7 @@ class Speaker(TypedDict):
     speakingSeconds: Annotated[Seconds, doc("How long they speak in all.")]
 
 
-class Chapter(TypedDict):
+class ChapterJson(TypedDict):
     """A part of the media on one subject."""
 
     index: Annotated[Count, doc("From 0.")]
@@ -162,10 +162,12 @@ class ChapterList(TypedDict):
     """The chapters of a job."""
 
     jobId: Annotated[Uuid, doc("The job.")]
-    chapters: Annotated[list[Chapter], doc("Cover the whole media; empty when nothing is said.")]
+    chapters: Annotated[
+        list[ChapterJson], doc("Cover the whole media; empty when nothing is said.")
+    ]
 
 
-class SummarySentence(TypedDict):
+class SummarySentenceJson(TypedDict):
     """A sentence of a summary."""
 
     text: Annotated[str, doc("Written by a model.", "A baker shows how a sourdough is kept.")]
@@ -177,10 +179,12 @@ class Summary(TypedDict):
     """What is said in a job's media, in few sentences."""
 
     jobId: Annotated[Uuid, doc("The job.")]
-    sentences: Annotated[list[SummarySentence], doc("To be read in order; empty without speech.")]
+    sentences: Annotated[
+        list[SummarySentenceJson], doc("To be read in order; empty without speech.")
+    ]
 
 
-class AudioTrack(TypedDict):
+class AudioTrackJson(TypedDict):
     """One audio track of a multi-track job."""
 
     trackIndex: Annotated[Count, doc("From 0.")]
@@ -196,7 +200,7 @@ class AudioTrackList(TypedDict):
     """The audio tracks of a job."""
 
     jobId: Annotated[Uuid, doc("The job.")]
-    tracks: Annotated[list[AudioTrack], doc("By `trackIndex`.", min_length=2)]
+    tracks: Annotated[list[AudioTrackJson], doc("By `trackIndex`.", min_length=2)]
 
 
 class Transcript(TypedDict):
@@ -204,11 +208,11 @@ class Transcript(TypedDict):
 
     jobId: Annotated[Uuid, doc("The job.")]
     language: Annotated[str | None, doc("BCP 47.", "en")]
-    speakers: Annotated[list[Speaker], doc("In order of first appearance.")]
+    speakers: Annotated[list[SpeakerJson], doc("In order of first appearance.")]
     text: Annotated[str, doc("The segments, a line each.", "Good morning.")]
-    segments: Annotated[list[TranscriptSegment], doc("In order of time.")]
+    segments: Annotated[list[TranscriptSegmentJson], doc("In order of time.")]
     trackIndex: NotRequired[Annotated[Count, doc("On multi-track jobs.")]]
     trackName: NotRequired[Annotated[str, doc("On multi-track jobs.")]]
     tracks: NotRequired[
-        Annotated[list[AudioTrack], doc("On multi-track jobs, unless one track was asked for.")]
+        Annotated[list[AudioTrackJson], doc("On multi-track jobs, unless one track was asked for.")]
     ]

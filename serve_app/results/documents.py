@@ -22,7 +22,7 @@ from storage.results import TrackTranscript
 from storage.types import StageStatus
 
 
-class StoredScene(answers.Scene):
+class StoredScene(answers.SceneJson):
     """A scene before the API turns the key of its still into an address."""
 
     thumbnailKey: NotRequired[str]  # noqa: N815
@@ -40,9 +40,9 @@ class SceneSpan(TypedDict):
 class StoredTranscript(TypedDict):
     """The transcript of one track, without its track."""
 
-    speakers: list[answers.Speaker]
+    speakers: list[answers.SpeakerJson]
     text: str
-    segments: list[answers.TranscriptSegment]
+    segments: list[answers.TranscriptSegmentJson]
 
 
 def scene_document(scene: Scene) -> StoredScene:
@@ -72,7 +72,7 @@ def scene_document(scene: Scene) -> StoredScene:
     }
 
 
-def _text_line(line: TextLine) -> answers.TextLine:
+def _text_line(line: TextLine) -> answers.TextLineJson:
     return {
         "text": line.text,
         "confidence": round(line.confidence, 4),
@@ -80,7 +80,7 @@ def _text_line(line: TextLine) -> answers.TextLine:
     }
 
 
-def box_document(box: Box) -> answers.Box:
+def box_document(box: Box) -> answers.BoxJson:
     """A rectangle in shares of the picture's width and height."""
     return {
         "left": round(box.left, 4),
@@ -122,7 +122,7 @@ def transcript_document(result: TranscriptResult) -> StoredTranscript:
 """Code of the warning of a job whose transcript should have been summed up, and was not."""
 
 
-def summary_document(sentences: Sequence[TimedSentence]) -> list[answers.SummarySentence]:
+def summary_document(sentences: Sequence[TimedSentence]) -> list[answers.SummarySentenceJson]:
     """A summary as it is stored."""
     return [
         {"text": each.text, "startTime": each.start_ms / 1000, "endTime": each.end_ms / 1000}
@@ -130,7 +130,7 @@ def summary_document(sentences: Sequence[TimedSentence]) -> list[answers.Summary
     ]
 
 
-def _segment(segment: TranscriptSegment) -> answers.TranscriptSegment:
+def _segment(segment: TranscriptSegment) -> answers.TranscriptSegmentJson:
     return {
         "index": segment.index,
         "startTime": segment.start_ms / 1000,
@@ -142,7 +142,7 @@ def _segment(segment: TranscriptSegment) -> answers.TranscriptSegment:
     }
 
 
-def _word(word: TranscriptWord) -> answers.Word:
+def _word(word: TranscriptWord) -> answers.WordJson:
     return {
         "text": word.text,
         "startTime": word.start_ms / 1000,

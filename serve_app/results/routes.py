@@ -18,11 +18,11 @@ from serve_app.api.schemas import Answer, doc
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.results import service as results
 from serve_app.results.answers import (
-    AudioTrack,
+    AudioTrackJson,
     AudioTrackList,
     ChapterList,
     SceneList,
-    Speaker,
+    SpeakerJson,
     Summary,
 )
 from serve_app.results.chapters import find_chapters_of
@@ -109,7 +109,7 @@ async def list_audio_tracks_alias(request: Request, _: JobId) -> Response:
     "/jobs/{jobId}/audioTracks/{trackIndex}",
     operation_id="getAudioTrack",
     summary="Read an audio track",
-    response_model=Answer[AudioTrack],
+    response_model=Answer[AudioTrackJson],
     response_description="The audio track.",
     responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
 )
@@ -134,7 +134,7 @@ async def get_audio_track(
     "/jobs/{jobId}/speakers/{speakerId}",
     operation_id="nameSpeaker",
     summary="Name a speaker",
-    response_model=Answer[Speaker],
+    response_model=Answer[SpeakerJson],
     response_description="The speaker with its label.",
     responses=errors(ErrorCode.INVALID_REQUEST, *RESULT_ERRORS),
 )
@@ -156,7 +156,7 @@ async def name_speaker(
     "/jobs/{jobId}/speakers/{speakerId}",
     operation_id="resetSpeaker",
     summary="Take a speaker's name back",
-    response_model=Answer[Speaker],
+    response_model=Answer[SpeakerJson],
     response_description="The speaker with its first label.",
     responses=errors(ErrorCode.INVALID_REQUEST, *RESULT_ERRORS),
 )

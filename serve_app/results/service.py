@@ -72,7 +72,7 @@ async def read_tracks(
     return await results.list_transcripts(connection, job.id, words=words)
 
 
-async def read_summary(connection: Connection, job: JobRecord) -> list[answers.SummarySentence]:
+async def read_summary(connection: Connection, job: JobRecord) -> list[answers.SummarySentenceJson]:
     """The summary of a job whose transcript stage is completed.
 
     Raises RESULTS_UNAVAILABLE where none was made too.
@@ -80,7 +80,7 @@ async def read_summary(connection: Connection, job: JobRecord) -> list[answers.S
     require_stage(job, StageName.TRANSCRIPT)
     found = await results.find_summary(connection, job.id)
     if found is not None:
-        return cast("list[answers.SummarySentence]", found)
+        return cast("list[answers.SummarySentenceJson]", found)
     failed = any(warning["code"] == WarningCode.SUMMARY_FAILED for warning in job.warnings)
     raise ApiError(
         ErrorCode.RESULTS_UNAVAILABLE,
@@ -146,10 +146,10 @@ def combined_transcript_json(job: JobRecord, tracks: list[TrackTranscript]) -> a
     return combined
 
 
-def track_json(track: TrackTranscript) -> answers.AudioTrack:
+def track_json(track: TrackTranscript) -> answers.AudioTrackJson:
     """An Audio track object."""
     document = stored_transcript(track)
-    rendered: answers.AudioTrack = {
+    rendered: answers.AudioTrackJson = {
         "trackIndex": track.track_index,
         "trackName": track.track_name,
         "status": track.status,
@@ -163,7 +163,7 @@ def track_json(track: TrackTranscript) -> answers.AudioTrack:
     return rendered
 
 
-async def list_audio_tracks(connection: Connection, job: JobRecord) -> list[answers.AudioTrack]:
+async def list_audio_tracks(connection: Connection, job: JobRecord) -> list[answers.AudioTrackJson]:
     """Audio track objects of a multi-track job, also while they are still worked on.
 
     Raises NOT_FOUND for a job without several tracks.
@@ -201,7 +201,7 @@ async def processed_data(
     connection: Connection,
     job: JobRecord,
     include: frozenset[str],
-    show: Callable[[list[StoredScene]], list[answers.Scene]],
+    show: Callable[[list[StoredScene]], list[answers.SceneJson]],
 ) -> answers.ProcessedData:
     """``{ length, scenes, transcript }``, each only once its stage is completed.
 
@@ -222,7 +222,7 @@ async def processed_data(
 
 def with_thumbnails(
     request: Request, job_id: uuid.UUID, scenes: list[StoredScene]
-) -> list[answers.Scene]:
+) -> list[answers.SceneJson]:
     """Stored scenes with ``thumbnailUrl`` in place of the object's key."""
     signer = context_of(request).signer
     for scene in scenes:

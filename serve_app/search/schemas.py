@@ -29,7 +29,7 @@ class Snippet(TypedDict):
     ]
 
 
-class SearchHit(TypedDict):
+class SearchHitJson(TypedDict):
     """Something that was found."""
 
     jobId: Annotated[Uuid, doc("The job.")]
@@ -48,7 +48,7 @@ class SearchHit(TypedDict):
 class SearchPage(TypedDict):
     """A page of what was found, best first."""
 
-    data: Annotated[list[SearchHit], doc("May hold fewer than `limit`.")]
+    data: Annotated[list[SearchHitJson], doc("May hold fewer than `limit`.")]
     hasMore: Annotated[bool, doc("Whether another page follows.", False)]
     nextCursor: Annotated[str | None, doc("Pass it as `cursor` for the next page.", None)]
     mode: Annotated[

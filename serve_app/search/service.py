@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from serve_app.encoder import TextEncoder
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.search.schemas import MatchedRange, SearchHit, SearchMode, Snippet
+from serve_app.search.schemas import MatchedRange, SearchHitJson, SearchMode, Snippet
 from storage import jobs, search
 from storage.database import Database
 from storage.job_records import JobRecord
@@ -19,8 +19,8 @@ from storage.search import (
     MARK_START,
     MARK_STOP,
     Filters,
+    MatchedPlace,
     Meaning,
-    Place,
     Ranked,
     Ranking,
 )
@@ -98,7 +98,7 @@ def _bad(message: str) -> ApiError:
     return invalid(f"q: {message}", "q")
 
 
-End = Place | Ranking
+End = MatchedPlace | Ranking
 """Where the next page goes on: a place among the matches, or the rest of a ranking."""
 
 _RANKED = b"r"
@@ -107,7 +107,7 @@ _ID_BYTES = 5
 
 def end_bytes(end: End) -> bytes:
     """For a cursor: 24 bytes of a place; one, and 8 for each row, of a ranking."""
-    if isinstance(end, Place):
+    if isinstance(end, MatchedPlace):
         numbers = (end.newest_id, end.score, end.row_id)
         return b"".join(number.to_bytes(8) for number in numbers)
     rows = (
@@ -120,7 +120,7 @@ def end_bytes(end: End) -> bytes:
 def end_of(payload: bytes) -> End:
     """What ``end_bytes`` made the bytes of."""
     if len(payload) == 24:
-        return Place(*(int.from_bytes(payload[at : at + 8]) for at in (0, 8, 16)))
+        return MatchedPlace(*(int.from_bytes(payload[at : at + 8]) for at in (0, 8, 16)))
     rows = []
     for at in range(len(_RANKED), len(payload), 8):
         score = int.from_bytes(payload[at + _ID_BYTES : at + 8])
@@ -132,7 +132,7 @@ def end_of(payload: bytes) -> End:
 class Page(NamedTuple):
     """Hits, where the next page goes on, and how they were found."""
 
-    hits: list[SearchHit]
+    hits: list[SearchHitJson]
     end: End | None
     mode: SearchMode
 
@@ -253,7 +253,7 @@ def _words(alternatives: list[Alternative]) -> list[str]:
     ]
 
 
-def _hit(row: search.SearchHit, words: list[str]) -> SearchHit:
+def _hit(row: search.SearchHit, words: list[str]) -> SearchHitJson:
     hit: dict[str, Any] = {
         "jobId": str(row.job_id),
         "fileName": row.file_name,
@@ -267,7 +267,7 @@ def _hit(row: search.SearchHit, words: list[str]) -> SearchHit:
         "snippet": snippet(row, words),
         "score": row.score / search.SCORE_UNITS,
     }
-    shown: SearchHit = {name: value for name, value in hit.items() if value is not None}  # type: ignore[assignment]
+    shown: SearchHitJson = {name: value for name, value in hit.items() if value is not None}  # type: ignore[assignment]
     return shown
 
 

@@ -75,7 +75,7 @@ def upload_limiter(request: Request) -> UploadLimiter:
     return limiter
 
 
-class Heartbeat:
+class UploadHeartbeat:
     """The heartbeat of one upload, run by ``heartbeat_running``.
 
     ``reason`` is why the upload must end, once it must; ``lost`` whether others may write now.
@@ -149,7 +149,7 @@ class Heartbeat:
 
 @contextlib.asynccontextmanager
 async def heartbeat_running(
-    heartbeat: Heartbeat, *, finishing: bool = False
+    heartbeat: UploadHeartbeat, *, finishing: bool = False
 ) -> AsyncIterator[None]:
     """Run the heartbeat during the block, which gets ApiError once the upload must end.
 

@@ -40,7 +40,12 @@ from serve_app.uploads.access import (
     too_large,
     unauthorized,
 )
-from serve_app.uploads.leases import Heartbeat, UploadLimiter, heartbeat_running, upload_limiter
+from serve_app.uploads.leases import (
+    UploadHeartbeat,
+    UploadLimiter,
+    heartbeat_running,
+    upload_limiter,
+)
 from storage import uploads
 from storage.database import UNAVAILABLE
 
@@ -192,7 +197,9 @@ class Rules:
             raise self.too_large()
 
 
-async def receive(request: Request, writer: PieceWriter, rules: Rules, heartbeat: Heartbeat) -> int:
+async def receive(
+    request: Request, writer: PieceWriter, rules: Rules, heartbeat: UploadHeartbeat
+) -> int:
     """Write the body, and end the store's block; return how many bytes it had.
 
     Raises ClientDisconnect, ``rules.too_large``, what ``heartbeat`` and the store
@@ -210,7 +217,9 @@ async def receive(request: Request, writer: PieceWriter, rules: Rules, heartbeat
     return received
 
 
-async def _read(request: Request, writer: PieceWriter, rules: Rules, heartbeat: Heartbeat) -> int:
+async def _read(
+    request: Request, writer: PieceWriter, rules: Rules, heartbeat: UploadHeartbeat
+) -> int:
     """Queue the body's pieces; where that fails the store's block has ended too."""
     intake = _Intake(writer)
     if rules.keep_parts:
@@ -353,7 +362,7 @@ async def _store(
         limit = min(limit, slot.upload.declared_bytes)
     rules = Rules(limit, functools.partial(_over, slot, limit))
     writer = await PieceWriter.open(context.objects.writer(key), limiter.threads)
-    heartbeat = Heartbeat(keep, context.settings, exclusive=False)
+    heartbeat = UploadHeartbeat(keep, context.settings, exclusive=False)
     return await receive(request, writer, rules, heartbeat)
 
 

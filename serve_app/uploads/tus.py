@@ -39,7 +39,7 @@ from serve_app.uploads.access import (
     warn_of_length,
 )
 from serve_app.uploads.leases import (
-    Heartbeat,
+    UploadHeartbeat,
     UploadLease,
     UploadLimiter,
     gone,
@@ -329,7 +329,7 @@ async def _receive(
 ) -> int:
     """Take the body; with a checksum all of it or nothing, otherwise what arrives."""
     start, digest = patch.offset_bytes, None
-    heartbeat = Heartbeat(lease.keep, lease.context.settings)
+    heartbeat = UploadHeartbeat(lease.keep, lease.context.settings)
     if patch.checksum is not None:
         await lease.set_unverified(start)
         digest = ALGORITHMS[patch.checksum.algorithm]()

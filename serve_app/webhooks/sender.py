@@ -37,9 +37,9 @@ from storage import webhooks
 from storage.database import DatabaseError
 from storage.webhooks import (
     EVENTS_CHANNEL,
+    DeliveryShares,
     LeasedEvent,
     Record,
-    Shares,
     lease_due,
     record_attempts,
     requeue,
@@ -66,7 +66,7 @@ STRAINED_REMEMBERED = 1_000
 
 
 @dataclass(slots=True)
-class Clock:
+class SenderClock:
     """The sender's time: the machine's and the database's, both moved by ``ahead``."""
 
     ahead: timedelta = field(default_factory=timedelta)
@@ -82,7 +82,7 @@ class Attempts:
     context: AppContext
     options: DeliveryOptions
     connections: Connections
-    clock: Clock
+    clock: SenderClock
     chance: Callable[[], float] = random.random
 
     async def make(self, event: LeasedEvent) -> tuple[Outcome, Record]:
@@ -156,13 +156,13 @@ class Sender:
         self,
         context: AppContext,
         *,
-        clock: Clock | None = None,
+        clock: SenderClock | None = None,
         chance: Callable[[], float] = random.random,
         lookup: Lookup = system_addresses,
         deadline_seconds: float = ACKNOWLEDGE_SECONDS,
     ) -> None:
         self._context = context
-        self._clock = clock or Clock()
+        self._clock = clock or SenderClock()
         self._resolver = SharedResolver(threads=context.settings.webhook_concurrency, lookup=lookup)
         way = replace(
             delivery_options(context.settings, self._resolver), deadline_seconds=deadline_seconds
@@ -228,7 +228,7 @@ class Sender:
         if free <= 0:
             return []
         strained = sum(event.endpoint in self._strained for event in self._held.values())
-        shares = Shares(
+        shares = DeliveryShares(
             per_endpoint=settings.webhook_endpoint_concurrency,
             per_account=settings.webhook_account_concurrency,
             most=min(free, LEASED_AT_ONCE),

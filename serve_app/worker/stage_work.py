@@ -47,7 +47,7 @@ from serve_app.context import AppContext
 from serve_app.jobs.eta import timings_of
 from serve_app.jobs.rendering import warning_document
 from serve_app.observability.metrics import record_media
-from serve_app.results.answers import SummarySentence
+from serve_app.results.answers import SummarySentenceJson
 from serve_app.results.documents import (
     scene_document,
     summary_document,
@@ -205,7 +205,7 @@ class StageWork:
 
     async def _summary(
         self, stages: MediaStages, tracks: Sequence[TrackOutcome]
-    ) -> list[SummarySentence] | PipelineWarning:
+    ) -> list[SummarySentenceJson] | PipelineWarning:
         """The summary as it is stored. That there is none does not fail the stage."""
         span = ControlSpan(self.control, 1.0 - _SUMMARY_SHARE, 1.0)
         try:

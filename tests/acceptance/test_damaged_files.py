@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from serve_app.client.api import ApiError
+from serve_app.client.api import RequestFailedError
 from tests.acceptance.camera_raw import DECODED_SECONDS, RAW
 from tests.acceptance.service import Service
 from tests.pipelines.damaged_media import BOMBS, damaged_files
@@ -43,7 +43,7 @@ def test_camera_raw_is_decoded_by_its_command_and_charged_by_its_tier(
 
 
 def test_camera_raw_without_a_command_is_refused_at_once(service: Service) -> None:
-    with service.client() as client, pytest.raises(ApiError) as caught:
+    with service.client() as client, pytest.raises(RequestFailedError) as caught:
         client.create_job("clip.braw", 1_000)
     assert (caught.value.code, caught.value.status) == ("UNSUPPORTED_FORMAT", 415)
 

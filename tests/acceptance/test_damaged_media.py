@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 import pytest
 
-from serve_app.client.api import ApiClient, ApiError
+from serve_app.client.api import ApiClient, RequestFailedError
 from tests.acceptance.camera_raw import RAW, decoders
 from tests.acceptance.service import Service, running
 from tests.pipelines.damaged_media import (
@@ -200,7 +200,7 @@ def send(service: Service, file: DamagedFile) -> Ended:
             job = client.create_job(file.path.name, file.path.stat().st_size)
             client.upload(file.path, job["uploadUrl"], job["uploadHeaders"])
             job = dict(client.wait(job["jobId"], timeout_seconds=JOB_SECONDS))
-        except ApiError as error:
+        except RequestFailedError as error:
             job = {"state": "refused", "error": {"code": error.code}}
     return Ended(file, job, time.monotonic() - began)
 
@@ -273,7 +273,7 @@ def test_camera_raw_is_decoded_by_its_command_and_charged_by_its_tier(run: Run) 
 
 
 def test_camera_raw_without_a_command_is_refused_at_once(run: Run) -> None:
-    with run.service.client() as client, pytest.raises(ApiError) as caught:
+    with run.service.client() as client, pytest.raises(RequestFailedError) as caught:
         client.create_job("clip.braw", 1_000)
     assert (caught.value.code, caught.value.status) == ("UNSUPPORTED_FORMAT", 415)
 

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from serve_app.client.api import ApiError
+from serve_app.client.api import RequestFailedError
 from tests.acceptance.service import Service, wait_until
 from tests.places import DEMO, PROJECT, SHARED_MEDIA
 
@@ -223,7 +223,7 @@ def test_cancelling_stops_the_work_within_seconds(service: Service) -> None:
         wait_until(lambda: client.get_job(job_id)["state"] == "processing", 60, "not begun")
         cancelled = client.cancel(job_id)
         assert cancelled["state"] == "cancelled"
-        with pytest.raises(ApiError) as again:
+        with pytest.raises(RequestFailedError) as again:
             client.cancel(job_id)
         assert again.value.code == "JOB_NOT_CANCELLABLE"
     folder = service.data / "objects" / "jobs" / job_id
@@ -241,7 +241,7 @@ def test_audio_only_media_skip_vision(service: Service) -> None:
     assert job["stages"]["vision"]["reason"] == "audio_only_input"
     with service.client() as client:
         assert client.get_transcript(job["jobId"])["segments"]
-        with pytest.raises(ApiError) as unavailable:
+        with pytest.raises(RequestFailedError) as unavailable:
             client.get_scenes(job["jobId"])
     assert unavailable.value.code == "RESULTS_UNAVAILABLE"
 

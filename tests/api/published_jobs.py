@@ -22,7 +22,7 @@ from pipelines.types import (
     TranscriptWord,
     VideoStream,
 )
-from serve_app.results.answers import SummarySentence
+from serve_app.results.answers import SummarySentenceJson
 from serve_app.results.documents import transcript_document
 from serve_app.worker import publishing
 from serve_app.worker.publishing import Lease
@@ -72,7 +72,7 @@ TRANSCRIPT = transcript_document(
 )
 
 
-SUMMARY: list[SummarySentence] = [
+SUMMARY: list[SummarySentenceJson] = [
     {"text": "Somebody says good morning.", "startTime": 1.2, "endTime": 2.06}
 ]
 
@@ -111,7 +111,7 @@ def complete(
     job_id: str,
     tracks: list[TrackTranscript],
     warnings: Sequence[Mapping[str, Any]],
-    summary: Sequence[SummarySentence] | PipelineWarning | None = None,
+    summary: Sequence[SummarySentenceJson] | PipelineWarning | None = None,
     scenes: list[dict[str, Any]] = SCENES,
 ) -> None:
     async def publish(connection: AsyncConnection) -> None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from serve_app.cli.main import app
 from serve_app.cli.output import UsageError
-from serve_app.client.api import ApiError
+from serve_app.client.api import RequestFailedError
 from tests.api.published_jobs import complete, created, track
 from tests.api.running_api import Customer, RunningApi
 
@@ -122,7 +122,7 @@ def test_a_job_is_shown_in_words_and_cancelled(
     waiting = created(api, customer)
     assert "cancelled" in vas(api, customer, "jobs", "cancel", waiting).output
     again = vas(api, customer, "jobs", "cancel", waiting)
-    assert isinstance(again.exception, ApiError)
+    assert isinstance(again.exception, RequestFailedError)
     assert again.exception.code == "JOB_NOT_CANCELLABLE"
     assert json.loads(vas(api, customer, "jobs", "show", waiting, "--json").output)["jobId"] == (
         waiting

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from models.provider import LocalModels
 from serve_app.cli.main import app
-from serve_app.client.api import ApiError
+from serve_app.client.api import RequestFailedError
 from serve_app.context import build_context
 from serve_app.deployment.model_choice import encoder_of
 from serve_app.encoder import PictureEncoder
@@ -215,7 +215,7 @@ def test_the_command_line_prints_hits_or_the_page_as_json(
     rest = CliRunner().invoke(
         app, ["search", "morning", *where, "--cursor", cursor, "--json", "--kinds", "transcript"]
     )
-    assert isinstance(rest.exception, ApiError)
+    assert isinstance(rest.exception, RequestFailedError)
     assert rest.exception.param == "cursor"
     page = CliRunner().invoke(app, ["search", "kettle", *where, "--json", "--job", jobs[0]])
     [hit] = json.loads(page.output)["data"]

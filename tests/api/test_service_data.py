@@ -24,7 +24,7 @@ from serve_app.cli.main import app, user_sentence
 from serve_app.cli.output import UsageError
 from serve_app.deployment import local
 from serve_app.deployment.data import OtherDataError, prepared
-from serve_app.deployment.doctor import CHECKS, Machine
+from serve_app.deployment.doctor import CHECKS, MachineFacts
 from serve_app.settings import Settings
 from storage.database import newest_revision
 from tests.api.running_api import SECRET, RunningApi
@@ -134,17 +134,17 @@ def test_links_and_the_doctor_lead_to_the_service_that_runs(
     assert link().startswith(f"{api.root}/")
     elsewhere = settings.model_copy(update={"port": 1})
     answer = f"the service of {tmp_path} answers at 127.0.0.1:{port}"
-    assert CHECKS["port"](Machine(elsewhere)) == answer
+    assert CHECKS["port"](MachineFacts(elsewhere)) == answer
     local._record_run(elsewhere, tmp_path / "run")
     with pytest.raises(httpx.ConnectError):
-        CHECKS["port"](Machine(settings))
+        CHECKS["port"](MachineFacts(settings))
 
 
 def test_the_doctor_looks_at_a_database_and_begins_none(postgres_url: str, tmp_path: Path) -> None:
     with fresh_database(postgres_url, migrated=False) as url:
         settings = Settings(data_dir=tmp_path / "data", database_url=url)
-        assert CHECKS["database"](Machine(settings)).endswith(", empty")
-    assert "(embedded)" in CHECKS["database"](Machine(Settings(data_dir=tmp_path / "data")))
+        assert CHECKS["database"](MachineFacts(settings)).endswith(", empty")
+    assert "(embedded)" in CHECKS["database"](MachineFacts(Settings(data_dir=tmp_path / "data")))
     assert list(tmp_path.iterdir()) == []
 
 

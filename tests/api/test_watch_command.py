@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from serve_app.client.api import ApiClient, ApiError, JsonObject
+from serve_app.client.api import ApiClient, JsonObject, RequestFailedError
 from serve_app.client.watch import StoppedError, Watcher, pausing
-from serve_app.client.watch_records import Record, Version
+from serve_app.client.watch_records import Version, WatchRecord
 from serve_app.settings import Settings
 from storage import ledger
 from tests.background import in_background
@@ -134,7 +134,7 @@ def test_each_of_many_files_becomes_one_job_although_the_watcher_is_killed(
     assert kills == count // 10
     assert jobs_of(caller) == Counter((name, "completed") for name in names)
     for name in names:
-        job = Record.read(tmp_path / f"{name}.vas")
+        job = WatchRecord.read(tmp_path / f"{name}.vas")
         assert job is not None
         assert caller.job(str(job.job_id))["fileName"] == name
 
@@ -272,7 +272,7 @@ def test_a_file_that_changes_while_it_is_sent_is_sent_again_as_it_is_then(
         made.run(once=True)
     assert sum(jobs_of(caller).values()) == 2
     assert jobs_of(caller)["film.mp4", "completed"] >= 1
-    record = Record.read(tmp_path / "film.mp4.vas")
+    record = WatchRecord.read(tmp_path / "film.mp4.vas")
     assert record is not None
     assert record.version.size_bytes == len(b"second version")
 
@@ -338,7 +338,7 @@ def test_an_upload_that_came_too_late_is_made_again(
     path.write_bytes(b"footage")
     made = caller.create(fileName="late.mp4")
     (tmp_path / "late.mp4.vas").mkdir()
-    Record(Version.of(path), "all", job_id=made["jobId"]).write(tmp_path / "late.mp4.vas")
+    WatchRecord(Version.of(path), "all", job_id=made["jobId"]).write(tmp_path / "late.mp4.vas")
     runner.expire(made["jobId"])
     with watcher(caller, tmp_path) as (watching, _):
         watching.run(once=True)
@@ -352,7 +352,7 @@ def test_without_credits_the_watcher_ends_and_goes_on_once_there_are_some(
     path = tmp_path / "film.mp4"
     path.write_bytes(b"footage")
     with watcher(poor, tmp_path) as (made, events):
-        with pytest.raises(ApiError, match="INSUFFICIENT_CREDITS"):
+        with pytest.raises(RequestFailedError, match="INSUFFICIENT_CREDITS"):
             made.run()
         assert events == []
     account = poor.customer.account_id

@@ -43,7 +43,7 @@ from serve_app.context import build_context
 from serve_app.deployment.model_choice import encoder_of
 from serve_app.encoder import TextEncoder
 from serve_app.results.documents import transcript_document
-from serve_app.search.schemas import SearchHit
+from serve_app.search.schemas import SearchHitJson
 from serve_app.search.service import find_page, parse_query
 from serve_app.settings import Settings
 from serve_app.worker.indexing import SearchIndexer
@@ -317,7 +317,7 @@ class Sought:
     file_name: str
     start_seconds: float | None
 
-    def is_among(self, hits: list[SearchHit]) -> bool:
+    def is_among(self, hits: list[SearchHitJson]) -> bool:
         """Whether one of the hits is it."""
         return any(
             hit["fileName"] == self.file_name

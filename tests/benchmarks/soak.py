@@ -26,7 +26,7 @@ from typing import Any
 
 import psutil
 
-from serve_app.client.api import ApiClient, ApiError
+from serve_app.client.api import ApiClient, RequestFailedError
 from tests.acceptance.chaos.clips import Clip, make_clips
 from tests.acceptance.service import Service, running
 
@@ -126,7 +126,7 @@ def drive(client: ApiClient, clip: Clip, *, cancels: bool) -> str:
     job = client.create_job(clip.path.name, len(clip.data))
     client.upload(clip.path, job["uploadUrl"], job["uploadHeaders"])
     if cancels:
-        with contextlib.suppress(ApiError):
+        with contextlib.suppress(RequestFailedError):
             client.cancel(job["jobId"])
     state = str(client.wait(job["jobId"], timeout_seconds=300)["state"])
     if state == "completed":

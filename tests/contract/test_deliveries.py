@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from serve_app.webhooks.sender import Clock, Sender
+from serve_app.webhooks.sender import Sender, SenderClock
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.spec_rows import covers, covers_each
 from tests.pipelines.fetch_servers import Authority
@@ -49,7 +49,7 @@ class Deliveries:
     api: ContractApi
     authority: Authority
     sender: Sender
-    clock: Clock
+    clock: SenderClock
     stack: ExitStack = field(default_factory=ExitStack)
 
     def receiver(self, caller: Caller, script: Script) -> Receiver:
@@ -114,7 +114,7 @@ def running(api: ContractApi, tmp_path_factory: pytest.TempPathFactory) -> Itera
     ca_file.write_bytes(authority.certificate.public_bytes(Encoding.PEM))
     settings = api.settings.model_copy(update={"webhook_ca_file": ca_file, "poll_seconds": 0.2})
     context = replace(api.context, database=api.database, settings=settings)
-    clock = Clock()
+    clock = SenderClock()
     sender, task = api.run(
         _started(
             lambda: Sender(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.client.api import ApiClient, ApiError
+from serve_app.client.api import ApiClient, RequestFailedError
 from storage import keys
 from storage.access import IdempotencyKey, try_lock_key
 from tests.contract.calling import Caller, wait_for_a_window
@@ -160,7 +160,7 @@ def suspended(caller: Caller) -> str:
 @pytest.mark.parametrize("code", list(FINAL))
 def test_any_other_4xx_is_final(caller: Caller, code: str) -> None:
     sleeps = Sleeps()
-    with client_of(caller, sleeps) as client, pytest.raises(ApiError) as failure:
+    with client_of(caller, sleeps) as client, pytest.raises(RequestFailedError) as failure:
         FINAL[code](caller, client)
     assert failure.value.code == code
     assert sleeps.seconds == []
@@ -173,13 +173,13 @@ def test_a_client_waits_at_most_a_minute(caller: Caller) -> None:
     caller.api.sql("UPDATE accounts SET max_active_jobs = 1 WHERE id = :id", id=account)
     caller.create()
     sleeps = Sleeps()
-    with client_of(caller, sleeps) as client, pytest.raises(ApiError) as failure:
+    with client_of(caller, sleeps) as client, pytest.raises(RequestFailedError) as failure:
         client.create_job("clip.mp4")
     assert failure.value.code == "TOO_MANY_ACTIVE_JOBS"
     assert sleeps.seconds == [30, 30]
     caller.api.transact(lambda c: keys.set_restrictions(c, account, throttled=True))
     sleeps.seconds.clear()
-    with client_of(caller, sleeps) as client, pytest.raises(ApiError) as failure:
+    with client_of(caller, sleeps) as client, pytest.raises(RequestFailedError) as failure:
         client.create_job("clip.mp4")
     assert failure.value.code == "THROTTLED"
     assert sleeps.seconds == []

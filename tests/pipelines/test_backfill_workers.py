@@ -11,7 +11,7 @@ import ray
 
 from models.provider import LocalModels
 from models.tasks import DESCRIBE_SCENES, Contract, Task
-from pipelines.backfill.driver import Pacing, Tally, run_items
+from pipelines.backfill.driver import BackfillTally, Pacing, run_items
 from pipelines.backfill.items import ItemWork
 from pipelines.backfill.outcome import Item
 from pipelines.backfill.output import begin_output
@@ -45,7 +45,7 @@ def test_an_item_that_ends_its_workers_fails_and_the_others_complete(
     place = place_at(str(tmp_path / "out"), S3Access())
     output = begin_output(place, {"profile": "packaged"})
     work = ItemWork(out=place, models=DeadlyModels(), profile="packaged", run="one")
-    tally = Tally(total=3, finished_before=0, started_seconds=0.0)
+    tally = BackfillTally(total=3, finished_before=0, started_seconds=0.0)
     run_items(items, work, output, tally, pacing=Pacing(part_items=2), report=lambda line: None)
     assert (tally.done, tally.failed, tally.left) == (3, 1, 0)
     assert output.finished() == {

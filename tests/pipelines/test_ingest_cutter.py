@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.ingest.segments import Cut, SegmentCutter, Timed, TimesNotInOrderError
+from pipelines.ingest.segments import SegmentCut, SegmentCutter, Timed, TimesNotInOrderError
 from pipelines.media.files import is_clean_key
 from tests.examples import examples
 
@@ -21,7 +21,7 @@ class Recorder:
     """Writers that keep what they are given."""
 
     files: list[list[int]] = field(default_factory=list)
-    cuts: list[Cut] = field(default_factory=list)
+    cuts: list[SegmentCut] = field(default_factory=list)
 
     def open_writer(self, index: int, start_ms: int) -> ListWriter:
         assert index == len(self.files)

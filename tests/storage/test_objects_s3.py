@@ -18,7 +18,7 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from serve_app.deployment.doctor import CHECKS, Machine
+from serve_app.deployment.doctor import CHECKS, MachineFacts
 from serve_app.settings import Settings
 from storage.objects import (
     DirectUploadStore,
@@ -374,11 +374,11 @@ def test_the_doctor_tries_the_bucket(store: S3Store) -> None:
         s3_access_key_id=place.access_key_id,
         s3_secret_access_key=place.secret_access_key,
     )
-    assert place.bucket in CHECKS["objects"](Machine(settings))
+    assert place.bucket in CHECKS["objects"](MachineFacts(settings))
     assert everything_in(store) == []
     missing = settings.model_copy(update={"s3_bucket": "no-such-bucket"})
     with pytest.raises(ObjectStoreUnavailableError, match="NoSuchBucket"):
-        CHECKS["objects"](Machine(missing))
+        CHECKS["objects"](MachineFacts(missing))
 
 
 @pytest.mark.parametrize(

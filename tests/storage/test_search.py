@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from serve_app.search.schemas import SearchHit
+from serve_app.search.schemas import SearchHitJson
 from serve_app.search.service import find_page, parse_query
 from storage import keys, results, search
 from storage.database import Database
@@ -90,7 +90,7 @@ class Library:
                 await results.store_transcripts(connection, job.id, list(tracks))
         return job.id
 
-    async def hits(self, account: uuid.UUID, q: str, **filters: Any) -> list[SearchHit]:
+    async def hits(self, account: uuid.UUID, q: str, **filters: Any) -> list[SearchHitJson]:
         wanted, rules = parse_query(q), Filters(**filters)
         return (await find_page(self.database, account, wanted, rules, limit=100))[0]
 

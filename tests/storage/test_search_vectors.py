@@ -25,7 +25,7 @@ from serve_app.settings import Settings
 from serve_app.worker.indexing import SearchIndexer
 from storage import search_vectors
 from storage.database import Database
-from storage.search import Filters, Place
+from storage.search import Filters, MatchedPlace
 from storage.types import SearchKind
 from tests.databases import fresh_database
 from tests.storage.test_search import Library, scene, track
@@ -237,7 +237,7 @@ async def test_pages_are_those_of_the_list_that_the_first_page_saw(library: Mean
 
 
 def test_a_place_by_words_alone_is_read_back_too() -> None:
-    place = Place(7, 900_000, 3)
+    place = MatchedPlace(7, 900_000, 3)
     assert end_of(end_bytes(place)) == place
 
 

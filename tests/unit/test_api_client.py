@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from serve_app.client.api import UPLOAD_CHUNK_BYTES, ApiClient, ApiError, WaitTimeoutError
+from serve_app.client.api import UPLOAD_CHUNK_BYTES, ApiClient, RequestFailedError, WaitTimeoutError
 from tests.unit.scripted_api import REQUEST_ID, Answer, ScriptedApi, data, error, serving
 
 JOB_ID = "7f1d9c1e-52a3-4d52-9a3c-0f6b0d1c2e3f"
@@ -126,7 +126,7 @@ def test_a_client_waits_a_minute_at_most(
     expected_pauses: list[float],
 ) -> None:
     api.script("GET", JOB, error(429, "THROTTLED", retry_after=retry_after))
-    with pytest.raises(ApiError, match="THROTTLED"):
+    with pytest.raises(RequestFailedError, match="THROTTLED"):
         client.get_job(JOB_ID)
     assert pauses == expected_pauses
 
@@ -147,7 +147,7 @@ def test_other_refusals_are_final(
     api: ScriptedApi, client: ApiClient, pauses: list[float], status: int, code: str
 ) -> None:
     api.script("POST", "/jobs", error(status, code, param="fileName"))
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(RequestFailedError) as caught:
         client.create_job("a.mp4")
     refusal = caught.value
     assert (refusal.status, refusal.code, refusal.param) == (status, code, "fileName")
@@ -161,7 +161,7 @@ def test_a_failing_server_is_asked_four_times_with_growing_pauses(
     api: ScriptedApi, client: ApiClient, pauses: list[float]
 ) -> None:
     api.script("GET", JOB, error(500, "INTERNAL_ERROR"))
-    with pytest.raises(ApiError, match="INTERNAL_ERROR"):
+    with pytest.raises(RequestFailedError, match="INTERNAL_ERROR"):
         client.get_job(JOB_ID)
     assert len(api.seen) == 4
     for pause, nominal in zip(pauses, (0.5, 1.0, 2.0), strict=True):
@@ -172,7 +172,7 @@ def test_a_page_of_a_proxy_is_an_error_with_its_status_as_code(
     api: ScriptedApi, client: ApiClient
 ) -> None:
     api.script("GET", JOB, Answer(403, b"<html>no</html>", {"Content-Type": "text/html"}))
-    with pytest.raises(ApiError, match="HTTP_403: Forbidden"):
+    with pytest.raises(RequestFailedError, match="HTTP_403: Forbidden"):
         client.get_job(JOB_ID)
 
 

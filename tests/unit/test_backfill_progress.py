@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.backfill.driver import Tally, spell_seconds
+from pipelines.backfill.driver import BackfillTally, spell_seconds
 
 
 def test_before_anything_is_done_nobody_knows_the_end() -> None:
-    tally = Tally(total=200, finished_before=50, started_seconds=10.0)
+    tally = BackfillTally(total=200, finished_before=50, started_seconds=10.0)
     assert tally.seconds_left(100.0) is None
     assert tally.line(100.0) == "50 of 200 items (25 %)"
 
 
 def test_the_end_follows_from_the_pace_of_this_run_alone() -> None:
-    tally = Tally(total=200, finished_before=50, started_seconds=10.0)
+    tally = BackfillTally(total=200, finished_before=50, started_seconds=10.0)
     for number in range(30):
         tally.add(failed=number == 0, media_seconds=60.0)
     assert tally.seconds_left(70.0) == pytest.approx(60 / 30 * 120)
@@ -25,7 +25,7 @@ def test_the_end_follows_from_the_pace_of_this_run_alone() -> None:
 
 
 def test_at_the_end_nothing_is_left() -> None:
-    tally = Tally(total=1, finished_before=0, started_seconds=0.0)
+    tally = BackfillTally(total=1, finished_before=0, started_seconds=0.0)
     tally.add(failed=False, media_seconds=2.0)
     assert tally.line(4.0) == "1 of 1 items (100 %), 15.0 items a minute, 2 s of media at 0.5x"
 

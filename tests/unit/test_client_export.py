@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from serve_app.client.api import ApiClient, ApiError
+from serve_app.client.api import ApiClient, RequestFailedError
 from serve_app.client.contact_sheet import MAX_SCENES
 from serve_app.client.export import PARTIAL_NAMES, RESULT_NAMES, export_results, write_atomically
 from tests.unit.scripted_api import Answer, ScriptedApi, data, error, serving
@@ -198,7 +198,7 @@ def test_an_unknown_job_is_an_error_and_leaves_no_file(
     api: ScriptedApi, client: ApiClient, tmp_path: Path
 ) -> None:
     api.script("GET", JOB, error(404, "NOT_FOUND"))
-    with pytest.raises(ApiError, match="NOT_FOUND"):
+    with pytest.raises(RequestFailedError, match="NOT_FOUND"):
         export_results(client, JOB_ID, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

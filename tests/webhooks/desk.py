@@ -17,7 +17,7 @@ from sqlalchemy import text
 
 from serve_app.context import AppContext, build_context
 from serve_app.settings import Settings
-from serve_app.webhooks.sender import Clock, Sender
+from serve_app.webhooks.sender import Sender, SenderClock
 from serve_app.webhooks.signing import new_signing_secret
 from storage import keys, webhooks
 from storage.types import EventType
@@ -35,7 +35,7 @@ class Desk:
 
     context: AppContext
     authority: Authority
-    clock: Clock = field(default_factory=Clock)
+    clock: SenderClock = field(default_factory=SenderClock)
     secrets: list[str] = field(default_factory=list)
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 

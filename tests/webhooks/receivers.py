@@ -14,7 +14,7 @@ from datetime import datetime, tzinfo
 import pytest
 from standardwebhooks import webhooks as standard
 
-from serve_app.webhooks.sender import Clock
+from serve_app.webhooks.sender import SenderClock
 
 LONGEST_SECONDS = 20.0
 
@@ -193,7 +193,7 @@ class Verifier:
 
 
 @contextlib.contextmanager
-def receivers_clock(clock: Clock) -> Iterator[None]:
+def receivers_clock(clock: SenderClock) -> Iterator[None]:
     """Let the verifier's watch show the sender's time, which tests move."""
 
     class Moved(datetime):

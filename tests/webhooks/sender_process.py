@@ -7,13 +7,13 @@ from datetime import timedelta
 
 from serve_app.context import build_context
 from serve_app.settings import Settings
-from serve_app.webhooks.sender import Clock, Sender
+from serve_app.webhooks.sender import Sender, SenderClock
 
 
 def send_until_killed(settings: Settings, ahead: timedelta) -> None:
     """Run a sender whose clock is so much ahead."""
 
     async def run() -> None:
-        await Sender(build_context(settings), clock=Clock(ahead)).run()
+        await Sender(build_context(settings), clock=SenderClock(ahead)).run()
 
     asyncio.run(run())

@@ -11,7 +11,7 @@ import pytest
 
 from serve_app.webhooks.sender import Attempts, StrainedEndpoints
 from serve_app.webhooks.sending import Connections, Outcome, delivery_options
-from storage.webhooks import Shares, lease_due
+from storage.webhooks import DeliveryShares, lease_due
 from tests.webhooks.desk import Desk
 from tests.webhooks.misbehaviour import CASES
 from tests.webhooks.receivers import Delivered, status
@@ -138,7 +138,7 @@ async def test_an_event_of_a_lost_sender_is_sent_again_when_its_lease_ends(desk:
     """It was sent, and then its sender died before the record."""
     receiver = desk.receiver()
     event_id = await desk.event(receiver.url)
-    everything = Shares(per_endpoint=9, per_account=9, most=9, most_strained=9)
+    everything = DeliveryShares(per_endpoint=9, per_account=9, most=9, most_strained=9)
     lease = timedelta(seconds=30)
     [leased] = await lease_due(desk.context.database, everything, lease=lease, ahead=timedelta())
     options = delivery_options(desk.context.settings)

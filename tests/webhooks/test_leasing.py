@@ -12,9 +12,9 @@ from sqlalchemy import text
 
 from storage.types import DeliveryStatus
 from storage.webhooks import (
+    DeliveryShares,
     LeasedEvent,
     Record,
-    Shares,
     lease_due,
     record_attempts,
     requeue,
@@ -24,11 +24,14 @@ from tests.webhooks.desk import Desk
 
 LEASE = timedelta(seconds=30)
 NOW = timedelta()
-WIDE = Shares(per_endpoint=1000, per_account=1000, most=1000, most_strained=1000)
+WIDE = DeliveryShares(per_endpoint=1000, per_account=1000, most=1000, most_strained=1000)
 
 
 async def lease(
-    desk: Desk, shares: Shares = WIDE, ahead: timedelta = NOW, strained: tuple[str, ...] = ()
+    desk: Desk,
+    shares: DeliveryShares = WIDE,
+    ahead: timedelta = NOW,
+    strained: tuple[str, ...] = (),
 ) -> list[LeasedEvent]:
     return await lease_due(
         desk.context.database, shares, lease=LEASE, ahead=ahead, strained=strained
@@ -59,7 +62,7 @@ async def test_what_is_leased_is_leased_to_nobody_else_until_its_lease_ends(desk
 async def test_senders_that_lease_at_once_share_the_events_and_the_limits(desk: Desk) -> None:
     for number in range(4):
         await desk.events(f"https://{number}.example.com/", 6)
-    shares = Shares(per_endpoint=4, per_account=1000, most=5, most_strained=5)
+    shares = DeliveryShares(per_endpoint=4, per_account=1000, most=5, most_strained=5)
     taken = await asyncio.gather(*(lease(desk, shares) for _ in range(6)))
     found = [event for events in taken for event in events]
     assert len({event.id for event in found}) == len(found) == 16
@@ -70,13 +73,13 @@ async def test_endpoints_take_turns_whatever_their_backlogs(desk: Desk) -> None:
     await desk.events("https://busy.example.com/", 20)
     await desk.events("https://other.example.com/", 2)
     await desk.events("https://third.example.com/", 1)
-    shares = Shares(per_endpoint=16, per_account=64, most=6, most_strained=6)
+    shares = DeliveryShares(per_endpoint=16, per_account=64, most=6, most_strained=6)
     assert sorted(by_endpoint(await lease(desk, shares)).values()) == [1, 2, 3]
 
 
 async def test_what_is_under_way_counts_against_the_endpoints_limit(desk: Desk) -> None:
     await desk.events("https://busy.example.com/", 20)
-    shares = Shares(per_endpoint=3, per_account=64, most=100, most_strained=100)
+    shares = DeliveryShares(per_endpoint=3, per_account=64, most=100, most_strained=100)
     first = await lease(desk, shares)
     assert (len(first), await lease(desk, shares)) == (3, [])
     await record_attempts(desk.context.database, [delivered(first[0])], ahead=NOW)
@@ -88,7 +91,7 @@ async def test_an_account_with_many_endpoints_has_a_limit_too(desk: Desk) -> Non
     for number in range(6):
         await desk.events(f"https://{number}.example.com/", 2, account)
     await desk.events("https://other.example.com/", 2)
-    shares = Shares(per_endpoint=2, per_account=4, most=100, most_strained=100)
+    shares = DeliveryShares(per_endpoint=2, per_account=4, most=100, most_strained=100)
     counts = Counter(event.account_id for event in await lease(desk, shares))
     assert sorted(counts.values()) == [2, 4]
     assert counts[account] == 4
@@ -110,7 +113,7 @@ async def test_strained_endpoints_share_what_is_left_to_them(desk: Desk) -> None
     await desk.events("https://sound.example.com/", 5)
     rows = await desk.rows()
     strained = tuple({row["endpoint"] for row in rows if "dead" in row["endpoint"]})
-    shares = Shares(per_endpoint=16, per_account=64, most=100, most_strained=4)
+    shares = DeliveryShares(per_endpoint=16, per_account=64, most=100, most_strained=4)
     counts = by_endpoint(await lease(desk, shares, strained=strained))
     assert sorted(counts.values()) == [1, 1, 1, 1, 5]
 
@@ -160,7 +163,7 @@ async def test_a_great_backlog_of_one_endpoint_costs_another_nothing(desk: Desk)
     await desk.execute(COPY_EVENT, count=20_000)
     wanted = await desk.event("https://sound.example.com/")
     await desk.execute("ANALYZE webhook_events")
-    shares = Shares(per_endpoint=4, per_account=64, most=100, most_strained=100)
+    shares = DeliveryShares(per_endpoint=4, per_account=64, most=100, most_strained=100)
     leased = await lease(desk, shares)
     assert wanted in {event.id for event in leased}
     assert len(leased) == 5
