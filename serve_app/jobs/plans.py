@@ -91,7 +91,7 @@ def plan_upload(planner: Planner, body: CreateJobBody) -> JobPlan:
         metadata=body.metadata or {},
         source=_source(planner, "upload", body, audio=audio),
         upload_lifetime=timedelta(seconds=planner.settings.upload_lifetime_seconds),
-        warnings=_warnings(body),
+        warnings=unknown_field_warnings(body),
     )
     return JobPlan(job, [_upload(job.id, *slot) for slot in slots])
 
@@ -124,7 +124,7 @@ def plan_from_url(planner: Planner, body: CreateJobFromUrlBody) -> JobPlan:
             callback_url=callback,
             metadata=body.metadata or {},
             source=_source(planner, "url", body, clips=[clip], audio=audio),
-            warnings=_warnings(body),
+            warnings=unknown_field_warnings(body),
         )
     )
 
@@ -139,7 +139,7 @@ def plan_batch(planner: Planner, body: CreateBatchBody) -> list[JobPlan]:
         for i, c in enumerate(body.clips)
     ]
     mode = ProcessingMode(body.processingMode)
-    warnings = _warnings(body)
+    warnings = unknown_field_warnings(body)
 
     def concerns(param: str, index: int) -> bool:
         own = body.mode == "continuous" or param.startswith(f"clips[{index}].")
@@ -191,7 +191,7 @@ def _clip_params(index: int) -> tuple[str, str]:
     return f"clips[{index}].sourceUrl", f"clips[{index}].fileName"
 
 
-def _warnings(body: Body) -> list[dict[str, Any]]:
+def unknown_field_warnings(body: Body) -> list[dict[str, Any]]:
     """A warning for each field of the request that there is none of, and which may be meant."""
     return [
         {

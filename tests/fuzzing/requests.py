@@ -13,7 +13,7 @@ import uuid
 from datetime import UTC, datetime
 from email.message import Message
 from typing import Annotated
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from fastapi import Request
 from pydantic import Field, TypeAdapter, ValidationError
@@ -28,7 +28,10 @@ from serve_app.api.spreadsheets import harmless
 from serve_app.crypto import BadSignatureError, Signer
 from serve_app.errors import ApiError
 from serve_app.exports.captions import attachment
+from serve_app.jobs.plans import MAX_UNKNOWN_FIELDS, unknown_field_warnings
+from serve_app.jobs.schemas import CreateJobBody
 from serve_app.observability.logs import without_secrets
+from serve_app.settings import InvalidSettingsError, load_settings
 from serve_app.uploads.tus import (
     ALGORITHMS,
     PATCH_TYPE,
@@ -149,6 +152,35 @@ def check_body(data: bytes) -> None:
         _require_refusal(error, 400, 422)
         return
     assert key is None or (1 <= len(key) <= 255 and key.isascii() and key.isprintable())
+    with contextlib.suppress(ValidationError):
+        _check_unknown(CreateJobBody.model_validate({"fileName": "a.mp4"} | body))
+
+
+def _check_unknown(body: CreateJobBody) -> None:
+    """What is said of unknown fields is bounded, can be kept, and names no field that there is."""
+    warnings = unknown_field_warnings(body)
+    assert len(warnings) <= MAX_UNKNOWN_FIELDS
+    for warning in warnings:
+        assert len(warning["param"]) <= 200
+        assert warning["message"].isprintable()
+        assert warning["param"] not in CreateJobBody.model_fields
+
+
+def check_setting_address(data: bytes) -> None:
+    """A setting's address is refused without its value, or is one that paths are put behind."""
+    text = as_text(data)
+    try:
+        address = str(load_settings(public_url=text).public_url)
+    except InvalidSettingsError as refused:
+        said = str(refused)
+        assert said == "VAS_PUBLIC_URL: Input should be like https://video.example.com."
+        return
+    parts = urlsplit(f"{address}/v1/api")
+    assert parts.scheme in {"http", "https"}
+    assert parts.hostname
+    assert parts.path.endswith("/v1/api")
+    assert (parts.query, parts.fragment, parts.username) == ("", "", None)
+    assert load_settings(public_url=address).public_url == address
 
 
 def _depth(value: object) -> int:

@@ -83,6 +83,16 @@ TARGETS: Mapping[str, Target] = {
         (
             b'key-1\n{"fileName":"a.mp4","idempotencyKey":"key-1","metadata":{"a":1.5e3,"b":null}}',
             b'\n{"a":[[[{"b":"\\ud83d\\ude00"}]]],"c":-0.0,"d":1e400}',
+            b'\n{"procesingMode":"vision","audioTracks":[{"url":"https://x/a","syncmode":1}]}',
+        ),
+    ),
+    "setting-address": Target(
+        requests.check_setting_address,
+        (
+            b"https://video.example.com/",
+            b"javascript:alert(1)//x",
+            b"http://[::1]:8000/a//",
+            b"https://u:p@x",
         ),
     ),
     "forwarded-for": Target(

@@ -108,7 +108,13 @@ KINDS: Mapping[str, Kind] = {
     "edl": Kind(_keyed("/jobs/{job}/export", format="edl"), 200, "text/plain"),
     "fcpxml": Kind(_keyed("/jobs/{job}/export", format="fcpxml"), 200, "application/xml"),
     "csv": Kind(_keyed("/jobs/{job}/export", format="csv"), 200, "text/csv"),
+    "otio": Kind(_keyed("/jobs/{job}/export", format="otio"), 200,
+                 "application/vnd.pixar.opentimelineio+json"),
+    "clip refused": Kind(_keyed("/jobs/{job}/clip", start="0", end="1"), 404, JSON),
     "search": Kind(_keyed("/search", q="person"), 200, JSON),
+    "search refused": Kind(
+        _keyed("/search", q=" OR ".join(f"word{n}" for n in range(9))), 400, JSON
+    ),
     "deliveries": Kind(_keyed("/webhooks/deliveries"), 200, JSON),
     "creation": Kind(lambda h: h.caller.post("/jobs", {"fileName": "a.mp4"}), 201, JSON),
     "keys": Kind(lambda h: h.caller.api.client.get("/keys", headers=h.session), 200, JSON),
@@ -157,6 +163,10 @@ KINDS: Mapping[str, Kind] = {
     "operator's failures": Kind(_operator_page("/failures"), 200, "text/html"),
     "operator's system": Kind(_operator_page("/system"), 200, "text/html"),
     "operator's missing page": Kind(_operator_page("/<script>"), 404, "text/html"),
+    "page refused": Kind(_page("/dashboard/search?q=a%00b"), 400, "text/html"),
+    "forged origin": Kind(
+        _outside("/dashboard/sign-in", "POST", Origin="http://["), 403, "text/html"
+    ),
     "missing page": Kind(_page("/dashboard/<script>"), 404, "text/html"),
     "forged form": Kind(_outside("/dashboard/sign-out", "POST"), 303, None),
     "broken page": Kind(_broken_page, 500, "text/html"),

@@ -20,7 +20,9 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from serve_app.cli.main import app
 from serve_app.observability.logs import LOG_NAME, logging_for, without_secrets
 from serve_app.settings import Settings
 from storage import keys
@@ -167,6 +169,7 @@ def use_all(api: ContractApi, secrets: Secrets, runner: RunnerSide) -> list[http
     ]
     right_places = [
         from_url(secrets), from_url(secrets, fileName=""), from_url(secrets, provider="dropbox"),
+        from_url(secrets, downloadTokn=DOWNLOAD_TOKEN),
         client.get("/keys", headers=bearer), client.get("/quota", headers={"X-API-Key": key}),
         client.post("/sessions", json={"token": secrets.sign_in}),
         httpx.put(upload.replace("expires=", "expires=1"), content=b"x", trust_env=False),
@@ -220,6 +223,27 @@ def test_no_secret_stands_in_a_log_or_in_an_answer(
         assert secret not in libraries, kind
         if kind not in ANSWERED_TO_THEIR_OWNER:
             assert secret not in written.bodies(), kind
+
+
+@pytest.mark.parametrize(
+    "words", [("keys", "list"), ("sessions", "list"), ("sessions", "end")], ids=" ".join
+)
+@pytest.mark.parametrize("as_json", [True, False], ids=["JSON", "a table"])
+def test_what_an_operator_lists_and_takes_back_shows_no_secret(
+    api: ContractApi, secrets: Secrets, words: tuple[str, ...], as_json: bool
+) -> None:
+    account = str(secrets.caller.customer.account_id)
+    environment = {
+        "VAS_DATABASE_URL": api.settings.database_url or "",
+        "VAS_DATA_DIR": str(api.settings.data_dir),
+        "VAS_SECRET_KEY": SECRET,
+    }
+    command = [*words, account, *(["--json"] if as_json else [])]
+    done = CliRunner().invoke(app, command, env=environment, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert done.output.strip()
+    for kind, secret in secrets.by_kind.items():
+        assert secret not in done.output, kind
 
 
 def test_pages_and_forms_of_the_dashboard_put_no_secret_into_a_log(
