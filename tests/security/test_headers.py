@@ -154,6 +154,8 @@ KINDS: Mapping[str, Kind] = {
     "not signed in": Kind(_outside("/dashboard/keys"), 303, None),
     "jobs page": Kind(_page("/dashboard?state=completed"), 200, "text/html"),
     "job page": Kind(_page("/dashboard/jobs/{job}"), 200, "text/html"),
+    "part of a job": Kind(_page("/dashboard/jobs/{job}/scenes"), 200, "text/html"),
+    "outline of a job": Kind(_page("/dashboard/jobs/{job}/segments/outline"), 200, JSON),
     "search page": Kind(_page("/dashboard/search?q=person"), 200, "text/html"),
     "account page": Kind(_page("/dashboard/account"), 200, "text/html"),
     "keys page": Kind(_page("/dashboard/keys"), 200, "text/html"),

@@ -146,6 +146,10 @@ ROUTES_OUTSIDE = {
     "/dashboard/search": "test_pages_show_nothing_of_anothers",
     "/dashboard/jobs": "tests/api/test_dashboard_pages.py",
     "/dashboard/jobs/{jobId}": "test_pages_of_what_is_anothers_look_like_what_is_missing",
+    "/dashboard/jobs/{jobId}/{kind}": "test_pages_of_what_is_anothers_look_like_what_is_missing",
+    "/dashboard/jobs/{jobId}/{kind}/{content}": (
+        "test_pages_of_what_is_anothers_look_like_what_is_missing"
+    ),
     "/dashboard/jobs/{jobId}/cancel": "tests/api/test_dashboard_pages.py",
     "/dashboard/keys/{id}/rotate": "tests/api/test_dashboard_pages.py",
     "/dashboard/webhook-secret/rotate": "tests/api/test_dashboard_pages.py",
@@ -304,17 +308,40 @@ def test_pages_show_nothing_of_anothers(own: Household, foreign: Household, path
     assert any(mark in page.text for mark in own.marks)
 
 
+PARTS = (
+    "/scenes",
+    "/segments",
+    "/segments?track=1",
+    "/scenes/outline",
+    "/scenes/texts",
+    "/segments/outline",
+    "/segments/texts",
+)
+
+
+def page_of_job(house: Household, job_id: str, part: str) -> httpx.Response:
+    url = f"{house.caller.api.root}/dashboard/jobs/{job_id}{part}"
+    return httpx.get(url, headers=cookie(house), trust_env=False)
+
+
+@pytest.mark.parametrize("part", ["", *PARTS])
 def test_pages_of_what_is_anothers_look_like_what_is_missing(
-    own: Household, foreign: Household
+    own: Household, foreign: Household, part: str
 ) -> None:
-    root = own.caller.api.root
+    # Read by its owner first: what is kept of it is for nobody else.
+    for house in (own, foreign):
+        assert page_of_job(house, house.finished["jobId"], part).status_code == 200
     ids = [foreign.finished["jobId"], str(uuid.uuid4()), "no-uuid"]
-    pages = [
-        httpx.get(f"{root}/dashboard/jobs/{each}", headers=cookie(own), trust_env=False)
-        for each in ids
-    ]
+    pages = [page_of_job(own, each, part) for each in ids]
     assert {page.status_code for page in pages} == {404}
     assert len({re.sub(r"[\w-]+\.[0-9a-f]{64}", "", page.text) for page in pages}) == 1
+
+
+@pytest.mark.parametrize("number", ["-1", "-9" * 20, "9" * 40, "2147483648", "1.5", "²", "a%00"])
+@pytest.mark.parametrize("part", ["/scenes?from=", "/segments?from=", "/segments?track="])
+def test_a_part_that_there_is_none_of_is_refused(own: Household, part: str, number: str) -> None:
+    answer = page_of_job(own, own.finished["jobId"], part + number)
+    assert answer.status_code in {400, 404}, answer.text
 
 
 OPERATORS = ("", "/accounts", "/throughput", "/failures", "/system", "/nothing")
