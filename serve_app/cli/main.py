@@ -100,7 +100,7 @@ USER_ERRORS = {
     "pipelines.execution.ray_start": ("RayStartError",),
     "serve_app.cli.money": ("AlreadyRecordedError", "LedgerBrokenError"),
     "serve_app.cli.output": ("UsageError",),
-    "serve_app.client.api": ("ApiError",),
+    "serve_app.client.api": ("RequestFailedError",),
     "serve_app.context": ("ContentPolicyError",),
     "serve_app.deployment.data": (
         "DatabaseUnreachableError",
