@@ -110,7 +110,7 @@ def check_own_weights(profile: str, task: Task[Any], own: Path) -> None:
 
 @functools.lru_cache(maxsize=16)
 def own_digest(own: Path) -> str:
-    """Names the files of a folder as they are when a process first asks."""
+    """Names the files of a folder as they are when a process first reads them."""
     total = hashlib.sha256()
     for path in sorted(own.iterdir()):
         if path.is_file():

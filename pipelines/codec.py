@@ -21,7 +21,7 @@ _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
 class CodecError(ValueError):
-    """The JSON does not fit the type; the message says where."""
+    """The JSON does not fit the type; the message names the place."""
 
 
 def encode(value: object) -> bytes:

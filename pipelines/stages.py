@@ -169,7 +169,7 @@ class StageRunner:
                 if isinstance(error, (StageError, StageStoppedError, *self.not_repeated)):
                     raise
                 if self.is_stopped():
-                    # What a stopped stage ran on is being taken away: that says nothing of it.
+                    # What a stopped stage ran on is being taken away: that is no fault of it.
                     raise StageStoppedError(self.name) from error
                 log.exception("%s: %s broke", self.name, stage)
                 if attempt == STAGE_ATTEMPTS:

@@ -33,7 +33,7 @@ class StageCode(StrEnum):
 
 
 class StageError(Exception):
-    """A stage failed; ``code`` is what the client sees, the message says why in a sentence."""
+    """A stage failed; ``code`` is what the client sees, the message is the reason."""
 
     def __init__(self, code: StageCode, message: str) -> None:
         super().__init__(code, message)
@@ -45,7 +45,7 @@ class StageError(Exception):
 
 
 class StageStoppedError(Exception):
-    """The work was told to stop (job cancelled, lease lost); nothing is published."""
+    """The work was stopped (job cancelled, lease lost); nothing is published."""
 
 
 @dataclass(frozen=True, slots=True)

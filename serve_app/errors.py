@@ -164,7 +164,7 @@ class ApiError(Exception):
     """A request that ends with a code of the catalogue.
 
     ``extra`` holds the fields that the code adds to the envelope; ``param`` the
-    JSON path of the field at fault; ``status`` only where HTTP asks for another
+    JSON path of the field at fault; ``status`` only where HTTP requires another
     one than the catalogue's (405).
     """
 

@@ -175,7 +175,7 @@ async def try_lock_key(connection: Connection, slot: IdempotencyKey) -> bool:
     """Take the slot for this transaction; False while another request holds it.
 
     The lock dies with its transaction: a request that is cut off leaves no
-    key that is in progress for ever.
+    key that is in progress without end.
     """
     name = f"{slot.account_id}\n{slot.operation}\n{slot.key}".encode()
     number = int.from_bytes(hashlib.sha256(name).digest()[:8], signed=True)

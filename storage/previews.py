@@ -30,7 +30,7 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class LeasedPreview:
-    """A preview to make; only the holder of ``token`` may say what became of it."""
+    """A preview to make; only the holder of ``token`` may record its end."""
 
     job_id: uuid.UUID
     source_key: str

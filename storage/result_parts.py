@@ -94,7 +94,7 @@ _SEGMENTS = _Kind(
 
 
 class Kept(Generic[Key, Value]):
-    """Values that take long to make; those that were not asked for longest go first."""
+    """Values that take long to make; the least recently used go first."""
 
     def __init__(self, most: int, size_of: Callable[[Value], int] = lambda _: 1) -> None:
         """``most``: of what ``size_of`` counts, in all; the last value stays, whatever its size."""
@@ -103,7 +103,7 @@ class Kept(Generic[Key, Value]):
         self._making = WeakValueDictionary[Key, asyncio.Lock]()
 
     async def get(self, key: Key, make: Callable[[], Awaitable[Value]]) -> Value:
-        """The value of the key. Who asks for it while it is made waits for that one."""
+        """The value of the key. Callers that come while it is made wait for that one."""
         async with self._making.setdefault(key, asyncio.Lock()):
             if key not in self._values:
                 self._values[key] = await make()

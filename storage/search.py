@@ -382,7 +382,7 @@ def _count(queries: str, number: int) -> str:
 def _range_query(queries: str, number: int, conditions: str, still_few: str) -> str:
     """A common table expression: the newest matches in a range of ids, where they are needed.
 
-    The first range is short, and tells how frequent matches are. Of the others those are left out
+    The first range is short, and shows how frequent matches are. Of the others those are left out
     that would probably not have enough: a range costs as much as its rarest word or label is
     frequent, however few rows it has. OFFSET 0 and id + 0: the planner would else go through all
     rows by id for the first that match.

@@ -40,7 +40,7 @@ Vectors = npt.NDArray[np.float32]
 
 
 TEXTS, STILLS = "search_vectors", "still_vectors"
-"""Tables: of what rows say, and of the stills of the scenes that rows describe."""
+"""Tables: of the texts of rows, and of the stills of the scenes that rows describe."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,7 +247,7 @@ def _of_whole_steps(samples: Samples) -> Samples:
     return np.tile(samples, repeats)[:length].astype(np.float32)
 
 
-# The library reports each model that it opens unless told not to before it is imported.
+# The library reports each model that it opens unless that is disabled before it is imported.
 os.environ["PYANNOTE_METRICS_ENABLED"] = "0"
 
 

@@ -24,7 +24,7 @@ _TICK_SECONDS = 0.2
 
 
 class RunStoppedError(Exception):
-    """The run cannot go on; what is committed stays. The message says why."""
+    """The run cannot go on; what is committed stays. The message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class BackfillTally:
 
 
 def spell_seconds(seconds: float) -> str:
-    """A length of time in the two units that say most."""
+    """A length of time in its two largest units."""
     whole = round(seconds)
     for unit, name, finer, finer_name in (
         (86_400, "d", 3600, "h"),

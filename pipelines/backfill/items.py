@@ -2,7 +2,7 @@
 
 The stages are the functions that jobs run, over an object store inside the output; there is
 found what an earlier, interrupted run had ready. An outcome is stored as a whole before anyone
-hears of it, and counts once it is committed to a part (see ``output``).
+knows of it, and counts once it is committed to a part (see ``output``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 CSV (with a header), JSON lines or Parquet, by the file's suffix; or no manifest but a folder
 or bucket prefix, every file of which is an item. Rows without an ``id`` get one that follows
-from all that the row says, so that it is the same in the next run, wherever the row stands by
+from all that the row holds, so that it is the same in the next run, wherever the row stands by
 then; the second of two equal rows gets the number 2, and so on.
 """
 
@@ -34,7 +34,7 @@ _STEM_CHARACTERS = 60
 
 
 class ManifestError(ValueError):
-    """The manifest as a whole cannot be read; the message says why."""
+    """The manifest as a whole cannot be read; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ class Output:
         return part
 
     def write_row_errors(self, errors: Sequence[RowError]) -> None:
-        """Say which rows of the manifest are bad, in place of what was said before."""
+        """Record which rows of the manifest are bad, in place of the record before."""
         name = _file(_DETAILS[-1], _MANIFEST_PART)
         if errors:
             rows = [row_error_values(error) for error in errors]

@@ -1,6 +1,6 @@
 """Where manifests and footage come from and results go: a folder, or a prefix of a bucket.
 
-Unlike in the object store, names are the user's own and files lie where they say.
+Unlike in the object store, names are the user's own and files lie where they name.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _COPY_BYTES = 4 << 20
 
 
 class PlaceError(ValueError):
-    """A place cannot be used; the message says why."""
+    """A place cannot be used; the message has the reason."""
 
 
 class OutputError(ValueError):
-    """An output cannot be gone on with; the message says why."""
+    """An output cannot be continued; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         ]
     ),
 }
-"""Table name -> columns. A part of ``items`` is written last: it says what counts."""
+"""Table name -> columns. A part of ``items`` is written last: it decides what counts."""
 
 
 _SHARED_COLUMNS = ("stages", "duration_ms", "width", "height", "warnings", "seconds")

@@ -29,7 +29,7 @@ def start_ray(**options: Any) -> None:
     environment names one: whoever has it runs code as the cluster's user, and Ray writes those that
     it makes into the home folder, readable by all.
 
-    Ray gives its processes 30 s, which no setting changes, and says so with a plain Exception.
+    Ray gives its processes 30 s, which no setting changes, and raises a plain Exception.
     Raises RayStartError where they were never enough, and whatever else ``ray.init`` raises.
     """
     import ray
@@ -53,7 +53,7 @@ def start_ray(**options: Any) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep Ray's remarks on actors that it has just been told to end off the terminal.
+    """Keep Ray's remarks on actors that it is just ending off the terminal.
 
     They are printed, not logged, so no log level reaches them. Exceptions pass.
     """

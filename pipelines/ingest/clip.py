@@ -1,7 +1,7 @@
 """A stretch of a file by stream copy, from the key frame before it. Runs in the confined child.
 
 Nothing is encoded: the clip is as good as the source and takes a second. It begins at the last key
-frame at or before the start that was asked for, and ends with the last frame before the end;
+frame at or before the requested start, and ends with the last frame before the end;
 a frame after that is there too where frames before the end refer to it.
 """
 

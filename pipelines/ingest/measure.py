@@ -256,7 +256,7 @@ def _video(tally: Tally, stop: Fraction, origin_ms: int) -> Values:
 def _exact_rate(stream: Any, measured: Fraction) -> str | None:
     """The rate that the container names, where the packets bear it out.
 
-    A few frames with times in whole milliseconds cannot tell 24 from 23.976 by themselves.
+    A few frames with times in whole milliseconds do not distinguish 24 from 23.976 by themselves.
     """
     for named in (stream.guessed_rate, stream.base_rate, stream.average_rate):
         if named and abs(named - measured) <= measured * _RATE_TOLERANCE:

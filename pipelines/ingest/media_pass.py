@@ -257,7 +257,7 @@ class Timeline:
     """Where samples go: silence for gaps, nothing for what is covered already.
 
     Samples are counted from the media's start. The first sample is put where its
-    time says; the track begins there.
+    time is; the track begins there.
     """
 
     file: FlacFile

@@ -1,6 +1,6 @@
 """A small H.264/AAC MP4 of a file that browsers cannot play. Runs in the confined child process.
 
-Its times are those of the media: the picture stands from 0 on, sound lies where its timestamps say,
+Its times are those of the media: the picture stands from 0 on, sound lies at its timestamps,
 with silence before it and in gaps.
 """
 

@@ -232,7 +232,7 @@ def _readable(
 
 
 def has_guessed_times(stream: Stream) -> bool:
-    """Whether the file does not say when pictures are shown, and FFmpeg's guess is wrong.
+    """Whether the file lacks the times at which pictures are shown, and FFmpeg's guess is wrong.
 
     AVI has no times; pictures are shown one for each that is decoded. FFmpeg takes it that they
     are reordered by one.
@@ -246,7 +246,7 @@ def has_guessed_times(stream: Stream) -> bool:
 
 
 class ShownOrder:
-    """Times of a decoder's pictures where those of packets only say when they are decoded.
+    """Times of a decoder's pictures where packets have only those of decoding.
 
     Decoders give pictures in the order in which they are shown, so that each has the earliest
     time of those that have gone in.

@@ -164,7 +164,7 @@ class Lane:
             run = Run(base, file, number, order, at_us, at_us, first, first, first, beside)
             run.begins_with_key = packet.is_keyframe
             if file and packet.has_sidedata("skip_samples"):
-                # Encoders of sound begin with samples that are not heard.
+                # Encoders of sound begin with samples that are not played.
                 skipped = int.from_bytes(bytes(packet.get_sidedata("skip_samples"))[:4], "little")
                 rate_hz = packet.stream.codec_context.sample_rate or 1
                 run.first += round(skipped / rate_hz / base)

@@ -46,7 +46,7 @@ class ClockPiece(NamedTuple):
 
 
 class Clock:
-    """Moves packets' times as the pieces say; every packet of a stream must pass, in order."""
+    """Moves packets' times by the pieces; every packet of a stream must pass, in order."""
 
     def __init__(self, pieces: Iterable[tuple[int, int, int, bool]]) -> None:
         """``pieces`` are ClockPieces, or their plain values."""

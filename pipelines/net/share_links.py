@@ -51,7 +51,7 @@ def _google_drive(url: str, *, has_token: bool) -> str:
         # Without supportsAllDrives a file on a shared drive is answered as missing.
         query = urlencode({"alt": "media", "supportsAllDrives": "true"})
         return f"https://www.googleapis.com/drive/v3/files/{file_id}?{query}"
-    # "confirm" answers the page that asks before a file too large for the virus scan.
+    # "confirm" answers the page of confirmation before a file too large for the virus scan.
     fields = {"id": file_id, "export": "download", "confirm": "t"}
     if resource_key:
         fields["resourcekey"] = resource_key

@@ -4,7 +4,7 @@ Boundaries are those of the most probable segmentation under a word model of eac
 (Utiyama and Isahara, "A Statistical Model for Domain-Independent Text Segmentation", ACL 2001),
 found by dynamic programming. Added here: a speaker counts as a word of theirs, a part has a least
 length, a pause makes a boundary cheaper, and it is moved to a cut of the picture beside it. Words
-said once tell nothing of cohesion and are left out. Languages without spaces are read by pairs of
+said once show nothing of cohesion and are left out. Languages without spaces are read by pairs of
 characters. No model is needed, and the same transcript always has the same chapters.
 """
 
@@ -45,7 +45,7 @@ _MIDDLE = 0.7
 _SNAP_MS = 2_500
 _TITLE_WORDS = 6
 _TITLE_SEGMENTS = 12
-"""Of a chapter, those that tell most of it: its title is looked for in them."""
+"""Of a chapter, the most characteristic ones: its title is looked for in them."""
 _TITLE_CHARACTERS = 60
 
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?")
@@ -98,7 +98,7 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Neighbouring segments that are not told apart."""
+    """Neighbouring segments that are not separated."""
 
     segments: tuple[TranscriptSegment, ...]
     terms: tuple[str, ...]
@@ -281,7 +281,7 @@ def _snapped(before: _Unit, after: _Unit, cuts_ms: Sequence[int]) -> int:
 
 
 def _titles(groups: Sequence[Sequence[_Unit]]) -> list[str]:
-    """For each chapter the phrase that tells it from the others best, as it was said."""
+    """For each chapter the phrase that distinguishes it best, as it was said."""
     counts = [Counter(term for unit in group for term in unit.terms) for group in groups]
     spread = Counter(term for each in counts for term in each)
     titles = []
@@ -320,7 +320,7 @@ def _gain(text: str, weights: dict[str, float]) -> float:
 
 
 def _weight(phrase: str, weights: dict[str, float]) -> float:
-    """Of the distinct terms, less for each word that tells nothing."""
+    """Of the distinct terms, less for each word without meaning of its own."""
     terms = _terms(phrase)
     idle = 0 if _SPACELESS.search(phrase) else len(phrase.split()) - len(terms)
     return _gain(phrase, weights) / math.sqrt(max(1, len(terms))) - 0.3 * idle

@@ -186,7 +186,7 @@ def reduce_shards(
 def track_language(chunks: Sequence[ChunkWords]) -> tuple[str | None, float | None]:
     """The language of most words and its mean probability over them.
 
-    None where no chunk's language is probable, or no backend could tell.
+    None where no chunk's language is probable, or no backend found one.
     """
     words: Counter[str] = Counter()
     evidence: defaultdict[str, float] = defaultdict(float)

@@ -47,7 +47,7 @@ _SAME_VOICE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class SpeakerRules:
-    """How voices are told apart. No distance among them, so they suit any embedder.
+    """How voices are distinguished. No distance among them, so they suit any embedder.
 
     Chosen on half of the recordings of tests/benchmarks/transcript.py, and on five readers, each
     one voice, and pairs of them. A fixed distance (average linkage, 0.2) gave a DER of 0.23, not

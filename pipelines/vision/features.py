@@ -192,7 +192,7 @@ class FeaturesConfig:
 
 @dataclass(frozen=True)
 class ReadFrames(Step[Segment, Made]):
-    """A segment to its stored features (FEATURES), and pictures if the configuration says so."""
+    """A segment to its stored features (FEATURES), and pictures if the configuration has it so."""
 
     name = "Reading the pictures"
     code = StageCode.VISION_FAILED

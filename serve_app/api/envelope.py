@@ -39,7 +39,7 @@ SAFE_HEADERS = (
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
 )
-"""Headers of every answer that does not say otherwise itself."""
+"""Headers of every answer that does not set them itself."""
 
 
 class ExactJSONResponse(JSONResponse):
@@ -102,7 +102,7 @@ def failure(request: Request, error: ApiError) -> Response:
         body["param"] = error.param
     body |= error.extra
     body["requestId"] = request_id(request)
-    # What was counted, say, is told also where the request failed after it.
+    # The rate headers, for example, are sent also where the request failed after the count.
     promised: dict[str, str] = getattr(request.state, "answer_headers", {})
     return ExactJSONResponse(body, status_code=error.status, headers=promised | error.headers)
 

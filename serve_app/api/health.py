@@ -46,13 +46,13 @@ CHECK_SECONDS = 5.0
 """A part that takes longer to answer is missing."""
 
 REMEMBERED_SECONDS = 1.0
-"""However often somebody asks, the database and the store are asked once in so long."""
+"""The database and the store are examined at most once in so long, however many requests come."""
 
 Check = Callable[[AppContext], Coroutine[Any, Any, None]]
 
 
 class NotReadyError(Exception):
-    """A part is missing; the message says so to strangers too: no addresses, no names."""
+    """A part is missing; the message may be read by strangers: no addresses, no names."""
 
 
 async def _database(context: AppContext) -> None:
@@ -111,7 +111,7 @@ class Readiness:
 
 @dataclass(slots=True)
 class ReadinessProbe:
-    """Examines a context for all who ask; one examination at a time, and none twice a second."""
+    """Examines a context for all requests; one examination at a time, and none twice a second."""
 
     context: AppContext
     checks: Mapping[str, Check] = field(default_factory=lambda: CHECKS)

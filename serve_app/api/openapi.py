@@ -246,7 +246,7 @@ def _error_example(code: ErrorCode, schemas: dict[str, Schema]) -> dict[str, Any
 def _plain(schema: Any) -> Any:
     """``schema`` without generated titles, in place.
 
-    A field with a default says so in words: generators take ``default`` of a body's field for
+    A default is in the description: generators take ``default`` of a body's field for
     a promise that it is always there.
     """
     if isinstance(schema, list):

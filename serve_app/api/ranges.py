@@ -1,4 +1,4 @@
-"""Answers of bytes, or of the one range of them that is asked for (RFC 9110, section 14)."""
+"""Answers of bytes, or of the one range of them that is requested (RFC 9110, section 14)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RangedContent:
 def ranged_response(
     request: Request, content: RangedContent, headers: dict[str, str], *, refuse_beyond: bool = True
 ) -> Response:
-    """All of it, or the part that ``Range`` asks for.
+    """All of it, or the part that ``Range`` requests.
 
     A range that begins beyond the end raises 416, or gets all too.
     """

@@ -1,4 +1,4 @@
-"""Request rates: buckets, their limits, and the headers that tell clients where they stand."""
+"""Request rates: buckets, their limits, and the headers that state what is left."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 
 def doc(description: str, *examples: Any, **rules: Any) -> Any:
-    """A pydantic ``Field`` for an annotation: what the document says of it, with examples."""
+    """A pydantic ``Field`` for an annotation: its description in the document, with examples."""
     if examples:
         rules["examples"] = list(examples)
     return Field(description=description, **rules)

@@ -32,7 +32,7 @@ CallbackUrl = Annotated[
         }
     ),
 ]
-"""What is wrong with it, its length too, is said with INVALID_CALLBACK_URL."""
+"""Any fault in it, its length too, is INVALID_CALLBACK_URL."""
 
 
 def address_policy(settings: Settings) -> AddressPolicy:

@@ -222,7 +222,7 @@ def search(
 
 
 def _line(hit: dict[str, Any]) -> Text:
-    """Where it is and what it says, with what matches in bold; text cannot steer the terminal."""
+    """Its place and its text, with what matches in bold; text cannot steer the terminal."""
     snippet = hit["snippet"]
     said = Text("".join(c if c.isprintable() else " " for c in snippet["text"]))
     for matched in snippet["ranges"]:

@@ -19,7 +19,7 @@ USE, OPERATE = "For everyone", "For operators"
 
 
 class Listed(NamedTuple):
-    """How a command is found, and what the list of commands says of it."""
+    """How a command is found, and its line in the list of commands."""
 
     panel: str
     place: str
@@ -202,7 +202,7 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def user_sentence(error: Exception) -> str | None:
-    """What a user is told of an error; None if it is not one that a user can put right."""
+    """An error as a sentence for users; None if it is not one that a user can put right."""
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         return f"No more can be written ({what}): make room, then repeat the command."

@@ -51,7 +51,7 @@ def serve(
         # With the settings completed: a second user of the data folder in this process would stop
         # the database as it leaves.
         link = in_service(complete, lambda c, s: create_session(c, s, "demo"))["signInUrl"]
-        # Before anyone is told that the service is up, and may stop it.
+        # Before the line that the service is up, after which anyone may stop it.
         stop = stop_signal()
         if as_json:
             show({"baseUrl": base, "apiKey": key, "dashboardUrl": link}, as_json=True)

@@ -2,7 +2,7 @@
 
 The tools call the public API through ``ApiClient``, with the key of whoever calls: over standard
 input and output that of the process, over HTTP that of each request. Answers are cut to what fits
-a model's context, and say where to go on.
+a model's context, and name where to go on.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class _Tools:
         job_id: JobIdText,
         seconds: Annotated[int, Field(ge=1, le=_MOST_WAIT_SECONDS)] = 60,
     ) -> JsonObject:
-        """Wait until a job has ended, at most so many seconds; the state says whether it has."""
+        """Wait until a job has ended, at most so many seconds; the state shows whether it has."""
         deadline = time.monotonic() + seconds
         async with self._calling(context) as caller:
             for pause_seconds in poll_pauses_seconds():

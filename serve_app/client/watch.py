@@ -1,6 +1,6 @@
 """A watched folder: every file that lies still becomes a job, with its results beside it.
 
-``clip.mp4.vas/job.json`` says how far ``clip.mp4`` is. It is written before what must not happen
+``clip.mp4.vas/job.json`` records how far ``clip.mp4`` is. It is written before what must not happen
 twice: the key that makes the creation repeatable before the job is created, the job's id before its
 media is sent, the end once all results lie beside it. So a process that is killed at any moment
 leaves nothing that the next one would do again.

@@ -1,6 +1,6 @@
 """What ``vas watch`` keeps beside a file: a folder with a record of its own, and results.
 
-``clip.mp4.vas/job.json`` says how far ``clip.mp4`` is. The folder lies in one that others may write
+``clip.mp4.vas/job.json`` is how far ``clip.mp4`` is. The folder lies in one that others may write
 to. So nothing is followed that is a symbolic link, and nothing is removed but files of the names
 that are given here, in a folder that has such a record.
 """
@@ -98,7 +98,7 @@ class WatchRecord:
 def opened(path: Path, flags: int) -> Iterator[Path]:
     """A path to what lies at ``path`` now, whatever will be put there meanwhile.
 
-    Raises OSError, also for a symbolic link and, unless a folder is asked for, for what is no file.
+    Raises OSError, also for a symbolic link and, unless a folder is expected, for what is no file.
     """
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:

@@ -143,7 +143,7 @@ def _require_token(request: Request, session: str, token: str) -> None:
 
 
 def require_own_page(request: Request) -> None:
-    """Raises 403 for a change that another site's page sent; browsers say so."""
+    """Raises 403 for a change that another site's page sent, by the browser's headers."""
     site, origin = (request.headers.get(name) for name in ("sec-fetch-site", "origin"))
     if site is not None and origin != "null":
         own = site == "same-origin"
@@ -279,7 +279,7 @@ def keep_session(
 
 
 def forget_session(name: str, *, path: str, ended: str) -> Response:
-    """Lead to the sign-in page, which says how the session ended, without the cookie."""
+    """Lead to the sign-in page, which shows how the session ended, without the cookie."""
     response = RedirectResponse(f"{SIGN_IN_PATH}?ended={ended}", status_code=303)
     response.delete_cookie(name, path=path, httponly=True, samesite="strict")
     return response

@@ -86,7 +86,7 @@ async def get_account(
 def _estimate(
     request: Request, hours: str, minutes: str, tier: str, prior_seconds: int
 ) -> dict[StageName, int] | None:
-    """What a job of this length costs, by stage; None where none was asked for."""
+    """What a job of this length costs, by stage; None where none was given."""
     if not hours and not minutes:
         return None
     whole_hours, whole_minutes = whole_number(hours or "0"), whole_number(minutes or "0")

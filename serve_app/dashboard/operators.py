@@ -44,7 +44,7 @@ router = APIRouter(route_class=OperatorRoute, include_in_schema=False)
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A job under a lease, and for how long its runner has not been heard of."""
+    """A job under a lease, and since when its runner has sent no heartbeat."""
 
     job: metrics.LeasedJob
     silent_seconds: float

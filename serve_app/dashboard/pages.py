@@ -106,7 +106,7 @@ def _rendered(template: str, values: dict[str, Any], compress: bool) -> bytes:
 
 
 _CLEAR = (ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND)
-"""The message says all; the catalogue's remedies are for programs."""
+"""The message is enough; the catalogue's remedies are for programs."""
 
 
 async def error_page(request: Request, error: ApiError) -> Response:

@@ -43,7 +43,7 @@ QUIET_PORTS = range(20_000, 30_000)
 """Ports that no system assigns: Linux begins at 32768, Ray's workers have 10002 to 19999
 (``ray start --min-worker-port``) and Serve's replicas begin at 30000."""
 _GIVEN_PORTS: set[int] = set()
-"""By this process: what has asked for one binds it later."""
+"""By this process: what requested one binds it later."""
 _RUN_RECORD = "run.json"
 _HAPROXY_CONFIGURATION = "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"
 """In the environment of all that Ray starts for a service: the run's own folder."""
@@ -158,9 +158,9 @@ def _environment(settings: Settings, run_dir: Path) -> dict[str, str]:
         # Several services may share a machine.
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
-        # HAProxy asks Serve's spare proxy while it knows of no replica: not another service's.
+        # HAProxy uses Serve's spare proxy while it knows of no replica: not another service's.
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
-        # A stopping service has no clients to drain: its owner asked for the stop.
+        # A stopping service has no clients to drain: its owner requested the stop.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0.5",
     }
 

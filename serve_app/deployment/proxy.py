@@ -153,7 +153,7 @@ SERVE_ENVIRONMENT = {
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "0",
     # Ray would keep the events of the last 100,000 tasks.
     "RAY_task_events_max_num_task_in_gcs": "2000",
-    # Ray would try a task for ever that is killed for the memory it takes; it waits 1, 2, 4, ... s.
+    # Ray retries a task that is killed for its memory without end; it waits 1, 2, 4 s …
     "RAY_task_oom_retries": "6",
     # Each process has some 30 threads; without a limit glibc keeps freed memory for each of them.
     "MALLOC_ARENA_MAX": "2",

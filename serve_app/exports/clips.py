@@ -48,7 +48,7 @@ _WALL_SECONDS = 90.0
 """Less than the proxy waits for an answer (``VAS_PROXY_TIMEOUT_SECONDS``)."""
 _TYPES = {"mp4": ("video/mp4", "mp4"), "matroska": ("video/x-matroska", "mkv")}
 _ANY_BYTES = "application/octet-stream"
-"""For clients that ask for it: generated ones know no type of video."""
+"""For clients that accept nothing else: generated ones know no type of video."""
 
 
 class ClipRoute(KeyedRoute):

@@ -121,7 +121,7 @@ class ProgrammeClip(TypedDict):
 
 
 class Job(JobSummary):
-    """A job with its links and, where asked for, its results."""
+    """A job with its links and, where included, its results."""
 
     links: Links
     warnings: Annotated[list[JobWarning], doc("What else is worth knowing.")]

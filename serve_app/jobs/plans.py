@@ -1,4 +1,4 @@
-"""From a request body to the jobs it asks for: pure validation, nothing stored yet."""
+"""From a request body to the jobs it describes: pure validation, nothing stored yet."""
 
 from __future__ import annotations
 

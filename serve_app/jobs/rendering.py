@@ -115,7 +115,7 @@ def links(job: JobRecord, base_url: str) -> answers.Links:
 
 
 def estimated_seconds(job: JobRecord) -> float | None:
-    """Seconds until a job that is being processed is done; None where nobody can tell."""
+    """Seconds until a job that is being processed is done; None where there is no estimate."""
     left = seconds_left(job.stages) if job.state is JobState.PROCESSING else None
     return None if left is None else round(left, 1)
 

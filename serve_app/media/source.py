@@ -1,4 +1,4 @@
-"""``GET /jobs/{jobId}/media``: what was analysed, under a signed address, in pieces as players ask.
+"""``GET /jobs/{jobId}/media``: what was analysed, under a signed address, in ranges.
 
 There as long as the job's source is kept (``VAS_SOURCE_RETENTION_SECONDS`` after its end).
 """
@@ -129,7 +129,7 @@ def _missing() -> ApiError:
 
 @router.api_route("/jobs/{job_id}/media", methods=["GET", "HEAD"], include_in_schema=False)
 async def get_media(request: Request, shown: Annotated[_Held, Depends(_shown)]) -> Response:
-    """The media by its signed URL, or the range of it that is asked for.
+    """The media by its signed URL, or the range of it that is requested.
 
     Its preview in its place, where browsers cannot play it; with ``original=true`` what was sent.
     """

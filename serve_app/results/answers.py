@@ -142,7 +142,7 @@ class TranscriptSegmentJson(TypedDict):
 
 
 class SpeakerJson(TypedDict):
-    """Somebody who is heard."""
+    """A voice of the media."""
 
     id: Annotated[str, doc("`speaker_0`, `speaker_1`…", "speaker_0")]
     label: Annotated[str, doc("A name to show.", "Speaker 1")]

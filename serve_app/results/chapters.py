@@ -1,4 +1,4 @@
-"""A job's chapters, found when they are asked for: they follow from what is stored."""
+"""A job's chapters, computed when they are requested: they follow from what is stored."""
 
 from __future__ import annotations
 

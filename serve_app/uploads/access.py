@@ -164,7 +164,7 @@ def closing_unread(request: Request) -> Iterator[None]:
 async def warn_of_length(
     connection: Connection, job: JobRecord, upload: Upload, *, missing: bool
 ) -> None:
-    """Have the job say whether bytes of the upload came without its length being stated."""
+    """Set or clear the warning that bytes of the upload came without its length being stated."""
     message = (
         f"The length of {upload.file_name} is not stated, so that its upload cannot be complete: "
         "give fileSizeBytes when the job is created, or Upload-Length with a PATCH."

@@ -27,7 +27,7 @@ _LOOKS_A_ROUND = 96
 _LOOKS_AT_ONCE = 8
 _MOVES_AT_ONCE = 4
 _MOVE_LEASE = timedelta(minutes=2)
-"""The largest file that one PUT can bring is copied inside the store by then."""
+"""The largest file that one PUT can store is copied inside the store by then."""
 _AGAIN = timedelta(seconds=2)
 
 

@@ -189,7 +189,7 @@ def listening_server(
 
 
 def _without_delivery(error: OSError) -> str:
-    """Why a connection brought no delivery, and what helps; errors of TLS are OSErrors too."""
+    """Why a connection carried no delivery, and what helps; errors of TLS are OSErrors too."""
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     if "ALERT" in reason and ("UNKNOWN_CA" in reason or "CERTIFICATE" in reason):
         return (

@@ -167,7 +167,7 @@ def decode_footage(
 
 
 def raw_config(settings: Settings) -> RawConfig:
-    """What the operator's settings say of RAW decoders."""
+    """RAW decoders as the operator's settings have them."""
     return RawConfig(
         decoders=settings.raw_decoders,
         seconds=settings.raw_decoder_seconds,

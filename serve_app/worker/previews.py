@@ -1,4 +1,4 @@
-"""Makes the previews that jobs want, one at a time beside the jobs; a job never waits for its own.
+"""Makes the previews that jobs need, one at a time beside the jobs; a job never waits for its own.
 
 A job that was cancelled, or whose media is removed, ends the making of its preview.
 """

@@ -2,7 +2,7 @@
 
 Every function raises LeaseLostError, having written nothing, if the job is no
 longer the runner's. A stage that has ended stays as it ended: a runner that did
-not hear of its own commit may publish again, and nothing happens twice. What ends
+not learn of its own commit may publish again, and nothing happens twice. What ends
 a stage returns the job's end, where that ended too.
 """
 

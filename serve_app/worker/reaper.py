@@ -59,7 +59,7 @@ class Reaper:
         await finish_for_lost_writers(self._context)
         await remove_due(self._context)
         if self._direct and time.monotonic() >= self._leftovers_at:
-            # Nothing else tells of a multipart upload that a killed writer left in a bucket.
+            # Nothing else records a multipart upload that a killed writer left in a bucket.
             await asyncio.to_thread(self._context.objects.remove_leftovers, JOBS_PREFIX)
             self._leftovers_at = time.monotonic() + _LEFTOVERS_SECONDS
 
@@ -198,7 +198,7 @@ async def _results(context: AppContext, job_id: uuid.UUID) -> set[str]:
 def remove_objects(store: ObjectStore, due: CleaningRound, kept: set[str]) -> None:
     """Remove all of a job's objects but ``kept``, with partials and what killed writers left.
 
-    Markers that tell tasks to stop stay as long as such a task may be running.
+    Markers that stop tasks stay as long as such a task may be running.
     """
     prefix = f"jobs/{due.job_id}"
     if due.next_at is None and not kept:

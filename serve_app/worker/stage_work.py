@@ -79,7 +79,7 @@ _FETCH_SHARE = 0.5
 
 @dataclass(slots=True)
 class Timings:
-    """Seconds and counts of a stage, for whoever asks where the time went."""
+    """Seconds and counts of a stage, to show where the time went."""
 
     values: dict[str, float] = field(default_factory=dict)
 

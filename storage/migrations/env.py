@@ -1,8 +1,8 @@
 """Alembic's entry point: runs the migrations of a given URL under an advisory lock.
 
 A service may be at work on the database. So all of the service's tables are taken before any of
-them is changed, each being waited for but shortly: everybody else who wants it would wait behind
-the migration, or, holding one that the migration wants, for ever. A database that a newer version
+them is changed, each being waited for but shortly: everybody else who needs it would wait behind
+the migration, or, holding one that the migration needs, without end. A database that a newer version
 has migrated already is left as it is, for it has all that this version needs.
 """
 

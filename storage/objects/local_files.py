@@ -73,7 +73,7 @@ def _in_shared_folder(make: Callable[[Path], Made]) -> Made:
             folder = _shared_folder()
             remove_abandoned(folder)
             return make(folder)
-        # It goes while it is used, or in the middle of ``mkdir``, which then says that it exists.
+        # It goes while it is used, or in the middle of ``mkdir``, which then fails.
         except (FileNotFoundError, FileExistsError):
             if attempt == _TRIES:
                 raise

@@ -1,6 +1,6 @@
 """Scenes described from faces, writing and what can be measured of light, colour and movement.
 
-Every clause of a description stands for a finding; what was not found is not said, and a label
+Every clause of a description stands for a finding; what was not found is not mentioned, and a label
 that nothing supports is ``unknown``.
 """
 

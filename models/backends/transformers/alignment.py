@@ -178,7 +178,7 @@ def _aligned(
 
 
 def fill_gaps(words: Sequence[str], spans: Sequence[Span | None], seconds: float) -> list[Span]:
-    """Words that could not be heard (figures, signs) share the time between their neighbours."""
+    """Words without letters (figures, signs) share the time between their neighbours."""
     filled: list[Span] = []
     position = 0
     while position < len(words):

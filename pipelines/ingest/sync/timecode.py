@@ -115,7 +115,7 @@ def _day(rate: Fraction, drop: bool) -> Fraction:
 
 
 def from_labels(labels: WavLabels) -> DayTime | None:
-    """The moment of a WAV file's first sample; None where it does not say.
+    """The moment of a WAV file's first sample; None where it has none.
 
     A count of 0 without a timecode rate beside it is what programs write that
     know no time: it counts as none.

@@ -176,7 +176,7 @@ def timeline_cuts(
 ) -> tuple[Cut, ...]:
     """All cuts on the timeline, in order.
 
-    ``starts_ms`` says when each part starts there; its cuts' times count from then. A
+    ``starts_ms`` is when each part starts there; its cuts' times count from then. A
     video that was never cut up is a single part.
     """
     cuts: list[Cut] = []
