@@ -19,6 +19,7 @@ from pipelines.media.ranged import RangedFile
 _Stream = TypeVar("_Stream", bound=Stream)
 
 _HEAD_BYTES = 4 << 10
+_STEP_BYTES = 128 << 10
 _READ_BYTES = 8 << 20
 """Tables are repeated several times a second."""
 _PACKET_BYTES = (188, 192, 204)
@@ -46,12 +47,15 @@ def programs_of(source: Path | RangedFile) -> list[Program]:
     with nullcontext(source) if isinstance(source, RangedFile) else source.open("rb") as file:
         file.seek(0)
         data = file.read(_HEAD_BYTES) or b""
-        if _framing(data)[0]:
-            data += file.read(_READ_BYTES - len(data)) or b""
-    tables = _Tables()
-    for pid, begins, payload in _packets(data):
-        if tables.read(pid, begins, payload):
-            break
+        size, at = _framing(data)
+        tables, data, done = _Tables(), data[at:] if size else b"", 0
+        while data:
+            whole = len(data) // size * size
+            done += whole
+            if any(tables.read(*packet) for packet in _packets(data[:whole], size)):
+                break
+            more = file.read(_STEP_BYTES) if done < _READ_BYTES else b""
+            data = data[whole:] + more if more else b""
     return [
         Program(number, tables.names.get(number, ""), frozenset(pids))
         for number, pids in sorted(tables.streams.items())
@@ -68,10 +72,10 @@ def beside(
     return [stream for stream in streams if stream.id in own.pids]
 
 
-def _packets(data: bytes) -> Iterator[tuple[int, bool, bytes]]:
-    """Packet id, whether a section begins in it, and payload of each packet."""
-    size, at = _framing(data)
-    while size and at + 188 <= len(data):
+def _packets(data: bytes, size: int) -> Iterator[tuple[int, bool, bytes]]:
+    """Packet id, whether a section begins in it, and payload of each packet of ``size`` bytes."""
+    at = 0
+    while at + 188 <= len(data):
         if data[at] == _SYNC:
             flags, control = data[at + 1], data[at + 3] >> 4 & 3
             start = at + 4 + (1 + data[at + 4] if control & 2 else 0)
