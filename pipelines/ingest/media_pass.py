@@ -253,7 +253,7 @@ class FlacFile:
 
 
 @dataclass(slots=True)
-class Timeline:
+class TrackWriter:
     """Where samples go: silence for gaps, nothing for what is covered already.
 
     Samples are counted from the media's start. The first sample is put where its
@@ -291,14 +291,14 @@ class TrackExtractor:
     path: Path
     duration_seconds: float
     channels: Channels | None = None
-    _timeline: Timeline = field(init=False)
+    _timeline: TrackWriter = field(init=False)
     _format: AudioFormat | None = None
     _resampler: Resampler | None = None
     _due_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         limit = round((self.duration_seconds + 1.0) * SAMPLE_RATE_HZ)
-        self._timeline = Timeline(FlacFile(self.path), limit)
+        self._timeline = TrackWriter(FlacFile(self.path), limit)
 
     def finish(self) -> dict[str, Any] | None:
         """Close the file; where it begins and how long it is, or None if it is empty."""
