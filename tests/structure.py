@@ -2,15 +2,23 @@
 
 The members of a package are the files and folders directly in it. A member stands one layer above
 the highest member of the same package that it imports; members that import each other form a cycle
-and share a layer. Imports inside functions and under TYPE_CHECKING count.
+and share a layer. Imports inside functions and under TYPE_CHECKING count, and so do strings that
+name a module (``"pipelines.ingest.clip:copy"``).
+
+``structure.toml`` holds what may not grow: files and lines a package, and counts of what the
+project is getting rid of. A value that has fallen is lowered there; one that must rise is raised by
+a commit of its own, with a comment that names the capability that needed it.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import statistics
 import sys
+import tomllib
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -21,7 +29,22 @@ MOST_LAYERS = {"serve_app": 9, "pipelines": 7, "models": 7, "storage": 7}
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_A_FUNCTION = 70
 
+LIMITS = Path(__file__).with_name("structure.toml")
+
 Graph = dict[str, set[str]]
+
+_MODULE_STRING = re.compile(r"[a-z_]+(\.\w+)+(:\w+)?")
+_UNTYPED = re.compile(r"\bdict\[str, Any\]")
+_PERSONIFYING = re.compile(
+    r"\b(hears?|heard|wants?|brings?|brought|tells?|told|asks?|asked|says?|said|for ever)\b"
+)
+"""Verbs for people. Code returns, receives, requests, requires; durations are unlimited."""
+
+
+@functools.cache
+def parsed(source: str) -> ast.Module:
+    """The syntax tree of a file's source code."""
+    return ast.parse(source)
 
 
 def module_name(path: Path) -> str:
@@ -33,11 +56,18 @@ def module_name(path: Path) -> str:
 def imports_of(source: str) -> set[str]:
     """All names that a file imports, as dotted paths."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and _MODULE_STRING.fullmatch(node.value)
+        ):
+            name = node.value.partition(":")[0]
+            found |= {name, name.rpartition(".")[0]}
     return found
 
 
@@ -127,7 +157,7 @@ def functions_of(text: str) -> list[tuple[str, int]]:
     """Name and length in lines of each function of a file, nested ones included."""
     return [
         (node.name, (node.end_lineno or node.lineno) - node.lineno + 1)
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(parsed(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
@@ -201,8 +231,77 @@ def long_parts(project: Path, packages: Iterable[str]) -> list[str]:
     return found
 
 
+def public_class_names_used_twice(texts: Iterable[str]) -> set[str]:
+    """Names that more than one public class has."""
+    names: defaultdict[str, int] = defaultdict(int)
+    for text in texts:
+        for node in ast.walk(parsed(text)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                names[node.name] += 1
+    return {name for name, count in names.items() if count > 1}
+
+
+def personifying_lines(text: str) -> int:
+    """Lines of comments and docstrings with a verb for people."""
+    prose = [
+        node.value.value
+        for node in ast.walk(parsed(text))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    ]
+    prose += re.findall(r"(?m)(?:^|\s)# (.*)$", text)
+    return sum(bool(_PERSONIFYING.search(line)) for each in prose for line in each.splitlines())
+
+
+def private_names_in_tests(texts: Iterable[str]) -> int:
+    """How often tests reach for a name with a leading underscore that is not their own."""
+    count = 0
+    for text in texts:
+        for node in ast.walk(parsed(text)):
+            if isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr):
+                own = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
+                count += not own
+            elif isinstance(node, ast.ImportFrom):
+                count += sum(alias.name.startswith("_") for alias in node.names)
+    return count
+
+
+def measured(project: Path, packages: Iterable[str]) -> dict[str, dict[str, int]]:
+    """What ``structure.toml`` limits, as it is now."""
+    texts = {
+        each: [path.read_text() for path in (project / each).rglob("*.py")] for each in packages
+    }
+    everything = [text for each in texts.values() for text in each]
+    tests = [path.read_text() for path in (project / "tests").rglob("*.py")]
+    size = size_of(everything)
+    return {
+        "files": {each: len(found) for each, found in texts.items()},
+        "lines": {each: size_of(found).lines for each, found in texts.items()},
+        "counts": {
+            "class_names_used_twice": len(public_class_names_used_twice(everything)),
+            "untyped_dictionaries": sum(len(_UNTYPED.findall(text)) for text in everything),
+            "private_functions_used_once_percent": size.private_functions_used_once_percent,
+            "personifying_lines": sum(map(personifying_lines, everything)),
+            "private_names_in_tests": private_names_in_tests(tests),
+        },
+    }
+
+
+def print_limits(project: Path, packages: Iterable[str]) -> int:
+    """Print each limited value beside its limit; the number of those above it."""
+    limits, above = tomllib.loads(LIMITS.read_text()), 0
+    for section, values in measured(project, packages).items():
+        for name, value in values.items():
+            most = limits[section][name]
+            above += value > most
+            note = f"  ABOVE by {value - most}" if value > most else ""
+            print(f"{section + ' ' + name:48}{value:>8} of at most {most}{note}")
+    return above
+
+
 def main(project: Path = PROJECT) -> int:
-    """Print layers, cycles and sizes; 1 where a package has a cycle or too many layers."""
+    """Print layers, cycles, sizes and limits; 1 where one of them is broken."""
     files = file_graph(project, MOST_LAYERS)
     faults = 0
     for package, most in MOST_LAYERS.items():
@@ -217,6 +316,8 @@ def main(project: Path = PROJECT) -> int:
             print(f"  cycle: {', '.join(names)}")
     print()
     print_sizes(project, MOST_LAYERS)
+    print()
+    faults += print_limits(project, MOST_LAYERS)
     for part in long_parts(project, MOST_LAYERS):
         print(f"long: {part}")
     return int(faults > 0)

@@ -13,6 +13,9 @@ from tests.structure import (
     long_parts,
     main,
     member_graph,
+    personifying_lines,
+    private_names_in_tests,
+    public_class_names_used_twice,
     size_of,
 )
 
@@ -51,6 +54,33 @@ def test_imports_inside_functions_count(tmp_path_factory: pytest.TempPathFactory
     assert file_graph(project, ["p"])["p.one"] == {"p.two"}
 
 
+def test_strings_that_name_a_module_count_as_imports(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    project = tmp_path_factory.mktemp("project")
+    (project / "p").mkdir()
+    (project / "p" / "__init__.py").touch()
+    (project / "p" / "one.py").write_text("F, G = 'p.two:f', 'p.three.g'\nX = 'p.two is here'\n")
+    (project / "p" / "two.py").write_text("def f(): ...\n")
+    (project / "p" / "three.py").write_text("def g(): ...\n")
+    assert file_graph(project, ["p"])["p.one"] == {"p.two", "p.three"}
+
+
+def test_public_classes_of_one_name_are_found() -> None:
+    texts = ["class A: ...\nclass _B: ...\n", "class A: ...\nclass _B: ...\nclass C: ...\n"]
+    assert public_class_names_used_twice(texts) == {"A"}
+
+
+def test_verbs_for_people_are_found_in_comments_and_docstrings_only() -> None:
+    text = '"""It says so.\n\nIt returns."""\nx = "says"  # told by y\n# requires z\n'
+    assert personifying_lines(text) == 2
+
+
+def test_private_names_of_others_are_counted() -> None:
+    text = "from p import _f, g\nself._own = g()._other\nx.__class__\n"
+    assert private_names_in_tests([text]) == 2
+
+
 def test_sizes_count_lines_and_the_lengths_of_functions() -> None:
     two = "def f():\n    return _g()\n\n\ndef _g():\n    a = 1\n    b = 2\n    return a + b\n"
     size = size_of([two, "x = 1\n"])
@@ -73,5 +103,5 @@ def test_serve_app_has_at_most_9_layers_and_the_others_at_most_7() -> None:
     assert MOST_LAYERS == {"serve_app": 9, "pipelines": 7, "models": 7, "storage": 7}
 
 
-def test_the_packages_have_no_import_cycles_and_no_layer_too_many() -> None:
+def test_the_packages_have_no_import_cycle_no_layer_too_many_and_keep_their_limits() -> None:
     assert main() == 0
