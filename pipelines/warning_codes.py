@@ -36,6 +36,19 @@ class WarningCode(StrEnum):
     MEDIA_TRUNCATED = ("MEDIA_TRUNCATED", "The file is not all there, or not all of it was read.")
     AUDIO_DAMAGED = ("AUDIO_DAMAGED", "Parts of the sound could not be decoded.")
     AUDIO_UNREADABLE = ("AUDIO_UNREADABLE", "Nothing of a sound stream could be decoded.")
+    AUDIO_SILENT = ("AUDIO_SILENT", "There is no sound in a sound stream.")
+    AUDIO_QUIET = (
+        "AUDIO_QUIET",
+        "The sound is very low. It was raised, unless there is steady noise only.",
+    )
+    AUDIO_CHANNELS_CANCEL = (
+        "AUDIO_CHANNELS_CANCEL",
+        "The channels cancel each other when they are mixed; they were mixed in another way.",
+    )
+    AUDIO_CHANNEL_IGNORED = (
+        "AUDIO_CHANNEL_IGNORED",
+        "A channel of steady noise, which drowned the others, was left out of the mix.",
+    )
     AUDIO_SYNC_UNCERTAIN = (
         "AUDIO_SYNC_UNCERTAIN",
         "Where external audio belongs was not certain; it was placed at the video's start.",

@@ -22,6 +22,7 @@ from pipelines.codec import CodecError
 from pipelines.execution.chain import Control, ControlSpan, FreeRun, Workspace, parts_of
 from pipelines.ingest import media_pass
 from pipelines.ingest.probe import ProbeLimits, probe, run_media_task
+from pipelines.ingest.track_extraction import TrackFile
 from pipelines.media.files import Source
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import ConfinedTask
@@ -40,7 +41,7 @@ from pipelines.types import (
 from storage.objects import ObjectStore
 from storage.objects.local_files import temporary_folder
 
-INGESTED = Artifact.of(IngestResult, "ingest", version=3)
+INGESTED = Artifact.of(IngestResult, "ingest", version=4)
 """Beside the files that it names, which several results share."""
 
 SHORTEST_SEGMENT_SECONDS = 10.0
@@ -61,8 +62,8 @@ PROBE_SHARE = 0.1
 """Of the progress of probing and cutting: six hours of 360p were read in a tenth of the time that
 both took."""
 
-_SECONDS_PER_MEDIA_SECOND = 0.05
-"""Time allowed for decoding a track's audio, beside that for reading the file."""
+_SECONDS_PER_MEDIA_SECOND = 0.1
+"""Time allowed for decoding a track's audio, twice, beside that for reading the file."""
 
 _TIMES_WARNING = PipelineWarning(
     WarningCode.TIMESTAMPS_NOT_IN_ORDER,
@@ -195,17 +196,6 @@ class CutVideo:
     in_files: bool
     times_in_order: bool
     shift_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class TrackFile:
-    """A track as a file of this name."""
-
-    index: int
-    name: str
-    duration_seconds: float
-    offset_seconds: float
-    damaged_packets: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,3 +388,5 @@ def _track_warnings(plan: _Plan, tracks: Sequence[TrackFile]) -> Iterator[Pipeli
         if count:
             message = f"{count} packets of audio stream {index} were damaged."
             yield PipelineWarning(WarningCode.AUDIO_DAMAGED, message)
+    for number, track in enumerate(tracks):
+        yield from (PipelineWarning(*found, track_index=number) for found in track.findings)

@@ -217,6 +217,7 @@ def _readable(
     if not indices:
         return
     packets = container.demux([container.streams[index] for index in indices])
+    adts_ticks = -1
     while True:
         try:
             packet = next(packets, None)
@@ -228,7 +229,26 @@ def _readable(
             return
         if packet.pos is not None and packet.pos >= 0:
             reading.reached_bytes = max(reading.reached_bytes, start + packet.pos + packet.size)
+        if container.format.name == "aac" and packet.size >= _ADTS_BYTES:
+            # FFmpeg takes all of a raw stream for as fast as its first packet.
+            packet.pts = packet.dts = adts_ticks if adts_ticks >= 0 else packet.pts or 0
+            packet.duration = _adts_ticks(bytes(packet), packet) or packet.duration or 0
+            adts_ticks = packet.pts + packet.duration
         yield packet
+
+
+_ADTS_BYTES = 7
+_ADTS_RATES_HZ = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 16_000, 12_000,
+                  11_025, 8_000, 7_350)  # fmt: skip
+
+
+def _adts_ticks(data: bytes, packet: Packet[Any]) -> int:
+    """How long a packet of raw AAC is, by its header (ISO/IEC 14496-3, 1.A.2); 0 without one."""
+    rate = (data[2] >> 2) & 15
+    if data[0] != 0xFF or data[1] & 0xF0 != 0xF0 or rate >= len(_ADTS_RATES_HZ):
+        return 0
+    samples = 1024 * ((data[6] & 3) + 1)
+    return round(samples / _ADTS_RATES_HZ[rate] / packet.time_base)
 
 
 def has_guessed_times(stream: Stream) -> bool:

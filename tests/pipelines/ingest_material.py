@@ -106,7 +106,8 @@ def write_sound(folder: Path, sound: Sound, signal: Signal) -> Path:
         )
         stream.codec_context.layout = sound.layout
         stream.codec_context.format = sound.sample_format
-        frame: Any = av.AudioFrame.from_ndarray(_packed(signal, sound), "s16", sound.layout)
+        packed = "s16" if sound.sample_format.startswith("s16") else "flt"
+        frame: Any = av.AudioFrame.from_ndarray(_packed(signal, packed), packed, sound.layout)
         frame.sample_rate, frame.pts = sound.rate_hz, 0
         resampler = av.AudioResampler(sound.sample_format, sound.layout, sound.rate_hz)
         for part in [*resampler.resample(frame), *resampler.resample(None)]:
@@ -115,8 +116,10 @@ def write_sound(folder: Path, sound: Sound, signal: Signal) -> Path:
     return path
 
 
-def _packed(signal: Signal, _: Sound) -> npt.NDArray[np.int16]:
-    values = np.round(signal * 32767).clip(-32768, 32767).astype(np.int16)
+def _packed(signal: Signal, sample_format: str) -> npt.NDArray[Any]:
+    values: npt.NDArray[Any] = signal.astype(np.float32)
+    if sample_format == "s16":
+        values = np.round(signal * 32767).clip(-32768, 32767).astype(np.int16)
     return np.ascontiguousarray(values.T).reshape(1, -1)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from models.contracts import SAMPLE_RATE_HZ
-from pipelines.ingest import media_pass
-from pipelines.ingest.media_pass import down_mix
+from pipelines.ingest.track_extraction import SAMPLE_RATE_HZ as TRACK_RATE_HZ
+from pipelines.ingest.track_extraction import down_mix
 from tests.pipelines.ingest_material import (
     Clip,
     Sound,
@@ -28,7 +28,7 @@ ONE_MS = 0.001
 
 
 def test_the_rate_is_the_one_that_models_expect() -> None:
-    assert media_pass.SAMPLE_RATE_HZ == SAMPLE_RATE_HZ
+    assert TRACK_RATE_HZ == SAMPLE_RATE_HZ
 
 
 @pytest.mark.parametrize(
