@@ -27,7 +27,7 @@ REFUSED = {
     "sample_fragmented_clearkey.mp4": "not a media file",
     "truncated-60pct-no-moov.mp4": "not a media file",
     "zero-bytes.mp4": "not a media file",
-    "awful.wav": "Nothing of the file's sound",
+    "awful.wav": "The media has no length",
 }
 
 DURATIONS = {
