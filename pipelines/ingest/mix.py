@@ -40,8 +40,8 @@ _SCALES = {"u8": 2.0**-7, "s16": 2.0**-15, "s32": 2.0**-31, "s64": 2.0**-63}
 # recordings showed and what those at fault did (docs/media.md).
 _SILENT_DB = -90.0
 """The noise of 16 bits."""
-_QUIET_DB, _RAISED_DB = -50.0, -20.0
-"""Clean speech was at -48 and above."""
+_QUIET_DB, _RAISED_DB = -52.0, -20.0
+"""Clean speech was at -44 and above; what was brought to -54 was still heard, but for a word."""
 _FAINT_DB = 40.0
 """A channel so far below the loudest has nothing."""
 _STEADY_DB = 6.0
@@ -56,7 +56,7 @@ _OPPOSITE = -0.3
 """Correlation from which on a channel is turned over."""
 _LOUD_DB = 15.0
 """Blocks no further below the loudest decide."""
-_LOUD_BLOCKS, _LOUD_SHARE, _FLOOR_SHARE = 30, 0.1, 0.1
+_LOUD_BLOCKS, _LOUD_SHARE, _FLOOR_SHARE = 30, 0.05, 0.1
 """How many blocks are louder than the level of loud parts: more than clicks; how many are lower
 than the floor."""
 

@@ -84,7 +84,7 @@ FAULTS: dict[str, tuple[Sound, Signal, set[WarningCode]]] = {
     ),
     "65 dB too low, floating point": (FLOAT, VOICE[None] / 1800, {QUIET}),
     "too low, with clicks": (
-        FLOAT, VOICE[None] / 1000 + 0.9 * (np.arange(SAMPLES) % 40_000 == 9), {QUIET},
+        FLOAT, VOICE[None] / 1000 + 0.9 * (np.arange(SAMPLES) % 60_000 == 9), {QUIET},
     ),
     "too low beside a constant": (FLOAT, VOICE[None] / 1000 + 0.1, {QUIET}),
     "too low and turned over": (
