@@ -41,7 +41,7 @@ _SCALES = {"u8": 2.0**-7, "s16": 2.0**-15, "s32": 2.0**-31, "s64": 2.0**-63}
 _SILENT_DB = -90.0
 """The noise of 16 bits."""
 _QUIET_DB, _RAISED_DB = -52.0, -20.0
-"""Clean speech was at -44 and above; what was brought to -54 was still heard, but for a word."""
+"""Clean speech was at -44 and above; at -54 one word of 22 was lost."""
 _FAINT_DB = 40.0
 """A channel so far below the loudest has nothing."""
 _STEADY_DB = 6.0
