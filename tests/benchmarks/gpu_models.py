@@ -1,6 +1,6 @@
 """Throughput of the neural models at their real sizes, beside the library's bare ``generate``.
 
-    python -m tests.benchmarks.gpu_models [--batches 4 8 16 32] [--rounds 3]   # needs a GPU
+    python -m tests.benchmarks.gpu_models [--batches 4 8 16 32] [--measures describe]  # on a GPU
     python -m tests.benchmarks.gpu_models --tiny --batches 2                   # a dry run anywhere
 
 Sizes are those of whisper-large-v3-turbo with wav2vec2-base-960h for the times of words, and of
@@ -112,6 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, nargs="+", default=[4, 8, 16, 32])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--measures", nargs="+", choices=MEASURES, default=list(MEASURES))
     parser.add_argument("--tokens", type=int, default=128, help="of a description")
     parser.add_argument("--models-dir", type=Path, help="real weights, where no package has them")
     parser.add_argument("--tiny", action="store_true", help="tiny models, to see that it runs")
@@ -121,21 +122,12 @@ def main() -> None:
         "device": _device(hardware),
         "dtype": str(hardware.dtype).removeprefix("torch."),
         "tiny": options.tiny,
-        "transcribe": [],
-        "describe": [],
-        "whisper_base": [],
-        "boundaries": [],
-    }
-    measures: dict[str, Measure] = {
-        "transcribe": transcription,
-        "describe": description,
-        "whisper_base": packaged_whisper,
-        "boundaries": boundaries,
     }
     with tempfile.TemporaryDirectory() as folder:
-        for name, measure in measures.items():
+        for name in options.measures:
+            found[name] = []
             for batch in options.batches:
-                found[name].append(measure(Path(folder), hardware, batch, options))
+                found[name].append(MEASURES[name](Path(folder), hardware, batch, options))
                 print(name, found[name][-1], flush=True)
     print(json.dumps(found))
 
@@ -314,6 +306,13 @@ def _memory() -> dict[str, float]:
         return {}
     return {"peak_gpu_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2)}
 
+
+MEASURES: dict[str, Measure] = {
+    "transcribe": transcription,
+    "describe": description,
+    "whisper_base": packaged_whisper,
+    "boundaries": boundaries,
+}
 
 if __name__ == "__main__":
     main()

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ctranslate2.converters import TransformersConverter
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -140,6 +139,8 @@ def save_tiny_ctranslate2_whisper(folder: Path) -> Path:
     """The tiny Whisper as CTranslate2's own converter writes it."""
     with tempfile.TemporaryDirectory() as source:
         save_whisper(Path(source), TINY_CTRANSLATE2)
+        from ctranslate2.converters import TransformersConverter
+
         converter = TransformersConverter(source, copy_files=["tokenizer.json"])
         converter.convert(str(folder), force=True)
     return folder
