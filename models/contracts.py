@@ -22,6 +22,15 @@ BOUNDARY_WIDTH, BOUNDARY_HEIGHT = 48, 27
 BoundaryPictures = npt.NDArray[np.uint8]
 """Tiny pictures of neighbouring frames: RGB, shape (frames, 27, 48, 3), stretched to that."""
 Probabilities = npt.NDArray[np.float32]
+
+ACTIVITY_WINDOW_SAMPLES = 10 * SAMPLE_RATE_HZ
+ACTIVITY_FRAME_SAMPLES = 270
+ACTIVITY_START_SAMPLES = 360
+ACTIVITY_FRAMES = 589
+"""Frames in a window of speaker activity. Frame ``n`` stands for the 270 samples from sample
+``360 + 270 n``, the middle of the 991 that the network sees of it."""
+LOCAL_SPEAKERS = 3
+
 Vectors = npt.NDArray[np.float32]
 """Shape (items, dimensions)."""
 
@@ -116,6 +125,17 @@ class AudioChunk:
     """BCP 47 hint, or None to let the backend decide."""
     keyterms: tuple[str, ...] = ()
     """Words and phrases that are likely to be said."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerActivity:
+    """Who speaks when in a window of ACTIVITY_WINDOW_SAMPLES, several at once included."""
+
+    speech: Probabilities
+    """That anybody speaks, shape (ACTIVITY_FRAMES,)."""
+    speaking: npt.NDArray[np.bool_]
+    """Shape (ACTIVITY_FRAMES, LOCAL_SPEAKERS); the order of the speakers is that of the window
+    alone."""
 
 
 @dataclass(frozen=True, slots=True)

