@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request
-from starlette.responses import JSONResponse, Response
+from fastapi import FastAPI
 
 from serve_app import __version__
 from serve_app.api.authentication import OperationRoute
@@ -16,12 +15,13 @@ from serve_app.api.context import API_PREFIX
 from serve_app.api.downloads import PacingMiddleware, new_downloads
 from serve_app.api.envelope import RequestIdMiddleware, install_error_handlers
 from serve_app.api.health import ReadinessProbe
-from serve_app.api.health import router as observing_routes
+from serve_app.api.health import router as health_routes
 from serve_app.api.methods import install_methods
 from serve_app.api.openapi import finish
 from serve_app.context import AppContext
 from serve_app.credits.routes import router as credit_routes
 from serve_app.dashboard.routes import ROUTERS as DASHBOARD_ROUTERS
+from serve_app.dashboard.routes import session_api
 from serve_app.discovery.events import events
 from serve_app.discovery.pages import router as page_routes
 from serve_app.discovery.routes import router as discovery_routes
@@ -47,8 +47,7 @@ from serve_app.webhooks.routes import router as webhook_routes
 from serve_app.webhooks.routes import secret_router as webhook_secret_routes
 from serve_app.webhooks.routes import test_router as webhook_test_routes
 
-# Routes are tried in this order, so what clients poll comes first.
-ROUTERS = (
+_OPERATIONS = (
     job_routes,
     transcript_routes,
     result_routes,
@@ -69,10 +68,10 @@ ROUTERS = (
     sign_in_routes,
     payment_routes,
     portal_routes,
-    observing_routes,
-    *DASHBOARD_ROUTERS,
+    health_routes,
 )
-
+# Routes are tried in this order, so what clients poll comes first.
+ROUTERS = (*_OPERATIONS, session_api(_OPERATIONS), *DASHBOARD_ROUTERS)
 
 TAGS = {
     "Jobs": "Create jobs, follow them, cancel them.",
@@ -159,20 +158,4 @@ def build_api(context: AppContext) -> FastAPI:
     app.add_middleware(PacingMiddleware)
     app.add_middleware(RequestIdMiddleware, metrics=context.metrics, tracing=context.tracing)
     install_error_handlers(app)
-    _add_open_routes(app)
     return app
-
-
-def _add_open_routes(app: FastAPI) -> None:
-    @app.get("/health/live", include_in_schema=False)
-    async def live() -> Response:
-        """200 as soon as the API answers; touches nothing else."""
-        return Response(b'{"status":"ok"}', media_type="application/json")
-
-    @app.get("/health", include_in_schema=False)
-    async def health(request: Request) -> Response:
-        """200 as soon as the API answers and reaches its database."""
-        context: AppContext = request.app.state.context
-        async with context.database.transaction() as connection:
-            await connection.exec_driver_sql("SELECT 1")
-        return JSONResponse({"status": "ok"})

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 from urllib.parse import quote
 
-from fastapi import Path, Request
+from fastapi import Depends, Path, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
@@ -104,7 +104,7 @@ class OperationRoute(APIRoute):
 class KeyedRoute(OperationRoute):
     """Needs an API key; counted as a read or a write.
 
-    Where the path names a job, the same statement reads the caller's job: see ``job_of``.
+    Where the path names a job, the same statement reads the caller's job: see ``CurrentJob``.
     """
 
     auth = Auth.KEY
@@ -170,12 +170,15 @@ JobId = Annotated[
 ]
 
 
-def job_of(request: Request) -> JobRecord:
-    """The caller's job that the path names; NOT_FOUND for foreign, missing, malformed ids alike."""
+async def _current_job(request: Request, _: JobId) -> JobRecord:
     job: JobRecord | None = request.state.job
     if job is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
     return job
+
+
+CurrentJob = Annotated[JobRecord, Depends(_current_job)]
+"""The caller's job that the path names; NOT_FOUND for foreign, missing, malformed ids alike."""
 
 
 def parse_job_id(text: str) -> uuid.UUID:
@@ -247,3 +250,11 @@ def account_of(request: Request) -> uuid.UUID:
     """The account that a KeyedRoute or SessionRoute admitted."""
     account_id: uuid.UUID = request.state.account_id
     return account_id
+
+
+async def _current_account(request: Request) -> uuid.UUID:
+    return account_of(request)
+
+
+CurrentAccount = Annotated[uuid.UUID, Depends(_current_account)]
+"""The id of the account that a KeyedRoute or SessionRoute admitted."""

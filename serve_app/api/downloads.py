@@ -22,7 +22,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve_app.api.authentication import account_of
+from serve_app.api.authentication import CurrentAccount
 from serve_app.errors import ApiError, ErrorCode
 
 log = logging.getLogger("vas.http")
@@ -164,13 +164,13 @@ def downloads_of(request: Request, kind: Download) -> Downloads:
     return found[kind]
 
 
-async def _clip_place(request: Request) -> AsyncIterator[DownloadPlace]:
-    with downloads_of(request, Download.CLIP).place(account_of(request)) as place:
+async def _clip_place(request: Request, account_id: CurrentAccount) -> AsyncIterator[DownloadPlace]:
+    with downloads_of(request, Download.CLIP).place(account_id) as place:
         yield place
 
 
-async def _file_place(request: Request) -> AsyncIterator[DownloadPlace]:
-    with downloads_of(request, Download.FILE).place(account_of(request)) as place:
+async def _file_place(request: Request, account_id: CurrentAccount) -> AsyncIterator[DownloadPlace]:
+    with downloads_of(request, Download.FILE).place(account_id) as place:
         yield place
 
 

@@ -1,4 +1,4 @@
-"""``/healthz`` and ``/readyz``: for load balancers and the operator, outside the API."""
+"""Whether the service lives and is ready: for load balancers and the operator, outside the API."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from serve_app.api.context import Context
 from serve_app.context import AppContext
 from serve_app.crypto import DecryptionError
 from storage.database import database_revision, newest_revision
@@ -20,6 +21,20 @@ from storage.webhooks import find_any_encrypted_secret
 router = APIRouter(include_in_schema=False)
 
 _ALIVE = b'{"status":"alive"}'
+_OK = b'{"status":"ok"}'
+
+
+@router.get("/health/live")
+async def live() -> Response:
+    """200 as soon as the API answers; touches nothing else."""
+    return Response(_OK, media_type="application/json")
+
+
+@router.get("/health")
+async def health(context: Context) -> Response:
+    """200 as soon as the API answers and reaches its database."""
+    await _database(context)
+    return Response(_OK, media_type="application/json")
 
 
 @router.get("/healthz")

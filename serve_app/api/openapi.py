@@ -178,6 +178,12 @@ def _finish_operation(
         operation["description"] += (
             f"\n\nAt most {LIMITS[route.bucket]} such requests a minute, per {whom}."
         )
+    if "parameters" in operation:
+        # FastAPI lists what a dependency takes of the path behind what the endpoint takes itself.
+        place = route.path_format.find
+        operation["parameters"].sort(
+            key=lambda each: (each["in"] != "path", place(f"{{{each['name']}}}"))
+        )
     _finish_inputs(operation, schemas)
     responses = operation["responses"]
     by_status: dict[int, list[ErrorCode]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from typing import Annotated, Literal, NotRequired
 
 from fastapi import APIRouter, Request
@@ -10,10 +11,11 @@ from pydantic import ConfigDict, with_config
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from serve_app.api.authentication import KeyedRoute, account_of
-from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.authentication import CurrentAccount, KeyedRoute
+from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.envelope import success
 from serve_app.api.schemas import Answer, Count, doc
+from serve_app.context import AppContext
 from storage import jobs, keys, ledger
 from storage.database import DatabaseError
 from storage.types import Tier
@@ -87,19 +89,17 @@ class QuotaResult(TypedDict):
     response_model=Answer[QuotaResult],
     response_description="Credits, holds and this month's usage.",
 )
-async def get_quota(request: Request) -> Response:
+async def get_quota(request: Request, context: Context, account_id: CurrentAccount) -> Response:
     """When `available` is false, the balance could not be read; other fields are missing."""
     try:
-        quota = await _read_quota(request)
+        quota = await _read_quota(context, account_id)
     except DatabaseError:
         log.exception("the balance could not be read")
         quota = QuotaResult(api=Quota(available=False))
     return success(request, quota)
 
 
-async def _read_quota(request: Request) -> QuotaResult:
-    account_id = account_of(request)
-    context = context_of(request)
+async def _read_quota(context: AppContext, account_id: uuid.UUID) -> QuotaResult:
     threshold = context.prices.volume_threshold_seconds
     async with context.database.statement() as connection:
         account = await keys.get_account(connection, str(account_id))
@@ -117,18 +117,18 @@ async def _read_quota(request: Request) -> QuotaResult:
     hour_cents = sum(rate.base for rate in context.prices.rates[Tier.STANDARD].values())
     return {
         "api": api,
-        "currentPlan": await _plan(request),
+        "currentPlan": await _plan(context, account_id),
         "includedHours": 0,
         "creditsBalanceHours": round(account.available_cents / hour_cents, 4) if hour_cents else 0,
         "resetDate": None,
     }
 
 
-async def _plan(request: Request) -> Literal["free", "pro"]:
+async def _plan(context: AppContext, account_id: uuid.UUID) -> Literal["free", "pro"]:
     """For display only: a ledger that cannot be read does not make the balance unavailable."""
     try:
-        async with context_of(request).database.statement() as connection:
-            purchased = await ledger.has_purchases(connection, account_of(request))
+        async with context.database.statement() as connection:
+            purchased = await ledger.has_purchases(connection, account_id)
     except DatabaseError:
         log.exception("purchases could not be read")
         return "free"

@@ -13,10 +13,10 @@ import logging
 import secrets
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qs
 
-from fastapi import Request
+from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.responses import RedirectResponse, Response
@@ -75,22 +75,29 @@ class Operator:
     """As a viewer's."""
 
 
-def operator_of(request: Request) -> Operator:
-    """The operator that an OperatorRoute admitted."""
+async def _current_operator(request: Request) -> Operator:
     operator: Operator = request.state.operator
     return operator
 
 
-def viewer_of(request: Request) -> Viewer:
-    """The viewer that a route of this module admitted."""
+async def _current_viewer(request: Request) -> Viewer:
     viewer: Viewer = request.state.viewer
     return viewer
 
 
-def form_of(request: Request) -> dict[str, str]:
-    """The fields of the form that was sent, white space around them removed."""
+async def _sent_form(request: Request) -> dict[str, str]:
     form: dict[str, str] = request.state.form
     return form
+
+
+CurrentOperator = Annotated[Operator, Depends(_current_operator)]
+"""The operator that an OperatorRoute admitted."""
+
+CurrentViewer = Annotated[Viewer, Depends(_current_viewer)]
+"""The viewer that a route of this module admitted."""
+
+SentForm = Annotated[dict[str, str], Depends(_sent_form)]
+"""The fields of the form that was sent, white space around them removed."""
 
 
 async def find_viewer(request: Request) -> Viewer | None:
@@ -241,7 +248,7 @@ class PageRoute(OpenPageRoute):
         if is_change:
             require_own_page(request)
             request.state.form = await read_form(request)
-            _require_token(request, session, form_of(request).get(CSRF_FIELD, ""))
+            _require_token(request, session, request.state.form.get(CSRF_FIELD, ""))
 
 
 class OperatorRoute(PageRoute):

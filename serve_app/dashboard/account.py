@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -11,13 +12,15 @@ from starlette.responses import RedirectResponse, Response
 
 from serve_app import formats, pricing
 from serve_app.api.authentication import parse_job_id
-from serve_app.api.context import context_of
+from serve_app.api.context import Context
 from serve_app.api.queries import whole_number
 from serve_app.api.rate_limits import LIMITS
+from serve_app.context import AppContext
 from serve_app.dashboard import PATH
-from serve_app.dashboard.access import PageRoute, viewer_of
+from serve_app.dashboard.access import CurrentViewer, PageRoute
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.pricing import PriceTable
 from serve_app.webhooks.signing import new_signing_secret
 from storage import jobs, keys, purchases, usage, webhooks
 from storage.types import ProcessingMode, StageName, Tier
@@ -53,10 +56,15 @@ def month_bars(month: Month, days: list[DayUsage]) -> list[Bar]:
 
 @router.get(f"{PATH}/account")
 async def get_account(
-    request: Request, hours: str = "", minutes: str = "", tier: str = "standard"
+    request: Request,
+    context: Context,
+    viewer: CurrentViewer,
+    hours: str = "",
+    minutes: str = "",
+    tier: str = "standard",
 ) -> Response:
     """Credits, this month by day, receipts, prices with an estimate, limits."""
-    account, context = viewer_of(request).account, context_of(request)
+    account = viewer.account
     month = Month.of(datetime.now(UTC))
     async with context.database.statement() as connection:
         days = await usage.list_day_usage(connection, account.id, month)
@@ -78,13 +86,13 @@ async def get_account(
         rates=LIMITS,
         active=active,
         max_active=account.max_active_jobs or context.settings.max_active_jobs,
-        estimate=_estimate(request, hours, minutes, tier, seconds),
+        estimate=_estimate(context.prices, hours, minutes, tier, seconds),
         asked={"hours": hours, "minutes": minutes, "tier": tier},
     )
 
 
 def _estimate(
-    request: Request, hours: str, minutes: str, tier: str, prior_seconds: int
+    prices: PriceTable, hours: str, minutes: str, tier: str, prior_seconds: int
 ) -> dict[StageName, int] | None:
     """What a job of this length costs, by stage; None where none was given."""
     if not hours and not minutes:
@@ -97,20 +105,20 @@ def _estimate(
     seconds = whole_hours * 3600 + whole_minutes * 60
     if not 0 <= seconds <= pricing.MAX_ESTIMATE_SECONDS:
         raise invalid("No job is that long.", "hours")
-    prices = context_of(request).prices
     billable = pricing.billable_seconds(prices, seconds)
     stages = pricing.MODE_ANALYSES[ProcessingMode.ALL]
     return pricing.quote(prices, billable, Tier(tier), stages, prior_usage_seconds=prior_seconds)
 
 
 @router.get(KEYS_PATH)
-async def get_keys(request: Request) -> Response:
+async def get_keys(request: Request, context: Context, viewer: CurrentViewer) -> Response:
     """Keys, the webhooks' signing secret, and the last deliveries."""
-    return await _keys_page(request)
+    return await _keys_page(request, context, viewer.account.id)
 
 
-async def _keys_page(request: Request, **values: Any) -> Response:
-    account_id, context = viewer_of(request).account.id, context_of(request)
+async def _keys_page(
+    request: Request, context: AppContext, account_id: uuid.UUID, **values: Any
+) -> Response:
     fresh = context.encrypter.encrypt(new_signing_secret())
     async with context.database.transaction() as connection:
         found = await keys.list_keys(connection, account_id)
@@ -128,21 +136,24 @@ async def _keys_page(request: Request, **values: Any) -> Response:
 
 
 @router.post(f"{KEYS_PATH}/{{id}}/rotate")
-async def rotate_key(request: Request, id: str) -> Response:  # noqa: A002
+async def rotate_key(
+    request: Request,
+    context: Context,
+    viewer: CurrentViewer,
+    id: str,  # noqa: A002
+) -> Response:
     """A new key in place of the old one, shown on the page that answers and never again."""
-    async with context_of(request).database.transaction() as connection:
-        account_id = viewer_of(request).account.id
-        issued = await keys.rotate_key(connection, account_id, parse_job_id(id))
+    async with context.database.transaction() as connection:
+        issued = await keys.rotate_key(connection, viewer.account.id, parse_job_id(id))
     if issued is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such active key.")
-    return await _keys_page(request, issued=issued)
+    return await _keys_page(request, context, viewer.account.id, issued=issued)
 
 
 @router.post(f"{PATH}/webhook-secret/rotate")
-async def rotate_webhook_secret(request: Request) -> Response:
+async def rotate_webhook_secret(context: Context, viewer: CurrentViewer) -> Response:
     """For a day deliveries are signed with both the new and the previous secret."""
-    context = context_of(request)
     fresh = context.encrypter.encrypt(new_signing_secret())
     async with context.database.transaction() as connection:
-        await webhooks.rotate_signing_secret(connection, viewer_of(request).account.id, fresh)
+        await webhooks.rotate_signing_secret(connection, viewer.account.id, fresh)
     return RedirectResponse(f"{KEYS_PATH}#webhooks", status_code=303)

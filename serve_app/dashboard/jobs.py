@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -10,13 +11,14 @@ from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
 from pipelines.types import StageCode
-from serve_app.api.context import base_url, context_of
+from serve_app.api.context import Context, base_url
 from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
 from serve_app.api.queries import WHOLE_NUMBER, whole_number
 from serve_app.api.urls import still_path
 from serve_app.context import AppContext
+from serve_app.crypto import Signer
 from serve_app.dashboard import PATH
-from serve_app.dashboard.access import PageRoute, form_of, viewer_of
+from serve_app.dashboard.access import CurrentViewer, PageRoute, SentForm
 from serve_app.dashboard.pages import page
 from serve_app.dashboard.results import Part, lines_part, scenes_part, speaker_labels
 from serve_app.errors import ApiError, ErrorCode, invalid
@@ -83,27 +85,35 @@ class JobRow:
 
 
 @router.get(PATH)
-async def get_jobs(request: Request, state: str = "", cursor: str = "") -> Response:
+async def get_jobs(
+    request: Request, context: Context, viewer: CurrentViewer, state: str = "", cursor: str = ""
+) -> Response:
     """The list, newest first, and the forms for new jobs."""
-    return await _jobs_page(request, state, cursor)
+    return await _jobs_page(request, context, viewer.account.id, state, cursor)
 
 
 @router.get(f"{PATH}/")
-async def get_jobs_with_slash(request: Request) -> Response:
+async def get_jobs_with_slash() -> Response:
     """Where people type it so."""
     return RedirectResponse(PATH, status_code=307)
 
 
 async def _jobs_page(
-    request: Request, state: str = "", cursor: str = "", *, problem: ApiError | None = None
+    request: Request,
+    context: AppContext,
+    account_id: uuid.UUID,
+    state: str = "",
+    cursor: str = "",
+    *,
+    problem: ApiError | None = None,
 ) -> Response:
-    account_id, secret = viewer_of(request).account.id, context_of(request).signer.secret
+    secret = context.signer.secret
     try:
         after = decode_cursor(cursor, secret=secret, account_id=account_id) if cursor else None
         wanted = JobState(state) if state else None
     except (BadCursorError, ValueError):
         raise invalid("There is no such page of the list.") from None
-    async with context_of(request).database.statement() as connection:
+    async with context.database.statement() as connection:
         found = await list_jobs(
             connection,
             account_id,
@@ -118,7 +128,7 @@ async def _jobs_page(
         request,
         "jobs.html",
         status=200 if problem is None else problem.status,
-        rows=[JobRow(render_summary(job), _still(request, job)) for job in shown],
+        rows=[JobRow(render_summary(job), _still(context.signer, job)) for job in shown],
         state=state,
         states=list(JobState),
         first=not cursor,
@@ -129,34 +139,31 @@ async def _jobs_page(
     )
 
 
-def _still(request: Request, job: JobRecord) -> str | None:
+def _still(signer: Signer, job: JobRecord) -> str | None:
     """A picture from a third into the job; the first one is often black."""
     if not job.scene_count:
         return None
-    return still_path(context_of(request).signer, job.id, job.scene_count // 3)
+    return still_path(signer, job.id, job.scene_count // 3)
 
 
 @router.post(f"{PATH}/jobs")
-async def create_from_urls(request: Request) -> Response:
+async def create_from_urls(
+    request: Request, context: Context, viewer: CurrentViewer, form: SentForm
+) -> Response:
     """Jobs for the addresses of the form, one a line."""
+    account_id = viewer.account.id
+    planner = Planner(context.settings, context.encrypter, account_id, base_url(request))
     try:
-        plans = _plans(request, form_of(request))
-        async with context_of(request).database.transaction() as connection:
-            account_id, context = viewer_of(request).account.id, context_of(request)
+        plans = _plans(planner, form)
+        async with context.database.transaction() as connection:
             created = await service.create_jobs(connection, account_id, plans, context)
     except ApiError as error:
-        return await _jobs_page(request, problem=error)
+        return await _jobs_page(request, context, account_id, problem=error)
     target = f"{PATH}/jobs/{created[0].id}" if len(created) == 1 else PATH
     return RedirectResponse(target, status_code=303)
 
 
-def _plans(request: Request, form: dict[str, str]) -> list[JobPlan]:
-    planner = Planner(
-        context_of(request).settings,
-        context_of(request).encrypter,
-        viewer_of(request).account.id,
-        base_url(request),
-    )
+def _plans(planner: Planner, form: dict[str, str]) -> list[JobPlan]:
     options: dict[str, Any] = {"processingMode": form.get("mode") or "all"}
     if terms := [term.strip() for term in form.get("keyterms", "").split(",") if term.strip()]:
         options["keyterms"] = terms
@@ -206,17 +213,19 @@ class JobView:
 @router.get(f"{PATH}/jobs/{{jobId}}")
 async def get_job(
     request: Request,
+    context: Context,
+    viewer: CurrentViewer,
     jobId: str,  # noqa: N803
     track: Annotated[int, WHOLE_NUMBER] = 0,
 ) -> Response:
     """The job as it stands: its stages while it runs, its results once they are there."""
-    async with context_of(request).database.statement() as connection:
-        job = await service.get_job(connection, viewer_of(request).account.id, jobId)
-        media = await find_media(context_of(request), connection, job)
+    async with context.database.statement() as connection:
+        job = await service.get_job(connection, viewer.account.id, jobId)
+        media = await find_media(context, connection, job)
         summary = await find_summary(connection, job.id)
         tracks = await list_tracks(connection, job.id)
     shown = JobView(job.audio_track_names or [], media, summary)
-    await _add_results(context_of(request), job, shown, tracks, track)
+    await _add_results(context, job, shown, tracks, track)
     return await page(
         request,
         "job.html",
@@ -247,12 +256,12 @@ async def _add_results(
 
 
 @router.post(f"{PATH}/jobs/{{jobId}}/cancel")
-async def cancel_job(request: Request, jobId: str) -> Response:  # noqa: N803
+async def cancel_job(context: Context, viewer: CurrentViewer, jobId: str) -> Response:  # noqa: N803
     """Cancel, and show the job again; one that has just ended is shown as it ended."""
     try:
-        async with context_of(request).database.transaction() as connection:
-            job = await service.cancel_job(connection, viewer_of(request).account.id, jobId)
-        record_job_end(context_of(request).metrics, job.state)
+        async with context.database.transaction() as connection:
+            job = await service.cancel_job(connection, viewer.account.id, jobId)
+        record_job_end(context.metrics, job.state)
     except ApiError as error:
         if error.code is not ErrorCode.JOB_NOT_CANCELLABLE:
             raise

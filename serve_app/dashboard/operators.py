@@ -17,18 +17,20 @@ from models.profiles import has_task, listed_weights, replicas_of
 from models.registry import REGISTRY
 from models.tasks import Purpose, Task
 from serve_app.api.authentication import parse_job_id
-from serve_app.api.context import context_of
+from serve_app.api.context import Context
 from serve_app.api.health import ReadinessProbe
+from serve_app.context import AppContext
 from serve_app.dashboard import OPERATOR_PATH
 from serve_app.dashboard.access import (
     OPERATOR_COOKIE,
+    CurrentOperator,
     OperatorRoute,
+    SentForm,
     forget_session,
-    form_of,
-    operator_of,
 )
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError, ErrorCode
+from serve_app.settings import Settings
 from storage import keys, metrics
 from storage.database import database_revision
 from storage.usage import Month
@@ -50,18 +52,17 @@ class Heartbeat:
     silent_seconds: float
 
 
-async def _page(request: Request, template: str, **values: Any) -> Response:
-    settings = context_of(request).settings
+async def _page(request: Request, settings: Settings, template: str, /, **values: Any) -> Response:
     places = {"Ray": settings.ray_dashboard_url, "Grafana": settings.grafana_url}
     links = {name: url for name, url in places.items() if url is not None}
     return await page(request, f"operator/{template}", links=links, now=datetime.now(UTC), **values)
 
 
 @router.get(OPERATOR_PATH)
-async def get_queue(request: Request) -> Response:
+async def get_queue(request: Request, context: Context) -> Response:
     """What waits, what runs, and since when."""
-    lease = timedelta(seconds=context_of(request).settings.lease_seconds)
-    async with context_of(request).database.statement() as connection:
+    lease = timedelta(seconds=context.settings.lease_seconds)
+    async with context.database.statement() as connection:
         states = await metrics.count_open_jobs(connection)
         leased = await metrics.list_leased_jobs(connection)
         waiting = await metrics.list_waiting_jobs(connection, limit=WAITING_SHOWN)
@@ -71,42 +72,48 @@ async def get_queue(request: Request) -> Response:
         for job in leased
     ]
     return await _page(
-        request, "queue.html", states=states, heartbeats=heartbeats, waiting=waiting,
-        most=metrics.MOST_ROWS,
+        request, context.settings, "queue.html", states=states, heartbeats=heartbeats,
+        waiting=waiting, most=metrics.MOST_ROWS,
     )  # fmt: skip
 
 
 @router.get(ACCOUNTS_PATH)
-async def get_accounts(request: Request, first: str = "") -> Response:
+async def get_accounts(request: Request, context: Context, first: str = "") -> Response:
     """Accounts by name, from ``first`` on, with their jobs of this month."""
     month = Month.of(datetime.now(UTC))
-    async with context_of(request).database.statement() as connection:
+    async with context.database.statement() as connection:
         found = await metrics.list_accounts(
             connection, first=first, since=month.start, limit=ACCOUNTS_SHOWN + 1
         )
     following = found[ACCOUNTS_SHOWN].name if len(found) > ACCOUNTS_SHOWN else None
     return await _page(
-        request, "accounts.html", accounts=found[:ACCOUNTS_SHOWN], first=first, month=month,
-        following=following and urlencode({"first": following}), most=metrics.MOST_COUNTED,
+        request, context.settings, "accounts.html", accounts=found[:ACCOUNTS_SHOWN], first=first,
+        month=month, following=following and urlencode({"first": following}),
+        most=metrics.MOST_COUNTED,
     )  # fmt: skip
 
 
 @router.post(f"{ACCOUNTS_PATH}/{{id}}/suspend")
-async def suspend_account(request: Request, id: str) -> Response:  # noqa: A002
+async def suspend_account(context: Context, form: SentForm, id: str) -> Response:  # noqa: A002
     """Refuse every request of the account."""
-    return await _restrict(request, id, suspended=True, throttled=None)
+    return await _restrict(context, form, id, suspended=True, throttled=None)
 
 
 @router.post(f"{ACCOUNTS_PATH}/{{id}}/resume")
-async def resume_account(request: Request, id: str) -> Response:  # noqa: A002
+async def resume_account(context: Context, form: SentForm, id: str) -> Response:  # noqa: A002
     """Lift suspension and throttling."""
-    return await _restrict(request, id, suspended=False, throttled=False)
+    return await _restrict(context, form, id, suspended=False, throttled=False)
 
 
 async def _restrict(
-    request: Request, account_id: str, *, suspended: bool, throttled: bool | None
+    context: AppContext,
+    form: dict[str, str],
+    account_id: str,
+    *,
+    suspended: bool,
+    throttled: bool | None,
 ) -> Response:
-    async with context_of(request).database.transaction() as connection:
+    async with context.database.transaction() as connection:
         try:
             account = await keys.get_account(connection, str(parse_job_id(account_id)))
         except keys.AccountNotFoundError:
@@ -115,7 +122,7 @@ async def _restrict(
             connection, account.id, suspended=suspended, throttled=throttled
         )
     log.info("account %s: suspended=%s throttled=%s", account.id, suspended, throttled)
-    first = urlencode({"first": form_of(request).get("first", "")})
+    first = urlencode({"first": form.get("first", "")})
     return RedirectResponse(f"{ACCOUNTS_PATH}?{first}", status_code=303)
 
 
@@ -145,53 +152,57 @@ def _place(profile: str, task: Task[Any]) -> str:
 
 
 @router.get(f"{OPERATOR_PATH}/throughput")
-async def get_throughput(request: Request) -> Response:
+async def get_throughput(request: Request, context: Context) -> Response:
     """What each stage got through in a day, and the models that do its work."""
-    settings = context_of(request).settings
-    async with context_of(request).database.statement() as connection:
+    settings = context.settings
+    async with context.database.statement() as connection:
         work = await metrics.list_stage_work(connection)
     return await _page(
-        request, "throughput.html", work=work, profile=settings.model_profile,
+        request, context.settings, "throughput.html", work=work, profile=settings.model_profile,
         models=list(served_models(settings.model_profile, settings.models_dir)),
         most=metrics.MOST_COUNTED,
     )  # fmt: skip
 
 
 @router.get(f"{OPERATOR_PATH}/failures")
-async def get_failures(request: Request) -> Response:
+async def get_failures(request: Request, context: Context) -> Response:
     """Jobs that failed within a day, with what went wrong."""
-    async with context_of(request).database.statement() as connection:
+    async with context.database.statement() as connection:
         codes = await metrics.count_failures(connection)
         failures = await metrics.list_failures(connection)
     return await _page(
-        request, "failures.html", codes=codes, failures=failures, most=metrics.MOST_ROWS
+        request,
+        context.settings,
+        "failures.html",
+        codes=codes,
+        failures=failures,
+        most=metrics.MOST_ROWS,
     )
 
 
 @router.get(f"{OPERATOR_PATH}/system")
-async def get_system(request: Request) -> Response:
+async def get_system(request: Request, context: Context) -> Response:
     """The parts that this process needs, what is open in the database, and where nodes are seen."""
-    context = context_of(request)
     probe: ReadinessProbe = request.app.state.readiness
     readiness = await probe.examine()
     counts = await metrics.count_now(context.database)
     async with context.database.statement() as connection:
         revision = await database_revision(connection)
     return await _page(
-        request, "system.html", checks=readiness.document()["checks"], counts=counts,
-        revision=revision, settings=context.settings,
+        request, context.settings, "system.html", checks=readiness.document()["checks"],
+        counts=counts, revision=revision, settings=context.settings,
     )  # fmt: skip
 
 
 @router.post(f"{OPERATOR_PATH}/sign-out")
-async def sign_out(request: Request) -> Response:
+async def sign_out(context: Context, operator: CurrentOperator) -> Response:
     """End the operator's session, here and wherever else its token was copied to."""
-    async with context_of(request).database.transaction() as connection:
-        await keys.end_operator_session(connection, operator_of(request).session)
+    async with context.database.transaction() as connection:
+        await keys.end_operator_session(connection, operator.session)
     return forget_session(OPERATOR_COOKIE, path=OPERATOR_PATH, ended="operator-out")
 
 
 @router.get(f"{OPERATOR_PATH}/{{rest:path}}")
-async def get_nothing(request: Request) -> Response:
+async def get_nothing() -> Response:
     """Whatever else is below the operator's path."""
     raise ApiError(ErrorCode.NOT_FOUND, "There is no such page.")

@@ -15,12 +15,13 @@ from fastapi import APIRouter, Query, Request
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
-from serve_app.api.context import context_of
+from serve_app.api.context import Context
 from serve_app.api.queries import WHOLE_NUMBER
 from serve_app.api.urls import still_path
+from serve_app.context import AppContext
 from serve_app.crypto import Signer
 from serve_app.dashboard import PATH
-from serve_app.dashboard.access import PageRoute, viewer_of
+from serve_app.dashboard.access import CurrentViewer, PageRoute, Viewer
 from serve_app.dashboard.pages import HEADERS, page, takes_gzip
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.jobs import service
@@ -118,17 +119,19 @@ def spelled(segment: Element) -> tuple[Markup, str]:
 @router.get(f"{PATH}/jobs/{{jobId}}/{{kind}}")
 async def get_part(
     request: Request,
+    context: Context,
+    viewer: CurrentViewer,
     jobId: str,  # noqa: N803
     kind: str,
     first: Annotated[int, WHOLE_NUMBER, Query(alias="from")] = 0,
     track: Annotated[int, WHOLE_NUMBER] = 0,
 ) -> Response:
     """A part of the ``scenes``, or of a track's ``segments``."""
-    job, parts = await _find(request, jobId, kind, track)
+    job, parts = await _find(context, viewer, jobId, kind, track)
     if kind == "scenes":
-        part = scenes_part(context_of(request).signer, job, parts, first)
+        part = scenes_part(context.signer, job, parts, first)
     else:
-        async with context_of(request).database.statement() as connection:
+        async with context.database.statement() as connection:
             tracks = await list_tracks(connection, job.id)
         [shown] = [each for each in tracks if each.track_index == track]
         part = lines_part(job, shown, parts, first)
@@ -140,13 +143,15 @@ async def get_part(
 @router.get(f"{PATH}/jobs/{{jobId}}/{{kind}}/{{content}}")
 async def get_whole(
     request: Request,
+    context: Context,
+    viewer: CurrentViewer,
     jobId: str,  # noqa: N803
     kind: str,
     content: str,
     track: Annotated[int, WHOLE_NUMBER] = 0,
 ) -> Response:
     """A little of each scene or segment, for scripts: its ``outline`` or its ``texts``."""
-    _, parts = await _find(request, jobId, kind, track)
+    _, parts = await _find(context, viewer, jobId, kind, track)
     found = {"outline": parts.outline, "texts": parts.texts}.get(content)
     if found is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such page.")
@@ -156,10 +161,11 @@ async def get_whole(
     return Response(gzip.decompress(found), media_type="application/json", headers=HEADERS)
 
 
-async def _find(request: Request, job_id: str, kind: str, track: int) -> tuple[JobRecord, Parts]:
-    context = context_of(request)
+async def _find(
+    context: AppContext, viewer: Viewer, job_id: str, kind: str, track: int
+) -> tuple[JobRecord, Parts]:
     async with context.database.statement() as connection:
-        job = await service.get_job(connection, viewer_of(request).account.id, job_id)
+        job = await service.get_job(connection, viewer.account.id, job_id)
     parts = None
     if kind == "scenes":
         parts = await context.parts.find_scenes(job.id)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from serve_app.api.authentication import KeyedRoute, SessionRoute
-from serve_app.api.context import API_PREFIX, context_of
-from serve_app.credits.routes import router as credit_routes
+from serve_app.api.context import API_PREFIX, Context
 from serve_app.dashboard import (
     OPERATOR_PATH,
     PATH,
@@ -23,46 +23,21 @@ from serve_app.dashboard import (
 from serve_app.dashboard.access import (
     COOKIE,
     OPERATOR_COOKIE,
+    CurrentViewer,
     OpenPageRoute,
     PageRoute,
+    SentForm,
     SessionApiRoute,
     forget_session,
-    form_of,
     keep_session,
-    viewer_of,
 )
 from serve_app.dashboard.pages import STATIC_PATH, page, static_files, static_version, takes_gzip
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.exports.captions import router as transcript_routes
-from serve_app.exports.clips import router as clip_routes
-from serve_app.exports.routes import router as export_routes
-from serve_app.jobs.creation_routes import router as creation_routes
-from serve_app.jobs.routes import router as job_routes
-from serve_app.keys.routes import router as key_routes
-from serve_app.results.routes import router as result_routes
-from serve_app.search.routes import router as search_routes
-from serve_app.webhooks.routes import router as webhook_routes
-from serve_app.webhooks.routes import secret_router as webhook_secret_routes
-from serve_app.webhooks.routes import test_router as webhook_test_routes
 from storage import keys
 from storage.database import Connection
 from storage.keys import Account
 
 API_PATH = f"{PATH}/api"
-_OPERATIONS = (
-    job_routes,
-    transcript_routes,
-    result_routes,
-    export_routes,
-    search_routes,
-    clip_routes,
-    creation_routes,
-    credit_routes,
-    webhook_routes,
-    webhook_test_routes,
-    webhook_secret_routes,
-    key_routes,
-)
 _A_YEAR = "public, max-age=31536000, immutable"
 _BRIEFLY = "public, max-age=60"
 
@@ -96,13 +71,13 @@ async def get_sign_in(request: Request, token: str = "", ended: str = "") -> Res
 
 
 @open_router.post(SIGN_IN_PATH)
-async def sign_in(request: Request) -> Response:
+async def sign_in(request: Request, context: Context, form: SentForm) -> Response:
     """Exchange the link's token for a session, kept in a cookie that scripts cannot read."""
-    token = form_of(request).get("token", "")
+    token = form.get("token", "")
     try:
-        async with context_of(request).database.transaction() as connection:
+        async with context.database.transaction() as connection:
             if session := await keys.exchange_sign_in_link(connection, token):
-                await _end_former_session(request, connection, session)
+                await _end_former_session(request, form, connection, session)
                 lifetime = keys.SESSION_LIFETIME
                 return keep_session(request, COOKIE, session, path=PATH, lifetime=lifetime)
             if session := await keys.exchange_operator_link(connection, token):
@@ -125,7 +100,9 @@ class _OtherAccountError(Exception):
         self.current, self.following = current, following
 
 
-async def _end_former_session(request: Request, connection: Connection, session: str) -> None:
+async def _end_former_session(
+    request: Request, form: dict[str, str], connection: Connection, session: str
+) -> None:
     """End the session in place of which the new one comes.
 
     Raises _OtherAccountError where that is of another account, which the form does not name.
@@ -135,41 +112,41 @@ async def _end_former_session(request: Request, connection: Connection, session:
     accounts = [await keys.get_account(connection, str(each.account_id)) for each in found if each]
     if len(accounts) == 2:
         current, following = accounts
-        instead = form_of(request).get("instead")
+        instead = form.get("instead")
         if current.id != following.id and instead != str(current.id):
             raise _OtherAccountError(current, following)
         await keys.end_session(connection, former)
 
 
 @router.post(f"{PATH}/sign-out")
-async def sign_out(request: Request) -> Response:
+async def sign_out(context: Context, viewer: CurrentViewer) -> Response:
     """End the session, here and wherever else its token was copied to."""
-    async with context_of(request).database.transaction() as connection:
-        await keys.end_session(connection, viewer_of(request).session)
+    async with context.database.transaction() as connection:
+        await keys.end_session(connection, viewer.session)
     return forget_session(COOKIE, path=PATH, ended="out")
 
 
-def _session_api() -> Iterator[SessionApiRoute]:
+def session_api(routers: Iterable[APIRouter]) -> APIRouter:
     """The operations of keys and of sessions, with the same handlers, under ``/dashboard/api``."""
-    for operations in _OPERATIONS:
-        for route in operations.routes:
-            if isinstance(route, KeyedRoute | SessionRoute):
-                yield SessionApiRoute.of(route, API_PATH + route.path.removeprefix(API_PREFIX))
+    routes: list[BaseRoute] = [
+        SessionApiRoute.of(route, API_PATH + route.path.removeprefix(API_PREFIX))
+        for router in routers
+        for route in router.routes
+        if isinstance(route, KeyedRoute | SessionRoute)
+    ]
+    return APIRouter(routes=routes)
 
-
-session_api = APIRouter(routes=list(_session_api()))
 
 rest_router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
 @rest_router.get(f"{PATH}/{{rest:path}}")
-async def get_nothing(request: Request) -> Response:
+async def get_nothing() -> Response:
     """Whatever else is below the dashboard's path."""
     raise ApiError(ErrorCode.NOT_FOUND, "There is no such page.")
 
 
 ROUTERS = (
-    session_api,
     open_router,
     router,
     jobs.router,

@@ -7,10 +7,11 @@ from markupsafe import Markup, escape
 from starlette.responses import Response
 
 from serve_app.api.authentication import parse_job_id
-from serve_app.api.context import context_of
+from serve_app.api.context import Context
 from serve_app.api.urls import still_path
+from serve_app.crypto import Signer
 from serve_app.dashboard import PATH
-from serve_app.dashboard.access import PageRoute, viewer_of
+from serve_app.dashboard.access import CurrentViewer, PageRoute
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError
 from serve_app.search.schemas import SearchHitJson, Snippet
@@ -31,7 +32,9 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
 @router.get(f"{PATH}/search")
-async def get_search(request: Request, q: str = "", kind: str = "") -> Response:
+async def get_search(
+    request: Request, context: Context, viewer: CurrentViewer, q: str = "", kind: str = ""
+) -> Response:
     """The best hits for the words, of one kind or of all."""
     kinds = (SearchKind(kind),) if kind in set(SearchKind) else tuple(SearchKind)
     hits: list[SearchHitJson] = []
@@ -39,10 +42,9 @@ async def get_search(request: Request, q: str = "", kind: str = "") -> Response:
     if q.strip():
         try:
             alternatives = parse_query(q.strip())
-            context = context_of(request)
             found = await find_page(
                 context.database,
-                viewer_of(request).account.id,
+                viewer.account.id,
                 alternatives,
                 Filters(kinds=kinds),
                 limit=HITS_SHOWN,
@@ -59,15 +61,15 @@ async def get_search(request: Request, q: str = "", kind: str = "") -> Response:
         kind=kind,
         kinds=KINDS,
         problem=problem,
-        hits=[(hit, _still(request, hit), marked(hit["snippet"])) for hit in hits],
+        hits=[(hit, _still(context.signer, hit), marked(hit["snippet"])) for hit in hits],
     )
 
 
-def _still(request: Request, hit: SearchHitJson) -> str | None:
+def _still(signer: Signer, hit: SearchHitJson) -> str | None:
     if "sceneIndex" not in hit:
         return None
     job_id = parse_job_id(hit["jobId"])
-    return still_path(context_of(request).signer, job_id, hit["sceneIndex"])
+    return still_path(signer, job_id, hit["sceneIndex"])
 
 
 def marked(snippet: Snippet) -> Markup:

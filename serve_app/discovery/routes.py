@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from serve_app import formats, pricing
 from serve_app.api.authentication import KeylessRoute, add_answer_headers
-from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.envelope import success
 from serve_app.api.openapi import errors, headers
 from serve_app.api.queries import NUMBER, WHOLE_NUMBER
@@ -134,9 +134,9 @@ class PriceTableJson(TypedDict):
     response_description="The price table.",
     responses={200: _CACHED},
 )
-async def get_pricing(request: Request) -> Response:
+async def get_pricing(request: Request, context: Context) -> Response:
     """Rates in US cents per footage-hour, by tier and stage."""
-    return success(request, price_table(context_of(request).prices), headers=CACHE_HEADERS)
+    return success(request, price_table(context.prices), headers=CACHE_HEADERS)
 
 
 class StageCents(TypedDict):
@@ -172,6 +172,7 @@ class PriceEstimate(TypedDict):
 )
 async def estimate_price(
     request: Request,
+    context: Context,
     duration: Annotated[
         Annotated[float, Field(ge=0, le=MAX_ESTIMATE_SECONDS), NUMBER],
         Query(alias="durationSeconds", description="Length of the media.", examples=[3600]),
@@ -194,7 +195,7 @@ async def estimate_price(
     ] = 0,
 ) -> Response:
     """Exactly what one job is charged if every requested stage completes."""
-    prices = context_of(request).prices
+    prices = context.prices
     billable = pricing.billable_seconds(prices, duration)
     quote = pricing.quote(
         prices,
@@ -266,9 +267,9 @@ class Formats(TypedDict):
     response_description="Formats and limits.",
     responses={200: _CACHED},
 )
-async def list_formats(request: Request) -> Response:
+async def list_formats(request: Request, context: Context) -> Response:
     """File extensions that are taken and refused, and what the limits are."""
-    settings = context_of(request).settings
+    settings = context.settings
     data = {
         "standard": formats.STANDARD,
         "audioOnly": formats.AUDIO_ONLY,

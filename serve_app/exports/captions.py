@@ -19,8 +19,8 @@ from starlette.responses import Response
 from pipelines.speech.captions import to_markdown, to_srt, to_ttml, to_txt, to_vtt
 from pipelines.speech.cues import USUAL, CaptionLimits
 from pipelines.types import Speaker, TranscriptSegment
-from serve_app.api.authentication import JobId, KeyedRoute, job_of
-from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.authentication import CurrentJob, KeyedRoute
+from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.downloads import FilePlace
 from serve_app.api.envelope import success
 from serve_app.api.openapi import errors, headers
@@ -97,7 +97,8 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 )
 async def get_transcript(
     request: Request,
-    _: JobId,
+    context: Context,
+    job: CurrentJob,
     place: FilePlace,
     format: Annotated[  # noqa: A002
         Literal["json", "srt", "vtt", "ttml", "txt", "md", "csv"],
@@ -124,7 +125,6 @@ async def get_transcript(
     ] = USUAL.columns_per_second,
 ) -> Response:
     """As JSON, or as a file of captions, text or a table."""
-    job, context = job_of(request), context_of(request)
     async with place.turn(request):
         if format != "json":
             limits = CaptionLimits(maxLineLength, maxLines, maxCharactersPerSecond)

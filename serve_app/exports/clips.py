@@ -24,8 +24,8 @@ from pipelines.sandbox.parent import (
     run_confined,
 )
 from pipelines.types import Timeline
-from serve_app.api.authentication import JobId, KeyedRoute, job_of
-from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.authentication import CurrentJob, KeyedRoute
+from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.downloads import ClipPlace
 from serve_app.api.openapi import errors, headers
 from serve_app.api.queries import NUMBER
@@ -91,7 +91,8 @@ _BODY = {
 )
 async def get_clip(
     request: Request,
-    _: JobId,
+    context: Context,
+    job: CurrentJob,
     place: ClipPlace,
     start: Annotated[_Time, Query(description="Seconds of the media.", examples=[12.5])],
     end: Annotated[
@@ -116,9 +117,7 @@ async def get_clip(
         raise invalid("The end must lie behind the start.", "end")
     if end - start > LONGEST_SECONDS:
         raise invalid(f"A clip lasts at most {LONGEST_SECONDS} seconds.", "end")
-    job = job_of(request)
     results.require_stage(job, StageName.INGEST)
-    context = context_of(request)
     async with context.database.statement() as connection:
         ingested = await find_ingest_result(connection, job.id)
         upload = await find_upload(connection, job.id, MEDIA_SLOT)

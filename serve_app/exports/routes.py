@@ -12,8 +12,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from pipelines.speech.chapters import Chapter
-from serve_app.api.authentication import JobId, KeyedRoute, job_of
-from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.authentication import CurrentJob, KeyedRoute
+from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.downloads import FilePlace
 from serve_app.api.openapi import errors, headers
 from serve_app.errors import ErrorCode, invalid
@@ -109,7 +109,8 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 )
 async def export_job(
     request: Request,
-    _: JobId,
+    context: Context,
+    job: CurrentJob,
     place: FilePlace,
     format: Annotated[  # noqa: A002
         ExportFormat,
@@ -134,8 +135,6 @@ async def export_job(
     timeline that begins at 01:00:00:00; that of a single file begins at the file's own timecode,
     or at 00:00:00:00. Frame rates that no editing program has become 30, or a multiple.
     """
-    job = job_of(request)
-    context = context_of(request)
     if content is None:
         content = "chapters" if format in _LISTS else "scenes"
     async with place.turn(request):

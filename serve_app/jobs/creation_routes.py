@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Depends, Header, Request
 from starlette.responses import Response
 
-from serve_app.api.authentication import CreationRoute, account_of
-from serve_app.api.context import API_PREFIX, base_url, context_of
+from serve_app.api.authentication import CreationRoute, CurrentAccount
+from serve_app.api.context import API_PREFIX, Context, base_url
 from serve_app.api.envelope import public_url, success
 from serve_app.api.idempotency import create_once
 from serve_app.api.openapi import errors, headers, links
@@ -61,9 +61,11 @@ IdempotencyKey = Annotated[
 router = APIRouter(prefix=API_PREFIX, route_class=CreationRoute, tags=["Jobs"])
 
 
-def _planner(request: Request) -> Planner:
-    context = context_of(request)
-    return Planner(context.settings, context.encrypter, account_of(request), base_url(request))
+async def _planner(request: Request, context: Context, account_id: CurrentAccount) -> Planner:
+    return Planner(context.settings, context.encrypter, account_id, base_url(request))
+
+
+CurrentPlanner = Annotated[Planner, Depends(_planner)]
 
 
 @router.post(
@@ -75,18 +77,24 @@ def _planner(request: Request) -> Planner:
     response_description="The job waits for its upload.",
     responses=errors(*_CREATION_ERRORS, *_URL_ERRORS, ErrorCode.FILE_TOO_LARGE) | _CREATED,
 )
-async def create_job(request: Request, body: CreateJobBody, key: IdempotencyKey = None) -> Response:
+async def create_job(
+    request: Request,
+    context: Context,
+    account_id: CurrentAccount,
+    planner: CurrentPlanner,
+    body: CreateJobBody,
+    key: IdempotencyKey = None,
+) -> Response:
     """The answer has signed URLs.
 
     `PUT` the media to `uploadUrl` within `expiresInSeconds`, or send it to `resumableUploadUrl`
     with any client of tus 1.0.0. The job is queued as soon as every declared file has arrived.
     """
-    plan = plan_upload(_planner(request), body)
-    context = context_of(request)
+    plan = plan_upload(planner, body)
     direct = await direct_urls(context.objects, plan.uploads, context.settings)
 
     async def create(connection: Connection) -> Response:
-        [job] = await create_jobs(connection, account_of(request), [plan], context)
+        [job] = await create_jobs(connection, account_id, [plan], context)
         data = render_job(job, base_url(request)) | upload_fields(
             job,
             plan.uploads,
@@ -110,17 +118,21 @@ async def create_job(request: Request, body: CreateJobBody, key: IdempotencyKey 
     responses=errors(*_CREATION_ERRORS, *_URL_ERRORS) | _CREATED,
 )
 async def create_job_from_url(
-    request: Request, body: CreateJobFromUrlBody, key: IdempotencyKey = None
+    request: Request,
+    context: Context,
+    account_id: CurrentAccount,
+    planner: CurrentPlanner,
+    body: CreateJobFromUrlBody,
+    key: IdempotencyKey = None,
 ) -> Response:
     """The service fetches the media itself.
 
     Addresses that are not on the public internet are refused.
     """
-    plan = plan_from_url(_planner(request), body)
+    plan = plan_from_url(planner, body)
 
     async def create(connection: Connection) -> Response:
-        context = context_of(request)
-        [job] = await create_jobs(connection, account_of(request), [plan], context)
+        [job] = await create_jobs(connection, account_id, [plan], context)
         return _created(request, render_job(job, base_url(request)))
 
     return await create_once(request, "createJobFromUrl", key, create)
@@ -142,16 +154,21 @@ async def create_job_from_url(
     },
 )
 async def create_batch(
-    request: Request, body: CreateBatchBody, key: IdempotencyKey = None
+    request: Request,
+    context: Context,
+    account_id: CurrentAccount,
+    planner: CurrentPlanner,
+    body: CreateBatchBody,
+    key: IdempotencyKey = None,
 ) -> Response:
     """`independent`: a job a clip. `continuous`: one job whose timeline is the clips end to end.
 
     One bad clip fails the request before any job is made.
     """
-    plans = plan_batch(_planner(request), body)
+    plans = plan_batch(planner, body)
 
     async def create(connection: Connection) -> Response:
-        jobs = await create_jobs(connection, account_of(request), plans, context_of(request))
+        jobs = await create_jobs(connection, account_id, plans, context)
         data = {
             "batchId": str(plans[0].job.batch_id),
             "mode": body.mode,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from functools import partial
 from typing import Annotated
 from urllib.parse import urlencode
@@ -11,13 +12,14 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from serve_app.api.authentication import JobId, KeyedRoute, account_of, job_of
-from serve_app.api.context import API_PREFIX, base_url, context_of
+from serve_app.api.authentication import CurrentAccount, CurrentJob, KeyedRoute
+from serve_app.api.context import API_PREFIX, Context, base_url
 from serve_app.api.envelope import ExactJSONResponse, success
 from serve_app.api.openapi import errors, headers, links
 from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
 from serve_app.api.queries import WHOLE_NUMBER, matching, one_of, shown
 from serve_app.api.schemas import Answer
+from serve_app.context import AppContext
 from serve_app.errors import ErrorCode, invalid
 from serve_app.jobs import service
 from serve_app.jobs.answers import Job, JobPage
@@ -57,6 +59,8 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Jobs"])
 )
 async def list_jobs_of_account(
     request: Request,
+    context: Context,
+    account_id: CurrentAccount,
     limit: Annotated[
         Annotated[int, Field(ge=1, le=MAX_PAGE), WHOLE_NUMBER],
         Query(description="Most jobs of a page."),
@@ -86,44 +90,37 @@ async def list_jobs_of_account(
     """
     if state is not None and status is not None:
         raise invalid("state and status cannot be combined.", "status")
-    after = None if cursor is None else _read_cursor(request, cursor)
-    async with context_of(request).database.statement() as connection:
+    after = None if cursor is None else _read_cursor(context, account_id, cursor)
+    async with context.database.statement() as connection:
         found = await list_jobs(
             connection,
-            account_of(request),
+            account_id,
             limit=limit + 1,
             after=None if after is None else (after.created_at, after.job_id),
             state=None if state is None else STATE_ALIASES.get(state) or JobState(state),
             legacy_status=status,
         )
-    return _page(request, found[:limit], more=len(found) > limit)
-
-
-def _read_cursor(request: Request, text: str) -> Cursor:
-    try:
-        return decode_cursor(
-            text, secret=context_of(request).signer.secret, account_id=account_of(request)
-        )
-    except BadCursorError as error:
-        raise invalid("The cursor is not one that this list gave out.", "cursor") from error
-
-
-def _page(request: Request, jobs: list[JobRecord], *, more: bool) -> Response:
-    next_cursor = None
+    shown_jobs, next_cursor = found[:limit], None
     link = {}
-    if more:
-        last = Cursor(jobs[-1].created_at, jobs[-1].id)
-        secret = context_of(request).signer.secret
-        next_cursor = encode_cursor(last, secret=secret, account_id=account_of(request))
+    if len(found) > limit:
+        last = Cursor(shown_jobs[-1].created_at, shown_jobs[-1].id)
+        next_cursor = encode_cursor(last, secret=context.signer.secret, account_id=account_id)
         query = {**dict(request.query_params), "cursor": next_cursor}
         link["Link"] = f'<{base_url(request)}/jobs?{urlencode(query)}>; rel="next"'
     body = {
-        "data": [render_summary(job) for job in jobs],
-        "hasMore": more,
+        "data": [render_summary(job) for job in shown_jobs],
+        "hasMore": next_cursor is not None,
         "nextCursor": next_cursor,
         "requestId": request.scope["vas_request_id"],
     }
     return ExactJSONResponse(body, headers=link)
+
+
+def _read_cursor(context: AppContext, account_id: uuid.UUID, text: str) -> Cursor:
+    try:
+        return decode_cursor(text, secret=context.signer.secret, account_id=account_id)
+    except BadCursorError as error:
+        raise invalid("The cursor is not one that this list gave out.", "cursor") from error
 
 
 @router.get(
@@ -136,7 +133,8 @@ def _page(request: Request, jobs: list[JobRecord], *, more: bool) -> Response:
 )
 async def get_job(
     request: Request,
-    _: JobId,
+    context: Context,
+    job: CurrentJob,
     include: Annotated[
         Annotated[str, shown(_INCLUDED), matching(_INCLUDED, _INCLUDED_WORDS)] | None,
         Query(description="`none`, or a list of `scenes` and `transcript`; both if not given."),
@@ -146,11 +144,10 @@ async def get_job(
 
     To poll, use `include=none` every 5 to 15 seconds.
     """
-    job = job_of(request)
     data = render_job(job, base_url(request))
     if include != "none":
         wanted = INCLUDABLE if include is None else frozenset(include.split(","))
-        async with context_of(request).database.statement() as connection:
+        async with context.database.statement() as connection:
             data["processedData"] = await results.processed_data(
                 connection, job, wanted, partial(results.with_thumbnails, request, job.id)
             )
@@ -165,9 +162,9 @@ async def get_job(
     response_description="The cancelled job, without `processedData`.",
     responses=_CANCEL_ERRORS,
 )
-async def cancel_job(request: Request, job_id: JobId) -> Response:
+async def cancel_job(request: Request, context: Context, job: CurrentJob) -> Response:
     """Allowed until the job has ended. Completed stages stay charged and readable."""
-    return success(request, await _cancel(request, job_id))
+    return await _cancel(request, context, job)
 
 
 @router.delete(
@@ -179,16 +176,16 @@ async def cancel_job(request: Request, job_id: JobId) -> Response:
     responses=_CANCEL_ERRORS | {200: {"headers": headers("Deprecation", "Link")}},
     deprecated=True,
 )
-async def cancel_job_deprecated(request: Request, job_id: JobId) -> Response:
+async def cancel_job_deprecated(request: Request, context: Context, job: CurrentJob) -> Response:
     """Does what `POST /jobs/{jobId}/cancel` does.
 
     The verb is reserved for deleting a job and its results.
     """
-    return success(request, await _cancel(request, job_id))
+    return await _cancel(request, context, job)
 
 
-async def _cancel(request: Request, job_id: str) -> Job:
-    async with context_of(request).database.transaction() as connection:
-        job = await service.cancel_job(connection, account_of(request), job_id)
-    record_job_end(context_of(request).metrics, job.state)
-    return render_job(job, base_url(request))
+async def _cancel(request: Request, context: AppContext, job: JobRecord) -> Response:
+    async with context.database.transaction() as connection:
+        ended = await service.cancel_job(connection, job.account_id, str(job.id))
+    record_job_end(context.metrics, ended.state)
+    return success(request, render_job(ended, base_url(request)))

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from starlette.responses import Response
 
 from serve_app.api.authentication import parse_job_id
-from serve_app.api.context import context_of
+from serve_app.api.context import Context
 from serve_app.crypto import BadSignatureError
 from serve_app.keys.portal_page import Billing, billing_page, closed_page
 from storage import keys, purchases, usage
@@ -53,10 +53,9 @@ async def get_style() -> Response:
 
 @router.get("/{account_id}")
 async def get_billing_page(
-    request: Request, account_id: str, expires: str = "", signature: str = ""
+    context: Context, account_id: str, expires: str = "", signature: str = ""
 ) -> Response:
     """The account's billing, for whoever holds a link to it that is not too old."""
-    context = context_of(request)
     path = f"{PORTAL_PATH}/{account_id}"
     try:
         context.signer.check_path(PORTAL_PURPOSE, path, expires=expires, signature=signature)

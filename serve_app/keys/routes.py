@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from serve_app.api.authentication import KeylessRoute, SessionRoute, account_of, parse_job_id
-from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.authentication import CurrentAccount, KeylessRoute, SessionRoute, parse_job_id
+from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.envelope import NO_STORE, public_url, success, timestamp
 from serve_app.api.openapi import errors, headers, links
 from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Url, Uuid, doc
@@ -76,10 +76,10 @@ def _key_object(record: KeyRecord) -> Key:
     response_description="The keys, newest first.",
     responses={200: _PRIVATE | {"links": links({"id": "$response.body#/data/0/id"}, "rotateKey")}},
 )
-async def list_keys(request: Request) -> Response:
+async def list_keys(request: Request, context: Context, account_id: CurrentAccount) -> Response:
     """Never with their secrets."""
-    async with context_of(request).database.statement() as connection:
-        found = await keys.list_keys(connection, account_of(request))
+    async with context.database.statement() as connection:
+        found = await keys.list_keys(connection, account_id)
     return success(request, [_key_object(record) for record in found], headers=NO_STORE)
 
 
@@ -91,10 +91,10 @@ async def list_keys(request: Request) -> Response:
     response_description="The link.",
     responses=errors(ErrorCode.NOT_FOUND) | {200: _PRIVATE},
 )
-async def get_keys_portal(request: Request) -> Response:
+async def get_keys_portal(
+    request: Request, context: Context, account_id: CurrentAccount
+) -> Response:
     """A short-lived link to keys, receipts and credits. Not found if nothing was ever purchased."""
-    context = context_of(request)
-    account_id = account_of(request)
     async with context.database.statement() as connection:
         if not await ledger.has_purchases(connection, account_id):
             raise ApiError(ErrorCode.NOT_FOUND, "Nothing was purchased for this account yet.")
@@ -115,11 +115,14 @@ async def get_keys_portal(request: Request) -> Response:
     responses=errors(ErrorCode.NOT_FOUND) | {200: _PRIVATE},
 )
 async def rotate_key(
-    request: Request, key_id: Annotated[Uuid, Path(alias="id", description="The key's id.")]
+    request: Request,
+    context: Context,
+    account_id: CurrentAccount,
+    key_id: Annotated[Uuid, Path(alias="id", description="The key's id.")],
 ) -> Response:
     """The old key stops working; the new secret is shown this once."""
-    async with context_of(request).database.transaction() as connection:
-        issued = await keys.rotate_key(connection, account_of(request), parse_job_id(key_id))
+    async with context.database.transaction() as connection:
+        issued = await keys.rotate_key(connection, account_id, parse_job_id(key_id))
     if issued is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such active key.")
     record = KeyRecord(
@@ -159,9 +162,9 @@ class Session(TypedDict):
     response_description="The session.",
     responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.UNAUTHORIZED) | {201: _PRIVATE},
 )
-async def create_session(request: Request, body: SignInBody) -> Response:
+async def create_session(request: Request, context: Context, body: SignInBody) -> Response:
     """The operator issues sign-in links (`vas sessions create`); no other credential."""
-    async with context_of(request).database.transaction() as connection:
+    async with context.database.transaction() as connection:
         session = await keys.exchange_sign_in_link(connection, body.token)
     if session is None:
         raise ApiError(

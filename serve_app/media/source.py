@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from serve_app.api.authentication import parse_job_id, require_active_owner
-from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.downloads import Download, downloads_of
 from serve_app.api.ranges import RangedContent, ranged_response
 from serve_app.context import AppContext
@@ -99,10 +99,14 @@ class _Held:
 
 
 async def _shown(
-    request: Request, job_id: str, expires: str = "", signature: str = "", original: str = ""
+    request: Request,
+    context: Context,
+    job_id: str,
+    expires: str = "",
+    signature: str = "",
+    original: str = "",
 ) -> AsyncIterator[_Held]:
     """What the signed URL names, in a place of its account's; NOT_FOUND otherwise."""
-    context = context_of(request)
     try:
         path = request.scope["path"]
         context.signer.check_path(_PURPOSE, path, expires=expires, signature=signature)
@@ -128,12 +132,14 @@ def _missing() -> ApiError:
 
 
 @router.api_route("/jobs/{job_id}/media", methods=["GET", "HEAD"], include_in_schema=False)
-async def get_media(request: Request, shown: Annotated[_Held, Depends(_shown)]) -> Response:
+async def get_media(
+    request: Request, context: Context, shown: Annotated[_Held, Depends(_shown)]
+) -> Response:
     """The media by its signed URL, or the range of it that is requested.
 
     Its preview in its place, where browsers cannot play it; with ``original=true`` what was sent.
     """
-    store = context_of(request).objects
+    store = context.objects
     try:
         size = await run_in_threadpool(store.size_bytes, shown.key)
     except ObjectNotFoundError:

@@ -7,7 +7,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from serve_app.api.authentication import parse_job_id, require_active_owner
-from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.urls import STILL_PURPOSE
 from serve_app.crypto import BadSignatureError
 from serve_app.errors import ApiError, ErrorCode
@@ -18,10 +18,14 @@ router = APIRouter(prefix=API_PREFIX)
 
 @router.get("/jobs/{job_id}/thumbnails/{index}.jpg", include_in_schema=False)
 async def get_thumbnail(
-    request: Request, job_id: str, index: int, expires: str = "", signature: str = ""
+    request: Request,
+    context: Context,
+    job_id: str,
+    index: int,
+    expires: str = "",
+    signature: str = "",
 ) -> Response:
     """A still, by its signed URL; NOT_FOUND otherwise."""
-    context = context_of(request)
     missing = ApiError(ErrorCode.NOT_FOUND, "There is no such picture.")
     try:
         path = request.scope["path"]

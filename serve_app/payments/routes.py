@@ -8,8 +8,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from serve_app.api.bodies import read_bounded
-from serve_app.api.context import context_of
+from serve_app.api.context import Context
 from serve_app.api.envelope import success
+from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.payments.providers import find_secret
 from serve_app.payments.service import (
@@ -25,17 +26,16 @@ router = APIRouter()
 
 
 @router.post("/payments/{provider}/events", include_in_schema=False)
-async def take_event(request: Request, provider: str) -> Response:
+async def take_event(request: Request, context: Context, provider: str) -> Response:
     """Take a provider's notification.
 
     Everything but a 2xx makes the provider send it again and shows there as
     failed, so that a payment which cannot be credited is not lost in silence.
     """
-    context = context_of(request)
     known: PaymentProvider | None = request.app.state.payment_provider
     if known is None or known.name != provider:
         raise ApiError(ErrorCode.NOT_FOUND, "There is nothing at this address.")
-    notification = await _verified(request, known)
+    notification = await _verified(request, context, known)
     try:
         async with context.database.transaction() as connection:
             changed = await apply_notification(connection, provider, notification)
@@ -46,8 +46,9 @@ async def take_event(request: Request, provider: str) -> Response:
     return success(request, {"received": True})
 
 
-async def _verified(request: Request, provider: PaymentProvider) -> Notification:
-    context = context_of(request)
+async def _verified(
+    request: Request, context: AppContext, provider: PaymentProvider
+) -> Notification:
     body = await read_bounded(request, context.settings.max_body_bytes)
     secret = await find_secret(context.settings, context.database, context.encrypter)
     if secret is None:

@@ -9,12 +9,13 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from serve_app.api.authentication import JobId, KeyedRoute, job_of
-from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.authentication import CurrentJob, KeyedRoute
+from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.envelope import success
 from serve_app.api.openapi import errors
 from serve_app.api.queries import WHOLE_NUMBER, matching
 from serve_app.api.schemas import Answer, doc
+from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.results import service as results
 from serve_app.results.answers import (
@@ -28,6 +29,7 @@ from serve_app.results.answers import (
 from serve_app.results.chapters import find_chapters_of
 from serve_app.results.documents import stored_transcript
 from storage import results as stored
+from storage.job_records import JobRecord
 
 MAX_TRACK_INDEX = 9999
 _TRACK_INDEX = matching(re.compile("0|[1-9][0-9]*"), "whole number from 0")
@@ -71,10 +73,9 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
     response_description="The scenes.",
     responses=errors(*RESULT_ERRORS),
 )
-async def get_scenes_of_job(request: Request, _: JobId) -> Response:
+async def get_scenes_of_job(request: Request, context: Context, job: CurrentJob) -> Response:
     """Empty when the video has no cuts."""
-    job = job_of(request)
-    async with context_of(request).database.statement() as connection:
+    async with context.database.statement() as connection:
         scenes = await results.list_scenes(connection, job)
     shown = results.with_thumbnails(request, job.id, scenes)
     return success(request, {"jobId": str(job.id), "scenes": shown})
@@ -88,19 +89,17 @@ async def get_scenes_of_job(request: Request, _: JobId) -> Response:
     response_description="The audio tracks.",
     responses=errors(ErrorCode.NOT_FOUND),
 )
-async def list_audio_tracks(request: Request, _: JobId) -> Response:
+async def list_audio_tracks(request: Request, context: Context, job: CurrentJob) -> Response:
     """Of a multi-track job, each with its own transcript."""
-    job = job_of(request)
-    async with context_of(request).database.statement() as connection:
+    async with context.database.statement() as connection:
         tracks = await results.list_audio_tracks(connection, job)
     return success(request, {"jobId": str(job.id), "tracks": tracks})
 
 
 @router.get("/jobs/{jobId}/audio-tracks", include_in_schema=False)
-async def list_audio_tracks_alias(request: Request, _: JobId) -> Response:
+async def list_audio_tracks_alias(request: Request, context: Context, job: CurrentJob) -> Response:
     """The bare list, at the address where published clients look for it."""
-    job = job_of(request)
-    async with context_of(request).database.statement() as connection:
+    async with context.database.statement() as connection:
         return success(request, await results.list_audio_tracks(connection, job))
 
 
@@ -115,14 +114,14 @@ async def list_audio_tracks_alias(request: Request, _: JobId) -> Response:
 )
 async def get_audio_track(
     request: Request,
-    _: JobId,
+    context: Context,
+    job: CurrentJob,
     index: Annotated[
         Annotated[int, Field(ge=0), _TRACK_INDEX], Path(alias="trackIndex", description="From 0.")
     ],
 ) -> Response:
     """Of a multi-track job."""
-    job = job_of(request)
-    async with context_of(request).database.statement() as connection:
+    async with context.database.statement() as connection:
         tracks = await results.list_audio_tracks(connection, job)
     for track in tracks:
         if track["trackIndex"] == index:
@@ -140,7 +139,8 @@ async def get_audio_track(
 )
 async def name_speaker(
     request: Request,
-    _: JobId,
+    context: Context,
+    job: CurrentJob,
     speaker_id: _SpeakerId,
     body: SpeakerBody,
     track: TrackQuery = None,
@@ -149,7 +149,7 @@ async def name_speaker(
 
     An empty label gives the speaker its first one back.
     """
-    return await _name_speaker(request, speaker_id, track, body.label)
+    return await _name_speaker(request, context, job, speaker_id, track, body.label)
 
 
 @router.delete(
@@ -161,17 +161,25 @@ async def name_speaker(
     responses=errors(ErrorCode.INVALID_REQUEST, *RESULT_ERRORS),
 )
 async def reset_speaker(
-    request: Request, _: JobId, speaker_id: _SpeakerId, track: TrackQuery = None
+    request: Request,
+    context: Context,
+    job: CurrentJob,
+    speaker_id: _SpeakerId,
+    track: TrackQuery = None,
 ) -> Response:
     """The same as an empty label."""
-    return await _name_speaker(request, speaker_id, track, "")
+    return await _name_speaker(request, context, job, speaker_id, track, "")
 
 
 async def _name_speaker(
-    request: Request, speaker_id: str, track: int | None, label: str
+    request: Request,
+    context: AppContext,
+    job: JobRecord,
+    speaker_id: str,
+    track: int | None,
+    label: str,
 ) -> Response:
-    job = job_of(request)
-    async with context_of(request).database.transaction() as connection:
+    async with context.database.transaction() as connection:
         tracks = await results.read_tracks(connection, job, words=False)
         chosen = results.choose_track(job, tracks, track)
         if all(each["id"] != speaker_id for each in stored_transcript(chosen)["speakers"]):
@@ -190,14 +198,13 @@ async def _name_speaker(
     response_description="The chapters.",
     responses=errors(*RESULT_ERRORS),
 )
-async def get_chapters(request: Request, _: JobId) -> Response:
+async def get_chapters(request: Request, context: Context, job: CurrentJob) -> Response:
     """Parts of the media on one subject each, from what is said and by whom.
 
     They begin at pauses, or at cuts of the picture where the job has scenes; a title is a phrase
     that was said. Empty where nothing is said.
     """
-    job = job_of(request)
-    chapters = await find_chapters_of(context_of(request), job)
+    chapters = await find_chapters_of(context, job)
     rendered = [
         {
             "index": chapter.index,
@@ -218,13 +225,12 @@ async def get_chapters(request: Request, _: JobId) -> Response:
     response_description="The summary.",
     responses=errors(*RESULT_ERRORS),
 )
-async def get_summary(request: Request, _: JobId) -> Response:
+async def get_summary(request: Request, context: Context, job: CurrentJob) -> Response:
     """A few sentences that a model wrote on what is said, each with the time that it rests on.
 
     Made with the transcript, in its language, by services that have a language model; elsewhere
     there is none.
     """
-    job = job_of(request)
-    async with context_of(request).database.statement() as connection:
+    async with context.database.statement() as connection:
         sentences = await results.read_summary(connection, job)
     return success(request, {"jobId": str(job.id), "sentences": sentences})

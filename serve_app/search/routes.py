@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import uuid
 from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import urlencode
@@ -12,12 +13,13 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from serve_app.api.authentication import KeyedRoute, account_of, parse_job_id
-from serve_app.api.context import API_PREFIX, base_url, context_of
+from serve_app.api.authentication import CurrentAccount, KeyedRoute, parse_job_id
+from serve_app.api.context import API_PREFIX, Context, base_url
 from serve_app.api.envelope import ExactJSONResponse, request_id
 from serve_app.api.openapi import errors, headers, links
 from serve_app.api.pagination import BadCursorError, read_payload, sign_payload
 from serve_app.api.queries import WHOLE_NUMBER, matching, shown
+from serve_app.context import AppContext
 from serve_app.errors import ErrorCode, invalid
 from serve_app.search.schemas import SearchPage
 from serve_app.search.service import (
@@ -120,6 +122,8 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 )
 async def search_results(
     request: Request,
+    context: Context,
+    account_id: CurrentAccount,
     q: _Words = None,
     like: _Scene = None,
     kinds: _Kinds = None,
@@ -150,31 +154,30 @@ async def search_results(
     )
     if filters.created_from and filters.created_to and filters.created_to <= filters.created_from:
         raise invalid("to must come after from.", "to")
-    context = context_of(request)
-    after = None if cursor is None else _read_cursor(request, cursor)
+    after = None if cursor is None else _read_cursor(request, context, account_id, cursor)
     if q is None:
         page = await find_alike_page(
             context.database,
-            account_of(request),
+            account_id,
             _likeness(like, filters),
             filters,
             limit=limit,
             after=after,
             model=None if context.pictures is None else context.pictures.model,
         )
-        return _answer(request, page)
-    if like is not None:
+    elif like is not None:
         raise invalid("Either q or like is given, not both.", "like")
-    page = await find_page(
-        context.database,
-        account_of(request),
-        parse_query(q),
-        filters,
-        limit=limit,
-        after=after,
-        encoder=context.encoder,
-    )
-    return _answer(request, page)
+    else:
+        page = await find_page(
+            context.database,
+            account_id,
+            parse_query(q),
+            filters,
+            limit=limit,
+            after=after,
+            encoder=context.encoder,
+        )
+    return _answer(request, context, account_id, page)
 
 
 def _likeness(like: str | None, filters: Filters) -> Likeness:
@@ -193,13 +196,13 @@ def _in_utc(moment: datetime | None) -> datetime | None:
     return moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment
 
 
-def _answer(request: Request, page: Page) -> Response:
+def _answer(request: Request, context: AppContext, account_id: uuid.UUID, page: Page) -> Response:
     next_cursor, link = None, {}
     if page.end is not None:
         next_cursor = sign_payload(
             end_bytes(page.end),
-            secret=context_of(request).signer.secret,
-            account_id=account_of(request),
+            secret=context.signer.secret,
+            account_id=account_id,
             purpose=_purpose(request),
         )
         query = {**dict(request.query_params), "cursor": next_cursor}
@@ -214,12 +217,12 @@ def _answer(request: Request, page: Page) -> Response:
     return ExactJSONResponse(body, headers=link)
 
 
-def _read_cursor(request: Request, text: str) -> End:
+def _read_cursor(request: Request, context: AppContext, account_id: uuid.UUID, text: str) -> End:
     try:
         payload = read_payload(
             text,
-            secret=context_of(request).signer.secret,
-            account_id=account_of(request),
+            secret=context.signer.secret,
+            account_id=account_id,
             purpose=_purpose(request),
         )
     except BadCursorError as error:

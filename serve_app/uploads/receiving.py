@@ -20,7 +20,7 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from serve_app.api.context import context_of
+from serve_app.api.context import Context
 from serve_app.api.envelope import success
 from serve_app.api.upload_urls import resumable_key
 from serve_app.context import AppContext
@@ -270,10 +270,15 @@ class _Intake:
 
 
 async def put_upload(
-    request: Request, job_id: str, slot: str, expires: str = "", signature: str = ""
+    request: Request,
+    context: Context,
+    job_id: str,
+    slot: str,
+    expires: str = "",
+    signature: str = "",
 ) -> Response:
     """Take one file of a job. A second complete PUT replaces the first until the job is queued."""
-    context, limiter = context_of(request), upload_limiter(request)
+    limiter = upload_limiter(request)
     request.state.answer_headers = ANY_ORIGIN
     with closing_unread(request):
         try:

@@ -15,17 +15,18 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from serve_app.api.authentication import (
+    CurrentAccount,
     KeyedRoute,
     SessionRoute,
     WebhookTestRoute,
-    account_of,
     parse_job_id,
 )
-from serve_app.api.context import API_PREFIX, context_of
+from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.envelope import NO_STORE, success, timestamp
 from serve_app.api.openapi import errors, headers
 from serve_app.api.schemas import Answer, Count, RequestId, Timestamp, Uuid, doc
 from serve_app.api.urls import CallbackUrl, require_callback_url
+from serve_app.context import AppContext
 from serve_app.errors import ErrorCode
 from serve_app.webhooks.sending import Outcome, delivery_options, send_event
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
@@ -80,6 +81,8 @@ class WebhookDeliveries(TypedDict):
 )
 async def list_webhook_deliveries(
     request: Request,
+    context: Context,
+    account_id: CurrentAccount,
     job_id: Annotated[
         str | None,
         Query(
@@ -91,8 +94,8 @@ async def list_webhook_deliveries(
 ) -> Response:
     """The account's last 100, newest first."""
     wanted = None if job_id is None else parse_job_id(job_id)
-    async with context_of(request).database.statement() as connection:
-        found = await list_deliveries(connection, account_of(request), job_id=wanted)
+    async with context.database.statement() as connection:
+        found = await list_deliveries(connection, account_id, job_id=wanted)
     return success(request, [_record(delivery) for delivery in found])
 
 
@@ -139,13 +142,14 @@ class WebhookTestResult(TypedDict):
     response_description="What came back, good or bad.",
     responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CALLBACK_URL),
 )
-async def send_test_webhook(request: Request, body: TestWebhookBody) -> Response:
+async def send_test_webhook(
+    request: Request, context: Context, account_id: CurrentAccount, body: TestWebhookBody
+) -> Response:
     """Sends a signed `webhook.test` event and answers what came back."""
-    context = context_of(request)
     require_callback_url(body.url, "url", context.settings, standard_port_only=True)
     fresh = context.encrypter.encrypt(new_signing_secret())
     async with context.database.transaction() as connection:
-        stored = await webhooks.get_or_create_signing_secret(connection, account_of(request), fresh)
+        stored = await webhooks.get_or_create_signing_secret(connection, account_id, fresh)
     encrypted = [stored.current] + ([stored.previous] if stored.previous else [])
     content = _test_event()
     headers = signed_headers(
@@ -203,13 +207,14 @@ class SigningSecret(TypedDict):
     response_description="The secret.",
     responses={200: {"headers": headers("Cache-Control")}},
 )
-async def get_webhook_secret(request: Request) -> Response:
+async def get_webhook_secret(
+    request: Request, context: Context, account_id: CurrentAccount
+) -> Response:
     """Made on the first call."""
-    context = context_of(request)
     fresh = context.encrypter.encrypt(new_signing_secret())
     async with context.database.transaction() as connection:
-        stored = await webhooks.get_or_create_signing_secret(connection, account_of(request), fresh)
-    return _secret_response(request, stored)
+        stored = await webhooks.get_or_create_signing_secret(connection, account_id, fresh)
+    return _secret_response(request, context, stored)
 
 
 @secret_router.post(
@@ -220,18 +225,19 @@ async def get_webhook_secret(request: Request) -> Response:
     response_description="The new secret.",
     responses={200: {"headers": headers("Cache-Control")}},
 )
-async def rotate_webhook_secret(request: Request) -> Response:
+async def rotate_webhook_secret(
+    request: Request, context: Context, account_id: CurrentAccount
+) -> Response:
     """For 24 hours deliveries are signed with both the new and the previous secret."""
-    context = context_of(request)
     fresh = context.encrypter.encrypt(new_signing_secret())
     async with context.database.transaction() as connection:
-        stored = await webhooks.rotate_signing_secret(connection, account_of(request), fresh)
-    return _secret_response(request, stored)
+        stored = await webhooks.rotate_signing_secret(connection, account_id, fresh)
+    return _secret_response(request, context, stored)
 
 
-def _secret_response(request: Request, stored: EncryptedSecret) -> Response:
+def _secret_response(request: Request, context: AppContext, stored: EncryptedSecret) -> Response:
     data = {
-        "secret": context_of(request).encrypter.decrypt(stored.current),
+        "secret": context.encrypter.decrypt(stored.current),
         "createdAt": timestamp(stored.created_at),
         "rotatedAt": timestamp(stored.rotated_at),
     }

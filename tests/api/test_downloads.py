@@ -223,9 +223,11 @@ def test_a_process_has_so_many_places(api: RunningApi) -> None:
         for number in range(limit.replica):
             stack.enter_context(places.place(uuid.UUID(int=number // limit.account)))
         customer = api.customer()
-        path = f"/jobs/{uuid.uuid4()}/clip?start=0&end=1"
+        path = f"/jobs/{created(api, customer)}/clip?start=0&end=1"
         require_refusal(api.client.get(path, headers=customer.headers))
-    assert api.client.get(path, headers=customer.headers).status_code == 404
+        missing = f"/jobs/{uuid.uuid4()}/clip?start=0&end=1"
+        assert api.client.get(missing, headers=customer.headers).status_code == 404
+    assert api.client.get(path, headers=customer.headers).status_code == 409
 
 
 @pytest.mark.parametrize("kind", ["clip", "media"])
