@@ -138,7 +138,8 @@ _ON_A_GPU: dict[Task[Any], dict[str, Any]] = {
     TRANSCRIBE: {
         "weights": {"model": WHISPER_TURBO, **_ALIGNERS},
         "gpus": 0.4,
-        "max_batch": 16,
+        # On one H100 226 hours an hour in batches of 8, 594 of 32, in 7.3 GiB.
+        "max_batch": 32,
         "batch_wait_seconds": 0.1,
     },
     DETECT_SPEECH: {"gpus": 0.05, "max_batch": 32},
@@ -146,7 +147,8 @@ _ON_A_GPU: dict[Task[Any], dict[str, Any]] = {
     DESCRIBE_SCENES: {
         "weights": {"model": DESCRIBER_4B},
         "gpus": 0.35,
-        "max_batch": 8,
+        # On one H100 3 pictures a second in batches of 4, 11 of 16, in 11.7 GiB.
+        "max_batch": 16,
         "batch_wait_seconds": 0.1,
     },
     CLASSIFY_CONTENT: {"gpus": 0.05, "max_batch": 32, "batch_wait_seconds": 0.05},

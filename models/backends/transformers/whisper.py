@@ -137,6 +137,7 @@ class WhisperTranscriber:
             [chunk.samples for chunk in chunks],
             sampling_rate=SAMPLE_RATE_HZ,
             return_tensors="pt",
+            device=str(self._hardware.device),
         ).input_features
         features = features.to(self._hardware.device, self._hardware.dtype)
         states: torch.Tensor = self._model.get_encoder()(features).last_hidden_state
