@@ -26,6 +26,8 @@ _STEP_REACH = (2, 2)
 _FAR_REACH = (3, 5)
 """Rows and columns of the 36 x 64 picture that motion may cover in one step, in a few."""
 _NEIGHBOURS = 5
+SLOW_MS = 900
+"""Frames further away are no neighbours: of a picture a second, or fewer, each is a shot."""
 _APART_MS = (0, 40, 80, 120, 200, 280, 360)
 """How far from the cut frames are compared with those just on its other side: what looks
 the same again within that time was a flash, or something passing close by."""
@@ -82,16 +84,27 @@ def find_hard(
     steps[later] = change(window, later - 1, later, _STEP_REACH)
     cuts = []
     for index in range(max(1, start), end):
-        if steps[index] >= max(config.min_step, config.min_ratio * _around(steps, index)):
+        if steps[index] < config.min_step:
+            continue
+        if steps[index] >= config.min_ratio * _steps_near(window, steps, index, _NEIGHBOURS).mean():
             evidence = gather(window, steps, index)
             cuts.append((int(window.times_ms[index]), confidence(evidence)))
     return cuts
 
 
-def _around(steps: Floats, index: int) -> float:
-    first, last = max(1, index - _NEIGHBOURS), min(len(steps), index + _NEIGHBOURS + 1)
-    near = np.concatenate([steps[first:index], steps[index + 1 : last]])
-    return float(near.mean()) if len(near) else 0.0
+def _steps_near(window: FrameFeatures, steps: Floats, index: int, frames: int) -> Floats:
+    """Up to so many steps before the one at ``index`` and after it; none where all are far."""
+    first, last = _reach(window, index, frames)
+    near = np.concatenate([steps[first + 1 : index], steps[index + 1 : last + 1]])
+    return near if len(near) else np.zeros(1)
+
+
+def _reach(window: FrameFeatures, index: int, frames: int) -> tuple[int, int]:
+    """The furthest neighbours on both sides of the candidate, up to ``frames`` from it."""
+    times = window.times_ms
+    first = np.searchsorted(times, times[index - 1] - SLOW_MS)
+    last = np.searchsorted(times, times[index] + SLOW_MS, side="right") - 1
+    return max(int(first), index - 1 - frames), min(int(last), index + frames)
 
 
 def gather(window: FrameFeatures, steps: Floats, index: int) -> HardEvidence:
@@ -103,13 +116,12 @@ def gather(window: FrameFeatures, steps: Floats, index: int) -> HardEvidence:
     )
     lasting = change(window, pairs[:, 0], pairs[:, 1], _FAR_REACH).min()
     alike = max(likeness(window.luma[index - 1], window.luma[other]) for other in after)
-    first, last = max(1, index - _WITHIN), min(len(steps), index + _WITHIN + 1)
-    beside = np.sort(np.concatenate([steps[first:index], steps[index + 1 : last]]))
-    ones = np.array([max(0, index - 1 - _WITHIN), index])
-    others = np.array([index - 1, min(len(window) - 1, index + _WITHIN)])
+    beside = np.sort(_steps_near(window, steps, index, _WITHIN))
+    first, last = _reach(window, index, _WITHIN)
+    ones, others = np.array([first, index]), np.array([index - 1, last])
     return HardEvidence(
         step=float(steps[index]),
-        around=_around(steps, index),
+        around=float(_steps_near(window, steps, index, _NEIGHBOURS).mean()),
         lasting=float(lasting),
         beside=float(beside[-2]) if len(beside) > 1 else 0.0,
         within=float(change(window, ones, others, _FAR_REACH).max()),
@@ -140,7 +152,7 @@ def _before(window: FrameFeatures, index: int) -> Indices:
     """Frames before the candidate, nearest first: the last three, then by time."""
     wanted = window.times_ms[index - 1] - np.array(_APART_MS)
     found = np.clip(np.searchsorted(window.times_ms, wanted), 0, index - 1)
-    near = np.arange(index - 1, max(-1, index - 1 - _NEAR), -1)
+    near = np.arange(index - 1, max(index - _NEAR, _reach(window, index, _NEAR)[0]) - 1, -1)
     return np.concatenate([near, np.setdiff1d(found, near)[::-1]])
 
 
@@ -148,7 +160,7 @@ def _after(window: FrameFeatures, index: int) -> Indices:
     """Frames from the candidate on, nearest first: the first three, then by time."""
     wanted = window.times_ms[index] + np.array(_APART_MS)
     found = np.searchsorted(window.times_ms, wanted, side="right") - 1
-    near = np.arange(index, min(len(window), index + _NEAR))
+    near = np.arange(index, min(index + _NEAR - 1, _reach(window, index, _NEAR)[1]) + 1)
     return np.concatenate([near, np.setdiff1d(np.clip(found, index, len(window) - 1), near)])
 
 

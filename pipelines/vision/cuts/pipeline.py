@@ -16,12 +16,22 @@ from models.contracts import BoundaryDetector, Probabilities
 from pipelines.artifacts import Made
 from pipelines.execution.chain import Control, Mapper, Workspace, map_here
 from pipelines.types import StageCode, StageError, VideoPart, VideoSource
-from pipelines.vision.cuts.search import FeaturesPart, SearchCuts, block_runs, together
+from pipelines.vision.cuts.hard import SLOW_MS, find_hard
+from pipelines.vision.cuts.screens import find_screen_changes
+from pipelines.vision.cuts.search import (
+    FeaturesPart,
+    SearchConfig,
+    SearchCuts,
+    block_runs,
+    together,
+)
 from pipelines.vision.cuts.selection import Candidates, Cut, CutConfig, CutKind, select_cuts
 from pipelines.vision.features import (
     FEATURES,
     FrameFeatures,
     Times,
+    joined,
+    no_frames,
     pictures_from_bytes,
     pictures_key,
     times_from_bytes,
@@ -127,7 +137,8 @@ _SUDDEN_FRAMES = 2
 class LearnedCutDetector:
     """``feed`` takes a video's features in order, with pictures; ``finish`` returns its cuts.
 
-    Kept of each frame are its time and its probability alone.
+    Kept of each frame are its time and its probability alone. Such a model has learned from
+    films: slides and screens are compared as elsewhere.
     """
 
     def __init__(self, model: BoundaryDetector, config: CutConfig | None = None) -> None:
@@ -135,6 +146,7 @@ class LearnedCutDetector:
         self._run = model.start()
         self._times: list[Times] = []
         self._found: list[Probabilities] = []
+        self._slides = _Slides(self._config)
 
     def feed(self, features: FrameFeatures) -> None:
         """Take the next frames. Raises ValueError where they come without pictures."""
@@ -142,6 +154,7 @@ class LearnedCutDetector:
             raise ValueError("A learned detector needs the frames' pictures.")
         self._times.append(features.times_ms)
         self._found.append(self._run.feed(features.pictures))
+        self._slides.feed(features)
 
     def finish(self, duration_ms: int) -> tuple[Cut, ...]:
         """The cuts of the whole video, in order; the detector is used up."""
@@ -149,7 +162,39 @@ class LearnedCutDetector:
             return ()
         times = np.concatenate(self._times)
         found = np.concatenate([*self._found, self._run.finish()])
-        return select_cuts(cuts_in(times, found), [], duration_ms, self._config)
+        cuts = cuts_in(times, found) + self._slides.finish()
+        return select_cuts(cuts, [], duration_ms, self._config)
+
+
+class _Slides:
+    """Changes of slides and screens in frames that come in parts; a second of them is kept."""
+
+    def __init__(self, config: SearchConfig) -> None:
+        self._config = config
+        self._near, self._searched = no_frames(), 0
+        self._found: list[tuple[int, float]] = []
+
+    def feed(self, features: FrameFeatures) -> None:
+        self._near = joined([self._near, features])
+        times, lasting_ms = self._near.times_ms, self._config.screen.lasting_ms
+        if not len(times):
+            return
+        self._search(int(np.searchsorted(times, times[-1] - lasting_ms)))
+        first_ms = times[max(0, self._searched - 1)] - lasting_ms
+        kept = min(max(0, self._searched - 2), int(np.searchsorted(times, first_ms)))
+        self._near = self._near.part(kept, len(times))
+        self._searched -= kept
+
+    def finish(self) -> list[Cut]:
+        self._search(len(self._near))
+        return [Cut(at, CutKind.HARD, confidence, at, at) for at, confidence in self._found]
+
+    def _search(self, end: int) -> None:
+        start, self._searched = self._searched, max(self._searched, end)
+        self._found += find_screen_changes(self._near, start, end, self._config.screen)
+        slow = np.flatnonzero(np.diff(self._near.times_ms[:end]) >= SLOW_MS) + 1
+        for index in slow[slow >= start].tolist():
+            self._found += find_hard(self._near, index, index + 1, self._config.hard)
 
 
 def cuts_in(times_ms: Times, probabilities: Probabilities) -> list[Cut]:

@@ -18,6 +18,7 @@ from pipelines.types import StageCode
 from pipelines.vision.cuts.gradual import Gradual, GradualConfig, Mixed, find_gradual
 from pipelines.vision.cuts.hard import HardConfig, find_hard
 from pipelines.vision.cuts.measures import Blank, blank, brightness, cell_luma, contrast
+from pipelines.vision.cuts.screens import ScreenConfig, find_screen_changes
 from pipelines.vision.cuts.wipes import WipeConfig, find_wipes
 from pipelines.vision.features import FEATURES, FrameFeatures, joined
 
@@ -34,6 +35,7 @@ class SearchConfig:
     hard: HardConfig = field(default_factory=HardConfig)
     gradual: GradualConfig = field(default_factory=GradualConfig)
     wipe: WipeConfig = field(default_factory=WipeConfig)
+    screen: ScreenConfig = field(default_factory=ScreenConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,10 @@ def _of_block(seen: _Seen, start: int, end: int, config: SearchConfig, after_ms:
     window, inside = near.frames, (start - low, end - low)
     ends_ms = int(frames.times_ms[end]) if end < len(frames) else after_ms
     return Found(
-        tuple(find_hard(window, *inside, config.hard)),
+        (
+            *find_hard(window, *inside, config.hard),
+            *find_screen_changes(window, *inside, config.screen),
+        ),
         tuple(find_gradual(window, near.mixed, *inside, config.gradual)),
         tuple(find_wipes(window, near.cells, *inside, config.wipe)),
         _blank_runs(window.part(*inside), ends_ms),
