@@ -28,6 +28,8 @@ from serve_app.cli.output import (
 from storage.types import StageName
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from serve_app.settings import Settings
     from storage.database import Connection
     from storage.usage import JobUsage, LedgerEntry, Month
@@ -196,6 +198,28 @@ def credits_audit(data: DataOption = None, as_json: JsonOption = False) -> None:
     administer(data, audit, as_json)
 
 
+def usage_csv(lines: Iterable[JobUsage]) -> str:
+    """A header and a line a job."""
+    from serve_app.api.envelope import timestamp
+    from serve_app.exports.spreadsheets import csv_table
+
+    stages = [f"{stage}_cents" for stage in StageName]
+    first = ("job_id", "created_at", "file_name", "tier", "billable_seconds")
+    rows = (
+        [
+            line.job_id,
+            timestamp(line.created_at),
+            line.file_name,
+            line.tier,
+            line.billable_seconds,
+            *(line.charges[stage] for stage in StageName),
+            line.total_cents,
+        ]
+        for line in lines
+    )
+    return csv_table([*first, *stages, "total_cents"], rows)
+
+
 def print_usage(
     account: str,
     month: Annotated[str | None, typer.Option(help="YYYY-MM, in UTC; else this month.")] = None,
@@ -205,7 +229,6 @@ def print_usage(
 ) -> None:
     """What an account used and was charged in a month, job by job."""
     from serve_app.api.envelope import timestamp
-    from serve_app.credits.usage_export import usage_csv
     from storage import keys, usage
 
     chosen = _month(month)

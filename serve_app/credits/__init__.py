@@ -1,1 +1,1 @@
-"""Prices and credits."""
+"""Credits and usage."""

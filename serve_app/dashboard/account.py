@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from serve_app import formats, pricing
+from serve_app import pricing
 from serve_app.api.authentication import parse_job_id
 from serve_app.api.context import Context
 from serve_app.api.queries import whole_number
@@ -20,6 +20,7 @@ from serve_app.dashboard import PATH
 from serve_app.dashboard.access import CurrentViewer, PageRoute
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.media import formats
 from serve_app.pricing import PriceTable
 from serve_app.webhooks.signing import new_signing_secret
 from storage import jobs, keys, purchases, usage, webhooks

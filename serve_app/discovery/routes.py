@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from serve_app import formats, pricing
+from serve_app import pricing
 from serve_app.api.authentication import KeylessRoute, add_answer_headers
 from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.envelope import success
@@ -22,6 +22,7 @@ from serve_app.api.openapi import errors, headers
 from serve_app.api.queries import NUMBER, WHOLE_NUMBER
 from serve_app.api.schemas import Answer, Count, doc
 from serve_app.errors import ErrorCode
+from serve_app.media import formats
 from serve_app.pricing import (
     MAX_ESTIMATE_SECONDS,
     MAX_ESTIMATE_TRACKS,

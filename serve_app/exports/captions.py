@@ -26,9 +26,9 @@ from serve_app.api.envelope import success
 from serve_app.api.openapi import errors, headers
 from serve_app.api.queries import WHOLE_NUMBER
 from serve_app.api.schemas import Answer
-from serve_app.api.spreadsheets import csv_table
 from serve_app.context import AppContext
 from serve_app.errors import ErrorCode
+from serve_app.exports.spreadsheets import csv_table
 from serve_app.results import service as results
 from serve_app.results.answers import Transcript
 from serve_app.results.documents import transcript_of

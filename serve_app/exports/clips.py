@@ -33,7 +33,7 @@ from serve_app.api.ranges import RangedContent, ranged_response
 from serve_app.api.rate_limits import Bucket
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.exports.captions import attachment
-from serve_app.formats import MAX_DURATION_SECONDS
+from serve_app.media.formats import MAX_DURATION_SECONDS
 from serve_app.results import service as results
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result

@@ -14,13 +14,13 @@ from serve_app.api.envelope import public_url, success
 from serve_app.api.idempotency import create_once
 from serve_app.api.openapi import errors, headers, links
 from serve_app.api.schemas import Answer
-from serve_app.api.upload_urls import direct_urls, upload_fields
 from serve_app.errors import ErrorCode
 from serve_app.jobs.answers import BatchResult, CreatedUploadJob, Job
 from serve_app.jobs.plans import Planner, plan_batch, plan_from_url, plan_upload
 from serve_app.jobs.rendering import render_job
 from serve_app.jobs.schemas import CreateBatchBody, CreateJobBody, CreateJobFromUrlBody
 from serve_app.jobs.service import create_jobs
+from serve_app.uploads.urls import direct_urls, upload_fields
 from storage.database import Connection
 
 _CREATION_ERRORS = (

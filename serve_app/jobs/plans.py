@@ -18,7 +18,6 @@ from pipelines.types import WarningCode
 from serve_app.api.urls import require_callback_url, require_media_url
 from serve_app.crypto import Encrypter
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.formats import in_address, tier_of
 from serve_app.jobs.metadata import check_metadata
 from serve_app.jobs.schemas import (
     AudioTrackOptions,
@@ -33,6 +32,7 @@ from serve_app.jobs.schemas import (
     UploadedTrack,
     plain_file_name,
 )
+from serve_app.media.formats import in_address, tier_of
 from serve_app.observability.tracing import current_traceparent
 from serve_app.settings import Settings
 from storage.job_records import JobSource, NewJob, SourceAudio, SourceClip

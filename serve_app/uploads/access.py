@@ -14,11 +14,11 @@ from starlette.responses import Response
 from pipelines.types import WarningCode
 from serve_app.api.authentication import parse_job_id, require_active_owner
 from serve_app.api.context import context_of
-from serve_app.api.upload_urls import UPLOAD_PURPOSE
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError, ExpiredSignatureError
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.settings import Settings
+from serve_app.uploads.urls import UPLOAD_PURPOSE
 from storage import jobs, uploads
 from storage.database import Connection
 from storage.job_records import JobRecord

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TypeVar
 
-from serve_app.api.upload_urls import arrived_key, direct_key
 from serve_app.context import AppContext
 from serve_app.errors import ApiError
 from serve_app.uploads.access import record_complete
+from serve_app.uploads.urls import arrived_key, direct_key
 from storage import jobs, uploads
 from storage.objects import DirectUpload, DirectUploadStore, ObjectStoreUnavailableError
 from storage.types import JobState

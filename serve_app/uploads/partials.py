@@ -6,11 +6,11 @@ import asyncio
 import logging
 from datetime import timedelta
 
-from serve_app.api.upload_urls import resumable_key
 from serve_app.context import AppContext
 from serve_app.errors import ApiError
 from serve_app.uploads.access import Slot, open_slot, record_complete
 from serve_app.uploads.leases import UploadLease, hold_lease
+from serve_app.uploads.urls import resumable_key
 from storage import uploads
 from storage.objects import ObjectStore, ObjectStoreUnavailableError, PartialBusyError
 from storage.uploads import Upload

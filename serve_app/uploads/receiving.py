@@ -22,7 +22,6 @@ from starlette.responses import Response
 
 from serve_app.api.context import Context
 from serve_app.api.envelope import success
-from serve_app.api.upload_urls import resumable_key
 from serve_app.context import AppContext
 from serve_app.crypto import ExpiredSignatureError
 from serve_app.errors import ApiError, ErrorCode
@@ -46,6 +45,7 @@ from serve_app.uploads.leases import (
     heartbeat_running,
     upload_limiter,
 )
+from serve_app.uploads.urls import resumable_key
 from storage import uploads
 from storage.database import UNAVAILABLE
 

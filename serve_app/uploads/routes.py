@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from serve_app.api.upload_urls import UPLOADS_PATH
 from serve_app.uploads.access import put_options
 from serve_app.uploads.receiving import put_upload
 from serve_app.uploads.tus import resumable
+from serve_app.uploads.urls import UPLOADS_PATH
 
 _OVERRIDABLE = ["HEAD", "PATCH", "DELETE", "OPTIONS", "POST", "GET", "PUT"]
 """Any method may carry X-HTTP-Method-Override; those of their own are the first four."""

@@ -15,7 +15,7 @@ from pipelines.net.fetch import FetchLimits, fetch
 from pipelines.types import StageCode, StageError
 from serve_app.api.urls import address_policy
 from serve_app.context import AppContext
-from serve_app.formats import raw_family
+from serve_app.media.formats import raw_family
 from serve_app.settings import Settings
 from storage.job_records import JobRecord, SourceAudio, SourceClip, SourceFile
 from storage.objects import ObjectStore

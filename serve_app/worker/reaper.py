@@ -9,11 +9,11 @@ import uuid
 from datetime import timedelta
 
 from pipelines.execution.chain import is_stop_marker
-from serve_app.api.upload_urls import direct_key
 from serve_app.context import AppContext
 from serve_app.jobs.lifecycle import end_job
 from serve_app.observability.metrics import record_job_end
 from serve_app.uploads.partials import finish_for_lost_writers
+from serve_app.uploads.urls import direct_key
 from storage import access, jobs, keys, results, uploads
 from storage.cleaning import CleaningRound, end_round, lease_rounds
 from storage.database import UNAVAILABLE

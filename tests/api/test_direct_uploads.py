@@ -16,11 +16,11 @@ import psycopg
 import pytest
 
 from pipelines.types import StageError
-from serve_app.api.upload_urls import UPLOAD_PURPOSE, direct_key, upload_path
 from serve_app.context import AppContext, build_context
 from serve_app.settings import GIB, Settings
 from serve_app.uploads import direct
 from serve_app.uploads.direct import DirectUploadWatcher
+from serve_app.uploads.urls import UPLOAD_PURPOSE, direct_key, upload_path
 from serve_app.worker.fetch import require_allowed_sizes
 from serve_app.worker.reaper import Reaper
 from storage.objects import ObjectStoreUnavailableError

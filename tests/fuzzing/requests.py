@@ -24,10 +24,10 @@ from serve_app.api.idempotency import idempotency_key
 from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
 from serve_app.api.queries import NUMBER, WHOLE_NUMBER, one_of, require_plain_query
 from serve_app.api.rate_limits import client_address
-from serve_app.api.spreadsheets import harmless
 from serve_app.crypto import BadSignatureError, Signer
 from serve_app.errors import ApiError
 from serve_app.exports.captions import attachment
+from serve_app.exports.spreadsheets import harmless
 from serve_app.jobs.plans import MAX_UNKNOWN_FIELDS, unknown_field_warnings
 from serve_app.jobs.schemas import CreateJobBody
 from serve_app.observability.logs import without_secrets

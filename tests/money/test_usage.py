@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from serve_app.api.spreadsheets import harmless
 from serve_app.cli.main import app
+from serve_app.cli.money import usage_csv
 from serve_app.cli.output import UsageError
-from serve_app.credits.usage_export import usage_csv
+from serve_app.exports.spreadsheets import harmless
 from storage import usage
 from storage.usage import Month
 from tests.contract.calling import Caller

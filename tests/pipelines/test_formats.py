@@ -17,8 +17,8 @@ from pipelines.vision.cuts.selection import detect_cuts
 from pipelines.vision.features import FeaturesConfig, FrameFeatures, segment_features
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from pipelines.vision.stills import StillsConfig, fetch_stills
-from serve_app.formats import AUDIO_ONLY as AUDIO_EXTENSIONS
-from serve_app.formats import STANDARD as STANDARD_EXTENSIONS
+from serve_app.media.formats import AUDIO_ONLY as AUDIO_EXTENSIONS
+from serve_app.media.formats import STANDARD as STANDARD_EXTENSIONS
 from tests.pipelines.format_samples import (
     AUDIO_ONLY,
     CLICK_SECONDS,

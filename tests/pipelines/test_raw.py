@@ -20,7 +20,7 @@ from pipelines.ingest.pipeline import IngestConfig, probe_source
 from pipelines.ingest.probe import probe
 from pipelines.ingest.raw import RawConfig, decoded_source
 from pipelines.types import StageCode, StageError, StageStoppedError
-from serve_app.formats import RAW_FAMILIES
+from serve_app.media.formats import RAW_FAMILIES
 from storage.objects.folder import FolderStore
 from tests.pipelines.format_samples import H264, Sample, write_sample
 
