@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from fastapi import Request
 
@@ -34,22 +34,23 @@ def require_stage(job: JobRecord, stage: StageName) -> None:
     record = job.stages[stage]
     if record.status is StageStatus.COMPLETED:
         return
-    where = {
-        "state": str(job.state),
-        "stage": str(stage),
-        "stageStatus": str(record.status),
-    }
     if record.status in _OPEN:
-        raise ApiError(
-            ErrorCode.RESULTS_NOT_READY, f"The {stage} stage is {record.status}.", extra=where
-        )
+        raise no_result(job, stage, f"The {stage} stage is {record.status}.")
     reason = record.skip_reason or SkipReason.STAGE_FAILED
-    extra = where | {"reason": str(reason)}
-    if record.error_code is not None:
-        extra["errorCode"] = record.error_code
-    raise ApiError(
-        ErrorCode.RESULTS_UNAVAILABLE, f"The {stage} stage has no result: {reason}.", extra=extra
-    )
+    more = {} if record.error_code is None else {"errorCode": record.error_code}
+    raise no_result(job, stage, f"The {stage} stage has no result: {reason}.", reason, **more)
+
+
+def no_result(
+    job: JobRecord, stage: StageName, message: str, reason: str | None = None, **more: Any
+) -> ApiError:
+    """RESULTS_UNAVAILABLE for a ``reason``, with ``more`` to name; RESULTS_NOT_READY without."""
+    status = str(job.stages[stage].status)
+    where = {"state": str(job.state), "stage": str(stage), "stageStatus": status}
+    if reason is None:
+        return ApiError(ErrorCode.RESULTS_NOT_READY, message, extra=where)
+    extra = where | {"reason": str(reason)} | more
+    return ApiError(ErrorCode.RESULTS_UNAVAILABLE, message, extra=extra)
 
 
 async def list_scenes(connection: Connection, job: JobRecord) -> list[StoredScene]:
@@ -81,19 +82,12 @@ async def read_summary(connection: Connection, job: JobRecord) -> list[answers.S
     found = await results.find_summary(connection, job.id)
     if found is not None:
         return cast("list[answers.SummarySentenceJson]", found)
-    failed = any(warning["code"] == WarningCode.SUMMARY_FAILED for warning in job.warnings)
-    raise ApiError(
-        ErrorCode.RESULTS_UNAVAILABLE,
-        "The transcript could not be summed up."
-        if failed
-        else "The service had no model that writes summaries when the job was analysed.",
-        extra={
-            "state": str(job.state),
-            "stage": str(StageName.TRANSCRIPT),
-            "stageStatus": str(job.stages[StageName.TRANSCRIPT].status),
-            "reason": str(SkipReason.STAGE_FAILED if failed else SkipReason.STAGE_SKIPPED),
-        },
-    )
+    if any(warning["code"] == WarningCode.SUMMARY_FAILED for warning in job.warnings):
+        message, reason = "The transcript could not be summed up.", SkipReason.STAGE_FAILED
+    else:
+        message = "The service had no model that writes summaries when the job was analysed."
+        reason = SkipReason.STAGE_SKIPPED
+    raise no_result(job, StageName.TRANSCRIPT, message, reason)
 
 
 def choose_track(
@@ -108,17 +102,13 @@ def choose_track(
     if track is None:
         raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.", param="track")
     if track.document is None:
-        raise ApiError(
-            ErrorCode.RESULTS_UNAVAILABLE,
+        raise no_result(
+            job,
+            StageName.TRANSCRIPT,
             "The track could not be transcribed.",
-            extra={
-                "state": str(job.state),
-                "stage": str(StageName.TRANSCRIPT),
-                "stageStatus": str(job.stages[StageName.TRANSCRIPT].status),
-                "reason": "track_failed",
-                "trackIndex": track.track_index,
-                "errorCode": track.error_code,
-            },
+            "track_failed",
+            trackIndex=track.track_index,
+            errorCode=track.error_code,
         )
     return track
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from serve_app.encoder import TextEncoder
 from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.results.service import no_result
 from serve_app.search.schemas import MatchedRange, SearchHitJson, SearchMode, Snippet
 from storage import jobs, search
 from storage.database import Database
-from storage.job_records import JobRecord
 from storage.results import find_thumbnail_key
 from storage.search import (
     MARK_START,
@@ -197,34 +197,20 @@ async def _alike(
         if job is None or await find_thumbnail_key(connection, *like) is None:
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such scene.", param="like")
     if model is None:
-        raise _without_vectors(
-            job, ErrorCode.RESULTS_UNAVAILABLE, "The service has no model that compares pictures."
-        )
+        message = "The service has no model that compares pictures."
+        raise no_result(job, StageName.VISION, message, SkipReason.STAGE_SKIPPED)
     try:
         still = await find_still(database, *like, model)
     except NoVectorsError:
         message = "The service's database cannot keep vectors of pictures."
-        raise _without_vectors(job, ErrorCode.RESULTS_UNAVAILABLE, message) from None
+        raise no_result(job, StageName.VISION, message, SkipReason.STAGE_SKIPPED) from None
     if still is None:
-        raise _without_vectors(
-            job, ErrorCode.RESULTS_NOT_READY, "The scene's still has no vector yet."
-        )
+        raise no_result(job, StageName.VISION, "The scene's still has no vector yet.")
     row_id, sought = still
     if not sought.any():
         message = "The scene's still cannot be read."
-        raise _without_vectors(job, ErrorCode.RESULTS_UNAVAILABLE, message)
+        raise no_result(job, StageName.VISION, message, SkipReason.STAGE_SKIPPED)
     return await search.rank_alike(database, account_id, filters, model, sought, without=row_id)
-
-
-def _without_vectors(job: JobRecord, code: ErrorCode, message: str) -> ApiError:
-    extra = {
-        "state": str(job.state),
-        "stage": str(StageName.VISION),
-        "stageStatus": str(job.stages[StageName.VISION].status),
-    }
-    if code is ErrorCode.RESULTS_UNAVAILABLE:
-        extra["reason"] = str(SkipReason.STAGE_SKIPPED)
-    return ApiError(code, message, extra=extra)
 
 
 async def _ranked(
