@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from models.contracts import CameraMotion, ShotAngle, ShotType, TextLine
+from pipelines.orientation import Orientation, PixelShape
 from pipelines.warning_codes import WarningCode as WarningCode  # noqa: PLC0414 - part of these types
 from storage.types import SkipReason, StageName, StageStatus
 
@@ -65,14 +66,16 @@ class PipelineWarning:
 
 @dataclass(frozen=True, slots=True)
 class VideoStream:
-    """The picture of a file. Width and height as displayed: rotated, square pixels."""
+    """The picture of a file. Width and height as displayed: upright, square pixels.
+
+    They are of its first frame. Size and shape may change from one frame to another.
+    """
 
     index: int
     codec: str
     width: int
     height: int
-    rotation_degrees: int
-    """Clockwise turn that makes the decoded picture upright: 0, 90, 180 or 270."""
+    orientation: Orientation
     sample_aspect: float
     """Pixel width over pixel height as stored."""
     frame_rate: float
@@ -90,6 +93,19 @@ class VideoStream:
     """``frame_rate`` as a fraction, ``30000/1001``; None where the container names none near it."""
     pixel_format: str | None = None
     """FFmpeg's name of how decoded pixels lie in memory, ``yuv420p``."""
+    decoder_aspect: float = 1.0
+    """``sample_aspect`` as the first frame itself states it, 1 where it does not."""
+
+    @property
+    def pixels(self) -> PixelShape:
+        """The shape of its pixels."""
+        return PixelShape(self.sample_aspect, self.decoder_aspect)
+
+    @property
+    def stored_aspect(self) -> float:
+        """Width over height of the first frame with square pixels, before it is turned."""
+        swapped = self.orientation.swaps_sides
+        return self.height / self.width if swapped else self.width / self.height
 
 
 @dataclass(frozen=True, slots=True)

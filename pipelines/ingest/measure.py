@@ -8,6 +8,7 @@ where packets belong.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from pipelines.media.files import (
 from pipelines.media.runs import LONGEST_STILL_US, MOST_RUNS
 from pipelines.media.timeline import Layout, NoClockError, lay_out
 from pipelines.media.timestamps import seconds_ms
+from pipelines.orientation import orientation_of
 from pipelines.sandbox.child import MediaRefusedError, MediaUnreadableError
 
 Values = dict[str, Any]
@@ -227,11 +229,11 @@ def _report(
 
 def _video(tally: Tally, stop: Fraction, origin_ms: int) -> Values:
     frame: VideoFrame = tally.frame
-    rotation = round(-frame.rotation / 90) * 90 % 360
+    orientation = orientation_of(frame)
     stream: Any = tally.stream
     aspect = float(stream.sample_aspect_ratio or 1)
     width, height = max(1, round(frame.width * aspect)), frame.height
-    if rotation % 180:
+    if orientation.swaps_sides:
         width, height = height, width
     interval = tally.interval
     return {
@@ -239,8 +241,9 @@ def _video(tally: Tally, stop: Fraction, origin_ms: int) -> Values:
         "codec": codec_name(tally.stream),
         "width": width,
         "height": height,
-        "rotation_degrees": rotation,
+        "orientation": asdict(orientation),
         "sample_aspect": aspect,
+        "decoder_aspect": tally.frame_aspect,
         "frame_rate": float(1 / interval) if interval else 0.0,
         "exact_rate": _exact_rate(stream, 1 / interval) if interval else None,
         "frame_count": tally.packets,

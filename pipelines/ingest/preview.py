@@ -127,7 +127,9 @@ def _encode_order(path: Path, folder: Path, media: MediaInfo, most_bytes: int) -
     if video is not None:
         size = preview_size(video.width, video.height)
         step = max(1, math.ceil(video.frame_rate / MOST_FRAMES_A_SECOND))
-        picture = SmallPicture(video.index, *size, step, picture_bits, video.rotation_degrees)
+        picture = SmallPicture(
+            video.index, *size, step, picture_bits, video.orientation, video.pixels
+        )
     return EncodeOrder(
         source=Source(path, media.timeline.pieces, media.timeline.joined_at),
         folder=folder,

@@ -23,8 +23,9 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 
 from pipelines.ingest.programs import beside, programs_of
-from pipelines.media.files import ShownOrder, Source, is_sound_stream, packets_of
+from pipelines.media.files import ShownOrder, Source, is_sound_stream, packets_of, pixel_aspect
 from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
+from pipelines.orientation import Orientation, PixelShape
 from pipelines.sandbox.child import Emit, MediaRefusedError
 
 NAME = "preview.mp4"
@@ -36,8 +37,8 @@ _KEY_FRAME_SECONDS = 2
 _TOLERANCE_SECONDS = 0.05
 """Sound may be this far from where its timestamps put it without a correction."""
 _SILENCE_SAMPLES = 1 << 15
-_TURNS = {90: ("clock",), 180: ("clock", "clock"), 270: ("cclock",)}
-"""Filters that turn a picture upright."""
+_SAME_SHAPE_PX = 3
+"""A preview's sides are rounded to even numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class SmallPicture:
     """Every how many frames one is kept."""
     bits: int
     """A second, at most."""
-    rotation: int
+    orientation: Orientation
+    pixels: PixelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ def make(order: EncodeOrder, emit: Emit) -> dict[str, int]:
                 continue
             for frame in frames:
                 shown[index].take_out(frame)
-                target.mux(writers[index].add(frame))
+                target.mux(writers[index].add(frame, stream))
         for writer in writers.values():
             target.mux(writer.finish())
         written = {writer.unit: writer.written for writer in writers.values()}
@@ -129,7 +131,7 @@ class Pictures:
     _seen: int = 0
     _last: int = -1
     _graph: Graph | None = None
-    _input: tuple[int, int, str] = (0, 0, "")
+    _input: tuple[int, int, str, tuple[int, int]] = (0, 0, "", (0, 0))
 
     @classmethod
     def into(cls, target: Any, stream: Any, order: SmallPicture, origin_ms: int) -> Pictures:
@@ -148,7 +150,7 @@ class Pictures:
         output.codec_context.gop_size = max(1, round(rate * _KEY_FRAME_SECONDS))
         return cls(output, stream.time_base, origin_ms, order)
 
-    def add(self, frame: VideoFrame) -> list[Packet[Any]]:
+    def add(self, frame: VideoFrame, stream: Any) -> list[Packet[Any]]:
         """Packets that are ready after ``frame``, one of every ``step`` that is kept."""
         self._seen += 1
         if (self._seen - 1) % self.order.step or frame.pts is None:
@@ -157,7 +159,7 @@ class Pictures:
         ticks = round(seconds * _TICKS) if self.written else 0
         if ticks <= self._last:
             return []
-        small = self._small(frame)
+        small = self._small(frame, pixel_aspect(stream))
         small.pts, small.time_base, self._last = ticks, Fraction(1, _TICKS), ticks
         small.pict_type = 0
         self.written += 1
@@ -167,33 +169,44 @@ class Pictures:
     def finish(self) -> list[Packet[Any]]:
         return list(self.output.encode(None)) if self.written else []
 
-    @property
-    def _stored_size(self) -> tuple[int, int]:
-        """Before the picture is turned upright."""
-        width, height = self.order.width, self.order.height
-        return (height, width) if self.order.rotation % 180 else (width, height)
-
-    def _small(self, frame: VideoFrame) -> VideoFrame:
+    def _small(self, frame: VideoFrame, decoder_aspect: float) -> VideoFrame:
+        aspect = self.order.pixels.picture_aspect(frame.width, frame.height, decoder_aspect)
+        inside = self._fitting(aspect)
         if is_high_dynamic_range(frame):
             # Small first: the curves are slow.
-            frame = frame.reformat(*self._stored_size, "rgb48le")
+            frame = frame.reformat(*inside, "rgb48le")
             frame = VideoFrame.from_ndarray(standard_range(frame), format="rgb24")
-        found = (frame.width, frame.height, frame.format.name)
+        found = (frame.width, frame.height, frame.format.name, inside)
         if self._graph is None or found != self._input:
-            self._graph, self._input = self._new_graph(found), found
+            self._graph, self._input = self._new_graph(*found), found
         frame.pts = None
         self._graph.push(frame)
         small: Any = self._graph.pull()
         return cast("VideoFrame", small)
 
-    def _new_graph(self, found: tuple[int, int, str]) -> Graph:
-        width, height, pixels = found
+    @property
+    def _stored_size(self) -> tuple[int, int]:
+        """Before the picture is turned upright."""
+        width, height = self.order.width, self.order.height
+        return (height, width) if self.order.orientation.swaps_sides else (width, height)
+
+    def _fitting(self, aspect: float) -> tuple[int, int]:
+        """The size of a picture of this shape inside that of the first, both even."""
+        width, height = self._stored_size
+        if abs(aspect * height - width) < _SAME_SHAPE_PX:
+            return width, height
+        wide, high = round(height * aspect / 2) * 2, round(width / aspect / 2) * 2
+        return max(2, min(width, wide)), max(2, min(height, high))
+
+    def _new_graph(self, width: int, height: int, pixels: str, inside: tuple[int, int]) -> Graph:
         graph = Graph()
         size = f"video_size={width}x{height}:pix_fmt={pixels}:time_base=1/{_TICKS}:pixel_aspect=1/1"
         steps = [graph.add("buffer", size)]
-        across, down = self._stored_size
-        steps.append(graph.add("scale", f"{across}:{down}:flags=area"))
-        steps += [graph.add("transpose", turn) for turn in _TURNS.get(self.order.rotation, ())]
+        steps.append(graph.add("scale", f"{inside[0]}:{inside[1]}:flags=area"))
+        if inside != self._stored_size:
+            across, down = self._stored_size
+            steps.append(graph.add("pad", f"{across}:{down}:(ow-iw)/2:(oh-ih)/2"))
+        steps += [graph.add(*each) for each in self.order.orientation.filters]
         steps += [graph.add("format", "yuv420p"), graph.add("buffersink")]
         for one, following in itertools.pairwise(steps):
             one.link_to(following)
@@ -223,7 +236,7 @@ class Sound:
         most = math.ceil((order.duration_seconds + 1) * SOUND_RATE_HZ)
         return cls(output, stream.time_base, order.origin_ms, most)
 
-    def add(self, frame: AudioFrame) -> list[Packet[Any]]:
+    def add(self, frame: AudioFrame, _: Any) -> list[Packet[Any]]:
         """Packets that are ready after ``frame``."""
         if not frame.samples or not frame.sample_rate:
             return []

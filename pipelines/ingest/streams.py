@@ -18,7 +18,7 @@ from av.packet import Packet
 from av.video.stream import VideoStream
 
 from pipelines.ingest.programs import programs_of
-from pipelines.media.files import is_picture_stream, is_sound_stream
+from pipelines.media.files import is_picture_stream, is_sound_stream, pixel_aspect
 from pipelines.media.runs import Lane, Run
 from pipelines.sandbox.child import MediaRefusedError
 
@@ -45,6 +45,8 @@ class Tally:
     keyframes: int = 0
     frame: Any = None
     """The first that could be decoded."""
+    frame_aspect: float = 1.0
+    """Of its pixels, by the decoder."""
     _attempts: int = 0
 
     @property
@@ -75,6 +77,8 @@ class Tally:
         except av.error.FFmpegError:
             return
         self.frame = next(iter(frames), None)
+        if self.frame is not None and self.is_picture:
+            self.frame_aspect = pixel_aspect(packet.stream)
 
     @property
     def start(self) -> Fraction:

@@ -17,7 +17,7 @@ import av.error
 from av.container import InputContainer
 from av.video.stream import VideoStream as AvVideoStream
 
-from pipelines.media.files import OPEN_OPTIONS, ShownOrder, chosen_stream
+from pipelines.media.files import OPEN_OPTIONS, ShownOrder, chosen_stream, pixel_aspect
 from pipelines.media.timestamps import packet_time_ms, rounded_ms
 from pipelines.types import Segment
 
@@ -38,6 +38,8 @@ class TimedFrame:
 
     time_ms: int
     frame: av.VideoFrame
+    pixel_aspect: float
+    """Width over height of a pixel, as the frame itself states it; 1 where it does not."""
 
 
 @dataclass(slots=True)
@@ -144,7 +146,8 @@ def _timed_frames(
         ticks = frame.pts if frame.pts is not None else frame.dts
         time_base = frame.time_base or stream.time_base
         if ticks is not None and time_base is not None:
-            yield TimedFrame(rounded_ms(ticks, time_base) - origin_ms, frame)
+            time_ms = rounded_ms(ticks, time_base) - origin_ms
+            yield TimedFrame(time_ms, frame, pixel_aspect(stream))
 
 
 def _frames(

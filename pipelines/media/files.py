@@ -148,6 +148,11 @@ def codec_name(stream: VideoStream | AudioStream) -> str:
     return str(stream.codec_context.codec.canonical_name)
 
 
+def pixel_aspect(stream: VideoStream) -> float:
+    """Width over height of a pixel of the last frame, as it states itself; 1 where it does not."""
+    return float(stream.codec_context.sample_aspect_ratio or 1)
+
+
 def packets_of(
     source: Source,
     container: InputContainer,

@@ -21,6 +21,7 @@ from PIL import Image
 
 from models.contracts import Picture
 from pipelines.media.files import CONTAINERS, OPEN_OPTIONS
+from pipelines.orientation import EXIF_ORIENTATIONS, Orientation, orientation_of
 
 _PLAIN_CONTRAST = 12.0
 """Levels. The hash of a plainer picture identifies nothing: many plain pictures share one."""
@@ -89,7 +90,7 @@ _PICTURE_FILES = (
     "bmp_pipe", "gif", "image2", "jpeg_pipe", "png_pipe", "tiff_pipe", "webp_pipe",
 )  # fmt: skip
 _OPEN_OPTIONS = OPEN_OPTIONS | {"format_whitelist": ",".join((*CONTAINERS, *_PICTURE_FILES))}
-_TURNS = {90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_CLOCKWISE}
+_EXIF_ORIENTATION = 0x0112
 
 
 class UnreadableMediaError(ValueError):
@@ -120,7 +121,7 @@ def listed_stills(path: Path, every_seconds: float) -> Iterator[ListedStill]:
 
 
 def _pictures(path: Path, every_seconds: float) -> Iterator[tuple[int, Picture]]:
-    due = float("-inf")
+    due, stated = float("-inf"), _find_exif_orientation(path)
     try:
         with av.open(str(path), options=_OPEN_OPTIONS) as container:
             if not container.streams.video:
@@ -129,17 +130,26 @@ def _pictures(path: Path, every_seconds: float) -> Iterator[tuple[int, Picture]]
                 time = float(frame.time or 0.0)
                 if time >= due:
                     due = time + every_seconds
-                    yield round(time * 1000), _upright(frame)
+                    orientation = stated or orientation_of(frame)
+                    yield round(time * 1000), orientation.upright(_small(frame))
     except av.error.FFmpegError as error:
         raise UnreadableMediaError(f"{path} cannot be decoded: {error}") from error
 
 
-def _upright(frame: av.VideoFrame) -> Picture:
-    """The picture turned upright, small enough for a hash."""
+def _find_exif_orientation(path: Path) -> Orientation | None:
+    """Of a picture file; None of what is none."""
+    try:
+        with Image.open(path) as picture:
+            return EXIF_ORIENTATIONS.get(picture.getexif().get(_EXIF_ORIENTATION, 1))
+    except (OSError, Image.DecompressionBombError):
+        return None
+
+
+def _small(frame: av.VideoFrame) -> Picture:
+    """The picture as stored, small enough for a hash."""
     picture = np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
     scale = _SHORT_SIDE_PX / min(picture.shape[:2])
     if scale < 1:
         size = (round(picture.shape[1] * scale), round(picture.shape[0] * scale))
         picture = np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_AREA), np.uint8)
-    turn = _TURNS.get(int(frame.rotation) % 360)
-    return picture if turn is None else np.asarray(cv2.rotate(picture, turn), np.uint8)
+    return picture

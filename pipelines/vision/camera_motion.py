@@ -8,13 +8,14 @@ little; the scene's label follows from how these go on from pair to pair.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from models.contracts import CameraMotion
+from pipelines.orientation import Orientation
 from pipelines.vision.cuts.measures import contrast
 from pipelines.vision.features import LUMA_HEIGHT, LUMA_WIDTH, Bytes, FrameFeatures, Times
 
@@ -66,7 +67,7 @@ def pair_times(times_ms: Times, start_ms: int, end_ms: int) -> list[tuple[int, i
 
 
 def camera_motion(
-    features: FrameFeatures, pairs: Sequence[tuple[int, int]], rotation_degrees: int
+    features: FrameFeatures, pairs: Sequence[tuple[int, int]], orientation: Orientation
 ) -> CameraMotion:
     """The label of a scene; ``features`` holds the frames of ``pairs``."""
     motions = []
@@ -75,7 +76,13 @@ def camera_motion(
         first, second = features.luma[index[0]], features.luma[index[1]]
         if contrast(np.stack([first, second])).min() >= _LEAST_CONTRAST:
             motions.append(pair_motion(first, second, (second_ms - first_ms) / 1000))
-    return label([_turned(motion, rotation_degrees) for motion in motions])
+    return label(
+        [
+            replace(motion, across=across, down=down)
+            for motion in motions
+            for across, down in [orientation.turned(motion.across, motion.down)]
+        ]
+    )
 
 
 def pair_motion(first: Bytes, second: Bytes, seconds: float) -> PairMotion:
@@ -112,14 +119,6 @@ def _fitted(flow: Flow, texture: Floats) -> tuple[float, float, float]:
         growth = moved / (spread + 1e-9)
         across, down = mean_u - growth * mean_x, mean_v - growth * mean_y
     return across, down, growth
-
-
-def _turned(motion: PairMotion, rotation_degrees: int) -> PairMotion:
-    """The motion as seen once the stored picture is turned clockwise to stand upright."""
-    across, down = motion.across, motion.down
-    for _ in range(rotation_degrees // 90 % 4):
-        across, down = -down, across
-    return PairMotion(across, down, motion.growth)
 
 
 def label(motions: Sequence[PairMotion]) -> CameraMotion:

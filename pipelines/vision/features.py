@@ -29,10 +29,11 @@ from pipelines.types import Segment, StageCode, VideoSource
 
 LUMA_WIDTH, LUMA_HEIGHT = 64, 36
 CHROMA_WIDTH, CHROMA_HEIGHT = 16, 9
-_ARRAYS = ("times_ms", "luma", "chroma", "key_times_ms")
+_ARRAYS = ("times_ms", "luma", "chroma", "key_times_ms", "aspects")
 
 Bytes = npt.NDArray[np.uint8]
 Times = npt.NDArray[np.int64]
+Shapes = npt.NDArray[np.float32]
 
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 _ZIP_LEVEL = 1
@@ -63,6 +64,7 @@ class FrameFeatures:
     picture stretched to that shape; ``chroma`` (n, 2, 9, 16), Cb and Cr around 128.
     ``pictures`` (n, 27, 48, 3), RGB, are there where a learned detector is to see them.
     ``key_times_ms`` (k,) are the times of those frames that decode without any other.
+    ``aspects`` (n,) are widths over heights with square pixels, before pictures are turned.
     """
 
     times_ms: Times
@@ -70,16 +72,38 @@ class FrameFeatures:
     chroma: Bytes
     pictures: Bytes | None = None
     key_times_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
+    aspects: Shapes = field(default_factory=lambda: np.empty(0, np.float32))
 
     def __len__(self) -> int:
         return len(self.times_ms)
 
+    def looks(self) -> dict[int, FrameLook]:
+        """What is known of each frame, by its time in ms."""
+        looks = map(FrameLook, self.luma, self.aspects.tolist())
+        return dict(zip(self.times_ms.tolist(), looks, strict=True))
+
     def part(self, start: int, end: int) -> FrameFeatures:
         """Frames ``start`` to ``end``, as views; which are key frames is not kept."""
-        pictures = None if self.pictures is None else self.pictures[start:end]
+        return self.rows(slice(start, end))
+
+    def rows(self, chosen: slice | list[int]) -> FrameFeatures:
+        """The chosen frames; which are key frames is not kept."""
+        pictures = None if self.pictures is None else self.pictures[chosen]
         return FrameFeatures(
-            self.times_ms[start:end], self.luma[start:end], self.chroma[start:end], pictures
+            self.times_ms[chosen],
+            self.luma[chosen],
+            self.chroma[chosen],
+            pictures,
+            aspects=self.aspects[chosen],
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLook:
+    """What is known of a frame whose picture is to be read: a row of FrameFeatures."""
+
+    luma: Bytes
+    aspect: float
 
 
 def no_frames() -> FrameFeatures:
@@ -96,6 +120,7 @@ def in_time_order(
     chroma: Sequence[Bytes],
     pictures: Sequence[Bytes] = (),
     key_times_ms: Sequence[int] = (),
+    aspects: Sequence[float] = (),
 ) -> FrameFeatures:
     """Features of decoded frames sorted by time; of frames at one time the first is kept.
 
@@ -106,7 +131,8 @@ def in_time_order(
     unique, first = np.unique(np.asarray(times_ms, np.int64), return_index=True)
     seen = np.stack(pictures)[first] if pictures else None
     keys = np.intersect1d(unique, np.asarray(key_times_ms, np.int64))
-    return FrameFeatures(unique, np.stack(luma)[first], np.stack(chroma)[first], seen, keys)
+    shapes = np.asarray(aspects or [1.0] * len(times_ms), np.float32)[first]
+    return FrameFeatures(unique, np.stack(luma)[first], np.stack(chroma)[first], seen, keys, shapes)
 
 
 def joined(parts: Sequence[FrameFeatures]) -> FrameFeatures:
@@ -117,6 +143,7 @@ def joined(parts: Sequence[FrameFeatures]) -> FrameFeatures:
         np.concatenate([part.times_ms for part in parts]),
         np.concatenate([part.luma for part in parts]),
         np.concatenate([part.chroma for part in parts]),
+        aspects=np.concatenate([part.aspects for part in parts]),
     )
 
 
@@ -196,7 +223,7 @@ class ReadFrames(Step[Segment, Made]):
 
     name = "Reading the pictures"
     code = StageCode.VISION_FAILED
-    version = 8
+    version = 9
     video: VideoSource
     workspace: Workspace
     config: FeaturesConfig
@@ -242,6 +269,7 @@ def segment_features(
     luma: list[Bytes] = []
     chroma: list[Bytes] = []
     pictures: list[Bytes] = []
+    aspects: list[float] = []
     check_due = time.monotonic()
     with workspace.store.local_copy(segment.key) as path:
         for timed in decode_segment(
@@ -260,9 +288,11 @@ def segment_features(
             times_ms.append(timed.time_ms)
             luma.append(grey)
             chroma.append(colour)
+            size = timed.frame.width, timed.frame.height
+            aspects.append(part.stream.pixels.picture_aspect(*size, timed.pixel_aspect))
             if config.with_pictures:
                 pictures.append(boundary_picture(timed.frame))
-    return in_time_order(times_ms, luma, chroma, pictures, report.key_times_ms)
+    return in_time_order(times_ms, luma, chroma, pictures, report.key_times_ms, aspects)
 
 
 def boundary_picture(frame: av.VideoFrame) -> Bytes:

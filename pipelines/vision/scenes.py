@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -25,6 +25,7 @@ from pipelines.vision.cuts.selection import Cut
 from pipelines.vision.features import (
     FEATURES,
     FrameFeatures,
+    FrameLook,
     Times,
     features_key,
     joined,
@@ -62,7 +63,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
 
     name = "Describing the scenes"
     code = StageCode.VISION_FAILED
-    version = 6
+    version = 7
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
@@ -97,7 +98,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         That is the middle one, else one that may show some.
         """
         features = self._features(plans)
-        stills = self._stills(plans, features)
+        stills = self._stills(plans, features.looks())
         scenes = []
         for plan in plans:
             self.workspace.check()
@@ -107,7 +108,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
                 message = f"No picture between {times_ms} could be decoded."
                 raise StageError(StageCode.VISION_FAILED, message)
             part = self.video.part_of(segment_at(self.video, plan.still_times_ms[0]))
-            motion = camera_motion(features, plan.motion_pairs_ms, part.stream.rotation_degrees)
+            motion = camera_motion(features, plan.motion_pairs_ms, part.stream.orientation)
             middle = len(pictures) // 2
             in_turn = pictures[middle], *pictures[:middle], *pictures[middle + 1 :]
             shows_text = next((still for still in in_turn if may_show_text(still)), None)
@@ -130,19 +131,18 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
                 key = features_key(self.video, segment, self.workspace)
                 all_of = FEATURES.load(self.workspace.store, key)
                 rows = [row for row, time in enumerate(all_of.times_ms.tolist()) if time in times]
-                parts.append(
-                    FrameFeatures(all_of.times_ms[rows], all_of.luma[rows], all_of.chroma[rows])
-                )
+                parts.append(all_of.rows(rows))
         return joined(parts)
 
-    def _stills(self, plans: Sequence[ScenePlan], features: FrameFeatures) -> dict[int, Picture]:
+    def _stills(
+        self, plans: Sequence[ScenePlan], looks: Mapping[int, FrameLook]
+    ) -> dict[int, Picture]:
         """Upright pictures by time; each segment's file is opened for all its stills at once."""
-        luma = dict(zip(features.times_ms.tolist(), features.luma, strict=True))
         times = sorted({time for plan in plans for time in plan.still_times_ms})
         config = StillsConfig(self.config.still_long_side_px)
         stills: dict[int, Picture] = {}
         for segment in self.video.segments:
-            own = {time: luma[time] for time in times if segment_at(self.video, time) == segment}
+            own = {time: looks[time] for time in times if segment_at(self.video, time) == segment}
             if own:
                 self.workspace.check()
                 part = self.video.part_of(segment)

@@ -29,10 +29,18 @@ from pipelines.media.files import OPEN_OPTIONS, chosen_stream, has_guessed_times
 from pipelines.media.sampling import PicturesOrder, PicturesRead, SharedPicture, read_pictures
 from pipelines.media.timestamps import packet_time_ms
 from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
+from pipelines.orientation import Orientation
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import ConfinedTask, TaskCrashedError, TaskRefusedError, run_confined
 from pipelines.types import Segment, VideoSource, VideoStream
-from pipelines.vision.features import FEATURES, LUMA_HEIGHT, LUMA_WIDTH, Bytes, features_key
+from pipelines.vision.features import (
+    FEATURES,
+    LUMA_HEIGHT,
+    LUMA_WIDTH,
+    Bytes,
+    FrameLook,
+    features_key,
+)
 
 _DECORD_LACKS = frozenset({"av1", "vvc"})
 """Codecs that the FFmpeg inside decord 0.6 has no decoder for."""
@@ -71,19 +79,19 @@ def fetch_stills(
     segment: Segment,
     stream: VideoStream,
     origin_ms: int,
-    wanted: Mapping[int, Bytes],
+    wanted: Mapping[int, FrameLook],
     config: StillsConfig,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
-    """Stills at the times ``wanted`` (with the luma features of those frames), upright.
+    """Stills at the times ``wanted`` (with what is known of those frames), upright.
 
     Times at which nothing can be decoded are left out. ``path`` is the
     segment's object on this machine. One picture of full size is in memory at a
     time. Whatever ``check`` raises ends the reading.
     """
 
-    def finish(picture: Picture) -> Picture:
-        return upright(picture, stream, config.long_side_px)
+    def finish(time_ms: int, picture: Picture) -> Picture:
+        return upright(picture, stream, wanted[time_ms].aspect, config.long_side_px)
 
     stills: dict[int, Picture] = {}
     if len(wanted) >= config.batch_from:
@@ -115,8 +123,8 @@ def segment_stills(
     """Stills of one segment, whose features are stored, at some of its frame times."""
     segment, times_ms = frames.segment, frames.times_ms
     features = FEATURES.load(workspace.store, features_key(video, segment, workspace))
-    luma = dict(zip(features.times_ms.tolist(), features.luma, strict=True))
-    wanted = {time_ms: luma[time_ms] for time_ms in times_ms if time_ms in luma}
+    looks = features.looks()
+    wanted = {time_ms: looks[time_ms] for time_ms in times_ms if time_ms in looks}
     part = video.part_of(segment)
     with workspace.store.local_copy(segment.key) as path:
         return fetch_stills(
@@ -124,7 +132,11 @@ def segment_stills(
         )
 
 
-def _as_it_is(picture: Picture) -> Picture:
+Finish = Callable[[int, Picture], Picture]
+"""What is made of the stored picture at a time in ms."""
+
+
+def _as_it_is(_: int, picture: Picture) -> Picture:
     return picture
 
 
@@ -133,7 +145,7 @@ def by_seeking(
     stream: VideoStream,
     origin_ms: int,
     times_ms: Collection[int],
-    finish: Callable[[Picture], Picture] = _as_it_is,
+    finish: Finish = _as_it_is,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
     """Pictures as stored for those of ``times_ms`` that seeking leads to.
@@ -154,7 +166,7 @@ def by_seeking(
             check()
             frame = _sought_frame(container, source, time_ms, origin_ms)
             if frame is not None:
-                found[time_ms] = finish(rgb(frame))
+                found[time_ms] = finish(time_ms, rgb(frame))
     return found
 
 
@@ -182,8 +194,8 @@ def by_decord(
     path: Path,
     stream: VideoStream,
     origin_ms: int,
-    wanted: Mapping[int, Bytes],
-    finish: Callable[[Picture], Picture] = _as_it_is,
+    wanted: Mapping[int, FrameLook],
+    finish: Finish = _as_it_is,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
     """Pictures as stored, for those of ``wanted`` that decord reproduces; each ``finish``ed.
@@ -194,12 +206,14 @@ def by_decord(
         raise DecordUnsuitableError(stream.codec)
     if path.stat().st_size > _DECORD_FILE_LIMIT_BYTES:
         raise DecordUnsuitableError("long file")
+    if len({look.aspect for look in wanted.values()}) > 1:  # decord scales all to one size
+        raise DecordUnsuitableError("pictures of several shapes")
     found: dict[int, Picture] = {}
 
     def take(time_ms: int, picture: Picture) -> None:
-        stored = _as_stored(picture, stream.rotation_degrees, wanted[time_ms])
+        stored = _as_stored(picture, stream.orientation, wanted[time_ms].luma)
         if stored is not None:
-            found[time_ms] = finish(stored)
+            found[time_ms] = finish(time_ms, stored)
 
     pictures_by_decord(path, stream, origin_ms, times_ms=sorted(wanted), take=take, check=check)
     return found
@@ -262,14 +276,15 @@ def _shared_picture(memory: int, height: int, width: int) -> Picture:
     return np.frombuffer(data, np.uint8).reshape(height, width, 3)
 
 
-def _as_stored(picture: Picture, rotation_degrees: int, luma: Bytes) -> Picture | None:
+def _as_stored(picture: Picture, orientation: Orientation, luma: Bytes) -> Picture | None:
     """The picture as it lies in the file, or None if it is not the frame with this luma.
 
     decord turns pictures upright where its FFmpeg finds a rotation in the container; the
     frame's features show whether it did.
     """
-    turned_back = np.rot90(picture, rotation_degrees // 90)
-    candidates = [picture] if rotation_degrees % 360 == 0 else [picture, turned_back]
+    candidates = [picture]
+    if orientation.degrees:
+        candidates.append(Orientation(-orientation.degrees % 360).upright(picture))
     fits = [_fit(candidate, luma) for candidate in candidates]
     best = int(np.argmax(fits))
     return np.ascontiguousarray(candidates[best]) if fits[best] > 0 else None
@@ -295,7 +310,7 @@ def by_pyav(
     stream: VideoStream,
     origin_ms: int,
     times_ms: Sequence[int],
-    finish: Callable[[Picture], Picture] = _as_it_is,
+    finish: Finish = _as_it_is,
     check: Callable[[], None] = lambda: None,
 ) -> dict[int, Picture]:
     """Pictures as stored at ``times_ms``, each by seeking to it; HDR tone mapped to SDR."""
@@ -306,7 +321,7 @@ def by_pyav(
         frames = decode_segment(path, single, stream_index=stream.index, origin_ms=origin_ms)
         timed = next(iter(frames), None)
         if timed is not None:
-            found[time_ms] = finish(rgb(timed.frame))
+            found[time_ms] = finish(time_ms, rgb(timed.frame))
     return found
 
 
@@ -317,19 +332,19 @@ def rgb(frame: av.VideoFrame) -> Picture:
     return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
 
 
-def upright(picture: Picture, stream: VideoStream, long_side_px: int) -> Picture:
-    """The stored picture with square pixels, turned upright, no side over ``long_side_px``.
+def upright(picture: Picture, stream: VideoStream, aspect: float, long_side_px: int) -> Picture:
+    """The stored picture with square pixels, made upright, no side over ``long_side_px``.
 
-    Of an interlaced picture one field is kept: half the lines, but no comb.
+    ``aspect`` is its width over height before it is turned. Of an interlaced picture one field
+    is kept: half the lines, but no comb.
     """
-    if stream.interlaced and picture.shape[0] > 1:
+    height = picture.shape[0]
+    if stream.interlaced and height > 1:
         picture = picture[::2]
-    factor = min(1.0, long_side_px / max(stream.width, stream.height))
-    size = (max(1, round(stream.width * factor)), max(1, round(stream.height * factor)))
-    if stream.rotation_degrees % 180:
-        size = (size[1], size[0])
+    factor = min(1.0, long_side_px / max(height, height * aspect))
+    size = (max(1, round(height * aspect * factor)), max(1, round(height * factor)))
     if size != (picture.shape[1], picture.shape[0]):
         grows = size[0] > picture.shape[1] or size[1] > picture.shape[0]
         how = cv2.INTER_LINEAR if grows else cv2.INTER_AREA
-        picture = cv2.resize(picture, size, interpolation=how)
-    return np.ascontiguousarray(np.rot90(picture, -(stream.rotation_degrees // 90)))
+        picture = np.asarray(cv2.resize(picture, size, interpolation=how), np.uint8)
+    return np.ascontiguousarray(stream.orientation.upright(picture))

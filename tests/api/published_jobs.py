@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from pipelines.codec import to_json
+from pipelines.orientation import Orientation
 from pipelines.types import (
     AudioStream,
     IngestResult,
@@ -78,7 +79,7 @@ SUMMARY: list[SummarySentenceJson] = [
 
 
 def media(streams: int) -> MediaInfo:
-    video = VideoStream(0, "h264", 640, 360, 0, 1.0, 25.0, 2380)
+    video = VideoStream(0, "h264", 640, 360, Orientation(), 1.0, 25.0, 2380)
     audio = tuple(AudioStream(n + 1, "aac", 48_000, 2, "en", None) for n in range(streams))
     return MediaInfo("mp4", 1000, 95.2, video, audio)
 

@@ -45,6 +45,7 @@ from models.pictures import may_show_text
 from models.provider import LocalModels
 from models.registry.packaged import MTCNN
 from models.tasks import DESCRIBE_SCENES, READ_TEXT
+from pipelines.orientation import orientation_of
 from tests.benchmarks.programmes.shots import MEDIA
 from tests.benchmarks.programmes.worlds import WORLDS
 from tests.media.studio.people import Looks, Pose, draw_person
@@ -78,7 +79,7 @@ def _frame(path: Path, seconds: float) -> Picture:
         for frame in container.decode(container.streams.video[0]):
             if (frame.time or 0.0) >= seconds:
                 break
-        picture = np.asarray(np.rot90(frame.to_ndarray(format="rgb24"), frame.rotation // 90))
+        picture = orientation_of(frame).upright(frame.to_ndarray(format="rgb24"))
     scale = min(1.0, 960 / max(picture.shape[:2]))
     size = (round(picture.shape[1] * scale), round(picture.shape[0] * scale))
     whole = np.ascontiguousarray(picture, np.uint8)

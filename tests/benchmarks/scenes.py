@@ -38,6 +38,7 @@ import cv2
 from models.opening import boundaries_opener
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.media.timestamps import rounded_ms
+from pipelines.orientation import Orientation
 from pipelines.types import Segment, VideoSource, VideoStream
 from pipelines.vision.cuts.pipeline import find_cuts
 from pipelines.vision.cuts.selection import detect_cuts
@@ -241,7 +242,7 @@ def _video(path: Path) -> tuple[list[int], VideoSource]:
     origin_ms = times[0]
     times_ms = [time - origin_ms for time in times]
     duration_ms = times_ms[-1] + times_ms[-1] // max(1, len(times_ms) - 1)
-    video = VideoStream(0, codec, width, height, 0, 1.0, 0.0, len(times))
+    video = VideoStream(0, codec, width, height, Orientation(), 1.0, 0.0, len(times))
     segment = Segment(0, path.name, 0, duration_ms)
     return times_ms, VideoSource(video, duration_ms, origin_ms, (segment,))
 

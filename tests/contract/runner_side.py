@@ -14,6 +14,7 @@ import httpx
 
 from models.contracts import CameraMotion, ShotAngle, ShotType
 from pipelines.codec import to_json
+from pipelines.orientation import Orientation
 from pipelines.types import (
     AudioStream,
     IngestResult,
@@ -40,7 +41,7 @@ from tests.contract.calling import Caller, ContractApi
 LONG = timedelta(hours=1)
 OVER = timedelta(seconds=-1)
 
-VIDEO = VideoStream(0, "h264", 1920, 1080, 0, 1.0, 25.0, 1638)
+VIDEO = VideoStream(0, "h264", 1920, 1080, Orientation(), 1.0, 25.0, 1638)
 SOUND = AudioStream(1, "aac", 48_000, 2, "en", None)
 FOOTAGE = MediaInfo("mov,mp4", 1_000_000, 65.5, VIDEO, (SOUND,))
 SILENT = replace(FOOTAGE, audio=())

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from pipelines.execution.chain import Workspace
 from pipelines.media.timestamps import rounded_ms
+from pipelines.orientation import Orientation
 from pipelines.types import Segment, VideoSource, VideoStream
 from storage.objects.folder import FolderStore
 
@@ -106,6 +107,7 @@ def write_video(
     pixel_format: str = "yuv420p",
     keyframe_every: int = 25,
     options: Mapping[str, str] | None = None,
+    pixel_aspect: Fraction | None = None,
 ) -> Path:
     """The pictures as a video; ``times_ms`` gives a variable frame rate."""
     quick = {"preset": "ultrafast", "crf": "20"} if codec == "libx264" else {}
@@ -115,6 +117,8 @@ def write_video(
         stream.gop_size = keyframe_every
         stream.codec_context.time_base = Fraction(1, 1000)
         stream.codec_context.thread_count = 1
+        if pixel_aspect is not None:
+            stream.codec_context.sample_aspect_ratio = pixel_aspect
         clock = iter(times_ms) if times_ms is not None else _even_times(rate)
         for index, picture in enumerate(pictures):
             if index == 0:
@@ -149,7 +153,7 @@ def video_source(
             codec=stream.codec_context.name,
             width=stream.width,
             height=stream.height,
-            rotation_degrees=0,
+            orientation=Orientation(),
             sample_aspect=1.0,
             frame_rate=float(stream.average_rate or RATE),
             frame_count=len(times),

@@ -68,7 +68,8 @@ def look_at(done: Ingested) -> None:
     for segment in video.segments:
         features = segment_features(video, segment, Workspace(done.store, "job"), FeaturesConfig())
         middle = len(features.times_ms) // 2
-        wanted = {int(features.times_ms[middle]): features.luma[middle]} if middle else {}
+        looks = features.looks()
+        wanted = {time: looks[time] for time in features.times_ms[middle : middle + 1].tolist()}
         path = done.path(segment.key)
         fetch_stills(path, segment, video.stream, video.origin_ms, wanted, StillsConfig())
 

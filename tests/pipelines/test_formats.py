@@ -143,7 +143,7 @@ def test_stills_look_like_what_was_drawn(
     video = video_of(found)
     parts = features[sample.file_name]
     times = list(chain(*(part.times_ms.tolist() for part in parts)))
-    luma = list(chain(*(part.luma for part in parts)))
+    looks = {time_ms: look for part in parts for time_ms, look in part.looks().items()}
     pictures = drawn(sample.pictures.width, sample.pictures.height, sample.pictures.rate)
     for number in (5, 40):
         segment = next(s for s in video.segments if s.start_ms <= times[number] < s.end_ms)
@@ -152,7 +152,7 @@ def test_stills_look_like_what_was_drawn(
             segment,
             video.stream,
             video.origin_ms,
-            {times[number]: luma[number]},
+            {times[number]: looks[times[number]]},
             StillsConfig(),
         )
         assert _likeness(stills[times[number]], pictures[number]) > 0.9

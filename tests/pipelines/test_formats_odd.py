@@ -312,7 +312,7 @@ def shown_still(path: Path, video: VideoStream) -> np.ndarray[Any, Any]:
 
     with av.open(str(path)) as container:
         frames = list(container.decode(video=0))
-    return upright(rgb(frames[10]), video, 960)
+    return upright(rgb(frames[10]), video, video.stored_aspect, 960)
 
 
 # --- sound ---

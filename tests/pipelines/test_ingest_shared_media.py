@@ -163,7 +163,7 @@ def test_how_pictures_are_turned_scanned_and_coded(
     video = probe(_named(name)).video
 
     assert video is not None
-    assert (video.rotation_degrees, video.interlaced, video.hdr) == (rotation, interlaced, hdr)
+    assert (video.orientation.degrees, video.interlaced, video.hdr) == (rotation, interlaced, hdr)
 
 
 @pytest.mark.shared_media

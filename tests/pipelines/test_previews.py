@@ -7,6 +7,7 @@ import itertools
 import os
 import time
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -16,6 +17,7 @@ import pytest
 
 from pipelines.ingest.preview import PreviewOrder, is_playable, make_preview, preview_size
 from pipelines.ingest.probe import probe
+from pipelines.orientation import Orientation
 from pipelines.types import MediaInfo, StageError, StageStoppedError
 from storage.objects.folder import FolderStore
 from tests.pipelines.format_samples import (
@@ -31,6 +33,7 @@ from tests.pipelines.format_samples import (
     write_sample,
 )
 from tests.pipelines.ingest_material import onsets
+from tests.pipelines.media_builders import write_video
 from tests.places import DEMO, SHARED_MEDIA
 
 SAMPLES = {sample.file_name: sample for sample in (*STANDARD, *AUDIO_ONLY)}
@@ -128,9 +131,21 @@ def test_the_size_of_a_preview(stored: tuple[int, int], shown: tuple[int, int]) 
     assert preview_size(*stored) == shown
 
 
-@pytest.mark.parametrize(("degrees", "corner"), [(90, (0, 1)), (180, (1, 1)), (270, (1, 0))])
-def test_a_picture_taken_sideways_is_upright(
-    degrees: int, corner: tuple[int, int], tmp_path: Path
+@pytest.mark.parametrize(
+    ("orientation", "corner"),
+    [
+        (Orientation(90), (0, 1)),
+        (Orientation(180), (1, 1)),
+        (Orientation(270), (1, 0)),
+        (Orientation(0, mirrored=True), (0, 1)),
+        (Orientation(180, mirrored=True), (1, 0)),
+        (Orientation(90, mirrored=True), (1, 1)),
+        (Orientation(270, mirrored=True), (0, 0)),
+    ],
+    ids=str,
+)
+def test_a_picture_taken_sideways_or_mirrored_is_upright(
+    orientation: Orientation, corner: tuple[int, int], tmp_path: Path
 ) -> None:
     """What is light in the stored picture's upper left comes to where the turn takes it."""
     path = tmp_path / "turned.mkv"
@@ -144,8 +159,8 @@ def test_a_picture_taken_sideways_is_upright(
         container.mux(stream.encode(None))
     media = probe(path)
     assert media.video is not None
-    size = (160, 80) if degrees == 180 else (80, 160)
-    turned = replace(media.video, rotation_degrees=degrees, width=size[0], height=size[1])
+    size = (80, 160) if orientation.swaps_sides else (160, 80)
+    turned = replace(media.video, orientation=orientation, width=size[0], height=size[1])
     with av.open(str(preview_of(path, replace(media, video=turned)))) as container:
         shown = next(container.decode(video=0)).to_ndarray(format="gray")
     assert shown.shape == size[::-1]
@@ -246,3 +261,22 @@ def test_high_dynamic_range_is_tone_mapped(name: str, tmp_path: Path) -> None:
 
 def test_the_demo_is_played_as_it_is() -> None:
     assert is_playable(probe(DEMO))
+
+
+def test_a_preview_keeps_the_shape_of_pictures_that_change(tmp_path: Path) -> None:
+    """A grey square stays one although the stream goes on in 4:3, and then in wide pixels."""
+    parts = []
+    for number, (width, pixel) in enumerate(
+        [(320, Fraction(1)), (240, Fraction(1)), (240, Fraction(4, 3))]
+    ):
+        square = round(60 / pixel)
+        picture = np.zeros((180, width, 3), np.uint8)
+        picture[60:120, (width - square) // 2 : (width + square) // 2] = 128
+        path = write_video(tmp_path / f"{number}.ts", [picture] * 25, pixel_aspect=pixel)
+        parts.append(path.read_bytes())
+    (tmp_path / "joined.ts").write_bytes(b"".join(parts))
+    with av.open(str(preview_of(tmp_path / "joined.ts"))) as container:
+        shown = [frame.to_ndarray(format="gray") > 64 for frame in container.decode(video=0)]
+    assert len(shown) == 75
+    for each in shown:
+        assert each.any(axis=0).sum() == pytest.approx(each.any(axis=1).sum(), abs=4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,25 @@ import psutil
 import pytest
 
 from models.contracts import Picture
+from pipelines.execution.chain import Workspace
 from pipelines.media.tone_mapping import hlg_to_nits, pq_to_nits, rolled_off
+from pipelines.orientation import Orientation
 from pipelines.types import VideoSource
 from pipelines.vision import stills as vision_stills
-from pipelines.vision.features import FeaturesConfig, segment_features
+from pipelines.vision.features import FeaturesConfig, FrameLook, ReadFrames, segment_features
 from pipelines.vision.stills import (
     DecordUnsuitableError,
+    SegmentTimes,
     StillsConfig,
     by_decord,
     by_pyav,
     by_seeking,
     fetch_stills,
     rgb,
+    segment_stills,
     upright,
 )
+from tests.pipelines.ingest_material import ingested
 from tests.pipelines.media_builders import (
     folder_workspace,
     moving_shot,
@@ -40,13 +46,11 @@ from tests.pipelines.media_builders import (
 MEDIA = Path(__file__).resolve().parents[2] / "../shared/media"
 
 
-def wanted_of(
-    video: VideoSource, folder: Path, times_ms: Sequence[int]
-) -> dict[int, np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]:
+def wanted_of(video: VideoSource, folder: Path, times_ms: Sequence[int]) -> dict[int, FrameLook]:
     workspace = folder_workspace(folder)
     features = segment_features(video, video.segments[0], workspace, FeaturesConfig())
-    luma = dict(zip(features.times_ms.tolist(), features.luma, strict=True))
-    return {time_ms: luma[time_ms] for time_ms in times_ms}
+    looks = features.looks()
+    return {time_ms: looks[time_ms] for time_ms in times_ms}
 
 
 @pytest.mark.parametrize(
@@ -162,7 +166,7 @@ def test_a_picture_that_is_not_the_frame_of_that_time_is_not_taken_from_decord(
     path = write_video(tmp_path / "clip.mp4", moving_shot(3, 25, across=4))
     video = video_source(folder_workspace(tmp_path / "store"), path)
     other = cv2.cvtColor(cv2.resize(texture(99), (64, 36)), cv2.COLOR_RGB2GRAY)
-    assert by_decord(path, video.stream, video.origin_ms, {400: other}) == {}
+    assert by_decord(path, video.stream, video.origin_ms, {400: FrameLook(other, 16 / 9)}) == {}
 
 
 def readers() -> list[psutil.Process]:
@@ -223,21 +227,25 @@ def corner_marked() -> Picture:
 
 
 @pytest.mark.parametrize(
-    ("rotation", "shape", "corner"),
+    ("orientation", "shape", "corner"),
     [
-        (0, (40, 80), (0, 0)),
-        (90, (80, 40), (0, -1)),
-        (180, (40, 80), (-1, -1)),
-        (270, (80, 40), (-1, 0)),
+        (Orientation(0), (40, 80), (0, 0)),
+        (Orientation(90), (80, 40), (0, -1)),
+        (Orientation(180), (40, 80), (-1, -1)),
+        (Orientation(270), (80, 40), (-1, 0)),
+        (Orientation(0, mirrored=True), (40, 80), (0, -1)),
+        (Orientation(90, mirrored=True), (80, 40), (-1, -1)),
+        (Orientation(180, mirrored=True), (40, 80), (-1, 0)),
+        (Orientation(270, mirrored=True), (80, 40), (0, 0)),
     ],
+    ids=str,
 )
 def test_stills_stand_upright(
-    tmp_path: Path, rotation: int, shape: tuple[int, int], corner: tuple[int, int]
+    tmp_path: Path, orientation: Orientation, shape: tuple[int, int], corner: tuple[int, int]
 ) -> None:
     path = write_video(tmp_path / "clip.mp4", [corner_marked()])
     stream = video_source(folder_workspace(tmp_path / "store"), path).stream
-    turned = replace(stream, rotation_degrees=rotation, width=shape[1], height=shape[0])
-    still = upright(corner_marked(), turned, 960)
+    still = upright(corner_marked(), replace(stream, orientation=orientation), 2.0, 960)
     assert still.shape[:2] == shape
     assert still[corner].tolist() == [255, 255, 255]
     assert still[-1 - corner[0], -1 - corner[1]].tolist() == [0, 0, 0]
@@ -256,8 +264,58 @@ def test_stills_have_square_pixels_and_bounded_size(
 ) -> None:
     path = write_video(tmp_path / "clip.mp4", [corner_marked()])
     stream = video_source(folder_workspace(tmp_path / "store"), path).stream
-    still = upright(corner_marked(), replace(stream, width=width, height=height), limit)
+    still = upright(corner_marked(), stream, width / height, limit)
     assert still.shape[:2] == shape
+
+
+ONE_FILM = ((320, 180, Fraction(1)), (320, 240, Fraction(1)), (320, 240, Fraction(16, 11)))
+"""Sizes, and shapes of pixels, of pictures that follow each other in one stream."""
+
+
+@pytest.mark.parametrize("segment_seconds", [0.5, 60.0], ids=["segments", "in one"])
+def test_each_still_has_the_shape_of_its_own_picture(
+    tmp_path: Path, segment_seconds: float
+) -> None:
+    """A second of each; as receivers write them where a channel changes from 4:3 to 16:9."""
+    parts = []
+    for number, (width, height, pixel) in enumerate(ONE_FILM):
+        part = tmp_path / f"{number}.ts"
+        pictures = [cv2.resize(texture(number + 5), (width, height))] * 25
+        write_video(part, pictures, pixel_aspect=pixel)
+        parts.append(part.read_bytes())
+    (tmp_path / "joined.ts").write_bytes(b"".join(parts))
+    done = ingested(tmp_path / "joined.ts", tmp_path / "store", segment_seconds=segment_seconds)
+    video = done.result.video
+    assert video is not None
+    workspace = Workspace(done.store, "job")
+    shapes = []
+    for segment in video.segments:
+        ReadFrames(video, workspace, FeaturesConfig()).process(segment)
+        times = range(segment.start_ms, segment.end_ms, 200)
+        stills = segment_stills(video, SegmentTimes(segment, (*times,)), workspace, StillsConfig())
+        shapes += [(time_ms // 1000, still.shape[1::-1]) for time_ms, still in stills.items()]
+    assert dict.fromkeys(shapes) == dict.fromkeys(
+        [(0, (320, 180)), (1, (320, 240)), (2, (465, 240))]
+    )
+
+
+@pytest.mark.shared_media
+@pytest.mark.parametrize("name", ["text-mirrored.mp4", "text-flipped.mp4"])
+def test_writing_in_a_mirrored_film_is_readable(name: str, tmp_path: Path) -> None:
+    path = MEDIA / "field/10-mirrored-video" / name
+    if not path.is_file():
+        pytest.skip(f"{name} is not beside the project")
+    done = ingested(path, tmp_path, segment_seconds=60.0)
+    video = done.result.video
+    assert video is not None
+    workspace = Workspace(done.store, "job")
+    ReadFrames(video, workspace, FeaturesConfig()).process(video.segments[0])
+    times = SegmentTimes(video.segments[0], (1_000, 2_000, 4_000))
+    stills = segment_stills(video, times, workspace, StillsConfig())
+    for time_ms, corner in ((1_000, (1, 0)), (4_000, (1, 1))):  # a red box, a yellow one
+        red = stills[time_ms].astype(int)[..., 0] - stills[time_ms][..., 2]
+        quarters = red.reshape(2, 180, 2, 320).mean(axis=(1, 3))
+        assert divmod(int(quarters.argmax()), 2) == corner
 
 
 def test_an_interlaced_picture_loses_its_comb(tmp_path: Path) -> None:
@@ -265,7 +323,7 @@ def test_an_interlaced_picture_loses_its_comb(tmp_path: Path) -> None:
     stream = video_source(folder_workspace(tmp_path / "store"), path).stream
     combed = np.zeros((40, 80, 3), np.uint8)
     combed[1::2] = 255
-    still = upright(combed, replace(stream, interlaced=True), 960)
+    still = upright(combed, replace(stream, interlaced=True), 2.0, 960)
     assert still.shape == (40, 80, 3)
     assert still.max() == 0
 

@@ -20,6 +20,7 @@ from pipelines.ingest.headers import wav_labels
 from pipelines.ingest.probe import probe
 from pipelines.media.decoding import decode_segment
 from pipelines.media.files import NoVideoStreamError, open_media
+from pipelines.orientation import Orientation
 from pipelines.sandbox.child import MediaRefusedError
 from pipelines.types import Segment, StageCode, StageError, VideoStream
 from pipelines.vision.stills import DecordUnsuitableError, by_seeking, pictures_by_decord
@@ -153,7 +154,7 @@ def test_probing_by_name_is_not_fooled_either(
 
 
 SEGMENT = Segment(0, "source", 0, 1_000)
-STREAM = VideoStream(0, "h264", 64, 36, 0, 1.0, 25.0, 25)
+STREAM = VideoStream(0, "h264", 64, 36, Orientation(), 1.0, 25.0, 25)
 
 
 def by_features(path: Path) -> object:

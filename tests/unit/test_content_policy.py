@@ -8,9 +8,16 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from PIL import Image, ImageOps
 
 from models.contracts import Picture
-from pipelines.vision.blocked_pictures import listed_hashes, still_hash, without_borders
+from pipelines.orientation import EXIF_ORIENTATIONS
+from pipelines.vision.blocked_pictures import (
+    listed_hashes,
+    listed_stills,
+    still_hash,
+    without_borders,
+)
 from pipelines.vision.policy import (
     DEFAULT_DISTANCE,
     BlocklistError,
@@ -52,6 +59,20 @@ def cropped(shown: Picture, left: float, top: float, right: float, bottom: float
         round(top * height) : height - round(bottom * height),
         round(left * width) : width - round(right * width),
     ]
+
+
+@pytest.mark.parametrize("tag", EXIF_ORIENTATIONS)
+@pytest.mark.parametrize("kind", ["jpg", "png", "webp"])
+def test_a_picture_file_is_listed_as_its_exif_turns_it(kind: str, tag: int, tmp_path: Path) -> None:
+    """Pillow's own transposition of the file is what it looks like."""
+    path = tmp_path / f"blocked.{kind}"
+    exif = Image.Exif()
+    exif[0x0112] = tag
+    Image.fromarray(picture(3)).save(path, exif=exif)
+    with Image.open(path) as stored:
+        shown = np.asarray(ImageOps.exif_transpose(stored).convert("RGB"))
+    [still] = listed_stills(path, 1.0)
+    assert distance(still_hash(shown), still.hashes) <= 2
 
 
 def boxed(shown: Picture) -> Picture:

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from models.contracts import CameraMotion
+from pipelines.orientation import Orientation
 from pipelines.vision.camera_motion import camera_motion, pair_times
 from pipelines.vision.features import FrameFeatures
 
 FRAME_MS = 40
+UPRIGHT = Orientation()
 
 
 def filmed(
@@ -31,9 +33,9 @@ def filmed(
     return FrameFeatures(times, np.stack(views), np.full((50, 2, 9, 16), 128, np.uint8))
 
 
-def labelled(film: FrameFeatures, rotation_degrees: int = 0) -> CameraMotion:
+def labelled(film: FrameFeatures, orientation: Orientation = UPRIGHT) -> CameraMotion:
     pairs = pair_times(film.times_ms, 0, 50 * FRAME_MS)
-    return camera_motion(film, pairs, rotation_degrees)
+    return camera_motion(film, pairs, orientation)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,9 @@ def test_camera_motion_is_named_after_what_the_camera_does(
 
 
 def test_motion_is_named_as_seen_after_the_picture_is_turned_upright() -> None:
-    assert labelled(filmed(across=0.3), rotation_degrees=90) is CameraMotion.TILT_DOWN
+    assert labelled(filmed(across=0.3), Orientation(90)) is CameraMotion.TILT_DOWN
+    assert labelled(filmed(across=0.3), Orientation(0, mirrored=True)) is CameraMotion.PAN_LEFT
+    assert labelled(filmed(across=0.3), Orientation(90, mirrored=True)) is CameraMotion.TILT_UP
 
 
 def test_something_small_that_moves_before_a_still_camera_is_not_the_camera() -> None:

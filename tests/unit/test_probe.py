@@ -17,6 +17,7 @@ import pytest
 
 from pipelines.ingest.probe import ProbeLimits, probe
 from pipelines.media.timestamps import rounded_ms
+from pipelines.orientation import Orientation
 from pipelines.types import StageCode, StageError
 from tests.pipelines.ingest_material import (
     HEIGHT,
@@ -47,7 +48,7 @@ def test_numbers_of_a_plain_clip_come_from_its_packets(tmp_path: Path) -> None:
     assert (video.codec, video.width, video.height) == ("h264", WIDTH, HEIGHT)
     assert (video.frame_count, video.keyframe_count, video.end_ms) == (50, 4, 2000)
     assert video.frame_rate == pytest.approx(25.0)
-    assert (video.rotation_degrees, video.sample_aspect) == (0, 1.0)
+    assert (video.orientation, video.sample_aspect) == (Orientation(), 1.0)
     assert not video.interlaced
     assert not video.hdr
 
@@ -201,18 +202,24 @@ def test_a_start_timecode_is_found(tmp_path: Path) -> None:
 
 
 MATRIX = {
-    90: (0, 1, 0, -1, 0, 0),
-    180: (-1, 0, 0, 0, -1, 0),
-    270: (0, -1, 0, 1, 0, 0),
+    Orientation(90): (0, 1, 0, -1, 0, 0),
+    Orientation(180): (-1, 0, 0, 0, -1, 0),
+    Orientation(270): (0, -1, 0, 1, 0, 0),
+    Orientation(0, mirrored=True): (-1, 0, 0, 0, 1, 0),
+    Orientation(90, mirrored=True): (0, -1, 0, -1, 0, 0),
+    Orientation(180, mirrored=True): (1, 0, 0, 0, -1, 0),
+    Orientation(270, mirrored=True): (0, 1, 0, 1, 0, 0),
 }
 
 
-@pytest.mark.parametrize("degrees", MATRIX)
-def test_a_picture_taken_sideways_is_displayed_upright(degrees: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("orientation", MATRIX, ids=str)
+def test_a_picture_taken_sideways_or_mirrored_is_displayed_upright(
+    orientation: Orientation, tmp_path: Path
+) -> None:
     """The track header's matrix, ISO 14496-12: clockwise by 90 is [0 1 0, -1 0 0]."""
     path = write_clip(tmp_path, CLIP)
     data = bytearray(path.read_bytes())
-    a, b, u, c, d, v = (value * 65536 for value in MATRIX[degrees])
+    a, b, u, c, d, v = (value * 65536 for value in MATRIX[orientation])
     at = data.find(b"tkhd") + 4 + 40
     data[at : at + 24] = struct.pack(">6i", a, b, u, c, d, v)
     path.write_bytes(data)
@@ -220,8 +227,8 @@ def test_a_picture_taken_sideways_is_displayed_upright(degrees: int, tmp_path: P
     video = probe(path).video
 
     assert video is not None
-    assert video.rotation_degrees == degrees
-    upright = (WIDTH, HEIGHT) if degrees == 180 else (HEIGHT, WIDTH)
+    assert video.orientation == orientation
+    upright = (HEIGHT, WIDTH) if orientation.swaps_sides else (WIDTH, HEIGHT)
     assert (video.width, video.height) == upright
 
 

@@ -27,6 +27,7 @@ from pipelines.codec import to_json
 from pipelines.ingest.probe import probe
 from pipelines.ingest.sync.timecode import parse_timecode, timecode_at
 from pipelines.media.timestamps import rounded_ms
+from pipelines.orientation import Orientation
 from pipelines.types import (
     AudioStream,
     ClipSpan,
@@ -83,7 +84,7 @@ RATES = [
 
 def stream(rate: Fraction, frames: int, *, named: bool = True, start_ms: int = 0) -> VideoStream:
     return VideoStream(
-        0, "h264", 1920, 1080, 0, 1.0, float(rate), frames,
+        0, "h264", 1920, 1080, Orientation(), 1.0, float(rate), frames,
         end_ms=start_ms + round(frames * 1000 / rate), start_ms=start_ms,
         exact_rate=str(rate) if named else None,
     )  # fmt: skip
