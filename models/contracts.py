@@ -125,6 +125,10 @@ class AudioChunk:
     """BCP 47 hint, or None to let the backend decide."""
     keyterms: tuple[str, ...] = ()
     """Words and phrases that are likely to be said."""
+    languages: tuple[str, ...] = ()
+    """What the backend decides between (BCP 47); none: all that it knows."""
+    has_words: bool = True
+    """False: its languages are detected, nothing is decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,10 @@ class ChunkTranscript:
     """BCP 47, or None where the backend cannot detect it and there is no speech."""
     language_probability: float | None = None
     """0 to 1; 1 where the language was given, None where the backend does not estimate it."""
+    log_probability: float | None = None
+    """Mean over the tokens of the text, at most 0: how well the text fits the sound."""
+    languages: tuple[tuple[str, float], ...] = ()
+    """The most probable ones and their probabilities, falling, where they were detected."""
 
 
 @dataclass(frozen=True, slots=True)

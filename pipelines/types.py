@@ -8,6 +8,7 @@ read from the source or from a segment cut out of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -311,6 +312,8 @@ class TranscriptWord:
     end_ms: int
     confidence: float
     speaker: str | None
+    language: str | None = None
+    """BCP 47 where it is not its track's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +327,8 @@ class TranscriptSegment:
     speaker: str | None
     confidence: float
     words: tuple[TranscriptWord, ...]
+    language: str | None = None
+    """BCP 47 where it is not its track's; all its words are in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +351,7 @@ class TranscriptResult:
     shards_reused: int = field(default=0, compare=False)
     language_probability: float | None = None
     """Mean over the words of that language; None where no backend estimates it."""
+    warnings: tuple[PipelineWarning, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +371,12 @@ class TrackOutcome:
     name: str
     transcript: TranscriptResult | None = None
     code: StageCode | None = None
+
+
+def transcript_warnings(tracks: Iterable[TrackOutcome]) -> list[PipelineWarning]:
+    """Those of all tracks that were transcribed, in order."""
+    found = (track.transcript for track in tracks)
+    return [each for result in found if result is not None for each in result.warnings]
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,14 @@ class WarningCode(StrEnum):
         "EXTERNAL_AUDIO_FAILED",
         "One of several external audio files could not be processed.",
     )
+    LANGUAGE_UNCERTAIN = (
+        "LANGUAGE_UNCERTAIN",
+        "In which language something is said is uncertain; it is written in the most probable one.",
+    )
+    SPEECH_WITHOUT_WORDS = (
+        "SPEECH_WITHOUT_WORDS",
+        "Somebody seems to speak, but no words could be made out.",
+    )
     SUMMARY_FAILED = ("SUMMARY_FAILED", "The transcript could not be summed up.")
     UPLOAD_LENGTH_MISSING = (
         "UPLOAD_LENGTH_MISSING",

@@ -69,6 +69,8 @@ class JobSource(BaseModel):
     clips: tuple[SourceClip, ...] = ()
     audio: tuple[SourceAudio, ...] = ()
     keyterms: tuple[str, ...] = ()
+    language: str | None = None
+    languages: tuple[str, ...] = ()
     speakers_expected: int | None = None
     continuous: bool = False
     """The clips are laid end to end on one timeline."""

@@ -11,6 +11,12 @@ from dataclasses import dataclass, field
 SPACELESS = frozenset({"zh", "ja", "th", "lo", "my", "yue", "km"})
 """Languages written without spaces: each character group that a token ends is a word."""
 
+LISTED_LANGUAGES = 12
+"""Of the languages of a chunk, so many are returned."""
+
+Ranked = tuple[tuple[str, float], ...]
+"""Languages and their probabilities, falling."""
+
 _BROKEN = "\ufffd"
 _LONGEST_CHARACTER = 4
 """Bytes of a character in UTF-8, and so the most tokens that one can be spread over."""

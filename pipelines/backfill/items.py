@@ -27,6 +27,7 @@ from pipelines.ingest.job_media import ClipFile, JobMedia
 from pipelines.ingest.pipeline import IngestConfig
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.speakers import SpeakerRules
+from pipelines.speech.transcribe import LanguageChoice
 from pipelines.stages import MediaStages, StageRunner, skip_reason
 from pipelines.types import (
     IngestResult,
@@ -35,6 +36,7 @@ from pipelines.types import (
     StageError,
     StageOutcome,
     TrackOutcome,
+    transcript_warnings,
 )
 from pipelines.vision.pipeline import VisionConfig
 from storage.objects import ObjectNotFoundError, ObjectStore, ObjectStoreUnavailableError
@@ -134,7 +136,7 @@ class _ItemRun:
             ingest_config=self.work.ingest,
             vision_config=self.work.vision,
             transcript_config=TranscriptConfig(
-                language=self.item.language,
+                choice=LanguageChoice(self.item.language),
                 keyterms=self.item.keyterms,
                 models=digest_of(
                     self.work.profile, tasks_for(Purpose.TRANSCRIPT), self.work.own_whisper
@@ -194,7 +196,7 @@ class _ItemRun:
             height=None if picture is None else picture.height,
             scenes=scenes,
             tracks=tracks,
-            warnings=ingested.warnings,
+            warnings=ingested.warnings + tuple(transcript_warnings(tracks)),
         )
 
     async def _run(self, stage: StageName, call: Callable[[], Result]) -> Result:

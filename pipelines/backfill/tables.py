@@ -107,6 +107,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("text", _TEXT),
             ("speaker", _TEXT),
             ("confidence", pa.float64()),
+            ("language", _TEXT),
         ]
     ),
     "words": pa.schema(
@@ -255,6 +256,7 @@ def outcomes_of(rows: Rows) -> Iterator[ItemOutcome]:
                 | {
                     "words": [
                         {name: value for name, value in word.items() if name != "index"}
+                        | {"language": segment.get("language")}
                         for word in words[own, track["index"], segment["index"]]
                     ]
                 }

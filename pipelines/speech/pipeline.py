@@ -6,15 +6,13 @@
 
 Chunks follow from the audio only; sharding only groups them into tasks. So the words
 are the same for every shard length, and after every retry. Every chunk has its own language, so
-that a recording may change it; a chunk whose language is improbable is transcribed again in the
-language of its track.
+that a recording may change it, and so has each part of a chunk that changes it; a part whose
+language is uncertain is transcribed again in that of its track.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,30 +20,33 @@ import numpy as np
 from models.provider import ModelProvider
 from pipelines.execution.chain import Control, Mapper, Resources, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray
+from pipelines.speech.languages import PROBABLE, SpokenPart, elected
 from pipelines.speech.regions import SHARDS, ChunkLimits, CutTrack, Shard, Sharding
 from pipelines.speech.speakers import (
     VOICES,
     EmbedVoices,
     SpeakerRules,
+    TimeSpan,
     WindowLimits,
     assign_voices,
     join_voices,
     name_speakers,
 )
-from pipelines.speech.transcribe import WORDS, ChunkWords, ShardTask, Transcribe, is_doubtful
-from pipelines.speech.words import SegmentLimits, build_segments, place_words
-from pipelines.types import AudioTrack, TranscriptResult
+from pipelines.speech.transcribe import WORDS, LanguageChoice, ShardTask, Transcribe
+from pipelines.speech.words import SegmentLimits, build_segments, place_words, to_ms
+from pipelines.types import AudioTrack, PipelineWarning, TranscriptResult, WarningCode
 
 _REGIONS_SHARE = 0.05
 """Share of the progress that cutting the track stands for."""
+_MOST_WARNED = 20
+_WARNED_APART_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptConfig:
     """How tracks are transcribed."""
 
-    language: str | None = None
-    """BCP 47 hint for the transcriber; None: detected."""
+    choice: LanguageChoice = field(default_factory=LanguageChoice)
     keyterms: tuple[str, ...] = ()
     models: str = ""
     """Names the backends in use: results of one are not reused for another."""
@@ -92,7 +93,7 @@ def transcribe_track(
     )
     embed = EmbedVoices(workspace, models, config.windows, resources=waits)
     transcribe = Transcribe(
-        workspace, models, config.language, config.keyterms, resources=waits
+        workspace, models, config.choice, config.keyterms, resources=waits
     ).then(embed)
 
     def compute_missing(tasks: Sequence[ShardTask]) -> int:
@@ -121,7 +122,7 @@ def shard_tasks(
     language: str | None = None,
 ) -> list[ShardTask]:
     """A task a shard; ``language`` is that of the track where it is a second pass."""
-    inputs = config.models, config.language, config.keyterms, language
+    inputs = config.models, config.choice, config.keyterms, language
     tasks = []
     for position, shard in enumerate(shards):
         of_shard = shard.audio_key, *inputs
@@ -135,14 +136,16 @@ def in_track_language(
     tasks: Sequence[ShardTask], workspace: Workspace, config: TranscriptConfig
 ) -> list[ShardTask]:
     """The tasks, those of shards with chunks of doubtful language as ones of a second pass."""
+    if config.choice.language is not None:
+        return [*tasks]
     words = [WORDS.load(workspace.store, task.words_key) for task in tasks]
-    language, _ = track_language([chunk for shard in words for chunk in shard])
+    language, _ = elected(part for shard in words for chunk in shard for part in chunk.parts)
     if language is None:
         return [*tasks]
     again = shard_tasks((task.shard for task in tasks), workspace, config, language)
     return [
         replace(second, track_language=language, first_words_key=first.words_key)
-        if any(is_doubtful(chunk, language) for chunk in shard)
+        if any(part.may_be_in(language) for chunk in shard for part in chunk.parts)
         else first
         for first, second, shard in zip(tasks, again, words, strict=True)
     ]
@@ -158,22 +161,26 @@ def reduce_shards(
     """The stored outputs of all shards of a track, in order, as one transcript."""
     store = workspace.store
     chunks = [chunk for task in tasks for chunk in WORDS.load(store, task.words_key)]
+    parts = [part for chunk in chunks for part in chunk.parts]
     voices = join_voices([VOICES.load(store, task.voices_key) for task in tasks])
     labels = assign_voices(voices.seconds, voices.vectors, config.speakers)
-    spoken = [word for chunk in chunks for word in chunk.words]
+    language, probability = elected(parts)
+    spoken = [
+        replace(word, language=None if part.language == language else part.language)
+        for part in parts
+        for word in part.words
+    ]
     words = [
         replace(word, speaker=str(label))
         for word, label in zip(spoken, np.repeat(labels, voices.word_counts), strict=True)
     ]
-    language, probability = track_language(chunks)
-    certain = [not is_doubtful(chunk, language) for chunk in chunks for _ in chunk.words]
     placed = place_words(
-        itertools.compress(words, certain),
+        words,
         offset_seconds=track.offset_seconds,
         media_duration_ms=media_duration_ms,
     )
     named, speakers = name_speakers(placed)
-    return TranscriptResult(
+    result = TranscriptResult(
         language=language,
         language_probability=probability,
         speakers=speakers,
@@ -181,20 +188,55 @@ def reduce_shards(
         shards_computed=len(tasks),
         shards_reused=0,
     )
+    warnings = _warnings(parts, track, result, media_duration_ms)
+    return replace(result, warnings=tuple(warnings))
 
 
-def track_language(chunks: Sequence[ChunkWords]) -> tuple[str | None, float | None]:
-    """The language of most words and its mean probability over them.
+def _warnings(
+    parts: Sequence[SpokenPart], track: AudioTrack, result: TranscriptResult, media_ms: int
+) -> Iterator[PipelineWarning]:
+    """Of languages that are doubtful: that of the track, or another's where it is written."""
+    probability = result.language_probability
+    if probability is not None and probability < PROBABLE:
+        message = f"What is said is taken for {result.language}, with a probability of {{:.2f}}."
+        yield PipelineWarning(
+            WarningCode.LANGUAGE_UNCERTAIN, message.format(probability), track_index=track.index
+        )
+    spans = [
+        (part.words[0].start_seconds, part.words[-1].end_seconds)
+        for part in parts
+        if part.words and part.language != result.language and part.is_doubtful
+    ]
+    message = "What is said here is in another language than the rest, but in which is uncertain."
+    yield from stretches(WarningCode.LANGUAGE_UNCERTAIN, message, spans, track, media_ms)
 
-    None where no chunk's language is probable, or no backend found one.
+
+def stretches(
+    code: WarningCode,
+    message: str,
+    spans: Sequence[TimeSpan],
+    track: AudioTrack,
+    media_ms: int,
+) -> list[PipelineWarning]:
+    """A warning for each stretch, those nearer than _WARNED_APART_SECONDS as one.
+
+    From the _MOST_WARNED-th on the rest is one stretch. Spans are in seconds of the track.
     """
-    words: Counter[str] = Counter()
-    evidence: defaultdict[str, float] = defaultdict(float)
-    for chunk in chunks:
-        if chunk.language is not None and chunk.words and not is_doubtful(chunk, None):
-            words[chunk.language] += len(chunk.words)
-            evidence[chunk.language] += len(chunk.words) * (chunk.language_probability or 0.0)
-    if not words:
-        return None, None
-    language, count = words.most_common(1)[0]
-    return language, evidence[language] / count or None
+    merged: list[TimeSpan] = []
+    for start, end in spans:
+        is_near = merged and start - merged[-1][1] < _WARNED_APART_SECONDS
+        if merged and (is_near or len(merged) == _MOST_WARNED):
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    placed = [
+        (max(0, to_ms(start + track.offset_seconds)), to_ms(end + track.offset_seconds))
+        for start, end in merged
+    ]
+    return [
+        PipelineWarning(
+            code, message, track_index=track.index, start_ms=start, end_ms=min(end, media_ms)
+        )
+        for start, end in placed
+        if start < min(end, media_ms)
+    ]

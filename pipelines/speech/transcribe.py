@@ -2,42 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from models.contracts import AudioChunk, ChunkTranscript, Samples, Word
+from models.contracts import Samples
 from models.provider import ModelProvider
 from models.tasks import TRANSCRIBE
 from pipelines.artifacts import Artifact
 from pipelines.execution.chain import Step, Workspace
-from pipelines.media.audio import FRAME_SAMPLES, LEVEL_FRAME_SECONDS, SampleReader, read_blocks
+from pipelines.media.audio import FRAME_SAMPLES, SampleReader, read_blocks
+from pipelines.speech.decoding import ChunkDecoder
+from pipelines.speech.languages import SpokenPart
 from pipelines.speech.regions import Chunk, Shard
 from pipelines.speech.words import TrackWord
 from pipelines.types import StageCode
 
 _BATCH_CHUNKS = 4
 """Chunks a call: enough to fill a batch, few enough to notice a stop and to bound memory."""
-
-LANGUAGE_PROBABILITY = 0.5
-"""Below it a chunk's language is doubtful: faster-whisper's own threshold of its detection."""
+_BETTER_FIT = 0.15
+"""Text in another language than its track's is kept where its mean log-probability is that much
+above that of the track's language."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkWords:
-    """The words of one chunk, in seconds of the track."""
+    """The words of one chunk; its parts cover it."""
 
-    language: str | None
-    words: tuple[TrackWord, ...]
-    language_probability: float | None = None
+    parts: tuple[SpokenPart, ...]
+
+    @property
+    def words(self) -> tuple[TrackWord, ...]:
+        """Of all parts, in order."""
+        return tuple(word for part in self.parts for word in part.words)
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageChoice:
+    """What languages a client expects, by BCP 47."""
+
+    language: str | None = None
+    """Of all that is spoken; None: detected."""
+    languages: tuple[str, ...] = ()
+    """What is detected among; none: all that the transcriber knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
     """A shard to transcribe, and where what is found is stored.
 
-    That of a second pass has the ``track_language`` and the ``first_words_key``: only the chunks
-    whose language was doubtful are transcribed again, in that language.
+    That of a second pass has the ``track_language`` and the ``first_words_key``: only the parts
+    whose language is uncertain are transcribed again, in that language.
     """
 
     shard: Shard
@@ -53,31 +68,51 @@ class Transcribe(Step[ShardTask, ShardTask]):
 
     name = "Transcription"
     code = StageCode.TRANSCRIPT_FAILED
-    version = 1
+    version = 2
     workspace: Workspace
     models: ModelProvider
-    language: str | None
-    keyterms: tuple[str, ...]
+    choice: LanguageChoice = field(default_factory=LanguageChoice)
+    keyterms: tuple[str, ...] = ()
 
     def process(self, task: ShardTask) -> ShardTask:
-        WORDS.make(self.workspace.store, task.words_key, lambda: self._words(task))
+        compute = self._words if task.track_language is None else self._words_again
+        WORDS.make(self.workspace.store, task.words_key, lambda: compute(task))
         return task
 
     def _words(self, task: ShardTask) -> Words:
-        store, chunks = self.workspace.store, task.shard.chunks
-        transcriber = self.models.get(TRANSCRIBE)
-        found: dict[Chunk, ChunkWords] = {}
-        if task.track_language is not None:
-            first = zip(chunks, WORDS.load(store, task.first_words_key), strict=True)
-            found = {c: words for c, words in first if not is_doubtful(words, task.track_language)}
-        language = task.track_language or self.language
-        with store.local_copy(task.shard.audio_key) as path:
-            for batch, samples in _batches(chunks, found, path):
+        decoder = self._decoder(self.choice.language)
+        found: list[ChunkWords] = []
+        with self.workspace.store.local_copy(task.shard.audio_key) as path:
+            for batch, samples in _batches(task.shard.chunks, path):
                 self.workspace.check()
-                inputs = [AudioChunk(each, language, self.keyterms) for each in samples]
-                transcripts = transcriber.transcribe(inputs)
-                found |= zip(batch, map(_on_track, batch, transcripts), strict=True)
-        return tuple(found[chunk] for chunk in chunks)
+                found += map(ChunkWords, decoder.decode(batch, samples))
+        return tuple(found)
+
+    def _words_again(self, task: ShardTask) -> Words:
+        """Those of the first pass, each uncertain part in whichever language fits better."""
+        store, language = self.workspace.store, task.track_language
+        decoder = self._decoder(language)
+        found: list[ChunkWords] = []
+        with store.local_copy(task.shard.audio_key) as path:
+            for chunk, samples, first in zip(
+                task.shard.chunks,
+                shard_samples(task.shard.chunks, path),
+                WORDS.load(store, task.first_words_key),
+                strict=True,
+            ):
+                self.workspace.check()
+                parts = []
+                for part in first.parts:
+                    again = part
+                    if part.may_be_in(language):
+                        again = _better(part, decoder.decode_part(part, chunk, samples))
+                    parts.append(again)
+                found.append(ChunkWords(tuple(parts)))
+        return tuple(found)
+
+    def _decoder(self, language: str | None) -> ChunkDecoder:
+        transcriber = self.models.get(TRANSCRIBE)
+        return ChunkDecoder(transcriber, language, self.choice.languages, self.keyterms)
 
 
 Words = tuple[ChunkWords, ...]
@@ -86,13 +121,14 @@ Words = tuple[ChunkWords, ...]
 WORDS = Artifact.of(Words, "transcript/words", version=Transcribe.version)
 
 
-def is_doubtful(chunk: ChunkWords, track_language: str | None) -> bool:
-    """Whether the chunk's language is improbable, and is not that of its track either."""
-    return (
-        chunk.language != track_language
-        and chunk.language_probability is not None
-        and chunk.language_probability < LANGUAGE_PROBABILITY
-    )
+def _better(first: SpokenPart, second: SpokenPart) -> SpokenPart:
+    """The part in its own language or in its track's; probabilities are those of the detection."""
+    if not second.words:
+        return first
+    if (first.log_probability or 0.0) > (second.log_probability or 0.0) + _BETTER_FIT:
+        return first
+    probability = dict(first.languages).get(second.language or "", 0.0)
+    return replace(second, languages=first.languages, language_probability=probability)
 
 
 def shard_samples(chunks: Sequence[Chunk], path: Path) -> Iterator[Samples]:
@@ -106,39 +142,10 @@ def shard_samples(chunks: Sequence[Chunk], path: Path) -> Iterator[Samples]:
 
 
 def _batches(
-    chunks: Sequence[Chunk], done: Container[Chunk], path: Path
-) -> Iterator[tuple[list[Chunk], list[Samples]]]:
-    """The chunks that are not ``done``, a few at a time, with their samples."""
-    batch: list[tuple[Chunk, Samples]] = []
-    for chunk, samples in zip(chunks, shard_samples(chunks, path), strict=True):
-        if chunk not in done:
-            batch.append((chunk, samples))
-        if len(batch) == _BATCH_CHUNKS:
-            yield [each for each, _ in batch], [each for _, each in batch]
-            batch = []
-    if batch:
-        yield [each for each, _ in batch], [each for _, each in batch]
-
-
-def _on_track(chunk: Chunk, transcript: ChunkTranscript) -> ChunkWords:
-    """The words in seconds of the track, each cut down to the chunk's regions of speech."""
-    spans = [
-        (a * LEVEL_FRAME_SECONDS, b * LEVEL_FRAME_SECONDS)
-        for a, b in chunk.speech or ((chunk.start_frame, chunk.end_frame),)
-    ]
-    words = tuple(
-        TrackWord(word.text, *inside, word.confidence)
-        for word in transcript.words
-        if (inside := _within_speech(chunk.start_seconds, word, spans)) is not None
-    )
-    return ChunkWords(transcript.language, words, transcript.language_probability)
-
-
-def _within_speech(
-    shift: float, word: Word, spans: Sequence[tuple[float, float]]
-) -> tuple[float, float] | None:
-    """The part of the word in the span that it shares most with; None for a word outside all."""
-    start, end = shift + word.start_seconds, shift + word.end_seconds
-    low, high = max(spans, key=lambda span: min(end, span[1]) - max(start, span[0]))
-    inside = max(start, low), min(end, high)
-    return inside if inside[0] <= inside[1] else None
+    chunks: Sequence[Chunk], path: Path
+) -> Iterator[tuple[Sequence[Chunk], list[Samples]]]:
+    """The chunks, a few at a time, with their samples."""
+    samples = shard_samples(chunks, path)
+    for first in range(0, len(chunks), _BATCH_CHUNKS):
+        batch = chunks[first : first + _BATCH_CHUNKS]
+        yield batch, [next(samples) for _ in batch]

@@ -41,6 +41,8 @@ class TrackWord:
     end_seconds: float
     confidence: float
     speaker: str | None = None
+    language: str | None = None
+    """BCP 47 where it is not its track's."""
 
 
 def to_ms(seconds: float) -> int:
@@ -70,7 +72,9 @@ def place_words(
         if end_ms <= start_ms:
             continue
         confidence = min(1.0, max(0.0, word.confidence))
-        placed.append(TranscriptWord(text, start_ms, end_ms, confidence, word.speaker))
+        placed.append(
+            TranscriptWord(text, start_ms, end_ms, confidence, word.speaker, word.language)
+        )
         earliest_ms = end_ms
     runs = _unspaced_runs(placed)
     return [_united(parts) for run in runs for parts in _dictionary_words(run)]
@@ -86,7 +90,8 @@ def _unspaced_runs(words: Sequence[TranscriptWord]) -> list[list[TranscriptWord]
         gap_ms = _STRAY_GAP_MS if NON_STARTER.match(word.text) else _WORD_GAP_MS
         is_near = bool(runs) and word.start_ms - runs[-1][-1].end_ms <= gap_ms
         goes_on = is_spaceless and _NUMBER_GOES_ON.search(f"{before} {word.text}")
-        if is_near and (goes_on or are_unspaced(before, word.text)):
+        is_alike = bool(runs) and word.language == runs[-1][-1].language
+        if is_near and is_alike and (goes_on or are_unspaced(before, word.text)):
             runs[-1].append(word)
         else:
             runs.append([word])
@@ -147,6 +152,7 @@ def ends_sentence(text: str) -> bool:
 def _breaks_between(left: TranscriptWord, right: TranscriptWord, limits: SegmentLimits) -> bool:
     return (
         left.speaker != right.speaker
+        or left.language != right.language
         or right.start_ms - left.end_ms > limits.pause_ms
         or ends_sentence(left.text)
     )
@@ -190,6 +196,7 @@ def _segment(index: int, words: Sequence[TranscriptWord]) -> TranscriptSegment:
         speaker=words[0].speaker,
         confidence=weighted / sum(lengths_ms),
         words=tuple(words),
+        language=words[0].language,
     )
 
 

@@ -249,6 +249,8 @@ def _source(
         clips=tuple(clips),
         audio=tuple(audio),
         keyterms=tuple(body.keyterms or ()),
+        language=body.language,
+        languages=tuple(body.languages or ()),
         speakers_expected=body.speakersExpected,
         **({"traceparent": traceparent} if traceparent else {}),
     )

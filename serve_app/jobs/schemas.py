@@ -23,6 +23,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from models.languages import SAME_LANGUAGES, SPOKEN_LANGUAGES
 from pipelines.net.addresses import MAX_URL_LENGTH
 from serve_app.api.schemas import NO_NUL_PATTERN, doc
 from serve_app.api.urls import CallbackUrl
@@ -33,6 +34,7 @@ MAX_CLIPS = 100
 MAX_OFFSET_MS = 86_400_000
 MAX_KEYTERMS = 100
 MAX_SPEAKERS = 20
+MAX_LANGUAGES = 10
 
 _LONGEST_NAME = 100
 """Characters of an unknown field's name that are shown."""
@@ -110,6 +112,35 @@ Keyterm = Annotated[
 ]
 
 
+def _either_case(subtag: str) -> str:
+    return "".join(f"[{each.upper()}{each}]" for each in subtag)
+
+
+LANGUAGE_PATTERN = (
+    f"^({'|'.join(map(_either_case, sorted(SPOKEN_LANGUAGES | set(SAME_LANGUAGES))))})"
+    "(-[A-Za-z0-9]{1,8}){0,6}$"
+)
+
+
+def _known_language(value: str) -> str:
+    if not re.match(LANGUAGE_PATTERN, value):
+        raise PydanticCustomError("language", "is no language that can be transcribed")
+    return value
+
+
+def _each_once(value: list[str] | None) -> list[str] | None:
+    if value is not None and len({each.lower() for each in value}) < len(value):
+        raise PydanticCustomError("languages", "must name each language once")
+    return value
+
+
+SpokenLanguage = Annotated[
+    str,
+    Field(max_length=60, json_schema_extra={"pattern": LANGUAGE_PATTERN}),
+    AfterValidator(_known_language),
+]
+
+
 def _needs(condition: str, value: str, field: str) -> dict[str, Any]:
     return {
         "if": {"required": [condition], "properties": {condition: {"const": value}}},
@@ -172,6 +203,19 @@ class JobOptions(Body):
     keyterms: Annotated[
         Annotated[list[Keyterm], Field(max_length=MAX_KEYTERMS)] | None,
         doc("Words that the transcription should know."),
+    ] = None
+    language: Annotated[
+        SpokenLanguage | None,
+        doc("BCP 47: all that is said is in this language. Detected where it is not given.", "en"),
+    ] = None
+    languages: Annotated[
+        Annotated[
+            list[SpokenLanguage],
+            Field(min_length=1, max_length=MAX_LANGUAGES, json_schema_extra={"uniqueItems": True}),
+            AfterValidator(_each_once),
+        ]
+        | None,
+        doc("BCP 47: no other language is considered. Without effect beside `language`."),
     ] = None
     speakersExpected: Annotated[
         Annotated[int, Field(ge=1, le=MAX_SPEAKERS), WHOLE] | None,

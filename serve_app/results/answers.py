@@ -139,6 +139,7 @@ class TranscriptSegmentJson(TypedDict):
     speaker: Annotated[str | None, doc("A speaker's `id`.", "speaker_0")]
     confidence: Share
     words: list[WordJson]
+    language: NotRequired[Annotated[str, doc("BCP 47, where it is not its track's.", "fr")]]
 
 
 class SpeakerJson(TypedDict):

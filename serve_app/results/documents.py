@@ -131,7 +131,7 @@ def summary_document(sentences: Sequence[TimedSentence]) -> list[answers.Summary
 
 
 def _segment(segment: TranscriptSegment) -> answers.TranscriptSegmentJson:
-    return {
+    document: answers.TranscriptSegmentJson = {
         "index": segment.index,
         "startTime": segment.start_ms / 1000,
         "endTime": segment.end_ms / 1000,
@@ -140,6 +140,9 @@ def _segment(segment: TranscriptSegment) -> answers.TranscriptSegmentJson:
         "confidence": round(segment.confidence, 4),
         "words": [_word(word) for word in segment.words],
     }
+    if segment.language is not None:
+        document["language"] = segment.language
+    return document
 
 
 def _word(word: TranscriptWord) -> answers.WordJson:
@@ -177,9 +180,11 @@ def transcript_of(track: TrackTranscript) -> tuple[list[TranscriptSegment], list
                     end_ms=round(word["endTime"] * 1000),
                     confidence=word["confidence"],
                     speaker=word["speaker"],
+                    language=raw.get("language"),
                 )
                 for word in raw.get("words", ())
             ),
+            language=raw.get("language"),
         )
         for raw in document["segments"]
     ]

@@ -140,6 +140,7 @@ async def publish_transcripts(
     tracks: list[TrackTranscript],
     timings: dict[str, float],
     *,
+    warnings: Sequence[PipelineWarning] = (),
     summary: Sequence[Mapping[str, Any]] | PipelineWarning | None = None,
 ) -> JobState | None:
     """Complete the transcript stage: results of all tracks, charge and status together.
@@ -151,10 +152,11 @@ async def publish_transcripts(
         return None
     await results.store_transcripts(connection, job.id, tracks)
     if isinstance(summary, PipelineWarning):
-        warning = warning_document(summary, StageName.TRANSCRIPT)
-        await jobs.add_warnings(connection, job.id, [warning])
+        warnings = [*warnings, summary]
     elif summary is not None:
         await results.store_summary(connection, job.id, summary)
+    documents = [warning_document(each, StageName.TRANSCRIPT) for each in warnings]
+    await jobs.add_warnings(connection, job.id, documents)
     return await _complete(connection, job, StageName.TRANSCRIPT, timings)
 
 

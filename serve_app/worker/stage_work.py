@@ -30,6 +30,7 @@ from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.regions import Sharding
 from pipelines.speech.speakers import SpeakerRules
 from pipelines.speech.summary import SummaryConfig
+from pipelines.speech.transcribe import LanguageChoice
 from pipelines.stages import MediaStages, StageRunner
 from pipelines.types import (
     AudioTrack,
@@ -40,6 +41,7 @@ from pipelines.types import (
     TranscriptResult,
     VisionResult,
     WarningCode,
+    transcript_warnings,
 )
 from pipelines.vision.pipeline import VisionConfig
 from pipelines.vision.scenes import DescribeConfig
@@ -198,6 +200,7 @@ class StageWork:
                 self.lease,
                 [*map(track_transcript, tracks)],
                 self.timings.values,
+                warnings=transcript_warnings(tracks),
                 summary=summary,
             )
         record_media(self.context.metrics, StageName.TRANSCRIPT, ingested.media.duration_seconds)
@@ -242,6 +245,7 @@ class StageWork:
                 boundaries=boundaries,
             ),
             transcript_config=TranscriptConfig(
+                choice=LanguageChoice(job.source.language, job.source.languages),
                 keyterms=job.source.keyterms,
                 models=digest_of(
                     settings.model_profile, tasks_for(Purpose.TRANSCRIPT), settings.whisper_weights

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from models.languages import SPOKEN_LANGUAGES
 from storage.jobs import find_job
 from tests.api.running_api import Customer, RunningApi
 from tests.api.uploading import files_of, object_of
@@ -205,6 +206,19 @@ BAD_BODIES: list[Any] = [
             ([2], "speakers as a list"),
         )
     ),
+    *(
+        pytest.param({"fileName": "a.mp4", param.split("[")[0]: value}, param, id=why)
+        for param, value, why in (
+            ("language", "xx", "language of no model"),
+            ("language", "en_US", "no BCP 47"),
+            ("language", "", "empty language"),
+            ("language", 5, "language as number"),
+            ("languages", [], "no languages"),
+            ("languages[1]", ["en", "xx"], "one language of no model"),
+            ("languages", ["de", "en", "De"], "a language twice"),
+            ("languages", sorted(SPOKEN_LANGUAGES)[:11], "eleven languages"),
+        )
+    ),
 ]
 
 
@@ -250,10 +264,17 @@ def test_a_text_in_a_wrong_form_is_refused_in_words(api: RunningApi, customer: C
 
 @pytest.mark.parametrize("path", ["/jobs", "/jobs/from-url", "/jobs/batch"])
 @pytest.mark.parametrize(
-    ("given", "kept"), [({}, None), ({"speakersExpected": 3}, 3), ({"speakersExpected": 20.0}, 20)]
+    ("given", "name", "kept"),
+    [
+        ({}, "speakers_expected", None),
+        ({"speakersExpected": 3}, "speakers_expected", 3),
+        ({"speakersExpected": 20.0}, "speakers_expected", 20),
+        ({"language": "pt-BR"}, "language", "pt-BR"),
+        ({"languages": ["hr", "SR", "zh-Hant"]}, "languages", ("hr", "SR", "zh-Hant")),
+    ],
 )
-def test_every_creation_hands_the_number_of_speakers_on(
-    api: RunningApi, customer: Customer, path: str, given: dict[str, Any], kept: int | None
+def test_every_creation_hands_the_options_of_transcription_on(
+    api: RunningApi, customer: Customer, path: str, given: dict[str, Any], name: str, kept: Any
 ) -> None:
     url = "https://media.example.com/a.mp4"
     bodies: dict[str, dict[str, Any]] = {
@@ -267,7 +288,7 @@ def test_every_creation_hands_the_number_of_speakers_on(
     job_id = uuid.UUID((data["jobs"][0] if "jobs" in data else data)["jobId"])
     job = api.transact(lambda c: find_job(c, job_id))
     assert job is not None
-    assert job.source.speakers_expected == kept
+    assert getattr(job.source, name) == kept
 
 
 def test_too_large_a_file_is_refused_before_it_is_sent(api: RunningApi, customer: Customer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from models.backends.packaged.transcriber import (
     window_seconds,
 )
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples
+from models.languages import SPOKEN_LANGUAGES
 from models.registry.packaged import PACKAGED, WHISPER_BASE
 from models.tasks import TRANSCRIBE
 
@@ -267,3 +269,29 @@ def test_short_recordings_of_people_are_transcribed(
 ) -> None:
     (answer,) = transcriber.transcribe([AudioChunk(load(SHARED / name))])
     assert (plain(text(answer)), answer.language) == (words, language)
+
+
+def test_languages_are_those_of_whisper() -> None:
+    from faster_whisper.tokenizer import _LANGUAGE_CODES
+
+    assert frozenset(_LANGUAGE_CODES) == SPOKEN_LANGUAGES
+
+
+def test_languages_are_detected_without_words_among_those_that_are_possible(
+    transcriber: CTranslate2Transcriber, sentence: AudioChunk
+) -> None:
+    asked = replace(sentence, has_words=False)
+    among = replace(asked, languages=("de-AT", "nl"))
+    free, bounded, decoded = transcriber.transcribe(
+        [asked, among, replace(sentence, languages=("de", "nl"))]
+    )
+    assert (free.words, free.languages[0][0]) == ((), "en")
+    assert {name for name, _ in bounded.languages} == {"de", "nl"}
+    assert sum(p for _, p in bounded.languages) == pytest.approx(1.0)
+    assert decoded.language in {"de", "nl"}
+    assert decoded.words
+
+
+def test_text_says_how_well_it_fits(transcript: ChunkTranscript) -> None:
+    assert transcript.log_probability is not None
+    assert -0.5 < transcript.log_probability < 0

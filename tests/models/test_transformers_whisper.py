@@ -128,8 +128,9 @@ def test_language_hints_are_taken_where_known(
     transcriber: WhisperTranscriber, hint: str | None, known: str | None
 ) -> None:
     chunk = AudioChunk(noise(1.0), language=hint)
-    languages, silences = transcriber._first_step(transcriber._encode([chunk]), [chunk])
-    assert known is None or languages == [known]
+    [ranked], silences = transcriber._first_step(transcriber._encode([chunk]), [chunk])
+    languages = [ranked[0][0]]
+    assert known is None or ranked == ((known, 1.0),)
     assert languages[0] in transcriber._tokens.languages
     assert 0 <= silences[0] <= 1
 

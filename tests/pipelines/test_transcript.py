@@ -22,6 +22,7 @@ from pipelines.media.audio import read_blocks, write_flac
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.speech.regions import ChunkLimits, Sharding
 from pipelines.speech.speakers import SpeakerRules
+from pipelines.speech.transcribe import LanguageChoice
 from pipelines.types import (
     AudioTrack,
     StageCode,
@@ -29,6 +30,7 @@ from pipelines.types import (
     StageStoppedError,
     TranscriptResult,
     TranscriptWord,
+    WarningCode,
 )
 from storage.objects.folder import FolderStore
 
@@ -203,12 +205,15 @@ class TwoLanguages:
         return [self._one(chunk) for chunk in chunks]
 
     def _one(self, chunk: AudioChunk) -> ChunkTranscript:
+        if not chunk.has_words:
+            return ChunkTranscript((), None, languages=(("en", 0.9),))
         sure = len(chunk.samples) > 2.5 * SAMPLE_RATE_HZ
         word = Word("yes" if chunk.language or sure else "ja", 0.5, 0.8, 0.9)
         return ChunkTranscript(
             (word,),
             chunk.language or ("en" if sure else "de"),
             0.9 if chunk.language or sure else 0.3,
+            -0.3,
         )
 
 
@@ -240,13 +245,14 @@ def test_a_chunk_of_doubtful_language_is_transcribed_in_that_of_its_track(
     assert found.language == "en"
     doubtful = SCRIPTED.hints.count("en")
     assert 0 < doubtful < len(SAID)
-    assert SCRIPTED.hints.count(None) == len(SAID)
+    assert SCRIPTED.hints.count(None) >= len(SAID)
 
 
-def test_text_whose_language_nothing_confirms_is_left_out(
+def test_text_of_doubtful_language_is_kept_with_a_warning(
     store: FolderStore, track: AudioTrack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uncertain = ChunkTranscript((Word("ja", 0.5, 0.8, 0.9),), "de", 0.3)
+    shares = (("sr", 0.4), ("hr", 0.35), ("bs", 0.2))
+    uncertain = ChunkTranscript((Word("da", 0.5, 0.8, 0.9),), "sr", 0.4, -0.3, shares)
     monkeypatch.setattr(SCRIPTED, "transcribe", lambda chunks: [uncertain] * len(chunks))
     found = transcribe_track(
         track,
@@ -257,7 +263,13 @@ def test_text_whose_language_nothing_confirms_is_left_out(
         media_duration_ms=MEDIA_MS,
         mapper=map_here,
     )
-    assert (found.language, found.language_probability, found.segments) == (None, None, ())
+    assert found.language == "sr"
+    assert found.language_probability == pytest.approx(0.4)
+    assert [word.text for word in words_of(found)] == ["da"] * len(SAID)
+    assert {segment.language for segment in found.segments} == {None}
+    [warning] = found.warnings
+    assert (warning.code, warning.track_index) == (WarningCode.LANGUAGE_UNCERTAIN, track.index)
+    assert "0.40" in warning.message
 
 
 @pytest.mark.parametrize(
@@ -288,7 +300,7 @@ def test_a_complete_retry_needs_no_model(store: FolderStore, track: AudioTrack) 
     "config",
     [
         pytest.param(replace(SHARDED, models="large"), id="other models"),
-        pytest.param(replace(SHARDED, language="fr"), id="other language"),
+        pytest.param(replace(SHARDED, choice=LanguageChoice("fr")), id="other language"),
         pytest.param(replace(SHARDED, keyterms=("Pemberley",)), id="other key terms"),
     ],
 )

@@ -1,23 +1,71 @@
-"""Words of a chunk on the track: inside its regions of speech, nowhere else."""
+"""Words of chunks on the track, each part of a chunk in its own language."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from models.contracts import ChunkTranscript, Word
+from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
+from pipelines.speech.decoding import ChunkDecoder
+from pipelines.speech.languages import Ranked, SpokenPart, changes_in, elected
 from pipelines.speech.regions import SHARDS, Chunk, Shard
-from pipelines.speech.transcribe import (
-    WORDS,
-    ChunkWords,
-    _on_track,
-    is_doubtful,
-)
+from pipelines.speech.transcribe import WORDS, ChunkWords
+from pipelines.speech.words import TrackWord
 from storage.objects.folder import FolderStore
 
 CHUNK = Chunk(500, 1000, speech=((500, 600), (700, 1000)))
 """10 to 20 s of the track; speech from 10 to 12 s and from 14 to 20 s."""
+
+
+class Scripted:
+    """A transcriber of a word a second; a sample's value says its language."""
+
+    VALUES = ((0.1, "en"), (0.2, "fr"), (0.3, "cy"))
+
+    def __init__(self, fits: dict[str, float] | None = None, words: Sequence[Word] = ()) -> None:
+        self.fits = {"en": -0.2, "fr": -0.2, "cy": -0.9} | (fits or {})
+        self.words = words
+        self.calls = 0
+
+    def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
+        self.calls += sum(chunk.has_words for chunk in chunks)
+        return [self._one(chunk) for chunk in chunks]
+
+    def _one(self, chunk: AudioChunk) -> ChunkTranscript:
+        spoken = chunk.samples[chunk.samples > 0]
+        shares = {name: float(np.mean(np.isclose(spoken, at))) for at, name in self.VALUES}
+        ranked = tuple(sorted(shares.items(), key=lambda pair: -pair[1]))
+        if not chunk.has_words:
+            return ChunkTranscript((), None, languages=ranked)
+        seconds = len(chunk.samples) / SAMPLE_RATE_HZ
+        language, probability = ranked[0]
+        words = self.words or [
+            Word(language, at, at + 0.9, 0.9) for at in np.arange(0.0, max(0.1, seconds - 0.9))
+        ]
+        # A language that is written in another one fits worse.
+        fit = self.fits[language] - 2 * (1 - probability)
+        return ChunkTranscript(tuple(words), language, probability, fit, ranked)
+
+
+def spoken(*parts: tuple[str, float], pause_seconds: float = 0.3) -> Samples:
+    """So many seconds of each language, with pauses between."""
+    values = {name: value for value, name in Scripted.VALUES}
+    pause = np.zeros(round(pause_seconds * SAMPLE_RATE_HZ), np.float32)
+    pieces = [
+        piece
+        for name, seconds in parts
+        for piece in (np.full(round(seconds * SAMPLE_RATE_HZ), values[name], np.float32), pause)
+    ]
+    return np.concatenate(pieces[:-1])
+
+
+def decoded(samples: Samples, transcriber: Scripted) -> tuple[SpokenPart, ...]:
+    chunk = Chunk(0, -(-len(samples) // 320))
+    [parts] = ChunkDecoder(transcriber).decode([chunk], [samples])
+    return parts
 
 
 @pytest.mark.parametrize(
@@ -33,25 +81,95 @@ CHUNK = Chunk(500, 1000, speech=((500, 600), (700, 1000)))
 def test_words_are_cut_to_the_regions_of_speech(
     start: float, end: float, kept: tuple[float, float] | None
 ) -> None:
-    found = _on_track(CHUNK, ChunkTranscript((Word("word", start, end, 0.9),), "en", 0.8))
-    times = [(word.start_seconds, word.end_seconds) for word in found.words]
+    transcriber = Scripted(words=[Word("word", start, end, 0.9)])
+    [[part]] = ChunkDecoder(transcriber).decode([CHUNK], [spoken(("en", 10.0))])
+    times = [(word.start_seconds, word.end_seconds) for word in part.words]
     assert times == ([] if kept is None else [pytest.approx(kept)])
-    assert (found.language, found.language_probability) == ("en", 0.8)
+    assert (part.language, part.language_probability) == ("en", 1.0)
+
+
+@pytest.mark.parametrize("pause_seconds", [0.1, 0.3, 1.0])
+def test_each_language_of_a_chunk_is_decoded_apart(pause_seconds: float) -> None:
+    samples = spoken(("fr", 5.0), ("en", 6.0), ("fr", 4.0), pause_seconds=pause_seconds)
+    parts = decoded(samples, Scripted())
+    assert [part.language for part in parts] == ["fr", "en", "fr"]
+    assert [{word.text for word in part.words} for part in parts] == [{"fr"}, {"en"}, {"fr"}]
+    ends = [5.0 + pause_seconds / 2, 11.0 + 1.5 * pause_seconds]
+    assert [part.end_frame * 0.02 for part in parts[:-1]] == pytest.approx(ends, abs=0.7)
+    assert (parts[0].start_frame, parts[-1].end_frame) == (0, -(-len(samples) // 320))
+
+
+def test_what_fits_better_as_one_language_is_decoded_as_one() -> None:
+    """A stretch that sounds like a third language is no change of language."""
+    samples = spoken(("fr", 5.0), ("cy", 2.5), ("fr", 5.0), pause_seconds=0.1)
+    transcriber = Scripted({"cy": -1.41})
+    assert {part.language for part in decoded(samples, transcriber)} == {"fr"}
+    assert transcriber.calls <= 3 + 2 * 3
+
+
+def test_one_language_is_decoded_once() -> None:
+    transcriber = Scripted()
+    [part] = decoded(spoken(("en", 15.0)), transcriber)
+    assert (part.language, transcriber.calls) == ("en", 1)
+
+
+def test_one_window_alone_changes_no_language() -> None:
+    windows = [(float(at), at + 3.0) for at in range(5)]
+    found: list[Ranked] = [(("fr", 0.9), ("he", 0.05))] * 5
+    found[2] = (("he", 0.8), ("fr", 0.1))
+    assert changes_in(windows, found) == []
+    found[3:] = [(("en", 0.9),)] * 2
+    assert [change[1:] for change in changes_in(windows, found)] == [("fr", "en")]
+
+
+def part(
+    language: str | None, probability: float | None, fit: float | None, *ranked: tuple[str, float]
+) -> SpokenPart:
+    words = tuple(TrackWord("word", at, at + 1, 0.9) for at in range(5))
+    return SpokenPart(0, 250, words, language, probability, fit, ranked)
 
 
 @pytest.mark.parametrize(
-    ("language", "probability", "doubtful"),
+    ("parts", "language", "probability"),
     [
-        ("de", 0.3, True),
-        ("de", 0.5, False),
-        ("de", None, False),
-        ("en", 0.3, False),
+        pytest.param([], None, None, id="nothing said"),
+        pytest.param([part(None, None, None)], None, None, id="no language found"),
+        pytest.param([part("de", None, None)], "de", None, id="not estimated"),
+        pytest.param(
+            [part("cy", 0.73, -1.41), part("en", 0.7, -0.3)], "en", 0.7, id="text that does not fit"
+        ),
+        pytest.param(
+            [
+                part("sr", 0.4, -0.5, ("sr", 0.4), ("hr", 0.38), ("bs", 0.2)),
+                part("hr", 0.4, -0.5, ("hr", 0.4), ("bs", 0.38), ("sr", 0.1)),
+                part("bs", 0.4, -0.5, ("bs", 0.4), ("hr", 0.38), ("sr", 0.1)),
+            ],
+            "hr",
+            0.4,
+            id="what neighbours share",
+        ),
     ],
 )
-def test_a_language_is_doubtful_if_improbable_and_not_that_of_the_track(
-    language: str, probability: float | None, doubtful: bool
+def test_a_tracks_language_is_that_of_most_evidence(
+    parts: list[SpokenPart], language: str | None, probability: float | None
 ) -> None:
-    assert is_doubtful(ChunkWords(language, (), probability), "en") is doubtful
+    assert elected(parts) == (language, probability)
+
+
+@pytest.mark.parametrize(
+    ("found", "uncertain"),
+    [
+        pytest.param(part("de", 0.3, -0.2), True, id="improbable"),
+        pytest.param(part("cy", 0.9, -1.41), True, id="text that does not fit"),
+        pytest.param(part("de", 0.9, -0.3), False, id="certain"),
+        pytest.param(part("de", None, None), False, id="not estimated"),
+        pytest.param(part("en", 0.3, -1.41), False, id="the track's own"),
+    ],
+)
+def test_an_uncertain_part_may_be_in_its_tracks_language(
+    found: SpokenPart, uncertain: bool
+) -> None:
+    assert found.may_be_in("en") is uncertain
 
 
 def test_shards_and_words_survive_their_storage(tmp_path: Path) -> None:
@@ -59,6 +177,6 @@ def test_shards_and_words_survive_their_storage(tmp_path: Path) -> None:
     shards = (Shard("shard.flac", (CHUNK, Chunk(2000, 2100))),)
     SHARDS.save(store, "shards", shards)
     assert SHARDS.load(store, "shards") == shards
-    words = (_on_track(CHUNK, ChunkTranscript((Word("word", 0.5, 1.0, 0.9),), "en", 0.8)),)
+    words = (ChunkWords((part("hr", 0.4, -0.5, ("hr", 0.4), ("sr", 0.3)),)),)
     WORDS.save(store, "words", words)
     assert WORDS.load(store, "words") == words

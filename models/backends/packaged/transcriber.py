@@ -26,13 +26,16 @@ from faster_whisper.transcribe import get_suppressed_tokens
 
 from models.backends import Backend
 from models.backends.decoded_text import (
+    LISTED_LANGUAGES,
     MIN_MEAN_LOG_PROBABILITY,
     SPACELESS,
     Decoded,
+    Ranked,
     is_loop,
     is_silence,
 )
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
+from models.languages import primary_language
 
 FULL_WINDOW_SECONDS = 30
 WINDOW_STEP_SECONDS = 5
@@ -116,19 +119,24 @@ class CTranslate2Transcriber:
         found = [ChunkTranscript((), None)] * len(chunks)
         for indices in self._batches(chunks):
             batch = [chunks[index] for index in indices]
-            seconds = window_seconds(batch[0].samples)
+            seconds = _window_of(batch[0])
             encoded = self._encoded([chunk.samples for chunk in batch], seconds)
             languages = self._detected(encoded, batch)
-            hypotheses = self._decoded(encoded, batch, [name for name, _ in languages])
-            for index, hypothesis, language in zip(indices, hypotheses, languages, strict=True):
-                found[index] = self._transcript(chunks[index], hypothesis, seconds, *language)
+            if not batch[0].has_words:
+                for index, ranked in zip(indices, languages, strict=True):
+                    found[index] = ChunkTranscript((), None, languages=ranked)
+                continue
+            hypotheses = self._decoded(encoded, batch, [ranked[0][0] for ranked in languages])
+            for index, hypothesis, ranked in zip(indices, hypotheses, languages, strict=True):
+                found[index] = self._transcript(chunks[index], hypothesis, seconds, ranked)
         return found
 
     def _batches(self, chunks: Sequence[AudioChunk]) -> Iterable[list[int]]:
         """Indices of chunks that share a window and a prompt, ``max_batch`` at most."""
 
-        def shape(index: int) -> tuple[int, Prompt]:
-            return window_seconds(chunks[index].samples), chunks[index].keyterms
+        def shape(index: int) -> tuple[bool, int, Prompt]:
+            chunk = chunks[index]
+            return chunk.has_words, _window_of(chunk), chunk.keyterms
 
         worth = [
             index
@@ -152,18 +160,29 @@ class CTranslate2Transcriber:
 
     def _detected(
         self, encoded: npt.NDArray[np.float32], chunks: Sequence[AudioChunk]
-    ) -> list[tuple[str, float]]:
-        """Language and its probability of each chunk; 1 where the caller gave it."""
-        primaries = [(chunk.language or "").split("-")[0].lower() for chunk in chunks]
-        hints = [each if each in self._languages else None for each in primaries]
-        if all(hint is not None for hint in hints) or not self._model.model.is_multilingual:
-            return [(hint or "en", 1.0) for hint in hints]
-        ranked = self._model.model.detect_language(_storage(encoded))
-        detected = [(token.strip("<|>"), float(p)) for ((token, p), *_) in ranked]
-        return [
-            found if hint is None else (hint, 1.0)
-            for hint, found in zip(hints, detected, strict=True)
+    ) -> list[Ranked]:
+        """Languages of each chunk, as probable as they are among those that it may have."""
+        hints = [
+            next((name for name in self._known((chunk.language or "",))), None) for chunk in chunks
         ]
+        if not self._model.model.is_multilingual:
+            return [(("en", 1.0),)] * len(chunks)
+        if all(hint is not None for hint in hints):
+            return [((hint or "en", 1.0),) for hint in hints]
+        found = []
+        ranked = self._model.model.detect_language(_storage(encoded))
+        for hint, chunk, pairs in zip(hints, chunks, ranked, strict=True):
+            among = self._known(chunk.languages) or self._languages
+            named = [(token.strip("<|>"), float(p)) for token, p in pairs]
+            possible = [(name, p) for name, p in named if name in among]
+            total = sum(p for _, p in possible) or 1.0
+            listed = tuple((name, p / total) for name, p in possible[:LISTED_LANGUAGES])
+            found.append(listed if hint is None else ((hint, 1.0),))
+        return found
+
+    def _known(self, tags: Iterable[str]) -> frozenset[str]:
+        """The languages of BCP 47 tags, those that the model has."""
+        return self._languages & {primary_language(tag) for tag in tags}
 
     def _decoded(
         self,
@@ -220,15 +239,18 @@ class CTranslate2Transcriber:
         chunk: AudioChunk,
         hypothesis: _Hypothesis,
         seconds: int,
-        language: str,
-        probability: float,
+        languages: Ranked,
     ) -> ChunkTranscript:
+        language, probability = languages[0]
         if hypothesis.is_doubtful and not is_silence(hypothesis.decoded):
             hypothesis = self._decoded_again(chunk, hypothesis, seconds, language)
         if is_silence(hypothesis.decoded) or is_loop(hypothesis.decoded.text):
             return ChunkTranscript((), None)
         words = self._words(chunk, hypothesis, language)
-        return ChunkTranscript(words, language if words else None, probability if words else None)
+        if not words:
+            return ChunkTranscript((), None)
+        fit = hypothesis.decoded.mean_log_probability
+        return ChunkTranscript(words, language, probability, fit, languages)
 
     def _decoded_again(
         self, chunk: AudioChunk, first: _Hypothesis, seconds: int, language: str
@@ -270,6 +292,13 @@ def window_seconds(samples: Samples) -> int:
         raise ValueError(f"A chunk is longer than {FULL_WINDOW_SECONDS} seconds.")
     steps = math.ceil((seconds + PADDING_SECONDS) / WINDOW_STEP_SECONDS)
     return min(FULL_WINDOW_SECONDS, max(SHORTEST_WINDOW_SECONDS, steps * WINDOW_STEP_SECONDS))
+
+
+def _window_of(chunk: AudioChunk) -> int:
+    """Languages are detected without padding: 0.03 processor seconds for 3 s, not 0.11."""
+    if chunk.has_words:
+        return window_seconds(chunk.samples)
+    return max(1, math.ceil(len(chunk.samples) / SAMPLE_RATE_HZ))
 
 
 def _storage(array: npt.NDArray[np.float32]) -> Any:

@@ -9,7 +9,7 @@ attention (both in ``alignment.py``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -21,8 +21,10 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from models.backends import Backend
 from models.backends.decoded_text import (
+    LISTED_LANGUAGES,
     SPACELESS,
     Decoded,
+    Ranked,
     SpokenWord,
     is_loop,
     is_silence,
@@ -37,6 +39,7 @@ from models.backends.transformers.alignment import (
 )
 from models.backends.transformers.hardware import ATTENTION, Batches, Hardware, pick_hardware
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
+from models.languages import primary_language
 
 _NO_REPEAT_NGRAM = 3
 """Second try of a chunk that came out as a loop."""
@@ -98,10 +101,13 @@ class WhisperTranscriber:
 
     def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
         """One transcript a chunk, in order. Raises ValueError for chunks beyond 30 s."""
-        order = sorted(range(len(chunks)), key=lambda index: chunks[index].keyterms)
+
+        def shape(index: int) -> tuple[bool, tuple[str, ...]]:
+            return chunks[index].has_words, chunks[index].keyterms
+
         found: dict[int, ChunkTranscript] = {}
         # A prompt is the same for a whole batch, so chunks with the same vocabulary go together.
-        for _, members in groupby(order, key=lambda index: chunks[index].keyterms):
+        for _, members in groupby(sorted(range(len(chunks)), key=shape), key=shape):
             indices = list(members)
             answers = self._batches.run(self._batch, [chunks[index] for index in indices])
             found.update(zip(indices, answers, strict=True))
@@ -110,7 +116,10 @@ class WhisperTranscriber:
     @torch.inference_mode()
     def _batch(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
         encoded = self._encode(chunks)
-        languages, silences = self._first_step(encoded, chunks)
+        ranked, silences = self._first_step(encoded, chunks)
+        if not chunks[0].has_words:
+            return [ChunkTranscript((), None, languages=each) for each in ranked]
+        languages = [each[0][0] for each in ranked]
         decoding = self._decode(encoded, chunks, languages, silences)
         looped = [index for index, item in enumerate(decoding) if is_loop(item.decoded.text)]
         if looped:
@@ -124,7 +133,7 @@ class WhisperTranscriber:
             for index, item in zip(looped, again, strict=True):
                 decoding[index] = item
         return [
-            self._transcript(chunk, item, encoded[index : index + 1])
+            self._transcript(chunk, item, encoded[index : index + 1], ranked[index])
             for index, (chunk, item) in enumerate(zip(chunks, decoding, strict=True))
         ]
 
@@ -145,21 +154,22 @@ class WhisperTranscriber:
 
     def _first_step(
         self, encoded: torch.Tensor, chunks: Sequence[AudioChunk]
-    ) -> tuple[list[str], list[float]]:
-        """Language and no-speech probability of each chunk, from the decoder's first step."""
+    ) -> tuple[list[Ranked], list[float]]:
+        """Languages and no-speech probability of each chunk, from the decoder's first step."""
         tokens = self._tokens
         start = torch.full((len(chunks), 1), tokens.start, device=encoded.device)
         logits = self._model(
             encoder_outputs=BaseModelOutput(last_hidden_state=encoded), decoder_input_ids=start
         ).logits[:, -1]
         silences = torch.softmax(logits.float(), dim=-1)[:, tokens.no_speech].tolist()
-        names = list(tokens.languages)
-        best = logits[:, [tokens.languages[name] for name in names]].argmax(dim=-1).tolist()
-        languages = [
-            tokens.known_language(chunk.language) or names[index]
-            for chunk, index in zip(chunks, best, strict=True)
-        ]
-        return languages, silences
+        found = []
+        for chunk, row in zip(chunks, logits.float().cpu(), strict=True):
+            hints = tokens.known_languages((chunk.language or "",))
+            names = hints or tokens.known_languages(chunk.languages) or [*tokens.languages]
+            shares = torch.softmax(row[[tokens.languages[name] for name in names]], dim=0).tolist()
+            pairs = sorted(zip(names, shares, strict=True), key=lambda pair: -pair[1])
+            found.append(tuple(pairs[:LISTED_LANGUAGES]))
+        return found, silences
 
     def _decode(
         self,
@@ -228,7 +238,7 @@ class WhisperTranscriber:
         return _Decoding(tuple(words), kept, Decoded(text, mean, silence), language)
 
     def _transcript(
-        self, chunk: AudioChunk, decoding: _Decoding, encoded: torch.Tensor
+        self, chunk: AudioChunk, decoding: _Decoding, encoded: torch.Tensor, languages: Ranked
     ) -> ChunkTranscript:
         if not decoding.words or is_silence(decoding.decoded) or is_loop(decoding.decoded.text):
             return ChunkTranscript((), None)
@@ -237,7 +247,8 @@ class WhisperTranscriber:
             Word(word.text, start, end, word.confidence)
             for word, (start, end) in zip(decoding.words, spans, strict=True)
         )
-        return ChunkTranscript(words, decoding.language)
+        fit = decoding.decoded.mean_log_probability
+        return ChunkTranscript(words, decoding.language, languages[0][1], fit, languages)
 
     def _spans(self, samples: Samples, decoding: _Decoding, encoded: torch.Tensor) -> list[Span]:
         """By the acoustic model, else by attention, else each word as long as its letters."""
@@ -297,12 +308,10 @@ class _SpecialTokens:
             return [self.start, self.no_timestamps]
         return [self.start, self.languages[language], self.transcribe, self.no_timestamps]
 
-    def known_language(self, hint: str | None) -> str | None:
-        """The hint's primary subtag, if Whisper has it."""
-        if hint is None:
-            return None
-        primary = hint.split("-")[0].lower()
-        return primary if primary in self.languages else None
+    def known_languages(self, tags: Iterable[str]) -> list[str]:
+        """The languages of BCP 47 tags, those that Whisper has."""
+        found = {primary_language(tag) for tag in tags}
+        return [name for name in self.languages if name in found]
 
 
 def open_whisper(row: Backend, models_dir: Path | None) -> WhisperTranscriber:

@@ -35,7 +35,7 @@ def transcribe_in_a_loop(
     """What ``transcribe_track`` gives, without its tasks."""
     cut = CutTrack(workspace, models, config.chunks, config.sharding, config.models)
     shards = SHARDS.load(workspace.store, cut.process(track).key)
-    transcribe = Transcribe(workspace, models, config.language, config.keyterms)
+    transcribe = Transcribe(workspace, models, config.choice, config.keyterms)
     embed = EmbedVoices(workspace, models, config.windows)
     tasks = shard_tasks(shards, workspace, config)
     tasks = [embed.process(transcribe.process(task)) for task in tasks]

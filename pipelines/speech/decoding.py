@@ -1,0 +1,229 @@
+"""Chunks to words: where their language changes, each part decoded apart, by a transcriber."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from models.contracts import AudioChunk, ChunkTranscript, Samples, Word
+from models.tasks import Transcriber
+from pipelines.media.audio import FRAME_SAMPLES, LEVEL_FRAME_SECONDS
+from pipelines.speech.languages import (
+    CERTAIN,
+    DB_PER_NAT,
+    FITTING,
+    PROBABLE,
+    WELL_FITTING,
+    WINDOW_SECONDS,
+    Change,
+    Ranked,
+    SpokenPart,
+    changes_in,
+    is_below,
+    language_windows,
+    log_odds,
+    quiet_places,
+)
+from pipelines.speech.regions import Chunk
+from pipelines.speech.words import TrackWord
+
+_JOINING_ROUNDS = 3
+"""Most times that parts of a chunk are joined, and so decoded again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A stretch of one of the chunks: its place among them, and frames from its start."""
+
+    chunk: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkDecoder:
+    """Decodes chunks in the languages that a client allows."""
+
+    transcriber: Transcriber
+    language: str | None = None
+    """BCP 47 of all that is spoken; None: detected."""
+    languages: tuple[str, ...] = ()
+    """What it is detected among; none: all that the transcriber knows."""
+    keyterms: tuple[str, ...] = ()
+
+    def decode(
+        self, chunks: Sequence[Chunk], samples: Sequence[Samples]
+    ) -> list[tuple[SpokenPart, ...]]:
+        """The parts of each chunk, in order; they cover it."""
+        if self.language is None and len(self.languages) != 1:
+            pieces = self._pieces(samples)
+        else:
+            pieces = [_whole(index, each) for index, each in enumerate(samples)]
+        found = dict(zip(pieces, self._transcribed(pieces, samples), strict=True))
+        apart: set[tuple[_Piece, _Piece]] = set()
+        for _ in range(_JOINING_ROUNDS):
+            pairs = [pair for pair in _uncertain_pairs(pieces, found) if pair not in apart]
+            if not pairs:
+                break
+            joined = [_Piece(a.chunk, a.start, b.end) for a, b in pairs]
+            for piece, pair, answer in zip(
+                joined, pairs, self._transcribed(joined, samples), strict=True
+            ):
+                if _is_one(answer, found[pair[0]], found[pair[1]]):
+                    found[piece] = answer
+                    at = pieces.index(pair[0])
+                    pieces[at : at + 2] = [piece]
+                else:
+                    apart.add(pair)
+        parts: list[list[SpokenPart]] = [[] for _ in chunks]
+        for piece in pieces:
+            parts[piece.chunk].append(_part(chunks[piece.chunk], piece, found[piece]))
+        return [tuple(each) for each in parts]
+
+    def decode_part(self, part: SpokenPart, chunk: Chunk, samples: Samples) -> SpokenPart:
+        """``part`` of ``chunk`` again, in this decoder's language."""
+        start = part.start_frame - chunk.start_frame
+        piece = _Piece(0, start, start + part.end_frame - part.start_frame)
+        [found] = self._transcribed([piece], [samples])
+        return _part(chunk, piece, found)
+
+    def _transcribed(
+        self, pieces: Sequence[_Piece], samples: Sequence[Samples]
+    ) -> list[ChunkTranscript]:
+        cut = [
+            samples[each.chunk][each.start * FRAME_SAMPLES : each.end * FRAME_SAMPLES]
+            for each in pieces
+        ]
+        return self.transcriber.transcribe(
+            [AudioChunk(each, self.language, self.keyterms, self.languages) for each in cut]
+        )
+
+    def _pieces(self, samples: Sequence[Samples]) -> list[_Piece]:
+        """The chunks, cut where another language seems to begin."""
+        windows = [language_windows(len(each) * _SECONDS_A_SAMPLE) for each in samples]
+        spans = [(i, *window) for i, members in enumerate(windows) for window in members]
+        ranked = self._detected(spans, samples)
+        answers = iter(ranked)
+        pieces = []
+        for index, (each, members) in enumerate(zip(samples, windows, strict=True)):
+            changes = changes_in(members, list(itertools.islice(answers, len(members))))
+            whole = _whole(index, each)
+            places = sorted({self._place(change, index, samples) for change in changes})
+            ends = [place for place in places if whole.start < place < whole.end]
+            pieces += [
+                _Piece(index, start, end)
+                for start, end in itertools.pairwise([whole.start, *ends, whole.end])
+            ]
+        return pieces
+
+    def _place(self, change: Change, index: int, samples: Sequence[Samples]) -> int:
+        """The quiet place that best parts the languages of a change; 0 where there is none."""
+        near, before, after = change
+        places = quiet_places(samples[index], near)
+        if len(places) < 2:
+            return places[0][0] if places else 0
+        spans = [
+            (index, *span)
+            for frame, _ in places
+            for at in (frame * LEVEL_FRAME_SECONDS,)
+            for span in ((max(0.0, at - WINDOW_SECONDS), at), (at, at + WINDOW_SECONDS))
+        ]
+        ranked = self._detected(spans, samples)
+        odds = [
+            log_odds(left, before, after) + log_odds(right, after, before) - level / DB_PER_NAT
+            for left, right, (_, level) in zip(ranked[::2], ranked[1::2], places, strict=True)
+        ]
+        return places[odds.index(max(odds))][0]
+
+    def _detected(
+        self, spans: Sequence[tuple[int, float, float]], samples: Sequence[Samples]
+    ) -> list[Ranked]:
+        cut = [
+            samples[index][round(start / _SECONDS_A_SAMPLE) : round(end / _SECONDS_A_SAMPLE)]
+            for index, start, end in spans
+        ]
+        found = self.transcriber.transcribe(
+            [AudioChunk(each, languages=self.languages, has_words=False) for each in cut]
+        )
+        return [each.languages for each in found]
+
+
+_SECONDS_A_SAMPLE = LEVEL_FRAME_SECONDS / FRAME_SAMPLES
+
+
+def _whole(index: int, samples: Samples) -> _Piece:
+    return _Piece(index, 0, -(-len(samples) // FRAME_SAMPLES))
+
+
+def _uncertain_pairs(
+    pieces: Sequence[_Piece], found: dict[_Piece, ChunkTranscript]
+) -> list[tuple[_Piece, _Piece]]:
+    """Neighbours that may be one after all, none in two pairs."""
+    pairs: list[tuple[_Piece, _Piece]] = []
+    for before, after in itertools.pairwise(pieces):
+        if before.chunk != after.chunk or (pairs and pairs[-1][1] == before):
+            continue
+        one, other = found[before], found[after]
+        if one.language == other.language or not (_is_certain(one) and _is_certain(other)):
+            pairs.append((before, after))
+    return pairs
+
+
+def _is_certain(found: ChunkTranscript) -> bool:
+    return bool(found.words) and not is_below(found, CERTAIN, WELL_FITTING)
+
+
+def _is_one(whole: ChunkTranscript, *parts: ChunkTranscript) -> bool:
+    """Whether two neighbours decoded in one go are at least as good as apart.
+
+    One language that is written for two fits worse, or leaves words out.
+    """
+    if len({part.language for part in parts}) == 1:
+        return True
+    if any(not part.words or is_below(part, PROBABLE, FITTING) for part in parts):
+        return True
+    counts = [len(part.words) for part in parts]
+    apart = sum(
+        count * (part.log_probability or 0.0) for count, part in zip(counts, parts, strict=True)
+    )
+    spoken = [sum(w.end_seconds - w.start_seconds for w in part.words) for part in parts]
+    of_whole = sum(w.end_seconds - w.start_seconds for w in whole.words)
+    return (whole.log_probability or 0.0) >= apart / sum(counts) and of_whole >= 0.8 * sum(spoken)
+
+
+def _part(chunk: Chunk, piece: _Piece, found: ChunkTranscript) -> SpokenPart:
+    """The words in seconds of the track, each cut down to the chunk's regions of speech."""
+    start, end = (
+        chunk.start_frame + piece.start,
+        min(chunk.end_frame, chunk.start_frame + piece.end),
+    )
+    spans = [
+        (max(low, start) * LEVEL_FRAME_SECONDS, min(high, end) * LEVEL_FRAME_SECONDS)
+        for low, high in chunk.speech or ((start, end),)
+        if low < end and high > start
+    ]
+    words = tuple(
+        TrackWord(word.text, *inside, word.confidence)
+        for word in found.words
+        if (inside := _within_speech(start * LEVEL_FRAME_SECONDS, word, spans)) is not None
+    )
+    return SpokenPart(
+        start,
+        end,
+        words,
+        found.language,
+        found.language_probability,
+        found.log_probability,
+        found.languages,
+    )
+
+
+def _within_speech(
+    shift: float, word: Word, spans: Sequence[tuple[float, float]]
+) -> tuple[float, float] | None:
+    """The part of the word in the span that it shares most with; None for a word outside all."""
+    start, end = shift + word.start_seconds, shift + word.end_seconds
+    low, high = max(spans, key=lambda span: min(end, span[1]) - max(start, span[0]))
+    inside = max(start, low), min(end, high)
+    return inside if inside[0] <= inside[1] else None

@@ -1,0 +1,183 @@
+"""Which language is spoken where: windows of a chunk, where it changes, a vote over the track.
+
+A recogniser that decodes two languages in one go writes the second in the first, or not at all. So
+each chunk's languages are detected in short windows; the cheapest path through them (Viterbi 1967)
+shows where another language begins, and the parts are decoded apart. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from models.contracts import SAMPLE_RATE_HZ, ChunkTranscript, Samples
+from pipelines.media.audio import FRAME_SAMPLES, frame_levels
+from pipelines.speech.words import TrackWord
+
+Frames = tuple[int, int]
+"""First frame of LEVEL_FRAME_SECONDS, and the one after the last."""
+Ranked = tuple[tuple[str, float], ...]
+"""Languages and their probabilities, falling."""
+
+WINDOW_SECONDS = 3.0
+STEP_SECONDS = 1.5
+LEAST_SECONDS = 1.0
+"""No part of a chunk is shorter: its language would be a guess."""
+_CHANGE_COST = 4.0
+"""Natural logarithm of how much more probable a change must make the windows."""
+_FLOOR = 0.02
+"""Probability of a language that is not among those of a window: a window alone proves little."""
+_RARE = 0.001
+"""Probability of what is not even listed."""
+_NEAR_SECONDS = 2.0
+"""How far from where the windows show a change it may be."""
+_PLACES = 4
+"""Most places where a change may be that are compared."""
+_APART_SECONDS = 0.3
+
+PROBABLE = 0.5
+"""Below it a language is doubtful: faster-whisper's own threshold of its detection."""
+FITTING = -1.0
+"""Below this mean log-probability a text does not fit the sound (Whisper's own threshold)."""
+CERTAIN = 0.8
+WELL_FITTING = -0.6
+"""Below one of these another reading is tried too."""
+
+
+def language_windows(seconds: float) -> list[tuple[float, float]]:
+    """Windows over a chunk of that length, the last one at its end; none where one holds it all."""
+    if seconds < WINDOW_SECONDS + LEAST_SECONDS / 2:
+        return []
+    count = 1 + math.ceil((seconds - WINDOW_SECONDS) / STEP_SECONDS)
+    starts = np.linspace(0.0, seconds - WINDOW_SECONDS, count)
+    return [(start, start + WINDOW_SECONDS) for start in starts.tolist()]
+
+
+Change = tuple[float, str, str]
+"""About when, in seconds, and the languages before and after."""
+
+
+def changes_in(windows: Sequence[tuple[float, float]], found: Sequence[Ranked]) -> list[Change]:
+    """Where another language begins."""
+    names = sorted({name for ranked in found for name, _ in ranked})
+    if len(names) < 2:
+        return []
+    costs = np.array(
+        [
+            [-math.log(max(_FLOOR, dict(ranked).get(name, 0.0))) for name in names]
+            for ranked in found
+        ]
+    )
+    path = _cheapest_path(costs)
+    middles = [(start + end) / 2 for start, end in windows]
+    return [
+        ((middles[index - 1] + middles[index]) / 2, names[path[index - 1]], names[path[index]])
+        for index in range(1, len(path))
+        if path[index] != path[index - 1]
+    ]
+
+
+def _cheapest_path(costs: npt.NDArray[np.float64]) -> list[int]:
+    """The state at each step, each change costing _CHANGE_COST."""
+    total, before = costs[0], []
+    for row in costs[1:]:
+        best = int(np.argmin(total))
+        stays = total <= total[best] + _CHANGE_COST
+        before.append(np.where(stays, np.arange(len(total)), best))
+        total = np.where(stays, total, total[best] + _CHANGE_COST) + row
+    path = [int(np.argmin(total))]
+    for origin in reversed(before):
+        path.append(int(origin[path[-1]]))
+    return path[::-1]
+
+
+def quiet_places(samples: Samples, near_seconds: float) -> list[tuple[int, float]]:
+    """Frames at which a change near that second may be, and their levels in dB, rising."""
+    levels = frame_levels(samples).astype(np.float64)
+    smooth = np.convolve(np.pad(levels, 2, mode="edge"), np.full(5, 0.2), mode="valid")
+    per_second = SAMPLE_RATE_HZ / FRAME_SAMPLES
+    least = round(LEAST_SECONDS * per_second)
+    low = max(least, round((near_seconds - _NEAR_SECONDS) * per_second))
+    high = min(len(levels) - least, round((near_seconds + _NEAR_SECONDS) * per_second))
+    places: list[tuple[int, float]] = []
+    for frame in (low + np.argsort(smooth[low:high], kind="stable")).tolist():
+        if all(abs(frame - place) >= _APART_SECONDS * per_second for place, _ in places):
+            places.append((frame, float(smooth[frame])))
+        if len(places) == _PLACES:
+            break
+    return places
+
+
+def log_odds(ranked: Ranked, language: str, other: str) -> float:
+    """Logarithm of the language's probability where it is one of two.
+
+    A similar language that is more probable than both proves nothing here.
+    """
+    found = dict(ranked)
+    one, two = found.get(language, _RARE), found.get(other, _RARE)
+    return math.log(one / (one + two))
+
+
+DB_PER_NAT = 20.0
+"""So much quieter makes a place e times as probable as the end of a language."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenPart:
+    """A part of a chunk in one language: its words in seconds of the track, in order."""
+
+    start_frame: int
+    end_frame: int
+    """Of the track, as those of its chunk."""
+    words: tuple[TrackWord, ...]
+    language: str | None
+    language_probability: float | None = None
+    log_probability: float | None = None
+    languages: Ranked = ()
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether its language is improbable, or its text does not fit the sound."""
+        return is_below(self, PROBABLE, FITTING)
+
+    def may_be_in(self, language: str | None) -> bool:
+        """Whether it may be in this other language after all."""
+        other = self.language is not None and self.language != language
+        return bool(self.words) and other and is_below(self, CERTAIN, WELL_FITTING)
+
+
+def is_below(found: SpokenPart | ChunkTranscript, probability: float, fit: float) -> bool:
+    """Whether a language is less probable, or text fits worse; what nobody estimated is not."""
+    return (
+        found.language_probability is not None and found.language_probability < probability
+    ) or (found.log_probability is not None and found.log_probability < fit)
+
+
+def elected(parts: Iterable[SpokenPart]) -> tuple[str | None, float | None]:
+    """The language of a track and its mean probability over the words in it.
+
+    A word counts as much as its language is probable and as its text fits the sound: text that
+    the model itself doubts proves little about its language. None where nothing is spoken
+    or no backend finds languages.
+    """
+    weights: defaultdict[str, float] = defaultdict(float)
+    words: defaultdict[str, int] = defaultdict(int)
+    evidence: defaultdict[str, float] = defaultdict(float)
+    for part in parts:
+        if part.language is None or not part.words:
+            continue
+        belief = len(part.words) * math.exp(part.log_probability or 0.0)
+        for language, probability in part.languages or ((part.language, 1.0),):
+            weights[language] += belief * probability
+        if part.language_probability is not None:
+            words[part.language] += len(part.words)
+            evidence[part.language] += len(part.words) * part.language_probability
+    if not weights:
+        return None, None
+    language = max(weights, key=lambda name: weights[name])
+    return language, evidence[language] / words[language] if words[language] else None
