@@ -34,7 +34,7 @@ from storage.purchases import OPERATOR, RefundKey
 from storage.types import StageName
 from tests.api.published_jobs import SCENES, track
 from tests.contract.runner_side import AUDIO_ONLY, FOOTAGE, SILENT
-from tests.money.bench import Bench
+from tests.money.in_process import InProcessService
 from tests.money.ledger_model import ANALYSES, ENDED, PRICE_OF_30_SECONDS, Model, ModelJob
 
 LONG = timedelta(hours=1)
@@ -48,9 +48,9 @@ _numbers = itertools.count(1)
 class LedgerMachine(RuleBasedStateMachine):
     """One account and everybody who touches it."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, service: InProcessService) -> None:
         super().__init__()
-        self.bench = bench
+        self.service = service
         self.model = Model()
         self.lost_leases: list[Lease] = []
 
@@ -67,7 +67,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 await ledger.grant(connection, account.id, cents, "test")
             return account.id, issued.secret
 
-        self.account, key = self.bench.transact(create)
+        self.account, key = self.service.transact(create)
         self.headers = {"X-API-Key": key}
         self.model.limit = limit
         self.model.credit(cents)
@@ -76,16 +76,16 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(cents=CENTS)
     def grant(self, cents: int) -> None:
-        self.bench.transact(lambda c: ledger.grant(c, self.account, cents, "test"))
+        self.service.transact(lambda c: ledger.grant(c, self.account, cents, "test"))
         self.model.credit(cents)
 
     @rule(cents=st.integers(-300, 300).filter(bool))
     def adjust(self, cents: int) -> None:
         if -cents > self.model.spendable:
             with pytest.raises(InsufficientCreditsError):
-                self.bench.transact(lambda c: ledger.adjust(c, self.account, cents, "test"))
+                self.service.transact(lambda c: ledger.adjust(c, self.account, cents, "test"))
             return
-        self.bench.transact(lambda c: ledger.adjust(c, self.account, cents, "test"))
+        self.service.transact(lambda c: ledger.adjust(c, self.account, cents, "test"))
         self.model.balance += cents
         if cents > 0:
             self.model.settle()
@@ -102,7 +102,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 connection, self.account, cents, provider=OPERATOR, reference=self._own(payment)
             )
 
-        assert self.bench.transact(record) is (payment not in self.model.payments)
+        assert self.service.transact(record) is (payment not in self.model.payments)
         self.model.pay(payment, cents)
 
     @rule(cents=CENTS, data=st.data())
@@ -115,7 +115,7 @@ class LedgerMachine(RuleBasedStateMachine):
         payment = known.payment if known else data.draw(st.sampled_from(payments))
         cents = known.amount if known else cents
         key = RefundKey(OPERATOR, self._own(reference), self._own(payment))
-        self.bench.transact(lambda c: purchases.record_refund(c, key, cents))
+        self.service.transact(lambda c: purchases.record_refund(c, key, cents))
         self.model.repay(reference, payment, cents)
 
     @precondition(lambda self: self.model.refunds)
@@ -123,7 +123,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def reverse_refund(self, data: st.DataObject) -> None:
         refund = self.model.refunds[data.draw(st.sampled_from(list(self.model.refunds)))]
         key = RefundKey(OPERATOR, self._own(refund.reference), self._own(refund.payment))
-        self.bench.transact(lambda c: purchases.reverse_refund(c, key, refund.amount))
+        self.service.transact(lambda c: purchases.reverse_refund(c, key, refund.amount))
         self.model.reverse(refund)
 
     def _own(self, reference: str) -> str:
@@ -156,9 +156,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _create(self, path: str, body: dict[str, Any], key: str) -> httpx.Response:
         # A machine that runs for minutes must not wait for the next one.
-        self.bench.sql("DELETE FROM rate_limits")
+        self.service.sql("DELETE FROM rate_limits")
         headers = self.headers | {"Idempotency-Key": key}
-        return self.bench.ask("POST", path, json=body, headers=headers)
+        return self.service.ask("POST", path, json=body, headers=headers)
 
     def _note_job(self, shown: dict[str, Any], mode: str, price: int) -> None:
         job = ModelJob(
@@ -184,14 +184,14 @@ class LedgerMachine(RuleBasedStateMachine):
     def upload(self, data: st.DataObject) -> None:
         job = self._draw(data, "awaiting_upload")
         assert job.upload_url is not None
-        assert self.bench.ask("PUT", job.upload_url, content=b"footage").status_code == 200
+        assert self.service.ask("PUT", job.upload_url, content=b"footage").status_code == 200
         job.state = "queued"
 
     @precondition(lambda self: self.model.jobs)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         job = self.model.jobs[data.draw(st.sampled_from(list(self.model.jobs)))]
-        answer = self.bench.ask("POST", f"/v1/api/jobs/{job.id}/cancel", headers=self.headers)
+        answer = self.service.ask("POST", f"/v1/api/jobs/{job.id}/cancel", headers=self.headers)
         assert answer.status_code == (409 if job.state in ENDED else 200)
         if job.state not in ENDED:
             self._forget_lease(job)
@@ -202,7 +202,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._in("queued"))
     @rule()
     def lease(self) -> None:
-        found = self.bench.transact(lambda c: jobs.lease_next(c, lease=LONG))
+        found = self.service.transact(lambda c: jobs.lease_next(c, lease=LONG))
         assert found is not None
         job = self.model.jobs[str(found[0])]
         assert job.state == "queued"
@@ -236,13 +236,13 @@ class LedgerMachine(RuleBasedStateMachine):
         return replace(MEDIA[kind], duration_seconds=media.duration_seconds)
 
     def _price(self, job: ModelJob, media: MediaInfo) -> None:
-        lease, prices = self._lease(job), self.bench.context.prices
-        self.bench.transact(lambda c: publishing.start_stage(c, lease, StageName.INGEST))
-        self.bench.transact(lambda c: publishing.raise_hold(c, lease, media, prices))
+        lease, prices = self._lease(job), self.service.context.prices
+        self.service.transact(lambda c: publishing.start_stage(c, lease, StageName.INGEST))
+        self.service.transact(lambda c: publishing.raise_hold(c, lease, media, prices))
 
     def _publish_ingest(self, job: ModelJob, media: MediaInfo) -> None:
         lease = self._lease(job)
-        self.bench.transact(
+        self.service.transact(
             lambda c: publishing.publish_ingest(
                 c, lease, media=media, result={}, track_names=[], warnings=[], timings={}
             )
@@ -263,10 +263,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _publish(self, lease: Lease, stage: str) -> None:
         if stage == "vision":
-            self.bench.transact(lambda c: publishing.publish_scenes(c, lease, SCENES, {}))
+            self.service.transact(lambda c: publishing.publish_scenes(c, lease, SCENES, {}))
         else:
             tracks = [track(0)]
-            self.bench.transact(lambda c: publishing.publish_transcripts(c, lease, tracks, {}))
+            self.service.transact(lambda c: publishing.publish_transcripts(c, lease, tracks, {}))
 
     @precondition(lambda self: self._analysing() or self._to_ingest())
     @rule(data=st.data())
@@ -278,7 +278,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def _fail(self, job: ModelJob, stage: str, code: StageCode) -> None:
         lease = self._lease(job)
         error = StageError(code, "It broke.")
-        self.bench.transact(lambda c: publishing.fail_stage(c, lease, StageName(stage), error))
+        self.service.transact(lambda c: publishing.fail_stage(c, lease, StageName(stage), error))
         if stage == "ingest" or job.open_stages == {stage}:
             self._forget_lease(job)
         self.model.fail(job, stage)
@@ -297,10 +297,10 @@ class LedgerMachine(RuleBasedStateMachine):
         job = self._draw(data, "processing")
         lease = self._lease(job)
         over = timedelta(seconds=-1)
-        self.bench.transact(
+        self.service.transact(
             lambda c: jobs.extend_lease(c, lease.job_id, lease.token, lease=over, progress={})
         )
-        self.bench.sweep()
+        self.service.sweep()
         self._forget_lease(job)
         self.model.lose(job)
 
@@ -308,11 +308,11 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def expire(self, data: st.DataObject) -> None:
         job = self._draw(data, "awaiting_upload")
-        self.bench.sql(
+        self.service.sql(
             "UPDATE jobs SET upload_expires_at = now() - interval '1 second' WHERE id = :id",
             id=job.id,
         )
-        self.bench.sweep()
+        self.service.sweep()
         self.model.end(job, "expired")
 
     # What must be true at any moment
@@ -321,9 +321,9 @@ class LedgerMachine(RuleBasedStateMachine):
     def the_ledger_and_every_total_agree_with_each_other_and_with_the_model(self) -> None:
         if not hasattr(self, "account"):
             return
-        self.bench.steps += 1
-        assert self.bench.transact(ledger.find_discrepancies) == []
-        account = self.bench.transact(lambda c: keys.get_account(c, str(self.account)))
+        self.service.steps += 1
+        assert self.service.transact(ledger.find_discrepancies) == []
+        account = self.service.transact(lambda c: keys.get_account(c, str(self.account)))
         assert (account.balance_cents, account.held_cents) == (self.model.balance, self.model.held)
         assert account.available_cents >= -self.model.limit
 
@@ -331,7 +331,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def completed_stages_are_charged_once_others_never_and_ended_jobs_hold_nothing(self) -> None:
         if not self.model.jobs:
             return
-        rows = self.bench.sql(
+        rows = self.service.sql(
             "SELECT id::text, state, held_cents, coalesce((SELECT jsonb_agg(jsonb_build_array("
             "stage, -balance_delta_cents)) FROM ledger_entries e WHERE e.job_id = jobs.id AND"
             " kind = 'charge'), '[]') AS charges, (SELECT jsonb_object_agg(stage, status) FROM"
@@ -352,7 +352,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for job in self.model.jobs.values():
             if job.state not in ENDED:
                 path = f"/v1/api/jobs/{job.id}/cancel"
-                assert self.bench.ask("POST", path, headers=self.headers).status_code == 200
+                assert self.service.ask("POST", path, headers=self.headers).status_code == 200
                 self.model.end(job, "cancelled")
         assert self.model.held == 0
         self.the_ledger_and_every_total_agree_with_each_other_and_with_the_model()

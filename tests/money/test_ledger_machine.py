@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from serve_app.settings import Settings
 from tests.examples import examples
-from tests.money.bench import Bench
+from tests.money.in_process import InProcessService
 from tests.money.ledger_machine import LedgerMachine
 
 EXAMPLES = int(os.environ.get("VAS_LEDGER_EXAMPLES", examples(12)))
@@ -20,17 +20,17 @@ STEPS = 40
 
 
 @pytest.fixture
-def bench(settings: Settings) -> Iterator[Bench]:
-    running = Bench(settings)
+def service(settings: Settings) -> Iterator[InProcessService]:
+    running = InProcessService(settings)
     yield running
     running.close()
 
 
 @pytest.mark.timeout(120 + 30 * EXAMPLES)
-def test_in_any_order_of_events_the_books_are_right(bench: Bench) -> None:
+def test_in_any_order_of_events_the_books_are_right(service: InProcessService) -> None:
     class OfBench(LedgerMachine):
         def __init__(self) -> None:
-            super().__init__(bench)
+            super().__init__(service)
 
     run_state_machine_as_test(
         OfBench,
@@ -41,5 +41,5 @@ def test_in_any_order_of_events_the_books_are_right(bench: Bench) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
-    print(f"{bench.steps} steps")
-    assert bench.steps >= EXAMPLES * STEPS // 4
+    print(f"{service.steps} steps")
+    assert service.steps >= EXAMPLES * STEPS // 4

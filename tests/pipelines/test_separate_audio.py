@@ -167,7 +167,11 @@ NAMED = [ixml(names=["Boom", "Lav Anna"])]
         (NAMED, {"channels": (1,)}, ["Lav Anna"]),
         (NAMED, {}, ["mix.wav"]),
         ([ixml(names=["Boom", "Boom"])], {}, ["Boom"]),
-        ([bext(0, "sTRK1=Desk\r\nsTRK2=Aux")], {"per_channel": True}, ["Desk ch0", "Aux ch1"]),
+        (
+            [bext(0, "sTRK1=WebhookHarness\r\nsTRK2=Aux")],
+            {"per_channel": True},
+            ["WebhookHarness ch0", "Aux ch1"],
+        ),
     ],
 )
 def test_tracks_are_named_by_label_then_recorder_then_file(

@@ -9,7 +9,7 @@ import pytest
 from serve_app.settings import Settings
 from tests.contract.calling import ContractApi, fresh_settings
 from tests.contract.runner_side import RunnerSide
-from tests.security.households import Household
+from tests.security.furnished_accounts import FurnishedAccount
 
 
 @pytest.fixture(scope="session")
@@ -34,12 +34,12 @@ def runner(api: ContractApi) -> RunnerSide:
 
 
 @pytest.fixture(scope="module")
-def own(api: ContractApi, runner: RunnerSide) -> Household:
+def own(api: ContractApi, runner: RunnerSide) -> FurnishedAccount:
     """The account that asks."""
-    return Household.furnish(api, runner, "own")
+    return FurnishedAccount.furnish(api, runner, "own")
 
 
 @pytest.fixture(scope="module")
-def foreign(api: ContractApi, runner: RunnerSide) -> Household:
+def foreign(api: ContractApi, runner: RunnerSide) -> FurnishedAccount:
     """The account that it must learn nothing of."""
-    return Household.furnish(api, runner, "foreign")
+    return FurnishedAccount.furnish(api, runner, "foreign")

@@ -22,9 +22,9 @@ from tests.api.uploading import TUS
 from tests.contract.calling import ContractApi
 from tests.pipelines.fetch_servers import Asked, ScriptedServer
 from tests.pipelines.fetch_servers import answer as respond
-from tests.security.households import Household
+from tests.security.furnished_accounts import FurnishedAccount
 
-Answer = Callable[[Household], httpx.Response]
+Answer = Callable[[FurnishedAccount], httpx.Response]
 PUBLIC = "public, max-age=300"
 FOR_GOOD = "public, max-age=31536000, immutable"
 
@@ -41,51 +41,51 @@ class Kind:
 
 
 def _keyed(path: str, **options: str) -> Answer:
-    def get(house: Household) -> httpx.Response:
-        return house.caller.get(path.format(job=house.finished["jobId"]), **options)
+    def get(account: FurnishedAccount) -> httpx.Response:
+        return account.caller.get(path.format(job=account.finished["jobId"]), **options)
 
     return get
 
 
 def _outside(path: str, method: str = "GET", **headers: str) -> Answer:
-    def get(house: Household) -> httpx.Response:
+    def get(account: FurnishedAccount) -> httpx.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        url = path if path.startswith("http") else house.caller.api.root + path
+        url = path if path.startswith("http") else account.caller.api.root + path
         return httpx.request(method, url, headers=named, trust_env=False)
 
     return get
 
 
-def _broken(house: Household) -> httpx.Response:
+def _broken(account: FurnishedAccount) -> httpx.Response:
     """An internal error: a job whose row was damaged."""
-    made = house.caller.create()
-    house.caller.api.sql(
+    made = account.caller.create()
+    account.caller.api.sql(
         "UPDATE jobs SET source = '[]' WHERE id = :id", id=uuid.UUID(made["jobId"])
     )
-    return house.caller.get(f"/jobs/{made['jobId']}")
+    return account.caller.get(f"/jobs/{made['jobId']}")
 
 
 def _page(path: str) -> Answer:
-    def get(house: Household) -> httpx.Response:
-        session = house.session["Authorization"].removeprefix("Bearer ")
-        url = house.caller.api.root + path.format(job=house.finished["jobId"])
+    def get(account: FurnishedAccount) -> httpx.Response:
+        session = account.session["Authorization"].removeprefix("Bearer ")
+        url = account.caller.api.root + path.format(job=account.finished["jobId"])
         return httpx.get(url, headers={"Cookie": f"vas_session={session}"}, trust_env=False)
 
     return get
 
 
 def _operator_page(path: str) -> Answer:
-    def get(house: Household) -> httpx.Response:
-        api = house.caller.api
+    def get(account: FurnishedAccount) -> httpx.Response:
+        api = account.caller.api
         headers = {"Cookie": f"vas_operator={api.operator_session()}"}
         return httpx.get(f"{api.root}/dashboard/operator{path}", headers=headers, trust_env=False)
 
     return get
 
 
-def _broken_page(house: Household) -> httpx.Response:
-    _broken(house)
-    return _page("/dashboard?state=awaiting_upload")(house)
+def _broken_page(account: FurnishedAccount) -> httpx.Response:
+    _broken(account)
+    return _page("/dashboard?state=awaiting_upload")(account)
 
 
 STATIC = f"/dashboard/static/{static_version()}"
@@ -194,7 +194,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_answer_says_what_may_be_done_with_it(own: Household, name: str) -> None:
+def test_every_answer_says_what_may_be_done_with_it(own: FurnishedAccount, name: str) -> None:
     kind = KINDS[name]
     answer = kind.get(own)
     headers = answer.headers
@@ -219,7 +219,7 @@ SAID_ONCE = ("x-content-type-options", "cache-control", "content-security-policy
 
 @pytest.mark.parametrize("name", KINDS)
 def test_other_web_pages_may_read_only_uploads_and_discovery_and_no_answer_is_for_cookies(
-    own: Household, name: str
+    own: FurnishedAccount, name: str
 ) -> None:
     headers = KINDS[name].get(own).headers
     expected = "*" if KINDS[name].any_origin else None
@@ -229,14 +229,14 @@ def test_other_web_pages_may_read_only_uploads_and_discovery_and_no_answer_is_fo
 
 
 @pytest.mark.parametrize("path", ["/v1/api/jobs", "/v1/api/keys", "/v1/api/sessions", "/portal/x"])
-def test_a_browser_that_asks_first_is_not_let_in(own: Household, path: str) -> None:
+def test_a_browser_that_asks_first_is_not_let_in(own: FurnishedAccount, path: str) -> None:
     asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
     answer = httpx.options(own.caller.api.root + path, headers=asked, trust_env=False)
     assert answer.status_code in {404, 405}
     assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-def test_a_still_is_a_picture_that_only_its_viewer_keeps(own: Household) -> None:
+def test_a_still_is_a_picture_that_only_its_viewer_keeps(own: FurnishedAccount) -> None:
     api, url = own.caller.api, own.still_urls[0]
     key = f"jobs/{own.finished['jobId']}/work/vision/0.jpg"
     api.context.objects.write_bytes(key, b"\xff\xd8\xff<script>alert(1)</script>")
@@ -249,7 +249,7 @@ def test_a_still_is_a_picture_that_only_its_viewer_keeps(own: Household) -> None
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_nothing_names_the_software_behind(own: Household, name: str) -> None:
+def test_nothing_names_the_software_behind(own: FurnishedAccount, name: str) -> None:
     """uvicorn's own name is taken out by the proxy in front: see the next test."""
     answer = KINDS[name].get(own)
     told = {n: v for n, v in answer.headers.items() if n != "server"}

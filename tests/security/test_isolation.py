@@ -20,7 +20,7 @@ from serve_app.app import ROUTERS
 from serve_app.dashboard.routes import API_PATH
 from tests.api.interface_contract import OPERATIONS
 from tests.contract.calling import Caller, ContractApi, shown
-from tests.security.households import BATCH_CLIPS, Household
+from tests.security.furnished_accounts import BATCH_CLIPS, FurnishedAccount
 
 BY_NAME = {operation.operation_id: operation for operation in OPERATIONS}
 VARYING_HEADERS = {"date", "x-request-id", "x-ratelimit-remaining", "x-ratelimit-reset"}
@@ -28,30 +28,30 @@ VARYING_HEADERS = {"date", "x-request-id", "x-ratelimit-remaining", "x-ratelimit
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An operation on one thing: how its path names a thing of a household."""
+    """An operation on one thing: how its path names a thing of a account."""
 
-    named: Callable[[Household], dict[str, str]]
+    named: Callable[[FurnishedAccount], dict[str, str]]
     queries: tuple[str, ...] = ("",)
 
 
-def _finished(house: Household) -> dict[str, str]:
-    return {"jobId": house.finished["jobId"]}
+def _finished(account: FurnishedAccount) -> dict[str, str]:
+    return {"jobId": account.finished["jobId"]}
 
 
-def _uploading(house: Household) -> dict[str, str]:
-    return {"jobId": house.uploading["jobId"]}
+def _uploading(account: FurnishedAccount) -> dict[str, str]:
+    return {"jobId": account.uploading["jobId"]}
 
 
-def _of_the_batch(house: Household) -> dict[str, str]:
-    return {"jobId": house.batch["jobs"][0]["jobId"]}
+def _of_the_batch(account: FurnishedAccount) -> dict[str, str]:
+    return {"jobId": account.batch["jobs"][0]["jobId"]}
 
 
-def _track(house: Household) -> dict[str, str]:
-    return _finished(house) | {"trackIndex": "1"}
+def _track(account: FurnishedAccount) -> dict[str, str]:
+    return _finished(account) | {"trackIndex": "1"}
 
 
-def _speaker(house: Household) -> dict[str, str]:
-    return _finished(house) | {"speakerId": "speaker_0"}
+def _speaker(account: FurnishedAccount) -> dict[str, str]:
+    return _finished(account) | {"speakerId": "speaker_0"}
 
 
 ITEMS: Mapping[str, tuple[Item, ...]] = {
@@ -78,7 +78,7 @@ ITEMS: Mapping[str, tuple[Item, ...]] = {
     "getClip": (Item(_finished, ("?start=0&end=1",)), Item(_uploading, ("?start=0&end=1",))),
     "nameSpeaker": (Item(_speaker, ("", "?track=0")),),
     "resetSpeaker": (Item(_speaker, ("", "?track=0")),),
-    "rotateKey": (Item(lambda house: {"id": house.key_id}),),
+    "rotateKey": (Item(lambda account: {"id": account.key_id}),),
 }
 """Operations on a thing that the path names."""
 
@@ -202,13 +202,13 @@ def test_the_document_has_the_same_operations(api: ContractApi) -> None:
     assert published == set(BY_NAME)
 
 
-def ask(house: Household, name: str, query: str = "", **named: str) -> httpx.Response:
-    """A request to an operation with the household's own credential."""
+def ask(account: FurnishedAccount, name: str, query: str = "", **named: str) -> httpx.Response:
+    """A request to an operation with the account's own credential."""
     operation = BY_NAME[name]
-    return house.caller.api.client.request(
+    return account.caller.api.client.request(
         operation.method,
         operation.path.format(**named) + query,
-        headers=house.credentials[operation.auth],
+        headers=account.credentials[operation.auth],
         json=BODIES.get(name),
     )
 
@@ -231,7 +231,7 @@ ITEM_CASES = [
 
 @pytest.mark.parametrize(("name", "item", "query"), ITEM_CASES)
 def test_what_is_anothers_looks_like_what_is_missing(
-    own: Household, foreign: Household, name: str, item: Item, query: str
+    own: FurnishedAccount, foreign: FurnishedAccount, name: str, item: Item, query: str
 ) -> None:
     """The same status, body and headers; the deprecated path's successor names what was asked."""
     named = item.named(foreign)
@@ -248,7 +248,9 @@ def test_what_is_anothers_looks_like_what_is_missing(
     assert all(each == seen[0] for each in seen)
 
 
-def test_nothing_that_was_tried_changed_anything(own: Household, foreign: Household) -> None:
+def test_nothing_that_was_tried_changed_anything(
+    own: FurnishedAccount, foreign: FurnishedAccount
+) -> None:
     for name, items in ITEMS.items():
         for item in items:
             ask(own, name, **item.named(foreign))
@@ -265,25 +267,27 @@ def shown_jobs(caller: Caller) -> list[dict[str, Any]]:
     return jobs
 
 
-def ask_as_script(house: Household, name: str, query: str = "", **named: str) -> httpx.Response:
+def ask_as_script(
+    account: FurnishedAccount, name: str, query: str = "", **named: str
+) -> httpx.Response:
     """The same operation as a script of the dashboard's pages calls it."""
-    operation, api = BY_NAME[name], house.caller.api
+    operation, api = BY_NAME[name], account.caller.api
     path = f"{api.root}{API_PATH}{operation.path.format(**named)}{query}"
-    session = house.session["Authorization"].removeprefix("Bearer ")
-    page = httpx.get(f"{api.root}/dashboard", headers=cookie(house), trust_env=False)
+    session = account.session["Authorization"].removeprefix("Bearer ")
+    page = httpx.get(f"{api.root}/dashboard", headers=cookie(account), trust_env=False)
     [token] = re.findall(r'<meta name="csrf" content="([^"]+)">', page.text)
     headers = {"Cookie": f"vas_session={session}", "X-CSRF-Token": token}
     body = BODIES.get(name)
     return httpx.request(operation.method, path, headers=headers, json=body, trust_env=False)
 
 
-def cookie(house: Household) -> dict[str, str]:
-    return {"Cookie": f"vas_session={house.session['Authorization'].removeprefix('Bearer ')}"}
+def cookie(account: FurnishedAccount) -> dict[str, str]:
+    return {"Cookie": f"vas_session={account.session['Authorization'].removeprefix('Bearer ')}"}
 
 
 @pytest.mark.parametrize("name", ITEMS)
 def test_scripts_of_the_dashboard_see_what_is_anothers_as_what_is_missing(
-    own: Household, foreign: Household, name: str
+    own: FurnishedAccount, foreign: FurnishedAccount, name: str
 ) -> None:
     item = ITEMS[name][0]
     named = item.named(foreign)
@@ -302,7 +306,9 @@ PAGES = ["", "/account", "/keys", "/search?q=person+OR+own+OR+foreign"]
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_pages_show_nothing_of_anothers(own: Household, foreign: Household, path: str) -> None:
+def test_pages_show_nothing_of_anothers(
+    own: FurnishedAccount, foreign: FurnishedAccount, path: str
+) -> None:
     url = f"{own.caller.api.root}/dashboard{path}"
     page = httpx.get(url, headers=cookie(own), trust_env=False)
     assert page.status_code == 200
@@ -321,18 +327,18 @@ PARTS = (
 )
 
 
-def page_of_job(house: Household, job_id: str, part: str) -> httpx.Response:
-    url = f"{house.caller.api.root}/dashboard/jobs/{job_id}{part}"
-    return httpx.get(url, headers=cookie(house), trust_env=False)
+def page_of_job(account: FurnishedAccount, job_id: str, part: str) -> httpx.Response:
+    url = f"{account.caller.api.root}/dashboard/jobs/{job_id}{part}"
+    return httpx.get(url, headers=cookie(account), trust_env=False)
 
 
 @pytest.mark.parametrize("part", ["", *PARTS])
 def test_pages_of_what_is_anothers_look_like_what_is_missing(
-    own: Household, foreign: Household, part: str
+    own: FurnishedAccount, foreign: FurnishedAccount, part: str
 ) -> None:
     # Read by its owner first: what is kept of it is for nobody else.
-    for house in (own, foreign):
-        assert page_of_job(house, house.finished["jobId"], part).status_code == 200
+    for account in (own, foreign):
+        assert page_of_job(account, account.finished["jobId"], part).status_code == 200
     ids = [foreign.finished["jobId"], str(uuid.uuid4()), "no-uuid"]
     pages = [page_of_job(own, each, part) for each in ids]
     assert {page.status_code for page in pages} == {404}
@@ -341,7 +347,9 @@ def test_pages_of_what_is_anothers_look_like_what_is_missing(
 
 @pytest.mark.parametrize("number", ["-1", "-9" * 20, "9" * 40, "2147483648", "1.5", "²", "a%00"])
 @pytest.mark.parametrize("part", ["/scenes?from=", "/segments?from=", "/segments?track="])
-def test_a_part_that_there_is_none_of_is_refused(own: Household, part: str, number: str) -> None:
+def test_a_part_that_there_is_none_of_is_refused(
+    own: FurnishedAccount, part: str, number: str
+) -> None:
     answer = page_of_job(own, own.finished["jobId"], part + number)
     assert answer.status_code in {400, 404}, answer.text
 
@@ -351,7 +359,7 @@ OPERATORS = ("", "/accounts", "/throughput", "/failures", "/system", "/nothing")
 
 @pytest.mark.parametrize("path", OPERATORS)
 def test_an_account_learns_nothing_of_the_operators_pages(
-    own: Household, foreign: Household, path: str
+    own: FurnishedAccount, foreign: FurnishedAccount, path: str
 ) -> None:
     """Not even that they are there; and an operator's session shows no account's pages."""
     root = own.caller.api.root
@@ -371,7 +379,7 @@ def test_an_account_learns_nothing_of_the_operators_pages(
         assert found.status_code == 401
 
 
-def test_media_opens_for_its_address_only(own: Household, foreign: Household) -> None:
+def test_media_opens_for_its_address_only(own: FurnishedAccount, foreign: FurnishedAccount) -> None:
     root, job_id = own.caller.api.root, foreign.finished["jobId"]
     page = httpx.get(f"{root}/dashboard/jobs/{job_id}", headers=cookie(foreign), trust_env=False)
     [url] = re.findall(rf'src="(/v1/api/jobs/{job_id}/media[^"]+)"', page.text)
@@ -391,7 +399,7 @@ LIST_CASES = [(name, query) for name, queries in LISTS.items() for query in quer
 
 @pytest.mark.parametrize(("name", "query"), LIST_CASES)
 def test_lists_show_what_is_ones_own_and_nothing_of_anothers(
-    own: Household, foreign: Household, name: str, query: str
+    own: FurnishedAccount, foreign: FurnishedAccount, name: str, query: str
 ) -> None:
     answer = ask(own, name, query.format(foreign=foreign.finished["jobId"]))
     assert answer.status_code == 200, answer.text
@@ -404,21 +412,25 @@ def test_lists_show_what_is_ones_own_and_nothing_of_anothers(
         assert shown(answer) == []
 
 
-def test_a_page_of_anothers_list_cannot_be_asked_for(own: Household, foreign: Household) -> None:
+def test_a_page_of_anothers_list_cannot_be_asked_for(
+    own: FurnishedAccount, foreign: FurnishedAccount
+) -> None:
     cursor = foreign.caller.get("/jobs", limit=1).json()["nextCursor"]
     assert cursor is not None
     answer = own.caller.get("/jobs", cursor=cursor)
     assert (answer.status_code, answer.json()["param"]) == (400, "cursor")
 
 
-def test_a_page_of_anothers_search_cannot_be_asked_for(own: Household, foreign: Household) -> None:
+def test_a_page_of_anothers_search_cannot_be_asked_for(
+    own: FurnishedAccount, foreign: FurnishedAccount
+) -> None:
     page = foreign.caller.get("/search", q="person", limit=1).json()
     assert page["nextCursor"] is not None
     answer = own.caller.get("/search", q="person", limit=1, cursor=page["nextCursor"])
     assert (answer.status_code, answer.json()["param"]) == (400, "cursor")
 
 
-def test_anothers_scene_is_like_none(own: Household, foreign: Household) -> None:
+def test_anothers_scene_is_like_none(own: FurnishedAccount, foreign: FurnishedAccount) -> None:
     ids = (foreign.finished["jobId"], str(uuid.uuid4()))
     answers = [own.caller.get("/search", like=f"{each}:0") for each in ids]
     assert {answer.status_code for answer in answers} == {404}
@@ -428,14 +440,14 @@ def test_anothers_scene_is_like_none(own: Household, foreign: Household) -> None
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_an_idempotency_key_means_nothing_to_another_account(
-    own: Household, foreign: Household, name: str
+    own: FurnishedAccount, foreign: FurnishedAccount, name: str
 ) -> None:
     operation, key = BY_NAME[name], str(uuid.uuid4())
     answers = []
-    for house in (foreign, own, foreign):
-        headers = house.credentials["key"] | {"Idempotency-Key": key}
+    for account in (foreign, own, foreign):
+        headers = account.credentials["key"] | {"Idempotency-Key": key}
         answers.append(
-            house.caller.api.client.post(operation.path, json=MAKERS[name], headers=headers)
+            account.caller.api.client.post(operation.path, json=MAKERS[name], headers=headers)
         )
     assert [answer.status_code for answer in answers] == [201] * 3
     assert [answer.headers.get("idempotent-replayed") for answer in answers] == [None, None, "true"]
@@ -453,7 +465,7 @@ def _ids_of(made: dict[str, Any]) -> set[str]:
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_what_is_made_belongs_to_the_caller_whatever_the_body_claims(
-    own: Household, foreign: Household, name: str
+    own: FurnishedAccount, foreign: FurnishedAccount, name: str
 ) -> None:
     claims = {
         "accountId": str(foreign.caller.customer.account_id),
@@ -470,19 +482,19 @@ def test_what_is_made_belongs_to_the_caller_whatever_the_body_claims(
 
 @pytest.mark.parametrize("name", OPEN)
 def test_what_is_open_is_the_same_for_everybody(
-    own: Household, foreign: Household, name: str
+    own: FurnishedAccount, foreign: FurnishedAccount, name: str
 ) -> None:
     api = own.caller.api
     anonymous = api.discover(OPEN[name])
-    for house in (own, foreign):
-        keyed = house.caller.get(OPEN[name])
+    for account in (own, foreign):
+        keyed = account.caller.get(OPEN[name])
         told = [answer.json() for answer in (anonymous, keyed)]
         assert told[0].get("data", told[0]) == told[1].get("data", told[1])
-        assert [mark for mark in house.marks if mark in keyed.text] == []
+        assert [mark for mark in account.marks if mark in keyed.text] == []
 
 
 def test_a_credential_in_the_wrong_place_does_not_lend_the_others_account(
-    own: Household, foreign: Household
+    own: FurnishedAccount, foreign: FurnishedAccount
 ) -> None:
     """Two keys are no credential; a session beside a key opens neither's."""
     api, theirs = own.caller.api, foreign.caller.customer.key
@@ -498,7 +510,9 @@ def test_a_credential_in_the_wrong_place_does_not_lend_the_others_account(
     assert foreign.key_id not in listed.text
 
 
-def test_rotating_the_secret_leaves_the_others_alone(own: Household, foreign: Household) -> None:
+def test_rotating_the_secret_leaves_the_others_alone(
+    own: FurnishedAccount, foreign: FurnishedAccount
+) -> None:
     api = own.caller.api
     rotated = shown(api.client.post("/webhooks/secret/rotate", headers=own.session))["secret"]
     theirs = shown(api.client.get("/webhooks/secret", headers=foreign.session))["secret"]
@@ -506,7 +520,9 @@ def test_rotating_the_secret_leaves_the_others_alone(own: Household, foreign: Ho
     assert rotated not in (own.signing_secret, foreign.signing_secret)
 
 
-def test_stills_open_for_their_address_only(own: Household, foreign: Household) -> None:
+def test_stills_open_for_their_address_only(
+    own: FurnishedAccount, foreign: FurnishedAccount
+) -> None:
     """One's own signature on another's still, and the other way round."""
     for path_of, query_of in ((own, foreign), (foreign, own)):
         path = path_of.still_urls[0].partition("?")[0]
@@ -521,7 +537,9 @@ def test_stills_open_for_their_address_only(own: Household, foreign: Household) 
     assert httpx.get(swapped, trust_env=False).status_code == 404
 
 
-def test_a_portal_link_opens_its_own_account(own: Household, foreign: Household) -> None:
+def test_a_portal_link_opens_its_own_account(
+    own: FurnishedAccount, foreign: FurnishedAccount
+) -> None:
     path, _, query = foreign.portal_url.partition("?")
     mine = own.portal_url.partition("?")
     page = httpx.get(foreign.portal_url, trust_env=False)
@@ -539,7 +557,9 @@ def test_a_portal_link_opens_its_own_account(own: Household, foreign: Household)
     assert len({answer.content for answer in closed}) == 1
 
 
-def test_a_sign_in_link_opens_its_own_account(own: Household, foreign: Household) -> None:
+def test_a_sign_in_link_opens_its_own_account(
+    own: FurnishedAccount, foreign: FurnishedAccount
+) -> None:
     session = foreign.caller.sign_in()
     listed = own.caller.api.client.get("/keys", headers=session)
     assert foreign.key_id in listed.text

@@ -17,7 +17,7 @@ from storage.objects import InvalidKeyError
 from storage.objects.folder import FolderStore
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.runner_side import TWO_TRACKS, RunnerSide
-from tests.security.households import Household
+from tests.security.furnished_accounts import FurnishedAccount
 
 HOSTILE = {
     "up": "../../../etc/passwd",
@@ -176,7 +176,7 @@ def test_other_fields_take_no_tricks_either(caller: Caller, field: str, value: A
 @pytest.mark.parametrize(
     "track", ["../0x", "0%2f1", "0x0", "%00", "1e0", "-1", "٠", "0;x", "9" * 400]
 )
-def test_a_track_is_a_number(own: Household, track: str) -> None:
+def test_a_track_is_a_number(own: FurnishedAccount, track: str) -> None:
     job_id = own.finished["jobId"]
     for path in (f"/jobs/{job_id}/audioTracks/{track}",
                  f"/jobs/{job_id}/transcript?format=srt&track={track}"):  # fmt: skip

@@ -26,7 +26,7 @@ from tests.api.raw_http import exchange
 from tests.api.uploading import TUS, head, patch
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.runner_side import RunnerSide
-from tests.security.households import Household
+from tests.security.furnished_accounts import FurnishedAccount
 
 CONTENT = b"footage"
 
@@ -55,8 +55,10 @@ def signed_parts(url: str) -> tuple[str, str, str]:
 # --- guessing ---
 
 
-def test_a_signature_is_256_bits_of_a_keyed_hash(foreign: Household, own: Household) -> None:
-    urls = [house.uploading[name] for house in (own, foreign) for name in (
+def test_a_signature_is_256_bits_of_a_keyed_hash(
+    foreign: FurnishedAccount, own: FurnishedAccount
+) -> None:
+    urls = [account.uploading[name] for account in (own, foreign) for name in (
         "uploadUrl", "resumableUploadUrl")] + [*own.still_urls, own.portal_url]  # fmt: skip
     signatures = [signed_parts(url)[2] for url in urls]
     assert all(re.fullmatch("[0-9a-f]{64}", signature) for signature in signatures)
@@ -105,7 +107,7 @@ def test_secrets_are_compared_in_constant_time() -> None:
 
 
 @pytest.fixture(scope="module")
-def waiting(own: Household) -> dict[str, Any]:
+def waiting(own: FurnishedAccount) -> dict[str, Any]:
     return own.uploading
 
 
@@ -180,7 +182,7 @@ def test_no_other_query_opens_it(api: ContractApi, waiting: dict[str, Any], quer
     ],
 )
 def test_the_host_header_lends_no_other_path(
-    api: ContractApi, own: Household, foreign: Household, form: str
+    api: ContractApi, own: FurnishedAccount, foreign: FurnishedAccount, form: str
 ) -> None:
     """The signed path is that of the request line, whatever a URL put together would say."""
     path, expires, signature = signed_parts(own.uploading["uploadUrl"])
@@ -208,7 +210,7 @@ def test_nothing_can_be_hung_on_to_the_path(
 # --- another file, another job ---
 
 
-def test_an_address_is_for_one_file_and_one_way(api: ContractApi, own: Household) -> None:
+def test_an_address_is_for_one_file_and_one_way(api: ContractApi, own: FurnishedAccount) -> None:
     tracks = [{"fileName": "a.wav"}, {"fileName": "b.wav"}]
     job, other = (own.caller.create(audioTracks=tracks) for _ in range(2))
     addresses = {
@@ -328,7 +330,7 @@ def test_a_deleted_upload_does_not_come_back(api: ContractApi, sender: Caller) -
     assert stored(api, job["jobId"]) == []
 
 
-def test_a_still_of_a_job_cannot_be_asked_for_by_number(foreign: Household) -> None:
+def test_a_still_of_a_job_cannot_be_asked_for_by_number(foreign: FurnishedAccount) -> None:
     url = foreign.still_urls[0]
     path, expires, signature = signed_parts(url)
     root = url.partition("/v1/")[0]

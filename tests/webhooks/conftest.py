@@ -1,4 +1,4 @@
-"""The authority that senders trust, and a desk of each test's own."""
+"""The authority that senders trust, and a harness of each test's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from tests.pipelines.fetch_servers import Authority
-from tests.webhooks.desk import Desk, open_desk, settings_for
+from tests.webhooks.harness import WebhookHarness, open_desk, settings_for
 
 
 @pytest.fixture(scope="session")
@@ -26,8 +26,8 @@ def ca_file(authority: Authority) -> Path:
 
 
 @pytest.fixture
-async def desk(
+async def harness(
     database_url: str, ca_file: Path, tmp_path: Path, authority: Authority
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[WebhookHarness]:
     async with open_desk(settings_for(database_url, ca_file, tmp_path), authority) as made:
         yield made

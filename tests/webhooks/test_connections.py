@@ -11,46 +11,50 @@ import pytest
 
 from serve_app.webhooks import sending
 from serve_app.webhooks.sending import LIMITS, delivery_options, send_event
-from tests.webhooks.desk import Desk
+from tests.webhooks.harness import WebhookHarness
 from tests.webhooks.receivers import Delivered, head, status
 
 
-async def test_an_endpoints_next_event_uses_the_connection_of_the_last_one(desk: Desk) -> None:
-    receiver = desk.receiver()
+async def test_an_endpoints_next_event_uses_the_connection_of_the_last_one(
+    harness: WebhookHarness,
+) -> None:
+    receiver = harness.receiver()
     receiver.keeps_alive = True
-    account = await desk.account()
-    async with desk.sending():
+    account = await harness.account()
+    async with harness.sending():
         for _ in range(5):
-            row = await desk.attempted(await desk.event(receiver.url, account))
+            row = await harness.attempted(await harness.event(receiver.url, account))
             assert row["status"] == "delivered"
     assert (len(receiver.received), receiver.connections) == (5, 1)
 
 
-async def test_accounts_share_no_connection(desk: Desk) -> None:
-    receiver = desk.receiver()
+async def test_accounts_share_no_connection(harness: WebhookHarness) -> None:
+    receiver = harness.receiver()
     receiver.keeps_alive = True
-    async with desk.sending():
+    async with harness.sending():
         for _ in range(3):
-            await desk.attempted(await desk.event(receiver.url))
+            await harness.attempted(await harness.event(receiver.url))
     assert (len(receiver.received), receiver.connections) == (3, 3)
 
 
 async def test_a_kept_connection_is_given_up_when_it_is_not_used(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    harness: WebhookHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "KEPT_SECONDS", 0.1)
-    receiver = desk.receiver()
+    receiver = harness.receiver()
     receiver.keeps_alive = True
-    account = await desk.account()
-    async with desk.sending():
-        await desk.attempted(await desk.event(receiver.url, account))
+    account = await harness.account()
+    async with harness.sending():
+        await harness.attempted(await harness.event(receiver.url, account))
         await asyncio.to_thread(receiver.all_left.wait, 10)
         assert receiver.all_left.is_set()
-        await desk.attempted(await desk.event(receiver.url, account))
+        await harness.attempted(await harness.event(receiver.url, account))
     assert (len(receiver.received), receiver.connections) == (2, 2)
 
 
-async def test_a_kept_connection_that_the_endpoint_has_reset_costs_no_attempt(desk: Desk) -> None:
+async def test_a_kept_connection_that_the_endpoint_has_reset_costs_no_attempt(
+    harness: WebhookHarness,
+) -> None:
     """It answers, keeps the connection, and hangs up just when the next event arrives."""
     first_of_connection: dict[int, bool] = {}
 
@@ -63,27 +67,29 @@ async def test_a_kept_connection_that_the_endpoint_has_reset_costs_no_attempt(de
             raise ConnectionResetError
 
     seen: list[socket.socket] = []  # keeps the ids apart
-    receiver = desk.receiver(answers_once)
+    receiver = harness.receiver(answers_once)
     receiver.keeps_alive = True
-    account = await desk.account()
-    async with desk.sending():
+    account = await harness.account()
+    async with harness.sending():
         for _ in range(3):
-            row = await desk.attempted(await desk.event(receiver.url, account))
+            row = await harness.attempted(await harness.event(receiver.url, account))
             assert (row["status"], row["attempts"]) == ("delivered", 1)
     assert len({delivered.webhook_id for delivered in receiver.received}) == 3
 
 
-async def test_each_request_on_a_kept_connection_has_its_whole_time(desk: Desk) -> None:
+async def test_each_request_on_a_kept_connection_has_its_whole_time(
+    harness: WebhookHarness,
+) -> None:
     """How long a connection has been open is none of the next request's business."""
 
     def slow(delivered: Delivered, connection: socket.socket) -> None:
         time.sleep(0.6)
         status(204)(delivered, connection)
 
-    receiver = desk.receiver(slow)
+    receiver = harness.receiver(slow)
     receiver.keeps_alive = True
     receiver.verify = lambda delivered: None
-    options = delivery_options(desk.context.settings)
+    options = delivery_options(harness.context.settings)
     limits = replace(LIMITS, total_seconds=1.5, kept_connections=1)
     async with options.transport(limits) as transport:
         for _ in range(4):
@@ -95,9 +101,11 @@ async def test_each_request_on_a_kept_connection_has_its_whole_time(desk: Desk) 
 
 
 @pytest.mark.parametrize("seconds", [0.5, 90.0])
-def test_each_step_has_the_time_of_the_whole_delivery(desk: Desk, seconds: float) -> None:
+def test_each_step_has_the_time_of_the_whole_delivery(
+    harness: WebhookHarness, seconds: float
+) -> None:
     """Ten seconds whatever the deadline: a slow test's silent endpoint was tried twice."""
-    options = replace(delivery_options(desk.context.settings), deadline_seconds=seconds)
+    options = replace(delivery_options(harness.context.settings), deadline_seconds=seconds)
     limits = options.bounded(LIMITS)
     steps = (limits.connect_seconds, limits.read_seconds, limits.write_seconds)
     assert {*steps, limits.header_seconds, limits.total_seconds} == {seconds}

@@ -13,7 +13,7 @@ import socket
 import threading
 from datetime import timedelta
 
-from tests.webhooks.desk import Desk
+from tests.webhooks.harness import WebhookHarness
 from tests.webhooks.receivers import Delivered, status
 from tests.webhooks.sender_process import send_until_killed
 
@@ -26,7 +26,9 @@ LEASE = timedelta(seconds=31)
 PATIENCE_SECONDS = 30
 
 
-async def test_every_event_arrives_though_senders_are_killed_at_random_points(desk: Desk) -> None:
+async def test_every_event_arrives_though_senders_are_killed_at_random_points(
+    harness: WebhookHarness,
+) -> None:
     chance = random.Random(20261121)
     arrived = threading.Event()
 
@@ -34,34 +36,36 @@ async def test_every_event_arrives_though_senders_are_killed_at_random_points(de
         arrived.set()
         status(204)(delivered, connection)
 
-    receiver = desk.receiver(answer)
-    account = await desk.account()
+    receiver = harness.receiver(answer)
+    account = await harness.account()
     written: dict[str, bytes] = {}
     for round_number in range(KILLS):
         for number in range(EVENTS_A_ROUND):
             body = f'{{"round": {round_number}, "number": {number}}}'.encode()
-            written[await desk.event(receiver.url, account, body)] = body
+            written[await harness.event(receiver.url, account, body)] = body
         # What the senders before it held is due again.
-        desk.clock.ahead += LEASE
+        harness.clock.ahead += LEASE
         arrived.clear()
-        await asyncio.to_thread(kill_in_the_middle, desk, arrived, chance)
-    async with desk.sending() as sender:
-        desk.clock.ahead += LEASE
+        await asyncio.to_thread(kill_in_the_middle, harness, arrived, chance)
+    async with harness.sending() as sender:
+        harness.clock.ahead += LEASE
         sender.wake()
-        await desk.until_nothing_is_owed()
+        await harness.until_nothing_is_owed()
     # The log holds the last 100; what it has forgotten was delivered, as the receiver knows.
-    assert {row["status"] for row in await desk.rows()} == {"delivered"}
+    assert {row["status"] for row in await harness.rows()} == {"delivered"}
     assert {delivered.webhook_id: delivered.body for delivered in receiver.received} == written
     repeated = len(receiver.received) - len(written)
     print(f"{KILLS} kills, {len(written)} events, {repeated} of them delivered again")
 
 
-def kill_in_the_middle(desk: Desk, arrived: threading.Event, chance: random.Random) -> None:
+def kill_in_the_middle(
+    harness: WebhookHarness, arrived: threading.Event, chance: random.Random
+) -> None:
     """Start a sender and kill it a moment after its next delivery arrived."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.webhooks.sender_process"])
     sender = context.Process(
-        target=send_until_killed, args=(desk.context.settings, desk.clock.ahead), daemon=True
+        target=send_until_killed, args=(harness.context.settings, harness.clock.ahead), daemon=True
     )
     sender.start()
     try:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.databases import fresh_database
 from tests.pipelines.fetch_servers import Authority, Trap
-from tests.webhooks.desk import Desk, open_desk, settings_for
+from tests.webhooks.harness import WebhookHarness, open_desk, settings_for
 from tests.webhooks.misbehaviour import CASES
 from tests.webhooks.receivers import Receiver, status
 
@@ -36,20 +36,20 @@ async def logged(
     """All cases side by side, so that those that hang are waited for together."""
     folder = tmp_path_factory.mktemp("misbehaviour")
     with fresh_database(postgres_url) as url:
-        async with open_desk(settings_for(url, ca_file, folder), authority) as desk:
-            yield await _log_of_all(desk, folder)
+        async with open_desk(settings_for(url, ca_file, folder), authority) as harness:
+            yield await _log_of_all(harness, folder)
 
 
-async def _log_of_all(desk: Desk, folder: Path) -> Logged:
-    account = await desk.account()
+async def _log_of_all(harness: WebhookHarness, folder: Path) -> Logged:
+    account = await harness.account()
     receivers = {}
     for name, case in CASES.items():
-        good = desk.authority.server_context("127.0.0.1")
-        tls = case.tls(desk.authority, folder) if case.tls else good
-        receivers[name] = desk.receiver_with(tls, case.script)
-    ids = {name: await desk.event(made.url, account) for name, made in receivers.items()}
-    async with desk.sending(deadline_seconds=DEADLINE_SECONDS):
-        return Logged({name: await desk.attempted(ids[name]) for name in CASES}, receivers)
+        good = harness.authority.server_context("127.0.0.1")
+        tls = case.tls(harness.authority, folder) if case.tls else good
+        receivers[name] = harness.receiver_with(tls, case.script)
+    ids = {name: await harness.event(made.url, account) for name, made in receivers.items()}
+    async with harness.sending(deadline_seconds=DEADLINE_SECONDS):
+        return Logged({name: await harness.attempted(ids[name]) for name in CASES}, receivers)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -74,12 +74,12 @@ async def test_without_a_secure_connection_nothing_is_said(logged: Logged, name:
     assert logged.receivers[name].received == []
 
 
-async def test_a_redirect_to_a_private_address_is_not_followed(desk: Desk) -> None:
+async def test_a_redirect_to_a_private_address_is_not_followed(harness: WebhookHarness) -> None:
     with Trap().listening() as trap:
-        receiver = desk.receiver(status(307, location=f"https://127.0.0.1:{trap.port}/"))
-        event_id = await desk.event(receiver.url)
-        async with desk.sending():
-            row = await desk.attempted(event_id)
+        receiver = harness.receiver(status(307, location=f"https://127.0.0.1:{trap.port}/"))
+        event_id = await harness.event(receiver.url)
+        async with harness.sending():
+            row = await harness.attempted(event_id)
         assert trap.take() == []
     assert (row["status"], row["last_error"]) == ("failed", "redirect")
 
@@ -108,46 +108,46 @@ def lookup(host: str, _port: int) -> list[str]:
 
 
 @pytest.mark.parametrize("name", UNREACHABLE)
-async def test_who_cannot_be_reached_is_logged_by_why(desk: Desk, name: str) -> None:
+async def test_who_cannot_be_reached_is_logged_by_why(harness: WebhookHarness, name: str) -> None:
     url, wanted, error = UNREACHABLE[name]
     with socket.create_server(("127.0.0.1", 0)) as mute, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         ports = {"mute": mute.getsockname()[1], "closed": closed.getsockname()[1]}
-        event_id = await desk.event(url.format(**ports))
-        async with desk.sending(lookup=lookup, deadline_seconds=1.0):
-            row = await desk.attempted(event_id)
+        event_id = await harness.event(url.format(**ports))
+        async with harness.sending(lookup=lookup, deadline_seconds=1.0):
+            row = await harness.attempted(event_id)
     assert (row["status"], row["last_error"], row["last_status"]) == (wanted, error, None)
 
 
-async def test_a_name_that_resolves_is_delivered_to(desk: Desk) -> None:
-    receiver = desk.receiver(name="hooks.example.com")
-    event_id = await desk.event(receiver.url)
-    async with desk.sending(lookup=lambda host, _port: ["127.0.0.1"]):
-        row = await desk.attempted(event_id)
+async def test_a_name_that_resolves_is_delivered_to(harness: WebhookHarness) -> None:
+    receiver = harness.receiver(name="hooks.example.com")
+    event_id = await harness.event(receiver.url)
+    async with harness.sending(lookup=lambda host, _port: ["127.0.0.1"]):
+        row = await harness.attempted(event_id)
     assert row["status"] == "delivered"
     assert receiver.received[0].headers["host"] == f"hooks.example.com:{receiver.port}"
 
 
-async def test_timeouts_are_retried_eight_times_in_all(desk: Desk) -> None:
-    receiver = desk.receiver(CASES["hangs before the status line"].script)
-    event_id = await desk.event(receiver.url)
-    async with desk.sending(deadline_seconds=0.5) as sender:
+async def test_timeouts_are_retried_eight_times_in_all(harness: WebhookHarness) -> None:
+    receiver = harness.receiver(CASES["hangs before the status line"].script)
+    event_id = await harness.event(receiver.url)
+    async with harness.sending(deadline_seconds=0.5) as sender:
         for attempt in range(1, 8):
-            row = await desk.attempted(event_id, attempt)
+            row = await harness.attempted(event_id, attempt)
             assert (row["status"], row["last_error"]) == ("pending_retry", "timeout")
-            await desk.pass_pause(sender, event_id)
-        row = await desk.attempted(event_id, 8)
+            await harness.pass_pause(sender, event_id)
+        row = await harness.attempted(event_id, 8)
     assert (row["status"], row["attempts"], row["last_error"]) == ("failed", 8, "timeout")
 
 
 @pytest.mark.parametrize("name", ["404", "410", "redirect to itself"])
-async def test_what_is_final_is_never_tried_again(desk: Desk, name: str) -> None:
-    receiver = desk.receiver(CASES[name].script)
-    event_id = await desk.event(receiver.url)
-    async with desk.sending() as sender:
-        await desk.attempted(event_id)
-        desk.clock.ahead += timedelta(days=2)
+async def test_what_is_final_is_never_tried_again(harness: WebhookHarness, name: str) -> None:
+    receiver = harness.receiver(CASES[name].script)
+    event_id = await harness.event(receiver.url)
+    async with harness.sending() as sender:
+        await harness.attempted(event_id)
+        harness.clock.ahead += timedelta(days=2)
         sender.wake()
-        after = await desk.event(desk.receiver().url)
-        await desk.attempted(after)
+        after = await harness.event(harness.receiver().url)
+        await harness.attempted(after)
     assert len(receiver.received) == 1

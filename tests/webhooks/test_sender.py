@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from tests.webhooks.desk import Desk
+from tests.webhooks.harness import WebhookHarness
 from tests.webhooks.receivers import in_turn, status
 
 
-async def test_an_event_is_delivered_once_and_recorded(desk: Desk) -> None:
-    receiver = desk.receiver()
-    event_id = await desk.event(receiver.url, body=b'{"type": "job.completed", "n": 1.50}')
-    async with desk.sending():
-        row = await desk.attempted(event_id)
+async def test_an_event_is_delivered_once_and_recorded(harness: WebhookHarness) -> None:
+    receiver = harness.receiver()
+    event_id = await harness.event(receiver.url, body=b'{"type": "job.completed", "n": 1.50}')
+    async with harness.sending():
+        row = await harness.attempted(event_id)
     assert (row["status"], row["attempts"], row["last_status"]) == ("delivered", 1, 204)
     assert row["delivered_at"] is not None
     assert row["next_attempt_at"] is None
@@ -19,26 +19,30 @@ async def test_an_event_is_delivered_once_and_recorded(desk: Desk) -> None:
     assert delivered.body == b'{"type": "job.completed", "n": 1.50}'
 
 
-async def test_an_event_that_is_written_while_the_sender_idles_wakes_it(desk: Desk) -> None:
-    receiver = desk.receiver()
-    async with desk.sending():
-        first = await desk.event(receiver.url)
-        await desk.attempted(first)
-        second = await desk.event(receiver.url)
-        await desk.attempted(second)
+async def test_an_event_that_is_written_while_the_sender_idles_wakes_it(
+    harness: WebhookHarness,
+) -> None:
+    receiver = harness.receiver()
+    async with harness.sending():
+        first = await harness.event(receiver.url)
+        await harness.attempted(first)
+        second = await harness.event(receiver.url)
+        await harness.attempted(second)
     assert [delivered.webhook_id for delivered in receiver.received] == [first, second]
 
 
-async def test_eight_attempts_with_growing_pauses_and_then_it_is_given_up(desk: Desk) -> None:
-    receiver = desk.receiver(status(503, b"down for repairs"))
-    event_id = await desk.event(receiver.url)
+async def test_eight_attempts_with_growing_pauses_and_then_it_is_given_up(
+    harness: WebhookHarness,
+) -> None:
+    receiver = harness.receiver(status(503, b"down for repairs"))
+    event_id = await harness.event(receiver.url)
     pauses = []
-    async with desk.sending(chance=lambda: 0.0) as sender:
+    async with harness.sending(chance=lambda: 0.0) as sender:
         for attempt in range(1, 8):
-            row = await desk.attempted(event_id, attempt)
+            row = await harness.attempted(event_id, attempt)
             assert (row["status"], row["attempts"]) == ("pending_retry", attempt)
-            pauses.append(round(await desk.pass_pause(sender, event_id)))
-        row = await desk.attempted(event_id, 8)
+            pauses.append(round(await harness.pass_pause(sender, event_id)))
+        row = await harness.attempted(event_id, 8)
     assert row["status"] == "failed"
     assert (row["last_status"], row["last_error"]) == (503, "http_5xx: 503\ndown for repairs")
     assert row["next_attempt_at"] is None
@@ -49,11 +53,11 @@ async def test_eight_attempts_with_growing_pauses_and_then_it_is_given_up(desk: 
     assert 1230 <= times[-1] - times[0] <= 1260
 
 
-async def test_a_delivery_after_failures_leaves_no_error(desk: Desk) -> None:
-    receiver = desk.receiver(in_turn(status(500, b"oops"), status(204)))
-    event_id = await desk.event(receiver.url)
-    async with desk.sending() as sender:
-        assert (await desk.attempted(event_id))["last_error"] == "http_5xx: 500\noops"
-        await desk.pass_pause(sender, event_id)
-        row = await desk.attempted(event_id, 2)
+async def test_a_delivery_after_failures_leaves_no_error(harness: WebhookHarness) -> None:
+    receiver = harness.receiver(in_turn(status(500, b"oops"), status(204)))
+    event_id = await harness.event(receiver.url)
+    async with harness.sending() as sender:
+        assert (await harness.attempted(event_id))["last_error"] == "http_5xx: 500\noops"
+        await harness.pass_pause(sender, event_id)
+        row = await harness.attempted(event_id, 2)
     assert (row["status"], row["last_status"], row["last_error"]) == ("delivered", 204, None)

@@ -12,7 +12,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from serve_app.webhooks.signing import new_signing_secret, signature, signed_headers
 from storage import webhooks
-from tests.webhooks.desk import Desk
+from tests.webhooks.harness import WebhookHarness
 from tests.webhooks.receivers import Delivered, Verifier
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -40,29 +40,29 @@ def test_the_official_verifier_accepts_what_is_signed_and_nothing_else(change: s
         Webhook(secret).verify(content, sent)
 
 
-async def test_for_24_hours_after_a_rotation_both_secrets_sign(desk: Desk) -> None:
-    receiver = desk.receiver()
-    account = await desk.account()
-    old, new = desk.secrets[-1], new_signing_secret()
-    desk.secrets.append(new)
+async def test_for_24_hours_after_a_rotation_both_secrets_sign(harness: WebhookHarness) -> None:
+    receiver = harness.receiver()
+    account = await harness.account()
+    old, new = harness.secrets[-1], new_signing_secret()
+    harness.secrets.append(new)
 
     async def signers() -> list[str]:
         """The secrets that sign a delivery made now, in the order of their signatures."""
-        await desk.attempted(await desk.event(receiver.url, account))
+        await harness.attempted(await harness.event(receiver.url, account))
         delivered = receiver.received[-1]
         named = {_signature(secret, delivered): secret for secret in (old, new)}
         return [named[entry] for entry in delivered.signatures]
 
-    async with desk.sending():
+    async with harness.sending():
         assert await signers() == [old]
-        async with desk.context.database.transaction() as connection:
+        async with harness.context.database.transaction() as connection:
             await webhooks.rotate_signing_secret(
-                connection, account, desk.context.encrypter.encrypt(new)
+                connection, account, harness.context.encrypter.encrypt(new)
             )
         assert await signers() == [new, old]
-        desk.clock.ahead = timedelta(hours=23, minutes=59)
+        harness.clock.ahead = timedelta(hours=23, minutes=59)
         assert await signers() == [new, old]
-        desk.clock.ahead = timedelta(hours=24, seconds=1)
+        harness.clock.ahead = timedelta(hours=24, seconds=1)
         assert await signers() == [new]
 
 
@@ -70,40 +70,42 @@ def _signature(secret: str, delivered: Delivered) -> str:
     return signature(secret, delivered.webhook_id, delivered.signed_at, delivered.body)
 
 
-async def test_the_first_delivery_of_an_account_makes_its_secret(desk: Desk) -> None:
-    account = await desk.account()
-    await desk.execute("DELETE FROM signing_secrets")
-    desk.secrets.clear()
+async def test_the_first_delivery_of_an_account_makes_its_secret(harness: WebhookHarness) -> None:
+    account = await harness.account()
+    await harness.execute("DELETE FROM signing_secrets")
+    harness.secrets.clear()
     seen: list[Delivered] = []
-    receiver = desk.receiver()
+    receiver = harness.receiver()
     receiver.verify = seen.append
-    async with desk.sending():
-        await desk.attempted(await desk.event(receiver.url, account))
-        await desk.attempted(await desk.event(receiver.url, account))
-    async with desk.context.database.transaction() as connection:
+    async with harness.sending():
+        await harness.attempted(await harness.event(receiver.url, account))
+        await harness.attempted(await harness.event(receiver.url, account))
+    async with harness.context.database.transaction() as connection:
         stored = await webhooks.get_or_create_signing_secret(connection, account, b"never used")
-    Verifier([desk.context.encrypter.decrypt(stored.current)])(seen[0])
-    Verifier([desk.context.encrypter.decrypt(stored.current)])(seen[1])
+    Verifier([harness.context.encrypter.decrypt(stored.current)])(seen[0])
+    Verifier([harness.context.encrypter.decrypt(stored.current)])(seen[1])
 
 
-async def test_secrets_are_encrypted_at_rest(desk: Desk) -> None:
-    await desk.account()
-    [row] = await desk.context.database.query(text("SELECT current FROM signing_secrets"))
+async def test_secrets_are_encrypted_at_rest(harness: WebhookHarness) -> None:
+    await harness.account()
+    [row] = await harness.context.database.query(text("SELECT current FROM signing_secrets"))
     stored = bytes(row["current"])
-    assert desk.secrets[0].encode() not in stored
-    assert desk.secrets[0].removeprefix("whsec_").encode() not in stored
-    assert desk.context.encrypter.decrypt(stored) == desk.secrets[0]
+    assert harness.secrets[0].encode() not in stored
+    assert harness.secrets[0].removeprefix("whsec_").encode() not in stored
+    assert harness.context.encrypter.decrypt(stored) == harness.secrets[0]
 
 
-async def test_a_secret_that_cannot_be_opened_sends_nothing_unsigned(desk: Desk) -> None:
+async def test_a_secret_that_cannot_be_opened_sends_nothing_unsigned(
+    harness: WebhookHarness,
+) -> None:
     """The operator changed the service's key: the event waits, others go on."""
-    receiver = desk.receiver()
-    account = await desk.account()
-    await desk.execute("UPDATE signing_secrets SET current = 'other key'")
-    broken = await desk.event(receiver.url, account)
-    async with desk.sending():
-        sound = await desk.event(receiver.url)
-        await desk.attempted(sound)
-        row = await desk.row(broken)
+    receiver = harness.receiver()
+    account = await harness.account()
+    await harness.execute("UPDATE signing_secrets SET current = 'other key'")
+    broken = await harness.event(receiver.url, account)
+    async with harness.sending():
+        sound = await harness.event(receiver.url)
+        await harness.attempted(sound)
+        row = await harness.row(broken)
     assert (row["attempts"], row["status"]) == (0, "in_flight")
     assert [delivered.webhook_id for delivered in receiver.received] == [sound]

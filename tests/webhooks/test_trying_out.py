@@ -39,7 +39,7 @@ from serve_app.webhooks.signing import (
 from storage import jobs, keys
 from tests.api.running_api import RunningApi
 from tests.places import PROJECT
-from tests.webhooks.desk import Desk
+from tests.webhooks.harness import WebhookHarness
 from tests.webhooks.receivers import in_turn, status
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -93,18 +93,18 @@ def listening(folder: Path, listener: Listener) -> Iterator[tuple[str, Path]]:
 
 
 async def test_the_listener_verifies_and_prints_what_a_sender_sends_it(
-    desk: Desk, tmp_path: Path
+    harness: WebhookHarness, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    account = await desk.account()
-    listener = Listener(desk.secrets, said.append, [500, 204])
+    account = await harness.account()
+    listener = Listener(harness.secrets, said.append, [500, 204])
     with listening(tmp_path / "own", listener) as (url, authority):
-        desk.change_settings(webhook_ca_file=authority)
-        event_id = await desk.event(url, account, b'{"type": "job.failed"}')
-        async with desk.sending() as sender:
-            assert (await desk.attempted(event_id))["last_error"] == "http_5xx: 500"
-            await desk.pass_pause(sender, event_id)
-            row = await desk.attempted(event_id, 2)
+        harness.change_settings(webhook_ca_file=authority)
+        event_id = await harness.event(url, account, b'{"type": "job.failed"}')
+        async with harness.sending() as sender:
+            assert (await harness.attempted(event_id))["last_error"] == "http_5xx: 500"
+            await harness.pass_pause(sender, event_id)
+            row = await harness.attempted(event_id, 2)
     assert row["status"] == "delivered"
     first, body, again, _body = said
     assert re.fullmatch(rf"\d\d:\d\d:\d\d  {re.escape(event_id)}  verified  -> 500", first)
@@ -113,16 +113,16 @@ async def test_the_listener_verifies_and_prints_what_a_sender_sends_it(
 
 
 async def test_a_service_that_allows_loopback_sends_its_test_event_to_the_listener(
-    desk: Desk, tmp_path: Path
+    harness: WebhookHarness, tmp_path: Path
 ) -> None:
     said: list[str] = []
     listener = Listener([], said.append)
     with listening(tmp_path / "own", listener) as (url, authority):
         changes = {"webhook_ca_file": authority, "allowed_networks": (ip_network("127.0.0.1"),)}
-        settings = desk.context.settings.model_copy(update=changes)
+        settings = harness.context.settings.model_copy(update=changes)
         with RunningApi(settings) as api:
             customer = api.customer()
-            async with desk.context.database.transaction() as connection:
+            async with harness.context.database.transaction() as connection:
                 record = await signing_secret(
                     connection, settings, str(customer.account_id), rotate=False
                 )
@@ -133,9 +133,11 @@ async def test_a_service_that_allows_loopback_sends_its_test_event_to_the_listen
     assert json.loads(said[1])["type"] == "webhook.test"
 
 
-async def test_the_secret_of_an_account_is_made_once_and_rotated_when_asked(desk: Desk) -> None:
-    settings = desk.context.settings
-    async with desk.context.database.transaction() as connection:
+async def test_the_secret_of_an_account_is_made_once_and_rotated_when_asked(
+    harness: WebhookHarness,
+) -> None:
+    settings = harness.context.settings
+    async with harness.context.database.transaction() as connection:
         await keys.create_account(connection, "studio")
         first = await signing_secret(connection, settings, "studio", rotate=False)
         again = await signing_secret(connection, settings, "studio", rotate=False)
@@ -147,19 +149,21 @@ async def test_the_secret_of_an_account_is_made_once_and_rotated_when_asked(desk
     assert rotated["rotatedAt"] is not None
 
 
-async def test_the_demo_key_is_kept_until_it_is_valid_no_more(desk: Desk, tmp_path: Path) -> None:
+async def test_the_demo_key_is_kept_until_it_is_valid_no_more(
+    harness: WebhookHarness, tmp_path: Path
+) -> None:
     async def demo_key() -> str:
-        async with desk.context.database.transaction() as connection:
+        async with harness.context.database.transaction() as connection:
             return await ensure_demo_account(connection, tmp_path)
 
     first = await demo_key()
     assert await demo_key() == first
     kept = tmp_path / DEMO_KEY_FILE
     assert kept.stat().st_mode & 0o777 == 0o600
-    await desk.execute("UPDATE api_keys SET status = 'revoked'")
+    await harness.execute("UPDATE api_keys SET status = 'revoked'")
     second = await demo_key()
     assert second not in {first, ""}
-    await desk.execute("UPDATE api_keys SET expires_at = now() WHERE status = 'active'")
+    await harness.execute("UPDATE api_keys SET expires_at = now() WHERE status = 'active'")
     assert await demo_key() != second
     kept.write_text(f"vas_live_{'x' * 43}")  # of another database
     third = await demo_key()
@@ -261,50 +265,54 @@ def test_a_secret_that_is_none_is_said_at_once() -> None:
     assert str(ended.exception) == "The secret is not whsec_ and base64."
 
 
-async def replayed(desk: Desk, event_id: str) -> dict[str, Any]:
-    async with desk.context.database.transaction() as connection:
+async def replayed(harness: WebhookHarness, event_id: str) -> dict[str, Any]:
+    async with harness.context.database.transaction() as connection:
         return await replay(connection, event_id.partition(":")[0])
 
 
-async def test_a_replay_is_a_new_series_of_attempts_under_the_old_id(desk: Desk) -> None:
-    receiver = desk.receiver(in_turn(status(404), status(500), status(204)))
-    event_id = await desk.event(receiver.url, body=b'{"n": 1.0}')
-    async with desk.sending() as sender:
-        assert (await desk.attempted(event_id))["status"] == "failed"
-        assert (await replayed(desk, event_id))["id"] == event_id
-        row = await desk.until(lambda row: row["status"] == "pending_retry", event_id)
+async def test_a_replay_is_a_new_series_of_attempts_under_the_old_id(
+    harness: WebhookHarness,
+) -> None:
+    receiver = harness.receiver(in_turn(status(404), status(500), status(204)))
+    event_id = await harness.event(receiver.url, body=b'{"n": 1.0}')
+    async with harness.sending() as sender:
+        assert (await harness.attempted(event_id))["status"] == "failed"
+        assert (await replayed(harness, event_id))["id"] == event_id
+        row = await harness.until(lambda row: row["status"] == "pending_retry", event_id)
         assert row["attempts"] == 1
-        await desk.pass_pause(sender, event_id)
-        assert (await desk.attempted(event_id, 2))["status"] == "delivered"
+        await harness.pass_pause(sender, event_id)
+        assert (await harness.attempted(event_id, 2))["status"] == "delivered"
     assert [delivered.webhook_id for delivered in receiver.received] == [event_id] * 3
     assert {delivered.body for delivered in receiver.received} == {b'{"n": 1.0}'}
 
 
-async def test_an_event_that_has_left_the_log_is_written_anew_from_its_job(desk: Desk) -> None:
-    receiver = desk.receiver()
-    event_id = await desk.event(receiver.url)
-    await desk.execute("DELETE FROM webhook_events")
-    async with desk.sending():
-        await replayed(desk, event_id)
-        assert (await desk.attempted(event_id))["status"] == "delivered"
+async def test_an_event_that_has_left_the_log_is_written_anew_from_its_job(
+    harness: WebhookHarness,
+) -> None:
+    receiver = harness.receiver()
+    event_id = await harness.event(receiver.url)
+    await harness.execute("DELETE FROM webhook_events")
+    async with harness.sending():
+        await replayed(harness, event_id)
+        assert (await harness.attempted(event_id))["status"] == "delivered"
     [delivered] = receiver.received
     body = json.loads(delivered.body)
     assert delivered.webhook_id == event_id
     assert (body["type"], body["data"]["state"]) == ("job.completed", "completed")
-    async with desk.context.database.statement() as connection:
+    async with harness.context.database.statement() as connection:
         job = await jobs.find_job(connection, uuid.UUID(body["data"]["jobId"]))
     assert job is not None
     assert job.completed_at is not None
     assert body["timestamp"][:19] == job.completed_at.isoformat()[:19]
 
 
-async def test_what_its_endpoint_switched_off_is_not_sent_again(desk: Desk) -> None:
-    receiver = desk.receiver(status(410))
-    event_id = await desk.event(receiver.url)
-    async with desk.sending():
-        assert (await desk.attempted(event_id))["status"] == "disabled"
+async def test_what_its_endpoint_switched_off_is_not_sent_again(harness: WebhookHarness) -> None:
+    receiver = harness.receiver(status(410))
+    event_id = await harness.event(receiver.url)
+    async with harness.sending():
+        assert (await harness.attempted(event_id))["status"] == "disabled"
         with pytest.raises(ReplayError, match="410 Gone"):
-            await replayed(desk, event_id)
+            await replayed(harness, event_id)
     assert len(receiver.received) == 1
 
 
@@ -318,15 +326,17 @@ async def test_what_its_endpoint_switched_off_is_not_sent_again(desk: Desk) -> N
     ids=["no callback", "expired", "queued"],
 )
 async def test_a_job_without_an_event_is_said_to_have_none(
-    desk: Desk, change: str, said: str
+    harness: WebhookHarness, change: str, said: str
 ) -> None:
-    event_id = await desk.event("https://a.example.com/")
-    await desk.execute(change)
+    event_id = await harness.event("https://a.example.com/")
+    await harness.execute(change)
     with pytest.raises(ReplayError, match=said):
-        await replayed(desk, event_id)
+        await replayed(harness, event_id)
 
 
 @pytest.mark.parametrize("job_id", ["no-uuid", "3f8a1c52-9c1e-4f6b-8f0e-2d5b7a9c4e10"])
-async def test_a_job_that_does_not_exist_is_said_not_to(desk: Desk, job_id: str) -> None:
+async def test_a_job_that_does_not_exist_is_said_not_to(
+    harness: WebhookHarness, job_id: str
+) -> None:
     with pytest.raises(ReplayError, match=job_id):
-        await replayed(desk, job_id)
+        await replayed(harness, job_id)

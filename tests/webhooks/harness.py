@@ -30,7 +30,7 @@ ALLOWED = (ip_network("127.0.0.0/8"),)
 
 
 @dataclass(slots=True)
-class Desk:
+class WebhookHarness:
     """What a test does around senders: accounts, jobs, events, receivers, time."""
 
     context: AppContext
@@ -164,10 +164,10 @@ INSERT_STAGES = """
 
 
 @contextlib.asynccontextmanager
-async def open_desk(settings: Settings, authority: Authority) -> AsyncIterator[Desk]:
-    """A desk on the database of ``settings``."""
+async def open_desk(settings: Settings, authority: Authority) -> AsyncIterator[WebhookHarness]:
+    """A harness on the database of ``settings``."""
     context = build_context(settings)
-    made = Desk(context, authority)
+    made = WebhookHarness(context, authority)
     with receivers_clock(made.clock), made.stack:
         yield made
     await context.database.close()

@@ -18,7 +18,7 @@ from storage.database import Connection
 Result = TypeVar("Result")
 
 
-class Bench:
+class InProcessService:
     """The service in this process, on an event loop of its own."""
 
     def __init__(self, settings: Settings) -> None:

@@ -13,7 +13,7 @@ BATCH_CLIPS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Household:
+class FurnishedAccount:
     """An account, signed in, with jobs, a batch, deliveries, stills, keys, secret, a purchase."""
 
     caller: Caller
@@ -44,7 +44,7 @@ class Household:
         callback = f"https://{word}.customers.example.com/hooks/{word}-path"
         job_id = runner.complete(
             caller, TWO_TRACKS, fileName=f"{word}-film.mp4", callbackUrl=callback,
-            metadata={"house": f"{word}-metadata"},
+            metadata={"account": f"{word}-metadata"},
         )  # fmt: skip
         uploading = caller.create(fileName=f"{word}-upload.mp4")
         clips = [{"sourceUrl": f"https://{word}.example.com/{n}.mp4"} for n in range(BATCH_CLIPS)]
