@@ -1,26 +1,8 @@
 """All that touches Ray Data: chains of tasks as datasets, and workarounds for Ray 2.60.
 
-``tests/pipelines/test_ray_data.py`` has a test for each workaround that fails once Ray no longer
-needs it. Where another version of Ray lacks one of the private parts, an AttributeError or
-ImportError names it at the first dataset. Measured by ``tests/benchmarks/soak.py``.
-
-- Until the process or the cluster ends, Ray Data keeps of each dataset: time series of more than
-  80 metrics an operator, in the actor that collects them and in the node's agent (ray-project/ray
-  issue 65029; most of 2.6 MB a job over a soak of 500); a remote function, in the driver and as
-  pickled code in the GCS, because the operator's id is part of its key (issue 63666); and a class
-  of the actor that all datasets share. So the reports are not sent, the label is left out of the
-  key, and the actor is looked up before its class is made again. No public option does any of it.
-- A task whose worker or node is lost is retried without end, so input that kills its worker would
-  never fail. Here it is retried three times. The public way, ``max_retries`` among the
-  ``ray_remote_args`` of ``Dataset.map``, is deprecated and goes with Ray 2.64 without a successor;
-  ``DataContext.max_map_retries`` counts exceptions only.
-- ``Dataset.iter_rows`` has no timeout and nothing ends an execution from outside, so it blocks
-  while a task runs for hours or no node has room for it. A thread waits there instead, and an
-  execution callback, which is public to set and private to write, captures the executor.
-
-Not used: ``DataContext.checkpoint_config`` (alpha) takes effect between a read and a write of
-files only, while shards here are objects named by all that they depend on, which also serve other
-runs. ``max_errored_blocks`` would drop rows where a stage must fail with the code of the row.
+``tests/pipelines/execution/test_ray_data.py`` has a test for each workaround, which fails once Ray
+no longer needs it. Where another version of Ray lacks one of the private parts, an AttributeError
+or ImportError names it at the first dataset. Measured by ``tests/benchmarks/soak.py``.
 """
 
 from __future__ import annotations

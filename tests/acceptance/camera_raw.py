@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from tests.pipelines.format_samples import STANDARD, write_sample
+from tests.pipelines.ingest.format_samples import STANDARD, write_sample
 
 DECODED_SECONDS = 2.0
 _DECODER = """

@@ -23,9 +23,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app.client.api import ApiClient
 from serve_app.deployment.local import free_port
-from tests.api.running_api import transact
 from tests.background import in_background
 from tests.places import PROJECT
+from tests.serve_app.running_api import transact
 
 Result = TypeVar("Result")
 START_SECONDS = 150

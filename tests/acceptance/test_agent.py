@@ -9,7 +9,7 @@ import pytest
 from tests.acceptance.conftest import EXCERPT_SECONDS
 from tests.acceptance.service import JOB_SECONDS, Service, serving_files
 from tests.acceptance.test_main_job import TRUTH, word_error_rate
-from tests.api.test_mcp import call, over_stdio
+from tests.serve_app.test_mcp import call, over_stdio
 
 pytestmark = pytest.mark.service
 

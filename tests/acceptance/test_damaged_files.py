@@ -14,8 +14,8 @@ import pytest
 from serve_app.client.api import RequestFailedError
 from tests.acceptance.camera_raw import DECODED_SECONDS, RAW
 from tests.acceptance.service import Service
-from tests.pipelines.damaged_media import BOMBS, damaged_files
-from tests.pipelines.format_samples import STANDARD, write_sample
+from tests.pipelines.ingest.damaged_media import BOMBS, damaged_files
+from tests.pipelines.ingest.format_samples import STANDARD, write_sample
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 

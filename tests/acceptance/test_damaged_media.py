@@ -26,7 +26,7 @@ import pytest
 from serve_app.client.api import ApiClient, RequestFailedError
 from tests.acceptance.camera_raw import RAW, decoders
 from tests.acceptance.service import Service, running
-from tests.pipelines.damaged_media import (
+from tests.pipelines.ingest.damaged_media import (
     BOMBS,
     DamagedFile,
     bombs,
@@ -34,7 +34,7 @@ from tests.pipelines.damaged_media import (
     misnamed_files,
     tag_bombs,
 )
-from tests.pipelines.format_samples import STANDARD, write_sample
+from tests.pipelines.ingest.format_samples import STANDARD, write_sample
 from tests.places import SHARED_MEDIA
 
 EVERYTHING = os.environ.get("VAS_DAMAGED_MEDIA") == "all"

@@ -22,7 +22,6 @@ from hypothesis import settings
 from serve_app.api.rate_limits import LIMITS, Bucket
 from serve_app.errors import CATALOGUE, ErrorCode
 from tests.acceptance.service import Service, wait_until
-from tests.api.running_api import wait_for_a_fresh_minute
 from tests.contract.document_cases import (
     BOUNDS,
     OPERATIONS,
@@ -31,6 +30,7 @@ from tests.contract.document_cases import (
     run_sequences,
     try_operation,
 )
+from tests.serve_app.running_api import wait_for_a_fresh_minute
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 

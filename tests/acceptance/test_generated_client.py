@@ -15,7 +15,7 @@ from openapi_python_client.config import Config, ConfigFile, MetaType
 
 from serve_app.api.error_schemas import schema_name
 from tests.acceptance.service import JOB_SECONDS, Service
-from tests.api.interface_contract import DOCUMENT, OPERATIONS
+from tests.serve_app.interface_contract import DOCUMENT, OPERATIONS
 
 PACKAGE = "generated_video_client"
 FOREIGN_JOB = "00000000-0000-4000-8000-000000000000"

@@ -25,9 +25,9 @@ from serve_app.client.api import ApiClient
 from serve_app.settings import Settings
 from storage.objects.s3 import S3Store
 from tests.acceptance.service import Service, running, wait_until
-from tests.api.running_api import wait_for_a_fresh_minute
 from tests.benchmarks.service_jobs import first_seconds
 from tests.places import DEMO
+from tests.serve_app.running_api import wait_for_a_fresh_minute
 from tests.storage.s3_server import everything_in, fresh_store, s3_process
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.acceptance.service import Service, serving_files
-from tests.api.test_document_tools import install
 from tests.browser.visits import launched
+from tests.serve_app.test_document_tools import install
 
 TUS_JS_CLIENT = "tus-js-client@4.3.1"
 UPPY = "uppy@6.0.1"

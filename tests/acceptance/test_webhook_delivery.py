@@ -13,7 +13,7 @@ import pytest
 from storage import keys
 from storage.database import Database
 from tests.acceptance.service import Service, wait_until
-from tests.pipelines.fetch_servers import Authority
+from tests.pipelines.net.fetch_servers import Authority
 from tests.webhooks.receivers import Receiver, Verifier, status
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]

@@ -37,7 +37,7 @@ from storage import keys, ledger
 from storage.database import Connection
 from tests.acceptance.chaos.clips import Clip, make_clips
 from tests.acceptance.service import Service, running
-from tests.pipelines.fetch_servers import Asked, ScriptedServer
+from tests.pipelines.net.fetch_servers import Asked, ScriptedServer
 
 CUSTOMERS = 4
 ACTIVE_JOBS = 30

@@ -37,7 +37,7 @@ from serve_app.webhooks.sending import USER_AGENT
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from storage import keys, webhooks
 from storage.webhooks import EVENTS_CHANNEL
-from tests.pipelines.fetch_servers import Authority
+from tests.pipelines.net.fetch_servers import Authority
 from tests.webhooks.sender_process import send_until_killed
 
 ENDPOINTS = (1, 10, 100)

@@ -18,8 +18,8 @@ from sqlalchemy import text
 from serve_app.settings import Settings
 from storage import keys
 from storage.database import Connection, Database
-from tests.api.running_api import SECRET, Customer, RunningApi
 from tests.databases import fresh_database
+from tests.serve_app.running_api import SECRET, Customer, RunningApi
 
 Result = TypeVar("Result")
 RATE_HEADERS = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")

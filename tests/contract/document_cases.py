@@ -36,8 +36,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serve_app.api.authentication import Auth
 from storage import keys, ledger
-from tests.api.interface_contract import BY_ID, DOCUMENT
 from tests.examples import every_example, examples
+from tests.serve_app.interface_contract import BY_ID, DOCUMENT
 
 EXAMPLES = int(os.environ.get("VAS_SCHEMATHESIS_EXAMPLES", examples(8)))
 SCENARIOS = 5 * EXAMPLES

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from serve_app.webhooks.sender import Sender, SenderClock
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.spec_rows import covers, covers_each
-from tests.pipelines.fetch_servers import Authority
+from tests.pipelines.net.fetch_servers import Authority
 from tests.webhooks.receivers import (
     Delivered,
     Receiver,

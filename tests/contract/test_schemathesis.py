@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from serve_app.settings import Settings
-from tests.api.running_api import SECRET, RunningApi
 from tests.contract.document_cases import (
     OPERATIONS,
     SCENARIOS,
@@ -19,6 +18,7 @@ from tests.contract.document_cases import (
     try_operation,
 )
 from tests.databases import fresh_database
+from tests.serve_app.running_api import SECRET, RunningApi
 
 
 @pytest.fixture(scope="module")

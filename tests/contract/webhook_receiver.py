@@ -20,7 +20,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from pipelines.net.safe_http import tls_context
-from tests.pipelines.fetch_servers import Authority
+from tests.pipelines.net.fetch_servers import Authority
 
 ADDRESS = "127.0.0.1"
 URL = f"https://{ADDRESS}/hook"

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from serve_app.settings import Settings
-from tests.api.running_api import SECRET
 from tests.contract.calling import Caller, ContractApi
 from tests.contract.runner_side import RunnerSide
 from tests.databases import fresh_database
 from tests.money.stripe_side import STRIPE_SECRET
+from tests.serve_app.running_api import SECRET
 
 
 @pytest.fixture(scope="module")

@@ -32,10 +32,10 @@ from storage.jobs import LeaseLostError
 from storage.ledger import InsufficientCreditsError
 from storage.purchases import OPERATOR, RefundKey
 from storage.types import StageName
-from tests.api.published_jobs import SCENES, track
 from tests.contract.runner_side import AUDIO_ONLY, FOOTAGE, SILENT
 from tests.money.in_process import InProcessService
 from tests.money.ledger_model import ANALYSES, ENDED, PRICE_OF_30_SECONDS, Model, ModelJob
+from tests.serve_app.published_jobs import SCENES, track
 
 LONG = timedelta(hours=1)
 MEDIA = {"both": FOOTAGE, "silent": SILENT, "sound only": AUDIO_ONLY}

@@ -27,8 +27,8 @@ from storage import jobs
 from storage.database import Connection
 from storage.jobs import LeaseLostError
 from storage.types import ENDED_STATUSES, StageName
-from tests.api.published_jobs import SCENES, track
 from tests.contract.runner_side import FOOTAGE
+from tests.serve_app.published_jobs import SCENES, track
 
 LEASE = timedelta(milliseconds=200)
 FAILING_FILE = "failing.mp4"

@@ -25,8 +25,8 @@ from storage import jobs, keys, ledger
 from storage.database import Connection
 from storage.job_records import JobSource, NewJob
 from storage.types import JobState, ProcessingMode, Tier
-from tests.api.running_api import transact
 from tests.money.runner_process import FAILING_FILE, run_until_done
+from tests.serve_app.running_api import transact
 
 Result = TypeVar("Result")
 ROUNDS = int(os.environ.get("VAS_KILL_ROUNDS", "4"))

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.pipelines.damaged_media import FTYP, box, element, matroska, track
+from tests.pipelines.ingest.damaged_media import FTYP, box, element, matroska, track
 
 TOKEN = b"CANARY-7f3a91c25e"
 RATE_HZ = 16_000

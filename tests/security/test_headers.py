@@ -18,11 +18,11 @@ import pytest
 from serve_app.dashboard.pages import static_version
 from serve_app.deployment.local import free_port
 from serve_app.deployment.proxy import write_front
-from tests.api.uploading import TUS
 from tests.contract.calling import ContractApi
-from tests.pipelines.fetch_servers import Asked, ScriptedServer
-from tests.pipelines.fetch_servers import answer as respond
+from tests.pipelines.net.fetch_servers import Asked, ScriptedServer
+from tests.pipelines.net.fetch_servers import answer as respond
 from tests.security.furnished_accounts import FurnishedAccount
+from tests.serve_app.uploads.uploading import TUS
 
 Answer = Callable[[FurnishedAccount], httpx.Response]
 PUBLIC = "public, max-age=300"

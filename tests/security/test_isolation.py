@@ -18,9 +18,9 @@ import pytest
 
 from serve_app.app import ROUTERS
 from serve_app.dashboard.routes import API_PATH
-from tests.api.interface_contract import OPERATIONS
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.security.furnished_accounts import BATCH_CLIPS, FurnishedAccount
+from tests.serve_app.interface_contract import OPERATIONS
 
 BY_NAME = {operation.operation_id: operation for operation in OPERATIONS}
 VARYING_HEADERS = {"date", "x-request-id", "x-ratelimit-remaining", "x-ratelimit-reset"}
@@ -130,8 +130,8 @@ ROUTES_OUTSIDE = {
     "/payments/{provider}/events": "signed by the provider: tests/money/test_payments.py",
     "/portal/{account_id}": "test_a_portal_link_opens_its_own_account",
     "/portal/assets/portal.css": "the same for everybody",
-    "/v1/api/jobs/{jobId}/audio-tracks": "tests/api/test_published_clients.py",
-    "/v1/api/jobs/{jobId}/audio-tracks/{trackIndex}": "tests/api/test_published_clients.py",
+    "/v1/api/jobs/{jobId}/audio-tracks": "tests/serve_app/test_published_clients.py",
+    "/v1/api/jobs/{jobId}/audio-tracks/{trackIndex}": "tests/serve_app/test_published_clients.py",
     "/": "the same for everybody",
     "/health": "the same for everybody",
     "/health/live": "the same for everybody",
@@ -146,24 +146,24 @@ ROUTES_OUTSIDE = {
     "/dashboard/account": "test_pages_show_nothing_of_anothers",
     "/dashboard/keys": "test_pages_show_nothing_of_anothers",
     "/dashboard/search": "test_pages_show_nothing_of_anothers",
-    "/dashboard/jobs": "tests/api/test_dashboard_pages.py",
+    "/dashboard/jobs": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/jobs/{jobId}": "test_pages_of_what_is_anothers_look_like_what_is_missing",
     "/dashboard/jobs/{jobId}/{kind}": "test_pages_of_what_is_anothers_look_like_what_is_missing",
     "/dashboard/jobs/{jobId}/{kind}/{content}": (
         "test_pages_of_what_is_anothers_look_like_what_is_missing"
     ),
-    "/dashboard/jobs/{jobId}/cancel": "tests/api/test_dashboard_pages.py",
-    "/dashboard/keys/{id}/rotate": "tests/api/test_dashboard_pages.py",
-    "/dashboard/webhook-secret/rotate": "tests/api/test_dashboard_pages.py",
-    "/dashboard/sign-out": "tests/api/test_dashboard_pages.py",
+    "/dashboard/jobs/{jobId}/cancel": "tests/serve_app/dashboard/test_dashboard_pages.py",
+    "/dashboard/keys/{id}/rotate": "tests/serve_app/dashboard/test_dashboard_pages.py",
+    "/dashboard/webhook-secret/rotate": "tests/serve_app/dashboard/test_dashboard_pages.py",
+    "/dashboard/sign-out": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/operator": "test_an_account_learns_nothing_of_the_operators_pages",
     "/dashboard/operator/accounts": "test_an_account_learns_nothing_of_the_operators_pages",
-    "/dashboard/operator/accounts/{id}/suspend": "tests/api/test_operator_pages.py",
-    "/dashboard/operator/accounts/{id}/resume": "tests/api/test_operator_pages.py",
+    "/dashboard/operator/accounts/{id}/suspend": "tests/serve_app/dashboard/test_operator_pages.py",
+    "/dashboard/operator/accounts/{id}/resume": "tests/serve_app/dashboard/test_operator_pages.py",
     "/dashboard/operator/throughput": "test_an_account_learns_nothing_of_the_operators_pages",
     "/dashboard/operator/failures": "test_an_account_learns_nothing_of_the_operators_pages",
     "/dashboard/operator/system": "test_an_account_learns_nothing_of_the_operators_pages",
-    "/dashboard/operator/sign-out": "tests/api/test_operator_pages.py",
+    "/dashboard/operator/sign-out": "tests/serve_app/dashboard/test_operator_pages.py",
     "/dashboard/operator/{rest:path}": "test_an_account_learns_nothing_of_the_operators_pages",
     "/dashboard/{rest:path}": "the same for everybody",
     "/healthz": "the same for everybody",

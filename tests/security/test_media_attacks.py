@@ -24,7 +24,7 @@ from pipelines.orientation import Orientation
 from pipelines.sandbox.child import MediaRefusedError
 from pipelines.types import Segment, StageCode, StageError, VideoStream
 from pipelines.vision.stills import DecordUnsuitableError, by_seeking, pictures_by_decord
-from tests.pipelines.ingest_material import Ingested, ingested
+from tests.pipelines.ingest.ingest_material import Ingested, ingested
 from tests.places import PROJECT
 from tests.security.hostile_media import ATTACKS, TOKEN, Trap, cases, lay
 

@@ -1,7 +1,8 @@
 """Secrets under test: the API is driven with all kinds of them, and everything it writes is read.
 
-``tests/api/test_secrets_in_logs.py`` looks at single requests; here every secret that an account
-has goes through requests that succeed, fail and break, with every logger at its most talkative.
+``tests/serve_app/test_secrets_in_logs.py`` looks at single requests; here every secret that an
+account has goes through requests that succeed, fail and break, with every logger at its most
+talkative.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from serve_app.cli.main import app
 from serve_app.observability.logs import LOG_NAME, logging_for, without_secrets
 from serve_app.settings import Settings
 from storage import keys
-from tests.api.raw_http import exchange
-from tests.api.running_api import SECRET
-from tests.api.uploading import TUS
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.runner_side import RunnerSide
+from tests.serve_app.raw_http import exchange
+from tests.serve_app.running_api import SECRET
+from tests.serve_app.uploads.uploading import TUS
 
 SOURCE_SIGNATURE = "5d41402abc4b2a76b9719d911017c592aa"
 SOURCE = (

@@ -22,11 +22,11 @@ from serve_app.webhooks.signing import new_signing_secret
 from storage import jobs, keys
 from storage.database import Connection
 from storage.objects.folder import FolderStore
-from tests.api.raw_http import exchange
-from tests.api.uploading import TUS, head, patch
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.runner_side import RunnerSide
 from tests.security.furnished_accounts import FurnishedAccount
+from tests.serve_app.raw_http import exchange
+from tests.serve_app.uploads.uploading import TUS, head, patch
 
 CONTENT = b"footage"
 

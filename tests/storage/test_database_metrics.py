@@ -23,7 +23,7 @@ from storage.database import Connection, Database
 from storage.job_records import JobSource, NewJob
 from storage.metrics import LedgerTotals, count_ledger, count_now, ledger_mismatch
 from storage.types import JobState, ProcessingMode, StageName, StageStatus, Tier
-from tests.observing.metrics import RecordedMetrics
+from tests.serve_app.observability.metrics import RecordedMetrics
 
 
 def new_job(account_id: uuid.UUID, state: JobState = JobState.QUEUED) -> NewJob:

@@ -25,9 +25,9 @@ from alembic.script import ScriptDirectory
 from serve_app.settings import Settings
 from storage import keys
 from storage.database import LOCK_SECONDS, MIGRATIONS, driver_url, migrate
-from tests.api.running_api import SECRET, Customer, RunningApi
 from tests.databases import fresh_database
 from tests.money.runner_process import run_until_done
+from tests.serve_app.running_api import SECRET, Customer, RunningApi
 from tests.storage.old_statements import create_account, play_every_state
 
 JOBS = 12

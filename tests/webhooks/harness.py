@@ -21,7 +21,7 @@ from serve_app.webhooks.sender import Sender, SenderClock
 from serve_app.webhooks.signing import new_signing_secret
 from storage import keys, webhooks
 from storage.types import EventType
-from tests.pipelines.fetch_servers import Authority
+from tests.pipelines.net.fetch_servers import Authority
 from tests.webhooks.receivers import Receiver, Script, Verifier, receivers_clock, status
 
 SECRET_KEY = "a secret for tests, long enough for the encrypter"

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.pipelines.fetch_servers import Authority
+from tests.pipelines.net.fetch_servers import Authority
 from tests.webhooks.receivers import Delivered, Script, head, reset, status
 
 SILENCE_SECONDS = 6.0

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.databases import fresh_database
-from tests.pipelines.fetch_servers import Authority, Trap
+from tests.pipelines.net.fetch_servers import Authority, Trap
 from tests.webhooks.harness import WebhookHarness, open_desk, settings_for
 from tests.webhooks.misbehaviour import CASES
 from tests.webhooks.receivers import Receiver, status

@@ -37,8 +37,8 @@ from serve_app.webhooks.signing import (
     verify,
 )
 from storage import jobs, keys
-from tests.api.running_api import RunningApi
 from tests.places import PROJECT
+from tests.serve_app.running_api import RunningApi
 from tests.webhooks.harness import WebhookHarness
 from tests.webhooks.receivers import in_turn, status
 

@@ -23,8 +23,8 @@ from tests.acceptance.chaos.object_store import StoreServer, store_server
 from tests.acceptance.cluster_service import Head, head_node, wait_for
 from tests.acceptance.ray_nodes import START_SECONDS, RayNode, ray_node
 from tests.acceptance.service import Service
-from tests.api.running_api import transact
-from tests.pipelines.fetch_servers import Asked, Authority, ScriptedServer, answer
+from tests.pipelines.net.fetch_servers import Asked, Authority, ScriptedServer, answer
+from tests.serve_app.running_api import transact
 from tests.webhooks.receivers import Delivered, Receiver, Verifier, status
 
 WORKER = "127.0.0.3"

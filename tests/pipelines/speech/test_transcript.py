@@ -1,0 +1,381 @@
+"""Track to transcript on Ray: the same words however it is sharded, and after a retry."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+import ray
+
+from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
+from models.provider import LocalModels, ModelProvider
+from models.tasks import TRANSCRIBE, Contract, Task
+from pipelines.execution.chain import FreeRun, Workspace, map_here
+from pipelines.media.audio import read_blocks, write_flac
+from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
+from pipelines.speech.regions import ChunkLimits, Sharding
+from pipelines.speech.speakers import SpeakerRules
+from pipelines.speech.transcribe import LanguageChoice
+from pipelines.types import (
+    AudioTrack,
+    StageCode,
+    StageError,
+    StageStoppedError,
+    TranscriptResult,
+    TranscriptWord,
+    WarningCode,
+)
+from storage.objects.folder import FolderStore
+
+SPEECH = Path(__file__).resolve().parents[2] / "media" / "speech"
+SAID = json.loads((SPEECH / "truth.json").read_text())["two_voices.flac"]["sentences"][:4]
+"""What is said in the track of these tests: two voices in turn."""
+PAUSE_MS = 2000
+MEDIA_MS = 60_000
+SHARDED = TranscriptConfig(sharding=Sharding(shard_seconds=3.0))
+
+
+class BrokenTranscriber:
+    """A backend whose every call fails."""
+
+    def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
+        raise RuntimeError("out of memory")
+
+
+class BrokenModels(LocalModels):
+    """The packaged models, but for the transcriber."""
+
+    def find(self, task: Task[Contract]) -> Contract | None:
+        return cast("Contract", BrokenTranscriber()) if task is TRANSCRIBE else super().find(task)
+
+
+# Ray's workers cannot import this file by name.
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def kept_store(tmp_path_factory: pytest.TempPathFactory) -> FolderStore:
+    return FolderStore(tmp_path_factory.mktemp("transcript"))
+
+
+@pytest.fixture(scope="module")
+def track(kept_store: FolderStore) -> AudioTrack:
+    """The sentences of SAID, PAUSE_MS of silence after each: as many chunks."""
+    samples = np.concatenate([*read_blocks(SPEECH / "two_voices.flac")])
+    pieces = []
+    for sentence in SAID:
+        pieces.append(samples[sentence["start_ms"] * 16 : sentence["end_ms"] * 16])
+        pieces.append(np.zeros(PAUSE_MS * 16, np.float32))
+    return put_track(kept_store, pieces)
+
+
+@pytest.fixture(scope="module")
+def control() -> FreeRun:
+    """Hears the progress of computing ``result``."""
+    return FreeRun()
+
+
+@pytest.fixture(scope="module")
+def result(
+    ray_session: None, kept_store: FolderStore, track: AudioTrack, control: FreeRun
+) -> TranscriptResult:
+    """The transcript of the track, computed in a shard a sentence."""
+    return transcript(kept_store, track, control=control)
+
+
+@pytest.fixture
+def store(result: TranscriptResult, kept_store: FolderStore, tmp_path: Path) -> FolderStore:
+    """A store with the track and all the shards of ``result``, to change at will."""
+    shutil.copytree(kept_store.root, tmp_path / "store")
+    return FolderStore(tmp_path / "store")
+
+
+def put_track(store: FolderStore, pieces: Sequence[Samples]) -> AudioTrack:
+    with store.writer("tracks/0.flac") as stream:
+        write_flac(stream, pieces)
+    seconds = sum(map(len, pieces)) / SAMPLE_RATE_HZ
+    return AudioTrack(0, "camera", "tracks/0.flac", seconds)
+
+
+def transcript(
+    store: FolderStore,
+    track: AudioTrack,
+    *,
+    config: TranscriptConfig = SHARDED,
+    models: ModelProvider | None = None,
+    control: FreeRun | None = None,
+    duration_ms: int = MEDIA_MS,
+) -> TranscriptResult:
+    return transcribe_track(
+        track,
+        workspace=Workspace(store, "jobs/1"),
+        models=models or LocalModels(),
+        control=control or FreeRun(),
+        config=config,
+        media_duration_ms=duration_ms,
+    )
+
+
+def words_of(result: TranscriptResult) -> list[TranscriptWord]:
+    return [word for segment in result.segments for word in segment.words]
+
+
+def test_sentences_are_heard_when_and_by_whom_they_are_said(result: TranscriptResult) -> None:
+    assert result.language == "en"
+    assert len(result.segments) == len(SAID)
+    start_ms = 0
+    for segment, sentence in zip(result.segments, SAID, strict=True):
+        end_ms = start_ms + sentence["end_ms"] - sentence["start_ms"]
+        assert segment.start_ms == pytest.approx(start_ms, abs=320)
+        assert segment.end_ms == pytest.approx(end_ms, abs=250)
+        words = segment.text.lower().strip(".").split()
+        assert len(set(sentence["text"].split()) ^ set(words)) <= 2  # "ten" is written 10
+        start_ms = end_ms + PAUSE_MS
+    assert [segment.speaker for segment in result.segments] == ["speaker_0", "speaker_1"] * 2
+
+
+def test_speakers_are_listed_with_the_time_they_speak(result: TranscriptResult) -> None:
+    listed = [(speaker.id, speaker.label) for speaker in result.speakers]
+    assert listed == [("speaker_0", "Speaker 1"), ("speaker_1", "Speaker 2")]
+    for speaker in result.speakers:
+        own = [word for word in words_of(result) if word.speaker == speaker.id]
+        spoken_ms = sum(word.end_ms - word.start_ms for word in own)
+        assert speaker.speaking_seconds == pytest.approx(spoken_ms / 1000)
+
+
+@pytest.mark.parametrize(
+    ("shard_seconds", "shards"),
+    [
+        pytest.param(5.0, 4, id="5 s"),
+        pytest.param(8.0, 2, id="8 s", marks=pytest.mark.long),
+        pytest.param(20.0, 1, id="20 s", marks=pytest.mark.long),
+        pytest.param(None, 1, id="unsharded"),
+    ],
+)
+def test_sharding_changes_nothing_in_the_result(
+    store: FolderStore,
+    track: AudioTrack,
+    result: TranscriptResult,
+    shard_seconds: float | None,
+    shards: int,
+) -> None:
+    config = TranscriptConfig(sharding=Sharding(shard_seconds=shard_seconds))
+    other = transcript(store, track, config=config)
+    assert (other.shards_computed, other.shards_reused) == (shards, 0)
+    assert (other.segments, other.speakers) == (result.segments, result.speakers)
+
+
+def test_progress_rises_to_one(result: TranscriptResult, control: FreeRun) -> None:
+    assert control.fractions == sorted(control.fractions)
+    assert len(set(control.fractions)) >= len(SAID)
+    assert control.fractions[-1] == 1.0
+
+
+@pytest.mark.parametrize("max_seconds", [5.0, pytest.param(8.0, marks=pytest.mark.long)])
+def test_the_seams_of_chunks_cut_no_word(
+    store: FolderStore, track: AudioTrack, result: TranscriptResult, max_seconds: float
+) -> None:
+    """Speech with short pauses, so that chunks of the usual length hold it in one piece."""
+    samples = np.concatenate([*read_blocks(SPEECH / "two_voices.flac")])
+    whole = put_track(store, [samples])
+    limits = ChunkLimits(max_seconds=max_seconds, min_seconds=2.0, pause_seconds=3.0)
+    cut = transcript(store, whole, config=replace(SHARDED, chunks=limits))
+    uncut = transcript(store, whole, config=replace(SHARDED, chunks=ChunkLimits(pause_seconds=3.0)))
+    assert cut.shards_computed > uncut.shards_computed
+    assert [word.text for word in words_of(cut)] == [word.text for word in words_of(uncut)]
+    for one, other in zip(words_of(cut), words_of(uncut), strict=True):
+        assert one.start_ms == pytest.approx(other.start_ms, abs=200)
+
+
+class TwoLanguages:
+    """A transcriber that detects the language of short chunks with little certainty."""
+
+    def __init__(self) -> None:
+        self.hints: list[str | None] = []
+
+    def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
+        self.hints += [chunk.language for chunk in chunks]
+        return [self._one(chunk) for chunk in chunks]
+
+    def _one(self, chunk: AudioChunk) -> ChunkTranscript:
+        if not chunk.has_words:
+            return ChunkTranscript((), None, languages=(("en", 0.9),))
+        sure = len(chunk.samples) > 2.5 * SAMPLE_RATE_HZ
+        word = Word("yes" if chunk.language or sure else "ja", 0.5, 0.8, 0.9)
+        return ChunkTranscript(
+            (word,),
+            chunk.language or ("en" if sure else "de"),
+            0.9 if chunk.language or sure else 0.3,
+            -0.3,
+        )
+
+
+class ModelsOfTwoLanguages(LocalModels):
+    """The packaged models, but for the transcriber, which is the same at every request."""
+
+    def find(self, task: Task[Contract]) -> Contract | None:
+        return cast("Contract", SCRIPTED) if task is TRANSCRIBE else super().find(task)
+
+
+SCRIPTED = TwoLanguages()
+
+
+@pytest.mark.parametrize("shard_seconds", [3.0, None], ids=["a chunk a shard", "unsharded"])
+def test_a_chunk_of_doubtful_language_is_transcribed_in_that_of_its_track(
+    store: FolderStore, track: AudioTrack, shard_seconds: float | None
+) -> None:
+    SCRIPTED.hints.clear()
+    found = transcribe_track(
+        track,
+        workspace=Workspace(store, "jobs/2"),
+        models=ModelsOfTwoLanguages(),
+        control=FreeRun(),
+        config=TranscriptConfig(sharding=Sharding(shard_seconds=shard_seconds)),
+        media_duration_ms=MEDIA_MS,
+        mapper=map_here,
+    )
+    assert [word.text for word in words_of(found)] == ["yes"] * len(SAID)
+    assert found.language == "en"
+    doubtful = SCRIPTED.hints.count("en")
+    assert 0 < doubtful < len(SAID)
+    assert SCRIPTED.hints.count(None) >= len(SAID)
+
+
+def test_text_of_doubtful_language_is_kept_with_a_warning(
+    store: FolderStore, track: AudioTrack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = (("sr", 0.4), ("hr", 0.35), ("bs", 0.2))
+    uncertain = ChunkTranscript((Word("da", 0.5, 0.8, 0.9),), "sr", 0.4, -0.3, shares)
+    monkeypatch.setattr(SCRIPTED, "transcribe", lambda chunks: [uncertain] * len(chunks))
+    found = transcribe_track(
+        track,
+        workspace=Workspace(store, "jobs/3"),
+        models=ModelsOfTwoLanguages(),
+        control=FreeRun(),
+        config=TranscriptConfig(),
+        media_duration_ms=MEDIA_MS,
+        mapper=map_here,
+    )
+    assert found.language == "sr"
+    assert found.language_probability == pytest.approx(0.4)
+    assert [word.text for word in words_of(found)] == ["da"] * len(SAID)
+    assert {segment.language for segment in found.segments} == {None}
+    [warning] = found.warnings
+    assert (warning.code, warning.track_index) == (WarningCode.LANGUAGE_UNCERTAIN, track.index)
+    assert "0.40" in warning.message
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        pytest.param(".npz", id="voices lost"),
+        pytest.param((".json", ".npz"), id="words and voices lost"),
+    ],
+)
+def test_a_retry_computes_only_what_is_missing(
+    store: FolderStore, track: AudioTrack, result: TranscriptResult, lost: str | tuple[str, ...]
+) -> None:
+    assert result.shards_computed == len(SAID)
+    for key in [*store.list_keys("jobs/1")]:
+        if "/00002-" in key and key.endswith(lost):
+            store.delete(key)
+    again = transcript(store, track)
+    assert (again.shards_computed, again.shards_reused) == (1, len(SAID) - 1)
+    assert again.segments == result.segments
+
+
+def test_a_complete_retry_needs_no_model(store: FolderStore, track: AudioTrack) -> None:
+    again = transcript(store, track, models=BrokenModels())
+    assert (again.shards_computed, again.shards_reused) == (0, len(SAID))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(replace(SHARDED, models="large"), id="other models"),
+        pytest.param(replace(SHARDED, choice=LanguageChoice("fr")), id="other language"),
+        pytest.param(replace(SHARDED, keyterms=("Pemberley",)), id="other key terms"),
+    ],
+)
+def test_shards_are_not_reused_for_another_question_and_a_failing_model_fails_the_stage(
+    store: FolderStore, track: AudioTrack, config: TranscriptConfig
+) -> None:
+    with pytest.raises(StageError, match="Transcription failed: RuntimeError: out of memory") as it:
+        transcript(store, track, config=config, models=BrokenModels())
+    assert it.value.code is StageCode.TRANSCRIPT_FAILED
+
+
+@pytest.mark.parametrize("expected", [1, 2, 3])
+def test_the_number_of_speakers_can_be_told_and_costs_no_model_again(
+    store: FolderStore, track: AudioTrack, result: TranscriptResult, expected: int
+) -> None:
+    config = replace(SHARDED, speakers=SpeakerRules(expected=expected))
+    again = transcript(store, track, config=config, models=BrokenModels())
+    assert len(again.speakers) == expected
+    assert [word.text for word in words_of(again)] == [word.text for word in words_of(result)]
+
+
+@pytest.mark.parametrize(
+    ("offset_seconds", "duration_ms"),
+    [
+        pytest.param(2.5, MEDIA_MS, id="track starts after the video"),
+        pytest.param(-1.0, MEDIA_MS, id="track starts before the video"),
+        pytest.param(-4.0, 5_000, id="track starts before the video and outlasts it"),
+        pytest.param(100.0, MEDIA_MS, id="track starts after the end"),
+    ],
+)
+def test_words_lie_on_the_videos_timeline_inside_it(
+    store: FolderStore,
+    track: AudioTrack,
+    result: TranscriptResult,
+    offset_seconds: float,
+    duration_ms: int,
+) -> None:
+    moved = transcript(
+        store, replace(track, offset_seconds=offset_seconds), duration_ms=duration_ms
+    )
+    shift_ms = round(offset_seconds * 1000)
+    expected = [
+        (word.text, max(0, word.start_ms + shift_ms), min(duration_ms, word.end_ms + shift_ms))
+        for word in words_of(result)
+        if word.end_ms + shift_ms > 0 and word.start_ms + shift_ms < duration_ms
+    ]
+    assert [(word.text, word.start_ms, word.end_ms) for word in words_of(moved)] == expected
+    order = dict.fromkeys(segment.speaker for segment in moved.segments)
+    assert [speaker.id for speaker in moved.speakers] == list(order)
+
+
+@pytest.mark.parametrize("seconds", [0, 5])
+def test_silence_gives_an_empty_transcript(ray_session: None, tmp_path: Path, seconds: int) -> None:
+    store = FolderStore(tmp_path)
+    silent = put_track(store, [np.zeros(seconds * SAMPLE_RATE_HZ, np.float32)])
+    empty = transcript(store, silent)
+    assert (empty.language, empty.speakers, empty.segments) == (None, (), ())
+
+
+@pytest.mark.parametrize(
+    ("kept_bytes", "message"),
+    [(0, "The track is damaged: 0.0 of"), (100_000, "Invalid data found")],
+    ids=["empty", "truncated"],
+)
+def test_a_damaged_track_fails_the_stage_instead_of_losing_words(
+    store: FolderStore, track: AudioTrack, kept_bytes: int, message: str
+) -> None:
+    store.write_bytes(track.key, store.read_bytes(track.key)[:kept_bytes])
+    with pytest.raises(StageError, match=message) as it:
+        transcript(store, track)
+    assert it.value.code is StageCode.TRANSCRIPT_FAILED
+
+
+def test_a_stop_marker_ends_the_work(store: FolderStore, track: AudioTrack) -> None:
+    Workspace(store, "jobs/1").request_stop()
+    config = replace(SHARDED, models="not asked yet")
+    with pytest.raises(StageStoppedError):
+        transcript(store, track, config=config)

@@ -1,0 +1,88 @@
+"""Features of the frames: the same however the video is cut into segments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from pipelines.execution.chain import Workspace
+from pipelines.types import VideoSource
+from pipelines.vision.features import FeaturesConfig, FrameFeatures, joined, segment_features
+from tests.pipelines.ingest.ingest_material import Clip, Ingested, ingested, write_clip
+from tests.pipelines.ingest.test_ingest_segments import CLIPS
+from tests.pipelines.media_builders import (
+    Picture,
+    folder_workspace,
+    moving_shot,
+    video_source,
+    write_video,
+)
+
+X264 = {"x264-params": "bframes=3:b-pyramid=normal:b-adapt=0:scenecut=0:keyint=50:threads=1"}
+
+
+def features_of(video: VideoSource, workspace: Workspace) -> FrameFeatures:
+    config = FeaturesConfig()
+    return joined(
+        [segment_features(video, segment, workspace, config) for segment in video.segments]
+    )
+
+
+def sought(done: Ingested) -> tuple[VideoSource, Workspace]:
+    assert done.result.video is not None
+    return done.result.video, Workspace(done.store, "job")
+
+
+@pytest.mark.parametrize("clip", CLIPS.values(), ids=CLIPS.keys())
+def test_segments_have_the_features_of_the_whole(clip: Clip, tmp_path: Path) -> None:
+    path = write_clip(tmp_path, clip)
+    cut = sought(ingested(path, tmp_path / "cut", segment_seconds=1.0))
+    whole = sought(ingested(path, tmp_path / "whole", segment_seconds=60.0))
+    found, expected = features_of(*cut), features_of(*whole)
+    assert np.array_equal(found.times_ms, expected.times_ms)
+    assert np.array_equal(found.luma, expected.luma)
+    assert np.array_equal(found.chroma, expected.chroma)
+
+
+def encoded(folder: Path, pictures: Iterable[Picture]) -> tuple[VideoSource, Workspace]:
+    path = write_video(folder / "clip.mp4", pictures, options=X264)
+    workspace = folder_workspace(folder)
+    return video_source(workspace, path), workspace
+
+
+@pytest.fixture
+def shots(tmp_path: Path) -> tuple[VideoSource, Workspace]:
+    """Two calm shots with a cut between them where the encoder put no key frame."""
+    pictures = [*moving_shot(1, 71, across=0.4), *moving_shot(2, 69, down=0.3)]
+    return encoded(tmp_path, pictures)
+
+
+def test_ranges_that_begin_anywhere_have_the_features_of_the_whole(
+    shots: tuple[VideoSource, Workspace], tmp_path: Path
+) -> None:
+    whole, workspace = shots
+    ranges = video_source(workspace, tmp_path / "clip.mp4", segment_ms=680)
+    assert len(ranges.segments) > 5
+    found, expected = features_of(ranges, workspace), features_of(whole, workspace)
+    assert np.array_equal(found.times_ms, expected.times_ms)
+    assert np.array_equal(found.luma, expected.luma)
+
+
+def test_a_damaged_stream_has_the_frames_that_can_be_decoded(tmp_path: Path) -> None:
+    video, workspace = encoded(tmp_path, moving_shot(1, 140, across=0.4))
+    path = tmp_path / "source"
+    data = bytearray(path.read_bytes())
+    with av.open(str(path)) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+    for packet in packets[60:90:7]:
+        assert packet.pos is not None
+        data[packet.pos : packet.pos + packet.size] = bytes(packet.size)
+    path.write_bytes(data)
+    found = features_of(video, workspace)
+    assert 100 < len(found) < 140
+    ranges = video_source(workspace, path, segment_ms=2_000)
+    assert np.array_equal(features_of(ranges, workspace).luma, found.luma)

@@ -1,0 +1,107 @@
+"""``vas keys`` and ``vas sessions``: an operator sees and takes back what opens an account."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from serve_app.cli.main import app, user_sentence
+from serve_app.cli.output import UsageError
+from storage import keys
+from tests.serve_app.dashboard.test_dashboard_pages import link_token, visitor
+from tests.serve_app.running_api import SECRET, Customer, RunningApi
+
+
+def run_vas(api: RunningApi, *words: object) -> Any:
+    """What the command printed as JSON. Raises what it raises."""
+    environment = {
+        "VAS_DATABASE_URL": api.settings.database_url or "",
+        "VAS_DATA_DIR": str(api.settings.data_dir),
+        "VAS_SECRET_KEY": SECRET,
+    }
+    command = [*map(str, words), "--json"]
+    result = CliRunner().invoke(app, command, env=environment, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def status(api: RunningApi, customer: Customer) -> int:
+    return api.client.get("/quota", headers=customer.headers).status_code
+
+
+def test_a_key_that_is_revoked_opens_nothing_and_others_stay(
+    api: RunningApi, customer: Customer
+) -> None:
+    spare = api.transact(lambda c: keys.create_key(c, customer.account_id))
+    listed = run_vas(api, "keys", "list", customer.account_id)["keys"]
+    assert [each["status"] for each in listed] == ["active", "active"]
+    shown = {each["displayKey"]: each["id"] for each in listed}
+    assert all(secret not in json.dumps(listed) for secret in (customer.key, spare.secret))
+    leaked = shown[keys.display_key(customer.key[-4:])]
+    assert run_vas(api, "keys", "revoke", leaked) == {"id": leaked, "status": "revoked"}
+    assert status(api, customer) == 401
+    assert status(api, Customer(customer.account_id, spare.secret)) == 200
+    after = {
+        each["id"]: each["status"]
+        for each in run_vas(api, "keys", "list", customer.account_id)["keys"]
+    }
+    assert after == {leaked: "revoked", str(spare.id): "active"}
+    for gone in (leaked, uuid.uuid4()):
+        with pytest.raises(UsageError, match="There is no active key"):
+            run_vas(api, "keys", "revoke", gone)
+
+
+def sign_in(client: httpx.Client, token: str) -> int:
+    return client.post("/dashboard/sign-in", data={"token": token}).status_code
+
+
+def test_all_sessions_and_links_of_one_account_end_and_no_others(
+    api: RunningApi, customer: Customer
+) -> None:
+    other = api.customer()
+    with visitor(api) as ours, visitor(api) as theirs:
+        assert sign_in(ours, link_token(api, customer)) == 303
+        assert sign_in(theirs, link_token(api, other)) == 303
+        unused = link_token(api, customer)
+        listed = run_vas(api, "sessions", "list", customer.account_id)["sessions"]
+        assert [each["kind"] for each in listed] == ["session", "link"]
+        assert run_vas(api, "sessions", "end", customer.account_id) == {"ended": 2}
+        assert ours.get("/dashboard").headers["location"] == "/dashboard/sign-in?ended=1"
+        assert sign_in(ours, unused) == 401
+        assert theirs.get("/dashboard").status_code == 200
+    assert run_vas(api, "sessions", "list", customer.account_id) == {"sessions": []}
+    assert status(api, customer) == 200
+
+
+def test_all_sessions_of_operators_end(api: RunningApi, customer: Customer) -> None:
+    with visitor(api) as operator, visitor(api) as account:
+        assert sign_in(operator, api.transact(keys.create_operator_link)) == 303
+        assert sign_in(account, link_token(api, customer)) == 303
+        unused = api.transact(keys.create_operator_link)
+        listed = run_vas(api, "sessions", "list", "--operator")["sessions"]
+        assert sorted(each["kind"] for each in listed) == ["link", "session"]
+        assert run_vas(api, "sessions", "end", "--operator") == {"ended": 2}
+        assert operator.get("/dashboard/operator").status_code == 303
+        assert sign_in(operator, unused) == 401
+        assert account.get("/dashboard").status_code == 200
+
+
+@pytest.mark.parametrize("command", ["create", "list", "end"])
+@pytest.mark.parametrize("whose", [(), ("studio", "--operator")], ids=["nobody", "both"])
+def test_sessions_are_of_an_account_or_of_operators(
+    api: RunningApi, command: str, whose: tuple[str, ...]
+) -> None:
+    with pytest.raises(UsageError, match="one of both"):
+        run_vas(api, "sessions", command, *whose)
+
+
+@pytest.mark.parametrize("words", [("keys", "list"), ("sessions", "list"), ("sessions", "end")])
+def test_an_account_that_is_not_there_is_named(api: RunningApi, words: tuple[str, ...]) -> None:
+    with pytest.raises(keys.AccountNotFoundError) as refused:
+        run_vas(api, *words, "nobody")
+    assert user_sentence(refused.value) == "No account has that name or id. (nobody)"

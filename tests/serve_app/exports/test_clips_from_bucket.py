@@ -1,0 +1,99 @@
+"""Clips of a source in a bucket: of a long file little is fetched, and the clip is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from pipelines.ingest.probe import probe
+from pipelines.types import IngestResult
+from serve_app.settings import Settings
+from storage.objects.s3 import S3Store
+from storage.objects.s3_multipart import client_of
+from tests.databases import fresh_database
+from tests.serve_app.exports.test_clips import clip, pictures, publish_ingest
+from tests.serve_app.published_jobs import created, media
+from tests.serve_app.running_api import SECRET, Customer, RunningApi
+from tests.storage.s3_server import fresh_store, s3_endpoint
+
+SECONDS, RATE = 12, 25
+
+
+@pytest.fixture(scope="module")
+def api_settings(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    with fresh_database(postgres_url) as url, s3_endpoint() as endpoint:
+        place = fresh_store(endpoint).place
+        yield Settings(
+            data_dir=tmp_path_factory.mktemp("data"),
+            database_url=url,
+            secret_key=SECRET,
+            s3_bucket=place.bucket,
+            s3_endpoint_url=endpoint,
+            s3_access_key_id=place.access_key_id,
+            s3_secret_access_key=place.secret_access_key,
+        )
+
+
+@pytest.fixture(scope="module", params=["mp4", "mkv", "ts"])
+def film(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Noise, some two megabytes a second; an MP4 has its table at the end."""
+    path: Path = tmp_path_factory.mktemp("film") / f"film.{request.param}"
+    noise = np.random.default_rng(7)
+    options = {"preset": "ultrafast", "qp": "8", "threads": "1"}
+    with av.open(str(path), "w") as target:
+        stream: Any = target.add_stream("libx264", rate=RATE, options=options)
+        stream.width, stream.height, stream.codec_context.gop_size = 320, 240, RATE
+        for number in range(SECONDS * RATE):
+            planes = noise.integers(0, 256, (360, 320), np.uint8)
+            frame: Any = av.VideoFrame.from_ndarray(planes, "yuv420p")
+            frame.pts, frame.time_base = number, Fraction(1, RATE)
+            target.mux(stream.encode(frame))
+        target.mux(stream.encode(None))
+    return path
+
+
+@contextmanager
+def fetched_bytes(api: RunningApi) -> Iterator[list[int]]:
+    """What the bucket sends during the block, answer by answer."""
+    store = api.context.objects
+    assert isinstance(store, S3Store)
+    events, found = client_of(store.place).meta.events, list[int]()
+
+    def note(parsed: dict[str, Any], **_: Any) -> None:
+        found.append(int(parsed["ContentLength"]))
+
+    events.register("after-call.s3.GetObject", note)
+    try:
+        yield found
+    finally:
+        events.unregister("after-call.s3.GetObject", note)
+
+
+@pytest.mark.parametrize("start", [0, 6.2, 11])
+def test_a_clip_of_a_second_fetches_little_of_a_long_file(
+    api: RunningApi, customer: Customer, film: Path, start: float
+) -> None:
+    job = created(api, customer)
+    api.context.objects.write_bytes(f"jobs/{job}/source/clip-000", film.read_bytes())
+    publish_ingest(api, job, IngestResult(probe(film), None, ()))
+    with fetched_bytes(api) as fetched:
+        answer = clip(api, customer, job, start, start + 1)
+    assert answer.status_code == 200, answer.text
+    assert sum(fetched) < film.stat().st_size / 2
+    true_start = float(answer.headers["x-clip-start"])
+    (path := film.with_name("clip")).write_bytes(answer.content)
+    expected = [p for t, p in pictures(str(film)) if true_start <= round(t, 3) < start + 1]
+    assert [shown for _, shown in pictures(str(path))][: len(expected)] == expected
+
+
+def test_a_source_that_is_gone_is_not_found(api: RunningApi, customer: Customer) -> None:
+    job = created(api, customer)
+    publish_ingest(api, job, IngestResult(media(1), None, ()))
+    assert clip(api, customer, job, 0, 1).status_code == 404

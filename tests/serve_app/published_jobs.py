@@ -1,0 +1,156 @@
+"""Jobs as runners leave them, without a runner: what it would publish, published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from pipelines.codec import to_json
+from pipelines.orientation import Orientation
+from pipelines.types import (
+    AudioStream,
+    IngestResult,
+    MediaInfo,
+    PipelineWarning,
+    Speaker,
+    StageCode,
+    StageError,
+    TranscriptResult,
+    TranscriptSegment,
+    TranscriptWord,
+    VideoStream,
+)
+from serve_app.results.answers import SummarySentenceJson
+from serve_app.results.documents import transcript_document
+from serve_app.worker import publishing
+from serve_app.worker.publishing import Lease
+from storage import jobs, keys
+from storage.results import TrackTranscript
+from storage.types import StageName, StageStatus
+from tests.serve_app.running_api import Customer, RunningApi
+
+SCENES: list[dict[str, Any]] = [
+    {
+        "index": 0,
+        "startTime": 0.0,
+        "endTime": 12.48,
+        "description": "A woman speaks to the camera in a bright kitchen.",
+        "objects": ["kettle", "woman"],
+        "colorPalette": ["#e8e2d6", "#6b4f3a", "#2f3a40"],
+        "shotType": "medium",
+        "shotAngle": "eye_level",
+        "cameraMotion": "static",
+        "confidence": 0.97,
+        "thumbnailKey": "jobs/x/0.jpg",
+        "objectTracks": [{"label": "woman", "start": 0.0, "end": 12.48, "confidence": 0.91}],
+        "onScreenText": [
+            {
+                "text": "Anna Weber, baker",
+                "confidence": 0.98,
+                "box": {"left": 0.08, "top": 0.82, "width": 0.31, "height": 0.06},
+            }
+        ],
+    }
+]
+SPOKEN = TranscriptSegment(
+    index=0,
+    start_ms=1200,
+    end_ms=2060,
+    text="Good morning.",
+    speaker="speaker_0",
+    confidence=0.96,
+    words=(
+        TranscriptWord("Good", 1200, 1500, 0.98, "speaker_0"),
+        TranscriptWord("morning.", 1500, 2060, 0.95, "speaker_0"),
+    ),
+)
+SPEAKER = Speaker("speaker_0", "Speaker 1", 0.86)
+TRANSCRIPT = transcript_document(
+    TranscriptResult("en", (SPEAKER,), (SPOKEN,), shards_computed=1, shards_reused=0)
+)
+
+
+SUMMARY: list[SummarySentenceJson] = [
+    {"text": "Somebody says good morning.", "startTime": 1.2, "endTime": 2.06}
+]
+
+
+def media(streams: int) -> MediaInfo:
+    video = VideoStream(0, "h264", 640, 360, Orientation(), 1.0, 25.0, 2380)
+    audio = tuple(AudioStream(n + 1, "aac", 48_000, 2, "en", None) for n in range(streams))
+    return MediaInfo("mp4", 1000, 95.2, video, audio)
+
+
+def created(api: RunningApi, customer: Customer, **body: Any) -> str:
+    body |= {"url": "https://media.example.com/clip.mp4"}
+    answer = api.client.post("/jobs/from-url", json=body, headers=customer.headers)
+    assert answer.status_code == 201, answer.text
+    job_id: str = answer.json()["data"]["jobId"]
+    return job_id
+
+
+async def lease_of(connection: AsyncConnection, job_id: str) -> Lease:
+    """The job must be the only one that waits."""
+    taken = await jobs.lease_next(connection, lease=timedelta(seconds=60))
+    assert taken is not None
+    assert str(taken[0]) == job_id
+    return Lease(*taken)
+
+
+def track(index: int, error: str | None = None) -> TrackTranscript:
+    status = StageStatus.COMPLETED if error is None else StageStatus.FAILED
+    document = TRANSCRIPT if error is None else None
+    language = "en" if error is None else None
+    return TrackTranscript(index, f"Mic {index}", status, error, language, document)
+
+
+def complete(
+    api: RunningApi,
+    job_id: str,
+    tracks: list[TrackTranscript],
+    warnings: Sequence[Mapping[str, Any]],
+    summary: Sequence[SummarySentenceJson] | PipelineWarning | None = None,
+    scenes: list[dict[str, Any]] = SCENES,
+) -> None:
+    async def publish(connection: AsyncConnection) -> None:
+        lease = await lease_of(connection, job_id)
+        found = media(len(tracks))
+        await publishing.start_stage(connection, lease, StageName.INGEST)
+        await publishing.raise_hold(connection, lease, found, api.context.prices)
+        await publishing.publish_ingest(
+            connection,
+            lease,
+            media=found,
+            result=to_json(IngestResult(found, None, ())),
+            track_names=[item.track_name for item in tracks],
+            warnings=warnings,
+            timings={},
+        )
+        await publishing.publish_scenes(connection, lease, scenes, {})
+        await publishing.publish_transcripts(connection, lease, tracks, {}, summary=summary)
+
+    api.transact(publish)
+
+
+def fail(api: RunningApi, job_id: str) -> None:
+    async def publish(connection: AsyncConnection) -> None:
+        lease = await lease_of(connection, job_id)
+        error = StageError(StageCode.FETCH_FAILED, "The source answered 404.")
+        await publishing.fail_stage(connection, lease, StageName.INGEST, error)
+
+    api.transact(publish)
+
+
+def signed_in(api: RunningApi, customer: Customer) -> tuple[dict[str, str], str]:
+    async def work(connection: AsyncConnection) -> tuple[str, str]:
+        link = await keys.create_sign_in_link(connection, customer.account_id)
+        session = await keys.exchange_sign_in_link(connection, link)
+        spare = await keys.create_key(connection, customer.account_id)
+        assert session is not None
+        return session, str(spare.id)
+
+    session, key_id = api.transact(work)
+    return {"Authorization": f"Bearer {session}"}, key_id

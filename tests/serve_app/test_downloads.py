@@ -1,0 +1,322 @@
+"""Answers that hold something: so many an account and a process, in turns, and not for ever.
+
+Stalled readers are real sockets that stop reading; what is held shows in the process's open files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import httpx
+import numpy as np
+import pytest
+
+from serve_app.api import downloads
+from serve_app.api.downloads import LIMITS, Download, PacingMiddleware, Turns
+from serve_app.media.source import find_media
+from serve_app.settings import Settings
+from storage import jobs
+from storage.database import Connection
+from tests.databases import fresh_database
+from tests.serve_app.exports.test_clips import ingested_job
+from tests.serve_app.published_jobs import complete, created, track
+from tests.serve_app.running_api import SECRET, Customer, RunningApi
+
+MIB = 1024**2
+
+
+@pytest.fixture(scope="module")
+def api_settings(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """As delivered: the film is larger than what other tests may upload."""
+    with fresh_database(postgres_url) as url:
+        folder = tmp_path_factory.mktemp("data")
+        yield Settings(data_dir=folder, database_url=url, secret_key=SECRET)
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Noise, each picture a key frame: more than sockets on the way to a reader hold."""
+    path = tmp_path_factory.mktemp("film") / "film.mkv"
+    noise = np.random.default_rng(7)
+    with av.open(str(path), "w") as target:
+        stream: Any = target.add_stream("mjpeg", rate=25, options={"qmin": "1", "qmax": "1"})
+        stream.width, stream.height, stream.pix_fmt = 640, 480, "yuvj420p"
+        for number in range(50):
+            planes = noise.integers(0, 256, (720, 640), np.uint8)
+            frame: Any = av.VideoFrame.from_ndarray(planes, "yuvj420p")
+            frame.pts = number
+            target.mux(stream.encode(frame))
+        target.mux(stream.encode(None))
+    assert path.stat().st_size > 16 * MIB
+    return path
+
+
+@pytest.fixture(scope="module")
+def owner(api: RunningApi) -> Customer:
+    return api.customer()
+
+
+@pytest.fixture(scope="module")
+def job(api: RunningApi, owner: Customer, film: Path) -> str:
+    return ingested_job(api, owner, film)
+
+
+@pytest.fixture(scope="module")
+def other_job(api: RunningApi, film: Path, job: str) -> tuple[Customer, str]:
+    other = api.customer()
+    return other, ingested_job(api, other, film)
+
+
+def media_path(api: RunningApi, job_id: str) -> str:
+    async def find(connection: Connection) -> str:
+        found = await jobs.find_job(connection, uuid.UUID(job_id))
+        assert found is not None
+        path = (await find_media(api.context, connection, found)).source
+        assert path is not None
+        return path
+
+    return api.transact(find)
+
+
+class Reader:
+    """A client that has asked for something and reads only when it is told to."""
+
+    def __init__(self, api: RunningApi, path: str, key: str = "") -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self._socket.settimeout(30)
+        self._socket.connect(("127.0.0.1", int(api.root.rsplit(":", 1)[1])))
+        request = f"GET {path} HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\n\r\n"
+        self._socket.sendall(request.encode())
+        self.status = int(self._socket.recv(len("HTTP/1.1 200")).split()[1])
+
+    def read(self, count: int = 1) -> bytes:
+        return self._socket.recv(count)
+
+    def read_all(self) -> int:
+        count = 0
+        while piece := self._socket.recv(MIB):
+            count += len(piece)
+        return count
+
+    def abort(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def stalled(api: RunningApi) -> Iterator[Callable[..., Reader]]:
+    """Makes readers, which are gone after the test and with them what they held."""
+    readers: list[Reader] = []
+
+    def make(path: str, key: str = "") -> Reader:
+        readers.append(Reader(api, path, key))
+        return readers[-1]
+
+    yield make
+    for each in readers:
+        each.abort()
+    assert gone(lambda: not held(api)), held(api)
+
+
+def held(api: RunningApi) -> int:
+    """Places that are taken in the process."""
+    return sum(each.held for each in api.app.state.downloads.values())
+
+
+def open_clips() -> list[str]:
+    """Clips that the process has open; they have no name any more."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(str(descriptor.readlink()))
+    return [each for each in found if each.endswith("/clip (deleted)")]
+
+
+def gone(condition: Callable[[], bool], seconds: float = 5) -> bool:
+    """Whether it comes true in time."""
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.02)
+    return condition()
+
+
+def clip_path(job: str) -> str:
+    return f"/v1/api/jobs/{job}/clip?start=0&end=2"
+
+
+def require_refusal(answer: httpx.Response) -> None:
+    assert (answer.status_code, answer.json()["code"]) == (429, "RATE_LIMITED")
+    assert 1 <= int(answer.headers["retry-after"]) <= 60
+    assert answer.json()["docUrl"].endswith("#RATE_LIMITED")
+
+
+def test_each_kind_of_download_has_its_limits_and_no_account_can_have_all() -> None:
+    assert set(LIMITS) == set(Download)
+    assert all(0 < each.account < each.replica and each.workers for each in LIMITS.values())
+
+
+def test_an_account_has_so_many_clips_open_and_others_have_theirs(
+    api: RunningApi,
+    owner: Customer,
+    job: str,
+    other_job: tuple[Customer, str],
+    stalled: Callable[..., Reader],
+) -> None:
+    most = LIMITS[Download.CLIP].account
+    readers = [stalled(clip_path(job), owner.key) for _ in range(most)]
+    assert [each.status for each in readers] == [200] * most
+    assert len(open_clips()) == most
+    require_refusal(api.client.get(f"{api.root}{clip_path(job)}", headers=owner.headers))
+    other, its_job = other_job
+    whole = api.client.get(f"{api.root}{clip_path(its_job)}", headers=other.headers)
+    assert whole.status_code == 200
+    readers[0].abort()
+    assert gone(lambda: len(open_clips()) == most - 1)
+    whole = api.client.get(f"{api.root}{clip_path(job)}", headers=owner.headers)
+    assert whole.status_code == 200
+
+
+def test_a_clip_is_closed_as_soon_as_its_client_is_gone(
+    owner: Customer, job: str, stalled: Callable[..., Reader]
+) -> None:
+    reader = stalled(clip_path(job), owner.key)
+    assert len(open_clips()) == 1
+    reader.abort()
+    assert gone(lambda: not open_clips(), seconds=1)
+
+
+def test_an_account_plays_so_much_at_once(
+    api: RunningApi, job: str, stalled: Callable[..., Reader]
+) -> None:
+    path = media_path(api, job)
+    for _ in range(LIMITS[Download.MEDIA].account):
+        assert stalled(path).status == 200
+    require_refusal(httpx.get(f"{api.root}{path}", trust_env=False))
+
+
+@pytest.mark.parametrize("path", ["export?format=csv", "transcript?format=srt", "transcript"])
+def test_an_account_reads_so_many_files_of_results_at_once(api: RunningApi, path: str) -> None:
+    customer = api.customer()
+    job = created(api, customer)
+    complete(api, job, [track(0)], [])
+    places = api.app.state.downloads[Download.FILE]
+    with contextlib.ExitStack() as stack:
+        for _ in range(LIMITS[Download.FILE].account):
+            stack.enter_context(places.place(customer.account_id))
+        require_refusal(api.client.get(f"/jobs/{job}/{path}", headers=customer.headers))
+    answer = api.client.get(f"/jobs/{job}/{path}", headers=customer.headers)
+    assert answer.status_code == 200
+
+
+def test_a_process_has_so_many_places(api: RunningApi) -> None:
+    places = api.app.state.downloads[Download.CLIP]
+    limit = LIMITS[Download.CLIP]
+    with contextlib.ExitStack() as stack:
+        for number in range(limit.replica):
+            stack.enter_context(places.place(uuid.UUID(int=number // limit.account)))
+        customer = api.customer()
+        path = f"/jobs/{created(api, customer)}/clip?start=0&end=1"
+        require_refusal(api.client.get(path, headers=customer.headers))
+        missing = f"/jobs/{uuid.uuid4()}/clip?start=0&end=1"
+        assert api.client.get(missing, headers=customer.headers).status_code == 404
+    assert api.client.get(path, headers=customer.headers).status_code == 409
+
+
+@pytest.mark.parametrize("kind", ["clip", "media"])
+def test_who_reads_a_byte_now_and_then_is_ended(
+    api: RunningApi,
+    owner: Customer,
+    job: str,
+    kind: str,
+    stalled: Callable[..., Reader],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(downloads, "PATIENCE_SECONDS", 1.0)
+    path = clip_path(job) if kind == "clip" else media_path(api, job)
+    reader = stalled(path, owner.key)
+    assert held(api) == 1
+    until = time.monotonic() + 5
+    while held(api) and time.monotonic() < until:
+        reader.read()
+        time.sleep(0.1)
+    assert (held(api), open_clips()) == (0, [])
+    # It got what was on the way, and then the end of the connection.
+    assert reader.read_all() < 16 * MIB
+
+
+SENDS = {
+    "each piece in time": ([0.2] * 6, True),
+    "now and then none": ([0.5, 0.0, 0.5, 0.0, 0.5, 0.0], True),
+    "slower than that": ([0.8] * 6, False),
+    "stalled at once": ([9.0] * 6, False),
+    "stalled at its end": ([0.0] * 5 + [9.0], False),
+}
+
+
+@pytest.mark.parametrize(("waits", "ends"), SENDS.values(), ids=SENDS)
+async def test_the_least_rate_counts_over_a_while(
+    waits: list[float], ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quarter of a megabyte a piece, for which a client has a quarter of a second here."""
+    monkeypatch.setattr(downloads, "PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(downloads, "LEAST_BYTES_A_SECOND", MIB)
+    sent: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        body = bytes(MIB // 4 * len(waits))
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def send(message: Any) -> None:
+        await asyncio.sleep(waits[len(sent)])
+        sent.append(message)
+
+    await PacingMiddleware(app)({"type": "http"}, _nothing, send)
+    assert (len(sent) == len(waits)) is ends
+    if ends:
+        assert [each["more_body"] for each in sent] == [True] * 5 + [False]
+
+
+async def _nothing() -> Any:
+    await asyncio.Event().wait()
+
+
+async def test_accounts_take_turns_however_many_one_has_waiting() -> None:
+    busy, other, third = (uuid.UUID(int=number) for number in range(3))
+    turns, order = Turns(1), list[uuid.UUID]()
+
+    async def take(account_id: uuid.UUID) -> None:
+        async with turns.turn(account_id):
+            order.append(account_id)
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        for account_id in [busy] * 5 + [other] * 2 + [third]:
+            group.create_task(take(account_id))
+    assert order == [busy, busy, other, third, busy, other, busy, busy]
+
+
+async def test_who_stops_waiting_loses_no_turn_of_others() -> None:
+    account, turns = uuid.UUID(int=1), Turns(1)
+    async with turns.turn(account):
+        waiting = [asyncio.create_task(_hold(turns, account)) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+    # The turn was given to the second, which is ended before it can use it.
+    waiting[1].cancel()
+    await asyncio.wait(waiting, timeout=5)
+    assert not waiting[2].cancelled()
+    async with asyncio.timeout(5), turns.turn(account):
+        pass
+
+
+async def _hold(turns: Turns, account_id: uuid.UUID) -> None:
+    async with turns.turn(account_id):
+        pass

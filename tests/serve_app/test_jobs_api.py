@@ -1,0 +1,402 @@
+"""Creating, uploading, reading and cancelling jobs, through a socket."""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from models.languages import SPOKEN_LANGUAGES
+from storage.jobs import find_job
+from tests.serve_app.running_api import Customer, RunningApi
+from tests.serve_app.uploads.uploading import files_of, object_of
+
+
+def create(api: RunningApi, customer: Customer, **body: Any) -> dict[str, Any]:
+    body.setdefault("fileName", "clip.mp4")
+    answer = api.client.post("/jobs", json=body, headers=customer.headers)
+    assert answer.status_code == 201, answer.text
+    data: dict[str, Any] = answer.json()["data"]
+    return data
+
+
+def put(url: str, content: bytes) -> httpx.Response:
+    headers = {"Content-Type": "application/octet-stream"}
+    return httpx.put(url, content=content, headers=headers, trust_env=False)
+
+
+def state_of(api: RunningApi, customer: Customer, job_id: str) -> str:
+    answer = api.client.get(f"/jobs/{job_id}?include=none", headers=customer.headers)
+    state: str = answer.json()["data"]["state"]
+    return state
+
+
+def expect_error(answer: httpx.Response, status: int, code: str, param: str | None = None) -> Any:
+    body = answer.json()
+    assert (answer.status_code, body["code"]) == (status, code), body
+    assert body["docUrl"].endswith(f"#{code}")
+    assert body["requestId"] == answer.headers["x-request-id"]
+    assert body.get("param") == param
+    return body
+
+
+def test_a_new_job_waits_for_its_upload(api: RunningApi, customer: Customer) -> None:
+    answer = api.client.post(
+        "/jobs",
+        json={"fileName": "a/b/clip.mp4", "metadata": {"assetId": "x1", "n": 1.5}},
+        headers=customer.headers,
+    )
+    job = answer.json()["data"]
+    assert answer.status_code == 201
+    assert answer.headers["location"] == job["links"]["self"]
+    assert job["state"] == "awaiting_upload"
+    assert job["status"] == "AWAITING_UPLOAD"
+    assert job["fileName"] == job["originalFilename"] == "clip.mp4"
+    assert job["metadata"] == {"assetId": "x1", "n": 1.5}
+    assert job["uploadMethod"] == "PUT"
+    assert job["expiresInSeconds"] == 3600
+    assert job["maxUploadBytes"] == api.settings.standard_max_bytes
+    assert {name: stage["status"] for name, stage in job["stages"].items()} == {
+        "ingest": "pending",
+        "vision": "pending",
+        "transcript": "pending",
+    }
+    assert job["links"]["scenes"].startswith(f"{api.root}/v1/api/jobs/")
+
+
+def test_the_last_upload_queues_the_job_once_and_later_ones_are_refused(
+    api: RunningApi, customer: Customer
+) -> None:
+    job = create(api, customer)
+    assert put(job["uploadUrl"], b"x" * 3_000_000).status_code == 200
+    assert state_of(api, customer, job["jobId"]) == "queued"
+    key = object_of(api, job)
+    assert api.context.objects.read_bytes(key) == b"x" * 3_000_000
+    again = put(job["uploadUrl"], b"other")
+    assert again.status_code == 409
+    assert api.context.objects.size_bytes(key) == 3_000_000
+
+
+@pytest.mark.parametrize("declared", [True, False], ids=["declared length", "chunked"])
+def test_an_upload_over_the_limit_is_refused_and_nothing_of_it_is_kept(
+    api: RunningApi, customer: Customer, declared: bool
+) -> None:
+    job = create(api, customer)
+    content = b"x" * (api.settings.standard_max_bytes + 1)
+    body: Any = (
+        content if declared else (content[i : i + 65536] for i in range(0, len(content), 65536))
+    )
+    try:
+        answer = put(job["uploadUrl"], body)
+    except httpx.WriteError:
+        pass  # refused before all was sent: the connection may be gone
+    else:
+        assert answer.status_code == 413
+    assert not list(api.context.objects.list_keys(f"jobs/{job['jobId']}"))
+    assert state_of(api, customer, job["jobId"]) == "awaiting_upload"
+
+
+def test_a_broken_off_upload_leaves_nothing_behind(api: RunningApi, customer: Customer) -> None:
+    job = create(api, customer)
+    parts = urlsplit(job["uploadUrl"])
+    assert parts.hostname is not None
+    with socket.create_connection((parts.hostname, parts.port or 80)) as connection:
+        head = (
+            f"PUT {parts.path}?{parts.query} HTTP/1.1\r\nHost: x\r\n"
+            "Content-Type: application/octet-stream\r\nContent-Length: 2000000\r\n\r\n"
+        )
+        connection.sendall(head.encode() + b"y" * 1_500_000)
+    assert put(job["uploadUrl"], b"whole").status_code == 200
+    key = object_of(api, job)
+    assert api.context.objects.read_bytes(key) == b"whole"
+    for _ in range(100):
+        if len(files_of(api, job)) == 1:
+            break
+        time.sleep(0.05)
+    assert files_of(api, job) == [key.rsplit("/", 1)[1]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda url: url[:-1] + ("0" if url[-1] != "0" else "1"), id="signature"),
+        pytest.param(lambda url: url.replace("expires=", "expires=9"), id="expiry"),
+        pytest.param(lambda url: url.split("?")[0], id="no signature"),
+        pytest.param(
+            lambda url: url.replace(url.split("/")[-2], str(uuid.uuid4())), id="another job"
+        ),
+        pytest.param(lambda url: url.replace("/media?", "/track-0?"), id="another slot"),
+    ],
+)
+def test_a_tampered_upload_url_is_worth_nothing(
+    api: RunningApi, customer: Customer, change: Any
+) -> None:
+    job = create(api, customer)
+    assert put(change(job["uploadUrl"]), b"x").status_code == 401
+    assert state_of(api, customer, job["jobId"]) == "awaiting_upload"
+
+
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        ({}, "none"),
+        ({"X-API-Key": "vas_live_" + "x" * 43}, "unknown"),
+        ({"X-API-Key": "vas_live_short"}, "malformed"),
+        ({"Authorization": "Basic dXNlcjpwYXNz"}, "another scheme"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_without_a_valid_key_there_is_nothing(
+    api: RunningApi, headers: dict[str, str], why: str
+) -> None:
+    expect_error(api.client.get("/jobs/x", headers=headers), 401, "UNAUTHORIZED")
+
+
+def test_both_header_forms_carry_a_key(api: RunningApi, customer: Customer) -> None:
+    job = create(api, customer)
+    bearer = {"Authorization": f"Bearer {customer.key}"}
+    assert api.client.get(f"/jobs/{job['jobId']}", headers=bearer).status_code == 200
+
+
+def test_foreign_missing_and_malformed_ids_look_alike(api: RunningApi, customer: Customer) -> None:
+    foreign = create(api, api.customer())["jobId"]
+    bodies = []
+    for identifier in (foreign, str(uuid.uuid4()), "nonsense", "{" + foreign + "}"):
+        answer = api.client.get(f"/jobs/{identifier}", headers=customer.headers)
+        body = expect_error(answer, 404, "NOT_FOUND")
+        bodies.append({name: body[name] for name in ("error", "code", "docUrl")})
+    assert all(body == bodies[0] for body in bodies)
+
+
+BAD_BODIES: list[Any] = [
+    pytest.param({}, "fileName", id="no fileName"),
+    pytest.param({"fileName": 5}, "fileName", id="fileName a number"),
+    pytest.param({"fileName": ""}, "fileName", id="fileName empty"),
+    pytest.param({"fileName": "x" * 256}, "fileName", id="fileName too long"),
+    pytest.param({"fileName": "a\tb.mp4"}, "fileName", id="control character"),
+    pytest.param({"fileName": "a/.."}, "fileName", id="no name left"),
+    pytest.param({"fileName": "a.mp4", "fileSizeBytes": "5"}, "fileSizeBytes", id="size a string"),
+    pytest.param({"fileName": "a.mp4", "fileSizeBytes": -1}, "fileSizeBytes", id="size negative"),
+    pytest.param({"fileName": "a.mp4", "processingMode": "x"}, "processingMode", id="mode"),
+    pytest.param({"fileName": "a.mp4", "metadata": []}, "metadata", id="metadata a list"),
+    pytest.param(
+        {"fileName": "a.mp4", "metadata": {"assetId": {}}}, "metadata.assetId", id="nested metadata"
+    ),
+    pytest.param(
+        {"fileName": "a.mp4", "metadata": {str(n): n for n in range(51)}},
+        "metadata",
+        id="51 entries",
+    ),
+    pytest.param(
+        {"fileName": "a.mp4", "metadata": {"k": "x" * 501}}, "metadata.k", id="long value"
+    ),
+    pytest.param({"fileName": "a.mp4", "metadata": {"k": "\0"}}, "metadata.k", id="NUL"),
+    *(
+        pytest.param({"fileName": "a.mp4", "speakersExpected": value}, "speakersExpected", id=why)
+        for value, why in (
+            (0, "no speaker"),
+            (21, "a crowd"),
+            (1.5, "half a speaker"),
+            ("2", "speakers as text"),
+            ([2], "speakers as a list"),
+        )
+    ),
+    *(
+        pytest.param({"fileName": "a.mp4", param.split("[")[0]: value}, param, id=why)
+        for param, value, why in (
+            ("language", "xx", "language of no model"),
+            ("language", "en_US", "no BCP 47"),
+            ("language", "", "empty language"),
+            ("language", 5, "language as number"),
+            ("languages", [], "no languages"),
+            ("languages[1]", ["en", "xx"], "one language of no model"),
+            ("languages", ["de", "en", "De"], "a language twice"),
+            ("languages", sorted(SPOKEN_LANGUAGES)[:11], "eleven languages"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "param"), BAD_BODIES)
+def test_bad_bodies_name_the_field(
+    api: RunningApi, customer: Customer, body: Any, param: str
+) -> None:
+    answer = api.client.post("/jobs", json=body, headers=customer.headers)
+    expect_error(answer, 400, "INVALID_REQUEST", param)
+
+
+@pytest.mark.parametrize(
+    ("content", "content_type"),
+    [
+        (b"{", "application/json"),
+        (b"\xff\xfe", "application/json"),
+        (b"[]", "application/json"),
+        (b'{"fileName": "a", "fileName": "b"}', "application/json"),
+        (b'{"fileName": NaN}', "application/json"),
+        (b"[" * 5000, "application/json"),
+        (b'{"fileName": "' + b"x" * 1_100_000 + b'"}', "application/json"),
+        (b'{"fileName": "a.mp4"}', "text/plain"),
+        (b'{"fileName": "\\ud800.mp4"}', "application/json"),
+    ],
+    ids=["cut", "not UTF-8", "list", "twice", "NaN", "deep", "large", "type", "surrogate"],
+)
+def test_what_is_not_a_json_object_is_refused_in_the_envelope(
+    api: RunningApi, customer: Customer, content: bytes, content_type: str
+) -> None:
+    headers = customer.headers | {"Content-Type": content_type}
+    answer = api.client.post("/jobs", content=content, headers=headers)
+    assert answer.status_code == 400
+    assert answer.json()["code"] == "INVALID_REQUEST"
+
+
+def test_a_text_in_a_wrong_form_is_refused_in_words(api: RunningApi, customer: Customer) -> None:
+    body = {"url": "https://media.example.com/a.mp4", "downloadToken": "two words"}
+    answer = api.client.post("/jobs/from-url", json=body, headers=customer.headers)
+    expect_error(answer, 400, "INVALID_REQUEST", "downloadToken")
+    problem = "must have the form that the reference describes"
+    assert answer.json()["error"] == f"downloadToken: {problem}."
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/from-url", "/jobs/batch"])
+@pytest.mark.parametrize(
+    ("given", "name", "kept"),
+    [
+        ({}, "speakers_expected", None),
+        ({"speakersExpected": 3}, "speakers_expected", 3),
+        ({"speakersExpected": 20.0}, "speakers_expected", 20),
+        ({"language": "pt-BR"}, "language", "pt-BR"),
+        ({"languages": ["hr", "SR", "zh-Hant"]}, "languages", ("hr", "SR", "zh-Hant")),
+    ],
+)
+def test_every_creation_hands_the_options_of_transcription_on(
+    api: RunningApi, customer: Customer, path: str, given: dict[str, Any], name: str, kept: Any
+) -> None:
+    url = "https://media.example.com/a.mp4"
+    bodies: dict[str, dict[str, Any]] = {
+        "/jobs": {"fileName": "a.mp4"},
+        "/jobs/from-url": {"url": url},
+        "/jobs/batch": {"mode": "independent", "clips": [{"sourceUrl": url}]},
+    }
+    answer = api.client.post(path, json=bodies[path] | given, headers=customer.headers)
+    assert answer.status_code == 201, answer.text
+    data = answer.json()["data"]
+    job_id = uuid.UUID((data["jobs"][0] if "jobs" in data else data)["jobId"])
+    job = api.transact(lambda c: find_job(c, job_id))
+    assert job is not None
+    assert getattr(job.source, name) == kept
+
+
+def test_too_large_a_file_is_refused_before_it_is_sent(api: RunningApi, customer: Customer) -> None:
+    limit = api.settings.standard_max_bytes
+    body = {"fileName": "a.mp4", "fileSizeBytes": limit + 1}
+    answer = api.client.post("/jobs", json=body, headers=customer.headers)
+    error = expect_error(answer, 413, "FILE_TOO_LARGE", "fileSizeBytes")
+    assert (error["maxUploadBytes"], error["formatTier"]) == (limit, "standard")
+
+
+@pytest.mark.parametrize("name", ["setup.exe", "x.SH", "clip.r3d"])
+def test_blocked_and_raw_formats_are_refused(
+    api: RunningApi, customer: Customer, name: str
+) -> None:
+    answer = api.client.post("/jobs", json={"fileName": name}, headers=customer.headers)
+    expect_error(answer, 415, "UNSUPPORTED_FORMAT", "fileName")
+
+
+def test_without_credits_no_job_is_made(api: RunningApi) -> None:
+    poor = api.customer(credits_cents=1)
+    answer = api.client.post("/jobs", json={"fileName": "a.mp4"}, headers=poor.headers)
+    expect_error(answer, 402, "INSUFFICIENT_CREDITS")
+
+
+def test_the_active_job_cap_counts_unfinished_jobs(api: RunningApi, customer: Customer) -> None:
+    first = create(api, customer)
+    for _ in range(api.settings.max_active_jobs - 1):
+        create(api, customer)
+    answer = api.client.post("/jobs", json={"fileName": "a.mp4"}, headers=customer.headers)
+    error = expect_error(answer, 429, "TOO_MANY_ACTIVE_JOBS")
+    assert (error["maxActiveJobs"], error["activeJobs"]) == (5, 5)
+    assert answer.headers["retry-after"] == "30"
+    api.client.post(f"/jobs/{first['jobId']}/cancel", headers=customer.headers)
+    create(api, customer)
+
+
+def test_cancel_skips_open_stages_releases_the_hold_and_cannot_be_repeated(
+    api: RunningApi, customer: Customer
+) -> None:
+    job = create(api, customer)
+    answer = api.client.post(f"/jobs/{job['jobId']}/cancel", headers=customer.headers)
+    cancelled = answer.json()["data"]
+    assert (answer.status_code, cancelled["state"]) == (200, "cancelled")
+    assert "processedData" not in cancelled
+    for stage in cancelled["stages"].values():
+        assert (stage["status"], stage["error"]["code"]) == ("skipped", "CANCELLED")
+    again = api.client.post(f"/jobs/{job['jobId']}/cancel", headers=customer.headers)
+    error = expect_error(again, 409, "JOB_NOT_CANCELLABLE")
+    assert (error["jobId"], error["state"]) == (job["jobId"], "cancelled")
+
+
+def test_results_of_a_pending_stage_are_not_ready(api: RunningApi, customer: Customer) -> None:
+    job = create(api, customer)
+    for stage, path in (("vision", "scenes"), ("transcript", "transcript")):
+        answer = api.client.get(f"/jobs/{job['jobId']}/{path}", headers=customer.headers)
+        error = expect_error(answer, 409, "RESULTS_NOT_READY")
+        assert (error["state"], error["stage"], error["stageStatus"]) == (
+            "awaiting_upload",
+            stage,
+            "pending",
+        )
+        assert answer.headers["retry-after"] == "15"
+
+
+@pytest.mark.parametrize(
+    ("mode", "path", "reason"),
+    [
+        ("vision", "transcript", "processing_mode"),
+        ("transcript", "scenes", "processing_mode"),
+        ("all", "scenes", "job_cancelled"),
+    ],
+)
+def test_results_that_never_will_be_say_why(
+    api: RunningApi, customer: Customer, mode: str, path: str, reason: str
+) -> None:
+    job = create(api, customer, processingMode=mode)
+    if reason == "job_cancelled":
+        api.client.post(f"/jobs/{job['jobId']}/cancel", headers=customer.headers)
+    answer = api.client.get(f"/jobs/{job['jobId']}/{path}", headers=customer.headers)
+    error = expect_error(answer, 404, "RESULTS_UNAVAILABLE")
+    assert error["reason"] == reason
+    assert error["stageStatus"] == "skipped"
+
+
+@pytest.mark.parametrize("include", ["", "words", "scenes,", "none,scenes"])
+def test_an_unknown_include_is_refused(api: RunningApi, customer: Customer, include: str) -> None:
+    job = create(api, customer)
+    answer = api.client.get(
+        f"/jobs/{job['jobId']}", params={"include": include}, headers=customer.headers
+    )
+    expect_error(answer, 400, "INVALID_REQUEST", "include")
+
+
+def test_unknown_paths_and_wrong_methods_come_in_the_envelope(
+    api: RunningApi, customer: Customer
+) -> None:
+    expect_error(api.client.get("/nothing"), 404, "NOT_FOUND")
+    answer = api.client.put("/jobs", headers=customer.headers)
+    expect_error(answer, 405, "INVALID_REQUEST")
+    assert "POST" in answer.headers["allow"]
+
+
+def test_the_openapi_document_is_served_bare(api: RunningApi) -> None:
+    document = api.client.get("/openapi.json").json()
+    assert document["openapi"].startswith("3.1")
+    operations = {
+        operation["operationId"]
+        for path in document["paths"].values()
+        for operation in path.values()
+    }
+    assert {"createJob", "getJob", "cancelJob", "getScenes", "getTranscript"} <= operations

@@ -1,0 +1,212 @@
+"""``GET /jobs``: pages, filters, cursors."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from serve_app.settings import Settings
+from storage import jobs, results
+from storage.job_records import LEGACY_FILTERS, JobSource, NewJob
+from storage.types import JobState, ProcessingMode, StageName, StageStatus
+from tests.serve_app.running_api import Customer, RunningApi
+from tests.serve_app.test_jobs_api import expect_error
+
+
+@pytest.fixture(scope="module")
+def api(api_settings: Settings) -> Iterator[RunningApi]:
+    """With room for many unfinished jobs."""
+    with RunningApi(api_settings.model_copy(update={"max_active_jobs": 1000})) as running:
+        yield running
+
+
+def listed(api: RunningApi, customer: Customer, **query: Any) -> dict[str, Any]:
+    answer = api.client.get("/jobs", params=query, headers=customer.headers)
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def insert_jobs(api: RunningApi, customer: Customer, *states: JobState) -> list[str]:
+    """Jobs in given states, a transaction each, so that their times differ."""
+    ids = []
+    for state in states:
+        job = NewJob(
+            customer.account_id,
+            JobState.QUEUED,
+            ProcessingMode.ALL,
+            "a.mp4",
+            JobSource(kind="upload", base_url="http://x"),
+        )
+
+        async def insert(
+            connection: AsyncConnection, job: NewJob = job, state: JobState = state
+        ) -> None:
+            await jobs.insert_job(connection, job)
+            if state in {JobState.CANCELLED}:
+                await jobs.set_state(
+                    connection, job.id, expected=JobState.QUEUED, state=JobState.CANCELLED
+                )
+
+        api.transact(insert)
+        ids.append(str(job.id))
+    return ids
+
+
+def walk(api: RunningApi, customer: Customer, limit: int, **query: Any) -> list[str]:
+    """Every job id, page by page, as a client reads them."""
+    found: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = listed(api, customer, limit=limit, **query, **({"cursor": cursor} if cursor else {}))
+        found += [job["jobId"] for job in page["data"]]
+        if not page["hasMore"]:
+            assert page["nextCursor"] is None
+            return found
+        cursor = page["nextCursor"]
+
+
+def test_newest_first_and_every_job_once(api: RunningApi, customer: Customer) -> None:
+    ids = insert_jobs(api, customer, *[JobState.QUEUED] * 7)
+    for limit in (1, 3, 7, 100):
+        assert walk(api, customer, limit) == ids[::-1]
+
+
+def test_jobs_made_while_a_client_pages_neither_repeat_nor_hide_any(
+    api: RunningApi, customer: Customer
+) -> None:
+    ids = insert_jobs(api, customer, *[JobState.QUEUED] * 6)
+    first = listed(api, customer, limit=2)
+    insert_jobs(api, customer, JobState.QUEUED, JobState.QUEUED)
+    second = listed(api, customer, limit=100, cursor=first["nextCursor"])
+    seen = [job["jobId"] for job in first["data"] + second["data"]]
+    assert seen == ids[::-1]
+
+
+def test_a_page_with_more_behind_it_links_to_the_next(api: RunningApi, customer: Customer) -> None:
+    insert_jobs(api, customer, *[JobState.QUEUED] * 3)
+    answer = api.client.get("/jobs?limit=2&state=queued", headers=customer.headers)
+    match = re.fullmatch(r'<(.+)>; rel="next"', answer.headers["link"])
+    assert match is not None
+    following = api.client.get(match[1], headers=customer.headers)
+    assert len(following.json()["data"]) == 1
+    assert "link" not in following.headers
+    assert "limit=2" in match[1]
+    assert "state=queued" in match[1]
+
+
+def test_the_state_filter_and_its_alias(api: RunningApi, customer: Customer) -> None:
+    queued, cancelled = insert_jobs(api, customer, JobState.QUEUED, JobState.CANCELLED)
+    made = api.client.post("/jobs", json={"fileName": "a.mp4"}, headers=customer.headers)
+    uploading = made.json()["data"]["jobId"]
+    assert walk(api, customer, 10, state="queued") == [queued]
+    assert walk(api, customer, 10, state="cancelled") == [cancelled]
+    assert walk(api, customer, 10, state="uploading") == [uploading]
+    assert walk(api, customer, 10, state="awaiting_upload") == [uploading]
+    assert walk(api, customer, 10, status="CANCELLED") == [cancelled]
+
+
+COMPLETED_WORDS = {"COMPLETED", "INGEST_COMPLETED", "VIDEO_COMPLETED"}
+ENDINGS: list[tuple[str, Any]] = [
+    ("VISION_COMPLETED", {"scenes": 2}),
+    ("VIDEO_COMPLETED_NO_SCENES", {"scenes": 0}),
+    ("FAILED_FETCH", {"failed": StageName.INGEST, "code": "FETCH_FAILED"}),
+    ("INGEST_FAILED", {"failed": StageName.INGEST, "code": "VALIDATION_FAILED"}),
+    ("INGEST_FAILED", {"failed": None, "code": "PROCESSING_FAILED"}),
+    ("VISION_FAILED", {"failed": StageName.VISION, "code": "VISION_FAILED"}),
+    ("TRANSCRIPT_FAILED", {"failed": StageName.TRANSCRIPT, "code": "TRANSCRIPT_FAILED"}),
+]
+
+
+@pytest.mark.parametrize(("status", "ending"), ENDINGS, ids=str)
+def test_the_legacy_filter_finds_what_shows_that_status_and_nothing_else(
+    api: RunningApi, status: str, ending: dict[str, Any]
+) -> None:
+    customer = api.customer()
+    [job_id] = insert_jobs(api, customer, JobState.QUEUED)
+
+    async def end(connection: AsyncConnection) -> None:
+        identifier = uuid.UUID(job_id)
+        if "scenes" in ending:
+            await results.store_scenes(
+                connection, identifier, [{"index": n} for n in range(ending["scenes"])]
+            )
+        elif ending["failed"] is not None:
+            await jobs.set_stage(
+                connection,
+                identifier,
+                ending["failed"],
+                StageStatus.FAILED,
+                error_code=ending["code"],
+            )
+        await connection.execute(
+            text(
+                "UPDATE jobs SET state = :state, error_code = :code, completed_at = now()"
+                " WHERE id = :id"
+            ),
+            {
+                "state": "completed" if "scenes" in ending else "failed",
+                "code": ending.get("code"),
+                "id": identifier,
+            },
+        )
+
+    api.transact(end)
+    [shown] = listed(api, customer)["data"]
+    assert shown["status"] == status
+    names = {status, *(COMPLETED_WORDS if "scenes" in ending else {"FAILED"})}
+    names |= {"COMPLETED_NO_SCENES"} if ending.get("scenes") == 0 else set()
+    for name in LEGACY_FILTERS:
+        expected = [job_id] if name in names else []
+        assert walk(api, customer, 10, status=name) == expected, name
+
+
+def test_list_items_are_reduced_jobs(api: RunningApi, customer: Customer) -> None:
+    insert_jobs(api, customer, JobState.CANCELLED)
+    [item] = listed(api, customer)["data"]
+    assert not {"links", "warnings", "processedData"} & set(item)
+    assert {"jobId", "state", "processingMode", "stages", "metadata", "createdAt"} <= set(item)
+    assert all("error" not in stage for stage in item["stages"].values())
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("limit=0", "limit"),
+        ("limit=101", "limit"),
+        ("limit=x", "limit"),
+        ("limit=1&limit=2", "limit"),
+        ("cursor=", "cursor"),
+        ("cursor=nonsense", "cursor"),
+        ("cursor=" + "A" * 56, "cursor"),
+        ("state=done", "state"),
+        ("status=done", "status"),
+        ("state=queued&status=QUEUED", "status"),
+    ],
+)
+def test_bad_queries_name_the_parameter(
+    api: RunningApi, customer: Customer, query: str, param: str
+) -> None:
+    answer = api.client.get(f"/jobs?{query}", headers=customer.headers)
+    expect_error(answer, 400, "INVALID_REQUEST", param)
+
+
+def test_a_cursor_is_worth_nothing_to_another_account_or_once_tampered_with(
+    api: RunningApi, customer: Customer
+) -> None:
+    insert_jobs(api, customer, *[JobState.QUEUED] * 2)
+    cursor = listed(api, customer, limit=1)["nextCursor"]
+    flipped = cursor[:10] + ("A" if cursor[10] != "A" else "B") + cursor[11:]
+    for who, value in ((api.customer(), cursor), (customer, flipped)):
+        answer = api.client.get("/jobs", params={"cursor": value}, headers=who.headers)
+        expect_error(answer, 400, "INVALID_REQUEST", "cursor")
+
+
+def test_unknown_query_parameters_are_ignored(api: RunningApi, customer: Customer) -> None:
+    assert listed(api, customer, colour="blue")["data"] == []

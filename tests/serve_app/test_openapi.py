@@ -1,0 +1,321 @@
+"""The interface document: valid, complete, and the same as the code it describes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from pydantic import BaseModel
+
+from serve_app.api.authentication import Auth
+from serve_app.api.error_schemas import OPTIONAL_FIELDS, REQUIRED_FIELDS, schema_name
+from serve_app.app import ROUTERS, TAGS
+from serve_app.errors import CATALOGUE, ErrorCode
+from serve_app.jobs.schemas import (
+    CreateBatchBody,
+    CreateJobBody,
+    CreateJobFromUrlBody,
+)
+from serve_app.keys.routes import SignInBody
+from serve_app.results.routes import SpeakerBody
+from serve_app.webhooks.routes import TestWebhookBody
+from tests.serve_app.interface_contract import DOCUMENT, OPERATIONS, Contract, Operation
+
+BODIES: dict[str, type[BaseModel]] = {
+    model.__name__: model
+    for model in (
+        CreateJobBody,
+        CreateJobFromUrlBody,
+        CreateBatchBody,
+        SpeakerBody,
+        TestWebhookBody,
+        SignInBody,
+    )
+}
+CONTRACT = Contract(DOCUMENT)
+validator = CONTRACT.validator
+
+SPECIFIED_STATUSES: dict[str, set[int]] = {
+    "createJob": {400, 401, 402, 403, 409, 413, 415, 422, 429, 500, 503},
+    "createJobFromUrl": {400, 401, 402, 403, 409, 415, 422, 429, 500, 503},
+    "createBatch": {400, 401, 402, 403, 409, 415, 422, 429, 500, 503},
+    "listJobs": {400, 401, 429, 500},
+    "getJob": {400, 401, 404, 429, 500},
+    "cancelJob": {401, 404, 409, 429, 500},
+    "cancelJobDeprecated": {401, 404, 409, 429, 500},
+    "getTranscript": {400, 401, 404, 409, 500},
+    "getScenes": {401, 404, 409, 500},
+    "listAudioTracks": {401, 404, 500},
+    "getAudioTrack": {400, 401, 404, 500},
+    "getQuota": {401, 429},
+    "listWebhookDeliveries": {401, 429},
+    "sendTestWebhook": {400, 401, 429},
+    "getOpenApi": {429},
+    "getPricing": {429},
+    "estimatePrice": {400, 429},
+    "listFormats": {429},
+    "listKeys": {401},
+    "getKeysPortal": {401, 404},
+    "rotateKey": {401, 404},
+    "createSession": {400, 401},
+    "getWebhookSecret": {401},
+    "rotateWebhookSecret": {401},
+}
+"""Error statuses that the specification names for each operation."""
+
+
+KEYWORDS = {
+    "$ref", "type", "enum", "const", "format", "pattern", "minimum", "maximum", "minLength",
+    "maxLength", "items", "minItems", "maxItems", "properties", "required", "propertyNames",
+    "additionalProperties", "maxProperties", "allOf", "anyOf", "oneOf", "not", "if", "then",
+    "description", "examples",
+}  # fmt: skip
+
+
+ADDED_STATUSES: dict[str, set[int]] = {
+    "exportJob": {200, 400, 401, 404, 409},
+    "search": {200, 400, 401, 404, 409, 429},
+    "getChapters": {200, 401, 404, 409},
+    "getSummary": {200, 401, 404, 409},
+    "getClip": {200, 206, 400, 401, 404, 409},
+    "nameSpeaker": {200, 400, 401, 404, 409},
+    "resetSpeaker": {200, 400, 401, 404, 409},
+}
+"""Operations beyond the specification."""
+
+
+def by_id(operation: Operation) -> str:
+    return operation.operation_id
+
+
+def test_the_document_is_valid_openapi_3_1() -> None:
+    errors = list(OpenAPIV31SpecValidator(DOCUMENT).iter_errors())
+    assert errors == []
+
+
+@pytest.mark.parametrize("name", DOCUMENT["components"]["schemas"])
+def test_every_component_is_a_valid_schema(name: str) -> None:
+    Draft202012Validator.check_schema(DOCUMENT["components"]["schemas"][name])
+
+
+@pytest.mark.parametrize("name", DOCUMENT["components"]["schemas"])
+def test_every_component_speaks_json_schema_only(name: str) -> None:
+    """A word that JSON Schema does not know is a rule that nobody checks."""
+    assert set(_keywords(DOCUMENT["components"]["schemas"][name])) <= KEYWORDS
+
+
+def _keywords(schema: Any) -> Iterator[str]:
+    if not isinstance(schema, dict):
+        return
+    for keyword, value in schema.items():
+        yield keyword
+        if keyword == "properties":
+            for inner in value.values():
+                yield from _keywords(inner)
+        elif isinstance(value, list) and keyword != "examples":
+            for inner in value:
+                yield from _keywords(inner)
+        elif keyword not in {"const", "examples", "discriminator"}:
+            yield from _keywords(value)
+
+
+def test_the_document_holds_the_operations_of_the_routes_and_no_others() -> None:
+    published = {
+        (method, str(route.operation_id))
+        for router in ROUTERS
+        for route in router.routes
+        if isinstance(route, APIRoute) and route.include_in_schema
+        for method in route.methods or ()
+    }
+    assert published == {(operation.method, operation.operation_id) for operation in OPERATIONS}
+    documented = [
+        operation["operationId"]
+        for item in DOCUMENT["paths"].values()
+        for operation in item.values()
+    ]
+    assert sorted(documented) == sorted(operation.operation_id for operation in OPERATIONS)
+
+
+SECURITY: dict[Auth, list[dict[str, list[str]]]] = {
+    Auth.KEY: [{"bearerKey": []}, {"apiKeyHeader": []}],
+    Auth.NONE: [],
+    Auth.SESSION: [{"session": []}],
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+def test_an_operation_documents_who_may_call_it(operation: Operation) -> None:
+    assert operation.documented["security"] == SECURITY[operation.auth]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+def test_an_operation_has_all_statuses_that_the_specification_names(operation: Operation) -> None:
+    statuses = {int(status) for status in operation.documented["responses"]}
+    assert (SPECIFIED_STATUSES | ADDED_STATUSES)[operation.operation_id] <= statuses
+
+
+def test_no_specified_operation_is_missing() -> None:
+    assert set(SPECIFIED_STATUSES | ADDED_STATUSES) == {
+        operation.operation_id for operation in OPERATIONS
+    }
+
+
+@pytest.mark.parametrize("code", [code for code in ErrorCode if "SCOPE" not in code])
+def test_every_error_code_is_an_answer_of_some_operation(code: ErrorCode) -> None:
+    answered = [operation for operation in OPERATIONS if code in operation.errors]
+    assert answered
+    for operation in answered:
+        response = operation.documented["responses"][str(CATALOGUE[code].status)]
+        content = response["content"]["application/json"]
+        assert code in content["examples"]
+        assert f"#/components/schemas/{schema_name(code)}" in str(content["schema"])
+
+
+def test_the_reserved_code_is_described_and_never_answered() -> None:
+    code = ErrorCode.INSUFFICIENT_SCOPE
+    assert schema_name(code) in DOCUMENT["components"]["schemas"]
+    assert not any(code in operation.errors for operation in OPERATIONS)
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_extra_fields_of_the_catalogue_are_in_the_schema(code: ErrorCode) -> None:
+    described = REQUIRED_FIELDS.get(code, {}) | OPTIONAL_FIELDS.get(code, {})
+    assert set(CATALOGUE[code].extra_fields) == set(described) - {"param"}
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_the_example_of_an_error_fits_its_schema_and_no_other(code: ErrorCode) -> None:
+    example = DOCUMENT["components"]["examples"][str(code)]["value"]
+    fitting = [
+        other
+        for other in ErrorCode
+        if validator("components", "schemas", schema_name(other)).is_valid(example)
+    ]
+    assert fitting == [code]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+def test_examples_of_answers_fit_their_schemas(operation: Operation) -> None:
+    responses = operation.documented["responses"]
+    method, status = operation.method.lower(), operation.success
+    path = ("paths", operation.path, method, "responses", status, "content")
+    for media_type, content in responses[operation.success]["content"].items():
+        if operation.operation_id != "getOpenApi":
+            validator(*path, media_type, "schema").validate(content["example"])
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [operation for operation in OPERATIONS if "requestBody" in operation.documented],
+    ids=by_id,
+)
+def test_examples_of_requests_fit_schema_and_model(operation: Operation) -> None:
+    content = operation.documented["requestBody"]["content"]["application/json"]
+    name = content["schema"]["$ref"].rsplit("/", 1)[1]
+    validator("components", "schemas", name).validate(content["example"])
+    BODIES[name].model_validate(content["example"])
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+def test_examples_of_parameters_fit_their_schemas(operation: Operation) -> None:
+    for index, parameter in enumerate(operation.parameters):
+        path = ("paths", operation.path, operation.method.lower(), "parameters", str(index))
+        for example in parameter["schema"].get("examples", ()):
+            validator(*path, "schema").validate(example)
+
+
+@pytest.mark.parametrize("kind", DOCUMENT["webhooks"])
+def test_examples_of_webhooks_fit_their_schemas(kind: str) -> None:
+    path = ("webhooks", kind, "post", "requestBody", "content", "application/json")
+    example = DOCUMENT["webhooks"][kind]["post"]["requestBody"]["content"]["application/json"]
+    validator(*path, "schema").validate(example["example"])
+    assert "processedData" not in example["example"]["data"]
+
+
+def test_all_four_events_are_described_with_their_headers() -> None:
+    assert set(DOCUMENT["webhooks"]) == {
+        "job.completed",
+        "job.failed",
+        "job.cancelled",
+        "webhook.test",
+    }
+    for event in DOCUMENT["webhooks"].values():
+        names = {parameter["name"] for parameter in event["post"]["parameters"]}
+        assert names == {"webhook-id", "webhook-timestamp", "webhook-signature"}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+def test_a_path_declares_its_parameters_and_no_others(operation: Operation) -> None:
+    declared = [item for item in operation.parameters if item["in"] == "path"]
+    assert {item["name"] for item in declared} == set(re.findall(r"{(\w+)}", operation.path))
+    assert all(item["required"] for item in declared)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=by_id)
+def test_every_answer_documents_its_headers(operation: Operation) -> None:
+    limited = operation.auth is not Auth.SESSION
+    for status, response in operation.documented["responses"].items():
+        headers = response["headers"]
+        assert "X-Request-Id" in headers
+        assert ("X-RateLimit-Reset" in headers) == (limited and status != "401")
+        if status in {"429", "503"}:
+            assert headers["Retry-After"] == {"$ref": "#/components/headers/Retry-After"}
+
+
+def test_every_reference_leads_somewhere() -> None:
+    resolver = CONTRACT.registry.resolver("urn:openapi")
+    references = set(_references(DOCUMENT))
+    assert references
+    for reference in references:
+        resolver.lookup(f"urn:openapi{reference}")
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for item in value.values():
+            yield from _references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _references(item)
+
+
+def test_no_component_is_left_over() -> None:
+    used = {reference.rsplit("/", 1)[1] for reference in _references(DOCUMENT)}
+    left_over = set(DOCUMENT["components"]["schemas"]) - used
+    assert left_over == {schema_name(ErrorCode.INSUFFICIENT_SCOPE), "Error"}
+
+
+def test_answers_may_grow() -> None:
+    bodies = set(BODIES) | {"Clip", "UploadedTrack", "FetchedTrack"}
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        if name not in bodies:
+            assert "'additionalProperties': False" not in str(schema), name
+
+
+def test_fields_with_defaults_are_optional_for_generators() -> None:
+    """openapi-typescript takes a field with ``default`` for one that is always there."""
+    for name in BODIES:
+        schema = DOCUMENT["components"]["schemas"][name]
+        assert not [field for field in schema["properties"].values() if "default" in field]
+    assert DOCUMENT["components"]["schemas"]["CreateJobBody"]["required"] == ["fileName"]
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_an_error_has_a_flat_schema_that_generators_type(code: ErrorCode) -> None:
+    """openapi-python-client drops an ``allOf`` of an enumeration and a constant."""
+    schema = DOCUMENT["components"]["schemas"][schema_name(code)]
+    assert "allOf" not in schema
+    assert schema["properties"]["code"] == {"type": "string", "const": code}
+
+
+def test_every_tag_is_used_and_described() -> None:
+    used = {tag for operation in OPERATIONS for tag in operation.documented["tags"]}
+    assert used == set(TAGS)
+    assert [tag["name"] for tag in DOCUMENT["tags"]] == list(TAGS)

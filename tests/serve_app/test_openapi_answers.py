@@ -1,0 +1,418 @@
+"""Answers of the running API, held to the interface document: every operation, and its errors."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from pipelines.types import PipelineWarning, WarningCode
+from serve_app.exports.routes import ExportFormat
+from serve_app.jobs.rendering import warning_document
+from storage import keys, purchases
+from storage.types import StageName
+from tests.serve_app.interface_contract import BY_ID, Contract
+from tests.serve_app.published_jobs import SUMMARY, complete, created, fail, signed_in, track
+from tests.serve_app.running_api import Customer, RunningApi
+
+
+@dataclass(frozen=True, slots=True)
+class Scenery:
+    """An account with jobs in every state that matters, and a session."""
+
+    customer: Customer
+    session: dict[str, str]
+    key_id: str
+    waiting: str
+    done: str
+    several_tracks: str
+    failed: str
+
+
+@pytest.fixture(scope="module")
+def contract(api: RunningApi) -> Contract:
+    return Contract(api.client.get("/openapi.json").json())
+
+
+@pytest.fixture(scope="module")
+def scenery(api: RunningApi) -> Iterator[Scenery]:
+    customer = api.customer()
+    callback = "https://hooks.example.com/video"
+    done = created(api, customer, callbackUrl=callback, metadata={"a": 1, "b": None})
+    about = PipelineWarning(
+        WarningCode.AUDIO_SYNC_UNCERTAIN, "Not sure.", track_index=0, start_ms=1500, end_ms=2000
+    )
+    warnings = [warning_document(about, StageName.INGEST)]
+    complete(api, done, [track(0)], warnings, SUMMARY)
+    several = created(api, customer)
+    complete(api, several, [track(0), track(1, "TRANSCRIPT_FAILED")], [])
+    failed = created(api, customer, callbackUrl=callback)
+    fail(api, failed)
+    waiting = api.client.post("/jobs", json={"fileName": "a.mp4"}, headers=customer.headers)
+    session, key_id = signed_in(api, customer)
+    waiting_id = waiting.json()["data"]["jobId"]
+    yield Scenery(customer, session, key_id, waiting_id, done, several, failed)
+    api.client.post(f"/jobs/{waiting_id}/cancel", headers=customer.headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request to an operation and the status it must have."""
+
+    operation_id: str
+    status: int
+    path: str = ""
+    """The operation's own if empty; ``{name}`` is filled from the scenery."""
+    body: Any = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def send(self, api: RunningApi, scenery: Scenery) -> httpx.Response:
+        operation = BY_ID[self.operation_id]
+        names = {name: getattr(scenery, name) for name in ("waiting", "done", "failed", "key_id")}
+        names |= {"several": scenery.several_tracks, "new": "", "missing": str(uuid.uuid4())}
+        path = (self.path or operation.path).format_map(names)
+        credential = {
+            "key": scenery.customer.headers,
+            "session": scenery.session,
+            "none": {},
+        }[operation.auth]
+        return api.client.request(
+            operation.method, path, json=self.body, headers={**credential, **dict(self.headers)}
+        )
+
+
+TRACKS = [{"fileName": "a.wav"}, {"fileName": "b.wav", "syncMode": "offset", "offsetMs": 5}]
+CLIP = {"sourceUrl": "https://media.example.com/a.mp4"}
+
+SUCCESSES = [
+    Call("createJob", 201, body={"fileName": "a.mp4"}),
+    Call("createJob", 201, body={"fileName": "a.mp4", "audioFileName": "a.wav"}),
+    Call("createJob", 201, body={"fileName": "a.mp4", "audioTracks": TRACKS}),
+    Call("createJobFromUrl", 201, body={"url": "https://media.example.com/a.mp4"}),
+    Call("createBatch", 201, body={"mode": "independent", "clips": [CLIP, CLIP]}),
+    Call("createBatch", 201, body={"mode": "continuous", "clips": [CLIP, CLIP]}),
+    Call("listJobs", 200),
+    Call("listJobs", 200, "/jobs?limit=1"),
+    Call("listJobs", 200, "/jobs?state=failed"),
+    Call("getJob", 200, "/jobs/{waiting}"),
+    Call("getJob", 200, "/jobs/{done}"),
+    Call("getJob", 200, "/jobs/{done}?include=scenes"),
+    Call("getJob", 200, "/jobs/{done}?include=none"),
+    Call("getJob", 200, "/jobs/{several}"),
+    Call("getJob", 200, "/jobs/{failed}"),
+    Call("getScenes", 200, "/jobs/{done}/scenes"),
+    Call("getTranscript", 200, "/jobs/{done}/transcript"),
+    Call("getTranscript", 200, "/jobs/{several}/transcript"),
+    Call("getTranscript", 200, "/jobs/{several}/transcript?track=0"),
+    Call("getTranscript", 200, "/jobs/{done}/transcript?format=srt"),
+    Call("getTranscript", 200, "/jobs/{done}/transcript?format=vtt"),
+    Call("getTranscript", 200, "/jobs/{several}/transcript?format=txt&track=0"),
+    *(Call("exportJob", 200, f"/jobs/{{done}}/export?format={name}") for name in ExportFormat),
+    Call("search", 200, "/search?q=morning"),
+    Call("search", 200, "/search?q=kitchen+OR+clip*&kinds=scene,file&limit=1&from=2026-01-01"),
+    Call("exportJob", 200, "/jobs/{done}/export?format=edl&content=chapters"),
+    Call("getTranscript", 200, "/jobs/{done}/transcript?format=ttml&maxLines=1"),
+    Call("getTranscript", 200, "/jobs/{done}/transcript?format=md"),
+    Call("getTranscript", 200, "/jobs/{done}/transcript?format=csv"),
+    Call("getChapters", 200, "/jobs/{done}/chapters"),
+    Call("getSummary", 200, "/jobs/{done}/summary"),
+    Call("nameSpeaker", 200, "/jobs/{done}/speakers/speaker_0", {"label": "Anna"}),
+    Call("resetSpeaker", 200, "/jobs/{done}/speakers/speaker_0"),
+    Call("nameSpeaker", 200, "/jobs/{several}/speakers/speaker_0?track=0", {"label": ""}),
+    Call("listAudioTracks", 200, "/jobs/{several}/audioTracks"),
+    Call("getAudioTrack", 200, "/jobs/{several}/audioTracks/0"),
+    Call("getAudioTrack", 200, "/jobs/{several}/audioTracks/1"),
+    Call("getQuota", 200),
+    Call("listWebhookDeliveries", 200),
+    Call("listWebhookDeliveries", 200, "/webhooks/deliveries?jobId={done}"),
+    Call("getOpenApi", 200),
+    Call("getOpenApi", 304, headers=(("If-None-Match", "*"),)),
+    Call("getPricing", 200),
+    Call("estimatePrice", 200, "/pricing/estimate?durationSeconds=90.5&audioTracks=3"),
+    Call("listFormats", 200),
+    Call("listKeys", 200),
+    Call("rotateKey", 200, "/keys/{key_id}/rotate"),
+    Call("getWebhookSecret", 200),
+    Call("rotateWebhookSecret", 200),
+]
+
+FAILURES = [
+    Call("createJob", 400, body={}),
+    Call("createJob", 400, body={"fileName": "a.mp4", "callbackUrl": "http://x.example"}),
+    Call(
+        "createJob",
+        413,
+        body={"fileName": "a.mp4", "fileSizeBytes": 2**50},
+    ),
+    Call("createJob", 415, body={"fileName": "a.exe"}),
+    Call(
+        "createJob",
+        422,
+        body={"fileName": "a.mp4", "idempotencyKey": "a"},
+        headers=(("Idempotency-Key", "b"),),
+    ),
+    Call("createJobFromUrl", 400, body={"url": "ftp://media.example.com/a.mp4"}),
+    Call("createJobFromUrl", 400, body={"url": "http://127.0.0.1/a.mp4"}),
+    Call("createBatch", 400, body={"mode": "independent", "clips": []}),
+    Call("createBatch", 429, body={"mode": "independent", "clips": [CLIP] * 100}),
+    Call("listJobs", 400, "/jobs?cursor=x"),
+    Call("listJobs", 400, "/jobs?state=queued&status=QUEUED"),
+    Call("getJob", 404, "/jobs/{missing}"),
+    Call("getJob", 400, "/jobs/{waiting}?include=words"),
+    Call("cancelJob", 409, "/jobs/{done}/cancel"),
+    Call("cancelJob", 404, "/jobs/x/cancel"),
+    Call("cancelJobDeprecated", 409, "/jobs/{done}"),
+    Call("cancelJobDeprecated", 404, "/jobs/%E2%82%AC%0D%0AX-Evil:1"),
+    Call("getScenes", 409, "/jobs/{waiting}/scenes"),
+    Call("getScenes", 404, "/jobs/{failed}/scenes"),
+    Call("getTranscript", 400, "/jobs/{done}/transcript?format=doc"),
+    Call("getTranscript", 400, "/jobs/{several}/transcript?format=srt"),
+    Call("getTranscript", 404, "/jobs/{several}/transcript?track=1"),
+    Call("getTranscript", 404, "/jobs/{several}/transcript?track=7"),
+    Call("getTranscript", 409, "/jobs/{waiting}/transcript"),
+    Call("getTranscript", 400, "/jobs/{done}/transcript?format=srt&maxLineLength=11"),
+    Call("getTranscript", 400, "/jobs/{done}/transcript?format=srt&maxLines=5"),
+    Call("getTranscript", 400, "/jobs/{done}/transcript?maxCharactersPerSecond=x"),
+    Call("getChapters", 409, "/jobs/{waiting}/chapters"),
+    Call("getChapters", 404, "/jobs/{failed}/chapters"),
+    Call("getSummary", 409, "/jobs/{waiting}/summary"),
+    Call("getSummary", 404, "/jobs/{failed}/summary"),
+    Call("getSummary", 404, "/jobs/{several}/summary"),
+    Call("nameSpeaker", 400, "/jobs/{done}/speakers/speaker_0", {"label": "a" * 101}),
+    Call("nameSpeaker", 400, "/jobs/{done}/speakers/speaker_0", {"label": "a\nb"}),
+    Call("nameSpeaker", 400, "/jobs/{several}/speakers/speaker_0", {"label": "Anna"}),
+    Call("nameSpeaker", 404, "/jobs/{done}/speakers/speaker_7", {"label": "Anna"}),
+    Call("nameSpeaker", 404, "/jobs/{several}/speakers/speaker_0?track=1", {"label": "Anna"}),
+    Call("resetSpeaker", 409, "/jobs/{waiting}/speakers/speaker_0"),
+    Call("getClip", 400, "/jobs/{done}/clip?start=5&end=5"),
+    Call("getClip", 400, "/jobs/{done}/clip?start=0&end=600.001"),
+    Call("getClip", 400, "/jobs/{done}/clip?start=0&end=95.3"),
+    Call("getClip", 400, "/jobs/{done}/clip?start=96&end=97"),
+    Call("getClip", 400, "/jobs/{done}/clip?start=-1&end=5"),
+    Call("getClip", 400, "/jobs/{done}/clip?start=1"),
+    Call("getClip", 404, "/jobs/{done}/clip?start=1&end=5"),
+    Call("getClip", 404, "/jobs/{failed}/clip?start=1&end=5"),
+    Call("getClip", 409, "/jobs/{waiting}/clip?start=1&end=5"),
+    Call("exportJob", 400, "/jobs/{done}/export"),
+    Call("exportJob", 400, "/jobs/{done}/export?format=edl&content=words"),
+    Call("exportJob", 400, "/jobs/{done}/export?format=aaf"),
+    Call("exportJob", 409, "/jobs/{waiting}/export?format=edl"),
+    Call("exportJob", 404, "/jobs/{failed}/export?format=edl"),
+    Call("search", 400),
+    Call("search", 400, "/search?q=%22open"),
+    Call("search", 400, "/search?q=a&cursor=x"),
+    Call("search", 400, "/search?like=a"),
+    Call("search", 404, "/search?like={done}:0"),
+    Call("search", 404, "/search?like={missing}:0"),
+    Call("listAudioTracks", 404, "/jobs/{done}/audioTracks"),
+    Call("getAudioTrack", 404, "/jobs/{several}/audioTracks/2"),
+    Call("getAudioTrack", 400, "/jobs/{several}/audioTracks/first"),
+    Call("listWebhookDeliveries", 400, "/webhooks/deliveries?jobId=a&jobId=b"),
+    Call("sendTestWebhook", 400, body={"url": "http://hooks.example.com"}),
+    Call("sendTestWebhook", 400, body={"url": "https://hooks.example.com:8443/"}),
+    Call("sendTestWebhook", 400, body={}),
+    Call("estimatePrice", 400),
+    Call("getKeysPortal", 404),
+    Call("createSession", 401, body={"token": "unknown"}),
+    Call("createSession", 400, body={}),
+    Call("rotateKey", 404, "/keys/{missing}/rotate"),
+]
+
+
+def case_id(call: Call) -> str:
+    return f"{call.operation_id} {call.status} {call.path or call.body or ''}"[:80]
+
+
+@pytest.mark.parametrize("call", SUCCESSES, ids=case_id)
+def test_a_success_is_as_documented(
+    api: RunningApi, contract: Contract, scenery: Scenery, call: Call
+) -> None:
+    answer = call.send(api, scenery)
+    assert answer.status_code == call.status, answer.text
+    contract.check(call.operation_id, answer)
+    if call.status == 201:
+        data = answer.json()["data"]
+        for job in data.get("jobs", [data]):
+            api.client.post(f"/jobs/{job['jobId']}/cancel", headers=scenery.customer.headers)
+
+
+@pytest.mark.parametrize("call", FAILURES, ids=case_id)
+def test_an_error_is_as_documented(
+    api: RunningApi, contract: Contract, scenery: Scenery, call: Call
+) -> None:
+    answer = call.send(api, scenery)
+    assert answer.status_code == call.status, answer.text
+    contract.check(call.operation_id, answer)
+
+
+def test_cancellations_are_as_documented(
+    api: RunningApi, contract: Contract, scenery: Scenery
+) -> None:
+    job_id = created(api, scenery.customer)
+    headers = scenery.customer.headers
+    contract.check("cancelJob", api.client.post(f"/jobs/{job_id}/cancel", headers=headers))
+    job_id = created(api, scenery.customer)
+    contract.check("cancelJobDeprecated", api.client.delete(f"/jobs/{job_id}", headers=headers))
+
+
+def test_a_replay_is_as_documented(api: RunningApi, contract: Contract, scenery: Scenery) -> None:
+    headers = scenery.customer.headers | {"Idempotency-Key": uuid.uuid4().hex}
+    body = {"fileName": "a.mp4"}
+    first, second = (api.client.post("/jobs", json=body, headers=headers) for _ in range(2))
+    assert second.headers["idempotent-replayed"] == "true"
+    contract.check("createJob", second)
+    job_id = first.json()["data"]["jobId"]
+    contract.check("cancelJob", api.client.post(f"/jobs/{job_id}/cancel", headers=headers))
+
+
+def test_the_portal_link_is_as_documented(api: RunningApi, contract: Contract) -> None:
+    customer = api.customer()
+    api.transact(
+        lambda c: purchases.record_purchase(
+            c, customer.account_id, 500, provider=purchases.OPERATOR, reference="INV-1"
+        )
+    )
+    session, _ = signed_in(api, customer)
+    answer = api.client.get("/keys/portal", headers=session)
+    assert answer.status_code == 200
+    contract.check("getKeysPortal", answer)
+
+
+def test_a_session_is_as_documented(api: RunningApi, contract: Contract) -> None:
+    customer = api.customer()
+    token = api.transact(lambda c: keys.create_sign_in_link(c, customer.account_id))
+    answer = api.client.post("/sessions", json={"token": token})
+    assert answer.status_code == 201
+    contract.check("createSession", answer)
+
+
+@pytest.mark.parametrize(
+    "operation_id", [name for name, operation in BY_ID.items() if operation.auth != "none"]
+)
+def test_without_a_credential_every_operation_answers_401_as_documented(
+    api: RunningApi, contract: Contract, operation_id: str
+) -> None:
+    operation = BY_ID[operation_id]
+    path = operation.path.format(jobId="x", trackIndex="0", id="x", speakerId="x")
+    answer = api.client.request(operation.method, path)
+    assert answer.status_code == 401
+    contract.check(operation_id, answer)
+
+
+@pytest.mark.parametrize(
+    "operation_id", [name for name, operation in BY_ID.items() if operation.auth != "none"]
+)
+def test_a_suspended_account_gets_403_as_documented(
+    api: RunningApi,
+    contract: Contract,
+    suspended: tuple[Customer, dict[str, str]],
+    operation_id: str,
+) -> None:
+    operation = BY_ID[operation_id]
+    customer, session = suspended
+    headers = session if operation.auth == "session" else customer.headers
+    path = operation.path.format(jobId="x", trackIndex="0", id="x", speakerId="x")
+    answer = api.client.request(operation.method, path, headers=headers)
+    assert answer.status_code == 403
+    contract.check(operation_id, answer)
+
+
+@pytest.fixture(scope="module")
+def suspended(api: RunningApi) -> tuple[Customer, dict[str, str]]:
+    customer = api.customer()
+    session, _ = signed_in(api, customer)
+
+    async def suspend(connection: AsyncConnection) -> None:
+        await keys.set_restrictions(connection, customer.account_id, suspended=True)
+
+    api.transact(suspend)
+    return customer, session
+
+
+def test_poverty_and_throttling_are_as_documented(api: RunningApi, contract: Contract) -> None:
+    poor = api.customer(credits_cents=0)
+    answer = api.client.post("/jobs", json={"fileName": "a.mp4"}, headers=poor.headers)
+    assert answer.status_code == 402
+    contract.check("createJob", answer)
+
+    async def throttle(connection: AsyncConnection) -> None:
+        await keys.set_restrictions(connection, poor.account_id, throttled=True)
+
+    api.transact(throttle)
+    answer = api.client.post("/jobs", json={"fileName": "a.mp4"}, headers=poor.headers)
+    assert (answer.status_code, answer.json()["code"]) == (429, "THROTTLED")
+    contract.check("createJob", answer)
+
+
+def test_a_test_webhook_is_as_documented(api: RunningApi, contract: Contract) -> None:
+    # A name that never resolves (RFC 2606): nothing leaves this machine.
+    body = {"url": "https://hooks.example.invalid/"}
+    answer = api.client.post("/webhooks/test", json=body, headers=api.customer().headers)
+    if answer.status_code == 200:
+        assert answer.json()["data"]["delivered"] is False
+    contract.check("sendTestWebhook", answer)
+
+
+@pytest.mark.parametrize(
+    ("operation_id", "limit", "send"),
+    [
+        (
+            "sendTestWebhook",
+            5,
+            lambda api, headers: api.client.post("/webhooks/test", json={}, headers=headers),
+        ),
+        (
+            "getPricing",
+            120,
+            lambda api, headers: api.client.get(
+                "/pricing", headers={"X-Forwarded-For": "198.51.100.7"}
+            ),
+        ),
+    ],
+    ids=["keyed", "keyless"],
+)
+def test_one_request_too_many_is_refused_as_documented(
+    api: RunningApi,
+    contract: Contract,
+    operation_id: str,
+    limit: int,
+    send: Callable[[RunningApi, dict[str, str]], httpx.Response],
+) -> None:
+    headers = api.customer().headers
+    answers = [send(api, headers) for _ in range(limit + 1)]
+    if answers[-1].status_code != 429:  # the minute turned meanwhile
+        answers = [send(api, headers) for _ in range(limit + 1)]
+    assert answers[-1].status_code == 429
+    contract.check(operation_id, answers[-1])
+
+
+def test_a_failure_of_the_database_is_as_documented(
+    api: RunningApi, contract: Contract, scenery: Scenery
+) -> None:
+    async def rename(connection: AsyncConnection, *names: str) -> None:
+        await connection.exec_driver_sql("ALTER TABLE {} RENAME TO {}".format(*names))
+
+    api.transact(lambda connection: rename(connection, "stages", "stages_away"))
+    try:
+        answer = api.client.get(f"/jobs/{scenery.done}", headers=scenery.customer.headers)
+    finally:
+        api.transact(lambda connection: rename(connection, "stages_away", "stages"))
+    assert answer.status_code == 500
+    contract.check("getJob", answer)
+
+
+def test_every_operation_is_among_the_successes() -> None:
+    checked_apart = {
+        "getClip",
+        "createSession",
+        "cancelJob",
+        "cancelJobDeprecated",
+        "getKeysPortal",
+        "sendTestWebhook",
+    }
+    assert {call.operation_id for call in SUCCESSES} | checked_apart == set(BY_ID)

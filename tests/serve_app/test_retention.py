@@ -1,0 +1,188 @@
+"""What the removal of ended jobs' objects takes and keeps, over both kinds of store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from serve_app.context import build_context
+from serve_app.worker.reaper import remove_due
+from storage.objects import ObjectStore, ObjectStoreUnavailableError
+from storage.objects.folder import FolderStore
+from tests.serve_app.dashboard.test_dashboard import run_sql
+from tests.serve_app.running_api import Customer, RunningApi
+from tests.serve_app.test_jobs_api import create
+from tests.storage.s3_server import fresh_store, s3_endpoint
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with s3_endpoint() as address:
+        yield address
+
+
+@pytest.fixture(params=["folder", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "folder":
+        return FolderStore(tmp_path / "objects")
+    return fresh_store(request.getfixturevalue("endpoint"))
+
+
+def remove(api: RunningApi, store: ObjectStore) -> None:
+    """Everything that is due."""
+
+    async def run() -> None:
+        context = replace(build_context(api.settings), objects=store)
+        await remove_due(context)
+        await context.database.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(run())).result()
+
+
+def end(api: RunningApi, customer: Customer, job_id: str, state: str, *, seconds_ago: int) -> None:
+    """Let the job be over for so long."""
+    # The first time it gives its credits back in order.
+    api.client.post(f"/jobs/{job_id}/cancel", headers=customer.headers)
+    code = "'X'" if state == "failed" else "NULL"
+    run_sql(
+        api,
+        f"UPDATE jobs SET state = '{state}', error_code = {code},"  # noqa: S608
+        f" cleaning_after = NULL, cleaned_at = NULL,"
+        f" completed_at = now() - interval '{seconds_ago} seconds' WHERE id = :id",
+        id=uuid.UUID(job_id),
+    )
+
+
+def fill(store: ObjectStore, job_id: str) -> str:
+    """What a job leaves: footage, a resumable upload, segments, stills, a stop marker."""
+    prefix = f"jobs/{job_id}"
+    for name in ("source/media", "work/segment.mkv", "work/still-1.jpg", "work/stop-1"):
+        store.write_bytes(f"{prefix}/{name}", b"x")
+    with store.append_partial(f"{prefix}/source/audio", 0) as stream:
+        stream.write(b"half")
+    return prefix
+
+
+def show(api: RunningApi, job_id: str, thumbnail_key: str) -> None:
+    """Publish a scene with this still."""
+    scenes = f'[{{"index": 0, "thumbnailKey": "{thumbnail_key}"}}]'
+    run_sql(
+        api, "INSERT INTO scene_lists VALUES (:id, :scenes, 1)", id=uuid.UUID(job_id), scenes=scenes
+    )
+    run_sql(
+        api,
+        "UPDATE stages SET status = 'completed' WHERE job_id = :id AND stage = 'vision'",
+        id=uuid.UUID(job_id),
+    )
+
+
+def left(store: ObjectStore, prefix: str) -> list[str]:
+    names = [key.removeprefix(f"{prefix}/") for key in store.list_keys(prefix)]
+    return names + [f"{key} (partial)" for key in store.list_partials(prefix)]
+
+
+@pytest.mark.parametrize("state", ["completed", "failed"])
+def test_the_stills_that_scenes_show_stay_and_all_else_goes(
+    api: RunningApi, customer: Customer, store: ObjectStore, state: str
+) -> None:
+    job_id = create(api, customer)["jobId"]
+    prefix = fill(store, job_id)
+    show(api, job_id, f"{prefix}/work/still-1.jpg")
+    end(api, customer, job_id, state, seconds_ago=api.settings.source_retention_seconds - 5)
+    remove(api, store)
+    assert len(left(store, prefix)) == 5
+    end(api, customer, job_id, state, seconds_ago=api.settings.source_retention_seconds + 60)
+    remove(api, store)
+    assert left(store, prefix) == ["work/still-1.jpg"]
+
+
+def test_of_a_cancelled_job_only_what_tells_its_tasks_to_stop_stays_a_little_longer(
+    api: RunningApi, customer: Customer, store: ObjectStore
+) -> None:
+    job_id = create(api, customer)["jobId"]
+    prefix = fill(store, job_id)
+    end(api, customer, job_id, "cancelled", seconds_ago=20)
+    remove(api, store)
+    assert left(store, prefix) == ["work/stop-1"]
+    end(api, customer, job_id, "cancelled", seconds_ago=200)
+    remove(api, store)
+    assert left(store, prefix) == []
+
+
+def test_what_is_written_after_the_first_removal_goes_with_the_next(
+    api: RunningApi, customer: Customer, store: ObjectStore
+) -> None:
+    job_id = create(api, customer)["jobId"]
+    end(api, customer, job_id, "cancelled", seconds_ago=20)
+    remove(api, store)
+    prefix = fill(store, job_id)
+    remove(api, store)
+    assert len(left(store, prefix)) == 5, "the next round is not due yet"
+    run_sql(api, "UPDATE jobs SET cleaning_after = now(), completed_at = now() - interval '1 h'")
+    remove(api, store)
+    assert left(store, prefix) == []
+
+
+@dataclass(frozen=True, slots=True)
+class FailingStore(FolderStore):
+    """Refuses to delete, as a bucket without the right to does."""
+
+    def delete_prefix(self, prefix: str) -> int:
+        raise ObjectStoreUnavailableError("object store: AccessDenied")
+
+
+def test_a_removal_that_fails_is_tried_again_when_its_lease_ends(
+    api: RunningApi, customer: Customer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FolderStore(tmp_path / "objects")
+    job_id = create(api, customer)["jobId"]
+    prefix = fill(store, job_id)
+    end(api, customer, job_id, "expired", seconds_ago=3600)
+    with caplog.at_level(logging.WARNING):
+        remove(api, FailingStore(store.root))
+    assert "AccessDenied" in caplog.text
+    remove(api, store)
+    assert left(store, prefix), "the lease of the failed round has not ended"
+    run_sql(
+        api,
+        "UPDATE jobs SET cleaning_after = now() - interval '1 s' WHERE id = :id",
+        id=uuid.UUID(job_id),
+    )
+    remove(api, store)
+    assert left(store, prefix) == []
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedStore(FolderStore):
+    """Asks the database, whenever it is used, whether a transaction stands open meanwhile."""
+
+    database_url: str = ""
+
+    def delete_prefix(self, prefix: str) -> int:
+        with psycopg.connect(self.database_url) as connection:
+            row = connection.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+                " AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'"
+            ).fetchone()
+        assert row == (0,), "a transaction is open while objects are removed"
+        return FolderStore.delete_prefix(self, prefix)
+
+
+def test_no_transaction_is_open_while_objects_are_removed(
+    api: RunningApi, customer: Customer, tmp_path: Path
+) -> None:
+    store = WatchedStore(tmp_path / "objects", api.settings.database_url or "")
+    job_id = create(api, customer)["jobId"]
+    prefix = fill(store, job_id)
+    end(api, customer, job_id, "expired", seconds_ago=3600)
+    remove(api, store)
+    assert left(store, prefix) == []
