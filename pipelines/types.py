@@ -299,6 +299,7 @@ class VisionResult:
     """Scenes of the whole video; empty when it has no cuts."""
 
     scenes: tuple[Scene, ...]
+    warnings: tuple[PipelineWarning, ...] = ()
     shards_computed: int = field(default=0, compare=False)
     shards_reused: int = field(default=0, compare=False)
 

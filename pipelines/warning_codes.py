@@ -33,6 +33,10 @@ class WarningCode(StrEnum):
         "PICTURE_STARTS_LATE",
         "The picture begins after the sound: what comes before cannot be decoded, or is not there.",
     )
+    PICTURE_DAMAGED = (
+        "PICTURE_DAMAGED",
+        "Pictures could not be decoded, or only with errors, within the times given.",
+    )
     MEDIA_TRUNCATED = ("MEDIA_TRUNCATED", "The file is not all there, or not all of it was read.")
     AUDIO_DAMAGED = ("AUDIO_DAMAGED", "Parts of the sound could not be decoded.")
     AUDIO_UNREADABLE = ("AUDIO_UNREADABLE", "Nothing of a sound stream could be decoded.")

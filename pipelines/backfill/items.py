@@ -31,11 +31,11 @@ from pipelines.speech.transcribe import LanguageChoice
 from pipelines.stages import MediaStages, StageRunner, skip_reason
 from pipelines.types import (
     IngestResult,
-    Scene,
     StageCode,
     StageError,
     StageOutcome,
     TrackOutcome,
+    VisionResult,
     transcript_warnings,
 )
 from pipelines.vision.pipeline import VisionConfig
@@ -185,7 +185,7 @@ class _ItemRun:
                 self.item,
                 (_failed(StageName.INGEST, error), *map(_skipped_for_failure, skipped)),
             )
-        vision, scenes = await self._vision(ingested)
+        vision, seen = await self._vision(ingested)
         transcript, tracks = await self._transcript(ingested)
         picture = ingested.media.video
         return ItemOutcome(
@@ -194,9 +194,9 @@ class _ItemRun:
             duration_ms=round(ingested.media.duration_seconds * 1000),
             width=None if picture is None else picture.width,
             height=None if picture is None else picture.height,
-            scenes=scenes,
+            scenes=seen.scenes,
             tracks=tracks,
-            warnings=ingested.warnings + tuple(transcript_warnings(tracks)),
+            warnings=(*ingested.warnings, *seen.warnings, *transcript_warnings(tracks)),
         )
 
     async def _run(self, stage: StageName, call: Callable[[], Result]) -> Result:
@@ -210,25 +210,25 @@ class _ItemRun:
         media = JobMedia((ClipFile(key, self.item.name),))
         return self.stages.ingest(self.stages.probe(media, self.control), self.control)
 
-    async def _vision(self, ingested: IngestResult) -> tuple[StageOutcome, tuple[Scene, ...]]:
+    async def _vision(self, ingested: IngestResult) -> tuple[StageOutcome, VisionResult]:
         stage = StageName.VISION
         if reason := skip_reason(stage, self.item.mode, ingested.media):
-            return StageOutcome(stage, StageStatus.SKIPPED, reason), ()
+            return StageOutcome(stage, StageStatus.SKIPPED, reason), VisionResult(())
         try:
-            scenes = await self._run(stage, lambda: self._scenes(ingested))
+            seen = await self._run(stage, lambda: self._seen(ingested))
         except StageError as error:
-            return _failed(stage, error), ()
-        return StageOutcome(stage, StageStatus.COMPLETED), scenes
+            return _failed(stage, error), VisionResult(())
+        return StageOutcome(stage, StageStatus.COMPLETED), seen
 
-    def _scenes(self, ingested: IngestResult) -> tuple[Scene, ...]:
+    def _seen(self, ingested: IngestResult) -> VisionResult:
         """The scenes with their stills in the output."""
-        scenes = []
-        for scene in self.stages.vision(ingested, self.control).scenes:
+        scenes, found = [], self.stages.vision(ingested, self.control)
+        for scene in found.scenes:
             name = f"{STILLS_FOLDER}/{self.item.folder}/{scene.index:05d}.jpg"
             still = self.workspace.store.read_bytes(scene.thumbnail_key)
             self.work.out.write_bytes(name, still)
             scenes.append(replace(scene, thumbnail_key=name))
-        return tuple(scenes)
+        return replace(found, scenes=tuple(scenes))
 
     async def _transcript(
         self, ingested: IngestResult

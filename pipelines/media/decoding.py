@@ -47,6 +47,11 @@ class DecodeReport:
     """What went by while decoding; filled in as the frames are taken."""
 
     damaged_packets: int = 0
+    damaged_ms: list[int] = field(default_factory=list)
+    """Times of frames with errors that the decoder concealed, and of packets that it refused."""
+    pictured_ms: set[int] = field(default_factory=set)
+    """Times of packets of a codec that has a picture in each (HEVC): FFmpeg's decoder passes over
+    what it cannot decode."""
     key_times_ms: list[int] = field(default_factory=list)
     """Of all packets that went by and are marked as key frames."""
 
@@ -147,6 +152,8 @@ def _timed_frames(
         time_base = frame.time_base or stream.time_base
         if ticks is not None and time_base is not None:
             time_ms = rounded_ms(ticks, time_base) - origin_ms
+            if frame.is_corrupt:
+                report.damaged_ms.append(time_ms)
             yield TimedFrame(time_ms, frame, pixel_aspect(stream))
 
 
@@ -167,10 +174,13 @@ def _frames(
         shown_ms = packet_time_ms(packet, origin_ms)
         if shown_ms is not None and packet.is_keyframe:
             report.key_times_ms.append(shown_ms)
+        if shown_ms is not None and stream.codec_context.name == "hevc" and packet.size:
+            report.pictured_ms.add(shown_ms)
         try:
             frames = stream.codec_context.decode(packet)
         except av.error.FFmpegError:
             report.damaged_packets += 1
+            report.damaged_ms += [] if shown_ms is None else [shown_ms]
             continue
         for frame in frames:
             shown.take_out(frame)

@@ -29,7 +29,7 @@ from pipelines.types import Segment, StageCode, VideoSource
 
 LUMA_WIDTH, LUMA_HEIGHT = 64, 36
 CHROMA_WIDTH, CHROMA_HEIGHT = 16, 9
-_ARRAYS = ("times_ms", "luma", "chroma", "key_times_ms", "aspects")
+_ARRAYS = ("times_ms", "luma", "chroma", "key_times_ms", "aspects", "damaged_ms")
 
 Bytes = npt.NDArray[np.uint8]
 Times = npt.NDArray[np.int64]
@@ -65,6 +65,7 @@ class FrameFeatures:
     ``pictures`` (n, 27, 48, 3), RGB, are there where a learned detector is to see them.
     ``key_times_ms`` (k,) are the times of those frames that decode without any other.
     ``aspects`` (n,) are widths over heights with square pixels, before pictures are turned.
+    ``damaged_ms`` (d,), rising, are times of frames that were decoded with errors, or not at all.
     """
 
     times_ms: Times
@@ -73,6 +74,7 @@ class FrameFeatures:
     pictures: Bytes | None = None
     key_times_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
     aspects: Shapes = field(default_factory=lambda: np.empty(0, np.float32))
+    damaged_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.times_ms)
@@ -83,11 +85,11 @@ class FrameFeatures:
         return dict(zip(self.times_ms.tolist(), looks, strict=True))
 
     def part(self, start: int, end: int) -> FrameFeatures:
-        """Frames ``start`` to ``end``, as views; which are key frames is not kept."""
+        """``rows`` from ``start`` to ``end``, as views."""
         return self.rows(slice(start, end))
 
     def rows(self, chosen: slice | list[int]) -> FrameFeatures:
-        """The chosen frames; which are key frames is not kept."""
+        """The chosen frames; which are key frames, and which damaged, is not kept."""
         pictures = None if self.pictures is None else self.pictures[chosen]
         return FrameFeatures(
             self.times_ms[chosen],
@@ -121,6 +123,7 @@ def in_time_order(
     pictures: Sequence[Bytes] = (),
     key_times_ms: Sequence[int] = (),
     aspects: Sequence[float] = (),
+    damaged_ms: Sequence[int] = (),
 ) -> FrameFeatures:
     """Features of decoded frames sorted by time; of frames at one time the first is kept.
 
@@ -132,7 +135,9 @@ def in_time_order(
     seen = np.stack(pictures)[first] if pictures else None
     keys = np.intersect1d(unique, np.asarray(key_times_ms, np.int64))
     shapes = np.asarray(aspects or [1.0] * len(times_ms), np.float32)[first]
-    return FrameFeatures(unique, np.stack(luma)[first], np.stack(chroma)[first], seen, keys, shapes)
+    damaged = np.unique(np.asarray(damaged_ms, np.int64))
+    own = np.stack(luma)[first], np.stack(chroma)[first], seen
+    return FrameFeatures(unique, *own, keys, shapes, damaged)
 
 
 def joined(parts: Sequence[FrameFeatures]) -> FrameFeatures:
@@ -182,13 +187,22 @@ def from_bytes(data: bytes) -> FrameFeatures:
         return FrameFeatures(**{name: arrays[name] for name in _ARRAYS})
 
 
-def times_from_bytes(data: bytes) -> tuple[Times, Times]:
-    """``times_ms`` and ``key_times_ms`` of what ``to_bytes`` stored, without unpacking the rest.
+@dataclass(frozen=True, slots=True)
+class FrameTimes:
+    """The times of FrameFeatures."""
+
+    times_ms: Times
+    key_times_ms: Times
+    damaged_ms: Times
+
+
+def times_from_bytes(data: bytes) -> FrameTimes:
+    """The times in what ``to_bytes`` stored, without unpacking the rest.
 
     Raises ValueError or KeyError on other bytes.
     """
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return arrays["times_ms"], arrays["key_times_ms"]
+        return FrameTimes(arrays["times_ms"], arrays["key_times_ms"], arrays["damaged_ms"])
 
 
 def pictures_to_bytes(pictures: Bytes) -> bytes:
@@ -223,7 +237,7 @@ class ReadFrames(Step[Segment, Made]):
 
     name = "Reading the pictures"
     code = StageCode.VISION_FAILED
-    version = 9
+    version = 10
     video: VideoSource
     workspace: Workspace
     config: FeaturesConfig
@@ -292,7 +306,11 @@ def segment_features(
             aspects.append(part.stream.pixels.picture_aspect(*size, timed.pixel_aspect))
             if config.with_pictures:
                 pictures.append(boundary_picture(timed.frame))
-    return in_time_order(times_ms, luma, chroma, pictures, report.key_times_ms, aspects)
+    # What comes before the first picture of a stream joined between key frames has its own warning.
+    first_ms = max(segment.start_ms, part.start_ms + part.stream.start_ms)
+    noticed = {*report.damaged_ms, *(report.pictured_ms - {*times_ms})}
+    damaged = [time_ms for time_ms in noticed if first_ms <= time_ms < segment.end_ms]
+    return in_time_order(times_ms, luma, chroma, pictures, report.key_times_ms, aspects, damaged)
 
 
 def boundary_picture(frame: av.VideoFrame) -> Bytes:

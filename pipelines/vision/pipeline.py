@@ -11,10 +11,11 @@ Every task takes a logical CPU; what each part is expected to take: ``processor_
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 
 from models.contracts import BoundaryDetector
 from models.provider import ModelProvider
@@ -23,7 +24,14 @@ from pipelines.artifacts import Made
 from pipelines.execution.chain import Control, Mapper, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.processor_time import vision_work
-from pipelines.types import StageCode, StageError, VideoSource, VisionResult
+from pipelines.types import (
+    PipelineWarning,
+    StageCode,
+    StageError,
+    VideoSource,
+    VisionResult,
+    WarningCode,
+)
 from pipelines.vision.camera_motion import pair_times
 from pipelines.vision.cuts.pipeline import FoundCuts, find_cuts
 from pipelines.vision.cuts.selection import CutConfig
@@ -115,7 +123,23 @@ def analyse_vision(
     groups = grouped(plans, video, config.max_scenes_a_task)
     described = mapper(groups, DescribeScenes(*place, config.describe), describing)
     control.progress(1.0)
-    return _result(features, detected, [*chain(*described)], workspace.store)
+    result = _result(features, detected, [*chain(*described)], workspace.store)
+    return replace(result, warnings=tuple(damage_warnings(found.damaged_ms.tolist())))
+
+
+_ONE_DAMAGE_MS = 2_000
+"""Damage that is nearer together is one stretch: a lost packet spoils all that refers to it."""
+_MOST_WARNINGS = 20
+
+
+def damage_warnings(damaged_ms: Sequence[int]) -> Iterator[PipelineWarning]:
+    """One for each stretch of damaged pictures, whose times rise; the last for all the rest."""
+    gaps = [after for before, after in pairwise(damaged_ms) if after - before > _ONE_DAMAGE_MS]
+    starts = [*damaged_ms[:1], *gaps[: _MOST_WARNINGS - 1]]
+    for start_ms, next_ms in pairwise([*starts, math.inf]):
+        own = [time_ms for time_ms in damaged_ms if start_ms <= time_ms < next_ms]
+        message = f"{len(own)} pictures are damaged." if len(own) > 1 else "A picture is damaged."
+        yield PipelineWarning(WarningCode.PICTURE_DAMAGED, message, start_ms=own[0], end_ms=own[-1])
 
 
 @contextmanager
@@ -192,4 +216,4 @@ def _result(
         scenes.append(replace(scene, objects=tuple(objects), object_tracks=tracks))
     made = [*read, *detected, *described]
     computed = sum(each.computed for each in made)
-    return VisionResult(tuple(scenes), computed, len(made) - computed)
+    return VisionResult(tuple(scenes), shards_computed=computed, shards_reused=len(made) - computed)

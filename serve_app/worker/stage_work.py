@@ -172,9 +172,10 @@ class StageWork:
             found = await self._in_thread(lambda: self._stages(job).vision(ingested, self.control))
         self._count_shards(found)
         documents = [scene_document(scene) for scene in found.scenes]
+        warnings = [warning_document(each, StageName.VISION) for each in found.warnings]
         async with self.context.database.transaction() as connection:
             end = await publishing.publish_scenes(
-                connection, self.lease, documents, self.timings.values
+                connection, self.lease, documents, self.timings.values, warnings=warnings
             )
         record_media(self.context.metrics, StageName.VISION, ingested.media.duration_seconds)
         return end

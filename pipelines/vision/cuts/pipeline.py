@@ -29,6 +29,7 @@ from pipelines.vision.cuts.selection import Candidates, Cut, CutConfig, CutKind,
 from pipelines.vision.features import (
     FEATURES,
     FrameFeatures,
+    FrameTimes,
     Times,
     joined,
     no_frames,
@@ -43,11 +44,12 @@ _BLOCKS_A_TASK = 3
 
 @dataclass(frozen=True, slots=True)
 class FoundCuts:
-    """``cuts`` in order; times of all frames and of the key frames among them."""
+    """``cuts`` in order; times of all frames, and of key frames and damaged ones among them."""
 
     cuts: tuple[Cut, ...]
     times_ms: Times
     key_times_ms: Times
+    damaged_ms: Times
 
 
 def find_cuts(
@@ -64,15 +66,12 @@ def find_cuts(
 
     Raises StageError, VISION_FAILED where there is no frame, and StageStoppedError.
     """
-    times: list[Times] = []
-    keys: list[Times] = []
+    times: list[FrameTimes] = []
     stored: list[list[FeaturesPart]] = [[] for _ in video.all_parts]
     for segment, made in zip(video.segments, features, strict=True):
         control.check()
-        shown, own_keys = times_from_bytes(workspace.store.read_bytes(made.key))
-        times.append(shown)
-        keys.append(own_keys)
-        stored[segment.part].append(FeaturesPart(made.key, 0, len(shown)))
+        times.append(times_from_bytes(workspace.store.read_bytes(made.key)))
+        stored[segment.part].append(FeaturesPart(made.key, 0, len(times[-1].times_ms)))
     if not any(part.after for own in stored for part in own):
         raise StageError(StageCode.VISION_FAILED, "No picture of the video could be decoded.")
     if learned is None:
@@ -83,7 +82,12 @@ def find_cuts(
             for part, own in zip(video.all_parts, stored, strict=True)
         ]
     cuts = timeline_cuts([part.start_ms for part in video.all_parts], found)
-    return FoundCuts(cuts, np.concatenate(times), np.concatenate(keys))
+    return FoundCuts(
+        cuts,
+        np.concatenate([own.times_ms for own in times]),
+        np.concatenate([own.key_times_ms for own in times]),
+        np.concatenate([own.damaged_ms for own in times]),
+    )
 
 
 def _measured(

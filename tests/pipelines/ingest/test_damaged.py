@@ -7,14 +7,18 @@ this process, nothing left behind. ``VAS_DAMAGED_ROUNDS`` (1) runs more seeds.
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
+import av
 import pytest
 
-from pipelines.execution.chain import Workspace
+from models.provider import LocalModels
+from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.ingest.probe import probe
-from pipelines.types import StageCode, StageError
+from pipelines.types import StageCode, StageError, WarningCode
 from pipelines.vision.features import FeaturesConfig, segment_features
+from pipelines.vision.pipeline import VisionConfig, analyse_vision, damage_warnings
 from pipelines.vision.stills import StillsConfig, fetch_stills
 from tests.pipelines.ingest.damaged_media import (
     BOMBS,
@@ -25,6 +29,7 @@ from tests.pipelines.ingest.damaged_media import (
 )
 from tests.pipelines.ingest.format_samples import AUDIO_ONLY, STANDARD, Sample, write_sample
 from tests.pipelines.ingest.ingest_material import Ingested, ingested
+from tests.pipelines.media_builders import moving_shot, write_video
 
 ROUNDS = int(os.environ.get("VAS_DAMAGED_ROUNDS", "1"))
 ORIGINALS = ("h264.mp4", "hevc.mkv", "vp9.webm", "mpeg4.avi", "h264.ts", "mpeg2.mxf", "h264.flv",
@@ -111,3 +116,61 @@ def test_the_end_of_the_name_decides_nothing(sample: Sample, tmp_path: Path) -> 
     other = tmp_path / "clip.gif"
     path.rename(other)
     assert probe(other).video is not None
+
+
+FILMS: dict[str, tuple[str, dict[str, str], bool]] = {
+    "h264.mp4": ("libx264", {"preset": "ultrafast"}, False),
+    "h264.ts": ("libx264", {"preset": "ultrafast"}, False),
+    "hevc.mkv": ("libx265", {"preset": "ultrafast", "x265-params": "log-level=none"}, True),
+    "mpeg4.avi": ("mpeg4", {}, False),
+    "vp9.webm": ("libvpx-vp9", {"deadline": "realtime", "cpu-used": "8"}, True),
+}
+"""Encoders, their options, and whether heads of packets are damaged: whatever follows these,
+decoders of such codecs make a picture of it."""
+
+
+def warnings_of(path: Path, root: Path) -> list[tuple[int, int]]:
+    """Stretches of damaged pictures that the vision stage gives, in seconds."""
+    done = ingested(path, root, segment_seconds=2.0)
+    video = done.result.video
+    assert video is not None
+    found = analyse_vision(
+        video, workspace=Workspace(done.store, "job"), models=LocalModels(), control=FreeRun(),
+        config=VisionConfig(), mapper=map_here,
+    )  # fmt: skip
+    assert {warning.code for warning in found.warnings} <= {WarningCode.PICTURE_DAMAGED}
+    return [((w.start_ms or 0) // 1000, (w.end_ms or 0) // 1000) for w in found.warnings]
+
+
+@pytest.mark.parametrize("name", FILMS)
+def test_damage_in_pictures_is_a_warning_with_its_times(name: str, tmp_path: Path) -> None:
+    """Noise in each packet between 3.1 and 3.5 s; a key frame follows each second."""
+    codec, options, at_head = FILMS[name]
+    film = list(moving_shot(3, 150, across=2, shake=1.0))
+    path = write_video(tmp_path / name, film, codec=codec, options=options)
+    assert warnings_of(path, tmp_path / "whole") == []
+    data, chance = bytearray(path.read_bytes()), random.Random(5)
+    with av.open(str(path)) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.pts is not None]
+        first = min(float((packet.pts or 0) * packet.time_base) for packet in packets)
+        payloads = [
+            bytes(packet)
+            for packet in packets
+            if 3.1 <= float((packet.pts or 0) * packet.time_base) - first < 3.5
+        ]
+    for payload in payloads:
+        spoiled = payload[:100] if at_head else payload[len(payload) // 3 :][:100]
+        at = data.find(spoiled)
+        if at >= 0:
+            data[at : at + len(spoiled)] = chance.randbytes(len(spoiled))
+    path.write_bytes(data)
+    assert warnings_of(path, tmp_path / "damaged") == [(3, 3)]
+
+
+def test_many_stretches_of_damage_are_few_warnings_that_cover_all() -> None:
+    times = [start + more for start in range(0, 300_000, 10_000) for more in (0, 40, 1_500)]
+    found = list(damage_warnings(times))
+    assert len(found) == 20
+    assert [(each.start_ms, each.end_ms) for each in found[:2]] == [(0, 1_500), (10_000, 11_500)]
+    assert (found[-1].start_ms, found[-1].end_ms) == (190_000, 291_500)
+    assert list(damage_warnings([])) == []
