@@ -299,6 +299,8 @@ class VisionResult:
     """Scenes of the whole video; empty when it has no cuts."""
 
     scenes: tuple[Scene, ...]
+    overview: Scene
+    """The whole video as if it were one scene, whether it has cuts or none."""
     warnings: tuple[PipelineWarning, ...] = ()
     shards_computed: int = field(default=0, compare=False)
     shards_reused: int = field(default=0, compare=False)

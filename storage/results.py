@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection
 from storage.job_records import JobSource
+from storage.result_parts import Element
 from storage.search_index import file_rows, insert_rows, scene_rows, transcript_rows
 from storage.tables import jobs, scene_lists, speaker_labels, stages, summaries, transcripts
 from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
@@ -45,13 +46,23 @@ class Track:
 
 
 async def store_scenes(
-    connection: Connection, job_id: uuid.UUID, scenes: Sequence[Mapping[str, Any]]
+    connection: Connection,
+    job_id: uuid.UUID,
+    scenes: Sequence[Mapping[str, Any]],
+    overview: Mapping[str, Any] | None = None,
 ) -> None:
-    """Publish the scenes of a job, once, and make them searchable."""
-    await connection.execute(
-        insert(scene_lists).values(job_id=job_id, scenes=scenes, scene_count=len(scenes))
-    )
-    await insert_rows(connection, job_id, scene_rows(scenes), StageName.VISION)
+    """Publish the scenes of a job and its overview, once, and make them searchable."""
+    values = {"scenes": scenes, "scene_count": len(scenes)}
+    values |= {} if overview is None else {"overview": overview}
+    await connection.execute(insert(scene_lists).values(job_id=job_id, **values))
+    await insert_rows(connection, job_id, scene_rows(scenes, overview), StageName.VISION)
+
+
+async def find_overview(connection: Connection, job_id: uuid.UUID) -> Element | None:
+    """What is seen in a job's whole video; None where there is no overview."""
+    query = select(scene_lists.c.overview).where(scene_lists.c.job_id == job_id)
+    found: Element | None = (await connection.execute(query)).scalar_one_or_none()
+    return found
 
 
 async def get_scenes(connection: Connection, job_id: uuid.UUID) -> list[dict[str, Any]]:
@@ -234,6 +245,7 @@ class ImportedJob:
     """Stages that did not run; the others completed."""
     scenes: Sequence[Mapping[str, Any]] | None
     """None where vision did not run."""
+    overview: Mapping[str, Any] | None
     tracks: list[TrackTranscript]
 
 
@@ -275,7 +287,7 @@ async def import_job(connection: Connection, job: ImportedJob) -> bool:
     named = file_rows(job.file_name, job.duration_ms)
     await insert_rows(connection, job.id, named, StageName.INGEST)
     if job.scenes is not None:
-        await store_scenes(connection, job.id, job.scenes)
+        await store_scenes(connection, job.id, job.scenes, job.overview)
     if job.tracks:
         await store_transcripts(connection, job.id, job.tracks)
     return True

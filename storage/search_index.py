@@ -13,7 +13,7 @@ import itertools
 import re
 import unicodedata
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,9 +163,14 @@ def transcript_rows(
         )
 
 
-def scene_rows(scenes: Iterable[Mapping[str, Any]]) -> Iterator[SearchRow]:
-    """Rows of stored scenes: description, writing on the screen, objects; what each has."""
-    for scene in scenes:
+def scene_rows(
+    scenes: Sequence[Mapping[str, Any]], overview: Mapping[str, Any] | None
+) -> Iterator[SearchRow]:
+    """Rows of stored scenes: description, writing on the screen, objects; what each has.
+
+    Of a video without cuts they are those of its overview.
+    """
+    for scene in scenes or ([] if overview is None else [overview]):
         tracks = [track["label"] for track in scene.get("objectTracks", ())]
         labels = [*scene.get("objects", ()), *tracks]
         passages = {
@@ -180,7 +185,7 @@ def scene_rows(scenes: Iterable[Mapping[str, Any]]) -> Iterator[SearchRow]:
                     passage,
                     round(scene["startTime"] * 1000),
                     round(scene["endTime"] * 1000),
-                    scene_index=scene["index"],
+                    scene_index=scene.get("index"),
                 )
 
 
@@ -275,9 +280,9 @@ async def index_stage(connection: Connection, job_id: uuid.UUID, stage: StageNam
         [job] = await connection.execute(query)
         rows = file_rows(job.file_name, job.duration_ms)
     elif stage is StageName.VISION:
-        found = select(scene_lists.c.scenes).where(scene_lists.c.job_id == job_id)
-        for scenes in (await connection.execute(found)).scalars():
-            rows.extend(scene_rows(scenes))
+        found = select(scene_lists).where(scene_lists.c.job_id == job_id)
+        for each in await connection.execute(found):
+            rows.extend(scene_rows(each.scenes, each.overview))
     else:
         tracks = select(transcripts).where(
             transcripts.c.job_id == job_id, transcripts.c.document.is_not(None)

@@ -167,7 +167,7 @@ _STILLS_WITHOUT = text(
                             WHERE v.row_id = search_rows.id AND v.model = :model)
          ORDER BY id LIMIT :limit
     )
-    SELECT missing.id, scenes -> scene_index ->> 'thumbnailKey' AS key
+    SELECT missing.id, coalesce(scenes -> scene_index, overview) ->> 'thumbnailKey' AS key
       FROM missing LEFT JOIN scene_lists USING (job_id) ORDER BY missing.id
     """
 )

@@ -304,6 +304,7 @@ scene_lists = Table(
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
     Column("scenes", JSON, nullable=False),
     Column("scene_count", Integer, nullable=False),
+    Column("overview", JSON),
 )
 
 transcripts = Table(

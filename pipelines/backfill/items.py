@@ -194,9 +194,14 @@ class _ItemRun:
             duration_ms=round(ingested.media.duration_seconds * 1000),
             width=None if picture is None else picture.width,
             height=None if picture is None else picture.height,
-            scenes=seen.scenes,
+            scenes=() if seen is None else seen.scenes,
+            overview=None if seen is None else seen.overview,
             tracks=tracks,
-            warnings=(*ingested.warnings, *seen.warnings, *transcript_warnings(tracks)),
+            warnings=(
+                *ingested.warnings,
+                *(() if seen is None else seen.warnings),
+                *transcript_warnings(tracks),
+            ),
         )
 
     async def _run(self, stage: StageName, call: Callable[[], Result]) -> Result:
@@ -210,25 +215,28 @@ class _ItemRun:
         media = JobMedia((ClipFile(key, self.item.name),))
         return self.stages.ingest(self.stages.probe(media, self.control), self.control)
 
-    async def _vision(self, ingested: IngestResult) -> tuple[StageOutcome, VisionResult]:
+    async def _vision(self, ingested: IngestResult) -> tuple[StageOutcome, VisionResult | None]:
         stage = StageName.VISION
         if reason := skip_reason(stage, self.item.mode, ingested.media):
-            return StageOutcome(stage, StageStatus.SKIPPED, reason), VisionResult(())
+            return StageOutcome(stage, StageStatus.SKIPPED, reason), None
         try:
             seen = await self._run(stage, lambda: self._seen(ingested))
         except StageError as error:
-            return _failed(stage, error), VisionResult(())
+            return _failed(stage, error), None
         return StageOutcome(stage, StageStatus.COMPLETED), seen
 
     def _seen(self, ingested: IngestResult) -> VisionResult:
-        """The scenes with their stills in the output."""
-        scenes, found = [], self.stages.vision(ingested, self.control)
-        for scene in found.scenes:
-            name = f"{STILLS_FOLDER}/{self.item.folder}/{scene.index:05d}.jpg"
-            still = self.workspace.store.read_bytes(scene.thumbnail_key)
-            self.work.out.write_bytes(name, still)
-            scenes.append(replace(scene, thumbnail_key=name))
-        return replace(found, scenes=tuple(scenes))
+        """Scenes and overview with their stills in the output."""
+        found = self.stages.vision(ingested, self.control)
+        scenes = tuple(self._with_still(each, f"{each.index:05d}") for each in found.scenes)
+        overview = self._with_still(found.overview, "overview")
+        return replace(found, scenes=scenes, overview=overview)
+
+    def _with_still(self, scene: Scene, name: str) -> Scene:
+        name = f"{STILLS_FOLDER}/{self.item.folder}/{name}.jpg"
+        still = self.workspace.store.read_bytes(scene.thumbnail_key)
+        self.work.out.write_bytes(name, still)
+        return replace(scene, thumbnail_key=name)
 
     async def _transcript(
         self, ingested: IngestResult

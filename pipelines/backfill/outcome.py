@@ -54,6 +54,8 @@ class ItemOutcome:
     width: int | None = None
     height: int | None = None
     scenes: tuple[Scene, ...] = ()
+    overview: Scene | None = None
+    """None where vision did not complete."""
     tracks: tuple[TrackOutcome, ...] = ()
     warnings: tuple[PipelineWarning, ...] = ()
     seconds: float = 0.0

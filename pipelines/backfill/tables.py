@@ -53,6 +53,22 @@ _WARNING = pa.struct(
 _BOX = pa.struct([(edge, pa.float64()) for edge in ("left", "top", "width", "height")])
 _TEXT_LINE = pa.struct([("text", _TEXT), ("confidence", pa.float64()), ("box", _BOX)])
 
+_SEEN = [
+    ("start_ms", _MS),
+    ("end_ms", _MS),
+    ("description", _TEXT),
+    ("objects", _TEXTS),
+    ("color_palette", _TEXTS),
+    ("shot_type", _TEXT),
+    ("shot_angle", _TEXT),
+    ("camera_motion", _TEXT),
+    ("confidence", pa.float64()),
+    ("still", _TEXT),
+    ("object_tracks", pa.list_(_OBJECT_TRACK)),
+    ("on_screen_text", pa.list_(_TEXT_LINE)),
+]
+"""Of a scene, or of a whole video."""
+
 SCHEMAS: dict[str, pa.Schema] = {
     "items": pa.schema(
         [
@@ -73,30 +89,14 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("stages", pa.list_(_STAGE)),
             ("tracks", pa.list_(_TRACK)),
             ("warnings", pa.list_(_WARNING)),
+            ("overview", pa.struct([("index", _COUNT), *_SEEN])),
             ("scene_count", _COUNT),
             ("segment_count", _COUNT),
             ("word_count", _COUNT),
             ("seconds", pa.float64()),
         ]
     ),
-    "scenes": pa.schema(
-        [
-            ("item_id", _TEXT),
-            ("index", _COUNT),
-            ("start_ms", _MS),
-            ("end_ms", _MS),
-            ("description", _TEXT),
-            ("objects", _TEXTS),
-            ("color_palette", _TEXTS),
-            ("shot_type", _TEXT),
-            ("shot_angle", _TEXT),
-            ("camera_motion", _TEXT),
-            ("confidence", pa.float64()),
-            ("still", _TEXT),
-            ("object_tracks", pa.list_(_OBJECT_TRACK)),
-            ("on_screen_text", pa.list_(_TEXT_LINE)),
-        ]
-    ),
+    "scenes": pa.schema([("item_id", _TEXT), ("index", _COUNT), *_SEEN]),
     "segments": pa.schema(
         [
             ("item_id", _TEXT),
@@ -194,6 +194,7 @@ def _item_row(outcome: ItemOutcome) -> TableRow:
         "stages": [asdict(stage) for stage in outcome.stages],
         "tracks": [_track_values(track) for track in outcome.tracks],
         "warnings": [asdict(warning) for warning in outcome.warnings],
+        "overview": None if outcome.overview is None else _scene_row(outcome.overview),
         "scene_count": len(outcome.scenes),
         "segment_count": len(segments),
         "word_count": sum(len(segment.words) for segment in segments),
@@ -269,6 +270,7 @@ def outcomes_of(rows: Rows) -> Iterator[ItemOutcome]:
             {
                 "item": _item(row),
                 "scenes": [_scene(scene) for scene in scenes[own,]],
+                "overview": _scene(row["overview"]) if row.get("overview") else None,
                 "tracks": [_track(track, spoken[track["index"]]) for track in row["tracks"]],
                 **{name: row[name] for name in _SHARED_COLUMNS},
             },

@@ -4,7 +4,8 @@ features  (map, 1:1 a segment)  decode once, store tiny pictures of every frame
 cuts      (map, then reduce)    over all segments end to end, as if never cut up
 policy    (map, 1:1 a segment)  stills against what is not permitted, where a policy is set
 objects   (map, then reduce)    things of known classes, once a second, where there is a detector
-scenes    (map, 1:1 a group)    stills, palette, thumbnail, camera motion, description
+scenes    (map, 1:1 a group)    stills, palette, thumbnail, camera motion, description; so too of
+                                the whole video, its overview
 
 Every task takes a logical CPU; what each part is expected to take: ``processor_time``.
 """
@@ -86,7 +87,7 @@ def analyse_vision(
     config: VisionConfig,
     mapper: Mapper = map_on_ray,
 ) -> VisionResult:
-    """The scenes of ``video``; none where it has no cuts.
+    """The scenes of ``video``, none where it has no cuts, and its overview.
 
     Outputs that an earlier run stored in ``workspace`` are used again. Raises
     StageError (VISION_FAILED where nothing can be decoded, CONTENT_BLOCKED where
@@ -107,6 +108,7 @@ def analyse_vision(
     )
     scenes = scenes_between(found.cuts, video.duration_ms)
     plans = [_plan(index, each, found) for index, each in enumerate(scenes)]
+    plans.append(_whole(plans, found, video.duration_ms))
 
     if config.policy.is_active:
         stills = [time_ms for plan in plans for time_ms in plan.still_times_ms]
@@ -115,7 +117,7 @@ def analyse_vision(
             mapper(times, CheckPolicy(*place, config.policy), checking)
 
     detected: list[Made] = []
-    if plans and detects:
+    if detects:
         times = by_segment(object_times(found.times_ms, config.objects), video)
         detect = DetectObjects(*place, config.objects, config.describe.models)
         detected = mapper(times, detect, detecting)
@@ -140,6 +142,21 @@ def damage_warnings(damaged_ms: Sequence[int]) -> Iterator[PipelineWarning]:
         own = [time_ms for time_ms in damaged_ms if start_ms <= time_ms < next_ms]
         message = f"{len(own)} pictures are damaged." if len(own) > 1 else "A picture is damaged."
         yield PipelineWarning(WarningCode.PICTURE_DAMAGED, message, start_ms=own[0], end_ms=own[-1])
+
+
+_OVERVIEW_SHARES = (0.15, 0.5, 0.85)
+"""Which of a video's scenes are shown of it as a whole, by their places among all."""
+
+
+def _whole(plans: Sequence[ScenePlan], found: FoundCuts, duration_ms: int) -> ScenePlan:
+    """The whole video as one scene, with stills that its scenes have too."""
+    whole = SceneBorders(0, duration_ms, 1.0, 0, duration_ms)
+    if not plans:
+        return _plan(0, whole, found)
+    shown = {round((len(plans) - 1) * share) for share in _OVERVIEW_SHARES}
+    stills = [plans[index].still_times_ms for index in sorted(shown)]
+    middles = tuple(own[len(own) // 2] for own in stills)
+    return ScenePlan(len(plans), 0, duration_ms, 1.0, middles, ())
 
 
 @contextmanager
@@ -216,4 +233,10 @@ def _result(
         scenes.append(replace(scene, objects=tuple(objects), object_tracks=tracks))
     made = [*read, *detected, *described]
     computed = sum(each.computed for each in made)
-    return VisionResult(tuple(scenes), shards_computed=computed, shards_reused=len(made) - computed)
+    *rest, overview = scenes
+    if rest:
+        everything = {*overview.objects, *chain(*(scene.objects for scene in rest))}
+        overview = replace(overview, objects=tuple(sorted(everything)))
+    return VisionResult(
+        tuple(rest), overview, shards_computed=computed, shards_reused=len(made) - computed
+    )

@@ -47,7 +47,7 @@ class DescribeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ScenePlan:
-    """Which frames of a scene to use; all times are frame times."""
+    """Which frames of a scene to use, or of the whole video; all times are frame times."""
 
     index: int
     start_ms: int

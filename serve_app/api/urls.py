@@ -66,9 +66,12 @@ STILL_PURPOSE = "thumbnail"
 _STILL_HOURS = 24
 
 
-def still_path(signer: Signer, job_id: uuid.UUID, index: int) -> str:
-    """The signed path of a scene's still, good for a day."""
+OVERVIEW_STILL = "overview"
+
+
+def still_path(signer: Signer, job_id: uuid.UUID, name: int | str) -> str:
+    """The signed path of the still of a scene (its index) or of all; good for a day."""
     # Whole hours, so that a list that is read twice shows the same addresses.
     expires_at = (int(time.time()) // 3600 + _STILL_HOURS + 1) * 3600
-    path = f"{API_PREFIX}/jobs/{job_id}/thumbnails/{index}.jpg"
+    path = f"{API_PREFIX}/jobs/{job_id}/thumbnails/{name}.jpg"
     return signer.sign_path(STILL_PURPOSE, path, expires_at=expires_at)

@@ -170,7 +170,8 @@ def _print_results(client: ApiClient, job: dict[str, Any], screen: Console) -> N
         f"charged {job['chargedCents']} cents"
     )
     if stages["vision"] == "completed":
-        screen.print(scenes_table(client.get_scenes(job["jobId"])))
+        seen = client.get_seen(job["jobId"])
+        screen.print(scenes_table(seen["scenes"], seen.get("overview")))
     if stages["transcript"] == "completed":
         screen.print(transcript_text(client.get_transcript(job["jobId"])))
     for warning in job.get("warnings", []):

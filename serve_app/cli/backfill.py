@@ -14,10 +14,11 @@ from pydantic import TypeAdapter, ValidationError
 from pipelines.backfill.outcome import ItemOutcome
 from pipelines.backfill.output import Output, open_output
 from pipelines.backfill.places import Place, S3Access, place_at
+from pipelines.types import Scene
 from serve_app.deployment.data import prepared
 from serve_app.jobs.metadata import Metadata
 from serve_app.jobs.rendering import warning_document
-from serve_app.results.documents import scene_document, track_transcript
+from serve_app.results.documents import overview_document, scene_document, track_transcript
 from serve_app.settings import Settings
 from storage import keys
 from storage.database import Database
@@ -147,6 +148,7 @@ class _Importer:
                 if stage.status is StageStatus.SKIPPED and stage.reason is not None
             },
             scenes=None,
+            overview=None,
             tracks=[track_transcript(track) for track in outcome.tracks],
         )
 
@@ -154,12 +156,19 @@ class _Importer:
         """The job with its scenes, their stills in the object store."""
         if StageName.VISION in job.skipped:
             return job
-        scenes = []
-        for scene in outcome.scenes:
-            key = f"{JOBS_PREFIX}/{job.id}/stills/{scene.index:05d}.jpg"
-            self.objects.write_bytes(key, self._place.read_bytes(scene.thumbnail_key))
-            scenes.append(scene_document(replace(scene, thumbnail_key=key)))
-        return replace(job, scenes=scenes)
+        scenes = [
+            scene_document(self._with_still(job, scene, f"{scene.index:05d}"))
+            for scene in outcome.scenes
+        ]
+        overview = None  # items of an earlier version have none
+        if outcome.overview is not None:
+            overview = overview_document(self._with_still(job, outcome.overview, "overview"))
+        return replace(job, scenes=scenes, overview=overview)
+
+    def _with_still(self, job: ImportedJob, scene: Scene, name: str) -> Scene:
+        key = f"{JOBS_PREFIX}/{job.id}/stills/{name}.jpg"
+        self.objects.write_bytes(key, self._place.read_bytes(scene.thumbnail_key))
+        return replace(scene, thumbnail_key=key)
 
     @property
     def _place(self) -> Place:

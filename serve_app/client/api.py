@@ -329,8 +329,12 @@ class ApiClient:
 
     def get_scenes(self, job_id: str) -> list[JsonObject]:
         """The scenes; empty when the video has no cuts."""
-        scenes: list[JsonObject] = self._get_data(_path("jobs", job_id, "scenes"))["scenes"]
+        scenes: list[JsonObject] = self.get_seen(job_id)["scenes"]
         return scenes
+
+    def get_seen(self, job_id: str) -> JsonObject:
+        """``scenes`` and, but for old jobs, the ``overview`` of the whole video."""
+        return self._get_data(_path("jobs", job_id, "scenes"))
 
     @overload
     def get_transcript(

@@ -44,13 +44,15 @@ def _is_completed(job: JsonObject, stage: str) -> bool:
 
 
 def _export_vision(client: ApiClient, job: JsonObject, folder: Path) -> list[Path]:
-    scenes = client.get_scenes(job["jobId"])
+    seen = client.get_seen(job["jobId"])
+    overview = seen.get("overview")
+    scenes = seen["scenes"] or ([] if overview is None else [{"index": 0, **overview}])
     title = str(job.get("fileName") or job["jobId"])
     sheet = contact_sheet(scenes, _thumbnails(client, scenes), title=title)
     picture = io.BytesIO()
     sheet.save(picture, "PNG", optimize=True)
     return [
-        _write_json(folder / "scenes.json", {"jobId": job["jobId"], "scenes": scenes}),
+        _write_json(folder / "scenes.json", {"jobId": job["jobId"], **seen}),
         write_atomically(folder / "contact-sheet.png", picture.getvalue()),
     ]
 

@@ -262,21 +262,15 @@ class _Tools:
         end: Until = None,
         limit: Limit = 20,
     ) -> JsonObject:
-        """List scenes with times, what is seen, and writing on the screen."""
-        scenes = await self._ask(context, lambda client: client.get_scenes(job_id))
+        """List scenes with times, what is seen, and writing on the screen; and the same of the
+        whole video, which has no scenes where it has no cuts."""
+        seen = await self._ask(context, lambda client: client.get_seen(job_id))
+        scenes, overview = seen["scenes"], seen.get("overview")
         found = [scene for scene in scenes if _overlaps(scene, start, end)]
-        shown = [
-            {
-                "index": scene["index"],
-                "startTime": scene["startTime"],
-                "endTime": scene["endTime"],
-                "description": scene["description"],
-                "onScreenText": [line["text"] for line in scene.get("onScreenText", [])],
-            }
-            for scene in found[:limit]
-        ]
+        shown = [{"index": scene["index"], **_seen(scene)} for scene in found[:limit]]
         more = found[limit]["startTime"] if len(found) > limit else None
-        return {"scenes": shown, "total": len(scenes), "continueAt": more}
+        listed: JsonObject = {"scenes": shown, "total": len(scenes), "continueAt": more}
+        return listed if overview is None else listed | {"overview": _seen(overview)}
 
     async def read_transcript(
         self,
@@ -322,6 +316,15 @@ def _hit(hit: JsonObject) -> JsonObject:
         *("sceneIndex", "speaker", "speakerLabel"),
     )
     return {name: hit[name] for name in names if name in hit} | {"text": hit["snippet"]["text"]}
+
+
+def _seen(scene: JsonObject) -> JsonObject:
+    return {
+        "startTime": scene["startTime"],
+        "endTime": scene["endTime"],
+        "description": scene["description"],
+        "onScreenText": [line["text"] for line in scene.get("onScreenText", [])],
+    }
 
 
 def _overlaps(item: JsonObject, start: float, end: float | None) -> bool:

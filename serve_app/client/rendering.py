@@ -63,18 +63,24 @@ def _is_color(code: str) -> bool:
     )
 
 
-def scenes_table(scenes: Sequence[Mapping[str, Any]]) -> Table:
-    """A row a scene: time, shot, palette, objects and description."""
-    if not scenes:
+def scenes_table(
+    scenes: Sequence[Mapping[str, Any]], overview: Mapping[str, Any] | None = None
+) -> Table:
+    """A row a scene: time, shot, palette, objects and description.
+
+    Of a video without cuts it is that of its overview.
+    """
+    if not scenes and overview is None:
         return _one_message_table(NO_CUTS)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
+    title = None if scenes else NO_CUTS
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
     table.add_column("#", justify="right", style="dim", no_wrap=True)
     table.add_column("Time", no_wrap=True)
     table.add_column("Shot", style="bold", ratio=2)
     table.add_column("Palette", no_wrap=True)
     table.add_column("Objects", style="green", ratio=2)
     table.add_column("Description", ratio=5)
-    for scene in scenes:
+    for scene in scenes or [{"index": 0, **(overview or {})}]:
         table.add_row(*_scene_cells(scene))
     return table
 

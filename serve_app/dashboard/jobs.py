@@ -14,7 +14,7 @@ from pipelines.types import StageCode
 from serve_app.api.context import Context, base_url
 from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
 from serve_app.api.queries import WHOLE_NUMBER, whole_number
-from serve_app.api.urls import still_path
+from serve_app.api.urls import OVERVIEW_STILL, still_path
 from serve_app.context import AppContext
 from serve_app.crypto import Signer
 from serve_app.dashboard import PATH
@@ -30,7 +30,8 @@ from serve_app.jobs.schemas import CreateBatchBody, CreateJobFromUrlBody
 from serve_app.media.source import PlayableMedia, find_media
 from serve_app.observability.metrics import record_job_end
 from storage.job_records import JobRecord, list_jobs
-from storage.results import Track, find_summary, list_tracks
+from storage.result_parts import Element
+from storage.results import Track, find_overview, find_summary, list_tracks
 from storage.types import (
     TERMINAL_STATES,
     JobState,
@@ -201,6 +202,7 @@ class JobView:
     track_names: list[str]
     media: PlayableMedia
     summary: list[dict[str, Any]] | None
+    overview: Element | None
     scenes: Part | None = None
     poster: str | None = None
     track: Track | None = None
@@ -223,8 +225,9 @@ async def get_job(
         job = await service.get_job(connection, viewer.account.id, jobId)
         media = await find_media(context, connection, job)
         summary = await find_summary(connection, job.id)
+        overview = await find_overview(connection, job.id)
         tracks = await list_tracks(connection, job.id)
-    shown = JobView(job.audio_track_names or [], media, summary)
+    shown = JobView(job.audio_track_names or [], media, summary, overview)
     await _add_results(context, job, shown, tracks, track)
     return await page(
         request,
@@ -245,6 +248,8 @@ async def _add_results(
     if scenes is not None and scenes.count:
         shown.scenes = scenes_part(context.signer, job, scenes)
         shown.poster = still_path(context.signer, job.id, scenes.count // 3)
+    if shown.overview is not None:
+        shown.poster = still_path(context.signer, job.id, OVERVIEW_STILL)
     if job.stages[StageName.TRANSCRIPT].status is not StageStatus.COMPLETED:
         return
     shown.track = next((each for each in tracks if each.track_index == track), None)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from serve_app.api.authentication import parse_job_id
 from serve_app.api.context import Context
-from serve_app.api.urls import still_path
+from serve_app.api.urls import OVERVIEW_STILL, still_path
 from serve_app.crypto import Signer
 from serve_app.dashboard import PATH
 from serve_app.dashboard.access import CurrentViewer, PageRoute
@@ -66,10 +66,14 @@ async def get_search(
 
 
 def _still(signer: Signer, hit: SearchHitJson) -> str | None:
-    if "sceneIndex" not in hit:
+    if "sceneIndex" not in hit and hit["kind"] not in _SEEN:
         return None
     job_id = parse_job_id(hit["jobId"])
-    return still_path(signer, job_id, hit["sceneIndex"])
+    return still_path(signer, job_id, hit.get("sceneIndex", OVERVIEW_STILL))
+
+
+_SEEN = {SearchKind.SCENE, SearchKind.TEXT, SearchKind.OBJECT}
+"""What is found in a scene, or in a video without any."""
 
 
 def marked(snippet: Snippet) -> Markup:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import uuid
-from functools import partial
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -148,9 +147,7 @@ async def get_job(
     if include != "none":
         wanted = INCLUDABLE if include is None else frozenset(include.split(","))
         async with context.database.statement() as connection:
-            data["processedData"] = await results.processed_data(
-                connection, job, wanted, partial(results.with_thumbnails, request, job.id)
-            )
+            data["processedData"] = await results.processed_data(request, connection, job, wanted)
     return success(request, data)
 
 

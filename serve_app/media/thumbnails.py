@@ -8,24 +8,25 @@ from starlette.responses import Response
 
 from serve_app.api.authentication import parse_job_id, require_active_owner
 from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.urls import STILL_PURPOSE
+from serve_app.api.urls import OVERVIEW_STILL, STILL_PURPOSE
 from serve_app.crypto import BadSignatureError
 from serve_app.errors import ApiError, ErrorCode
 from storage.objects import ObjectNotFoundError
+from storage.results import find_overview
 
 router = APIRouter(prefix=API_PREFIX)
 
 
-@router.get("/jobs/{job_id}/thumbnails/{index}.jpg", include_in_schema=False)
+@router.get("/jobs/{job_id}/thumbnails/{name}.jpg", include_in_schema=False)
 async def get_thumbnail(
     request: Request,
     context: Context,
     job_id: str,
-    index: int,
+    name: str,
     expires: str = "",
     signature: str = "",
 ) -> Response:
-    """A still, by its signed URL; NOT_FOUND otherwise."""
+    """The still of a scene (its index) or of all, by its signed URL; NOT_FOUND otherwise."""
     missing = ApiError(ErrorCode.NOT_FOUND, "There is no such picture.")
     try:
         path = request.scope["path"]
@@ -34,9 +35,14 @@ async def get_thumbnail(
         raise missing from None
     async with context.database.statement() as connection:
         await require_active_owner(connection, parse_job_id(job_id))
-    scenes = await context.parts.find_scenes(parse_job_id(job_id))
-    part = {} if scenes is None else {each["index"]: each for each in scenes.read(index)}
-    key = part.get(index, {}).get("thumbnailKey")
+    if name == OVERVIEW_STILL:
+        async with context.database.statement() as connection:
+            seen = await find_overview(connection, parse_job_id(job_id))
+    else:
+        scenes = await context.parts.find_scenes(parse_job_id(job_id))
+        part = [] if scenes is None else scenes.read(int(name))
+        seen = next((each for each in part if each["index"] == int(name)), None)
+    key = (seen or {}).get("thumbnailKey")
     if key is None:
         raise missing
     try:

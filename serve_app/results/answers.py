@@ -39,10 +39,9 @@ class TextLineJson(TypedDict):
     box: BoxJson
 
 
-class SceneJson(TypedDict):
-    """A stretch between two cuts."""
+class OverviewJson(TypedDict):
+    """What is seen of a whole video, as of a scene."""
 
-    index: Annotated[Count, doc("From 0.")]
     startTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
     endTime: Annotated[Seconds, doc("Where it ends: the next scene's start.")]
     description: Annotated[
@@ -89,11 +88,29 @@ class SceneJson(TypedDict):
     ]
 
 
-class SceneList(TypedDict):
+_OVERVIEW = (
+    "The whole video as if it were one scene, with cuts or without. Absent from jobs that were "
+    "analysed before there were overviews."
+)
+
+
+class SceneJson(OverviewJson):
+    """A stretch between two cuts."""
+
+    index: Annotated[Count, doc("From 0.")]
+
+
+class Seen(TypedDict):
+    """What is seen in a video."""
+
+    scenes: Annotated[list[SceneJson], doc("Cover the whole video; empty when it has no cuts.")]
+    overview: NotRequired[Annotated[OverviewJson, doc(_OVERVIEW)]]
+
+
+class SceneList(Seen):
     """The scenes of a job."""
 
     jobId: Annotated[Uuid, doc("The job.")]
-    scenes: Annotated[list[SceneJson], doc("Cover the whole video; empty when it has no cuts.")]
 
 
 class ProcessedScene(SceneJson):
@@ -116,6 +133,7 @@ class ProcessedData(TypedDict):
 
     length: Annotated[float | None, doc("Of the media, in seconds; null until it is known.")]
     scenes: NotRequired[list[ProcessedScene]]
+    overview: NotRequired[Annotated[OverviewJson, doc(_OVERVIEW)]]
     transcript: NotRequired[list[TranscriptEntry]]
 
 

@@ -22,6 +22,12 @@ from storage.results import TrackTranscript
 from storage.types import StageStatus
 
 
+class StoredOverview(answers.OverviewJson):
+    """An overview before the API turns the key of its still into an address."""
+
+    thumbnailKey: NotRequired[str]  # noqa: N815
+
+
 class StoredScene(answers.SceneJson):
     """A scene before the API turns the key of its still into an address."""
 
@@ -47,8 +53,13 @@ class StoredTranscript(TypedDict):
 
 def scene_document(scene: Scene) -> StoredScene:
     """A scene as it is stored."""
+    shown = overview_document(scene)
+    return {**shown, "index": scene.index, "confidence": round(scene.confidence, 4)}
+
+
+def overview_document(scene: Scene) -> StoredOverview:
+    """What is seen, of a whole video too, as it is stored."""
     return {
-        "index": scene.index,
         "startTime": scene.start_ms / 1000,
         "endTime": scene.end_ms / 1000,
         "description": scene.description,
@@ -57,7 +68,6 @@ def scene_document(scene: Scene) -> StoredScene:
         "shotType": scene.shot_type,
         "shotAngle": scene.shot_angle,
         "cameraMotion": scene.camera_motion,
-        "confidence": round(scene.confidence, 4),
         "thumbnailKey": scene.thumbnail_key,
         "objectTracks": [
             {

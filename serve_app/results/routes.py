@@ -74,11 +74,10 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
     responses=errors(*RESULT_ERRORS),
 )
 async def get_scenes_of_job(request: Request, context: Context, job: CurrentJob) -> Response:
-    """Empty when the video has no cuts."""
+    """Empty when the video has no cuts; what is seen in it stands in `overview`, as of others."""
     async with context.database.statement() as connection:
-        scenes = await results.list_scenes(connection, job)
-    shown = results.with_thumbnails(request, job.id, scenes)
-    return success(request, {"jobId": str(job.id), "scenes": shown})
+        seen = await results.read_seen(request, connection, job)
+    return success(request, {"jobId": str(job.id), **seen})
 
 
 @router.get(

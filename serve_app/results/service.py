@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from typing import Any, cast
 
 from fastapi import Request
@@ -11,11 +10,12 @@ from fastapi import Request
 from pipelines.types import StageCode, WarningCode
 from serve_app.api.context import context_of
 from serve_app.api.envelope import public_url
-from serve_app.api.urls import still_path
+from serve_app.api.urls import OVERVIEW_STILL, still_path
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results import answers
 from serve_app.results.documents import (
     SceneSpan,
+    StoredOverview,
     StoredScene,
     StoredTranscript,
     stored_transcript,
@@ -57,6 +57,28 @@ async def list_scenes(connection: Connection, job: JobRecord) -> list[StoredScen
     """The scenes of a job whose vision stage is completed."""
     require_stage(job, StageName.VISION)
     return cast("list[StoredScene]", await results.get_scenes(connection, job.id))
+
+
+async def read_seen(request: Request, connection: Connection, job: JobRecord) -> answers.Seen:
+    """What is seen in a job whose vision stage is completed, its stills at signed addresses."""
+    scenes = await list_scenes(connection, job)
+    overview = cast("StoredOverview | None", await results.find_overview(connection, job.id))
+    for scene in scenes:
+        _sign_still(request, job.id, scene, scene["index"])
+    seen: answers.Seen = {"scenes": [*scenes]}
+    if overview is not None:
+        _sign_still(request, job.id, overview, OVERVIEW_STILL)
+        seen["overview"] = overview
+    return seen
+
+
+def _sign_still(
+    request: Request, job_id: uuid.UUID, seen: StoredScene | StoredOverview, name: int | str
+) -> None:
+    """``thumbnailUrl`` in place of the object's key."""
+    path = still_path(context_of(request).signer, job_id, name)
+    seen["thumbnailUrl"] = public_url(request) + path
+    seen.pop("thumbnailKey", None)
 
 
 async def list_scene_spans(connection: Connection, job: JobRecord) -> list[SceneSpan]:
@@ -188,34 +210,19 @@ def legacy_entries(document: StoredTranscript) -> list[answers.TranscriptEntry]:
 
 
 async def processed_data(
-    connection: Connection,
-    job: JobRecord,
-    include: frozenset[str],
-    show: Callable[[list[StoredScene]], list[answers.SceneJson]],
+    request: Request, connection: Connection, job: JobRecord, include: frozenset[str]
 ) -> answers.ProcessedData:
-    """``{ length, scenes, transcript }``, each only once its stage is completed.
-
-    ``show`` gives scenes the addresses of their stills.
-    """
+    """``{ length, scenes, overview, transcript }``, each only once its stage is completed."""
     length = None if job.duration_ms is None else job.duration_ms / 1000
     data: answers.ProcessedData = {"length": length}
     if "scenes" in include and job.stages[StageName.VISION].status is StageStatus.COMPLETED:
-        scenes = show(await list_scenes(connection, job))
-        data["scenes"] = [{**scene, "endTs": scene["endTime"]} for scene in scenes]
+        seen = await read_seen(request, connection, job)
+        data["scenes"] = [{**scene, "endTs": scene["endTime"]} for scene in seen["scenes"]]
+        if "overview" in seen:
+            data["overview"] = seen["overview"]
     transcribed = job.stages[StageName.TRANSCRIPT].status is StageStatus.COMPLETED
     if "transcript" in include and transcribed:
         tracks = await results.list_transcripts(connection, job.id, words=False)
         first = next((track for track in tracks if track.document), tracks[0])
         data["transcript"] = legacy_entries(stored_transcript(first))
     return data
-
-
-def with_thumbnails(
-    request: Request, job_id: uuid.UUID, scenes: list[StoredScene]
-) -> list[answers.SceneJson]:
-    """Stored scenes with ``thumbnailUrl`` in place of the object's key."""
-    signer = context_of(request).signer
-    for scene in scenes:
-        scene["thumbnailUrl"] = public_url(request) + still_path(signer, job_id, scene["index"])
-        scene.pop("thumbnailKey", None)
-    return [*scenes]

@@ -186,13 +186,14 @@ async def _carry_out(context: AppContext, due: CleaningRound) -> None:
 
 
 async def _results(context: AppContext, job_id: uuid.UUID) -> set[str]:
-    """Keys of the stills that the job's scenes show."""
+    """Keys of the stills that the job's scenes and its overview show."""
     async with context.database.transaction() as connection:
         job = await jobs.find_job(connection, job_id)
         if job is None or job.stages[StageName.VISION].status is not StageStatus.COMPLETED:
             return set()
         scenes = await results.get_scenes(connection, job_id)
-    return {scene["thumbnailKey"] for scene in scenes}
+        overview = await results.find_overview(connection, job_id)
+    return {seen["thumbnailKey"] for seen in (*scenes, overview) if seen is not None}
 
 
 def remove_objects(store: ObjectStore, due: CleaningRound, kept: set[str]) -> None:

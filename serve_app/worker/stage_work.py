@@ -51,6 +51,7 @@ from serve_app.jobs.rendering import warning_document
 from serve_app.observability.metrics import record_media
 from serve_app.results.answers import SummarySentenceJson
 from serve_app.results.documents import (
+    overview_document,
     scene_document,
     summary_document,
     track_transcript,
@@ -175,7 +176,12 @@ class StageWork:
         warnings = [warning_document(each, StageName.VISION) for each in found.warnings]
         async with self.context.database.transaction() as connection:
             end = await publishing.publish_scenes(
-                connection, self.lease, documents, self.timings.values, warnings=warnings
+                connection,
+                self.lease,
+                documents,
+                self.timings.values,
+                overview=overview_document(found.overview),
+                warnings=warnings,
             )
         record_media(self.context.metrics, StageName.VISION, ingested.media.duration_seconds)
         return end

@@ -28,7 +28,7 @@ from pipelines.types import (
     TranscriptWord,
     VideoStream,
 )
-from serve_app.results.documents import scene_document, transcript_document
+from serve_app.results.documents import overview_document, scene_document, transcript_document
 from serve_app.worker import publishing
 from serve_app.worker.publishing import Lease
 from serve_app.worker.reaper import Reaper
@@ -111,7 +111,10 @@ class RunnerSide:
 
     def publish_scenes(self, lease: Lease, count: int = 2) -> None:
         documents = [scene_document(_scene(lease, index)) for index in range(count)]
-        self.api.transact(lambda c: publishing.publish_scenes(c, lease, documents, {}))
+        overview = overview_document(_scene(lease, count))
+        self.api.transact(
+            lambda c: publishing.publish_scenes(c, lease, documents, {}, overview=overview)
+        )
 
     def publish_transcripts(self, lease: Lease, tracks: int = 1, broken: int | None = None) -> None:
         """``broken`` is the index of a track that could not be transcribed."""

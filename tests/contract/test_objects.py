@@ -47,7 +47,7 @@ def two_tracks(api: ContractApi, runner: RunnerSide) -> tuple[Caller, str]:
 def test_scenes(single: tuple[Caller, str]) -> None:
     caller, job_id = single
     data = shown(caller.get(f"/jobs/{job_id}/scenes"))
-    assert set(data) == {"jobId", "scenes"}
+    assert set(data) == {"jobId", "scenes", "overview"}
     assert data["jobId"] == job_id
     fields = {"index", "startTime", "endTime", "description", "objects", "colorPalette"}
     for index, scene in enumerate(data["scenes"]):
@@ -162,6 +162,13 @@ def test_a_video_without_cuts_has_an_empty_list_of_scenes(
     lease = runner.lease(job_id)
     runner.ingest(lease)
     runner.publish_scenes(lease, count=0)
-    assert shown(caller.get(f"/jobs/{job_id}/scenes"))["scenes"] == []
+    seen = shown(caller.get(f"/jobs/{job_id}/scenes"))
+    assert seen["scenes"] == []
+    overview = seen["overview"]
+    assert overview["description"]
+    assert "index" not in overview
+    assert "thumbnailKey" not in overview
+    assert overview["thumbnailUrl"].partition("?")[0].endswith("/thumbnails/overview.jpg")
+    assert shown(caller.get(f"/jobs/{job_id}"))["processedData"]["overview"] == overview
     refusal_of_tracks = caller.get(f"/jobs/{job_id}/audioTracks")
     refusal(refusal_of_tracks, 404, "NOT_FOUND")

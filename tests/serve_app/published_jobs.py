@@ -114,6 +114,7 @@ def complete(
     warnings: Sequence[Mapping[str, Any]],
     summary: Sequence[SummarySentenceJson] | PipelineWarning | None = None,
     scenes: list[dict[str, Any]] = SCENES,
+    overview: dict[str, Any] | None = None,
 ) -> None:
     async def publish(connection: AsyncConnection) -> None:
         lease = await lease_of(connection, job_id)
@@ -129,7 +130,7 @@ def complete(
             warnings=warnings,
             timings={},
         )
-        await publishing.publish_scenes(connection, lease, scenes, {})
+        await publishing.publish_scenes(connection, lease, scenes, {}, overview=overview)
         await publishing.publish_transcripts(connection, lease, tracks, {}, summary=summary)
 
     api.transact(publish)

@@ -34,8 +34,9 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = begin_output(place, {"profile": "packaged"})
     for part in parts:
         for outcome in part:
-            for scene in outcome.scenes:
-                place.write_bytes(scene.thumbnail_key, STILL)
+            for seen in (*outcome.scenes, outcome.overview):
+                if seen is not None:
+                    place.write_bytes(seen.thumbnail_key, STILL)
         output.commit(part)
     return folder
 
@@ -96,7 +97,10 @@ def test_scenes_stills_and_transcripts_are_served(
     api: RunningApi, customer: Customer, imported: dict[str, dict[str, Any]]
 ) -> None:
     path = f"/jobs/{imported['full']['jobId']}"
-    scenes = shown(api, customer, f"{path}/scenes")["data"]["scenes"]
+    seen = shown(api, customer, f"{path}/scenes")["data"]
+    scenes, overview = seen["scenes"], seen["overview"]
+    assert (overview["endTime"], overview["description"]) == (2, "A street.")
+    assert api.client.get(overview["thumbnailUrl"]).content == STILL
     assert [(scene["startTime"], scene["endTime"]) for scene in scenes] == [(0, 2), (2, 4)]
     assert api.client.get(scenes[1]["thumbnailUrl"]).content == STILL
     transcript = shown(api, customer, f"{path}/transcript?track=0")["data"]

@@ -72,11 +72,15 @@ def fill(store: ObjectStore, job_id: str) -> str:
     return prefix
 
 
-def show(api: RunningApi, job_id: str, thumbnail_key: str) -> None:
-    """Publish a scene with this still."""
-    scenes = f'[{{"index": 0, "thumbnailKey": "{thumbnail_key}"}}]'
+def show(api: RunningApi, job_id: str, thumbnail_key: str, *, cuts: bool) -> None:
+    """Publish a scene with this still, or an overview without scenes."""
+    seen = f'{{"index": 0, "thumbnailKey": "{thumbnail_key}"}}'
     run_sql(
-        api, "INSERT INTO scene_lists VALUES (:id, :scenes, 1)", id=uuid.UUID(job_id), scenes=scenes
+        api,
+        "INSERT INTO scene_lists VALUES (:id, CAST(:scenes AS json), 1, CAST(:overview AS json))",
+        id=uuid.UUID(job_id),
+        scenes=f"[{seen}]" if cuts else "[]",
+        overview=None if cuts else seen,
     )
     run_sql(
         api,
@@ -90,13 +94,15 @@ def left(store: ObjectStore, prefix: str) -> list[str]:
     return names + [f"{key} (partial)" for key in store.list_partials(prefix)]
 
 
-@pytest.mark.parametrize("state", ["completed", "failed"])
-def test_the_stills_that_scenes_show_stay_and_all_else_goes(
-    api: RunningApi, customer: Customer, store: ObjectStore, state: str
+@pytest.mark.parametrize(
+    ("state", "cuts"), [("completed", True), ("completed", False), ("failed", True)]
+)
+def test_the_stills_that_scenes_or_the_overview_show_stay_and_all_else_goes(
+    api: RunningApi, customer: Customer, store: ObjectStore, state: str, cuts: bool
 ) -> None:
     job_id = create(api, customer)["jobId"]
     prefix = fill(store, job_id)
-    show(api, job_id, f"{prefix}/work/still-1.jpg")
+    show(api, job_id, f"{prefix}/work/still-1.jpg", cuts=cuts)
     end(api, customer, job_id, state, seconds_ago=api.settings.source_retention_seconds - 5)
     remove(api, store)
     assert len(left(store, prefix)) == 5

@@ -76,6 +76,7 @@ class Library:
         account: uuid.UUID,
         *tracks: TrackTranscript,
         scenes: list[dict[str, Any]] | None = None,
+        overview: dict[str, Any] | None = None,
         file_name: str = "clip.mp4",
     ) -> uuid.UUID:
         job = NewJob(
@@ -85,7 +86,7 @@ class Library:
             await insert_job(connection, job)
             await insert_rows(connection, job.id, file_rows(file_name, 60_000), StageName.INGEST)
             if scenes is not None:
-                await results.store_scenes(connection, job.id, scenes)
+                await results.store_scenes(connection, job.id, scenes, overview)
             if tracks:
                 await results.store_transcripts(connection, job.id, list(tracks))
         return job.id
@@ -224,6 +225,19 @@ async def test_silence_has_no_rows(library: Library) -> None:
     account = await library.account()
     job = await library.job(account, track([]), track(["  "], index=1), scenes=[])
     assert await library.rows(job) == 1
+
+
+@pytest.mark.parametrize(("cuts", "indices"), [(0, [None]), (1, [0])], ids=["no cuts", "cuts"])
+async def test_a_video_is_found_by_its_overview_where_it_has_no_scenes(
+    library: Library, cuts: int, indices: list[int | None]
+) -> None:
+    account = await library.account()
+    seen = scene(0, "A lighthouse.", onScreenText=[{"text": "Keep out"}])
+    overview = {name: value for name, value in seen.items() if name != "index"}
+    await library.job(account, scenes=[seen] * cuts, overview=overview)
+    for word in ("lighthouse", "keep out"):
+        hits = await library.hits(account, word)
+        assert [hit.get("sceneIndex") for hit in hits] == indices
 
 
 async def test_every_configuration_of_the_table_is_one_of_the_servers(library: Library) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from models.contracts import Box, CameraMotion, ShotAngle, ShotType, TextLine
 from pipelines.backfill.outcome import Item, ItemOutcome
 from pipelines.types import (
@@ -42,6 +44,7 @@ def completed(item_id: str, *, metadata: str = "{}") -> ItemOutcome:
         width=640,
         height=360,
         scenes=(_scene(item_id, 0), _scene(item_id, 1)),
+        overview=replace(_scene(item_id, 0), thumbnail_key=f"stills/{item_id}/overview.jpg"),
         tracks=(_track(), TrackOutcome(1, "boom", code=StageCode.TRANSCRIPT_FAILED)),
         warnings=(PipelineWarning(WarningCode.AUDIO_DAMAGED, "3 packets were damaged."),),
         seconds=1.25,

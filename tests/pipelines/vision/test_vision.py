@@ -162,8 +162,8 @@ def test_features_of_segments_joined_are_byte_for_byte_those_of_the_whole(
 def test_a_second_run_computes_nothing_and_gives_the_same(unsharded: Unsharded) -> None:
     workspace, video, first, _ = unsharded
     second = analysed(workspace, video)
-    assert second.scenes == first.scenes
-    assert (second.shards_computed, second.shards_reused) == (0, 1 + 5)
+    assert (second.scenes, second.overview) == (first.scenes, first.overview)
+    assert (second.shards_computed, second.shards_reused) == (0, 1 + 5 + 1)
     assert (first.shards_computed, first.shards_reused) == (1 + 5, 0)
 
 
@@ -181,10 +181,26 @@ def test_only_what_is_missing_is_computed_again(
     assert second.shards_computed == 2
 
 
-def test_a_video_of_one_shot_has_no_scenes(ray_session: None, tmp_path: Path) -> None:
+def test_a_video_of_one_shot_has_no_scenes_but_an_overview(
+    ray_session: None, tmp_path: Path
+) -> None:
     workspace = folder_workspace(tmp_path)
     path = write_video(tmp_path / "one.mp4", moving_shot(1, 60, across=2))
-    assert analysed(workspace, video_source(workspace, path)).scenes == ()
+    found = analysed(workspace, video_source(workspace, path))
+    assert found.scenes == ()
+    assert (found.overview.start_ms, found.overview.end_ms) == (0, 2_400)
+    assert found.overview.description
+    assert found.overview.camera_motion is CameraMotion.PAN_RIGHT
+    assert workspace.store.read_bytes(found.overview.thumbnail_key)[:2] == b"\xff\xd8"
+
+
+def test_the_overview_of_an_edited_video_is_of_all_its_scenes(unsharded: Unsharded) -> None:
+    result = unsharded[2]
+    overview, scenes = result.overview, result.scenes
+    assert (overview.start_ms, overview.end_ms) == (0, scenes[-1].end_ms)
+    assert overview.description
+    assert 1 <= len(overview.color_palette) <= 5
+    assert {name for scene in scenes for name in scene.objects} <= {*overview.objects}
 
 
 def test_uneven_frame_times_do_not_move_a_cut(ray_session: None, tmp_path: Path) -> None:

@@ -126,6 +126,13 @@ def test_a_video_without_cuts_is_said_to_be_one_shot() -> None:
     assert shown(scenes_table([])).strip() == "One shot: the video has no cuts."
 
 
+def test_a_video_without_cuts_has_the_row_of_its_overview() -> None:
+    seen = {name: value for name, value in scene(0).items() if name != "index"}
+    lines = shown(scenes_table([], seen)).splitlines()
+    assert lines[0].strip() == "One shot: the video has no cuts."
+    assert any("Description 0." in line for line in lines)
+
+
 def test_a_scene_with_nothing_known_still_has_its_row() -> None:
     bare = {"index": 0, "startTime": 0.0, "endTime": 1.0}
     assert "0:00.0 – 0:01.0" in shown(scenes_table([bare]))
