@@ -31,6 +31,7 @@ from pipelines.speech.transcribe import LanguageChoice
 from pipelines.stages import MediaStages, StageRunner, skip_reason
 from pipelines.types import (
     IngestResult,
+    Scene,
     StageCode,
     StageError,
     StageOutcome,
