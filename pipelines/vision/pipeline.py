@@ -3,7 +3,7 @@
 features  (map, 1:1 a segment)  decode once, store tiny pictures of every frame
 cuts      (map, then reduce)    over all segments end to end, as if never cut up
 policy    (map, 1:1 a segment)  stills against what is not permitted, where a policy is set
-objects   (map, then reduce)    things of known classes, once a second, where there is a detector
+objects   (map, then reduce)    things of known classes in frames of every scene
 scenes    (map, 1:1 a group)    stills, palette, thumbnail, camera motion, description; so too of
                                 the whole video, its overview
 
@@ -39,8 +39,8 @@ from pipelines.vision.cuts.selection import CutConfig
 from pipelines.vision.features import FeaturesConfig, ReadFrames
 from pipelines.vision.objects import (
     DETECTIONS,
+    Detections,
     DetectObjects,
-    Labels,
     ObjectsConfig,
     object_times,
     object_tracks,
@@ -56,6 +56,7 @@ from pipelines.vision.scenes import (
     scenes_between,
     segment_at,
     still_times,
+    whole_video,
 )
 from pipelines.vision.stills import SegmentTimes
 from storage.objects import ObjectStore
@@ -118,7 +119,8 @@ def analyse_vision(
 
     detected: list[Made] = []
     if detects:
-        times = by_segment(object_times(found.times_ms, config.objects), video)
+        sampled = scenes or [whole_video(video.duration_ms)]
+        times = by_segment(object_times(found.times_ms, sampled, config.objects), video)
         detect = DetectObjects(*place, config.objects, config.describe.models)
         detected = mapper(times, detect, detecting)
 
@@ -150,9 +152,8 @@ _OVERVIEW_SHARES = (0.15, 0.5, 0.85)
 
 def _whole(plans: Sequence[ScenePlan], found: FoundCuts, duration_ms: int) -> ScenePlan:
     """The whole video as one scene, with stills that its scenes have too."""
-    whole = SceneBorders(0, duration_ms, 1.0, 0, duration_ms)
     if not plans:
-        return _plan(0, whole, found)
+        return _plan(0, whole_video(duration_ms), found)
     shown = {round((len(plans) - 1) * share) for share in _OVERVIEW_SHARES}
     stills = [plans[index].still_times_ms for index in sorted(shown)]
     middles = tuple(own[len(own) // 2] for own in stills)
@@ -222,13 +223,13 @@ def _result(
     described: Sequence[Made],
     store: ObjectStore,
 ) -> VisionResult:
-    labels: dict[int, Labels] = {}
+    seen: Detections = {}
     for each in detected:
-        labels |= DETECTIONS.load(store, each.key)
+        seen |= DETECTIONS.load(store, each.key)
     scenes = []
     for each in described:
         scene = SCENES.load(store, each.key)
-        tracks = object_tracks(labels, scene.start_ms, scene.end_ms)
+        tracks = object_tracks(seen, scene.start_ms, scene.end_ms)
         objects = sorted({*scene.objects, *(track.label for track in tracks)})
         scenes.append(replace(scene, objects=tuple(objects), object_tracks=tracks))
     made = [*read, *detected, *described]

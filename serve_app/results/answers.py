@@ -72,8 +72,8 @@ class OverviewJson(TypedDict):
         Annotated[
             list[ObjectTrackJson],
             doc(
-                "When things of known classes are in the picture, sampled once a "
-                "second, by start; empty where no detector of objects serves."
+                "When things of known classes are in the picture, sampled every two "
+                "seconds and twice a scene at least, by start."
             ),
         ]
     ]

@@ -55,7 +55,7 @@ def test_the_demo_video_gives_the_scenes_it_was_drawn_with(service: Service, dem
     assert scenes[0]["startTime"] == 0
     for before, after in itertools.pairwise(scenes):
         assert before["endTime"] == after["startTime"]
-    assert [scene["objects"] for scene in scenes][:2] == [["text"], ["face"]]
+    assert [scene["objects"] for scene in scenes][:2] == [["text"], ["face", "person"]]
 
 
 def test_the_spoken_sentences_are_recognisable(service: Service, demo_job: str) -> None:

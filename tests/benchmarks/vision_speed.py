@@ -241,6 +241,8 @@ _PARTS = (
     ("light and colours", "models.backends.packaged.describer", "measure"),
     ("reading", "models.backends.packaged.text_reader.PackagedTextReader", "read"),
     ("faces", "models.backends.packaged.faces.FaceFinder", "find"),
+    ("frames for objects", "pipelines.vision.objects", "segment_stills"),
+    ("objects", "models.backends.packaged.objects.PackagedObjectDetector", "find"),
 )
 """What is timed: a name, and the function by its module or class."""
 

