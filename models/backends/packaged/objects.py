@@ -53,9 +53,9 @@ CLASSES = {
         37: "sports ball", 39: "baseball bat", 40: "baseball glove", 41: "skateboard",
         42: "surfboard", 43: "tennis racket", 44: "bottle", 46: "wine glass", 47: "cup",
         48: "fork", 51: "bowl", 56: "broccoli", 58: "hot dog", 59: "pizza", 60: "donut",
-        62: "chair", 63: "couch", 64: "potted plant", 67: "dining table", 70: "toilet", 77: "cell phone",
+        62: "chair", 63: "couch", 64: "potted plant", 67: "dining table", 70: "toilet",
         78: "microwave", 79: "oven", 81: "sink", 82: "refrigerator", 84: "book",
-        88: "teddy bear",
+        77: "cell phone", 88: "teddy bear",
     },
     _LOOKALIKES: {
         15: "bench", 23: "bear", 31: "handbag", 33: "suitcase", 34: "frisbee", 38: "kite",
