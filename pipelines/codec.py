@@ -11,7 +11,7 @@ import json
 import types
 from collections.abc import Hashable
 from dataclasses import asdict
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -32,10 +32,14 @@ def encode(value: object) -> bytes:
         raise CodecError(f"{type(value).__name__} has no JSON form: {error}") from None
 
 
-def decode(cls: type[_Value], text: bytes) -> _Value:
-    """The ``cls`` that ``encode`` turned into ``text``; raises CodecError if it is none."""
+def decode(cls: type[_Value], text: bytes, *, ignore_unknown: bool = False) -> _Value:
+    """The ``cls`` that ``encode`` turned into ``text``; raises CodecError if it is none.
+
+    With ``ignore_unknown`` fields may be there that a later version added.
+    """
+    extra: Literal["ignore"] | None = "ignore" if ignore_unknown else None
     try:
-        found = _adapter(cast("Hashable", cls)).validate_json(b"[%b]" % text)
+        found = _adapter(cast("Hashable", cls)).validate_json(b"[%b]" % text, extra=extra)
     except ValidationError as error:
         problems = (_place(it["loc"][1:]) + ": " + it["msg"] for it in error.errors())
         raise CodecError("; ".join(cls.__name__ + problem for problem in problems)) from None

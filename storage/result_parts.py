@@ -22,6 +22,7 @@ from pydantic_core import from_json
 from sqlalchemy import text
 
 from storage.database import Database
+from storage.older_results import segments_of_today
 
 KEPT_BYTES = 32 * 2**20
 """Of all jobs together; ten hours of speech and 10,000 scenes are 6 MB."""
@@ -70,6 +71,7 @@ class _Kind:
     size: int
     outlined: Callable[[Element], list[Any]]
     texts: Callable[[Element], list[str]]
+    of_today: Callable[[str], str] = str
 
 
 _SCENES = _Kind(
@@ -88,8 +90,9 @@ _SCENES = _Kind(
 )
 _SEGMENTS = _Kind(
     100,
-    lambda segment: [segment["startTime"], segment["endTime"], segment["speaker"]],
+    lambda segment: [segment["start_ms"] / 1000, segment["end_ms"] / 1000, segment["speaker"]],
     lambda segment: [segment["text"]],
+    segments_of_today,
 )
 
 
@@ -157,7 +160,7 @@ class ResultParts:
                 execution_options={"yield_per": kind.size},
             )
             async for part in rows.partitions(kind.size):
-                piece, elements = await asyncio.to_thread(_packed, part)
+                piece, elements = await asyncio.to_thread(_packed, kind, part)
                 pieces.append(piece)
                 outlines += map(kind.outlined, elements)
                 texts += map(kind.texts, elements)
@@ -173,8 +176,8 @@ def _kept_bytes(parts: Parts) -> int:
     return sum(map(len, (*parts.pieces, parts.outline, parts.texts)))
 
 
-def _packed(texts: Sequence[str]) -> tuple[bytes, list[Element]]:
-    content = f"[{','.join(texts)}]".encode()
+def _packed(kind: _Kind, texts: Sequence[str]) -> tuple[bytes, list[Element]]:
+    content = kind.of_today(f"[{','.join(texts)}]").encode()
     return zlib.compress(content), from_json(content)
 
 

@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import JSON, delete, func, literal_column, select
+from pydantic_core import from_json
+from sqlalchemy import JSON, Text, cast, delete, func, literal, literal_column, select
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection
 from storage.job_records import JobSource
+from storage.older_results import sentences_of_today, transcript_of_today
 from storage.result_parts import Element
-from storage.search_index import file_rows, insert_rows, scene_rows, transcript_rows
+from storage.search_index import SearchRow, file_rows, insert_rows, scene_rows, transcript_rows
 from storage.tables import jobs, scene_lists, speaker_labels, stages, summaries, transcripts
 from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
 
 
 @dataclass(frozen=True, slots=True)
 class TrackTranscript:
-    """The transcript of one track; ``document`` is None where transcription failed."""
+    """The transcript of one track; ``document`` is None where transcription failed.
+
+    Else it is a TranscriptResult as JSON of ``pipelines.codec``.
+    """
 
     track_index: int
     track_name: str
     status: StageStatus
     error_code: str | None
     language: str | None
-    document: Mapping[str, Any] | None
+    document: str | None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """The names that its speakers were given, by their ids."""
     version: str = ""
     """Another one with every change of the row or of its speakers' names."""
 
@@ -90,7 +97,7 @@ async def store_transcripts(
     connection: Connection, job_id: uuid.UUID, tracks: list[TrackTranscript]
 ) -> None:
     """Publish the transcripts of all tracks of a job, once, and make them searchable."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "job_id": job_id,
             "track_index": track.track_index,
@@ -98,20 +105,16 @@ async def store_transcripts(
             "status": track.status,
             "error_code": track.error_code,
             "language": track.language,
-            "document": track.document,
         }
         for track in tracks
     ]
-    for row in rows:
-        if row["document"] is None:
-            del row["document"]
+    segments = list[SearchRow]()
+    for row, track in zip(rows, tracks, strict=True):
+        if track.document is not None:
+            row["document"] = cast(literal(track.document, Text), JSON)
+            said = from_json(track.document)["segments"]
+            segments += transcript_rows(track.track_index, track.language, said)
         await connection.execute(insert(transcripts).values(row))
-    segments = [
-        row
-        for track in tracks
-        if track.document is not None
-        for row in transcript_rows(track.track_index, track.language, track.document)
-    ]
     await insert_rows(connection, job_id, segments, StageName.TRANSCRIPT)
 
 
@@ -132,12 +135,12 @@ _VERSION = func.md5(func.concat(literal_column("transcripts.xmin"), SPEAKER_LABE
 # Words are most of a transcript: ten times what is said in it.
 _WITHOUT_WORDS = literal_column(
     """CASE WHEN document IS NOT NULL THEN (
-        SELECT json_build_object('text', '', 'speakers', part.speakers, 'segments', (
-            SELECT coalesce(json_agg(segment::jsonb - 'words'), '[]')
+        SELECT json_build_object('language', NULL, 'speakers', part.speakers, 'segments', (
+            SELECT coalesce(json_agg(segment::jsonb || '{"words": []}'), '[]')
               FROM json_array_elements(part.segments) AS segment))
-          FROM json_to_record(document) AS part (speakers json, segments json)) END""",
-    JSON,
-).label("document")
+          FROM json_to_record(document) AS part (speakers json, segments json)) END::text""",
+    Text,
+)
 
 
 async def list_transcripts(
@@ -145,14 +148,14 @@ async def list_transcripts(
 ) -> list[TrackTranscript]:
     """All tracks of a job by index; empty before the transcript stage completed.
 
-    Speakers have the labels that they were given. Without ``words`` segments have none, and the
-    document no ``text``.
+    Without ``words`` segments have none.
     """
-    names = [*TrackTranscript.__dataclass_fields__.keys() - {"version", "document"}]
+    names = [*TrackTranscript.__dataclass_fields__.keys() - {"version", "document", "labels"}]
+    document = cast(transcripts.c.document, Text) if words else _WITHOUT_WORDS
     query = (
         select(
             *[transcripts.c[name] for name in names],
-            transcripts.c.document if words else _WITHOUT_WORDS,
+            document.label("document"),
             SPEAKER_LABELS.label("labels"),
             _VERSION.label("version"),
         )
@@ -185,9 +188,8 @@ async def list_tracks(connection: Connection, job_id: uuid.UUID) -> list[Track]:
 
 
 def _track(row: dict[str, Any]) -> TrackTranscript:
-    labels: dict[str, str] = row.pop("labels") or {}
-    for speaker in (row["document"] or {}).get("speakers", []):
-        speaker["label"] = labels.get(speaker["id"], speaker["label"])
+    document = row["document"] and transcript_of_today(row["document"])
+    row |= {"document": document, "labels": row["labels"] or {}}
     return TrackTranscript(**row | {"status": StageStatus(row["status"])})
 
 
@@ -222,11 +224,11 @@ async def store_summary(
     await connection.execute(insert(summaries).values(job_id=job_id, sentences=sentences))
 
 
-async def find_summary(connection: Connection, job_id: uuid.UUID) -> list[dict[str, Any]] | None:
-    """The sentences of a job's summary; None without one."""
-    query = select(summaries.c.sentences).where(summaries.c.job_id == job_id)
-    found: list[dict[str, Any]] | None = (await connection.execute(query)).scalar_one_or_none()
-    return found
+async def find_summary(connection: Connection, job_id: uuid.UUID) -> str | None:
+    """The sentences of a job's summary, as JSON of ``pipelines.codec``; None without one."""
+    query = select(cast(summaries.c.sentences, Text)).where(summaries.c.job_id == job_id)
+    found: str | None = (await connection.execute(query)).scalar_one_or_none()
+    return None if found is None else sentences_of_today(found)
 
 
 @dataclass(frozen=True, slots=True)

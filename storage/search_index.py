@@ -17,9 +17,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select, text, tuple_, update
+from pydantic_core import from_json
+from sqlalchemy import Text, cast, func, select, text, tuple_, update
 
 from storage.database import Connection
+from storage.older_results import transcript_of_today
 from storage.tables import jobs, scene_lists, search_configs, stages, transcripts
 from storage.types import SearchKind, StageName, StageStatus
 
@@ -63,7 +65,7 @@ RANGE_BITS = (9, 13, 17, 21)
 """A row is labelled with its id shifted right by so many bits: ranges of 512 rows, 8,192 …"""
 
 AHEAD_CHARACTERS = 80
-AHEAD_SECONDS = 5
+AHEAD_MS = 5000
 MOST_CHARACTERS = 10_000
 """Of a row's text; nothing that the pipelines make is longer."""
 
@@ -143,19 +145,18 @@ def file_rows(file_name: str, duration_ms: int | None) -> list[SearchRow]:
 
 
 def transcript_rows(
-    track_index: int, language: str | None, document: Mapping[str, Any]
+    track_index: int, language: str | None, segments: Sequence[Mapping[str, Any]]
 ) -> Iterator[SearchRow]:
     """A row for each segment of a stored transcript."""
-    segments = document["segments"]
     for segment, following in itertools.zip_longest(segments, segments[1:]):
         ahead = ""
-        if following and following["startTime"] - segment["endTime"] <= AHEAD_SECONDS:
+        if following and following["start_ms"] - segment["end_ms"] <= AHEAD_MS:
             ahead = _beginning(following["text"])
         yield SearchRow(
             SearchKind.TRANSCRIPT,
             segment["text"],
-            round(segment["startTime"] * 1000),
-            round(segment["endTime"] * 1000),
+            segment["start_ms"],
+            segment["end_ms"],
             ahead=ahead,
             language=language,
             track_index=track_index,
@@ -284,11 +285,13 @@ async def index_stage(connection: Connection, job_id: uuid.UUID, stage: StageNam
         for each in await connection.execute(found):
             rows.extend(scene_rows(each.scenes, each.overview))
     else:
-        tracks = select(transcripts).where(
+        document = cast(transcripts.c.document, Text)
+        tracks = select(transcripts.c.track_index, transcripts.c.language, document).where(
             transcripts.c.job_id == job_id, transcripts.c.document.is_not(None)
         )
-        for track in await connection.execute(tracks):
-            rows.extend(transcript_rows(track.track_index, track.language, track.document))
+        for track_index, language, found in await connection.execute(tracks):
+            segments = from_json(transcript_of_today(found))["segments"]
+            rows.extend(transcript_rows(track_index, language, segments))
     await insert_rows(connection, job_id, rows, stage)
 
 

@@ -29,9 +29,11 @@ from serve_app.jobs.rendering import render_job, render_summary
 from serve_app.jobs.schemas import CreateBatchBody, CreateJobFromUrlBody
 from serve_app.media.source import PlayableMedia, find_media
 from serve_app.observability.metrics import record_job_end
+from serve_app.results import service as results
+from serve_app.results.answers import SummarySentenceJson
 from storage.job_records import JobRecord, list_jobs
 from storage.result_parts import Element
-from storage.results import Track, find_overview, find_summary, list_tracks
+from storage.results import Track, find_overview, list_tracks
 from storage.types import (
     TERMINAL_STATES,
     JobState,
@@ -201,7 +203,7 @@ class JobView:
 
     track_names: list[str]
     media: PlayableMedia
-    summary: list[dict[str, Any]] | None
+    summary: list[SummarySentenceJson] | None
     overview: Element | None
     scenes: Part | None = None
     poster: str | None = None
@@ -224,7 +226,7 @@ async def get_job(
     async with context.database.statement() as connection:
         job = await service.get_job(connection, viewer.account.id, jobId)
         media = await find_media(context, connection, job)
-        summary = await find_summary(connection, job.id)
+        summary = await results.find_summary(connection, job.id)
         overview = await find_overview(connection, job.id)
         tracks = await list_tracks(connection, job.id)
     shown = JobView(job.audio_track_names or [], media, summary, overview)

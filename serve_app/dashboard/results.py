@@ -83,7 +83,7 @@ def lines_part(job: JobRecord, track: Track, parts: Parts, first: int = 0) -> Pa
         rows.append(
             {
                 "index": segment["index"],
-                "startTime": segment["startTime"],
+                "startTime": segment["start_ms"] / 1000,
                 "speaker": speaker,
                 "label": speaker and labels.get(speaker, speaker),
                 "text": text,
@@ -111,7 +111,7 @@ def spelled(segment: Element) -> tuple[Markup, str]:
         if start < 0:
             return escape(text), ""
         parts += [escape(text[at:start]), Markup("<i>{}</i>").format(word["text"])]
-        times += [word["startTime"], word["endTime"]]
+        times += [word["start_ms"] / 1000, word["end_ms"] / 1000]
         at = start + len(word["text"])
     return Markup("").join([*parts, escape(text[at:])]), " ".join(map(str, times))
 

@@ -164,7 +164,8 @@ async def _file_response(
 
 
 def _text(track: TrackTranscript, extension: str, limits: CaptionLimits) -> str:
-    segments, speakers = transcript_of(track)
+    found = transcript_of(track)
+    segments, speakers = found.segments, found.speakers
     match extension:
         case "srt":
             return to_srt(segments, limits)
@@ -186,7 +187,7 @@ def _rows(
     for each in segments:
         start, end = each.start_ms / 1000, each.end_ms / 1000
         label = labels.get(each.speaker or "", "")
-        yield each.index, f"{start:.3f}", f"{end:.3f}", label, each.text, each.confidence
+        yield each.index, f"{start:.3f}", f"{end:.3f}", label, each.text, round(each.confidence, 4)
 
 
 def attachment(file_name: str, extension: str) -> str:

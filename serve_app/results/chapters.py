@@ -57,8 +57,8 @@ def _segment(track_index: int, segment: Element) -> TranscriptSegment:
     speaker = segment["speaker"]
     return TranscriptSegment(
         index=segment["index"],
-        start_ms=_ms(segment["startTime"]),
-        end_ms=_ms(segment["endTime"]),
+        start_ms=segment["start_ms"],
+        end_ms=segment["end_ms"],
         text=segment["text"],
         speaker=None if speaker is None else f"{track_index}/{speaker}",
         confidence=segment["confidence"],

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NotRequired, cast
+from dataclasses import replace
+from typing import NotRequired
 
 from typing_extensions import TypedDict
 
 from models.contracts import Box, TextLine
+from pipelines.codec import decode, encode
 from pipelines.types import (
     Scene,
     Speaker,
@@ -41,14 +42,6 @@ class SceneSpan(TypedDict):
     startTime: float
     endTime: float
     description: str
-
-
-class StoredTranscript(TypedDict):
-    """The transcript of one track, without its track."""
-
-    speakers: list[answers.SpeakerJson]
-    text: str
-    segments: list[answers.TranscriptSegmentJson]
 
 
 def scene_document(scene: Scene) -> StoredScene:
@@ -109,38 +102,41 @@ def track_transcript(track: TrackOutcome) -> TrackTranscript:
         status=StageStatus.FAILED if found is None else StageStatus.COMPLETED,
         error_code=track.code,
         language=None if found is None else found.language,
-        document=None if found is None else transcript_document(found),
+        document=None if found is None else encode(found).decode(),
     )
 
 
-def transcript_document(result: TranscriptResult) -> StoredTranscript:
-    """Speakers, text and segments of one track."""
+def transcript_of(track: TrackTranscript) -> TranscriptResult:
+    """What is stored of a track, with the names that were given to speakers; empty if it failed."""
+    if track.document is None:
+        return TranscriptResult(None, (), ())
+    found = decode(TranscriptResult, track.document.encode(), ignore_unknown=True)
+    speakers = (
+        replace(each, label=track.labels.get(each.id, each.label)) for each in found.speakers
+    )
+    return replace(found, speakers=tuple(speakers))
+
+
+def speaker_json(speaker: Speaker) -> answers.SpeakerJson:
+    """Somebody who speaks on a track."""
     return {
-        "speakers": [
-            {
-                "id": speaker.id,
-                "label": speaker.label,
-                "speakingSeconds": round(speaker.speaking_seconds, 3),
-            }
-            for speaker in result.speakers
-        ],
-        "text": "\n".join(segment.text for segment in result.segments),
-        "segments": [_segment(segment) for segment in result.segments],
+        "id": speaker.id,
+        "label": speaker.label,
+        "speakingSeconds": round(speaker.speaking_seconds, 3),
     }
 
 
-"""Code of the warning of a job whose transcript should have been summed up, and was not."""
+def sentence_json(sentence: TimedSentence) -> answers.SummarySentenceJson:
+    """A sentence of a summary."""
+    return {
+        "text": sentence.text,
+        "startTime": sentence.start_ms / 1000,
+        "endTime": sentence.end_ms / 1000,
+    }
 
 
-def summary_document(sentences: Sequence[TimedSentence]) -> list[answers.SummarySentenceJson]:
-    """A summary as it is stored."""
-    return [
-        {"text": each.text, "startTime": each.start_ms / 1000, "endTime": each.end_ms / 1000}
-        for each in sentences
-    ]
-
-
-def _segment(segment: TranscriptSegment) -> answers.TranscriptSegmentJson:
+def segment_json(segment: TranscriptSegment) -> answers.TranscriptSegmentJson:
+    """A run of words by one speaker."""
     document: answers.TranscriptSegmentJson = {
         "index": segment.index,
         "startTime": segment.start_ms / 1000,
@@ -163,42 +159,3 @@ def _word(word: TranscriptWord) -> answers.WordJson:
         "confidence": round(word.confidence, 4),
         "speaker": word.speaker,
     }
-
-
-def stored_transcript(track: TrackTranscript) -> StoredTranscript:
-    """As stored; empty for a track that could not be transcribed."""
-    if track.document is None:
-        return {"speakers": [], "text": "", "segments": []}
-    return cast("StoredTranscript", track.document)
-
-
-def transcript_of(track: TrackTranscript) -> tuple[list[TranscriptSegment], list[Speaker]]:
-    """Segments and speakers of a stored transcript."""
-    document = stored_transcript(track)
-    segments = [
-        TranscriptSegment(
-            index=raw["index"],
-            start_ms=round(raw["startTime"] * 1000),
-            end_ms=round(raw["endTime"] * 1000),
-            text=raw["text"],
-            speaker=raw["speaker"],
-            confidence=raw["confidence"],
-            words=tuple(
-                TranscriptWord(
-                    text=word["text"],
-                    start_ms=round(word["startTime"] * 1000),
-                    end_ms=round(word["endTime"] * 1000),
-                    confidence=word["confidence"],
-                    speaker=word["speaker"],
-                    language=raw.get("language"),
-                )
-                for word in raw.get("words", ())
-            ),
-            language=raw.get("language"),
-        )
-        for raw in document["segments"]
-    ]
-    speakers = [
-        Speaker(raw["id"], raw["label"], raw["speakingSeconds"]) for raw in document["speakers"]
-    ]
-    return segments, speakers

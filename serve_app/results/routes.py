@@ -27,7 +27,7 @@ from serve_app.results.answers import (
     Summary,
 )
 from serve_app.results.chapters import find_chapters_of
-from serve_app.results.documents import stored_transcript
+from serve_app.results.documents import speaker_json, transcript_of
 from storage import results as stored
 from storage.job_records import JobRecord
 
@@ -181,12 +181,12 @@ async def _name_speaker(
     async with context.database.transaction() as connection:
         tracks = await results.read_tracks(connection, job, words=False)
         chosen = results.choose_track(job, tracks, track)
-        if all(each["id"] != speaker_id for each in stored_transcript(chosen)["speakers"]):
+        if all(each.id != speaker_id for each in transcript_of(chosen).speakers):
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such speaker.")
         await stored.name_speaker(connection, job.id, chosen.track_index, speaker_id, label)
         tracks = await results.read_tracks(connection, job, words=False)
-    named = stored_transcript(results.choose_track(job, tracks, chosen.track_index))
-    return success(request, next(each for each in named["speakers"] if each["id"] == speaker_id))
+    named = transcript_of(results.choose_track(job, tracks, chosen.track_index)).speakers
+    return success(request, next(speaker_json(each) for each in named if each.id == speaker_id))
 
 
 @router.get(

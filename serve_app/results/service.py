@@ -7,7 +7,8 @@ from typing import Any, cast
 
 from fastapi import Request
 
-from pipelines.types import StageCode, WarningCode
+from pipelines.codec import decode
+from pipelines.types import StageCode, TimedSentence, TranscriptResult, WarningCode
 from serve_app.api.context import context_of
 from serve_app.api.envelope import public_url
 from serve_app.api.urls import OVERVIEW_STILL, still_path
@@ -17,8 +18,10 @@ from serve_app.results.documents import (
     SceneSpan,
     StoredOverview,
     StoredScene,
-    StoredTranscript,
-    stored_transcript,
+    segment_json,
+    sentence_json,
+    speaker_json,
+    transcript_of,
 )
 from storage import results
 from storage.database import Connection
@@ -101,15 +104,26 @@ async def read_summary(connection: Connection, job: JobRecord) -> list[answers.S
     Raises RESULTS_UNAVAILABLE where none was made too.
     """
     require_stage(job, StageName.TRANSCRIPT)
-    found = await results.find_summary(connection, job.id)
+    found = await find_summary(connection, job.id)
     if found is not None:
-        return cast("list[answers.SummarySentenceJson]", found)
+        return found
     if any(warning["code"] == WarningCode.SUMMARY_FAILED for warning in job.warnings):
         message, reason = "The transcript could not be summed up.", SkipReason.STAGE_FAILED
     else:
         message = "The service had no model that writes summaries when the job was analysed."
         reason = SkipReason.STAGE_SKIPPED
     raise no_result(job, StageName.TRANSCRIPT, message, reason)
+
+
+async def find_summary(
+    connection: Connection, job_id: uuid.UUID
+) -> list[answers.SummarySentenceJson] | None:
+    """The summary of a job, of whatever stage; None where none was made."""
+    found = await results.find_summary(connection, job_id)
+    if found is None:
+        return None
+    sentences = decode(tuple[TimedSentence, ...], found.encode(), ignore_unknown=True)
+    return [sentence_json(each) for each in sentences]
 
 
 def choose_track(
@@ -137,13 +151,13 @@ def choose_track(
 
 def transcript_json(job: JobRecord, track: TrackTranscript, *, multi: bool) -> answers.Transcript:
     """The JSON transcript of one track."""
-    document = stored_transcript(track)
+    found = transcript_of(track)
     rendered: answers.Transcript = {
         "jobId": str(job.id),
         "language": track.language,
-        "speakers": document["speakers"],
-        "text": document["text"],
-        "segments": document["segments"],
+        "speakers": [speaker_json(speaker) for speaker in found.speakers],
+        "text": "\n".join(segment.text for segment in found.segments),
+        "segments": [segment_json(segment) for segment in found.segments],
     }
     if multi:
         rendered |= {"trackIndex": track.track_index, "trackName": track.track_name}
@@ -160,13 +174,13 @@ def combined_transcript_json(job: JobRecord, tracks: list[TrackTranscript]) -> a
 
 def track_json(track: TrackTranscript) -> answers.AudioTrackJson:
     """An Audio track object."""
-    document = stored_transcript(track)
+    found = transcript_of(track)
     rendered: answers.AudioTrackJson = {
         "trackIndex": track.track_index,
         "trackName": track.track_name,
         "status": track.status,
-        "transcript": legacy_entries(document),
-        "speakers": [speaker["label"] for speaker in document["speakers"]],
+        "transcript": legacy_entries(found),
+        "speakers": [speaker.label for speaker in found.speakers],
     }
     if track.language is not None:  # published clients refuse null
         rendered["language"] = track.language
@@ -195,17 +209,17 @@ async def list_audio_tracks(connection: Connection, job: JobRecord) -> list[answ
     return [track_json(stored.get(track.track_index, track)) for track in waiting]
 
 
-def legacy_entries(document: StoredTranscript) -> list[answers.TranscriptEntry]:
-    """Stored transcript entries ``{ StartTime, EndTime, Text, Speaker }``."""
-    labels = {speaker["id"]: speaker["label"] for speaker in document["speakers"]}
+def legacy_entries(found: TranscriptResult) -> list[answers.TranscriptEntry]:
+    """Segments as older clients read them: ``{ StartTime, EndTime, Text, Speaker }``."""
+    labels = {speaker.id: speaker.label for speaker in found.speakers}
     return [
         {
-            "StartTime": segment["startTime"],
-            "EndTime": segment["endTime"],
-            "Text": segment["text"],
-            "Speaker": labels.get(segment["speaker"] or ""),
+            "StartTime": segment.start_ms / 1000,
+            "EndTime": segment.end_ms / 1000,
+            "Text": segment.text,
+            "Speaker": labels.get(segment.speaker or ""),
         }
-        for segment in document["segments"]
+        for segment in found.segments
     ]
 
 
@@ -224,5 +238,5 @@ async def processed_data(
     if "transcript" in include and transcribed:
         tracks = await results.list_transcripts(connection, job.id, words=False)
         first = next((track for track in tracks if track.document), tracks[0])
-        data["transcript"] = legacy_entries(stored_transcript(first))
+        data["transcript"] = legacy_entries(transcript_of(first))
     return data

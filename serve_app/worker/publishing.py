@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines.codec import to_json
 from pipelines.stages import skip_reason
-from pipelines.types import MediaInfo, PipelineWarning, StageCode, StageError
+from pipelines.types import MediaInfo, PipelineWarning, StageCode, StageError, TimedSentence
 from serve_app import pricing
 from serve_app.jobs.lifecycle import end_job, finish_if_ended
 from serve_app.jobs.rendering import warning_document
@@ -146,7 +147,7 @@ async def publish_transcripts(
     timings: dict[str, float],
     *,
     warnings: Sequence[PipelineWarning] = (),
-    summary: Sequence[Mapping[str, Any]] | PipelineWarning | None = None,
+    summary: Sequence[TimedSentence] | PipelineWarning | None = None,
 ) -> JobState | None:
     """Complete the transcript stage: results of all tracks, charge and status together.
 
@@ -159,7 +160,7 @@ async def publish_transcripts(
     if isinstance(summary, PipelineWarning):
         warnings = [*warnings, summary]
     elif summary is not None:
-        await results.store_summary(connection, job.id, summary)
+        await results.store_summary(connection, job.id, to_json(summary))
     documents = [warning_document(each, StageName.TRANSCRIPT) for each in warnings]
     await jobs.add_warnings(connection, job.id, documents)
     return await _complete(connection, job, StageName.TRANSCRIPT, timings)

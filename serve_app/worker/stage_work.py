@@ -37,6 +37,7 @@ from pipelines.types import (
     IngestResult,
     PipelineWarning,
     StageError,
+    TimedSentence,
     TrackOutcome,
     TranscriptResult,
     VisionResult,
@@ -49,11 +50,9 @@ from serve_app.context import AppContext
 from serve_app.jobs.eta import timings_of
 from serve_app.jobs.rendering import warning_document
 from serve_app.observability.metrics import record_media
-from serve_app.results.answers import SummarySentenceJson
 from serve_app.results.documents import (
     overview_document,
     scene_document,
-    summary_document,
     track_transcript,
 )
 from serve_app.settings import Settings
@@ -215,8 +214,8 @@ class StageWork:
 
     async def _summary(
         self, stages: MediaStages, tracks: Sequence[TrackOutcome]
-    ) -> list[SummarySentenceJson] | PipelineWarning:
-        """The summary as it is stored. That there is none does not fail the stage."""
+    ) -> tuple[TimedSentence, ...] | PipelineWarning:
+        """The summary. That there is none does not fail the stage."""
         span = ControlSpan(self.control, 1.0 - _SUMMARY_SHARE, 1.0)
         try:
             with self.timings.measure("summarize"):
@@ -229,7 +228,7 @@ class StageWork:
             return PipelineWarning(
                 WarningCode.SUMMARY_FAILED, "The transcript could not be summed up."
             )
-        return summary_document(found)
+        return found
 
     def _stages(self, job: JobRecord) -> MediaStages:
         """How this job's media is analysed, by the settings."""

@@ -57,20 +57,20 @@ def long_transcript(word_count: int = WORDS) -> dict[str, Any]:
     segments = []
     for first in range(0, word_count, WORDS_A_LINE):
         words = [
-            {"text": f"word{n}", "startTime": round(n * each, 3), "confidence": 0.9,
-             "endTime": round((n + 0.8) * each, 3), "speaker": f"speaker_{first // 50 % 2}"}
+            {"text": f"word{n}", "start_ms": round(n * each * 1000), "confidence": 0.9,
+             "end_ms": round((n + 0.8) * each * 1000), "speaker": f"speaker_{first // 50 % 2}"}
             for n in range(first, first + WORDS_A_LINE)
         ]  # fmt: skip
         segments.append(
-            {"index": first // WORDS_A_LINE, "startTime": words[0]["startTime"],
-             "endTime": words[-1]["endTime"], "text": " ".join(str(w["text"]) for w in words),
+            {"index": first // WORDS_A_LINE, "start_ms": words[0]["start_ms"],
+             "end_ms": words[-1]["end_ms"], "text": " ".join(str(w["text"]) for w in words),
              "speaker": words[0]["speaker"], "confidence": 0.9, "words": words}
         )  # fmt: skip
     speakers = [
-        {"id": f"speaker_{n}", "label": f"Speaker {n + 1}", "speakingSeconds": 5400}
+        {"id": f"speaker_{n}", "label": f"Speaker {n + 1}", "speaking_seconds": 5400}
         for n in range(2)
     ]
-    return {"speakers": speakers, "text": "", "segments": segments}
+    return {"language": "en", "speakers": speakers, "segments": segments}
 
 
 def long_scenes(count: int, job_id: str) -> list[dict[str, Any]]:

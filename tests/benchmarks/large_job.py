@@ -72,21 +72,20 @@ spoken = HOURS_SECONDS / (2 * scene_count)
 segments = []
 for n in range(2 * scene_count):
     words = [
-        {"text": f"word{n % 997}{'abcdefgh'[k]}", "startTime": round((n + k / 8) * spoken, 3),
-         "endTime": round((n + (k + 0.9) / 8) * spoken, 3), "confidence": 0.9,
+        {"text": f"word{n % 997}{'abcdefgh'[k]}", "start_ms": round((n + k / 8) * spoken * 1000),
+         "end_ms": round((n + (k + 0.9) / 8) * spoken * 1000), "confidence": 0.9,
          "speaker": f"speaker_{n // 5 % 2}"}
         for k in range(8)
     ]
     words[-1]["text"] += "."
     segments.append(
-        {"index": n, "startTime": words[0]["startTime"], "endTime": words[-1]["endTime"],
+        {"index": n, "start_ms": words[0]["start_ms"], "end_ms": words[-1]["end_ms"],
          "text": " ".join(word["text"] for word in words), "speaker": words[0]["speaker"],
          "confidence": 0.9, "words": words}
     )
-speakers = [{"id": f"speaker_{n}", "label": f"Speaker {n + 1}", "speakingSeconds": 18000.0}
+speakers = [{"id": f"speaker_{n}", "label": f"Speaker {n + 1}", "speaking_seconds": 18000.0}
             for n in range(2)]
-document = {"speakers": speakers, "text": " ".join(s["text"] for s in segments),
-            "segments": segments}
+document = json.dumps({"language": "en", "speakers": speakers, "segments": segments})
 stream = {"index": 0, "codec": "h264", "width": 1920, "height": 1080, "start_ms": 0,
           "frame_rate": 25.0, "frame_count": 25 * HOURS_SECONDS}
 ingested = {"media": {"container": "mp4", "size_bytes": 1, "duration_seconds": HOURS_SECONDS,

@@ -28,7 +28,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,12 @@ from pydantic import SecretStr
 from sqlalchemy import text
 
 from models.provider import LocalModels
+from pipelines.codec import encode
 from pipelines.speech.pipeline import TranscriptConfig
+from pipelines.types import TranscriptResult, TranscriptSegment, TranscriptWord
 from serve_app.context import build_context
 from serve_app.deployment.model_choice import encoder_of
 from serve_app.encoder import TextEncoder
-from serve_app.results.documents import transcript_document
 from serve_app.search.schemas import SearchHitJson
 from serve_app.search.service import find_page, parse_query
 from serve_app.settings import Settings
@@ -187,28 +188,19 @@ class Speech:
         return [" ".join(row) for row in chosen]
 
 
-def hour(speech: Speech, segments: int = HOUR_SEGMENTS) -> dict[str, Any]:
+def hour(speech: Speech, segments: int = HOUR_SEGMENTS) -> str:
     """A stored transcript with words, as publishing gets it."""
-    return {
-        "speakers": [],
-        "text": "",
-        "segments": [
-            {
-                "index": number,
-                "startTime": number * 4.0,
-                "endTime": number * 4.0 + 4,
-                "text": said,
-                "speaker": "speaker_0",
-                "confidence": 0.9,
-                "words": [
-                    {"text": word, "startTime": number * 4.0, "endTime": number * 4.0 + 0.3,
-                     "confidence": 0.9, "speaker": "speaker_0"}
-                    for word in said.split()
-                ],
-            }
-            for number, said in enumerate(speech.segments(segments))
-        ],
-    }  # fmt: skip
+    said = []
+    for number, sentence in enumerate(speech.segments(segments)):
+        start_ms = number * 4000
+        words = tuple(
+            TranscriptWord(word, start_ms, start_ms + 300, 0.9, "speaker_0")
+            for word in sentence.split()
+        )
+        said.append(
+            TranscriptSegment(number, start_ms, start_ms + 4000, sentence, "speaker_0", 0.9, words)
+        )
+    return encode(TranscriptResult("en", (), tuple(said))).decode()
 
 
 async def _new_job(database: Database, account: uuid.UUID, name: str = "a.mp4") -> uuid.UUID:
@@ -225,15 +217,13 @@ async def fill(database: Database, account: uuid.UUID, rows: int, speech: Speech
         definition = (await connection.execute(found)).scalar_one()
         await connection.execute(text("DROP INDEX ix_search_rows_vector"))
     for _ in range(rows // HOUR_SEGMENTS):
-        document = {
-            "segments": [
-                {"startTime": n * 4.0, "endTime": n * 4.0 + 4, "text": said, "speaker": None}
-                for n, said in enumerate(speech.segments(HOUR_SEGMENTS))
-            ]
-        }
+        said = [
+            {"start_ms": n * 4000, "end_ms": n * 4000 + 4000, "text": text, "speaker": None}
+            for n, text in enumerate(speech.segments(HOUR_SEGMENTS))
+        ]
         job = await _new_job(database, account)
         async with database.transaction() as connection:
-            segments = transcript_rows(0, "en", document)
+            segments = transcript_rows(0, "en", said)
             await insert_rows(connection, job, segments, StageName.TRANSCRIPT)
     async with database.statement() as connection:
         await connection.execute(text("SET maintenance_work_mem = '512MB'"))
@@ -333,8 +323,9 @@ def programme_segments(sentences: Sequence[str]) -> list[dict[str, Any]]:
     for number, said in enumerate(sentences):
         for right, wrong in library.MISHEARD.items():
             said = said.replace(right, wrong)  # noqa: PLW2901
-        start = number * 6.0
-        segments.append({"startTime": start, "endTime": start + 5, "text": said, "speaker": "a"})
+        start_ms = number * 6000
+        times = {"start_ms": start_ms, "end_ms": start_ms + 5000}
+        segments.append(times | {"text": said, "speaker": "a"})
     return segments
 
 
@@ -349,8 +340,8 @@ def sought(file_name: str, words: str) -> Sought:
 
 async def publish_library(database: Database, account: uuid.UUID) -> None:
     """Every programme and every recording a job."""
-    documents: dict[str, tuple[str, Mapping[str, Any]]] = {
-        name: ("en", {"segments": programme_segments(sentences)})
+    documents: dict[str, tuple[str, str]] = {
+        name: ("en", json.dumps({"segments": programme_segments(sentences)}))
         for name, sentences in library.PROGRAMMES.items()
     }
     for recording in RECORDINGS:
@@ -358,7 +349,7 @@ async def publish_library(database: Database, account: uuid.UUID) -> None:
             samples = load(SHARED_MEDIA / recording.path, recording.channel)
             found = transcribe_samples(samples, Path(folder), LocalModels(), TranscriptConfig())
         language = found.language or "en"
-        documents[recording.name] = (language, transcript_document(found))
+        documents[recording.name] = (language, encode(found).decode())
     for name, (language, document) in documents.items():
         job = await _new_job(database, account, name)
         track = TrackTranscript(0, "Mic", StageStatus.COMPLETED, None, language, document)

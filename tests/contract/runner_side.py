@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from models.contracts import CameraMotion, ShotAngle, ShotType
-from pipelines.codec import to_json
+from pipelines.codec import encode, to_json
 from pipelines.orientation import Orientation
 from pipelines.types import (
     AudioStream,
@@ -23,12 +23,13 @@ from pipelines.types import (
     Speaker,
     StageCode,
     StageError,
+    TimedSentence,
     TranscriptResult,
     TranscriptSegment,
     TranscriptWord,
     VideoStream,
 )
-from serve_app.results.documents import overview_document, scene_document, transcript_document
+from serve_app.results.documents import overview_document, scene_document
 from serve_app.worker import publishing
 from serve_app.worker.publishing import Lease
 from serve_app.worker.reaper import Reaper
@@ -204,7 +205,7 @@ class RunnerSide:
         self.sweep()
 
 
-SUMMARY = [{"text": "Somebody counts tracks.", "startTime": 1.0, "endTime": 1.9}]
+SUMMARY = [TimedSentence("Somebody counts tracks.", 1000, 1900)]
 
 
 def _scene(lease: Lease, index: int) -> Scene:
@@ -230,7 +231,7 @@ def _track(index: int, *, failed: bool) -> TrackTranscript:
         status=StageStatus.FAILED if failed else StageStatus.COMPLETED,
         error_code="TRANSCRIPT_FAILED" if failed else None,
         language=None if failed else "en",
-        document=None if failed else transcript_document(_spoken(f"track {index + 1}")),
+        document=None if failed else encode(_spoken(f"track {index + 1}")).decode(),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from pipelines.codec import to_json
+from pipelines.codec import encode, to_json
 from pipelines.orientation import Orientation
 from pipelines.types import (
     AudioStream,
@@ -18,13 +18,13 @@ from pipelines.types import (
     Speaker,
     StageCode,
     StageError,
+    TimedSentence,
     TranscriptResult,
     TranscriptSegment,
     TranscriptWord,
     VideoStream,
 )
 from serve_app.results.answers import SummarySentenceJson
-from serve_app.results.documents import transcript_document
 from serve_app.worker import publishing
 from serve_app.worker.publishing import Lease
 from storage import jobs, keys
@@ -68,11 +68,8 @@ SPOKEN = TranscriptSegment(
     ),
 )
 SPEAKER = Speaker("speaker_0", "Speaker 1", 0.86)
-TRANSCRIPT = transcript_document(
-    TranscriptResult("en", (SPEAKER,), (SPOKEN,), shards_computed=1, shards_reused=0)
-)
-
-
+TRANSCRIPT = encode(TranscriptResult("en", (SPEAKER,), (SPOKEN,))).decode()
+SENTENCES = [TimedSentence("Somebody says good morning.", 1200, 2060)]
 SUMMARY: list[SummarySentenceJson] = [
     {"text": "Somebody says good morning.", "startTime": 1.2, "endTime": 2.06}
 ]
@@ -112,7 +109,7 @@ def complete(
     job_id: str,
     tracks: list[TrackTranscript],
     warnings: Sequence[Mapping[str, Any]],
-    summary: Sequence[SummarySentenceJson] | PipelineWarning | None = None,
+    summary: Sequence[TimedSentence] | PipelineWarning | None = None,
     scenes: list[dict[str, Any]] = SCENES,
     overview: dict[str, Any] | None = None,
 ) -> None:

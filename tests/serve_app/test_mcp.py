@@ -25,7 +25,7 @@ import storage.types
 from serve_app.client.api import JobState
 from serve_app.client.mcp_server import MOST_CALLS
 from tests.places import PROJECT
-from tests.serve_app.published_jobs import SUMMARY, complete, created, track
+from tests.serve_app.published_jobs import SENTENCES, SUMMARY, complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 
 STDIO, HTTP = (
@@ -43,7 +43,7 @@ def owner(api: RunningApi) -> Customer:
 @pytest.fixture(scope="module")
 def job(api: RunningApi, owner: Customer) -> str:
     job_id = created(api, owner)
-    complete(api, job_id, [track(0)], [], SUMMARY)
+    complete(api, job_id, [track(0)], [], SENTENCES)
     return job_id
 
 

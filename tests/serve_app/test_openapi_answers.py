@@ -17,7 +17,7 @@ from serve_app.jobs.rendering import warning_document
 from storage import keys, purchases
 from storage.types import StageName
 from tests.serve_app.interface_contract import BY_ID, Contract
-from tests.serve_app.published_jobs import SUMMARY, complete, created, fail, signed_in, track
+from tests.serve_app.published_jobs import SENTENCES, complete, created, fail, signed_in, track
 from tests.serve_app.running_api import Customer, RunningApi
 
 
@@ -48,7 +48,7 @@ def scenery(api: RunningApi) -> Iterator[Scenery]:
         WarningCode.AUDIO_SYNC_UNCERTAIN, "Not sure.", track_index=0, start_ms=1500, end_ms=2000
     )
     warnings = [warning_document(about, StageName.INGEST)]
-    complete(api, done, [track(0)], warnings, SUMMARY)
+    complete(api, done, [track(0)], warnings, SENTENCES)
     several = created(api, customer)
     complete(api, several, [track(0), track(1, "TRANSCRIPT_FAILED")], [])
     failed = created(api, customer, callbackUrl=callback)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import httpx
@@ -15,6 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from typer.testing import CliRunner
 
 from models.provider import LocalModels
+from pipelines.codec import encode
+from pipelines.types import TranscriptResult
 from serve_app.cli.main import app
 from serve_app.client.api import RequestFailedError
 from serve_app.context import build_context
@@ -24,7 +27,7 @@ from serve_app.search.service import parse_query
 from serve_app.worker.indexing import SearchIndexer
 from storage.search_index import MOST_CHARACTERS
 from storage.search_words import Clause
-from tests.serve_app.published_jobs import SCENES, complete, created, track
+from tests.serve_app.published_jobs import SCENES, SPOKEN, complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.stills import BLUE, GREEN, ORANGE, RED, ColourEmbedder, jpeg
 
@@ -343,12 +346,11 @@ def test_scenes_that_look_alike_where_there_is_a_model_and_pages_go_on(api: Runn
 def test_a_long_text_is_cut_around_what_matches(api: RunningApi) -> None:
     customer = api.customer()
     job = created(api, customer)
-    long = track(0)
     words = " ".join(f"word{n}" for n in range(400))
     assert len(words) < MOST_CHARACTERS
-    segment = {**(long.document or {})["segments"][0], "text": f"{words} needle {words}"}
-    document = {"speakers": [], "text": "", "segments": [segment]}
-    complete(api, job, [type(long)(0, "Mic", long.status, None, "en", document)], [])
+    segment = replace(SPOKEN, text=f"{words} needle {words}")
+    document = encode(TranscriptResult("en", (), (segment,))).decode()
+    complete(api, job, [replace(track(0), document=document)], [])
     [hit] = search(api, customer, q="needle").json()["data"]
     shown = hit["snippet"]
     assert len(shown["text"]) <= 300

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipelines.types import PipelineWarning, WarningCode
-from tests.serve_app.published_jobs import SUMMARY, complete, created, track
+from tests.serve_app.published_jobs import SENTENCES, SUMMARY, complete, created, track
 from tests.serve_app.running_api import RunningApi
 from tests.serve_app.test_jobs_api import expect_error
 
@@ -15,7 +15,7 @@ FAILED = PipelineWarning(WarningCode.SUMMARY_FAILED, "The transcript could not b
 def test_a_summary_is_read_with_its_times(api: RunningApi) -> None:
     customer = api.customer()
     job = created(api, customer)
-    complete(api, job, [track(0)], [], SUMMARY)
+    complete(api, job, [track(0)], [], SENTENCES)
     data = api.client.get(f"/jobs/{job}/summary", headers=customer.headers).json()["data"]
     assert data == {"jobId": job, "sentences": SUMMARY}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -35,19 +36,19 @@ from tests.databases import fresh_database
 Said = Sequence[str]
 
 
-def document(said: Said, gap_seconds: float = 0.0) -> dict[str, Any]:
+def document(said: Said, gap_seconds: float = 0.0) -> str:
     """A stored transcript: a segment of two seconds for each sentence."""
     segments = [
         {
             "index": number,
-            "startTime": number * (2 + gap_seconds),
-            "endTime": number * (2 + gap_seconds) + 2,
+            "start_ms": round(number * (2 + gap_seconds) * 1000),
+            "end_ms": round((number * (2 + gap_seconds) + 2) * 1000),
             "text": sentence,
             "speaker": "speaker_0",
         }
         for number, sentence in enumerate(said)
     ]
-    return {"speakers": [], "text": "", "segments": segments}
+    return json.dumps({"language": "en", "speakers": [], "segments": segments})
 
 
 def track(said: Said, language: str = "en", index: int = 0, gap: float = 0.0) -> TrackTranscript:

@@ -155,7 +155,7 @@ async def test_outages_are_waited_for_and_a_failure_is_a_warning(
         stages: Any = Broken(list(errors))
         found = await work._summary(stages, [])
     if made_in_the_end:
-        assert found == [{"text": "All is well.", "startTime": 1.0, "endTime": 2.5}]
+        assert found == (TimedSentence("All is well.", 1000, 2500),)
     else:
         assert isinstance(found, PipelineWarning)
         assert found.code is WarningCode.SUMMARY_FAILED

@@ -27,7 +27,7 @@ from serve_app.dashboard.search import KINDS, marked
 from storage import jobs, keys, purchases
 from storage.types import SearchKind, SkipReason
 from tests.serve_app.dashboard.test_dashboard import run_sql
-from tests.serve_app.published_jobs import SUMMARY, complete, created, fail, track
+from tests.serve_app.published_jobs import SENTENCES, complete, created, fail, track
 from tests.serve_app.running_api import Customer, RunningApi
 
 HTML = "text/html; charset=utf-8"
@@ -294,7 +294,7 @@ def test_results_are_there_without_scripts(
     api: RunningApi, customer: Customer, browser: httpx.Client
 ) -> None:
     job_id = created(api, customer)
-    complete(api, job_id, [track(0)], [], SUMMARY)
+    complete(api, job_id, [track(0)], [], SENTENCES)
     page = browser.get(f"/dashboard/jobs/{job_id}").text
     for shown in ("<span><i>Good</i> <i>morning.</i></span>", "Speaker 1", "kettle",
                   "A woman speaks to the camera", "Somebody says good morning.",

@@ -172,7 +172,7 @@ SPELLED: dict[str, tuple[str, list[str], str]] = {
 
 @pytest.mark.parametrize(("text", "words", "shown"), SPELLED.values(), ids=SPELLED)
 def test_each_word_of_a_line_is_an_element(text: str, words: list[str], shown: str) -> None:
-    timed = [{"text": word, "startTime": n, "endTime": n + 0.5} for n, word in enumerate(words)]
+    timed = [{"text": word, "start_ms": n, "end_ms": n + 500} for n, word in enumerate(words)]
     found, times = spelled({"text": text, "words": timed})
     assert found == shown
     assert len(times.split()) == 2 * shown.count("<i>")
