@@ -49,8 +49,6 @@ class Checkpoint:
     version: str
     """Commit, 40 hexadecimal digits: what was tested is what is loaded."""
     licence: str
-    gated: bool = False
-    """Whether the repository's terms must be accepted, and a token given, to fetch it."""
     files: tuple[str, ...] = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model")
     """Patterns of the files that loading needs."""
 

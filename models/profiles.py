@@ -40,7 +40,8 @@ def replicas_of(profile: str, task: Task[Any]) -> Task[Any] | None:
     """The task whose replicas do it: itself, or the one whose loaded model it shares; None where it
     runs in the process that has the inputs. Raises KeyError where the profile lacks it."""
     row = REGISTRY[profile][task]
-    return None if row.is_packaged and task.in_task else row.shares or task
+    in_task = row.is_packaged and task.in_task and not row.gpus
+    return None if in_task else row.shares or task
 
 
 def concurrent_inputs(profile: str, task: Task[Any]) -> int:

@@ -344,6 +344,15 @@ class Speaker:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeakerTurn:
+    """Somebody speaks, words or not; turns of different speakers may overlap."""
+
+    speaker: str
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class TranscriptResult:
     """The transcript of one track."""
 
@@ -355,6 +364,8 @@ class TranscriptResult:
     language_probability: float | None = None
     """Mean over the words of that language; None where no backend estimates it."""
     warnings: tuple[PipelineWarning, ...] = ()
+    turns: tuple[SpeakerTurn, ...] = ()
+    """By start."""
 
 
 @dataclass(frozen=True, slots=True)

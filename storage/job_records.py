@@ -72,6 +72,7 @@ class JobSource(BaseModel):
     language: str | None = None
     languages: tuple[str, ...] = ()
     speakers_expected: int | None = None
+    speakers_at_most: int | None = None
     continuous: bool = False
     """The clips are laid end to end on one timeline."""
     traceparent: str | None = None

@@ -17,8 +17,8 @@ _OLDER = '"startTime":'
 
 def transcript_of_today(document: str) -> str:
     """A stored transcript, as ``pipelines.codec`` writes a TranscriptResult."""
-    # The first field of a TranscriptResult; there was none.
-    if document.startswith('{"language"') and _OLDER not in document:
+    # A field of a TranscriptResult; there was none. PostgreSQL may have put others before it.
+    if '"language"' in document and _OLDER not in document:
         return document
     older = from_json(document)
     speakers = [

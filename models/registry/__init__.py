@@ -11,15 +11,14 @@ from typing import Any
 
 from models.backends import Backend
 from models.checkpoints import Checkpoint
-from models.registry.packaged import PACKAGED
+from models.registry.packaged import PACKAGED, SEGMENTATION_TORCH
 from models.tasks import (
     CLASSIFY_CONTENT,
     DESCRIBE_SCENES,
     DETECT_OBJECTS,
-    DETECT_SPEECH,
     EMBED_PICTURES,
     EMBED_TEXT,
-    EMBED_VOICE,
+    SEGMENT_SPEAKERS,
     SUMMARIZE,
     TRANSCRIBE,
     Task,
@@ -44,19 +43,6 @@ MULTILINGUAL_ALIGNER = Checkpoint(
     "MahmoudAshraf/mms-300m-1130-forced-aligner",
     "49402e9577b1158620820667c218cd494cc44486",
     "CC-BY-NC-4.0: not for commercial use; leave it out and attention times other languages' words",
-)
-SEGMENTATION = Checkpoint(
-    "pyannote/segmentation-3.0",
-    "e66f3d3b9eb0873085418a7b813d3b369bf160bb",
-    "MIT, its terms to be accepted",
-    gated=True,
-    files=("pytorch_model.bin", "*.yaml"),
-)
-SPEAKER_VECTORS = Checkpoint(
-    "pyannote/wespeaker-voxceleb-resnet34-LM",
-    "837717ddb9ff5507820346191109dc79c958d614",
-    "CC-BY-4.0",
-    files=("pytorch_model.bin", "*.yaml"),
 )
 DESCRIBER_2B = Checkpoint(
     "Qwen/Qwen3-VL-2B-Instruct", "89644892e4d85e24eaac8bacfd4f463576704203", "Apache-2.0"
@@ -97,12 +83,6 @@ _ON_A_PROCESSOR: dict[Task[Any], Backend] = {
         own_files=("config.json", "tokenizer.json", "*.safetensors"),
         languages="99 languages",
     ),
-    DETECT_SPEECH: Backend(
-        "models.backends.pyannote:open_speech_detector", {"model": SEGMENTATION}, max_batch=8
-    ),
-    EMBED_VOICE: Backend(
-        "models.backends.pyannote:open_speaker_embedder", {"model": SPEAKER_VECTORS}, max_batch=8
-    ),
     DESCRIBE_SCENES: Backend(
         "models.backends.transformers.describer:open_describer",
         {"model": DESCRIBER_2B},
@@ -142,8 +122,6 @@ _ON_A_GPU: dict[Task[Any], dict[str, Any]] = {
         "max_batch": 32,
         "batch_wait_seconds": 0.1,
     },
-    DETECT_SPEECH: {"gpus": 0.05, "max_batch": 32},
-    EMBED_VOICE: {"gpus": 0.05, "max_batch": 32},
     DESCRIBE_SCENES: {
         "weights": {"model": DESCRIBER_4B},
         "gpus": 0.35,
@@ -170,6 +148,14 @@ _CTRANSLATE2_WHISPER = Backend(
     languages="99 languages",
 )
 
+_TORCH_SEGMENTATION = Backend(
+    "models.backends.pyannote:open_speaker_segmenter",
+    {"model": SEGMENTATION_TORCH},
+    device="cuda",
+    gpus=0.05,
+    max_batch=32,
+)
+
 REGISTRY: dict[str, dict[Task[Any], Backend]] = {
     "packaged": PACKAGED,
     "cpu": PACKAGED | _ON_A_PROCESSOR | {TRANSCRIBE: _CTRANSLATE2_WHISPER},
@@ -178,7 +164,8 @@ REGISTRY: dict[str, dict[Task[Any], Backend]] = {
     | {
         task: replace(row, device="cuda", **_ON_A_GPU[task])
         for task, row in _ON_A_PROCESSOR.items()
-    },
+    }
+    | {SEGMENT_SPEAKERS: _TORCH_SEGMENTATION},
 }
 """Profile -> task -> row. ``cpu-transformers`` is ``cpu`` with Whisper through transformers and
 its aligners in place of CTranslate2, whose int8 kernels are faster on a processor."""

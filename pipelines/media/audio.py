@@ -23,15 +23,20 @@ _SILENCE_POWER = 1e-12
 _EMPTY: Samples = np.empty(0, np.float32)
 
 
-def read_blocks(path: Path) -> Iterator[Samples]:
+def read_blocks(path: Path, start: int = 0) -> Iterator[Samples]:
     """The audio of a FLAC file as consecutive blocks of mono samples at SAMPLE_RATE_HZ.
 
-    A damaged file gives what can be decoded of it: count the samples.
+    From sample ``start`` on, without decoding what lies before. A damaged file gives what can be
+    decoded of it: count the samples.
     """
     resampler = av.AudioResampler(format="flt", layout="mono", rate=SAMPLE_RATE_HZ)
     with av.open(str(path), format="flac") as container:
+        if start > 0:
+            container.seek(start * av.time_base // SAMPLE_RATE_HZ)
         for frame in container.decode(audio=0):
-            yield from (_samples(out) for out in resampler.resample(frame))
+            position = round((frame.time or 0.0) * SAMPLE_RATE_HZ) if start > 0 else 0
+            for out in resampler.resample(frame):
+                yield _samples(out)[max(0, start - position) :]
         yield from (_samples(out) for out in resampler.resample(None))
 
 

@@ -1,10 +1,11 @@
-"""Transcription of one track: a step to cut it, two to transcribe it, a reduce.
+"""Transcription of one track: a step a stretch, one to cut it, one a shard, a reduce.
 
+    stretch -> who speaks in each window, voice vectors    a 20th of the sound's length
     track -> regions, chunks (1:1)                         sequential, all but free
-    shard -> words (1:1) -> voice vectors (1:1)            the models' time
-    all shards -> speakers -> segments                     over the whole track
+    shard -> words (1:1)                                   the transcriber's time
+    all stretches, shards -> speakers -> segments          over the whole track
 
-Chunks follow from the audio only; sharding only groups them into tasks. So the words
+Windows and chunks follow from the audio only; sharding only groups them into tasks. So the words
 are the same for every shard length, and after every retry. Every chunk has its own language, so
 that a recording may change it, and so has each part of a chunk that changes it; a part whose
 language is uncertain is transcribed again in that of its track.
@@ -15,29 +16,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from models.provider import ModelProvider
 from pipelines.execution.chain import Control, Mapper, Resources, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.speech.languages import PROBABLE, SpokenPart, elected
 from pipelines.speech.regions import SHARDS, ChunkLimits, CutTrack, Shard, Sharding
-from pipelines.speech.speakers import (
-    VOICES,
-    EmbedVoices,
-    SpeakerRules,
-    TimeSpan,
-    WindowLimits,
-    assign_voices,
-    join_voices,
-    name_speakers,
-)
+from pipelines.speech.speakers import SpeakerRules, attribute, find_turns, place_turns
 from pipelines.speech.transcribe import WORDS, LanguageChoice, ShardTask, Transcribe
-from pipelines.speech.words import SegmentLimits, build_segments, place_words, to_ms
+from pipelines.speech.voices import VOICES, EmbedVoices, Stretch, join_voices, plan_stretches
+from pipelines.speech.words import SegmentLimits, TimeSpan, build_segments, place_words, to_ms
 from pipelines.types import AudioTrack, PipelineWarning, TranscriptResult, WarningCode
 
-_REGIONS_SHARE = 0.05
-"""Share of the progress that cutting the track stands for."""
+_VOICES_SHARE, _REGIONS_SHARE = 0.2, 0.05
+"""Shares of the progress that voices and cutting the track stand for."""
 _MOST_WARNED = 20
 _WARNED_APART_SECONDS = 2.0
 
@@ -52,7 +43,6 @@ class TranscriptConfig:
     """Names the backends in use: results of one are not reused for another."""
     chunks: ChunkLimits = field(default_factory=ChunkLimits)
     sharding: Sharding = field(default_factory=Sharding)
-    windows: WindowLimits = field(default_factory=WindowLimits)
     speakers: SpeakerRules = field(default_factory=SpeakerRules)
     segments: SegmentLimits = field(default_factory=SegmentLimits)
     regions_cpus: float = 0.5
@@ -79,7 +69,8 @@ def transcribe_track(
     Raises StageError (TRANSCRIPT_FAILED) if a shard fails twice, StageStoppedError if
     ``control`` or the workspace's stop marker requires it.
     """
-    cutting, transcribing = parts_of(control, (_REGIONS_SHARE, 1.0 - _REGIONS_SHARE))
+    shares = _VOICES_SHARE, _REGIONS_SHARE, 1.0 - _VOICES_SHARE - _REGIONS_SHARE
+    embedding, cutting, transcribing = parts_of(control, shares)
     short = Resources(
         config.regions_cpus,
         why="A 200th of the sound's length: no reason to keep the vision stage off a processor.",
@@ -91,26 +82,23 @@ def transcribe_track(
         config.transcribe_concurrency,
         why="It mostly waits for a model in another process.",
     )
-    embed = EmbedVoices(workspace, models, config.windows, resources=waits)
-    transcribe = Transcribe(
-        workspace, models, config.choice, config.keyterms, resources=waits
-    ).then(embed)
+    transcribe = Transcribe(workspace, models, config.choice, config.keyterms, resources=waits)
 
     def compute_missing(tasks: Sequence[ShardTask]) -> int:
-        exists = workspace.store.exists
-        missing = [
-            task for task in tasks if not (exists(task.words_key) and exists(task.voices_key))
-        ]
+        missing = [task for task in tasks if not workspace.store.exists(task.words_key)]
         if missing:
             mapper(missing, transcribe, transcribing)
         return len(missing)
 
+    voiced = mapper(
+        plan_stretches(track, workspace, config.models), EmbedVoices(workspace, models), embedding
+    )
     [made] = mapper([track], cut, cutting)
     first = shard_tasks(SHARDS.load(workspace.store, made.key), workspace, config)
     computed = compute_missing(first)
     tasks = in_track_language(first, workspace, config)
     compute_missing([task for task in tasks if task.track_language])
-    result = reduce_shards(tasks, track, workspace, config, media_duration_ms)
+    result = reduce_shards(tasks, voiced, track, workspace, config, media_duration_ms)
     control.progress(1.0)
     return replace(result, shards_computed=computed, shards_reused=len(tasks) - computed)
 
@@ -127,8 +115,7 @@ def shard_tasks(
     for position, shard in enumerate(shards):
         of_shard = shard.audio_key, *inputs
         words_key = WORDS.key(workspace.prefix, *of_shard, position=position)
-        voices_key = VOICES.key(workspace.prefix, words_key, config.windows, position=position)
-        tasks.append(ShardTask(shard, words_key, voices_key))
+        tasks.append(ShardTask(shard, words_key))
     return tasks
 
 
@@ -153,40 +140,38 @@ def in_track_language(
 
 def reduce_shards(
     tasks: Sequence[ShardTask],
+    voiced: Sequence[Stretch],
     track: AudioTrack,
     workspace: Workspace,
     config: TranscriptConfig,
     media_duration_ms: int,
 ) -> TranscriptResult:
-    """The stored outputs of all shards of a track, in order, as one transcript."""
+    """The stored outputs of all shards and stretches of a track, in order, as one transcript."""
     store = workspace.store
     chunks = [chunk for task in tasks for chunk in WORDS.load(store, task.words_key)]
     parts = [part for chunk in chunks for part in chunk.parts]
-    voices = join_voices([VOICES.load(store, task.voices_key) for task in tasks])
-    labels = assign_voices(voices.seconds, voices.vectors, config.speakers)
+    voices = join_voices([VOICES.load(store, each.voices_key) for each in voiced])
+    turns = find_turns(voices, config.speakers)
     language, probability = elected(parts)
-    spoken = [
+    words = [
         replace(word, language=None if part.language == language else part.language)
         for part in parts
         for word in part.words
-    ]
-    words = [
-        replace(word, speaker=str(label))
-        for word, label in zip(spoken, np.repeat(labels, voices.word_counts), strict=True)
     ]
     placed = place_words(
         words,
         offset_seconds=track.offset_seconds,
         media_duration_ms=media_duration_ms,
     )
-    named, speakers = name_speakers(placed)
+    found = attribute(placed, place_turns(turns, track, media_duration_ms))
     result = TranscriptResult(
         language=language,
         language_probability=probability,
-        speakers=speakers,
-        segments=build_segments(named, config.segments),
+        speakers=found.speakers,
+        segments=build_segments(found.words, config.segments),
         shards_computed=len(tasks),
         shards_reused=0,
+        turns=found.turns,
     )
     warnings = _warnings(parts, track, result, media_duration_ms)
     return replace(result, warnings=tuple(warnings))

@@ -49,7 +49,7 @@ class LanguageChoice:
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """A shard to transcribe, and where what is found is stored.
+    """A shard to transcribe, and where its words are stored.
 
     That of a second pass has the ``track_language`` and the ``first_words_key``: only the parts
     whose language is uncertain are transcribed again, in that language.
@@ -57,7 +57,6 @@ class ShardTask:
 
     shard: Shard
     words_key: str
-    voices_key: str
     track_language: str | None = None
     first_words_key: str = ""
 

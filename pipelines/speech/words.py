@@ -15,6 +15,9 @@ _SENTENCE_ENDS = (".", "?", "!", "…", "。", "？", "！", "｡", "؟", "।")
 _CLOSERS = "\"'”’»)]"
 _ABBREVIATIONS = frozenset({"mr.", "mrs.", "ms.", "dr.", "st.", "vs.", "prof.", "no."})
 _NUMBER_GOES_ON = re.compile(r"\d[.,:/]? \d")
+TimeSpan = tuple[float, float]
+"""Start and end in seconds of the track."""
+
 _WORD_GAP_MS = 600
 """Nobody pauses so long inside a word."""
 _STRAY_GAP_MS = 3_000

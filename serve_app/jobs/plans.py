@@ -252,6 +252,7 @@ def _source(
         language=body.language,
         languages=tuple(body.languages or ()),
         speakers_expected=body.speakersExpected,
+        speakers_at_most=body.speakersAtMost,
         **({"traceparent": traceparent} if traceparent else {}),
     )
 

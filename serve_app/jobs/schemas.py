@@ -159,6 +159,15 @@ def _ruled(*rules: dict[str, Any]) -> ConfigDict:
     return ConfigDict(json_schema_extra={"allOf": list(rules)})
 
 
+_SPEAKERS = {
+    "anyOf": [
+        {"properties": {"speakersExpected": {"maximum": n}, "speakersAtMost": {"minimum": n}}}
+        for n in range(1, MAX_SPEAKERS + 1)
+    ]
+}
+"""No more are expected than there are at most: a number lies between."""
+
+
 class Body(BaseModel):
     """Strict about types; fields that it does not know are ignored, see ``unknown_fields``."""
 
@@ -221,6 +230,16 @@ class JobOptions(Body):
         Annotated[int, Field(ge=1, le=MAX_SPEAKERS), WHOLE] | None,
         doc("How many people speak, where you know; of several audio tracks, on each of them."),
     ] = None
+    speakersAtMost: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_SPEAKERS), WHOLE] | None,
+        doc("No more people than these speak; not less than `speakersExpected`."),
+    ] = None
+
+    @model_validator(mode="after")
+    def _no_more_speakers_are_expected_than_there_are_at_most(self) -> Self:
+        if (self.speakersExpected or 1) > (self.speakersAtMost or MAX_SPEAKERS):
+            raise _blaming("speakersAtMost", "must not be less than speakersExpected")
+        return self
 
 
 class AudioTrackOptions(Body):
@@ -308,7 +327,9 @@ class CreateJobBody(SeparateAudio):
     """Body of ``POST /jobs``."""
 
     model_config = _ruled(
-        _needs("audioSyncMode", "offset", "audioOffsetMs"), _exclude("audioFileName", "audioTracks")
+        _needs("audioSyncMode", "offset", "audioOffsetMs"),
+        _exclude("audioFileName", "audioTracks"),
+        _SPEAKERS,
     )
 
     fileName: Annotated[FileName, doc("Only the last path component is kept.", "interview.mp4")]
@@ -338,7 +359,9 @@ class CreateJobFromUrlBody(SeparateAudio):
     """Body of ``POST /jobs/from-url``."""
 
     model_config = _ruled(
-        _needs("audioSyncMode", "offset", "audioOffsetMs"), _exclude("audioUrl", "audioTracks")
+        _needs("audioSyncMode", "offset", "audioOffsetMs"),
+        _exclude("audioUrl", "audioTracks"),
+        _SPEAKERS,
     )
 
     url: Annotated[
@@ -381,6 +404,8 @@ class Clip(Body):
 
 class CreateBatchBody(JobOptions):
     """Body of ``POST /jobs/batch``."""
+
+    model_config = _ruled(_SPEAKERS)
 
     mode: Annotated[
         Literal["independent", "continuous"], doc("A job a clip, or all clips as one programme.")

@@ -168,6 +168,14 @@ class SpeakerJson(TypedDict):
     speakingSeconds: Annotated[Seconds, doc("How long they speak in all.")]
 
 
+class TurnJson(TypedDict):
+    """Somebody speaks, words or not."""
+
+    speaker: Annotated[str, doc("A speaker's `id`.", "speaker_0")]
+    startTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
+    endTime: Annotated[Seconds, doc("Where it ends, in seconds of the media.")]
+
+
 class ChapterJson(TypedDict):
     """A part of the media on one subject."""
 
@@ -230,6 +238,10 @@ class Transcript(TypedDict):
     speakers: Annotated[list[SpeakerJson], doc("In order of first appearance.")]
     text: Annotated[str, doc("The segments, a line each.", "Good morning.")]
     segments: Annotated[list[TranscriptSegmentJson], doc("In order of time.")]
+    turns: Annotated[
+        list[TurnJson],
+        doc("Who speaks when, by start; those of different speakers may overlap."),
+    ]
     trackIndex: NotRequired[Annotated[Count, doc("On multi-track jobs.")]]
     trackName: NotRequired[Annotated[str, doc("On multi-track jobs.")]]
     tracks: NotRequired[

@@ -158,6 +158,14 @@ def transcript_json(job: JobRecord, track: TrackTranscript, *, multi: bool) -> a
         "speakers": [speaker_json(speaker) for speaker in found.speakers],
         "text": "\n".join(segment.text for segment in found.segments),
         "segments": [segment_json(segment) for segment in found.segments],
+        "turns": [
+            {
+                "speaker": turn.speaker,
+                "startTime": turn.start_ms / 1000,
+                "endTime": turn.end_ms / 1000,
+            }
+            for turn in found.turns
+        ],
     }
     if multi:
         rendered |= {"trackIndex": track.track_index, "trackName": track.track_name}

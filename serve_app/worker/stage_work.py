@@ -28,7 +28,7 @@ from pipelines.ingest.pipeline import (
 from pipelines.ingest.preview import is_playable
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.regions import Sharding
-from pipelines.speech.speakers import SpeakerRules
+from pipelines.speech.speakers import MAX_SPEAKERS, SpeakerRules
 from pipelines.speech.summary import SummaryConfig
 from pipelines.speech.transcribe import LanguageChoice
 from pipelines.stages import MediaStages, StageRunner
@@ -258,7 +258,9 @@ class StageWork:
                 ),
                 transcribe_concurrency=transcribe_concurrency(settings),
                 sharding=Sharding(shard_seconds=settings.transcript_shard_seconds),
-                speakers=SpeakerRules(expected=job.source.speakers_expected),
+                speakers=SpeakerRules(
+                    job.source.speakers_expected, job.source.speakers_at_most or MAX_SPEAKERS
+                ),
             ),
             summary_config=SummaryConfig(models=digest_of(settings.model_profile, (SUMMARIZE,))),
         )

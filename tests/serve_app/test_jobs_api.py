@@ -196,6 +196,12 @@ BAD_BODIES: list[Any] = [
         {"fileName": "a.mp4", "metadata": {"k": "x" * 501}}, "metadata.k", id="long value"
     ),
     pytest.param({"fileName": "a.mp4", "metadata": {"k": "\0"}}, "metadata.k", id="NUL"),
+    pytest.param(
+        {"fileName": "a.mp4", "speakersExpected": 3, "speakersAtMost": 2},
+        "speakersAtMost",
+        id="more speakers expected than at most",
+    ),
+    pytest.param({"fileName": "a.mp4", "speakersAtMost": 21}, "speakersAtMost", id="at most 21"),
     *(
         pytest.param({"fileName": "a.mp4", "speakersExpected": value}, "speakersExpected", id=why)
         for value, why in (
@@ -269,6 +275,7 @@ def test_a_text_in_a_wrong_form_is_refused_in_words(api: RunningApi, customer: C
         ({}, "speakers_expected", None),
         ({"speakersExpected": 3}, "speakers_expected", 3),
         ({"speakersExpected": 20.0}, "speakers_expected", 20),
+        ({"speakersAtMost": 2, "speakersExpected": 2}, "speakers_at_most", 2),
         ({"language": "pt-BR"}, "language", "pt-BR"),
         ({"languages": ["hr", "SR", "zh-Hant"]}, "languages", ("hr", "SR", "zh-Hant")),
     ],

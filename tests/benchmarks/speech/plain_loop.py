@@ -15,8 +15,8 @@ from pipelines.speech.pipeline import (
     shard_tasks,
 )
 from pipelines.speech.regions import SHARDS, CutTrack
-from pipelines.speech.speakers import EmbedVoices
 from pipelines.speech.transcribe import Transcribe
+from pipelines.speech.voices import EmbedVoices, plan_stretches
 from pipelines.types import AudioTrack, TranscriptResult
 from storage.objects.folder import FolderStore
 
@@ -36,12 +36,14 @@ def transcribe_in_a_loop(
     cut = CutTrack(workspace, models, config.chunks, config.sharding, config.models)
     shards = SHARDS.load(workspace.store, cut.process(track).key)
     transcribe = Transcribe(workspace, models, config.choice, config.keyterms)
-    embed = EmbedVoices(workspace, models, config.windows)
+    embed = EmbedVoices(workspace, models)
+    stretches = [embed.process(each) for each in plan_stretches(track, workspace, config.models)]
     tasks = shard_tasks(shards, workspace, config)
-    tasks = [embed.process(transcribe.process(task)) for task in tasks]
+    tasks = [transcribe.process(task) for task in tasks]
     again = in_track_language(tasks, workspace, config)
-    tasks = [embed.process(transcribe.process(task)) for task in again]
-    return reduce_shards(tasks, track, workspace, config, round(track.duration_seconds * 1000))
+    tasks = [transcribe.process(task) for task in again]
+    duration_ms = round(track.duration_seconds * 1000)
+    return reduce_shards(tasks, stretches, track, workspace, config, duration_ms)
 
 
 def transcribe_samples(

@@ -12,9 +12,17 @@ import numpy as np
 import pytest
 
 from models import provider
-from models.contracts import Excerpt, Samples, SceneStills, SummarySentence
+from models.contracts import (
+    PICTURE_DIMENSIONS,
+    Box,
+    DetectedObject,
+    Excerpt,
+    Picture,
+    SceneStills,
+    SummarySentence,
+)
 from models.provider import ServedModels
-from models.tasks import DESCRIBE_SCENES, DETECT_SPEECH, EMBED_VOICE, SUMMARIZE, Task
+from models.tasks import DESCRIBE_SCENES, DETECT_OBJECTS, EMBED_PICTURES, SUMMARIZE, Task
 
 APP_NAME = "served-models"
 PAUSES = 2
@@ -27,12 +35,12 @@ class DyingModel:
     def __init__(self, deaths: Path) -> None:
         self._deaths = deaths
 
-    def __call__(self, samples: Samples) -> list[tuple[float, float]]:
+    def __call__(self, still: Picture) -> tuple[DetectedObject, ...]:
         left = int(self._deaths.read_text())
         if left:
             self._deaths.write_text(str(left - 1))
             os.kill(os.getpid(), signal.SIGKILL)
-        return [(0.0, float(len(samples)))]
+        return (DetectedObject(f"{len(still)} px", 1.0, Box(0, 0, 1, 1)),)
 
 
 class Lengths:
@@ -41,7 +49,9 @@ class Lengths:
     def __call__(self, item: Any, task: Task[Any] | None = None) -> Any:
         if task is SUMMARIZE:
             return (SummarySentence(len(item.lines), task.name),)
-        return np.full(2, len(item.stills if isinstance(item, SceneStills) else item))
+        return np.full(
+            PICTURE_DIMENSIONS, len(item.stills if isinstance(item, SceneStills) else item)
+        )
 
 
 @pytest.fixture
@@ -68,8 +78,8 @@ def models(ray_session: None, deaths: Path) -> Iterator[ServedModels]:
         def __init__(self, *_: Any) -> None: ...
 
     app = serve.deployment(Ingress, ray_actor_options=options).bind(
-        deployed(DETECT_SPEECH, DyingModel, deaths),
-        deployed(EMBED_VOICE, Lengths),
+        deployed(DETECT_OBJECTS, DyingModel, deaths),
+        deployed(EMBED_PICTURES, Lengths),
         deployed(DESCRIBE_SCENES, Lengths),
     )
     serve.start(proxy_location="Disabled")
@@ -86,21 +96,22 @@ def test_a_call_outlives_lost_replicas_but_not_any_number_of_them(
 ) -> None:
     from ray.exceptions import RayActorError
 
-    model = models.get(DETECT_SPEECH)
-    assert model.detect(np.zeros(5, np.float32)) == [(0.0, 5.0)]
+    stills = [np.zeros((height, 2, 3), np.uint8) for height in range(8)]
+    model = models.get(DETECT_OBJECTS)
+    assert model.find([stills[5]])[0][0].label == "5 px"
 
     deaths.write_text(str(PAUSES))
-    assert model.detect(np.zeros(7, np.float32)) == [(0.0, 7.0)]
+    assert model.find([stills[7]])[0][0].label == "7 px"
     assert deaths.read_text() == "0"
 
     deaths.write_text(str(PAUSES + 2))
     with pytest.raises(RayActorError):
-        model.detect(np.zeros(5, np.float32))
+        model.find([stills[5]])
     assert deaths.read_text() == "1", "an input that kills every replica is given up"
 
-    vectors = models.get(EMBED_VOICE).embed([np.zeros(3, np.float32), np.zeros(4, np.float32)])
+    vectors = models.get(EMBED_PICTURES).embed_pictures(stills[3:5])
     assert vectors.dtype == np.float32
-    assert vectors.tolist() == [[3, 3], [4, 4]]
+    assert vectors.tolist() == [[3] * PICTURE_DIMENSIONS, [4] * PICTURE_DIMENSIONS]
     excerpts = [Excerpt(("One.", "Two."), 1), Excerpt(("One.",), 1)]
     summaries = models.get(SUMMARIZE).summarize(excerpts)
     assert [[each.line for each in one] for one in summaries] == [[2], [1]], "by the describer's"

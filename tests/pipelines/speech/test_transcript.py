@@ -145,9 +145,19 @@ def test_speakers_are_listed_with_the_time_they_speak(result: TranscriptResult) 
     listed = [(speaker.id, speaker.label) for speaker in result.speakers]
     assert listed == [("speaker_0", "Speaker 1"), ("speaker_1", "Speaker 2")]
     for speaker in result.speakers:
-        own = [word for word in words_of(result) if word.speaker == speaker.id]
-        spoken_ms = sum(word.end_ms - word.start_ms for word in own)
+        own = [turn for turn in result.turns if turn.speaker == speaker.id]
+        spoken_ms = sum(turn.end_ms - turn.start_ms for turn in own)
         assert speaker.speaking_seconds == pytest.approx(spoken_ms / 1000)
+
+
+def test_a_turn_is_when_a_speaker_speaks(result: TranscriptResult) -> None:
+    assert [turn.speaker for turn in result.turns] == ["speaker_0", "speaker_1"] * 2
+    start_ms = 0
+    for turn, sentence in zip(result.turns, SAID, strict=True):
+        end_ms = start_ms + sentence["end_ms"] - sentence["start_ms"]
+        assert turn.start_ms == pytest.approx(start_ms, abs=150)
+        assert turn.end_ms == pytest.approx(end_ms, abs=150)
+        start_ms = end_ms + PAUSE_MS
 
 
 @pytest.mark.parametrize(
@@ -169,7 +179,11 @@ def test_sharding_changes_nothing_in_the_result(
     config = TranscriptConfig(sharding=Sharding(shard_seconds=shard_seconds))
     other = transcript(store, track, config=config)
     assert (other.shards_computed, other.shards_reused) == (shards, 0)
-    assert (other.segments, other.speakers) == (result.segments, result.speakers)
+    assert (other.segments, other.speakers, other.turns) == (
+        result.segments,
+        result.speakers,
+        result.turns,
+    )
 
 
 def test_progress_rises_to_one(result: TranscriptResult, control: FreeRun) -> None:
@@ -273,22 +287,22 @@ def test_text_of_doubtful_language_is_kept_with_a_warning(
 
 
 @pytest.mark.parametrize(
-    "lost",
+    ("lost", "computed"),
     [
-        pytest.param(".npz", id="voices lost"),
-        pytest.param((".json", ".npz"), id="words and voices lost"),
+        pytest.param("/transcript/words/00002-", 1, id="words lost"),
+        pytest.param("/transcript/voices/00000-", 0, id="voices lost"),
     ],
 )
 def test_a_retry_computes_only_what_is_missing(
-    store: FolderStore, track: AudioTrack, result: TranscriptResult, lost: str | tuple[str, ...]
+    store: FolderStore, track: AudioTrack, result: TranscriptResult, lost: str, computed: int
 ) -> None:
     assert result.shards_computed == len(SAID)
-    for key in [*store.list_keys("jobs/1")]:
-        if "/00002-" in key and key.endswith(lost):
-            store.delete(key)
+    [key] = [key for key in store.list_keys("jobs/1") if lost in key]
+    store.delete(key)
     again = transcript(store, track)
-    assert (again.shards_computed, again.shards_reused) == (1, len(SAID) - 1)
-    assert again.segments == result.segments
+    assert store.exists(key)
+    assert (again.shards_computed, again.shards_reused) == (computed, len(SAID) - computed)
+    assert (again.segments, again.turns) == (result.segments, result.turns)
 
 
 def test_a_complete_retry_needs_no_model(store: FolderStore, track: AudioTrack) -> None:

@@ -1,0 +1,163 @@
+"""Step: a stretch of a track to who speaks when in each of its windows, and to their voices.
+
+Windows of ten seconds lie on one grid over the whole track, so that neither sharding nor a retry
+changes what is found in them. Neighbours overlap by half; of each the middle counts, so that every
+frame is judged with context on both sides.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from models.contracts import (
+    ACTIVITY_FRAME_SAMPLES,
+    ACTIVITY_FRAMES,
+    ACTIVITY_START_SAMPLES,
+    ACTIVITY_WINDOW_SAMPLES,
+    LOCAL_SPEAKERS,
+    SAMPLE_RATE_HZ,
+    Samples,
+)
+from models.provider import ModelProvider
+from models.tasks import EMBED_VOICE, SEGMENT_SPEAKERS
+from pipelines.artifacts import Artifact
+from pipelines.execution.chain import Step, Workspace
+from pipelines.media.audio import SampleReader, read_blocks
+from pipelines.types import AudioTrack, StageCode
+
+STEP_FRAMES = 296
+"""From one window to the next: half a window, in whole frames. Half of it (148) gave the same
+diarisation errors for twice the time."""
+_STEP_SAMPLES = STEP_FRAMES * ACTIVITY_FRAME_SAMPLES
+FRAME_SECONDS = ACTIVITY_FRAME_SAMPLES / SAMPLE_RATE_HZ
+MARGIN_FRAMES = (ACTIVITY_FRAMES - STEP_FRAMES) // 2
+"""At each end of a window the neighbour decides, where there is one."""
+_BATCH_WINDOWS = 8
+"""Windows a call: enough to fill a batch, few enough to notice a stop."""
+_WINDOWS_A_STRETCH = 24
+_MOST_STRETCHES = 32
+"""Each may fetch the whole track from the object store."""
+_ENOUGH_ALONE_SECONDS = 0.4
+"""From it on a voice is embedded by what it speaks alone, below by all that it speaks."""
+
+Activity = npt.NDArray[np.bool_]
+"""Shape (windows, ACTIVITY_FRAMES, LOCAL_SPEAKERS): who speaks, by the window's own numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalVoices:
+    """Windows of a track in order; 24 hours take 50 MB."""
+
+    speaking: Activity
+    vectors: npt.NDArray[np.float16]
+    """Of unit length, shape (windows, LOCAL_SPEAKERS, dimensions); zeros of who does not speak."""
+
+    def to_npz(self) -> bytes:
+        stream = io.BytesIO()
+        np.savez_compressed(stream, speaking=np.packbits(self.speaking), vectors=self.vectors)
+        return stream.getvalue()
+
+    @staticmethod
+    def from_npz(data: bytes) -> LocalVoices:
+        with np.load(io.BytesIO(data)) as arrays:
+            vectors = arrays["vectors"]
+            shape = len(vectors), ACTIVITY_FRAMES, LOCAL_SPEAKERS
+            bits = np.unpackbits(arrays["speaking"], count=math.prod(shape))
+        return LocalVoices(bits.reshape(shape).astype(np.bool_), vectors)
+
+
+def join_voices(parts: Sequence[LocalVoices]) -> LocalVoices:
+    """The windows of all parts, in order."""
+    return LocalVoices(
+        np.concatenate([part.speaking for part in parts]),
+        np.concatenate([part.vectors for part in parts]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Windows of a track that one task looks at, and where what is found is stored."""
+
+    audio_key: str
+    first_window: int
+    windows: int
+    voices_key: str
+
+
+@dataclass(frozen=True)
+class EmbedVoices(Step[Stretch, Stretch]):
+    """A stretch to itself, its voices (VOICES) stored unless they are there."""
+
+    name = "Voice embedding"
+    code = StageCode.TRANSCRIPT_FAILED
+    version = 2
+    workspace: Workspace
+    models: ModelProvider
+
+    def process(self, stretch: Stretch) -> Stretch:
+        VOICES.make(self.workspace.store, stretch.voices_key, lambda: self._voices(stretch))
+        return stretch
+
+    def _voices(self, stretch: Stretch) -> LocalVoices:
+        store, check = self.workspace.store, self.workspace.check
+        found = []
+        with store.local_copy(stretch.audio_key, check=check) as path:
+            reader = SampleReader(read_blocks(path, stretch.first_window * _STEP_SAMPLES))
+            for first in range(0, stretch.windows, _BATCH_WINDOWS):
+                check()
+                numbers = range(first, min(first + _BATCH_WINDOWS, stretch.windows))
+                starts = [number * _STEP_SAMPLES for number in numbers]
+                windows = [reader.read(at, at + ACTIVITY_WINDOW_SAMPLES) for at in starts]
+                found.append(embedded(windows, self.models))
+        return join_voices(found)
+
+
+VOICES = Artifact(
+    "transcript/voices",
+    EmbedVoices.version,
+    to_bytes=LocalVoices.to_npz,
+    from_bytes=LocalVoices.from_npz,
+    ending=".npz",
+)
+
+
+def plan_stretches(track: AudioTrack, workspace: Workspace, models_digest: str) -> list[Stretch]:
+    """Stretches in order that cover the track; ``models_digest`` names the backends in use."""
+    inputs = track.key, workspace.store.size_bytes(track.key), models_digest
+    beyond = track.duration_seconds * SAMPLE_RATE_HZ - ACTIVITY_WINDOW_SAMPLES
+    count = 1 + max(0, math.ceil(beyond / _STEP_SAMPLES))
+    size = max(_WINDOWS_A_STRETCH, math.ceil(count / _MOST_STRETCHES))
+    stretches = []
+    for first in range(0, count, size):
+        windows = min(size, count - first)
+        key = VOICES.key(workspace.prefix, *inputs, windows, position=first)
+        stretches.append(Stretch(track.key, first, windows, key))
+    return stretches
+
+
+def embedded(windows: Sequence[Samples], models: ModelProvider) -> LocalVoices:
+    """Who speaks in each window, and a vector of each of them."""
+    speaking = np.stack([each.speaking for each in models.get(SEGMENT_SPEAKERS).segment(windows)])
+    spoken = np.argwhere(speaking.any(axis=1))
+    utterances = [_utterance(windows[at], speaking[at], local) for at, local in spoken]
+    vectors = models.get(EMBED_VOICE).embed(utterances)
+    found = np.zeros((len(windows), LOCAL_SPEAKERS, vectors.shape[1]), np.float16)
+    found[spoken[:, 0], spoken[:, 1]] = vectors
+    return LocalVoices(speaking, found)
+
+
+def _utterance(window: Samples, speaking: npt.NDArray[np.bool_], local: int) -> Samples:
+    """What a local speaker speaks alone, end to end; all of it where that is too little."""
+    frames = speaking[:, local] & (speaking.sum(axis=1) == 1)
+    if np.count_nonzero(frames) * FRAME_SECONDS < _ENOUGH_ALONE_SECONDS:
+        frames = speaking[:, local]
+    chosen = np.repeat(frames, ACTIVITY_FRAME_SAMPLES)
+    framed = window[ACTIVITY_START_SAMPLES:][: len(chosen)]
+    utterance: Samples = framed[chosen[: len(framed)]]
+    return utterance
