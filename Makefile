@@ -19,7 +19,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) \
 export UV_LINK_MODE ?= hardlink
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-all chaos lint format setup setup-dev semantic lock clean
+.PHONY: help run serve test test-all chaos lint format setup setup-dev lock clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,21 +54,15 @@ setup: $(VENV)/.core  ## Create .venv with what the embedded default needs
 
 setup-dev: $(VENV)/.dev  ## Create .venv with everything (torch included)
 
-semantic: setup  ## Add what search by meaning needs, beside the packaged models
-	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements/semantic.txt
-
 lock:  ## Resolve the dependencies anew into requirements/
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate --upgrade -q -o requirements/core.txt
-	$(BIN)/uv pip compile pyproject.toml --extra agents --extra models --extra semantic --extra tracing --extra payments --extra test --extra benchmark \
+	$(BIN)/uv pip compile pyproject.toml --extra agents --extra models --extra tracing --extra payments --extra test --extra benchmark \
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  -q -o requirements/dev.txt -c requirements/core.txt
 	$(BIN)/uv pip compile pyproject.toml --extra models \
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  -q -o requirements/models.txt -c requirements/dev.txt
-	$(BIN)/uv pip compile pyproject.toml --extra semantic \
-	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  -q -o requirements/semantic.txt -c requirements/dev.txt
 	(echo uv==$(UV_VERSION); sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml) | \
 	  $(BIN)/uv pip compile - --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate -q -o requirements/build.txt -c requirements/dev.txt

@@ -1,14 +1,14 @@
 #!/bin/sh
-# install-python.sh cpu|semantic|cuda TARGET: an environment in TARGET with the service in it, from the
+# install-python.sh cpu|cuda TARGET: an environment in TARGET with the service in it, from the
 # project that this script lies in. Every package is pinned and hashed, those that build the
-# project's wheel too. `cuda` adds the packages of the neural models, `semantic` those of search by meaning.
+# project's wheel too. `cuda` adds the packages of the neural models.
 set -eu
 
 case "$1" in
-    cpu) lock=core.txt ;;
-    semantic) lock=semantic.txt ;;
+    # Former builds name `semantic`; what it added is in every one.
+    cpu | semantic) lock=core.txt ;;
     cuda) lock=models.txt ;;
-    *) echo "usage: install-python.sh cpu|semantic|cuda TARGET" >&2; exit 2 ;;
+    *) echo "usage: install-python.sh cpu|cuda TARGET" >&2; exit 2 ;;
 esac
 target=$2
 project=$(cd "$(dirname "$0")/.." && pwd)

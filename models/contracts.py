@@ -34,9 +34,9 @@ LOCAL_SPEAKERS = 3
 Vectors = npt.NDArray[np.float32]
 """Shape (items, dimensions)."""
 
-TEXT_DIMENSIONS = 384
-"""Numbers in a text's vector: those of the sentence models of the MiniLM family, which the
-database's column is made for."""
+TEXT_DIMENSIONS = 512
+"""Numbers in a text's vector: those of the packaged model, which the database's column is made for;
+shorter ones are filled up with zeros, which changes no angle."""
 PICTURE_DIMENSIONS = 768
 """Numbers in a picture's vector: those of the base models of CLIP's and SigLIP's kind."""
 

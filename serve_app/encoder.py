@@ -28,18 +28,9 @@ Vectors = npt.NDArray[np.float32]
 class TextEncoder:
     """One text model, opened when it is first needed; it works in a thread of its own."""
 
-    def __init__(
-        self,
-        open_embedder: Callable[[], TextEmbedder | None],
-        model: str,
-        *,
-        only_english: bool = False,
-    ) -> None:
-        """``model`` names the weights: vectors of another name cannot be compared.
-
-        ``only_english``: texts of one other language are all near to each other.
-        """
-        self.model, self.only_english = model, only_english
+    def __init__(self, open_embedder: Callable[[], TextEmbedder | None], model: str) -> None:
+        """``model`` names the weights: vectors of another name cannot be compared."""
+        self.model = model
         self._open = open_embedder
         self._thread = ThreadPoolExecutor(1, "encoder")
         self._not_before: dict[uuid.UUID, float] = {}

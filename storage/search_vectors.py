@@ -21,7 +21,6 @@ from sqlalchemy import TextClause, text
 from sqlalchemy.exc import DBAPIError
 
 from storage.database import Connection, Database
-from storage.search_index import ENGLISH
 from storage.types import SearchKind
 
 KINDS = (SearchKind.TRANSCRIPT, SearchKind.SCENE)
@@ -41,6 +40,8 @@ Vectors = npt.NDArray[np.float32]
 
 TEXTS, STILLS = "search_vectors", "still_vectors"
 """Tables: of the texts of rows, and of the stills of the scenes that rows describe."""
+_NUMBERS = {TEXTS: 512, STILLS: 768}
+"""How many a vector of the table has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,13 @@ class Near(NamedTuple):
 
 
 async def make_tables(connection: Connection) -> bool:
-    """Make the tables of vectors if they are missing; False where the server does not allow it."""
-    missing = f"to_regclass('{TEXTS}') IS NULL OR to_regclass('{STILLS}') IS NULL"
+    """Make the tables of vectors if they are missing; False where the server does not allow it.
+
+    A table for vectors of another length, of an earlier version, gives way: they are made again.
+    """
+    missing = " OR ".join(
+        f"{_numbers(table)} IS DISTINCT FROM {_NUMBERS[table]}" for table in _NUMBERS
+    )
     if not await _holds(connection, missing):
         return True
     await connection.execute(text("SET LOCAL lock_timeout = '1s'"))
@@ -92,10 +98,20 @@ async def make_tables(connection: Connection) -> bool:
             raise
     if not await _holds(connection, "to_regtype('halfvec') IS NOT NULL"):
         return False
-    for table, numbers in ((TEXTS, 384), (STILLS, 768)):
+    for table, numbers in _NUMBERS.items():
+        if await _holds(connection, f"{_numbers(table)} <> {numbers}"):
+            await connection.execute(text(f"DROP TABLE {table}"))
         for statement in _table(table, numbers):
             await connection.execute(text(statement))
     return True
+
+
+def _numbers(table: str) -> str:
+    """SQL of how many numbers a vector of the table has; null without the table."""
+    return (
+        "(SELECT atttypmod FROM pg_attribute"  # noqa: S608  (constants of this module)
+        f" WHERE attrelid = to_regclass('{table}') AND attname = 'embedding')"
+    )
 
 
 async def _holds(connection: Connection, condition: str) -> bool:
@@ -125,12 +141,9 @@ def _table(table: str, numbers: int) -> Iterator[str]:
     yield index_statement(table)
 
 
-async def rows_without(
-    connection: Connection, model: str, after: int, limit: int, *, only_english: bool = False
-) -> list[Passage]:
+async def rows_without(connection: Connection, model: str, after: int, limit: int) -> list[Passage]:
     """The first rows after an id that have sentences and no vector of the model."""
     values = {"model": model, "after": after, "limit": limit, "kinds": list(KINDS)}
-    values["config"] = ENGLISH if only_english else None
     found = await connection.execute(_ROWS_WITHOUT, values)
     return [
         Passage(
@@ -143,7 +156,7 @@ async def rows_without(
 _ROWS_WITHOUT = text(
     """
     SELECT id, text, ahead FROM search_rows
-     WHERE id > :after AND kind = ANY(:kinds) AND config = coalesce(CAST(:config AS text), config)
+     WHERE id > :after AND kind = ANY(:kinds)
        AND NOT EXISTS (SELECT FROM search_vectors v
                         WHERE v.row_id = search_rows.id AND v.model = :model)
      ORDER BY id LIMIT :limit

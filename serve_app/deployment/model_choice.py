@@ -96,11 +96,7 @@ def encoder_of(models: LocalModels | ServedModels) -> TextEncoder | None:
     """The profile's model of texts, for searches by meaning; None where it has none here."""
     if not has_task(models.profile, EMBED_TEXT, models.models_dir):
         return None
-    return TextEncoder(
-        lambda: models.find(EMBED_TEXT),
-        digest_of(models.profile, [EMBED_TEXT]),
-        only_english=REGISTRY[models.profile][EMBED_TEXT].languages == "English",
-    )
+    return TextEncoder(lambda: models.find(EMBED_TEXT), digest_of(models.profile, [EMBED_TEXT]))
 
 
 def picture_encoder_of(models: LocalModels | ServedModels) -> PictureEncoder | None:

@@ -134,10 +134,8 @@ class _TextMaker(_Maker):
         self._encoder = encoder
 
     async def make_after(self, connection: Connection, row_id: int) -> list[int]:
-        model, only_english = self._encoder.model, self._encoder.only_english
-        passages = await search_vectors.rows_without(
-            connection, model, row_id, self.at_once, only_english=only_english
-        )
+        model = self._encoder.model
+        passages = await search_vectors.rows_without(connection, model, row_id, self.at_once)
         row_ids = [each.row_id for each in passages]
         if passages:
             vectors = await self._encoder.encode([each.text for each in passages])

@@ -21,7 +21,7 @@ from packaging.version import Version
 
 from tests.places import PROJECT
 
-LOCKS = ("core.txt", "dev.txt", "models.txt", "semantic.txt")
+LOCKS = ("core.txt", "dev.txt", "models.txt")
 BUILD_LOCK = "build.txt"
 """What builds our wheel, and the installer: for images and nodes of clusters."""
 OURSELVES = "video-analysis-service"
@@ -133,9 +133,8 @@ def _declared(extra: str | None) -> list[Requirement]:
     ("lock", "extras"),
     [
         ("core.txt", ()),
-        ("dev.txt", ("models", "semantic", "payments", "test", "benchmark")),
+        ("dev.txt", ("models", "payments", "test", "benchmark")),
         ("models.txt", ("models",)),
-        ("semantic.txt", ("semantic",)),
     ],
 )
 def test_the_lock_covers_what_the_project_asks_for(lock: str, extras: tuple[str, ...]) -> None:

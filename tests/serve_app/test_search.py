@@ -257,7 +257,7 @@ def test_by_meaning_where_there_is_a_model_and_pages_go_on(
 ) -> None:
     customer, _ = owner
     encoder = encoder_of(LocalModels())
-    assert encoder is not None, "the extra `semantic` is not installed"
+    assert encoder is not None, "the text model is not installed"
 
     async def embed() -> None:
         await encoder.encode(["opened before the first search"])

@@ -21,7 +21,7 @@ class SentenceEmbedder:
     makes it of its models with mean pooling.
 
     ``checkpoint`` is a repository with its revision, or a folder. Raises ValueError for a model
-    of other dimensions than TEXT_DIMENSIONS.
+    of more dimensions than TEXT_DIMENSIONS; zeros fill up the vectors of one of fewer.
     """
 
     def __init__(
@@ -34,15 +34,17 @@ class SentenceEmbedder:
     ) -> None:
         self._tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint, revision=revision)
         model: Any = AutoModel.from_pretrained(checkpoint, revision=revision, dtype=hardware.dtype)
-        if model.config.hidden_size != TEXT_DIMENSIONS:
+        if model.config.hidden_size > TEXT_DIMENSIONS:
             raise ValueError(f"{checkpoint} has vectors of {model.config.hidden_size} numbers.")
         self._model = model.to(hardware.device).eval()
         self._hardware = hardware
         self._batches = Batches(max_batch)
 
     def embed_texts(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        vectors = self._batches.run(self._embedded, texts)
-        return np.array(vectors, np.float32).reshape(-1, TEXT_DIMENSIONS)
+        vectors = np.zeros((len(texts), TEXT_DIMENSIONS), np.float32)
+        for row, vector in zip(vectors, self._batches.run(self._embedded, texts), strict=True):
+            row[: len(vector)] = vector
+        return vectors
 
     @torch.inference_mode()
     def _embedded(self, texts: Sequence[str]) -> list[npt.NDArray[np.float32]]:
