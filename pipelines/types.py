@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from models.contracts import CameraMotion, ShotAngle, ShotType, TextLine
+from models.contracts import Box, CameraMotion, ShotAngle, ShotType, TextLine
 from pipelines.orientation import Orientation, PixelShape
 from pipelines.warning_codes import WarningCode as WarningCode  # noqa: PLC0414 - part of these types
 from storage.types import SkipReason, StageName, StageStatus
@@ -290,6 +290,8 @@ class Scene:
     thumbnail_key: str
     object_tracks: tuple[ObjectTrack, ...] = ()
     """By start and label; none where the profile has no detector of objects."""
+    active_picture: Box = Box(0.0, 0.0, 1.0, 1.0)  # noqa: RUF009 - frozen
+    """The picture between black bars, as displayed; all of it where there are none."""
     on_screen_text: tuple[TextLine, ...] = ()
     """Writing read in one of its stills, top to bottom."""
 

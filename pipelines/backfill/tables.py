@@ -65,6 +65,7 @@ _SEEN = [
     ("confidence", pa.float64()),
     ("still", _TEXT),
     ("object_tracks", pa.list_(_OBJECT_TRACK)),
+    ("active_picture", _BOX),
     ("on_screen_text", pa.list_(_TEXT_LINE)),
 ]
 """Of a scene, or of a whole video."""

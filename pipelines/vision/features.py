@@ -12,8 +12,8 @@ import time
 import zipfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import cast
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
 
 import av
 import cv2
@@ -169,14 +169,15 @@ def even_times(times_ms: Times, every_ms: int) -> list[int]:
 
 
 def to_bytes(features: FrameFeatures) -> bytes:
-    """``features`` as an .npz, without their pictures; equal ones give equal bytes."""
+    """``features`` as an .npz, with FrameFacts, without pictures; equal ones give equal bytes."""
+    arrays = {name: getattr(features, name) for name in _ARRAYS} | _seen(features.luma)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for name in _ARRAYS:
+        for name, array in arrays.items():
             entry = zipfile.ZipInfo(f"{name}.npy", _ZIP_EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             content = io.BytesIO()
-            np.lib.format.write_array(content, getattr(features, name), allow_pickle=False)
+            np.lib.format.write_array(content, array, allow_pickle=False)
             archive.writestr(entry, content.getvalue(), compresslevel=_ZIP_LEVEL)
     return buffer.getvalue()
 
@@ -188,21 +189,42 @@ def from_bytes(data: bytes) -> FrameFeatures:
 
 
 @dataclass(frozen=True, slots=True)
-class FrameTimes:
-    """The times of FrameFeatures."""
+class FrameFacts:
+    """What is known of FrameFeatures without their luma and chroma, which take more room.
+
+    ``contrasts`` (n,): standard deviation of the luma, in levels. ``lit`` (36, 64): how many
+    frames light a place; ``sums`` (36, 64): their luma.
+    """
 
     times_ms: Times
     key_times_ms: Times
     damaged_ms: Times
+    contrasts: Shapes
+    lit: Times
+    sums: Times
 
 
-def times_from_bytes(data: bytes) -> FrameTimes:
-    """The times in what ``to_bytes`` stored, without unpacking the rest.
+_LIT_LEVEL = 20
+"""Above black, and what noise and encoders make of it."""
+
+
+def _seen(luma: Bytes) -> dict[str, npt.NDArray[Any]]:
+    """Those of FrameFacts that luma gives."""
+    contrasts = [cv2.meanStdDev(picture)[1].item() for picture in luma]
+    return {
+        "contrasts": np.array(contrasts, np.float32),
+        "lit": np.count_nonzero(luma > _LIT_LEVEL, axis=0).astype(np.int64),
+        "sums": luma.sum(axis=0, dtype=np.int64),
+    }
+
+
+def facts_from_bytes(data: bytes) -> FrameFacts:
+    """What ``to_bytes`` stored, without unpacking the rest.
 
     Raises ValueError or KeyError on other bytes.
     """
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return FrameTimes(arrays["times_ms"], arrays["key_times_ms"], arrays["damaged_ms"])
+        return FrameFacts(**{each.name: arrays[each.name] for each in fields(FrameFacts)})
 
 
 def pictures_to_bytes(pictures: Bytes) -> bytes:
@@ -237,7 +259,7 @@ class ReadFrames(Step[Segment, Made]):
 
     name = "Reading the pictures"
     code = StageCode.VISION_FAILED
-    version = 10
+    version = 11
     video: VideoSource
     workspace: Workspace
     config: FeaturesConfig

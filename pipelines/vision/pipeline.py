@@ -110,6 +110,7 @@ def analyse_vision(
     scenes = scenes_between(found.cuts, video.duration_ms)
     plans = [_plan(index, each, found) for index, each in enumerate(scenes)]
     plans.append(_whole(plans, found, video.duration_ms))
+    plans = [_between_bars(plan, video, found) for plan in plans]
 
     if config.policy.is_active:
         stills = [time_ms for plan in plans for time_ms in plan.still_times_ms]
@@ -197,9 +198,16 @@ def _plan(index: int, scene: SceneBorders, found: FoundCuts) -> ScenePlan:
         start_ms=scene.start_ms,
         end_ms=scene.end_ms,
         confidence=scene.confidence,
-        still_times_ms=still_times(found.times_ms, found.key_times_ms, scene),
+        still_times_ms=still_times(found.times_ms, found.key_times_ms, found.contrasts, scene),
         motion_pairs_ms=tuple(pair_times(found.times_ms, scene.clear_start_ms, scene.clear_end_ms)),
     )
+
+
+def _between_bars(plan: ScenePlan, video: VideoSource, found: FoundCuts) -> ScenePlan:
+    """The plan with its picture between bars; all of it where the stills have several."""
+    parts = {segment_at(video, time_ms).part for time_ms in plan.still_times_ms}
+    boxes = {found.active[part] for part in parts}
+    return replace(plan, active=boxes.pop()) if len(boxes) == 1 else plan
 
 
 def grouped(

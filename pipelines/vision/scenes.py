@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 
 from models.contracts import (
+    Box,
     Picture,
     SceneDescription,
     SceneStills,
@@ -20,12 +21,14 @@ from models.tasks import DESCRIBE_SCENES, READ_TEXT
 from pipelines.artifacts import Artifact, Made, digest
 from pipelines.execution.chain import Step, Workspace
 from pipelines.types import Scene, Segment, StageCode, StageError, VideoSource
+from pipelines.vision.bars import WHOLE, cropped, inside, upright_box
 from pipelines.vision.camera_motion import camera_motion
 from pipelines.vision.cuts.selection import Cut
 from pipelines.vision.features import (
     FEATURES,
     FrameFeatures,
     FrameLook,
+    Shapes,
     Times,
     features_key,
     joined,
@@ -55,6 +58,8 @@ class ScenePlan:
     confidence: float
     still_times_ms: tuple[int, ...]
     motion_pairs_ms: tuple[tuple[int, int], ...]
+    active: Box = WHOLE
+    """The picture between bars, as stored."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
 
     name = "Describing the scenes"
     code = StageCode.VISION_FAILED
-    version = 7
+    version = 8
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
@@ -77,12 +82,12 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             (plan, each.key) for plan, each in zip(plans, made, strict=True) if each.computed
         ]
         if missing:
-            scenes = self._pictured([plan for plan, _ in missing])
+            seen = self._pictured([plan for plan, _ in missing])
             self.workspace.check()
-            described = self.models.get(DESCRIBE_SCENES).describe(scenes)
-            for (plan, key), scene, said in zip(missing, scenes, described, strict=True):
+            described = self.models.get(DESCRIBE_SCENES).describe([each.stills for each in seen])
+            for (plan, key), each, said in zip(missing, seen, described, strict=True):
                 self.workspace.check()
-                SCENES.save(store, key, self._scene(plan, scene, said))
+                SCENES.save(store, key, self._scene(plan, each, said))
         return tuple(made)
 
     def _key(self, plan: ScenePlan) -> str:
@@ -92,13 +97,14 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         inputs = plan, self.config, frames, parts
         return SCENES.key(self.workspace.prefix, *inputs, position=plan.index)
 
-    def _pictured(self, plans: Sequence[ScenePlan]) -> list[SceneStills]:
-        """What the models get: stills, motion, and the writing of one still.
+    def _pictured(self, plans: Sequence[ScenePlan]) -> list[_Seen]:
+        """What the models get: stills without bars, motion, and the writing of one still.
 
-        That is the middle one, else one that may show some.
+        That is the middle one, else one that may show some; in bars too.
         """
         features = self._features(plans)
         stills = self._stills(plans, features.looks())
+        active = {plan.active: inside(features, plan.active) for plan in plans}
         scenes = []
         for plan in plans:
             self.workspace.check()
@@ -108,7 +114,8 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
                 message = f"No picture between {times_ms} could be decoded."
                 raise StageError(StageCode.VISION_FAILED, message)
             part = self.video.part_of(segment_at(self.video, plan.still_times_ms[0]))
-            motion = camera_motion(features, plan.motion_pairs_ms, part.stream.orientation)
+            orientation = part.stream.orientation
+            motion = camera_motion(active[plan.active], plan.motion_pairs_ms, orientation)
             middle = len(pictures) // 2
             in_turn = pictures[middle], *pictures[:middle], *pictures[middle + 1 :]
             shows_text = next((still for still in in_turn if may_show_text(still)), None)
@@ -116,7 +123,9 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             if shows_text is not None:
                 [text] = self.models.get(READ_TEXT).read([shows_text])
             seconds = (plan.end_ms - plan.start_ms) / 1000
-            scenes.append(SceneStills(pictures, seconds, motion, text))
+            box = upright_box(plan.active, orientation)
+            shown = tuple(cropped(picture, box) for picture in pictures)
+            scenes.append(_Seen(SceneStills(shown, seconds, motion, text), pictures[middle], box))
         return scenes
 
     def _features(self, plans: Sequence[ScenePlan]) -> FrameFeatures:
@@ -151,8 +160,8 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
                     stills |= fetch_stills(path, segment, *place, own, config, self.workspace.check)
         return stills
 
-    def _scene(self, plan: ScenePlan, scene: SceneStills, said: SceneDescription) -> Scene:
-        jpeg = thumbnail(scene.stills[len(scene.stills) // 2], self.config)
+    def _scene(self, plan: ScenePlan, seen: _Seen, said: SceneDescription) -> Scene:
+        jpeg = thumbnail(seen.whole, self.config)
         key = self.workspace.key(f"vision/thumbnails/{digest(jpeg)}.jpg")
         self.workspace.store.write_bytes(key, jpeg)
         return Scene(
@@ -164,11 +173,21 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             objects=said.objects,
             shot_type=said.shot_type,
             shot_angle=said.shot_angle,
-            camera_motion=scene.camera_motion,
-            color_palette=palette(scene.stills),
+            camera_motion=seen.stills.camera_motion,
+            color_palette=palette(seen.stills.stills),
             thumbnail_key=key,
-            on_screen_text=scene.text,
+            on_screen_text=seen.stills.text,
+            active_picture=seen.active,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A scene's pictures: those that the models get, one with its bars, and where these are not."""
+
+    stills: SceneStills
+    whole: Picture
+    active: Box
 
 
 SCENES = Artifact.of(Scene, "vision/scenes", version=DescribeScenes.version)
@@ -245,25 +264,33 @@ def _clear(opening: Cut, ending: Cut) -> tuple[int, int]:
     return (start_ms, end_ms) if end_ms > start_ms else (opening.time_ms, ending.time_ms)
 
 
-def still_times(times_ms: Times, key_times_ms: Times, scene: SceneBorders) -> tuple[int, ...]:
+_CLEAR_SHARE = 0.6
+"""Frames with less contrast than this share of what the scene usually has are left out: they are
+of fades, or blends, or black, or white."""
+_USUAL_PERCENTILE = 75
+
+
+def still_times(
+    times_ms: Times, key_times_ms: Times, contrasts: Shapes, scene: SceneBorders
+) -> tuple[int, ...]:
     """Times of the frames to take as stills: one to three, rising.
 
-    ``times_ms`` holds all frame times of the video, ``key_times_ms`` those of its
-    key frames. A scene without any frame (the picture stood still past it) takes
-    the last one before its end.
+    ``times_ms`` holds all frame times of the video, ``contrasts`` what they have (see
+    FrameFacts), ``key_times_ms`` the times of its key frames. A scene without any frame (the
+    picture stood still past it) takes the last one before its end.
     """
     low = int(np.searchsorted(times_ms, scene.clear_start_ms))
     high = int(np.searchsorted(times_ms, scene.clear_end_ms))
-    inside = times_ms[low:high]
-    if len(inside) == 0:
+    own = contrasts[low:high]
+    if len(own) == 0:
         return (int(times_ms[max(0, low - 1)]),)
+    clear = times_ms[low:high][own >= _CLEAR_SHARE * np.percentile(own, _USUAL_PERCENTILE)]
     length_ms = scene.clear_end_ms - scene.clear_start_ms
-    keys = key_times_ms[np.searchsorted(key_times_ms, inside[0]) :]
-    keys = keys[: np.searchsorted(keys, inside[-1], side="right")]
+    keys = np.intersect1d(key_times_ms, clear, assume_unique=True)
     shares = next(shares for below, shares in STILL_POSITIONS if below is None or length_ms < below)
     wanted = [scene.clear_start_ms + int(share * length_ms) for share in shares]
     reach_ms = int(_KEY_FRAME_WITHIN * length_ms)
-    return tuple(sorted({_still_near(time_ms, inside, keys, reach_ms) for time_ms in wanted}))
+    return tuple(sorted({_still_near(time_ms, clear, keys, reach_ms) for time_ms in wanted}))
 
 
 def _still_near(wanted_ms: int, times_ms: Times, key_times_ms: Times, reach_ms: int) -> int:

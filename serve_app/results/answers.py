@@ -77,6 +77,16 @@ class OverviewJson(TypedDict):
             ),
         ]
     ]
+    activePicture: NotRequired[
+        Annotated[
+            BoxJson,
+            doc(
+                "The picture between black bars (letterbox, pillarbox), found over the whole "
+                "video; colours, light, shot and faces are measured inside it. The whole picture "
+                "where there are none. Absent from scenes that were analysed before."
+            ),
+        ]
+    ]
     onScreenText: NotRequired[
         Annotated[
             list[TextLineJson],

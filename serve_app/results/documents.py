@@ -71,6 +71,7 @@ def overview_document(scene: Scene) -> StoredOverview:
             }
             for track in scene.object_tracks
         ],
+        "activePicture": box_document(scene.active_picture),
         "onScreenText": [_text_line(line) for line in scene.on_screen_text],
     }
 

@@ -12,10 +12,11 @@ from itertools import islice
 
 import numpy as np
 
-from models.contracts import BoundaryDetector, Probabilities
+from models.contracts import BoundaryDetector, Box, Probabilities
 from pipelines.artifacts import Made
 from pipelines.execution.chain import Control, Mapper, Workspace, map_here
 from pipelines.types import StageCode, StageError, VideoPart, VideoSource
+from pipelines.vision.bars import active_picture, inside
 from pipelines.vision.cuts.hard import SLOW_MS, find_hard
 from pipelines.vision.cuts.screens import find_screen_changes
 from pipelines.vision.cuts.search import (
@@ -28,14 +29,15 @@ from pipelines.vision.cuts.search import (
 from pipelines.vision.cuts.selection import Candidates, Cut, CutConfig, CutKind, select_cuts
 from pipelines.vision.features import (
     FEATURES,
+    FrameFacts,
     FrameFeatures,
-    FrameTimes,
+    Shapes,
     Times,
+    facts_from_bytes,
     joined,
     no_frames,
     pictures_from_bytes,
     pictures_key,
-    times_from_bytes,
 )
 
 _BLOCKS_A_TASK = 3
@@ -44,12 +46,18 @@ _BLOCKS_A_TASK = 3
 
 @dataclass(frozen=True, slots=True)
 class FoundCuts:
-    """``cuts`` in order; times of all frames, and of key frames and damaged ones among them."""
+    """``cuts`` in order; times of all frames, and of key frames and damaged ones among them.
+
+    ``contrasts`` are the frames' (see FrameFacts), ``active`` is the picture between bars of each
+    part, as stored.
+    """
 
     cuts: tuple[Cut, ...]
     times_ms: Times
     key_times_ms: Times
     damaged_ms: Times
+    contrasts: Shapes
+    active: tuple[Box, ...]
 
 
 def find_cuts(
@@ -66,32 +74,43 @@ def find_cuts(
 
     Raises StageError, VISION_FAILED where there is no frame, and StageStoppedError.
     """
-    times: list[FrameTimes] = []
+    facts: list[FrameFacts] = []
     stored: list[list[FeaturesPart]] = [[] for _ in video.all_parts]
     for segment, made in zip(video.segments, features, strict=True):
         control.check()
-        times.append(times_from_bytes(workspace.store.read_bytes(made.key)))
-        stored[segment.part].append(FeaturesPart(made.key, 0, len(times[-1].times_ms)))
+        facts.append(facts_from_bytes(workspace.store.read_bytes(made.key)))
+        stored[segment.part].append(FeaturesPart(made.key, 0, len(facts[-1].times_ms)))
     if not any(part.after for own in stored for part in own):
         raise StageError(StageCode.VISION_FAILED, "No picture of the video could be decoded.")
+    active = tuple(
+        active_picture(
+            each
+            for segment, each in zip(video.segments, facts, strict=True)
+            if segment.part == number
+        )
+        for number in range(len(stored))
+    )
     if learned is None:
-        found = _measured(stored, video, workspace, control, config, mapper)
+        found = _measured(stored, active, video, workspace, control, config, mapper)
     else:
         found = [
-            _learned(part, own, workspace, control, config, learned)
-            for part, own in zip(video.all_parts, stored, strict=True)
+            _learned(part, own, box, workspace, control, config, learned)
+            for part, own, box in zip(video.all_parts, stored, active, strict=True)
         ]
     cuts = timeline_cuts([part.start_ms for part in video.all_parts], found)
     return FoundCuts(
         cuts,
-        np.concatenate([own.times_ms for own in times]),
-        np.concatenate([own.key_times_ms for own in times]),
-        np.concatenate([own.damaged_ms for own in times]),
+        np.concatenate([own.times_ms for own in facts]),
+        np.concatenate([own.key_times_ms for own in facts]),
+        np.concatenate([own.damaged_ms for own in facts]),
+        np.concatenate([own.contrasts for own in facts]),
+        active,
     )
 
 
 def _measured(
     stored: Sequence[Sequence[FeaturesPart]],
+    active: Sequence[Box],
     video: VideoSource,
     workspace: Workspace,
     control: Control,
@@ -100,8 +119,8 @@ def _measured(
 ) -> list[tuple[Cut, ...]]:
     """Each part's cuts, its frames searched in tasks; what a single task can do is done here."""
     runs = [
-        block_runs(own, part.start_ms, part.end_ms - part.start_ms, _BLOCKS_A_TASK)
-        for part, own in zip(video.all_parts, stored, strict=True)
+        block_runs(own, box, part.start_ms, part.end_ms - part.start_ms, _BLOCKS_A_TASK)
+        for part, own, box in zip(video.all_parts, stored, active, strict=True)
     ]
     every = [run for own in runs for run in own]
     on = mapper if len(every) > 1 else map_here
@@ -117,6 +136,7 @@ def _measured(
 def _learned(
     part: VideoPart,
     features: Sequence[FeaturesPart],
+    active: Box,
     workspace: Workspace,
     control: Control,
     config: CutConfig,
@@ -129,7 +149,8 @@ def _learned(
         frames = FEATURES.load(workspace.store, each.key)
         pictures = pictures_from_bytes(workspace.store.read_bytes(pictures_key(each.key)))
         times_ms = frames.times_ms - part.start_ms
-        detector.feed(replace(frames, times_ms=times_ms, pictures=pictures))
+        frames = replace(frames, times_ms=times_ms, pictures=pictures)
+        detector.feed(inside(frames, active))
     return detector.finish(part.end_ms - part.start_ms)
 
 

@@ -13,8 +13,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from models.contracts import Box
 from pipelines.execution.chain import Step, Workspace
 from pipelines.types import StageCode
+from pipelines.vision.bars import inside
 from pipelines.vision.cuts.gradual import Gradual, GradualConfig, Mixed, find_gradual
 from pipelines.vision.cuts.hard import HardConfig, find_hard
 from pipelines.vision.cuts.measures import Blank, blank, brightness, cell_luma, contrast
@@ -160,6 +162,8 @@ class BlockRun:
     """
 
     features: tuple[FeaturesPart, ...]
+    active: Box
+    """The picture between bars."""
     start: int
     end: int
     start_ms: int
@@ -167,7 +171,7 @@ class BlockRun:
 
 
 def block_runs(
-    features: Sequence[FeaturesPart], start_ms: int, duration_ms: int, blocks: int
+    features: Sequence[FeaturesPart], active: Box, start_ms: int, duration_ms: int, blocks: int
 ) -> list[BlockRun]:
     """One for every so many ``blocks`` of a part of a timeline, in order."""
     total, span = sum(map(len, features)), blocks * BLOCK_FRAMES
@@ -176,7 +180,7 @@ def block_runs(
         end = min(first + span, total)
         low, high = max(0, first - SURROUNDING_FRAMES), min(total, end + SURROUNDING_FRAMES)
         near = tuple(_between(features, low, high))
-        runs.append(BlockRun(near, first - low, end - low, start_ms, duration_ms))
+        runs.append(BlockRun(near, active, first - low, end - low, start_ms, duration_ms))
     return runs
 
 
@@ -205,6 +209,6 @@ class SearchCuts(Step[BlockRun, Found]):
             self.workspace.check()
             features = FEATURES.load(self.workspace.store, each.key)
             parts.append(features.part(each.first, each.after))
-        frames = joined(parts)
+        frames = inside(joined(parts), run.active)
         frames = replace(frames, times_ms=frames.times_ms - run.start_ms)
         return search(frames, run.start, run.end, self.config, run.duration_ms)

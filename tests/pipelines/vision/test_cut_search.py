@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.execution.chain import FreeRun, Workspace, map_here
+from pipelines.vision.bars import WHOLE as NO_BARS
 from pipelines.vision.cuts.measures import Blank
 from pipelines.vision.cuts.search import (
     BlankRun,
@@ -48,7 +49,7 @@ def test_tasks_find_what_one_look_finds(
     workspace: Workspace, blocks: int, borders: list[int]
 ) -> None:
     parts = stored(workspace, borders, shift_ms=7_000)
-    runs = block_runs(parts, 7_000, DURATION_MS, blocks)
+    runs = block_runs(parts, NO_BARS, 7_000, DURATION_MS, blocks)
     assert len(runs) == -(-len(WHOLE) // (256 * blocks))
     found = together(map_here(runs, SearchCuts(workspace, CutConfig()), FreeRun()))
     assert Candidates.among(found, DURATION_MS).select(CutConfig()) == WHOLE_CUTS
@@ -56,13 +57,13 @@ def test_tasks_find_what_one_look_finds(
 
 def test_a_task_reads_no_more_than_its_surroundings(workspace: Workspace) -> None:
     parts = stored(workspace, [500])
-    first, *_, last = block_runs(parts, 0, DURATION_MS, 1)
+    first, *_, last = block_runs(parts, NO_BARS, 0, DURATION_MS, 1)
     assert [part.key for part in first.features] == ["job/0", "job/1"]
     assert [part.key for part in last.features] == ["job/1"]
 
 
 def test_no_frames_make_no_work() -> None:
-    assert block_runs([], 0, 1_000, 4) == []
+    assert block_runs([], NO_BARS, 0, 1_000, 4) == []
     assert detect_cuts([], 1_000) == ()
 
 

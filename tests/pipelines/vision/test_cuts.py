@@ -255,7 +255,19 @@ def test_stills_are_spread_and_rather_key_frames(
 ) -> None:
     times = np.arange(0, 20_000, FRAME_MS)
     scene = SceneBorders(0, length_ms, 1.0, 0, length_ms)
-    assert still_times(times, np.array(keys_ms, np.int64), scene) == stills_ms
+    even = np.full(len(times), 50, np.float32)
+    assert still_times(times, np.array(keys_ms, np.int64), even, scene) == stills_ms
+
+
+@pytest.mark.parametrize("keys_ms", [[], [0, 2_000, 9_960]], ids=["no key frames", "key frames"])
+def test_stills_are_away_from_fades_and_black(keys_ms: list[int]) -> None:
+    """A scene of 10 s that comes from black in 3 s and goes there in 3 s."""
+    times = np.arange(0, 10_000, FRAME_MS)
+    light = np.clip(np.minimum(times, 10_000 - times) / 3_000, 0, 1)
+    scene = SceneBorders(0, 10_000, 1.0, 0, 10_000)
+    found = still_times(times, np.array(keys_ms, np.int64), (60 * light).astype(np.float32), scene)
+    assert len(found) >= 2
+    assert all(1_750 <= time_ms <= 8_250 for time_ms in found)
 
 
 def test_without_cuts_there_are_no_scenes() -> None:
@@ -266,7 +278,8 @@ def test_without_cuts_there_are_no_scenes() -> None:
 def test_stills_are_frames_of_the_scene_away_from_transitions(key_every: int) -> None:
     times = np.arange(0, len(PROGRAMME) * FRAME_MS, FRAME_MS)
     for scene in scenes_between(WHOLE_CUTS, len(PROGRAMME) * FRAME_MS):
-        stills = still_times(times, times[::key_every], scene)
+        even = np.full(len(times), 50, np.float32)
+        stills = still_times(times, times[::key_every], even, scene)
         assert 1 <= len(stills) <= 3
         assert all(scene.clear_start_ms <= time < scene.clear_end_ms for time in stills)
         assert set(stills) <= set(times.tolist())
