@@ -30,6 +30,8 @@ ACTIVITY_FRAMES = 589
 """Frames in a window of speaker activity. Frame ``n`` stands for the 270 samples from sample
 ``360 + 270 n``, the middle of the 991 that the network sees of it."""
 LOCAL_SPEAKERS = 3
+SOUND_FRAME_SAMPLES = 160
+"""Frame ``n`` of sounds is about the 400 samples from sample ``160 n``."""
 
 Vectors = npt.NDArray[np.float32]
 """Shape (items, dimensions)."""
@@ -140,6 +142,14 @@ class SpeakerActivity:
     speaking: npt.NDArray[np.bool_]
     """Shape (ACTIVITY_FRAMES, LOCAL_SPEAKERS); the order of the speakers is that of the window
     alone."""
+
+
+class SoundKind(StrEnum):
+    """Sounds that are found, in the order of the columns of their probabilities."""
+
+    SPEECH = "speech"
+    SINGING = "singing"
+    MUSIC = "music"
 
 
 @dataclass(frozen=True, slots=True)

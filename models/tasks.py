@@ -24,6 +24,7 @@ from models.contracts import (
     DetectedObject,
     Excerpt,
     Picture,
+    Probabilities,
     Samples,
     SceneDescription,
     SceneStills,
@@ -214,6 +215,28 @@ DETECT_SPEECH = Task(
     single(SpeechDetector.detect, lambda: _hiss(2.0), _no_speech),
     Purpose.TRANSCRIPT,
     former_name="detect",
+)
+
+
+class SoundDetector(Protocol):
+    """Speech, singing, music."""
+
+    def find_sounds(self, samples: Samples) -> Probabilities:
+        """Of each kind in each frame, shape (frames, kinds). Kinds are found at the same time; what
+        is more than two seconds away changes nothing."""
+        ...
+
+
+def _no_sounds(probabilities: Probabilities) -> str:
+    if (probabilities > 0.5).any():
+        raise WrongAnswerError("found sounds in faint noise")
+    return "finds no speech and no music in faint noise"
+
+
+DETECT_SOUNDS = Task(
+    "detect_sounds",
+    single(SoundDetector.find_sounds, lambda: _hiss(2.0), _no_sounds),
+    Purpose.TRANSCRIPT,
 )
 
 

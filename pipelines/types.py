@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from models.contracts import Box, CameraMotion, ShotAngle, ShotType, TextLine
+from models.contracts import Box, CameraMotion, ShotAngle, ShotType, SoundKind, TextLine
 from pipelines.orientation import Orientation, PixelShape
 from pipelines.warning_codes import WarningCode as WarningCode  # noqa: PLC0414 - part of these types
 from storage.types import SkipReason, StageName, StageStatus
@@ -355,6 +355,17 @@ class SpeakerTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedSound:
+    """Speech, singing or music; sounds of different kinds may overlap."""
+
+    kind: SoundKind
+    start_ms: int
+    end_ms: int
+    confidence: float
+    """Mean probability, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class TranscriptResult:
     """The transcript of one track."""
 
@@ -367,6 +378,8 @@ class TranscriptResult:
     """Mean over the words of that language; None where no backend estimates it."""
     warnings: tuple[PipelineWarning, ...] = ()
     turns: tuple[SpeakerTurn, ...] = ()
+    """By start."""
+    sounds: tuple[TimedSound, ...] = ()
     """By start."""
 
 

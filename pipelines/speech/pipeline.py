@@ -1,6 +1,6 @@
 """Transcription of one track: a step a stretch, one to cut it, one a shard, a reduce.
 
-    stretch -> who speaks in each window, voice vectors    a 20th of the sound's length
+    stretch -> who speaks in each window, voices, sounds   a 15th of the sound's length
     track -> regions, chunks (1:1)                         sequential, all but free
     shard -> words (1:1)                                   the transcriber's time
     all stretches, shards -> speakers -> segments          over the whole track
@@ -21,6 +21,7 @@ from pipelines.execution.chain import Control, Mapper, Resources, Workspace, par
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.speech.languages import PROBABLE, SpokenPart, elected
 from pipelines.speech.regions import SHARDS, ChunkLimits, CutTrack, Shard, Sharding
+from pipelines.speech.sounds import find_sounds
 from pipelines.speech.speakers import SpeakerRules, attribute, find_turns, place_turns
 from pipelines.speech.transcribe import WORDS, LanguageChoice, ShardTask, Transcribe
 from pipelines.speech.voices import VOICES, EmbedVoices, Stretch, join_voices, plan_stretches
@@ -172,6 +173,7 @@ def reduce_shards(
         shards_computed=len(tasks),
         shards_reused=0,
         turns=found.turns,
+        sounds=find_sounds(voices, track, media_duration_ms),
     )
     warnings = _warnings(parts, track, result, media_duration_ms)
     return replace(result, warnings=tuple(warnings))

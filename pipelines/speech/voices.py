@@ -1,4 +1,4 @@
-"""Step: a stretch of a track to who speaks when in each of its windows, and to their voices.
+"""Step: a stretch of a track to who speaks when in each of its windows, their voices, and sounds.
 
 Windows of ten seconds lie on one grid over the whole track, so that neither sharding nor a retry
 changes what is found in them. Neighbours overlap by half; of each the middle counts, so that every
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.ndimage import uniform_filter1d
 
 from models.contracts import (
     ACTIVITY_FRAME_SAMPLES,
@@ -22,10 +23,11 @@ from models.contracts import (
     ACTIVITY_WINDOW_SAMPLES,
     LOCAL_SPEAKERS,
     SAMPLE_RATE_HZ,
+    SOUND_FRAME_SAMPLES,
     Samples,
 )
 from models.provider import ModelProvider
-from models.tasks import EMBED_VOICE, SEGMENT_SPEAKERS
+from models.tasks import DETECT_SOUNDS, EMBED_VOICE, SEGMENT_SPEAKERS, SoundDetector
 from pipelines.artifacts import Artifact
 from pipelines.execution.chain import Step, Workspace
 from pipelines.media.audio import SampleReader, read_blocks
@@ -38,6 +40,9 @@ _STEP_SAMPLES = STEP_FRAMES * ACTIVITY_FRAME_SAMPLES
 FRAME_SECONDS = ACTIVITY_FRAME_SAMPLES / SAMPLE_RATE_HZ
 MARGIN_FRAMES = (ACTIVITY_FRAMES - STEP_FRAMES) // 2
 """At each end of a window the neighbour decides, where there is one."""
+CELL_FRAMES = 8
+"""Frames of one probability of sounds: 0.135 s, of which a step has whole ones (37)."""
+_CELLS = ACTIVITY_FRAMES // CELL_FRAMES
 _BATCH_WINDOWS = 8
 """Windows a call: enough to fill a batch, few enough to notice a stop."""
 _WINDOWS_A_STRETCH = 24
@@ -52,15 +57,18 @@ Activity = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class LocalVoices:
-    """Windows of a track in order; 24 hours take 50 MB."""
+    """Windows of a track in order; 24 hours take 55 MB."""
 
     speaking: Activity
     vectors: npt.NDArray[np.float16]
     """Of unit length, shape (windows, LOCAL_SPEAKERS, dimensions); zeros of who does not speak."""
+    sounds: npt.NDArray[np.uint8]
+    """Probabilities of the kinds of SoundKind in 255ths, shape (windows, cells, kinds)."""
 
     def to_npz(self) -> bytes:
         stream = io.BytesIO()
-        np.savez_compressed(stream, speaking=np.packbits(self.speaking), vectors=self.vectors)
+        bits = np.packbits(self.speaking)
+        np.savez_compressed(stream, speaking=bits, vectors=self.vectors, sounds=self.sounds)
         return stream.getvalue()
 
     @staticmethod
@@ -69,7 +77,7 @@ class LocalVoices:
             vectors = arrays["vectors"]
             shape = len(vectors), ACTIVITY_FRAMES, LOCAL_SPEAKERS
             bits = np.unpackbits(arrays["speaking"], count=math.prod(shape))
-        return LocalVoices(bits.reshape(shape).astype(np.bool_), vectors)
+            return LocalVoices(bits.reshape(shape).astype(np.bool_), vectors, arrays["sounds"])
 
 
 def join_voices(parts: Sequence[LocalVoices]) -> LocalVoices:
@@ -77,6 +85,7 @@ def join_voices(parts: Sequence[LocalVoices]) -> LocalVoices:
     return LocalVoices(
         np.concatenate([part.speaking for part in parts]),
         np.concatenate([part.vectors for part in parts]),
+        np.concatenate([part.sounds for part in parts]),
     )
 
 
@@ -96,7 +105,7 @@ class EmbedVoices(Step[Stretch, Stretch]):
 
     name = "Voice embedding"
     code = StageCode.TRANSCRIPT_FAILED
-    version = 2
+    version = 3
     workspace: Workspace
     models: ModelProvider
 
@@ -149,7 +158,26 @@ def embedded(windows: Sequence[Samples], models: ModelProvider) -> LocalVoices:
     vectors = models.get(EMBED_VOICE).embed(utterances)
     found = np.zeros((len(windows), LOCAL_SPEAKERS, vectors.shape[1]), np.float16)
     found[spoken[:, 0], spoken[:, 1]] = vectors
-    return LocalVoices(speaking, found)
+    return LocalVoices(speaking, found, _sounds(windows, models.get(DETECT_SOUNDS)))
+
+
+def _sounds(windows: Sequence[Samples], detector: SoundDetector) -> npt.NDArray[np.uint8]:
+    """Of consecutive windows, taken as one piece: what lies outside the middle of the first and of
+    the last lacks the sound before and after."""
+    beyond = ACTIVITY_WINDOW_SAMPLES - _STEP_SAMPLES
+    whole = np.concatenate([windows[0], *(window[beyond:] for window in windows[1:])])
+    probabilities = detector.find_sounds(whole)
+    cell_samples = CELL_FRAMES * ACTIVITY_FRAME_SAMPLES
+    width = cell_samples // SOUND_FRAME_SAMPLES
+    padded = np.pad(probabilities, ((0, max(0, width - len(probabilities))), (0, 0)))
+    means = uniform_filter1d(padded, width, axis=0, mode="nearest")
+    middles = ACTIVITY_START_SAMPLES + cell_samples * (np.arange(_CELLS) + 0.5)
+    middles = middles + _STEP_SAMPLES * np.arange(len(windows))[:, None]
+    frames = (middles / SOUND_FRAME_SAMPLES - 1.25).round().astype(np.intp)
+    inside = (frames < len(probabilities))[:, :, None]
+    chosen = means[frames.clip(0, len(means) - 1)] * inside
+    in_255ths: npt.NDArray[np.uint8] = (255 * chosen).round().astype(np.uint8)
+    return in_255ths
 
 
 def _utterance(window: Samples, speaking: npt.NDArray[np.bool_], local: int) -> Samples:

@@ -16,7 +16,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from pipelines.speech.captions import to_markdown, to_srt, to_ttml, to_txt, to_vtt
+from pipelines.speech.captions import to_markdown, to_srt, to_ttml, to_txt, to_vtt, with_sounds
 from pipelines.speech.cues import USUAL, CaptionLimits
 from pipelines.types import Speaker, TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute
@@ -123,12 +123,16 @@ async def get_transcript(
             "into pauses, for that. Speech that is faster still makes captions that are."
         ),
     ] = USUAL.columns_per_second,
+    sounds: Annotated[
+        bool,
+        Query(description="Captions have `[music]` and `[singing]` where nothing is spoken."),
+    ] = False,
 ) -> Response:
     """As JSON, or as a file of captions, text or a table."""
     async with place.turn(request):
         if format != "json":
             limits = CaptionLimits(maxLineLength, maxLines, maxCharactersPerSecond)
-            return await _file_response(context, job, track, format, limits)
+            return await _file_response(context, job, track, format, limits, sounds=sounds)
         async with context.database.statement() as connection:
             tracks = await results.read_tracks(connection, job)
         if track is None and len(tracks) > 1:
@@ -138,11 +142,17 @@ async def get_transcript(
 
 
 async def _file_response(
-    context: AppContext, job: JobRecord, index: int | None, extension: str, limits: CaptionLimits
+    context: AppContext,
+    job: JobRecord,
+    index: int | None,
+    extension: str,
+    limits: CaptionLimits,
+    *,
+    sounds: bool,
 ) -> Response:
     """A track as an attachment named after the media; ``extension`` is one of _MEDIA_TYPES."""
     results.require_stage(job, StageName.TRANSCRIPT)
-    asked, timed = (job.id, index, extension, limits), extension in ("srt", "vtt", "ttml")
+    asked, timed = (job.id, index, extension, limits, sounds), extension in ("srt", "vtt", "ttml")
     async with context.database.statement() as connection:
         key = (*asked, *await transcript_versions(connection, job.id))
         text = _kept.get(key)
@@ -150,7 +160,7 @@ async def _file_response(
             tracks = await results.read_tracks(connection, job, words=timed)
     if text is None:
         track = results.choose_track(job, tracks, index)
-        text = await run_in_threadpool(_text, track, extension, limits)
+        text = await run_in_threadpool(_text, track, extension, limits, sounds and timed)
         key = (*asked, *((each.track_index, each.version) for each in tracks))
     _kept[key] = text
     _kept.move_to_end(key)
@@ -163,9 +173,12 @@ async def _file_response(
     )
 
 
-def _text(track: TrackTranscript, extension: str, limits: CaptionLimits) -> str:
+def _text(track: TrackTranscript, extension: str, limits: CaptionLimits, with_sound: bool) -> str:
     found = transcript_of(track)
-    segments, speakers = found.segments, found.speakers
+    segments: Sequence[TranscriptSegment] = found.segments
+    speakers = found.speakers
+    if with_sound:
+        segments = with_sounds(segments, found.sounds)
     match extension:
         case "srt":
             return to_srt(segments, limits)

@@ -7,7 +7,7 @@ from typing import Annotated, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from models.contracts import CameraMotion, ShotAngle, ShotType
+from models.contracts import CameraMotion, ShotAngle, ShotType, SoundKind
 from pipelines.types import StageCode
 from serve_app.api.schemas import Count, Seconds, Share, Url, Uuid, doc
 from storage.types import StageStatus
@@ -186,6 +186,15 @@ class TurnJson(TypedDict):
     endTime: Annotated[Seconds, doc("Where it ends, in seconds of the media.")]
 
 
+class SoundJson(TypedDict):
+    """Speech, singing or music."""
+
+    kind: Annotated[SoundKind, doc("What.", "music")]
+    startTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
+    endTime: Annotated[Seconds, doc("Where it ends, in seconds of the media.")]
+    confidence: Share
+
+
 class ChapterJson(TypedDict):
     """A part of the media on one subject."""
 
@@ -251,6 +260,9 @@ class Transcript(TypedDict):
     turns: Annotated[
         list[TurnJson],
         doc("Who speaks when, by start; those of different speakers may overlap."),
+    ]
+    sounds: Annotated[
+        list[SoundJson], doc("Speech, singing and music, by start; kinds may overlap.")
     ]
     trackIndex: NotRequired[Annotated[Count, doc("On multi-track jobs.")]]
     trackName: NotRequired[Annotated[str, doc("On multi-track jobs.")]]

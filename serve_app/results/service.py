@@ -166,6 +166,15 @@ def transcript_json(job: JobRecord, track: TrackTranscript, *, multi: bool) -> a
             }
             for turn in found.turns
         ],
+        "sounds": [
+            {
+                "kind": sound.kind,
+                "startTime": sound.start_ms / 1000,
+                "endTime": sound.end_ms / 1000,
+                "confidence": round(sound.confidence, 4),
+            }
+            for sound in found.sounds
+        ],
     }
     if multi:
         rendered |= {"trackIndex": track.track_index, "trackName": track.track_name}

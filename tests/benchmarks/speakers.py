@@ -5,8 +5,8 @@
 The pipeline's own steps (segmentation, voices, clustering) in one process, without transcription.
 Diarisation error rates and their parts by pyannote.metrics over whole recordings, overlap scored;
 a collar of 0.5 s is a quarter of a second on both sides of each edge of the truth. Beside them what
-one speaker throughout would get, where speech is found. Thresholds were chosen on the recordings of
-TUNED; the others are reported apart. Readers alone should be one speaker each, the demo film twelve
+one speaker throughout would get, where speech is found. The halves are reported apart.
+Readers alone should be one speaker each, the demo film twelve
 times over should stay two. ``--changes`` also lists the number of speakers of six recordings after
 changes that should not matter. Seconds are processor seconds a second of sound. The last line is
 JSON. Needs the real media beside the project.
@@ -39,17 +39,11 @@ from tests.places import DEMO, SHARED_MEDIA
 COLLARS_SECONDS = {"speakers": (0.0, 0.25), "speakers2": (0.5,)}
 """Of each folder; the edges of the second are good to 0.3 s."""
 TUNED = frozenset(
-    {
-        "sample",
-        "ami-dev00",
-        "ami-trn01",
-        "ami-trn05",
-        "watson-twospeakers-en",
-        "watson-ja-call-a",
-        "podcast-three",
-        "riva-interview-with-bill",
-    }
+    {"sample", "ami-dev00", "ami-trn01", "ami-trn05"}
+    | {"riva-interview-with-bill", "watson-dutch-duo", "watson-ja-call-a", "watson-twospeakers-en"}
 )
+"""One half: of the meetings that which earlier thresholds were chosen on, of the calls every second
+by name. All were looked at when the distance was chosen; neither half is unseen."""
 RTTM = {"ami-dev": "ami-dev.rttm", "ami-trn": "ami-train.rttm"}
 """Beginnings of the names of recordings whose turns are not in a file of their own."""
 READERS = (
@@ -68,7 +62,7 @@ READERS = (
     "mixed-speech/mfa-whispered.flac",
     "mixed-speech/watson-ko.wav",
     "formats/librivox-p001.wav",
-    "formats/librivox-p001.mp3",
+    *(f"formats/librivox-p001.{kind}" for kind in ("mp3", "flac", "ogg")),
 )
 CHANGED = (
     "speakers/sample.wav",

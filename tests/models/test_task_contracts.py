@@ -30,6 +30,7 @@ from models.contracts import (
     SceneStills,
     ShotAngle,
     ShotType,
+    SoundKind,
 )
 from models.provider import LocalModels
 from models.registry import REGISTRY
@@ -37,6 +38,7 @@ from models.tasks import (
     CLASSIFY_CONTENT,
     DESCRIBE_SCENES,
     DETECT_OBJECTS,
+    DETECT_SOUNDS,
     DETECT_SPEECH,
     EMBED_PICTURES,
     EMBED_TEXT,
@@ -156,6 +158,13 @@ def test_activity_has_a_row_a_frame_whatever_the_window_lacks(
         assert activity.speech.shape == (ACTIVITY_FRAMES,)
         assert activity.speaking.shape == (ACTIVITY_FRAMES, LOCAL_SPEAKERS)
         assert ((activity.speech >= 0) & (activity.speech <= 1)).all()
+
+
+def test_sounds_have_a_probability_a_kind_in_every_frame(models: LocalModels) -> None:
+    found = models.get(DETECT_SOUNDS).find_sounds(sound(2.0))
+    assert found.dtype == np.float32
+    assert found.shape == (198, len(SoundKind))
+    assert ((found >= 0) & (found <= 1)).all()
 
 
 def test_voices_are_unit_vectors_of_one_size_a_row_each(models: LocalModels) -> None:

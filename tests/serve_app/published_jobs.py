@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from models.contracts import SoundKind
 from pipelines.codec import encode, to_json
 from pipelines.orientation import Orientation
 from pipelines.types import (
@@ -16,9 +17,11 @@ from pipelines.types import (
     MediaInfo,
     PipelineWarning,
     Speaker,
+    SpeakerTurn,
     StageCode,
     StageError,
     TimedSentence,
+    TimedSound,
     TranscriptResult,
     TranscriptSegment,
     TranscriptWord,
@@ -68,7 +71,15 @@ SPOKEN = TranscriptSegment(
     ),
 )
 SPEAKER = Speaker("speaker_0", "Speaker 1", 0.86)
-TRANSCRIPT = encode(TranscriptResult("en", (SPEAKER,), (SPOKEN,))).decode()
+TRANSCRIPT = encode(
+    TranscriptResult(
+        "en",
+        (SPEAKER,),
+        (SPOKEN,),
+        turns=(SpeakerTurn("speaker_0", 1180, 2080),),
+        sounds=(TimedSound(SoundKind.MUSIC, 2000, 9000, 0.75),),
+    )
+).decode()
 SENTENCES = [TimedSentence("Somebody says good morning.", 1200, 2060)]
 SUMMARY: list[SummarySentenceJson] = [
     {"text": "Somebody says good morning.", "startTime": 1.2, "endTime": 2.06}

