@@ -129,11 +129,18 @@ class Timeline:
     """The values of ClockPieces."""
     joined_at: tuple[int, ...] = ()
     """Where further files begin in it, in bytes."""
+    begins_at: int = 0
+    """Where the first begins; what is before it is no media."""
 
     @property
     def repairs(self) -> bool:
         """Whether the file's own times are not those of its content."""
-        return bool(self.pieces or self.joined_at)
+        return bool(self.pieces or self.joined_at or self.begins_at)
+
+    @property
+    def layout(self) -> tuple[tuple[tuple[int, int, int, bool], ...], tuple[int, ...], int]:
+        """What ``pipelines.media.files.Source`` takes beside the path."""
+        return self.pieces, self.joined_at, self.begins_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,11 @@ from av.container import InputContainer
 from av.video.frame import VideoFrame
 
 from pipelines.ingest.headers import declared_bytes, family_of, joined_at
+from pipelines.ingest.kinds import STILL, find_mp3, refusal_of
 from pipelines.ingest.streams import Tally, candidates, chosen
 from pipelines.media.files import (
     PACKETS_PER_REPORT,
+    NotMediaError,
     Reading,
     Source,
     codec_name,
@@ -41,6 +43,8 @@ _TRANSFER_HLG = 18
 _TEXT_LENGTH = 200
 _NOTHING_USABLE = "The file has neither pictures nor sound that can be decoded."
 _NO_CLOCK = "Nearly all times in the file are far off each other; no timeline can be made of them."
+_ANIMATIONS = ("gif", "apng")
+"""What holds still pictures as well."""
 _NO_LENGTH = "The media has no length: it ends where it begins."
 
 _UNNAMED_RAW = (
@@ -57,8 +61,6 @@ _RATE_TOLERANCE = Fraction(1, 500)
 _HARDLY_SHARE = 0.05
 _HARDLY_SECONDS = 5.0
 """With less than both of these left, results would not be those of what was sent."""
-_SHORTEST_SECONDS = 0.0005
-"""What is shorter has no length in milliseconds."""
 _LONGEST_STILL = Fraction(LONGEST_STILL_US, 1_000_000)
 _LATE_MS = 1_000
 """A picture that begins so much after the sound is worth a word."""
@@ -74,13 +76,28 @@ def probe(arguments: Values, emit: Callable[[Values], None]) -> Values:
     family = family_of(path)
     if family is not None:
         raise MediaRefusedError(_UNNAMED_RAW.format(family=family))
-    source, reading = Source(path, joined_at=joined_at(path)), Reading()
+    refusal = refusal_of(path)
+    if refusal is not None:
+        raise MediaRefusedError(refusal)
+    try:
+        return _probed(Source(path, joined_at=joined_at(path)), limits, emit)
+    except NotMediaError:
+        begins_at = find_mp3(path) if declared_bytes(path) is None else None
+        if not begins_at:
+            raise
+        return _probed(Source(path, begins_at=begins_at), limits, emit)
+
+
+def _probed(source: Source, limits: Values, emit: Callable[[Values], None]) -> Values:
+    path, reading = source.path, Reading()
     with source.open() as container:
         tallies, warnings = candidates(container, limits)
         _read_through(source, container, tallies, limits["max_duration_seconds"], reading, emit)
         video, audio = chosen(tallies, warnings, path)
         if video is None and not audio:
             raise _nothing_usable(path)
+        if container.format.name in _ANIMATIONS and video is not None and video.packets == 1:
+            raise MediaRefusedError(STILL)
         try:
             layout = lay_out([tally.lane for tally in (video, *audio) if tally is not None])
         except NoClockError:
@@ -91,6 +108,10 @@ def probe(arguments: Values, emit: Callable[[Values], None]) -> Values:
     seconds = report["duration_seconds"]
     _check_length(seconds, limits["max_duration_seconds"])
     report["timeline"] = {"pieces": layout.pieces, "joined_at": source.joined_at}
+    report["timeline"]["begins_at"] = source.begins_at
+    if source.begins_at:
+        message = f"The first {source.begins_at} bytes of the file are no sound."
+        warnings.append({"code": "AUDIO_DAMAGED", "message": message})
     warnings += _repairs(layout, source, report["origin_ms"])
     warnings += _late_picture(report["video"])
     warnings += _loss(path, source, reading, claimed_seconds, seconds)
@@ -100,7 +121,7 @@ def probe(arguments: Values, emit: Callable[[Values], None]) -> Values:
 def _check_length(seconds: float, longest: int) -> None:
     if seconds > longest:
         raise MediaRefusedError(f"The file is longer than {longest} seconds, the limit.")
-    if seconds < _SHORTEST_SECONDS:
+    if round(seconds * 1000) < 1:
         raise MediaRefusedError(_NO_LENGTH)
 
 
@@ -130,7 +151,7 @@ def _nothing_usable(path: Path) -> Exception:
     declared = declared_bytes(path)
     if declared is not None and declared * (1 - _MISSING_SHARE) > path.stat().st_size:
         return MediaUnreadableError(_breaks_off("nothing"))
-    return MediaRefusedError(_NOTHING_USABLE)
+    return NotMediaError(_NOTHING_USABLE)
 
 
 def _breaks_off(what: str) -> str:

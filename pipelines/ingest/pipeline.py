@@ -309,7 +309,7 @@ def _task(plan: _Plan, path: Path, folder: Path, limits: ProbeLimits) -> Confine
     return ConfinedTask(
         program=media_pass.cut,
         order={
-            "source": Source(path, media.timeline.pieces, media.timeline.joined_at),
+            "source": Source(path, *media.timeline.layout),
             "folder": str(folder),
             "video": video,
             "audio": [

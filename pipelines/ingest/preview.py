@@ -131,7 +131,7 @@ def _encode_order(path: Path, folder: Path, media: MediaInfo, most_bytes: int) -
             video.index, *size, step, picture_bits, video.orientation, video.pixels
         )
     return EncodeOrder(
-        source=Source(path, media.timeline.pieces, media.timeline.joined_at),
+        source=Source(path, *media.timeline.layout),
         folder=folder,
         video=picture,
         audio_bits=sound_bits,

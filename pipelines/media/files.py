@@ -24,7 +24,7 @@ from pipelines.sandbox.child import MediaRefusedError
 
 CONTAINERS = (
     "mov", "matroska", "avi", "mxf", "mpegts", "mpeg", "mpegvideo", "asf", "flv", "live_flv",
-    "ogg", "dv", "gif", "rm", "nut", "ivf", "yuv4mpegpipe", "gxf", "wtv",
+    "ogg", "dv", "gif", "apng", "rm", "nut", "ivf", "yuv4mpegpipe", "gxf", "wtv",
     "wav", "w64", "mp3", "aac", "loas", "flac", "aiff", "caf", "au", "ac3", "eac3", "dts",
     "dtshd", "truehd", "amr", "amrnb", "amrwb", "ape", "wv", "tta", "tak", "mpc", "mpc8",
     "voc", "xwma",
@@ -56,6 +56,10 @@ _H264_IDR, _H264_PICTURE_DATA = 5, range(1, 6)
 """Types of H.264 units (ITU-T H.264, 7.3.1)."""
 
 
+class NotMediaError(MediaRefusedError):
+    """Nothing in the file can be read as pictures or sound."""
+
+
 class NoVideoStreamError(ValueError):
     """The file holds no video stream to decode."""
 
@@ -64,17 +68,19 @@ class NoVideoStreamError(ValueError):
 class Source:
     """A file, or several of a kind joined with ``cat``, read on one timeline.
 
-    ``pieces`` are ClockPieces; ``joined_at`` is where further files begin, in bytes.
+    ``pieces`` are ClockPieces; ``joined_at`` is where further files begin, in bytes, and
+    ``begins_at`` where the first does.
     """
 
     path: Path
     pieces: Sequence[tuple[int, int, int, bool]] = ()
     joined_at: Sequence[int] = ()
+    begins_at: int = 0
 
     @property
     def repairs(self) -> bool:
         """Whether the times in it are not those of its content."""
-        return bool(self.pieces or self.joined_at)
+        return bool(self.pieces or self.joined_at or self.begins_at)
 
     @property
     def files(self) -> int:
@@ -82,9 +88,9 @@ class Source:
 
     def open(self, file: int = 0) -> InputContainer:
         """The first of the files, or another. Raises MediaRefusedError as ``open_media``."""
-        if not self.joined_at:
+        if not self.joined_at and not self.begins_at:
             return open_media(self.path)
-        starts = [0, *self.joined_at, 0]
+        starts = [self.begins_at, *self.joined_at, 0]
         span = f"subfile,,start,{starts[file]},end,{starts[file + 1]},,:{self.path}"
         return _opened(span, OPEN_OPTIONS | {"protocol_whitelist": "file,subfile"})
 
@@ -117,7 +123,7 @@ def _opened(source: str | RangedFile, options: dict[str, str]) -> InputContainer
     except av.error.MemoryError:
         raise
     except av.error.FFmpegError:
-        raise MediaRefusedError("The file is not a media file that can be read.") from None
+        raise NotMediaError("The file is not a media file that can be read.") from None
     return container
 
 

@@ -41,6 +41,7 @@ from pipelines.net.fetch_responses import (
 from pipelines.net.safe_connections import Resolver, TransportLimits, system_addresses
 from pipelines.net.safe_http import SafeTransport
 from pipelines.net.share_links import Provider, direct_download_url
+from pipelines.net.web_pages import is_web_page, page_refusal
 from pipelines.types import StageCode, StageError
 from storage.objects import ObjectStore
 
@@ -287,6 +288,8 @@ class _Download:
         window_began, window_bytes = time.monotonic(), 0
         for chunk in _chunks(response):
             self.watch()
+            if not self.received and is_web_page(chunk):
+                fail(page_refusal(self.first.host))
             self._check_size(self.received + len(chunk))
             sink.write(chunk)
             self.received += len(chunk)

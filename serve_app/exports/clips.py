@@ -220,7 +220,7 @@ def _cut(store: ObjectStore, stretch: _Stretch) -> _Clip:
             task = ConfinedTask(
                 program=clip.copy,
                 order=clip.ClipOrder(
-                    source=Source(path, stretch.timeline.pieces, stretch.timeline.joined_at),
+                    source=Source(path, *stretch.timeline.layout),
                     is_ranged=fetch is not None,
                     picture=stretch.picture,
                     folder=folder.resolve(),

@@ -19,7 +19,7 @@ NOT_MEDIA = {".json", ".txt", ".vtt", ".srt", ".rttm", ".uem"}
 
 REFUSED = {
     "bad.wav": "not a media file",
-    "html-error-page.mp4": "not a media file",
+    "html-error-page.mp4": "a web page, not media",
     "invalid-bitstream.webm": "neither pictures nor sound",
     "mono.empty.wav": "not a media file",
     "mono.invalid.wav": "not a media file",

@@ -245,6 +245,28 @@ def test_a_share_link_that_leads_to_a_page_is_not_shared(
         assert "web page" in refused(store, url, provider="dropbox", resolver=resolver)
 
 
+@pytest.mark.parametrize("media_type", ["text/html; charset=utf-8", "video/mp4"])
+@pytest.mark.parametrize(
+    ("host", "needed"),
+    [
+        ("drive.google.com", "`provider` `gdrive`"),
+        ("www.dropbox.com", "`provider` `dropbox`"),
+        ("www.youtube.com", "a player, not a file"),
+        ("media.example.com", "the address of the file itself"),
+    ],
+)
+def test_a_page_in_place_of_media_is_refused_with_what_its_link_needs(
+    store: FolderStore, serve: Serve, host: str, needed: str, media_type: str
+) -> None:
+    page = b"\n<!doctype html><html><title>clip.mp4</title>" + b" " * 5_000
+    server = serve(lambda _asked, to: answer(to, 200, page, content_type=media_type))
+    sentence = refused(
+        store, server.url("/s/abc", host), resolver=Resolutions({host: [["127.0.0.1"]]})
+    )
+    assert sentence.startswith("It is a web page, not media; ")
+    assert needed in sentence
+
+
 # --- answers that are no file ---
 
 
