@@ -12,8 +12,8 @@ _DESCRIBED_SECOND_SECONDS = 0.057
 """Decoding and measuring a frame, beside its pixels; searching it for cuts; describing the scenes
 of a second of video. Of one core, by ``tests.benchmarks.vision_speed --shares`` on five minutes
 of 640 x 360 (2.7, 1.4 and 15.3 s) and one of 1080p (4.1, 0.9 and 3.8 s)."""
-_POLICY_SHARE, _OBJECTS_SHARE = 1 / 6, 1 / 3
-"""Of what is left after the cuts, and of what is left then."""
+_POLICY_SHARE, _OBJECTS_SHARE, _TEXT_SHARE = 1 / 6, 1 / 3, 1 / 4
+"""Of what is left after the cuts, and each time of what is left then."""
 _TRANSCRIBED_SECOND_SECONDS = 0.14
 """A second of speech with the packaged models, of one core, by ``tests.benchmarks.transcript``."""
 
@@ -21,7 +21,8 @@ _TRANSCRIBED_SECOND_SECONDS = 0.14
 def vision_work(
     video: VideoSource, *, policy: bool = False, objects: bool = False
 ) -> tuple[float, ...]:
-    """Of reading, cutting, checking, detecting and describing, with the packaged models.
+    """Of reading, cutting, checking, detecting, reading text and describing, with the packaged
+    models.
 
     Reading follows frames and pixels, all after the cuts the length.
     """
@@ -35,7 +36,9 @@ def vision_work(
         rest += seconds * _DESCRIBED_SECOND_SECONDS
     checking = rest * _POLICY_SHARE if policy else 0.0
     detecting = (rest - checking) * _OBJECTS_SHARE if objects else 0.0
-    return reading, cutting, checking, detecting, rest - checking - detecting
+    written = (rest - checking - detecting) * _TEXT_SHARE
+    describing = rest - checking - detecting - written
+    return reading, cutting, checking, detecting, written, describing
 
 
 def transcript_work(tracks: Iterable[AudioTrack]) -> float:

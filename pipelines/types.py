@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from models.contracts import Box, CameraMotion, ShotAngle, ShotType, SoundKind, TextLine
+from models.contracts import Box, CameraMotion, ShotAngle, ShotType, SoundKind
 from pipelines.orientation import Orientation, PixelShape
 from pipelines.warning_codes import WarningCode as WarningCode  # noqa: PLC0414 - part of these types
 from storage.types import SkipReason, StageName, StageStatus
@@ -279,6 +279,18 @@ class ObjectTrack:
 
 
 @dataclass(frozen=True, slots=True)
+class ScreenText:
+    """A line of writing on the screen, and when it is there; None in results of before 0.2.0."""
+
+    text: str
+    confidence: float
+    box: Box
+    """Where it was read; lines that roll are elsewhere before and after."""
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Scene:
     """One scene; scenes are contiguous and cover the whole video."""
 
@@ -299,8 +311,8 @@ class Scene:
     """By start and label; none where the profile has no detector of objects."""
     active_picture: Box = Box(0.0, 0.0, 1.0, 1.0)  # noqa: RUF009 - frozen
     """The picture between black bars, as displayed; all of it where there are none."""
-    on_screen_text: tuple[TextLine, ...] = ()
-    """Writing read in one of its stills, top to bottom."""
+    on_screen_text: tuple[ScreenText, ...] = ()
+    """Writing that is there at any time of it, by start, then top to bottom."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,15 @@ _WARNING = pa.struct(
     ]
 )
 _BOX = pa.struct([(edge, pa.float64()) for edge in ("left", "top", "width", "height")])
-_TEXT_LINE = pa.struct([("text", _TEXT), ("confidence", pa.float64()), ("box", _BOX)])
+_TEXT_LINE = pa.struct(
+    [
+        ("text", _TEXT),
+        ("confidence", pa.float64()),
+        ("box", _BOX),
+        ("start_ms", _MS),
+        ("end_ms", _MS),
+    ]
+)
 
 _SEEN = [
     ("start_ms", _MS),

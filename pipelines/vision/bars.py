@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from models.contracts import Box, Picture
 from pipelines.orientation import Orientation
-from pipelines.vision.features import LUMA_HEIGHT, LUMA_WIDTH, Bytes, FrameFacts, FrameFeatures
+from pipelines.vision.features import FrameFacts, FrameFeatures
+from pipelines.vision.planes import LUMA_HEIGHT, LUMA_WIDTH, Bytes
 
 WHOLE = Box(0.0, 0.0, 1.0, 1.0)
 

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from models.contracts import CameraMotion
 from pipelines.orientation import Orientation
 from pipelines.vision.cuts.measures import contrast
-from pipelines.vision.features import LUMA_HEIGHT, LUMA_WIDTH, Bytes, FrameFeatures, Times
+from pipelines.vision.features import FrameFeatures, Times
+from pipelines.vision.planes import LUMA_HEIGHT, LUMA_WIDTH, Bytes
 
 PAIR_GAP_MS = 200
 MAX_PAIRS = 24

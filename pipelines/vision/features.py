@@ -12,26 +12,35 @@ import time
 import zipfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, cast
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
-import av
 import cv2
 import numpy as np
 import numpy.typing as npt
-from av.video.reformatter import ColorRange
 
-from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH
+from models.pictures import TEXT_COLUMNS, TEXT_ROWS
 from pipelines.artifacts import Artifact, Made
 from pipelines.execution.chain import Step, Workspace
 from pipelines.media.decoding import DecodeReport, decode_segment
 from pipelines.types import Segment, StageCode, VideoSource
+from pipelines.vision.planes import (
+    CHROMA_HEIGHT,
+    CHROMA_WIDTH,
+    LUMA_HEIGHT,
+    LUMA_WIDTH,
+    STROKES_EVERY_MS,
+    Bytes,
+    boundary_picture,
+    frame_features,
+    frame_strokes,
+)
 
-LUMA_WIDTH, LUMA_HEIGHT = 64, 36
-CHROMA_WIDTH, CHROMA_HEIGHT = 16, 9
-_ARRAYS = ("times_ms", "luma", "chroma", "key_times_ms", "aspects", "damaged_ms")
+_ARRAYS = (
+    "times_ms", "luma", "chroma", "key_times_ms", "aspects", "damaged_ms",
+    "stroke_times_ms", "strokes",
+)  # fmt: skip
 
-Bytes = npt.NDArray[np.uint8]
 Times = npt.NDArray[np.int64]
 Shapes = npt.NDArray[np.float32]
 
@@ -41,19 +50,8 @@ _ZIP_LEVEL = 1
 
 _CHECK_EVERY_SECONDS = 1.0
 
-_LINES_A_CELL = 4
-"""Lines read for each line of a picture of twice the features' height."""
 
-_EIGHT_BIT = frozenset(
-    {"yuv420p", "yuv422p", "yuv444p", "yuvj420p", "yuvj422p", "yuvj444p", "yuv440p", "yuv411p"}
-)
-_TEN_BIT = frozenset({"yuv420p10le", "yuv422p10le", "yuv444p10le"})
-_LIMITED_TO_FULL = np.clip((np.arange(256) - 16) * (255 / 219), 0, 255).round().astype(np.uint8)
-_LIMITED_TO_FULL_CHROMA = (
-    np.clip((np.arange(256) - 128) * (255 / 224) + 128, 0, 255).round().astype(np.uint8)
-)
-
-Plane = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
+_NO_STROKES = 0, TEXT_ROWS, TEXT_COLUMNS // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +64,8 @@ class FrameFeatures:
     ``key_times_ms`` (k,) are the times of those frames that decode without any other.
     ``aspects`` (n,) are widths over heights with square pixels, before pictures are turned.
     ``damaged_ms`` (d,), rising, are times of frames that were decoded with errors, or not at all.
+    ``strokes`` (s, 90, 20), packed bits, show where in upright frames writing may be
+    (``models.pictures.text_strokes``), in a frame of each second; ``stroke_times_ms`` (s,) rise.
     """
 
     times_ms: Times
@@ -75,6 +75,8 @@ class FrameFeatures:
     key_times_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
     aspects: Shapes = field(default_factory=lambda: np.empty(0, np.float32))
     damaged_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
+    stroke_times_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
+    strokes: Bytes = field(default_factory=lambda: np.empty(_NO_STROKES, np.uint8))
 
     def __len__(self) -> int:
         return len(self.times_ms)
@@ -89,7 +91,7 @@ class FrameFeatures:
         return self.rows(slice(start, end))
 
     def rows(self, chosen: slice | list[int]) -> FrameFeatures:
-        """The chosen frames; which are key frames, and which damaged, is not kept."""
+        """The chosen frames; which are key frames, or damaged, and strokes are not kept."""
         pictures = None if self.pictures is None else self.pictures[chosen]
         return FrameFeatures(
             self.times_ms[chosen],
@@ -218,6 +220,15 @@ def _seen(luma: Bytes) -> dict[str, npt.NDArray[Any]]:
     }
 
 
+def strokes_from_bytes(data: bytes) -> tuple[Times, Bytes]:
+    """``stroke_times_ms`` and ``strokes`` in what ``to_bytes`` stored, without the rest.
+
+    Raises ValueError or KeyError on other bytes.
+    """
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        return arrays["stroke_times_ms"], arrays["strokes"]
+
+
 def facts_from_bytes(data: bytes) -> FrameFacts:
     """What ``to_bytes`` stored, without unpacking the rest.
 
@@ -259,7 +270,7 @@ class ReadFrames(Step[Segment, Made]):
 
     name = "Reading the pictures"
     code = StageCode.VISION_FAILED
-    version = 11
+    version = 12
     video: VideoSource
     workspace: Workspace
     config: FeaturesConfig
@@ -306,6 +317,8 @@ def segment_features(
     chroma: list[Bytes] = []
     pictures: list[Bytes] = []
     aspects: list[float] = []
+    strokes: dict[int, Bytes] = {}
+    sampled = -1
     check_due = time.monotonic()
     with workspace.store.local_copy(segment.key) as path:
         for timed in decode_segment(
@@ -328,65 +341,21 @@ def segment_features(
             aspects.append(part.stream.pixels.picture_aspect(*size, timed.pixel_aspect))
             if config.with_pictures:
                 pictures.append(boundary_picture(timed.frame))
+            if timed.time_ms // STROKES_EVERY_MS != sampled:
+                sampled = timed.time_ms // STROKES_EVERY_MS
+                strokes[timed.time_ms] = frame_strokes(
+                    timed.frame, aspects[-1], part.stream.orientation
+                )
     # What comes before the first picture of a stream joined between key frames has its own warning.
     first_ms = max(segment.start_ms, part.start_ms + part.stream.start_ms)
     noticed = {*report.damaged_ms, *(report.pictured_ms - {*times_ms})}
     damaged = [time_ms for time_ms in noticed if first_ms <= time_ms < segment.end_ms]
-    return in_time_order(times_ms, luma, chroma, pictures, report.key_times_ms, aspects, damaged)
-
-
-def boundary_picture(frame: av.VideoFrame) -> Bytes:
-    """The frame in RGB, stretched to (27, 48, 3)."""
-    small = frame.reformat(BOUNDARY_WIDTH, BOUNDARY_HEIGHT, "rgb24", interpolation="AREA")
-    return np.asarray(small.to_ndarray(), np.uint8)
-
-
-def frame_features(frame: av.VideoFrame) -> tuple[Bytes, Bytes]:
-    """Luma (36, 64) and chroma (2, 9, 16) of one frame, both in full range."""
-    if frame.format.name not in _EIGHT_BIT | _TEN_BIT:  # planes that cannot be read as they are
-        frame = frame.reformat(format="yuv444p")
-    ten_bit = frame.format.name in _TEN_BIT
-    planes = [_plane(frame, index, ten_bit) for index in range(3)]
-    luma = _shrunk(planes[0], LUMA_WIDTH, LUMA_HEIGHT, ten_bit)
-    chroma = [_shrunk(plane, CHROMA_WIDTH, CHROMA_HEIGHT, ten_bit) for plane in planes[1:]]
-    colour = np.stack(chroma)
-    if frame.format.name.startswith("yuvj") or frame.color_range == ColorRange.JPEG:
-        return luma, colour  # full range already
-    return _LIMITED_TO_FULL[luma], _LIMITED_TO_FULL_CHROMA[colour]
-
-
-def _plane(frame: av.VideoFrame, index: int, ten_bit: bool) -> Plane:
-    """A view of the plane's samples, without the padding at the ends of its lines."""
-    plane = frame.planes[index]
-    if ten_bit:
-        wide = np.frombuffer(plane, np.uint16).reshape(-1, plane.line_size // 2)
-        return wide[: plane.height, : plane.width]
-    samples = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
-    return samples[: plane.height, : plane.width]
-
-
-def _shrunk(plane: Plane, width: int, height: int, ten_bit: bool) -> Bytes:
-    """The plane averaged down to (height, width).
-
-    First to half, then by whole factors, to the size itself or to about twice that:
-    OpenCV does both many times faster than broken factors. That leaves out less than
-    1 % at the far edges. Of large pictures every few lines are enough: memory is what
-    takes the time.
-    """
-    plane = plane[:: max(1, plane.shape[0] // (2 * height * _LINES_A_CELL))]
-    if plane.shape[0] >= 4 * height and plane.shape[1] >= 4 * width:
-        plane = _divided(plane, 2, 2)
-    rows, columns = plane.shape
-    if rows % height or columns % width:
-        plane = _divided(plane, max(1, rows // (2 * height)), max(1, columns // (2 * width)))
-    small = cv2.resize(plane, (width, height), interpolation=cv2.INTER_AREA)
-    return np.asarray(small >> 2 if ten_bit else small, np.uint8)
-
-
-def _divided(plane: Plane, down: int, across: int) -> Plane:
-    """Means of ``down`` by ``across`` samples each, without what is left over at the far edges."""
-    if down == across == 1:
-        return plane
-    rows, columns = plane.shape[0] // down, plane.shape[1] // across
-    whole = plane[: rows * down, : columns * across]
-    return cast("Plane", cv2.resize(whole, (columns, rows), interpolation=cv2.INTER_AREA))
+    found = in_time_order(times_ms, luma, chroma, pictures, report.key_times_ms, aspects, damaged)
+    if not strokes:
+        return found
+    stroke_times = sorted(strokes)
+    return replace(
+        found,
+        stroke_times_ms=np.asarray(stroke_times, np.int64),
+        strokes=np.stack([strokes[time_ms] for time_ms in stroke_times]),
+    )

@@ -4,6 +4,7 @@ features  (map, 1:1 a segment)  decode once, store tiny pictures of every frame
 cuts      (map, then reduce)    over all segments end to end, as if never cut up
 policy    (map, 1:1 a segment)  stills against what is not permitted, where a policy is set
 objects   (map, then reduce)    things of known classes in frames of every scene
+text      (map, then reduce)    writing on the screen, where strokes of writing were seen
 scenes    (map, 1:1 a group)    stills, palette, thumbnail, camera motion, description; so too of
                                 the whole video, its overview
 
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, pairwise
 
-from models.contracts import BoundaryDetector
+from models.contracts import BoundaryDetector, TextLine
 from models.provider import ModelProvider
 from models.tasks import DETECT_OBJECTS
 from pipelines.artifacts import Made
@@ -27,6 +28,7 @@ from pipelines.execution.ray_data import map_on_ray
 from pipelines.processor_time import vision_work
 from pipelines.types import (
     PipelineWarning,
+    ScreenText,
     StageCode,
     StageError,
     VideoSource,
@@ -57,6 +59,15 @@ from pipelines.vision.scenes import (
     segment_at,
     still_times,
     whole_video,
+)
+from pipelines.vision.screen_text import (
+    MOST_LINES,
+    READINGS,
+    ReadText,
+    ScenePlaces,
+    StrokeSamples,
+    load_strokes,
+    screen_texts,
 )
 from pipelines.vision.stills import SegmentTimes
 from storage.objects import ObjectStore
@@ -97,7 +108,7 @@ def analyse_vision(
     """
     detects = models.find(DETECT_OBJECTS) is not None
     weights = vision_work(video, policy=config.policy.is_active, objects=detects)
-    reading, cutting, checking, detecting, describing = parts_of(control, weights)
+    reading, cutting, checking, detecting, written, describing = parts_of(control, weights)
     place = video, workspace, models
 
     read = ReadFrames(video, workspace, features_config(config, video))
@@ -125,10 +136,14 @@ def analyse_vision(
         detect = DetectObjects(*place, config.objects, config.describe.models)
         detected = mapper(times, detect, detecting)
 
+    strokes = load_strokes(features, workspace.store, video.duration_ms)
+    texts = _texts(plans, strokes, video, ReadText(*place, config.describe.models), written, mapper)
+    plans = [replace(plan, text=_shown(plan, texts[plan.index])) for plan in plans]
+
     groups = grouped(plans, video, config.max_scenes_a_task)
     described = mapper(groups, DescribeScenes(*place, config.describe), describing)
     control.progress(1.0)
-    result = _result(features, detected, [*chain(*described)], workspace.store)
+    result = _result(features, detected, [*chain(*described)], texts, workspace.store)
     return replace(result, warnings=tuple(damage_warnings(found.damaged_ms.tolist())))
 
 
@@ -145,6 +160,45 @@ def damage_warnings(damaged_ms: Sequence[int]) -> Iterator[PipelineWarning]:
         own = [time_ms for time_ms in damaged_ms if start_ms <= time_ms < next_ms]
         message = f"{len(own)} pictures are damaged." if len(own) > 1 else "A picture is damaged."
         yield PipelineWarning(WarningCode.PICTURE_DAMAGED, message, start_ms=own[0], end_ms=own[-1])
+
+
+def _texts(
+    plans: Sequence[ScenePlan],
+    strokes: StrokeSamples,
+    video: VideoSource,
+    read: ReadText,
+    control: Control,
+    mapper: Mapper,
+) -> list[tuple[ScreenText, ...]]:
+    """The writing in each scene and, last, in the whole video, which is that of all scenes."""
+    scenes = plans[:-1] or plans
+    places = [ScenePlaces.of(strokes, plan.start_ms, plan.end_ms) for plan in scenes]
+    times: set[int] = set()
+    for plan, own in zip(scenes, places, strict=True):
+        # Where there is no sample, in a scene of less than a second, its still may show some.
+        short = plan.still_times_ms[:1] if not own.samples.times_ms else ()
+        times |= {*own.times_ms, *short}
+    made = mapper(by_segment(sorted(times), video), read, control) if times else []
+    readings: dict[int, tuple[TextLine, ...]] = {}
+    for each in made:
+        readings |= READINGS.load(read.workspace.store, each.key)
+    texts = [screen_texts(own, readings) for own in places]
+    if len(plans) > 1:
+        first = {line.text.casefold(): line for own in reversed(texts) for line in reversed(own)}
+        together = sorted(first.values(), key=lambda line: (line.start_ms or 0, line.box.top))
+        texts.append(tuple(together[:MOST_LINES]))
+    return texts
+
+
+def _shown(plan: ScenePlan, texts: Sequence[ScreenText]) -> tuple[TextLine, ...]:
+    """What of a scene's writing its middle still shows, or else what is there first."""
+    if not texts:
+        return ()
+    middle_ms = plan.still_times_ms[len(plan.still_times_ms) // 2]
+    own = [it for it in texts if (it.start_ms or 0) <= middle_ms < (it.end_ms or middle_ms + 1)]
+    own = own or [it for it in texts if it.start_ms == texts[0].start_ms]
+    by_place = sorted(own, key=lambda line: (line.box.top, line.box.left))
+    return tuple(TextLine(line.text, line.confidence, line.box) for line in by_place)
 
 
 _OVERVIEW_SHARES = (0.15, 0.5, 0.85)
@@ -229,17 +283,20 @@ def _result(
     read: Sequence[Made],
     detected: Sequence[Made],
     described: Sequence[Made],
+    texts: Sequence[tuple[ScreenText, ...]],
     store: ObjectStore,
 ) -> VisionResult:
     seen: Detections = {}
     for each in detected:
         seen |= DETECTIONS.load(store, each.key)
     scenes = []
-    for each in described:
+    for each, text in zip(described, texts, strict=True):
         scene = SCENES.load(store, each.key)
         tracks = object_tracks(seen, scene.start_ms, scene.end_ms)
         objects = sorted({*scene.objects, *(track.label for track in tracks)})
-        scenes.append(replace(scene, objects=tuple(objects), object_tracks=tracks))
+        scenes.append(
+            replace(scene, objects=tuple(objects), object_tracks=tracks, on_screen_text=text)
+        )
     made = [*read, *detected, *described]
     computed = sum(each.computed for each in made)
     *rest, overview = scenes

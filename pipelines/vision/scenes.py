@@ -15,9 +15,9 @@ from models.contracts import (
     SceneStills,
     TextLine,
 )
-from models.pictures import may_show_text, palette
+from models.pictures import palette
 from models.provider import ModelProvider
-from models.tasks import DESCRIBE_SCENES, READ_TEXT
+from models.tasks import DESCRIBE_SCENES
 from pipelines.artifacts import Artifact, Made, digest
 from pipelines.execution.chain import Step, Workspace
 from pipelines.types import Scene, Segment, StageCode, StageError, VideoSource
@@ -60,6 +60,8 @@ class ScenePlan:
     motion_pairs_ms: tuple[tuple[int, int], ...]
     active: Box = WHOLE
     """The picture between bars, as stored."""
+    text: tuple[TextLine, ...] = ()
+    """Writing that was read in one frame of it, top to bottom."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
 
     name = "Describing the scenes"
     code = StageCode.VISION_FAILED
-    version = 8
+    version = 9
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
@@ -98,10 +100,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         return SCENES.key(self.workspace.prefix, *inputs, position=plan.index)
 
     def _pictured(self, plans: Sequence[ScenePlan]) -> list[_Seen]:
-        """What the models get: stills without bars, motion, and the writing of one still.
-
-        That is the middle one, else one that may show some; in bars too.
-        """
+        """What the models get: stills without bars, motion and writing, which may be in bars."""
         features = self._features(plans)
         stills = self._stills(plans, features.looks())
         active = {plan.active: inside(features, plan.active) for plan in plans}
@@ -116,16 +115,11 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             part = self.video.part_of(segment_at(self.video, plan.still_times_ms[0]))
             orientation = part.stream.orientation
             motion = camera_motion(active[plan.active], plan.motion_pairs_ms, orientation)
-            middle = len(pictures) // 2
-            in_turn = pictures[middle], *pictures[:middle], *pictures[middle + 1 :]
-            shows_text = next((still for still in in_turn if may_show_text(still)), None)
-            text: tuple[TextLine, ...] = ()
-            if shows_text is not None:
-                [text] = self.models.get(READ_TEXT).read([shows_text])
             seconds = (plan.end_ms - plan.start_ms) / 1000
             box = upright_box(plan.active, orientation)
             shown = tuple(cropped(picture, box) for picture in pictures)
-            scenes.append(_Seen(SceneStills(shown, seconds, motion, text), pictures[middle], box))
+            middle = pictures[len(pictures) // 2]
+            scenes.append(_Seen(SceneStills(shown, seconds, motion, plan.text), middle, box))
         return scenes
 
     def _features(self, plans: Sequence[ScenePlan]) -> FrameFeatures:
@@ -176,7 +170,6 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             camera_motion=seen.stills.camera_motion,
             color_palette=palette(seen.stills.stills),
             thumbnail_key=key,
-            on_screen_text=seen.stills.text,
             active_picture=seen.active,
         )
 

@@ -33,14 +33,8 @@ from pipelines.orientation import Orientation
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import ConfinedTask, TaskCrashedError, TaskRefusedError, run_confined
 from pipelines.types import Segment, VideoSource, VideoStream
-from pipelines.vision.features import (
-    FEATURES,
-    LUMA_HEIGHT,
-    LUMA_WIDTH,
-    Bytes,
-    FrameLook,
-    features_key,
-)
+from pipelines.vision.features import FEATURES, FrameLook, features_key
+from pipelines.vision.planes import LUMA_HEIGHT, LUMA_WIDTH, Bytes
 
 _DECORD_LACKS = frozenset({"av1", "vvc"})
 """Codecs that the FFmpeg inside decord 0.6 has no decoder for."""

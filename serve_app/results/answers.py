@@ -37,6 +37,8 @@ class TextLineJson(TypedDict):
     text: Annotated[str, doc("As read.", "Anna Weber, baker")]
     confidence: Share
     box: BoxJson
+    startTime: NotRequired[Annotated[Seconds, doc("From when it is there, in seconds.")]]
+    endTime: NotRequired[Annotated[Seconds, doc("Until when it is there; both to half a second.")]]
 
 
 class OverviewJson(TypedDict):
@@ -91,8 +93,8 @@ class OverviewJson(TypedDict):
         Annotated[
             list[TextLineJson],
             doc(
-                "Writing read in one of its stills, top to bottom. Absent from scenes "
-                "that were analysed before writing was read."
+                "Writing that is there at any time of it, each line once, by start; at most "
+                "200 lines. Absent from scenes that were analysed before writing was read."
             ),
         ]
     ]

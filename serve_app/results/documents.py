@@ -7,10 +7,11 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from models.contracts import Box, TextLine
+from models.contracts import Box
 from pipelines.codec import decode, encode
 from pipelines.types import (
     Scene,
+    ScreenText,
     Speaker,
     TimedSentence,
     TrackOutcome,
@@ -76,12 +77,15 @@ def overview_document(scene: Scene) -> StoredOverview:
     }
 
 
-def _text_line(line: TextLine) -> answers.TextLineJson:
-    return {
+def _text_line(line: ScreenText) -> answers.TextLineJson:
+    shown: answers.TextLineJson = {
         "text": line.text,
         "confidence": round(line.confidence, 4),
         "box": box_document(line.box),
     }
+    if line.start_ms is not None and line.end_ms is not None:
+        shown |= {"startTime": line.start_ms / 1000, "endTime": line.end_ms / 1000}
+    return shown
 
 
 def box_document(box: Box) -> answers.BoxJson:

@@ -35,12 +35,8 @@ from pipelines.vision.cuts.measures import (
     mean_difference,
     sides,
 )
-from pipelines.vision.features import (
-    CHROMA_HEIGHT,
-    CHROMA_WIDTH,
-    Bytes,
-    FrameFeatures,
-)
+from pipelines.vision.features import FrameFeatures
+from pipelines.vision.planes import CHROMA_HEIGHT, CHROMA_WIDTH, Bytes
 
 Levels = npt.NDArray[np.float32]
 

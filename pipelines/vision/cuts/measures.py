@@ -9,7 +9,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.vision.features import LUMA_HEIGHT, LUMA_WIDTH, Bytes, FrameFeatures
+from pipelines.vision.features import FrameFeatures
+from pipelines.vision.planes import LUMA_HEIGHT, LUMA_WIDTH, Bytes
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]

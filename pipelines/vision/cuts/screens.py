@@ -14,7 +14,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.vision.features import LUMA_HEIGHT, LUMA_WIDTH, Bytes, FrameFeatures
+from pipelines.vision.features import FrameFeatures
+from pipelines.vision.planes import LUMA_HEIGHT, LUMA_WIDTH, Bytes
 
 _MOST_SEEN = 32
 """Frames looked at on either side of a change."""

@@ -26,7 +26,8 @@ from pipelines.vision.cuts.measures import (
     likeness,
     sides,
 )
-from pipelines.vision.features import Bytes, FrameFeatures
+from pipelines.vision.features import FrameFeatures
+from pipelines.vision.planes import Bytes
 
 _HALVES_MS = (240, 400, 600, 840)
 _PLAIN_CONTRAST = 8.0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from models.contracts import Box, CameraMotion, ShotAngle, ShotType, TextLine
+from models.contracts import Box, CameraMotion, ShotAngle, ShotType
 from pipelines.backfill.outcome import Item, ItemOutcome
 from pipelines.types import (
     PipelineWarning,
     Scene,
+    ScreenText,
     Speaker,
     StageCode,
     StageOutcome,
@@ -101,7 +102,7 @@ def _scene(item_id: str, index: int) -> Scene:
         camera_motion=CameraMotion.STATIC,
         confidence=0.9,
         thumbnail_key=f"stills/{item_id}/{index:05d}.jpg",
-        on_screen_text=(TextLine("HIGH STREET", 0.97, Box(0.1, 0.2, 0.3, 0.05)),),
+        on_screen_text=(ScreenText("HIGH STREET", 0.97, Box(0.1, 0.2, 0.3, 0.05), 0, 1_500),),
     )
 
 

@@ -36,8 +36,8 @@ def test_parts_count_by_their_own_length_and_size() -> None:
 
 
 def test_a_policy_has_a_part_of_what_the_cuts_leave() -> None:
-    read, cut, checked, detected = ends(SMALL, policy=True)
-    assert read < cut < checked < detected < 1
+    read, cut, checked, detected, written = ends(SMALL, policy=True)
+    assert read < cut < checked < detected < written < 1
     assert ends(SMALL)[1] == ends(SMALL)[2]
 
 

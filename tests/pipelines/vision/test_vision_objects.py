@@ -42,7 +42,7 @@ class Plain:
 
 
 class Corners:
-    """An ObjectDetector: a ``square`` where the top left corner is white."""
+    """An ObjectDetector: a ``square`` where the lower left corner is white."""
 
     def __init__(self) -> None:
         self.batches: list[int] = []
@@ -50,7 +50,7 @@ class Corners:
     def find(self, stills: Sequence[Picture]) -> list[tuple[DetectedObject, ...]]:
         self.batches.append(len(stills))
         square = (DetectedObject("square", 0.9, HALF), DetectedObject("square", 0.7, HALF))
-        return [square if still[8:24, 8:24].mean() > 220 else () for still in stills]
+        return [square if still[-24:-8, 8:24].mean() > 220 else () for still in stills]
 
 
 class WithDetector(LocalModels):
@@ -87,7 +87,7 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def marked(picture: Picture) -> Picture:
     copy = picture.copy()
-    copy[:32, :32] = 255
+    copy[-32:, :32] = 255
     return copy
 
 

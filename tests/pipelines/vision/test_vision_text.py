@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from models.contracts import Box, CameraMotion, ShotAngle, ShotType, TextLine
+from models.contracts import Box, CameraMotion, ShotAngle, ShotType
 from models.provider import LocalModels
 from pipelines.backfill import tables
 from pipelines.codec import from_json
 from pipelines.execution.chain import FreeRun, Workspace, map_here
-from pipelines.types import Scene, VisionResult
+from pipelines.types import Scene, ScreenText, VisionResult
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from pipelines.vision.scenes import SCENES
 from serve_app.results.documents import scene_document
@@ -81,7 +81,7 @@ def test_findings_of_an_earlier_version_can_be_read(analysed: Analysed) -> None:
 
 
 def test_a_table_of_an_earlier_version_can_be_read() -> None:
-    line = TextLine("NEWS", 0.97, Box(0.1, 0.2, 0.3, 0.05))
+    line = ScreenText("NEWS", 0.97, Box(0.1, 0.2, 0.3, 0.05), 0, 800)
     scene = _plain_scene(on_screen_text=(line,))
     row = tables._scene_row(scene)
     assert row.keys() == set(tables.SCHEMAS["scenes"].names) - {"item_id"}
@@ -90,7 +90,7 @@ def test_a_table_of_an_earlier_version_can_be_read() -> None:
     assert from_json(Scene, tables._scene(dict(row))) == _plain_scene(on_screen_text=())
 
 
-def _plain_scene(on_screen_text: tuple[TextLine, ...]) -> Scene:
+def _plain_scene(on_screen_text: tuple[ScreenText, ...]) -> Scene:
     return Scene(
         index=0,
         start_ms=0,
