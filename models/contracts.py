@@ -90,6 +90,22 @@ class Box:
     width: float
     height: float
 
+    @property
+    def area(self) -> float:
+        return self.width * self.height
+
+    def within(self, outer: Box) -> Box:
+        """The part of it in ``outer``, in shares of that; flat where there is none."""
+        left, top = max(self.left, outer.left), max(self.top, outer.top)
+        right = min(self.left + self.width, outer.left + outer.width)
+        bottom = min(self.top + self.height, outer.top + outer.height)
+        return Box(
+            (left - outer.left) / outer.width,
+            (top - outer.top) / outer.height,
+            max(0.0, right - left) / outer.width,
+            max(0.0, bottom - top) / outer.height,
+        )
+
     def overlap(self, other: Box) -> float:
         """Intersection over union, 0 to 1."""
         across = min(self.left + self.width, other.left + other.width) - max(self.left, other.left)
@@ -116,6 +132,29 @@ class DetectedObject:
     label: str
     confidence: float
     box: Box
+
+
+class Movement(StrEnum):
+    """What a thing was measured to do in the picture, from the first to the last look at it."""
+
+    LEFT = "left"
+    RIGHT = "right"
+    NEARER = "nearer"
+    AWAY = "away"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenThing:
+    """What a scene's sampled frames show of one label."""
+
+    label: str
+    fewest: int
+    """At the same time, in the frames that show any; 1 at least."""
+    most: int
+    box: Box
+    """Of the largest, near the middle of the scene."""
+    movement: Movement | None = None
+    """Of a single one; the camera may have moved instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +225,8 @@ class SceneStills:
     camera_motion: CameraMotion = CameraMotion.UNKNOWN
     text: tuple[TextLine, ...] = ()
     """Writing on the screen that was read, top to bottom."""
+    things: tuple[SeenThing, ...] = ()
+    """What a detector of objects found, the largest first."""
 
 
 @dataclass(frozen=True, slots=True)

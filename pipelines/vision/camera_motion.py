@@ -32,6 +32,9 @@ _FIT_SCALE = 0.25
 _STILL = 0.012
 _MOVING = 0.02
 """Shares of the picture's width, height or size a second."""
+_FEWEST_SHAKEN, _SHAKEN, _TURNS = 5, 0.015, 0.3
+"""Of a shaken camera: the fewest pairs, the median movement aside a second, and the share of pairs
+after which it turns back (of independent movements half)."""
 _STEADY = 0.75
 """Net movement as a share of all movement: 1 for a perfect pan, near 0 for shake."""
 
@@ -136,10 +139,19 @@ def label(motions: Sequence[PairMotion]) -> CameraMotion:
     if steady.any():
         axis = int(np.where(steady, reach, 0.0).argmax())
         return _DIRECTIONS[axis][int(net[axis] > 0)]
-    shaken = float(np.abs(moves[:, :2] - net[:2]).mean(axis=0).max())
-    if shaken >= _MOVING:
+    if _is_shaken(moves[:, :2]):
         return CameraMotion.HANDHELD
     return CameraMotion.STATIC if gross.max() < _MOVING else CameraMotion.UNKNOWN
+
+
+def _is_shaken(moves: Floats) -> bool:
+    """Whether most pairs move aside from the usual way, and to and fro: something that passes
+    before the camera, a cut that was missed or a pan that starts and stops do not."""
+    if len(moves) < _FEWEST_SHAKEN:
+        return False
+    aside = moves - np.median(moves, axis=0)
+    turns = (aside[1:] * aside[:-1] < 0).mean(axis=0)
+    return bool(((np.median(np.abs(aside), axis=0) >= _SHAKEN) & (turns >= _TURNS)).any())
 
 
 _DIRECTIONS = (

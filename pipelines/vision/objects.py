@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from models.contracts import DetectedObject
+from models.contracts import Box, DetectedObject, Movement, SeenThing
 from models.provider import ModelProvider
 from models.tasks import DETECT_OBJECTS
 from pipelines.artifacts import Artifact, Made
@@ -150,6 +151,50 @@ def _confirmed(samples: Sequence[Sequence[DetectedObject]]) -> dict[str, dict[in
         for label, seen in best.items()
         if len(seen) > 1 or len(samples) == 1 or max(seen.values()) >= SEEN_ONCE
     }
+
+
+def scene_things(
+    found: Mapping[int, Sequence[DetectedObject]], start_ms: int, end_ms: int
+) -> tuple[SeenThing, ...]:
+    """What is in a scene, one a label, the largest first."""
+    samples = [found[time_ms] for time_ms in sorted(found) if start_ms <= time_ms < end_ms]
+    things = []
+    for label, confidences in _confirmed(samples).items():
+        boxes = {
+            index: [each.box for each in samples[index] if each.label == label]
+            for index in sorted(confidences)
+        }
+        counts = [len(each) for each in boxes.values()]
+        middle = min(boxes, key=lambda index: abs(2 * index - len(samples) + 1))
+        is_followed = len(boxes) == len(samples) and max(counts) == 1
+        moved = _movement([box for [box] in boxes.values()]) if is_followed else None
+        largest = max(boxes[middle], key=lambda box: box.area)
+        things.append(SeenThing(label, min(counts), max(counts), largest, moved))
+    return tuple(sorted(things, key=lambda thing: (-thing.box.area, thing.label)))
+
+
+_FEWEST_LOOKS, _MOVED, _GROWN = 3, 0.15, 1.4
+"""Looks at a thing, share of the picture's width and ratio of heights from which it has moved."""
+_STEADY_SHARE = 0.02
+"""Of the width, by which a box may go back on its way: boxes tremble."""
+
+
+def _movement(boxes: Sequence[Box]) -> Movement | None:
+    """From look to look in one direction, to the side or in size; None where not, or too little."""
+    if len(boxes) < _FEWEST_LOOKS:
+        return None
+    middles = [box.left + box.width / 2 for box in boxes]
+    ways = (
+        (Movement.LEFT, [-middle for middle in middles], _MOVED, _STEADY_SHARE),
+        (Movement.RIGHT, middles, _MOVED, _STEADY_SHARE),
+        (Movement.NEARER, [math.log(box.height) for box in boxes], math.log(_GROWN), 0.05),
+        (Movement.AWAY, [-math.log(box.height) for box in boxes], math.log(_GROWN), 0.05),
+    )
+    for movement, places, least, slack in ways:
+        forwards = all(after - before > -slack for before, after in pairwise(places))
+        if forwards and places[-1] - places[0] >= least:
+            return movement
+    return None
 
 
 def _runs(shown: list[int]) -> list[list[int]]:

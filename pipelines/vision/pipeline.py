@@ -46,6 +46,7 @@ from pipelines.vision.objects import (
     ObjectsConfig,
     object_times,
     object_tracks,
+    scene_things,
 )
 from pipelines.vision.policy import ContentPolicy
 from pipelines.vision.policy_step import CheckPolicy, checked_times
@@ -130,11 +131,17 @@ def analyse_vision(
             mapper(times, CheckPolicy(*place, config.policy), checking)
 
     detected: list[Made] = []
+    seen: Detections = {}
     if detects:
         sampled = scenes or [whole_video(video.duration_ms)]
         times = by_segment(object_times(found.times_ms, sampled, config.objects), video)
         detect = DetectObjects(*place, config.objects, config.describe.models)
         detected = mapper(times, detect, detecting)
+        for each in detected:
+            seen |= DETECTIONS.load(workspace.store, each.key)
+        plans = [
+            replace(plan, things=scene_things(seen, plan.start_ms, plan.end_ms)) for plan in plans
+        ]
 
     strokes = load_strokes(features, workspace.store, video.duration_ms)
     texts = _texts(plans, strokes, video, ReadText(*place, config.describe.models), written, mapper)
@@ -143,7 +150,7 @@ def analyse_vision(
     groups = grouped(plans, video, config.max_scenes_a_task)
     described = mapper(groups, DescribeScenes(*place, config.describe), describing)
     control.progress(1.0)
-    result = _result(features, detected, [*chain(*described)], texts, workspace.store)
+    result = _result([*features, *detected], [*chain(*described)], seen, texts, workspace.store)
     return replace(result, warnings=tuple(damage_warnings(found.damaged_ms.tolist())))
 
 
@@ -280,15 +287,12 @@ def grouped(
 
 
 def _result(
-    read: Sequence[Made],
-    detected: Sequence[Made],
+    before: Sequence[Made],
     described: Sequence[Made],
+    seen: Detections,
     texts: Sequence[tuple[ScreenText, ...]],
     store: ObjectStore,
 ) -> VisionResult:
-    seen: Detections = {}
-    for each in detected:
-        seen |= DETECTIONS.load(store, each.key)
     scenes = []
     for each, text in zip(described, texts, strict=True):
         scene = SCENES.load(store, each.key)
@@ -297,7 +301,7 @@ def _result(
         scenes.append(
             replace(scene, objects=tuple(objects), object_tracks=tracks, on_screen_text=text)
         )
-    made = [*read, *detected, *described]
+    made = [*before, *described]
     computed = sum(each.computed for each in made)
     *rest, overview = scenes
     if rest:

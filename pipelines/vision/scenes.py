@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -13,6 +13,7 @@ from models.contracts import (
     Picture,
     SceneDescription,
     SceneStills,
+    SeenThing,
     TextLine,
 )
 from models.pictures import palette
@@ -62,6 +63,8 @@ class ScenePlan:
     """The picture between bars, as stored."""
     text: tuple[TextLine, ...] = ()
     """Writing that was read in one frame of it, top to bottom."""
+    things: tuple[SeenThing, ...] = ()
+    """With boxes in the whole upright picture."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
 
     name = "Describing the scenes"
     code = StageCode.VISION_FAILED
-    version = 9
+    version = 10
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
@@ -118,8 +121,9 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             seconds = (plan.end_ms - plan.start_ms) / 1000
             box = upright_box(plan.active, orientation)
             shown = tuple(cropped(picture, box) for picture in pictures)
-            middle = pictures[len(pictures) // 2]
-            scenes.append(_Seen(SceneStills(shown, seconds, motion, plan.text), middle, box))
+            things = tuple(replace(each, box=each.box.within(box)) for each in plan.things)
+            own = SceneStills(shown, seconds, motion, plan.text, things)
+            scenes.append(_Seen(own, pictures[len(pictures) // 2], box))
         return scenes
 
     def _features(self, plans: Sequence[ScenePlan]) -> FrameFeatures:

@@ -11,17 +11,18 @@ import pytest
 
 from models.backends.packaged.describer import (
     PackagedSceneDescriber,
-    SceneEvidence,
     objects_in,
     open_describer,
-    sentences,
     shot_type_of,
 )
+from models.backends.packaged.shot_list import SceneEvidence, sentences
 from models.contracts import (
     Box,
     CameraMotion,
+    Movement,
     Picture,
     SceneStills,
+    SeenThing,
     ShotAngle,
     ShotType,
     TextLine,
@@ -150,13 +151,123 @@ def evidence(
     colours: tuple[str, ...] = ("green", "grey"),
     accent: str | None = None,
     motion: CameraMotion = CameraMotion.UNKNOWN,
+    things: tuple[SeenThing, ...] = (),
 ) -> SceneEvidence:
     """``faces`` are their heights."""
     facts = tuple(
         PictureFacts(level, 50, colourfulness, hue, False, colours, accent) for level in brightness
     )
     boxes = tuple(Box(0.3, 0.1, height / 2, height) for height in faces)
-    return SceneEvidence(facts, boxes, text, motion)
+    return SceneEvidence(facts, boxes, text, motion, things, shot_type_of(boxes, things))
+
+
+def thing(
+    label: str,
+    count: int | tuple[int, int] = 1,
+    box: tuple[float, float, float, float] = (0.4, 0.3, 0.2, 0.4),
+    movement: Movement | None = None,
+) -> SeenThing:
+    """``count``: one number, or the fewest and the most."""
+    fewest, most = (count, count) if isinstance(count, int) else count
+    return SeenThing(label, fewest, most, Box(*box), movement)
+
+
+LEFT, RIGHT, SMALL, ALL = (
+    (0.05, 0.3, 0.2, 0.4), (0.75, 0.3, 0.2, 0.4), (0.5, 0.5, 0.1, 0.1), (0.0, 0.0, 1.0, 0.9),
+)  # fmt: skip
+STANDING, FAR = (0.45, 0.1, 0.13, 0.8), (0.5, 0.5, 0.02, 0.15)
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        pytest.param(
+            evidence(things=(thing("person", box=STANDING), thing("dog", box=RIGHT))),
+            "A full shot of a person in the middle, with a dog on the right.",
+            id="a person and a dog",
+        ),
+        pytest.param(
+            evidence(things=(thing("person", box=FAR),)),
+            "An extreme wide shot of a person in the middle in the distance.",
+            id="far away",
+        ),
+        pytest.param(
+            evidence(faces=(0.3,), things=(thing("person"), thing("laptop", box=LEFT))),
+            "A medium close-up of a person, with a laptop on the left.",
+            id="a face is a person's",
+        ),
+        pytest.param(
+            evidence(faces=(0.2, 0.2), things=(thing("person", (1, 2)),)),
+            "A medium shot of two or more people.",
+            id="faces count",
+        ),
+        pytest.param(
+            evidence(things=(thing("person", (2, 4)), thing("chair", (1, 2)), thing("bus", 2))),
+            "A shot of several people, with one or more chairs and two buses.",
+            id="looks that differ in number",
+        ),
+        pytest.param(evidence(things=(thing("bottle", 3),)), "Three bottles.", id="things alone"),
+        pytest.param(
+            evidence(things=(thing("airplane", box=ALL), thing("bird", box=SMALL))),
+            "An airplane filling the picture and a small bird in the middle.",
+            id="sizes",
+        ),
+        pytest.param(
+            evidence(things=(thing("train", box=LEFT),), text=(line("Platform 9"),)),
+            "A train on the left, with the title “Platform 9”.",
+            id="a thing and writing",
+        ),
+        pytest.param(
+            evidence(things=(thing("cat", box=LEFT),), brightness=(60, 60), colourfulness=2),
+            "A cat on the left, dark, in black and white.",
+            id="light, and no colour",
+        ),
+        pytest.param(
+            evidence(
+                things=(thing("dog", box=LEFT, movement=Movement.RIGHT), thing("person")),
+                motion=CameraMotion.STATIC,
+            ),
+            "A shot of a person in the middle, with a dog on the left. "
+            "The camera stays still, and the dog moves to the right.",
+            id="what moves before a camera that stands",
+        ),
+        pytest.param(
+            evidence(things=(thing("car", movement=Movement.LEFT),), motion=CameraMotion.PAN_RIGHT),
+            "A car in the middle. The camera pans to the right.",
+            id="what a pan may only seem to move",
+        ),
+        pytest.param(
+            evidence(things=tuple(thing(each) for each in ("bed", "cup", "vase", "tv", "oven"))),
+            "A bed in the middle, a cup in the middle, a vase and a screen.",
+            id="no more than four",
+        ),
+        pytest.param(
+            evidence(things=(thing("scissors"), thing("skis", 2), thing("knife", 2))),
+            "Scissors in the middle, skis and two knives.",
+            id="plurals",
+        ),
+    ],
+)
+def test_people_and_things_are_put_into_the_words_of_a_shot_list(
+    seen: SceneEvidence, words: str
+) -> None:
+    assert sentences(seen) == words
+
+
+@pytest.mark.parametrize(
+    ("box", "shot"),
+    [
+        pytest.param(STANDING, ShotType.FULL, id="from head to foot"),
+        pytest.param((0.4, 0.3, 0.1, 0.45), ShotType.WIDE, id="half the height"),
+        pytest.param(FAR, ShotType.EXTREME_WIDE, id="far away"),
+        pytest.param((0.4, 0.2, 0.2, 0.8), ShotType.UNKNOWN, id="cut off below"),
+        pytest.param((0.3, 0.3, 0.4, 0.6), ShotType.UNKNOWN, id="sitting"),
+    ],
+)
+def test_the_shot_type_follows_from_a_person_seen_whole(
+    box: tuple[float, float, float, float], shot: ShotType
+) -> None:
+    assert shot_type_of((), (thing("person", box=box),)) is shot
 
 
 @pytest.mark.parametrize(
@@ -186,11 +297,11 @@ def test_the_shot_type_follows_from_the_size_of_the_largest_face(
         ),
         (
             evidence(faces=(0.35,), text=(line("Anna Weber", top=0.8, height=0.05),), hue="blue"),
-            "A medium close-up of a face, with the caption “Anna Weber”, mostly blue.",
+            "A medium close-up of a face, with the caption “Anna Weber”.",
         ),
         (
             evidence(text=(line("THE END"), line("thank you", 0.6, 0.05)), colourfulness=2),
-            "Title “THE END” and “thank you”, in black and white.",
+            "Title “THE END” and “thank you”.",
         ),
         (
             evidence(text=tuple(line(f"line {n}", 0.1 * n, 0.05) for n in range(5))),
@@ -206,7 +317,7 @@ def test_the_shot_type_follows_from_the_size_of_the_largest_face(
         ),
         (
             evidence(colourfulness=4, text=(line("THE END"),)),
-            "Title “THE END”, with hardly any colour.",
+            "Title “THE END”.",
         ),
         (evidence(accent="red"), "A picture in green and grey, with some red."),
         (

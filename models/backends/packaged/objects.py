@@ -138,23 +138,13 @@ class PackagedObjectDetector:
             x = int(np.clip(middle[0] * columns - side / 2, 0, columns - side))
             y = int(np.clip(middle[1] * rows - side / 2, 0, rows - side))
             looked = self._look(np.ascontiguousarray(still[y : y + side, x : x + side]))
-            expected = _within(thing.box, x / columns, y / rows, side / columns, side / rows)
+            expected = thing.box.within(Box(x / columns, y / rows, side / columns, side / rows))
         again = (
             each.confidence
             for each in looked
             if each.label == thing.label and each.box.overlap(expected) >= _SAME_PLACE
         )
         return (thing.confidence + max(again, default=0.0)) / 2
-
-
-def _within(box: Box, left: float, top: float, width: float, height: float) -> Box:
-    """What is in a part of the picture of the box, in shares of that part."""
-    first = max(0.0, (box.left - left) / width), max(0.0, (box.top - top) / height)
-    last = (
-        min(1.0, (box.left + box.width - left) / width),
-        min(1.0, (box.top + box.height - top) / height),
-    )
-    return Box(*first, max(1e-6, last[0] - first[0]), max(1e-6, last[1] - first[1]))
 
 
 def _distinct(found: Sequence[DetectedObject], other: float = 2.0) -> list[DetectedObject]:

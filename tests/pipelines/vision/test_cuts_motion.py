@@ -71,6 +71,20 @@ def test_something_small_that_moves_before_a_still_camera_is_not_the_camera() ->
     assert labelled(film) is CameraMotion.STATIC
 
 
+def test_a_cut_that_was_missed_is_no_shaken_camera() -> None:
+    film = filmed()
+    film.luma[25:] = np.roll(film.luma[25:], (7, 20), axis=(1, 2))
+    assert labelled(film) is not CameraMotion.HANDHELD
+
+
+def test_a_pan_that_starts_and_stops_is_no_shaken_camera() -> None:
+    film = filmed()
+    for index in range(50):
+        moved = round(6 * np.sin(np.pi * index / 50))
+        film.luma[index] = np.roll(film.luma[index], moved, axis=1)
+    assert labelled(film) is not CameraMotion.HANDHELD
+
+
 def test_a_plain_picture_tells_nothing_of_the_camera() -> None:
     times = np.arange(50, dtype=np.int64) * FRAME_MS
     plain = np.full((50, 36, 64), 90, np.uint8)

@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models.contracts import Box, DetectedObject
+from models.contracts import Box, DetectedObject, Movement, SeenThing
 from pipelines.types import ObjectTrack
-from pipelines.vision.objects import SEEN_ONCE, ObjectsConfig, object_times, object_tracks
+from pipelines.vision.objects import (
+    SEEN_ONCE,
+    ObjectsConfig,
+    object_times,
+    object_tracks,
+    scene_things,
+)
 from pipelines.vision.scenes import SceneBorders
 
 Things = tuple[DetectedObject, ...]
@@ -100,3 +106,45 @@ def test_a_long_video_is_sampled_evenly_and_no_more_than_the_limit(seconds: int)
     assert 50 <= len(found) <= 100
     assert np.ptp(np.diff(found)) <= 500
     assert found[-1] > (seconds - 2 * seconds / 50) * 1_000
+
+
+def at(left: float, height: float = 0.4, label: str = "dog") -> DetectedObject:
+    return DetectedObject(label, 0.9, Box(left, 0.3, 0.2, height))
+
+
+def test_things_are_counted_in_the_samples_that_show_them() -> None:
+    found: dict[int, Things] = {
+        0: (at(0.1), at(0.5)),
+        1_000: (at(0.1),),
+        2_000: (at(0.7, 0.5, "person"),),
+        3_000: (at(0.7, 0.5, "person"),),
+    }
+    assert scene_things(found, 0, 4_000) == (
+        SeenThing("person", 1, 1, Box(0.7, 0.3, 0.2, 0.5)),
+        SeenThing("dog", 1, 2, Box(0.1, 0.3, 0.2, 0.4)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("looks", "movement"),
+    [
+        pytest.param([at(0.6), at(0.4), at(0.2)], Movement.LEFT, id="left"),
+        pytest.param([at(0.2), at(0.3), at(0.29), at(0.5)], Movement.RIGHT, id="right, trembling"),
+        pytest.param([at(0.2), at(0.6), at(0.4)], None, id="to and fro"),
+        pytest.param([at(0.2), at(0.25), at(0.3)], None, id="too little"),
+        pytest.param([at(0.2), at(0.5)], None, id="two looks"),
+        pytest.param([at(0.4, 0.3), at(0.4, 0.4), at(0.4, 0.5)], Movement.NEARER, id="nearer"),
+        pytest.param([at(0.4, 0.5), at(0.4, 0.4), at(0.4, 0.3)], Movement.AWAY, id="away"),
+    ],
+)
+def test_a_thing_moves_if_every_look_confirms_the_way(
+    looks: list[DetectedObject], movement: Movement | None
+) -> None:
+    found = {1_000 * index: (look,) for index, look in enumerate(looks)}
+    [thing] = scene_things(found, 0, 10_000)
+    assert thing.movement is movement
+
+
+def test_one_of_several_is_not_followed() -> None:
+    found = {1_000 * index: (at(0.2 * index), at(0.1)) for index in range(4)}
+    assert scene_things(found, 0, 10_000)[0].movement is None
