@@ -6,13 +6,23 @@ Times were seconds, names in camel case. Every reader of a stored result calls t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic_core import from_json
 
 _OLDER = '"startTime":'
 """In texts the quotation marks are escaped: only a field's name looks so."""
+_NAMES = {
+    "colorPalette": "color_palette",
+    "shotType": "shot_type",
+    "shotAngle": "shot_angle",
+    "cameraMotion": "camera_motion",
+    "thumbnailKey": "thumbnail_key",
+    "objectTracks": "object_tracks",
+    "onScreenText": "on_screen_text",
+    "speakingSeconds": "speaking_seconds",
+}
+_TIMES = {"startTime": "start_ms", "endTime": "end_ms", "start": "start_ms", "end": "end_ms"}
 
 
 def transcript_of_today(document: str) -> str:
@@ -21,36 +31,23 @@ def transcript_of_today(document: str) -> str:
     if '"language"' in document and _OLDER not in document:
         return document
     older = from_json(document)
-    speakers = [
-        {"id": each["id"], "label": each["label"], "speaking_seconds": each["speakingSeconds"]}
-        for each in older["speakers"]
-    ]
-    segments = [_segment(each) for each in older["segments"]]
-    return json.dumps({"language": None, "speakers": speakers, "segments": segments})
+    found = {"language": None} | {name: _today(older[name]) for name in ("speakers", "segments")}
+    return json.dumps(found)
 
 
-def segments_of_today(segments: str) -> str:
-    """Segments of a stored transcript."""
-    if _OLDER not in segments:
-        return segments
-    return json.dumps([_segment(each) for each in from_json(segments)])
+def of_today(results: str) -> str:
+    """Stored scenes, segments or sentences of a summary, a list or one."""
+    return json.dumps(_today(from_json(results))) if _OLDER in results else results
 
 
-def sentences_of_today(sentences: str) -> str:
-    """A stored summary."""
-    if _OLDER not in sentences:
-        return sentences
-    return json.dumps([_timed(each) for each in from_json(sentences)])
-
-
-def _segment(older: Mapping[str, Any]) -> dict[str, Any]:
-    return _timed(older) | {"words": [_timed(word) for word in older["words"]]}
-
-
-def _timed(older: Mapping[str, Any]) -> dict[str, Any]:
-    times = {
-        "start_ms": round(older["startTime"] * 1000),
-        "end_ms": round(older["endTime"] * 1000),
+def _today(older: Any) -> Any:
+    if isinstance(older, list):
+        return [_today(each) for each in older]
+    if not isinstance(older, dict):
+        return older
+    return {
+        _TIMES.get(name) or _NAMES.get(name, name): (
+            round(value * 1000) if name in _TIMES else _today(value)
+        )
+        for name, value in older.items()
     }
-    rest = {name: value for name, value in older.items() if name not in {"startTime", "endTime"}}
-    return times | rest

@@ -22,7 +22,7 @@ from pydantic_core import from_json
 from sqlalchemy import text
 
 from storage.database import Database
-from storage.older_results import segments_of_today
+from storage.older_results import of_today
 
 KEPT_BYTES = 32 * 2**20
 """Of all jobs together; ten hours of speech and 10,000 scenes are 6 MB."""
@@ -53,11 +53,15 @@ class Parts:
     speakers: tuple[Element, ...]
     """Who speaks, with the labels of before anybody gave them names."""
 
-    def read(self, index: int) -> list[Element]:
-        """The part that element ``index`` is in; empty where there is none."""
+    def read_json(self, index: int) -> bytes:
+        """The part that element ``index`` is in, a JSON array; empty where there is none."""
         if not 0 <= index < self.count:
-            return []
-        part: list[Element] = from_json(zlib.decompress(self.pieces[index // self.size]))
+            return b"[]"
+        return zlib.decompress(self.pieces[index // self.size])
+
+    def read(self, index: int) -> list[Element]:
+        """As ``read_json``, parsed."""
+        part: list[Element] = from_json(self.read_json(index))
         return part
 
     def read_all(self) -> Iterator[Element]:
@@ -71,20 +75,19 @@ class _Kind:
     size: int
     outlined: Callable[[Element], list[Any]]
     texts: Callable[[Element], list[str]]
-    of_today: Callable[[str], str] = str
 
 
 _SCENES = _Kind(
     24,
     lambda scene: [
-        scene["startTime"],
-        scene["endTime"],
-        scene["colorPalette"],
-        int(bool(scene.get("onScreenText"))),
+        scene["start_ms"] / 1000,
+        scene["end_ms"] / 1000,
+        scene["color_palette"],
+        int(bool(scene.get("on_screen_text"))),
     ],
     lambda scene: [
         scene["description"] or "",
-        *(line["text"] for line in scene.get("onScreenText", [])),
+        *(line["text"] for line in scene.get("on_screen_text", [])),
         *scene["objects"],
     ],
 )
@@ -92,7 +95,6 @@ _SEGMENTS = _Kind(
     100,
     lambda segment: [segment["start_ms"] / 1000, segment["end_ms"] / 1000, segment["speaker"]],
     lambda segment: [segment["text"]],
-    segments_of_today,
 )
 
 
@@ -160,7 +162,7 @@ class ResultParts:
                 execution_options={"yield_per": kind.size},
             )
             async for part in rows.partitions(kind.size):
-                piece, elements = await asyncio.to_thread(_packed, kind, part)
+                piece, elements = await asyncio.to_thread(_packed, part)
                 pieces.append(piece)
                 outlines += map(kind.outlined, elements)
                 texts += map(kind.texts, elements)
@@ -176,8 +178,8 @@ def _kept_bytes(parts: Parts) -> int:
     return sum(map(len, (*parts.pieces, parts.outline, parts.texts)))
 
 
-def _packed(kind: _Kind, texts: Sequence[str]) -> tuple[bytes, list[Element]]:
-    content = kind.of_today(f"[{','.join(texts)}]").encode()
+def _packed(texts: Sequence[str]) -> tuple[bytes, list[Element]]:
+    content = of_today(f"[{','.join(texts)}]").encode()
     return zlib.compress(content), from_json(content)
 
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import from_json
-from sqlalchemy import JSON, Text, cast, delete, func, literal, literal_column, select
+from sqlalchemy import JSON, Text, cast, delete, func, literal, literal_column, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection
 from storage.job_records import JobSource
-from storage.older_results import sentences_of_today, transcript_of_today
-from storage.result_parts import Element
+from storage.older_results import of_today, transcript_of_today
 from storage.search_index import SearchRow, file_rows, insert_rows, scene_rows, transcript_rows
 from storage.tables import jobs, scene_lists, speaker_labels, stages, summaries, transcripts
 from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
@@ -52,44 +51,70 @@ class Track:
     """The names that its speakers were given, by their ids."""
 
 
+@dataclass(frozen=True, slots=True)
+class SceneSpan:
+    """When a scene is and what it shows."""
+
+    index: int
+    start_ms: int
+    end_ms: int
+    description: str
+
+
 async def store_scenes(
     connection: Connection,
     job_id: uuid.UUID,
     scenes: Sequence[Mapping[str, Any]],
     overview: Mapping[str, Any] | None = None,
 ) -> None:
-    """Publish the scenes of a job and its overview, once, and make them searchable."""
+    """Publish the scenes of a job and its overview, once, and make them searchable.
+
+    Both as ``pipelines.codec`` writes a Scene.
+    """
     values = {"scenes": scenes, "scene_count": len(scenes)}
     values |= {} if overview is None else {"overview": overview}
     await connection.execute(insert(scene_lists).values(job_id=job_id, **values))
     await insert_rows(connection, job_id, scene_rows(scenes, overview), StageName.VISION)
 
 
-async def find_overview(connection: Connection, job_id: uuid.UUID) -> Element | None:
-    """What is seen in a job's whole video; None where there is no overview."""
-    query = select(scene_lists.c.overview).where(scene_lists.c.job_id == job_id)
-    found: Element | None = (await connection.execute(query)).scalar_one_or_none()
-    return found
+async def find_overview(connection: Connection, job_id: uuid.UUID) -> str | None:
+    """What is seen in a job's whole video, as a Scene in JSON; None without an overview."""
+    query = select(cast(scene_lists.c.overview, Text)).where(scene_lists.c.job_id == job_id)
+    found: str | None = (await connection.execute(query)).scalar_one_or_none()
+    return None if found is None else of_today(found)
 
 
-async def get_scenes(connection: Connection, job_id: uuid.UUID) -> list[dict[str, Any]]:
-    """The scenes of a job whose vision stage completed."""
-    query = select(scene_lists.c.scenes).where(scene_lists.c.job_id == job_id)
-    scenes: list[dict[str, Any]] = (await connection.execute(query)).scalar_one()
-    return scenes
+async def get_scenes(connection: Connection, job_id: uuid.UUID) -> str:
+    """The scenes of a job whose vision stage completed, as JSON of ``pipelines.codec``."""
+    query = select(cast(scene_lists.c.scenes, Text)).where(scene_lists.c.job_id == job_id)
+    return of_today((await connection.execute(query)).scalar_one())
 
 
-async def get_scene_spans(connection: Connection, job_id: uuid.UUID) -> list[dict[str, Any]]:
-    """``index``, ``startTime``, ``endTime`` and ``description`` of each scene, a fifth of all."""
-    query = select(_SPANS).where(scene_lists.c.job_id == job_id)
-    spans: list[dict[str, Any]] = (await connection.execute(query)).scalar_one()
-    return spans
+async def get_scene_spans(connection: Connection, job_id: uuid.UUID) -> list[SceneSpan]:
+    """When each scene is and what it shows, a fifth of all."""
+    return [SceneSpan(*row) for row in await connection.execute(_SPANS, {"job_id": job_id})]
 
 
-_SPANS = literal_column(
-    """(SELECT coalesce(json_agg(scene), '[]') FROM json_to_recordset(scenes) AS scene
-        (index int, "startTime" float8, "endTime" float8, description text))""",
-    JSON,
+_SPANS = text(
+    """SELECT index, coalesce(start_ms, round("startTime" * 1000))::int,
+              coalesce(end_ms, round("endTime" * 1000))::int, description
+         FROM scene_lists, json_to_recordset(scenes) AS scene
+              (index int, start_ms int, end_ms int, "startTime" float8, "endTime" float8,
+               description text)
+        WHERE job_id = :job_id ORDER BY index"""
+)
+
+
+async def list_thumbnail_keys(connection: Connection, job_id: uuid.UUID) -> set[str]:
+    """The object keys of the stills that a job's scenes and its overview show."""
+    return set((await connection.execute(_STILLS, {"job_id": job_id})).scalars())
+
+
+_STILLS = text(
+    """SELECT coalesce(seen ->> 'thumbnail_key', seen ->> 'thumbnailKey')
+         FROM scene_lists, LATERAL (SELECT json_array_elements(scenes) UNION ALL SELECT overview)
+              AS each (seen)
+        WHERE job_id = :job_id AND seen IS NOT NULL"""
 )
 
 
@@ -212,7 +237,8 @@ async def name_speaker(
 async def find_thumbnail_key(connection: Connection, job_id: uuid.UUID, index: int) -> str | None:
     """The object key of a scene's still; None without such a scene."""
     scene = scene_lists.c.scenes[index]
-    query = select(scene["thumbnailKey"].astext).where(scene_lists.c.job_id == job_id)
+    key_of = func.coalesce(scene["thumbnail_key"].astext, scene["thumbnailKey"].astext)
+    query = select(key_of).where(scene_lists.c.job_id == job_id)
     key: str | None = (await connection.execute(query)).scalar_one_or_none()
     return key
 
@@ -228,7 +254,7 @@ async def find_summary(connection: Connection, job_id: uuid.UUID) -> str | None:
     """The sentences of a job's summary, as JSON of ``pipelines.codec``; None without one."""
     query = select(cast(summaries.c.sentences, Text)).where(summaries.c.job_id == job_id)
     found: str | None = (await connection.execute(query)).scalar_one_or_none()
-    return None if found is None else sentences_of_today(found)
+    return None if found is None else of_today(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from pydantic_core import from_json
 from sqlalchemy import Text, cast, func, select, text, tuple_, update
 
 from storage.database import Connection
-from storage.older_results import transcript_of_today
+from storage.older_results import of_today, transcript_of_today
 from storage.tables import jobs, scene_lists, search_configs, stages, transcripts
 from storage.types import SearchKind, StageName, StageStatus
 
@@ -172,11 +172,11 @@ def scene_rows(
     Of a video without cuts they are those of its overview.
     """
     for scene in scenes or ([] if overview is None else [overview]):
-        tracks = [track["label"] for track in scene.get("objectTracks", ())]
+        tracks = [track["label"] for track in scene.get("object_tracks", ())]
         labels = [*scene.get("objects", ()), *tracks]
         passages = {
             SearchKind.SCENE: scene.get("description"),
-            SearchKind.TEXT: " / ".join(line["text"] for line in scene.get("onScreenText", ())),
+            SearchKind.TEXT: " / ".join(line["text"] for line in scene.get("on_screen_text", ())),
             SearchKind.OBJECT: ", ".join(dict.fromkeys(labels)),
         }
         for kind, passage in passages.items():
@@ -184,9 +184,9 @@ def scene_rows(
                 yield SearchRow(
                     kind,
                     passage,
-                    round(scene["startTime"] * 1000),
-                    round(scene["endTime"] * 1000),
-                    scene_index=scene.get("index"),
+                    scene["start_ms"],
+                    scene["end_ms"],
+                    scene_index=scene["index"] if scenes else None,
                 )
 
 
@@ -281,9 +281,11 @@ async def index_stage(connection: Connection, job_id: uuid.UUID, stage: StageNam
         [job] = await connection.execute(query)
         rows = file_rows(job.file_name, job.duration_ms)
     elif stage is StageName.VISION:
-        found = select(scene_lists).where(scene_lists.c.job_id == job_id)
-        for each in await connection.execute(found):
-            rows.extend(scene_rows(each.scenes, each.overview))
+        columns = (cast(scene_lists.c.scenes, Text), cast(scene_lists.c.overview, Text))
+        seen = select(*columns).where(scene_lists.c.job_id == job_id)
+        for scenes, overview in await connection.execute(seen):
+            whole = None if overview is None else from_json(of_today(overview))
+            rows.extend(scene_rows(from_json(of_today(scenes)), whole))
     else:
         document = cast(transcripts.c.document, Text)
         tracks = select(transcripts.c.track_index, transcripts.c.language, document).where(

@@ -14,11 +14,12 @@ from pydantic import TypeAdapter, ValidationError
 from pipelines.backfill.outcome import ItemOutcome
 from pipelines.backfill.output import Output, open_output
 from pipelines.backfill.places import Place, S3Access, place_at
+from pipelines.codec import to_json
 from pipelines.types import Scene
 from serve_app.deployment.data import prepared
 from serve_app.jobs.metadata import Metadata
 from serve_app.jobs.rendering import warning_document
-from serve_app.results.documents import overview_document, scene_document, track_transcript
+from serve_app.results.documents import track_transcript
 from serve_app.settings import Settings
 from storage import keys
 from storage.database import Database
@@ -157,12 +158,11 @@ class _Importer:
         if StageName.VISION in job.skipped:
             return job
         scenes = [
-            scene_document(self._with_still(job, scene, f"{scene.index:05d}"))
-            for scene in outcome.scenes
+            to_json(self._with_still(job, scene, f"{scene.index:05d}")) for scene in outcome.scenes
         ]
         overview = None  # items of an earlier version have none
         if outcome.overview is not None:
-            overview = overview_document(self._with_still(job, outcome.overview, "overview"))
+            overview = to_json(self._with_still(job, outcome.overview, "overview"))
         return replace(job, scenes=scenes, overview=overview)
 
     def _with_still(self, job: ImportedJob, scene: Scene, name: str) -> Scene:

@@ -30,10 +30,10 @@ from serve_app.jobs.schemas import CreateBatchBody, CreateJobFromUrlBody
 from serve_app.media.source import PlayableMedia, find_media
 from serve_app.observability.metrics import record_job_end
 from serve_app.results import service as results
-from serve_app.results.answers import SummarySentenceJson
+from serve_app.results.answers import OverviewJson, SummarySentenceJson
+from serve_app.results.documents import overview_json
 from storage.job_records import JobRecord, list_jobs
-from storage.result_parts import Element
-from storage.results import Track, find_overview, list_tracks
+from storage.results import Track, list_tracks
 from storage.types import (
     TERMINAL_STATES,
     JobState,
@@ -204,7 +204,7 @@ class JobView:
     track_names: list[str]
     media: PlayableMedia
     summary: list[SummarySentenceJson] | None
-    overview: Element | None
+    overview: OverviewJson | None
     scenes: Part | None = None
     poster: str | None = None
     track: Track | None = None
@@ -227,8 +227,11 @@ async def get_job(
         job = await service.get_job(connection, viewer.account.id, jobId)
         media = await find_media(context, connection, job)
         summary = await results.find_summary(connection, job.id)
-        overview = await find_overview(connection, job.id)
+        seen = await results.find_overview(connection, job.id)
         tracks = await list_tracks(connection, job.id)
+    overview = None
+    if seen is not None:
+        overview = overview_json(seen, still_path(context.signer, job.id, OVERVIEW_STILL))
     shown = JobView(job.audio_track_names or [], media, summary, overview)
     await _add_results(context, job, shown, tracks, track)
     return await page(
@@ -251,7 +254,7 @@ async def _add_results(
         shown.scenes = scenes_part(context.signer, job, scenes)
         shown.poster = still_path(context.signer, job.id, scenes.count // 3)
     if shown.overview is not None:
-        shown.poster = still_path(context.signer, job.id, OVERVIEW_STILL)
+        shown.poster = shown.overview["thumbnailUrl"]
     if job.stages[StageName.TRANSCRIPT].status is not StageStatus.COMPLETED:
         return
     shown.track = next((each for each in tracks if each.track_index == track), None)

@@ -8,6 +8,7 @@ are answers of their own, made once.
 from __future__ import annotations
 
 import gzip
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -25,6 +26,7 @@ from serve_app.dashboard.access import CurrentViewer, PageRoute, Viewer
 from serve_app.dashboard.pages import HEADERS, page, takes_gzip
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.jobs import service
+from serve_app.results.documents import scene_json, scenes_of
 from storage.job_records import JobRecord
 from storage.result_parts import Element, Parts
 from storage.results import Track, list_tracks
@@ -36,7 +38,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 class Part:
     """Scenes or lines of a page."""
 
-    rows: list[dict[str, Any]]
+    rows: Sequence[Mapping[str, Any]]
     parts: Parts
     page: str
     """The job's own page."""
@@ -65,9 +67,8 @@ class Part:
 
 def scenes_part(signer: Signer, job: JobRecord, parts: Parts, first: int = 0) -> Part:
     """The part that scene ``first`` is in."""
-    rows = [
-        scene | {"still": still_path(signer, job.id, scene["index"])} for scene in parts.read(first)
-    ]
+    scenes = scenes_of(parts.read_json(first))
+    rows = [scene_json(scene, still_path(signer, job.id, scene.index)) for scene in scenes]
     return Part(rows, parts, f"{PATH}/jobs/{job.id}", "/scenes?from=")
 
 

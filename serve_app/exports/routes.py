@@ -22,9 +22,9 @@ from serve_app.exports.captions import attachment
 from serve_app.exports.timeline import FrameTimeline, Section, find_sources, frame_timeline
 from serve_app.results import service as results
 from serve_app.results.chapters import find_chapters_of
-from serve_app.results.documents import SceneSpan
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
+from storage.results import SceneSpan
 
 
 class ExportFormat(StrEnum):
@@ -160,10 +160,10 @@ def scene_sections(job: JobRecord, scenes: list[SceneSpan]) -> list[Section]:
         return [Section(0, max(1, job.duration_ms or 0), "Scene 1")]
     return [
         Section(
-            round(scene["startTime"] * 1000),
-            round(scene["endTime"] * 1000),
-            f"Scene {scene['index'] + 1}",
-            scene["description"],
+            scene.start_ms,
+            scene.end_ms,
+            f"Scene {scene.index + 1}",
+            scene.description,
         )
         for scene in scenes
     ]

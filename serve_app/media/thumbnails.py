@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -37,12 +39,13 @@ async def get_thumbnail(
         await require_active_owner(connection, parse_job_id(job_id))
     if name == OVERVIEW_STILL:
         async with context.database.statement() as connection:
-            seen = await find_overview(connection, parse_job_id(job_id))
+            overview = await find_overview(connection, parse_job_id(job_id))
+        key = None if overview is None else json.loads(overview)["thumbnail_key"]
     else:
         scenes = await context.parts.find_scenes(parse_job_id(job_id))
         part = [] if scenes is None else scenes.read(int(name))
-        seen = next((each for each in part if each["index"] == int(name)), None)
-    key = (seen or {}).get("thumbnailKey")
+        keys = {each["index"]: each["thumbnail_key"] for each in part}
+        key = keys.get(int(name))
     if key is None:
         raise missing
     try:

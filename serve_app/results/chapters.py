@@ -42,7 +42,7 @@ def _find(
     tracks: Mapping[int, Parts],
     vectors: Mapping[str, Vector],
 ) -> list[Chapter]:
-    cuts_ms = [_ms(scene["startTime"]) for scene in (scenes.read_all() if scenes else ())]
+    cuts_ms = [scene["start_ms"] for scene in (scenes.read_all() if scenes else ())]
     segments = [
         _segment(number, segment)
         for number, parts in tracks.items()
@@ -64,7 +64,3 @@ def _segment(track_index: int, segment: Element) -> TranscriptSegment:
         confidence=segment["confidence"],
         words=(),
     )
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)

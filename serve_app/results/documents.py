@@ -1,11 +1,8 @@
-"""Pipeline results as the JSON documents that are stored and shown, and back."""
+"""Results of the pipelines: from what is stored, and as the API shows them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NotRequired
-
-from typing_extensions import TypedDict
 
 from models.contracts import Box
 from pipelines.codec import decode, encode
@@ -24,35 +21,20 @@ from storage.results import TrackTranscript
 from storage.types import StageStatus
 
 
-class StoredOverview(answers.OverviewJson):
-    """An overview before the API turns the key of its still into an address."""
-
-    thumbnailKey: NotRequired[str]  # noqa: N815
-
-
-class StoredScene(answers.SceneJson):
-    """A scene before the API turns the key of its still into an address."""
-
-    thumbnailKey: NotRequired[str]  # noqa: N815
+def scenes_of(stored: str | bytes) -> tuple[Scene, ...]:
+    """Scenes as they are stored, of whatever version."""
+    text = stored.encode() if isinstance(stored, str) else stored
+    return decode(tuple[Scene, ...], text, ignore_unknown=True)
 
 
-class SceneSpan(TypedDict):
-    """When a scene is, in seconds, and what it shows."""
-
-    index: int
-    startTime: float
-    endTime: float
-    description: str
-
-
-def scene_document(scene: Scene) -> StoredScene:
-    """A scene as it is stored."""
-    shown = overview_document(scene)
+def scene_json(scene: Scene, still_url: str) -> answers.SceneJson:
+    """A scene, its still at an address."""
+    shown = overview_json(scene, still_url)
     return {**shown, "index": scene.index, "confidence": round(scene.confidence, 4)}
 
 
-def overview_document(scene: Scene) -> StoredOverview:
-    """What is seen, of a whole video too, as it is stored."""
+def overview_json(scene: Scene, still_url: str) -> answers.OverviewJson:
+    """What is seen, of a whole video too."""
     return {
         "startTime": scene.start_ms / 1000,
         "endTime": scene.end_ms / 1000,
@@ -62,7 +44,7 @@ def overview_document(scene: Scene) -> StoredOverview:
         "shotType": scene.shot_type,
         "shotAngle": scene.shot_angle,
         "cameraMotion": scene.camera_motion,
-        "thumbnailKey": scene.thumbnail_key,
+        "thumbnailUrl": still_url,
         "objectTracks": [
             {
                 "label": track.label,

@@ -8,16 +8,16 @@ from typing import Any, cast
 from fastapi import Request
 
 from pipelines.codec import decode
-from pipelines.types import StageCode, TimedSentence, TranscriptResult, WarningCode
+from pipelines.types import Scene, StageCode, TimedSentence, TranscriptResult, WarningCode
 from serve_app.api.context import context_of
 from serve_app.api.envelope import public_url
 from serve_app.api.urls import OVERVIEW_STILL, still_path
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results import answers
 from serve_app.results.documents import (
-    SceneSpan,
-    StoredOverview,
-    StoredScene,
+    overview_json,
+    scene_json,
+    scenes_of,
     segment_json,
     sentence_json,
     speaker_json,
@@ -26,7 +26,7 @@ from serve_app.results.documents import (
 from storage import results
 from storage.database import Connection
 from storage.job_records import JobRecord
-from storage.results import TrackTranscript
+from storage.results import SceneSpan, TrackTranscript
 from storage.types import SkipReason, StageName, StageStatus
 
 _OPEN = {StageStatus.PENDING, StageStatus.RUNNING}
@@ -56,38 +56,31 @@ def no_result(
     return ApiError(ErrorCode.RESULTS_UNAVAILABLE, message, extra=extra)
 
 
-async def list_scenes(connection: Connection, job: JobRecord) -> list[StoredScene]:
-    """The scenes of a job whose vision stage is completed."""
-    require_stage(job, StageName.VISION)
-    return cast("list[StoredScene]", await results.get_scenes(connection, job.id))
-
-
 async def read_seen(request: Request, connection: Connection, job: JobRecord) -> answers.Seen:
     """What is seen in a job whose vision stage is completed, its stills at signed addresses."""
-    scenes = await list_scenes(connection, job)
-    overview = cast("StoredOverview | None", await results.find_overview(connection, job.id))
-    for scene in scenes:
-        _sign_still(request, job.id, scene, scene["index"])
-    seen: answers.Seen = {"scenes": [*scenes]}
+    require_stage(job, StageName.VISION)
+    scenes = scenes_of(await results.get_scenes(connection, job.id))
+    overview = await find_overview(connection, job.id)
+
+    def address(name: int | str) -> str:
+        return public_url(request) + still_path(context_of(request).signer, job.id, name)
+
+    seen: answers.Seen = {"scenes": [scene_json(each, address(each.index)) for each in scenes]}
     if overview is not None:
-        _sign_still(request, job.id, overview, OVERVIEW_STILL)
-        seen["overview"] = overview
+        seen["overview"] = overview_json(overview, address(OVERVIEW_STILL))
     return seen
 
 
-def _sign_still(
-    request: Request, job_id: uuid.UUID, seen: StoredScene | StoredOverview, name: int | str
-) -> None:
-    """``thumbnailUrl`` in place of the object's key."""
-    path = still_path(context_of(request).signer, job_id, name)
-    seen["thumbnailUrl"] = public_url(request) + path
-    seen.pop("thumbnailKey", None)
+async def find_overview(connection: Connection, job_id: uuid.UUID) -> Scene | None:
+    """The whole video of a job as if it were one scene; None where it has no overview."""
+    found = await results.find_overview(connection, job_id)
+    return None if found is None else scenes_of(f"[{found}]")[0]
 
 
 async def list_scene_spans(connection: Connection, job: JobRecord) -> list[SceneSpan]:
     """When the scenes are and what they show; of a job whose vision stage is completed."""
     require_stage(job, StageName.VISION)
-    return cast("list[SceneSpan]", await results.get_scene_spans(connection, job.id))
+    return await results.get_scene_spans(connection, job.id)
 
 
 async def read_tracks(

@@ -191,9 +191,7 @@ async def _results(context: AppContext, job_id: uuid.UUID) -> set[str]:
         job = await jobs.find_job(connection, job_id)
         if job is None or job.stages[StageName.VISION].status is not StageStatus.COMPLETED:
             return set()
-        scenes = await results.get_scenes(connection, job_id)
-        overview = await results.find_overview(connection, job_id)
-    return {seen["thumbnailKey"] for seen in (*scenes, overview) if seen is not None}
+        return await results.list_thumbnail_keys(connection, job_id)
 
 
 def remove_objects(store: ObjectStore, due: CleaningRound, kept: set[str]) -> None:

@@ -51,8 +51,6 @@ from serve_app.jobs.eta import timings_of
 from serve_app.jobs.rendering import warning_document
 from serve_app.observability.metrics import record_media
 from serve_app.results.documents import (
-    overview_document,
-    scene_document,
     track_transcript,
 )
 from serve_app.settings import Settings
@@ -171,15 +169,14 @@ class StageWork:
         with self.timings.measure("analyse"):
             found = await self._in_thread(lambda: self._stages(job).vision(ingested, self.control))
         self._count_shards(found)
-        documents = [scene_document(scene) for scene in found.scenes]
         warnings = [warning_document(each, StageName.VISION) for each in found.warnings]
         async with self.context.database.transaction() as connection:
             end = await publishing.publish_scenes(
                 connection,
                 self.lease,
-                documents,
+                to_json(found.scenes),
                 self.timings.values,
-                overview=overview_document(found.overview),
+                overview=to_json(found.overview),
                 warnings=warnings,
             )
         record_media(self.context.metrics, StageName.VISION, ingested.media.duration_seconds)

@@ -76,12 +76,11 @@ def long_transcript(word_count: int = WORDS) -> dict[str, Any]:
 def long_scenes(count: int, job_id: str) -> list[dict[str, Any]]:
     each = SECONDS / count
     return [
-        {"index": n, "startTime": n * each, "endTime": (n + 1) * each,
+        {"index": n, "start_ms": round(n * each * 1000), "end_ms": round((n + 1) * each * 1000),
          "description": f"A person speaks to the camera in scene {n}.", "objects": ["face", "text"],
-         "colorPalette": [f"#{random.Random(n + k).randrange(1 << 24):06x}" for k in range(4)],
-         "shotType": "medium", "shotAngle": "eye_level", "cameraMotion": "static",
-         "confidence": 0.9, "thumbnailKey": f"jobs/{job_id}/work/vision/0.jpg",
-         "objectTracks": [], "onScreenText": []}
+         "color_palette": [f"#{random.Random(n + k).randrange(1 << 24):06x}" for k in range(4)],
+         "shot_type": "medium", "shot_angle": "eye_level", "camera_motion": "static",
+         "confidence": 0.9, "thumbnail_key": f"jobs/{job_id}/work/vision/0.jpg"}
         for n in range(count)
     ]  # fmt: skip
 

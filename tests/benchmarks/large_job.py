@@ -59,13 +59,13 @@ database_url, scene_count = sys.argv[1], int(sys.argv[2])
 HOURS_SECONDS, job_id = 10 * 3600, uuid.uuid4()
 each = HOURS_SECONDS / scene_count
 scenes = [
-    {"index": n, "startTime": round(n * each, 3), "endTime": round((n + 1) * each, 3),
+    {"index": n, "start_ms": round(n * each * 1000), "end_ms": round((n + 1) * each * 1000),
      "description": f"A person speaks to the camera in scene {n}.", "objects": ["face", "text"],
-     "colorPalette": ["#e8e2d6", "#6b4f3a", "#2f3a40"], "shotType": "medium",
-     "shotAngle": "eye_level", "cameraMotion": "static", "confidence": 0.9,
-     "thumbnailKey": f"jobs/{job_id}/work/vision/{n}.jpg",
-     "objectTracks": [{"label": "face", "start": round(n * each, 3),
-                       "end": round((n + 1) * each, 3), "confidence": 0.8}], "onScreenText": []}
+     "color_palette": ["#e8e2d6", "#6b4f3a", "#2f3a40"], "shot_type": "medium",
+     "shot_angle": "eye_level", "camera_motion": "static", "confidence": 0.9,
+     "thumbnail_key": f"jobs/{job_id}/work/vision/{n}.jpg",
+     "object_tracks": [{"label": "face", "start_ms": round(n * each * 1000),
+                        "end_ms": round((n + 1) * each * 1000), "confidence": 0.8}]}
     for n in range(scene_count)
 ]
 spoken = HOURS_SECONDS / (2 * scene_count)

@@ -29,7 +29,6 @@ from pipelines.types import (
     TranscriptWord,
     VideoStream,
 )
-from serve_app.results.documents import overview_document, scene_document
 from serve_app.worker import publishing
 from serve_app.worker.publishing import Lease
 from serve_app.worker.reaper import Reaper
@@ -111,8 +110,8 @@ class RunnerSide:
         self.api.transact(lambda c: publishing.raise_hold(c, lease, media, prices))
 
     def publish_scenes(self, lease: Lease, count: int = 2) -> None:
-        documents = [scene_document(_scene(lease, index)) for index in range(count)]
-        overview = overview_document(_scene(lease, count))
+        documents = [to_json(_scene(lease, index)) for index in range(count)]
+        overview = to_json(_scene(lease, count))
         self.api.transact(
             lambda c: publishing.publish_scenes(c, lease, documents, {}, overview=overview)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -31,6 +32,7 @@ from serve_app.results.answers import SummarySentenceJson
 from serve_app.worker import publishing
 from serve_app.worker.publishing import Lease
 from storage import jobs, keys
+from storage.older_results import of_today
 from storage.results import TrackTranscript
 from storage.types import StageName, StageStatus
 from tests.serve_app.running_api import Customer, RunningApi
@@ -115,6 +117,11 @@ def track(index: int, error: str | None = None) -> TrackTranscript:
     return TrackTranscript(index, f"Mic {index}", status, error, language, document)
 
 
+def stored(shown: Any) -> Any:
+    """Scenes, or an overview, as they are stored; ``shown`` is as version 0.1 stored them."""
+    return json.loads(of_today(json.dumps(shown)))
+
+
 def complete(
     api: RunningApi,
     job_id: str,
@@ -138,7 +145,9 @@ def complete(
             warnings=warnings,
             timings={},
         )
-        await publishing.publish_scenes(connection, lease, scenes, {}, overview=overview)
+        await publishing.publish_scenes(
+            connection, lease, stored(scenes), {}, overview=overview and stored(overview)
+        )
         await publishing.publish_transcripts(connection, lease, tracks, {}, summary=summary)
 
     api.transact(publish)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import uuid
 from typing import Any
 
 import pytest
 
+from storage.results import list_thumbnail_keys
 from storage.search_index import index_stage
 from storage.types import StageName
+from tests.serve_app import published_jobs
 from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.dashboard.test_dashboard_pages import plain, signed_in
 from tests.serve_app.published_jobs import SENTENCES, complete, created, track
@@ -45,6 +48,10 @@ TRANSCRIPT: dict[str, Any] = {
         }
     ],
 }
+SCENES = [
+    {name: value for name, value in scene.items() if name not in {"objectTracks", "onScreenText"}}
+    for scene in published_jobs.SCENES
+]
 SUMMARY = [{"text": "Somebody says good morning.", "startTime": 1.2, "endTime": 2.06}]
 
 
@@ -55,7 +62,8 @@ def owner(api: RunningApi) -> Customer:
 
 def completed(api: RunningApi, customer: Customer) -> str:
     job_id = created(api, customer)
-    complete(api, job_id, [track(0)], [], SENTENCES)
+    scenes = [scene | {"objectTracks": [], "onScreenText": []} for scene in SCENES]
+    complete(api, job_id, [track(0)], [], SENTENCES, scenes=scenes)
     return job_id
 
 
@@ -65,6 +73,7 @@ def older(api: RunningApi, owner: Customer) -> str:
     job_id = completed(api, owner)
     for table, column, value in (
         ("transcripts", "document", TRANSCRIPT),
+        ("scene_lists", "scenes", SCENES),
         ("summaries", "sentences", SUMMARY),
     ):
         statement = f"UPDATE {table} SET {column} = CAST(:value AS json) WHERE job_id = :id"  # noqa: S608
@@ -78,12 +87,15 @@ def newer(api: RunningApi, owner: Customer) -> str:
 
 
 PATHS = (
+    "scenes",
+    "export?format=csv",
     "transcript",
     *(f"transcript?format={name}" for name in ("srt", "vtt", "ttml", "txt", "md", "csv")),
     "chapters",
     "summary",
     "export?format=csv&content=chapters",
     "?include=transcript",
+    "?include=scenes",
 )
 
 
@@ -102,9 +114,11 @@ def test_the_answers_are_the_same(
             content = data.get("processedData", data)
             for name in ("jobId", "turns", "sounds"):  # version 0.1 had no turns and no sounds
                 content.pop(name, None)
+            for scene in content.get("scenes", []):
+                assert scene.pop("thumbnailUrl").partition("?")[0].endswith("/thumbnails/0.jpg")
         answers.append(content)
     assert answers[0] == answers[1]
-    assert "orning" in str(answers[0])
+    assert "orning" in str(answers[0]) or "kitchen" in str(answers[0])
 
 
 def test_a_transcript_without_speech_is_empty(api: RunningApi, owner: Customer, newer: str) -> None:
@@ -119,7 +133,8 @@ def test_a_transcript_without_speech_is_empty(api: RunningApi, owner: Customer, 
 
 def test_the_pages_are_the_same(api: RunningApi, owner: Customer, older: str, newer: str) -> None:
     with signed_in(api, owner) as browser:
-        for path in ("segments?from=0", "segments/outline", "segments/texts"):
+        for path in ("segments?from=0", "segments/outline", "segments/texts", "scenes?from=0",
+                     "scenes/outline", "scenes/texts"):  # fmt: skip
             shown = [
                 plain(browser.get(f"/dashboard/jobs/{job_id}/{path}")).replace(job_id, "")
                 for job_id in (older, newer)
@@ -133,6 +148,16 @@ def test_what_is_said_is_found_once_it_is_indexed(
 ) -> None:
     run_sql(api, "DELETE FROM search_rows WHERE job_id = :id", id=older)
     api.transact(lambda c: index_stage(c, uuid.UUID(older), StageName.TRANSCRIPT))
+    api.transact(lambda c: index_stage(c, uuid.UUID(older), StageName.VISION))
     query = {"q": "morning", "kinds": "transcript", "jobId": older}
     [hit] = api.client.get("/search", params=query, headers=owner.headers).json()["data"]
     assert (hit["startTime"], hit["endTime"], hit["speaker"]) == (1.2, 2.06, "speaker_0")
+    query |= {"q": "kitchen", "kinds": "scene"}
+    [hit] = api.client.get("/search", params=query, headers=owner.headers).json()["data"]
+    assert (hit["startTime"], hit["endTime"], hit["sceneIndex"]) == (0, 12.48, 0)
+
+
+def test_its_stills_are_kept(api: RunningApi, older: str, newer: str) -> None:
+    for job_id in map(uuid.UUID, (older, newer)):
+        keys = api.transact(functools.partial(list_thumbnail_keys, job_id=job_id))
+        assert keys == {"jobs/x/0.jpg"}

@@ -27,8 +27,7 @@ def uncut(api: RunningApi, owner: Customer) -> str:
     job_id = created(api, owner)
     key = f"jobs/{job_id}/work/vision/thumbnails/one.jpg"
     api.context.objects.write_bytes(key, STILL)
-    overview = {name: value for name, value in SCENES[0].items() if name != "index"}
-    complete(api, job_id, [track(0)], [], scenes=[], overview=overview | {"thumbnailKey": key})
+    complete(api, job_id, [track(0)], [], scenes=[], overview=SCENES[0] | {"thumbnailKey": key})
     return job_id
 
 

@@ -74,7 +74,7 @@ def fill(store: ObjectStore, job_id: str) -> str:
 
 def show(api: RunningApi, job_id: str, thumbnail_key: str, *, cuts: bool) -> None:
     """Publish a scene with this still, or an overview without scenes."""
-    seen = f'{{"index": 0, "thumbnailKey": "{thumbnail_key}"}}'
+    seen = f'{{"index": 0, "thumbnail_key": "{thumbnail_key}"}}'
     run_sql(
         api,
         "INSERT INTO scene_lists VALUES (:id, CAST(:scenes AS json), 1, CAST(:overview AS json))",

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from pipelines.speech.cues import CaptionLimits
 from serve_app.exports import captions
 from serve_app.results.documents import transcript_of
-from storage.results import get_scene_spans, list_transcripts
+from storage.results import SceneSpan, get_scene_spans, list_transcripts
 from tests.serve_app.published_jobs import SCENES, complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 
@@ -77,7 +77,7 @@ def test_what_is_read_without_words_is_the_same_but_for_them(
         replace(each, document=None) for each in whole
     ]
     [span] = api.transact(lambda c: get_scene_spans(c, job))
-    assert span == {key: SCENES[0][key] for key in ("index", "startTime", "endTime", "description")}
+    assert span == SceneSpan(0, 0, 12_480, SCENES[0]["description"])
 
 
 def test_a_search_shows_the_label_beside_the_id(

@@ -58,7 +58,7 @@ def track(said: Said, language: str = "en", index: int = 0, gap: float = 0.0) ->
 
 
 def scene(index: int, description: str, **fields: Any) -> dict[str, Any]:
-    times = {"startTime": index * 10.0, "endTime": index * 10.0 + 10}
+    times = {"start_ms": index * 10_000, "end_ms": index * 10_000 + 10_000}
     return {"index": index, "description": description, "objects": []} | times | fields
 
 
@@ -233,7 +233,7 @@ async def test_a_video_is_found_by_its_overview_where_it_has_no_scenes(
     library: Library, cuts: int, indices: list[int | None]
 ) -> None:
     account = await library.account()
-    seen = scene(0, "A lighthouse.", onScreenText=[{"text": "Keep out"}])
+    seen = scene(0, "A lighthouse.", on_screen_text=[{"text": "Keep out"}])
     overview = {name: value for name, value in seen.items() if name != "index"}
     await library.job(account, scenes=[seen] * cuts, overview=overview)
     for word in ("lighthouse", "keep out"):
@@ -252,8 +252,8 @@ SCENES = [
         0,
         "A woman speaks to the camera in a bright kitchen.",
         objects=["kettle", "woman"],
-        objectTracks=[{"label": "spoon"}],
-        onScreenText=[{"text": "Anna Weber, baker"}],
+        object_tracks=[{"label": "spoon"}],
+        on_screen_text=[{"text": "Anna Weber, baker"}],
     ),
     scene(1, "A street at night."),
 ]

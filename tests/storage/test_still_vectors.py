@@ -46,7 +46,7 @@ class Stills(Library):
         for index, colour in enumerate(colours):
             key = f"jobs/{uuid.uuid4()}/{index}.jpg"
             self.context.objects.write_bytes(key, jpeg(colour))
-            scenes.append(scene(index, f"It is {colour}.", thumbnailKey=key))
+            scenes.append(scene(index, f"It is {colour}.", thumbnail_key=key))
         return await self.job(account, scenes=scenes)
 
     async def embed(self) -> None:
@@ -190,10 +190,10 @@ async def test_stills_are_embedded_in_small_steps_and_those_that_are_none_are_pa
     monkeypatch.setattr(indexing._StillMaker, "at_once", 3)
     account = await library.account()
     scenes = [
-        scene(0, "Its still is gone.", thumbnailKey="jobs/x/gone.jpg"),
+        scene(0, "Its still is gone.", thumbnail_key="jobs/x/gone.jpg"),
         scene(1, "It has none."),
-        scene(2, "It is no picture.", thumbnailKey="jobs/x/text.jpg"),
-        scene(3, "It is empty.", thumbnailKey="jobs/x/empty.jpg"),
+        scene(2, "It is no picture.", thumbnail_key="jobs/x/text.jpg"),
+        scene(3, "It is empty.", thumbnail_key="jobs/x/empty.jpg"),
     ]
     library.context.objects.write_bytes("jobs/x/text.jpg", b"no picture")
     library.context.objects.write_bytes("jobs/x/empty.jpg", b"")

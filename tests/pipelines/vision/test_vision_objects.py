@@ -27,7 +27,7 @@ from pipelines.vision import stills as vision_stills
 from pipelines.vision.objects import ObjectsConfig
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from pipelines.vision.scenes import DescribeConfig
-from serve_app.results.documents import scene_document
+from serve_app.results.documents import scene_json
 from tests.pipelines.media_builders import folder_workspace, still_shot, video_source, write_video
 
 HALF = Box(0.0, 0.0, 0.5, 0.5)
@@ -209,7 +209,7 @@ def test_tracks_go_out_with_the_scene_and_older_results_stay_readable(
     film: Path, tmp_path: Path
 ) -> None:
     scene = analysed(film, folder_workspace(tmp_path)).scenes[0]
-    assert scene_document(scene)["objectTracks"] == [
+    assert scene_json(scene, "")["objectTracks"] == [
         {"label": "square", "start": 2.98, "end": 4.98, "confidence": 0.9}
     ]
     stored = to_json(scene)

@@ -15,7 +15,7 @@ from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.types import Scene, ScreenText, VisionResult
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from pipelines.vision.scenes import SCENES
-from serve_app.results.documents import scene_document
+from serve_app.results.documents import scene_json
 from tests.pipelines.media_builders import folder_workspace, video_source
 
 DEMO = Path(__file__).resolve().parents[2] / "media" / "demo.mp4"
@@ -61,13 +61,13 @@ def test_faces_are_counted_and_give_the_shot_type(analysed: Analysed) -> None:
 
 
 def test_the_document_has_the_lines_with_their_boxes(analysed: Analysed) -> None:
-    document = json.loads(json.dumps(scene_document(analysed[1].scenes[0])))
+    document = json.loads(json.dumps(scene_json(analysed[1].scenes[0], "")))
     title = document["onScreenText"][0]
     assert title["text"] == "A DAY BY THE SEA"
     assert 0.9 <= title["confidence"] <= 1
     assert title["box"].keys() == {"left", "top", "width", "height"}
     assert all(0 <= edge <= 1 for edge in title["box"].values())
-    assert scene_document(analysed[1].scenes[2])["onScreenText"] == []
+    assert scene_json(analysed[1].scenes[2], "")["onScreenText"] == []
 
 
 def test_findings_of_an_earlier_version_can_be_read(analysed: Analysed) -> None:

@@ -47,7 +47,7 @@ def test_media_of_a_job_that_ended_go_after_a_while_and_its_stills_stay(
         api,
         "INSERT INTO scene_lists VALUES (:id, :scenes, 1)",
         id=uuid.UUID(job_id),
-        scenes=f'[{{"index": 0, "thumbnailKey": "jobs/{job_id}/work/still.jpg"}}]',
+        scenes=f'[{{"index": 0, "thumbnail_key": "jobs/{job_id}/work/still.jpg"}}]',
     )
     run_sql(
         api,
