@@ -1,4 +1,4 @@
-"""The stages of a job or of a backfill's item: ingest, then vision and transcript.
+"""The stages of an analysis: ingest, then vision and transcript.
 
 ``MediaStages`` runs them on one media; ``StageRunner`` repeats a stage that broke for a reason of
 the machine's, waits for the end of outages and ends when it is stopped. What is stored and
@@ -18,8 +18,8 @@ from typing import TypeVar
 from models.provider import ModelProvider
 from pipelines.execution.chain import Control, Mapper, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray
-from pipelines.ingest.job_media import JobMedia, ProbedMedia, ingest_media, probe_media
 from pipelines.ingest.pipeline import IngestConfig, IngestContext
+from pipelines.ingest.source import ProbedMedia, SourceMedia, ingest_media, probe_media
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.speech.summary import SummaryConfig, summarize
 from pipelines.types import (
@@ -82,8 +82,8 @@ class MediaStages:
     summary_config: SummaryConfig = field(default_factory=SummaryConfig)
     mapper: Mapper = map_on_ray
 
-    def probe(self, media: JobMedia, control: Control) -> ProbedMedia:
-        """What the files hold: enough to price the job."""
+    def probe(self, media: SourceMedia, control: Control) -> ProbedMedia:
+        """What the files hold, before any of it is decoded."""
         return probe_media(media, IngestContext(self.workspace, control, self.ingest_config))
 
     def ingest(self, probed: ProbedMedia, control: Control) -> IngestResult:
@@ -144,13 +144,13 @@ class MediaStages:
 
 @dataclass(frozen=True, slots=True)
 class StageRunner:
-    """Attempts, outages and stops, the same for jobs and backfills.
+    """Attempts, outages and stops, the same for all callers.
 
     All that stages do may be done again: what is stored is reused, what was published stays.
     """
 
     name: str
-    """Of the job or item, for the log."""
+    """Of the analysis, for the log."""
     is_stopped: Callable[[], bool] = lambda: False
     is_outage: Callable[[BaseException], bool] = is_outage
     not_repeated: tuple[type[Exception], ...] = ()

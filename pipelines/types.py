@@ -19,7 +19,7 @@ from storage.types import SkipReason, StageName, StageStatus
 
 
 class StageCode(StrEnum):
-    """Why a stage failed (the job and stage error codes of the API)."""
+    """Why a stage failed (error codes of the API)."""
 
     VALIDATION_FAILED = "VALIDATION_FAILED"
     INSUFFICIENT_CREDITS = "INSUFFICIENT_CREDITS"
@@ -47,7 +47,7 @@ class StageError(Exception):
 
 
 class StageStoppedError(Exception):
-    """The work was stopped (job cancelled, lease lost); nothing is published."""
+    """The work was stopped by its caller; nothing is published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class FailedTrack:
 
 @dataclass(frozen=True, slots=True)
 class ClipSpan:
-    """Where a clip of a programme lies on the common timeline."""
+    """Where a clip lies on the timeline of several."""
 
     index: int
     name: str
@@ -265,7 +265,7 @@ class IngestResult:
     failed_tracks: tuple[FailedTrack, ...] = ()
     """Their indices and those of ``tracks`` count together."""
     clips: tuple[ClipSpan, ...] = ()
-    """Of a programme of several clips."""
+    """Of a timeline of several clips."""
 
 
 @dataclass(frozen=True, slots=True)

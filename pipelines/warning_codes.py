@@ -1,4 +1,4 @@
-"""The codes of a job's warnings: one table, with what each means."""
+"""The codes of warnings: one table, with what each means."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WarningCode(StrEnum):
     STREAM_IGNORED = ("STREAM_IGNORED", "A stream of the file was not analysed.")
     PROGRAM_CHOSEN = (
         "PROGRAM_CHOSEN",
-        "The file holds several programmes; picture and sound of one were analysed.",
+        "The file holds several programs; picture and sound of one were analysed.",
     )
     PICTURE_STARTS_LATE = (
         "PICTURE_STARTS_LATE",

@@ -127,7 +127,9 @@ class Settings(BaseSettings):
         description="Networks of proxies whose X-Forwarded-For is believed.",
     )
     api_replicas: int = Field(1, ge=1, le=256, description="Replicas of the HTTP API.")
-    database_pool_size: int = Field(8, ge=2, le=100, description="Connections a process.")
+    database_pool_size: int = Field(
+        8, ge=2, le=100, description="Most connections of each of a process's two pools."
+    )
     proxy_timeout_seconds: int = Field(
         120, ge=1, le=3600, description="Silence after which the proxy answers 503, or hangs up."
     )

@@ -18,6 +18,7 @@ _NAMES = {
     "shotAngle": "shot_angle",
     "cameraMotion": "camera_motion",
     "thumbnailKey": "thumbnail_key",
+    "activePicture": "active_picture",
     "objectTracks": "object_tracks",
     "onScreenText": "on_screen_text",
     "speakingSeconds": "speaking_seconds",

@@ -23,8 +23,8 @@ from pipelines.backfill.outcome import Item, ItemOutcome
 from pipelines.backfill.places import Place
 from pipelines.codec import CodecError, decode, encode
 from pipelines.execution.chain import FreeRun, Workspace, map_here
-from pipelines.ingest.job_media import ClipFile, JobMedia
 from pipelines.ingest.pipeline import IngestConfig
+from pipelines.ingest.source import ClipFile, SourceMedia
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.speakers import SpeakerRules
 from pipelines.speech.transcribe import LanguageChoice
@@ -213,7 +213,7 @@ class _ItemRun:
         key = fetch_source(
             self.item, workspace.key("source"), workspace.store, work.rules, self.control
         )
-        media = JobMedia((ClipFile(key, self.item.name),))
+        media = SourceMedia((ClipFile(key, self.item.name),))
         return self.stages.ingest(self.stages.probe(media, self.control), self.control)
 
     async def _vision(self, ingested: IngestResult) -> tuple[StageOutcome, VisionResult | None]:

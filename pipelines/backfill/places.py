@@ -1,4 +1,4 @@
-"""Where manifests and footage come from and results go: a folder, or a prefix of a bucket.
+"""Where manifests and media come from and results go: a folder, or a prefix of a bucket.
 
 Unlike in the object store, names are the user's own and files lie where they name.
 """

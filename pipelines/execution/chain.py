@@ -1,8 +1,8 @@
 """Steps over items: every item in gives an item out, or the stage fails by name.
 
-A job has the cluster to itself, an item a task (``ray_data.map_on_ray``). A backfill has thousands
-of media at once: there a medium is a task, and its items stay in it (``map_here``). Steps, items
-and failures are the same either way.
+A medium may have the cluster to itself, an item a task (``ray_data.map_on_ray``). Of thousands at
+once each is a task, and its items stay in it (``map_here``). Steps, items and failures are the
+same either way.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def is_stop_marker(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Where a job's intermediate objects live, with the marker that stops its tasks.
+    """Where an analysis's intermediate objects live, with the marker that stops its tasks.
 
     Picklable: it travels to every task. The stop marker is an object, so that it
     reaches tasks on every node and outlives whoever set it.

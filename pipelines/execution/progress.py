@@ -18,7 +18,7 @@ class Pace:
     """How far ``total`` rows are, 0 to 1, by what ended and by the time since. Never falls.
 
     ``concurrency`` rows are under way: when one ends, the others are taken to be halfway, and all
-    of them may be credited before they end.
+    of them may be counted before they end.
     """
 
     total: int

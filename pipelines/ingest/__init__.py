@@ -1,1 +1,1 @@
-"""A job's media to what the analysis stages need: probed, cut into segments, tracks extracted."""
+"""Media to what the analysis stages need: probed, cut into segments, tracks extracted."""

@@ -1,7 +1,7 @@
-"""The programmes of a transport stream, read without a demuxer. Runs in the confined child too.
+"""The programs of a transport stream, read without a demuxer. Runs in the confined child too.
 
 Tables as in ISO/IEC 13818-1 (2.4.4: PAT, PMT) and ETSI EN 300 468 (5.2.3: SDT, which has the
-names). FFmpeg lists the streams of all programmes of a multiplex side by side.
+names). FFmpeg lists the streams of all programs of a multiplex side by side.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAME_LENGTH = 60
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One programme: the packet ids of its streams, and its name if it has one."""
+    """One program: the packet ids of its streams, and its name if it has one."""
 
     number: int
     name: str
@@ -65,7 +65,7 @@ def programs_of(source: Path | RangedFile) -> list[Program]:
 def beside(
     programs: Sequence[Program], leader: Stream, streams: Sequence[_Stream]
 ) -> list[_Stream]:
-    """Those of ``streams`` that are of the programme of ``leader``; all where there is but one."""
+    """Those of ``streams`` that are of the program of ``leader``; all where there is but one."""
     own = next((program for program in programs if leader.id in program.pids), None)
     if own is None or len(programs) < 2:
         return list(streams)

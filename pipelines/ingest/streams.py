@@ -1,7 +1,7 @@
 """The streams of a file, and which of them are analysed. Runs in the confined child process.
 
 The picture is the one that moves, of those the largest; posters and previews that editors store as
-streams of their own are left out. Of a multiplex picture and sound are those of one programme.
+streams of their own are left out. Of a multiplex picture and sound are those of one program.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def chosen(
 ) -> tuple[Tally | None, list[Tally]]:
     """The picture that moves, and the sounds that go with it; of the others there are warnings.
 
-    Of a multiplex of several programmes: those of the one with that picture, or the first sound.
+    Of a multiplex of several programs: those of the one with that picture, or the first sound.
     """
     pictures = [tally for tally in tallies if tally.is_picture and tally.frame is not None]
     video = _moving(pictures)
@@ -172,7 +172,7 @@ def chosen(
     own = next((each for each in programs if leader and leader.stream.id in each.pids), None)
     if own is not None and len(programs) > 1:
         names = ", ".join(map(str, programs))
-        message = f"The file holds {len(programs)} programmes: {names}. {own} was analysed."
+        message = f"The file holds {len(programs)} programs: {names}. {own} was analysed."
         warnings.append({"code": "PROGRAM_CHOSEN", "message": message})
         tallies = [tally for tally in tallies if tally.stream.id in own.pids]
     for tally in tallies:

@@ -241,7 +241,7 @@ def _pieces(
         if len(sources) > 1 and gap_ms >= _SHORTEST_GAP_MS:
             yield Fraction(gap_ms, 1000)
         frame = 0
-        # Those of a programme's many clips are found by bisection: each looks at its own only.
+        # Those of a timeline's many clips are found by bisection: each looks at its own only.
         after = bisect_left(sections, source.end_ms, key=lambda each: each.start_ms)
         begun = bisect_right(sections, source.start_ms, key=lambda each: each.end_ms)
         for section in sections[min(begun, after - 1) : after]:

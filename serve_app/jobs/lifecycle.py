@@ -88,8 +88,8 @@ async def end_job(
     """Move ``job`` to a terminal state with everything that belongs to it.
 
     Stages that have not ended are skipped for ``open_stages``; the rest of the
-    hold is released; the webhook event is written. Returns False, having
-    changed nothing, if the job is no longer in the state that ``job`` shows.
+    hold is released; the webhook event is written. Returns False if the job is no
+    longer in the state that ``job`` shows: then only what was still held is released.
     """
     await ledger.release_rest(connection, job.id, f"job {state}")
     moved = await jobs.set_state(

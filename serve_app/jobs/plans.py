@@ -130,7 +130,7 @@ def plan_from_url(planner: Planner, body: CreateJobFromUrlBody) -> JobPlan:
 
 
 def plan_batch(planner: Planner, body: CreateBatchBody) -> list[JobPlan]:
-    """Plans of ``POST /jobs/batch``: a job a clip, or one job for a continuous programme."""
+    """Plans of ``POST /jobs/batch``: a job a clip, or one job for a timeline."""
     callback = _callback(planner, body)
     batch_id = uuid.uuid4()
     clips = [_clip(planner, clip, index) for index, clip in enumerate(body.clips)]

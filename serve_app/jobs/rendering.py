@@ -37,7 +37,7 @@ def render_job(job: JobRecord, base_url: str) -> answers.Job:
 
 
 def _clips(job: JobRecord) -> list[answers.ProgrammeClip]:
-    """The clips of a programme; where each starts is known once ingest has seen all of them."""
+    """The clips of a timeline; where each starts is known once ingest has seen all of them."""
     spans = {span["index"]: from_json(ClipSpan, span) for span in job.clips or []}
     return [
         {

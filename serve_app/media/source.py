@@ -49,7 +49,7 @@ router = APIRouter(prefix=API_PREFIX)
 class PlayableMedia:
     """Signed paths of a job's media, good for half a day; None where it is not kept.
 
-    A programme of several clips has no file of its own.
+    A timeline of several clips has no file of its own.
     """
 
     player: str | None = None

@@ -85,7 +85,7 @@ class OverviewJson(TypedDict):
             doc(
                 "The picture between black bars (letterbox, pillarbox), found over the whole "
                 "video; colours, light, shot and faces are measured inside it. The whole picture "
-                "where there are none. Absent from scenes that were analysed before."
+                "where there are none, and of scenes that were analysed before."
             ),
         ]
     ]
@@ -94,7 +94,7 @@ class OverviewJson(TypedDict):
             list[TextLineJson],
             doc(
                 "Writing that is there at any time of it, each line once, by start; at most "
-                "200 lines. Absent from scenes that were analysed before writing was read."
+                "200 lines. None of scenes that were analysed before writing was read."
             ),
         ]
     ]

@@ -221,9 +221,9 @@ async def _read(
     request: Request, writer: PieceWriter, rules: Rules, heartbeat: UploadHeartbeat
 ) -> int:
     """Queue the body's pieces; where that fails the store's block has ended too."""
-    intake = _Intake(writer)
+    pending = _PendingChunks(writer)
     if rules.keep_parts:
-        heartbeat.on_beat = intake.hand_over
+        heartbeat.on_beat = pending.hand_over
     received = 0
     try:
         async with heartbeat_running(heartbeat):
@@ -231,21 +231,21 @@ async def _read(
                 received += len(chunk)
                 rules.check(received)
                 heartbeat.arrived()
-                intake.add(chunk)
-                if intake.size_bytes >= _PIECE_BYTES:
+                pending.add(chunk)
+                if pending.size_bytes >= _PIECE_BYTES:
                     await heartbeat.check()
-                    await writer.put(intake.take())
+                    await writer.put(pending.take())
     except BaseException:
         if rules.keep_parts and not heartbeat.lost:
-            intake.hand_over()
+            pending.hand_over()
         await (writer.close() if rules.keep_parts else writer.abort())
         raise
     request.state.body_read = True
-    intake.hand_over()
+    pending.hand_over()
     return received
 
 
-class _Intake:
+class _PendingChunks:
     """Chunks that do not make a piece yet."""
 
     def __init__(self, writer: PieceWriter) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from pipelines.execution.chain import Control, parts_of
 from pipelines.ingest.external_audio import ExternalFile
-from pipelines.ingest.job_media import ClipFile, JobMedia, naming_clip
 from pipelines.ingest.raw import RawConfig, decoded_source
+from pipelines.ingest.source import ClipFile, SourceMedia, naming_clip
 from pipelines.ingest.sync.timecode import SyncMode
 from pipelines.net.fetch import FetchLimits, fetch
 from pipelines.types import StageCode, StageError
@@ -31,7 +31,7 @@ class SourceFetcher:
     job: JobRecord
     control: Control
 
-    def fetch_all(self, uploads: Sequence[Upload]) -> JobMedia:
+    def fetch_all(self, uploads: Sequence[Upload]) -> SourceMedia:
         """The job's files in the object store; what an earlier runner fetched is used again.
 
         Raises StageError (FETCH_FAILED, VALIDATION_FAILED), naming the clip where there
@@ -47,14 +47,14 @@ class SourceFetcher:
         external = tuple(
             self._external(index, item, keys) for index, item in enumerate(_audio_files(self.job))
         )
-        return JobMedia(fetched, external, is_timeline)
+        return SourceMedia(fetched, external, is_timeline)
 
-    def decoded(self, footage: JobMedia) -> JobMedia:
-        """The footage with camera RAW decoded. Raises as ``decode_footage``."""
-        return footage.with_clip_keys(self._decoded)
+    def decoded(self, media: SourceMedia) -> SourceMedia:
+        """The media with camera RAW decoded. Raises as ``decoded_clip``."""
+        return media.with_clip_keys(self._decoded)
 
     def _decoded(self, clip: ClipFile) -> str:
-        return decode_footage(
+        return decoded_clip(
             clip.key,
             clip.name,
             store=self.context.objects,
@@ -150,7 +150,7 @@ def require_allowed_sizes(uploads: Sequence[Upload], limit_bytes: int) -> None:
             )
 
 
-def decode_footage(
+def decoded_clip(
     source_key: str, file_name: str, *, store: ObjectStore, settings: Settings, control: Control
 ) -> str:
     """The object to analyse of a clip called ``file_name``: decoded where it is camera RAW.

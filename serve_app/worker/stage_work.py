@@ -19,13 +19,13 @@ from models.registry import REGISTRY
 from models.tasks import SUMMARIZE, TRANSCRIBE, Purpose, tasks_for
 from pipelines.codec import to_json
 from pipelines.execution.chain import Control, ControlSpan, Workspace, parts_of
-from pipelines.ingest.job_media import ProbedMedia
 from pipelines.ingest.pipeline import (
     PROBE_SHARE,
     SHORTEST_SEGMENT_SECONDS,
     IngestConfig,
 )
 from pipelines.ingest.preview import is_playable
+from pipelines.ingest.source import ProbedMedia
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.regions import Sharding
 from pipelines.speech.speakers import MAX_SPEAKERS, SpeakerRules
@@ -154,7 +154,7 @@ class StageWork:
             )
 
     def _preview_of(self, found: ProbedMedia) -> str | None:
-        """The file that browsers cannot play; a programme of several clips has none."""
+        """The file that browsers cannot play; a timeline of several clips has none."""
         main = found.main
         if not self.context.settings.previews or main is None or is_playable(main.media):
             return None

@@ -261,7 +261,7 @@ class Recorder:
             "seconds": round(whole, 2),
             "longest_standstill_seconds": round(max(standstills), 2),
             "went_back": fractions != sorted(fractions),
-            "worst_expectation_error": round(max(errors, default=0.0), 3),
+            "worst_eta_error": round(max(errors, default=0.0), 3),
         }
 
 

@@ -67,7 +67,7 @@ class CutConfig(SearchConfig):
     """
     min_scene_ms: int = 500
     min_edge_scene_ms: int = 200
-    """The first and last scene may be this short: footage often starts or ends in mid-shot."""
+    """The first and last scene may be this short: media often starts or ends in mid-shot."""
     max_blank_ms: int = 2_000
     """A black or white stretch no longer than this is part of a transition, not a scene."""
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from pipelines.execution.chain import FreeRun, Workspace
 from pipelines.ingest.external_audio import ExternalFile
-from pipelines.ingest.job_media import ClipFile, JobMedia, ProbedMedia, ingest_media, probe_media
 from pipelines.ingest.pipeline import IngestConfig, IngestContext
+from pipelines.ingest.source import ClipFile, ProbedMedia, SourceMedia, ingest_media, probe_media
 from pipelines.types import IngestResult
 from storage.objects.folder import FolderStore
 from tests.pipelines.media_builders import still_shot
@@ -139,10 +139,10 @@ class Place:
     def context(self) -> IngestContext:
         return IngestContext(self.workspace, FreeRun(), self.config)
 
-    def probe(self, media: JobMedia) -> ProbedMedia:
+    def probe(self, media: SourceMedia) -> ProbedMedia:
         return probe_media(media, self.context)
 
-    def ingest(self, media: JobMedia, *, video: bool = False) -> IngestResult:
+    def ingest(self, media: SourceMedia, *, video: bool = False) -> IngestResult:
         """The media ingested; nothing temporary is left."""
         (self.config.temporary_folder or self.store.root).mkdir(exist_ok=True)
         result = ingest_media(self.probe(media), self.context, video=video, audio=True)

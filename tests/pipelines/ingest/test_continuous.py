@@ -12,8 +12,8 @@ import pytest
 
 from models.provider import LocalModels
 from pipelines.execution.chain import FreeRun
-from pipelines.ingest.job_media import JobMedia
 from pipelines.ingest.probe import ProbeLimits
+from pipelines.ingest.source import SourceMedia
 from pipelines.types import IngestResult, Scene, StageCode, StageError, VideoSource
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from tests.pipelines.ingest.ingest_material import onsets, samples_of
@@ -67,8 +67,8 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def programme(place: Place, *paths: Path) -> JobMedia:
-    return JobMedia(tuple(place.clip(path) for path in paths), is_timeline=True)
+def programme(place: Place, *paths: Path) -> SourceMedia:
+    return SourceMedia(tuple(place.clip(path) for path in paths), is_timeline=True)
 
 
 def scenes_of(place: Place, video: VideoSource | None) -> tuple[Scene, ...]:

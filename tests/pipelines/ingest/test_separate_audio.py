@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipelines.ingest.external_audio import ExternalFile
-from pipelines.ingest.job_media import JobMedia
+from pipelines.ingest.source import SourceMedia
 from pipelines.ingest.sync.timecode import SyncMode
 from pipelines.types import FailedTrack, IngestResult, StageCode, StageError
 from tests.media.two_recorders import Take, babbled, camera, close_microphone, take
@@ -68,7 +68,7 @@ def tone(hertz: float, seconds: float = 2.0) -> Pcm:
 
 
 def with_sound(place: Place, video: Path, *sounds: ExternalFile) -> IngestResult:
-    return place.ingest(JobMedia((place.clip(video),), sounds))
+    return place.ingest(SourceMedia((place.clip(video),), sounds))
 
 
 def codes(result: IngestResult) -> list[str]:
@@ -192,7 +192,7 @@ def test_tracks_are_named_by_label_then_recorder_then_file(
 ) -> None:
     wav = write_wav(tmp_path / "mix.wav", [tone(300), tone(900)], chunks=chunks)
     sound = place.sound(wav, sync_mode=OFFSET, offset_ms=0, **options)
-    found = place.probe(JobMedia((place.clip(footage["camera"]),), (sound,)))
+    found = place.probe(SourceMedia((place.clip(footage["camera"]),), (sound,)))
     assert [stream.title for stream in found.media.audio] == names
 
 

@@ -109,7 +109,7 @@ def test_a_picture_joined_between_key_frames_is_a_picture_with_a_late_start(
     assert heard(done) == pytest.approx(CLICKS, abs=0.08)
 
 
-# --- programmes ---
+# --- programs ---
 
 
 def crc32(data: bytes) -> bytes:
@@ -131,7 +131,7 @@ def table(pid: int, table_id: int, body: bytes) -> bytes:
 
 
 def multiplex(path: Path, films: Sequence[Path], names: Sequence[str]) -> Path:
-    """The films as programmes 1, 2 … of one transport stream."""
+    """The films as programs 1, 2 … of one transport stream."""
     parts, programs, services = [], b"", b""
     for number, film in enumerate(films, start=1):
         first, tables = 0x100 * number, 0x1000 + 0x10 * number
@@ -160,7 +160,7 @@ def multiplex(path: Path, films: Sequence[Path], names: Sequence[str]) -> Path:
     return path
 
 
-def test_of_a_multiplex_picture_and_sound_of_one_programme_are_analysed(
+def test_of_a_multiplex_picture_and_sound_of_one_program_are_analysed(
     film: Path, tmp_path: Path
 ) -> None:
     large = write_film(tmp_path / "large.mp4", size=(192, 144))
@@ -172,13 +172,13 @@ def test_of_a_multiplex_picture_and_sound_of_one_programme_are_analysed(
     assert media.video is not None
     assert (media.video.width, len(media.audio)) == (192, 1)
     assert codes(media) == ["PROGRAM_CHOSEN"]
-    assert "3 programmes: 1 (Eins), 2 (Zwei), 3 (Drei). 2 (Zwei) was" in media.warnings[0].message
+    assert "3 programs: 1 (Eins), 2 (Zwei), 3 (Drei). 2 (Zwei) was" in media.warnings[0].message
     assert media.duration_seconds == pytest.approx(SECONDS, abs=0.15)
     assert len(seen(done)) == SECONDS * 25
     assert heard(done) == pytest.approx(CLICKS, abs=0.1)
 
 
-def test_a_preview_has_the_sound_of_the_programme_with_the_picture(
+def test_a_preview_has_the_sound_of_the_program_with_the_picture(
     film: Path, tmp_path: Path
 ) -> None:
     silent = remuxed(film, tmp_path / "silent.mp4", kinds=("video",))

@@ -324,7 +324,7 @@ def programme(*rates: Fraction, gap_ms: int = 0) -> dict[str, Any]:
                               f"{index + 1:02d}:00:00:00"))  # fmt: skip
         start_ms = end_ms
     video_source = VideoSource(parts[0].stream, start_ms, 0, (), tuple(parts))
-    media = MediaInfo("programme", 1, start_ms / 1000, parts[0].stream, ())
+    media = MediaInfo("timeline", 1, start_ms / 1000, parts[0].stream, ())
     found: dict[str, Any] = to_json(IngestResult(media, video_source, (), clips=tuple(clips)))
     return found
 

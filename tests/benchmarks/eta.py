@@ -1,6 +1,6 @@
 """The end that a job tells while it runs, beside the one it came to.
 
-    .venv/bin/python -m tests.benchmarks.expectation [--minutes 10] [--modes all vision] [--jobs 2]
+    .venv/bin/python -m tests.benchmarks.eta [--minutes 10] [--modes all vision] [--jobs 2]
         [--trace FILE]
 
 The demo video over and over, one job after the other in one warm service, asked every second. The

@@ -1,6 +1,6 @@
-"""A job's media: one file, a file with external audio, or several clips on one timeline.
+"""What is to be analysed: one file, a file with external audio, or several clips on one timeline.
 
-1. ``probe_media``: what there is, so that the job can be priced before any work is done.
+1. ``probe_media``: what there is, before any work is done.
 2. ``ingest_media``: video segments and audio tracks on one timeline.
 
 A clip takes up the length of its longest stream, from where the one before it ends. Every clip
@@ -58,8 +58,8 @@ class ClipFile:
 
 
 @dataclass(frozen=True, slots=True)
-class JobMedia:
-    """The files of a job in the object store.
+class SourceMedia:
+    """The files to analyse, in the object store.
 
     ``is_timeline``: ``clips`` are laid end to end; else there is exactly one. The tracks of
     ``external_audio`` replace the clip's own.
@@ -69,7 +69,7 @@ class JobMedia:
     external_audio: tuple[ExternalFile, ...] = ()
     is_timeline: bool = False
 
-    def with_clip_keys(self, key_of: Callable[[ClipFile], str]) -> JobMedia:
+    def with_clip_keys(self, key_of: Callable[[ClipFile], str]) -> SourceMedia:
         """The same media with each clip's file at another key."""
         return replace(self, clips=tuple(replace(clip, key=key_of(clip)) for clip in self.clips))
 
@@ -85,7 +85,7 @@ class MediaClip:
 
 @dataclass(frozen=True, slots=True)
 class ProbedMedia:
-    """What a job's media holds. ``media.audio`` lists the tracks that ingest will extract."""
+    """What the media holds. ``media.audio`` lists the tracks that ingest will extract."""
 
     media: MediaInfo
     main: MainFile | None = None
@@ -93,18 +93,18 @@ class ProbedMedia:
     clips: tuple[MediaClip, ...] = ()
 
 
-def probe_media(job_media: JobMedia, context: IngestContext) -> ProbedMedia:
+def probe_media(source: SourceMedia, context: IngestContext) -> ProbedMedia:
     """Probe every file. Raises StageError (VALIDATION_FAILED, EXTERNAL_AUDIO_FAILED, …)."""
-    if job_media.is_timeline:
-        clips = _probe_clips(job_media.clips, context)
+    if source.is_timeline:
+        clips = _probe_clips(source.clips, context)
         return ProbedMedia(_timeline_media(clips), clips=clips)
-    [clip] = job_media.clips
-    files = 1 + len(job_media.external_audio)
+    [clip] = source.clips
+    files = 1 + len(source.external_audio)
     media = context.piece(0, files).probe(clip.key)
     main = MainFile(clip.key, media)
-    if not job_media.external_audio:
+    if not source.external_audio:
         return ProbedMedia(media, main)
-    external = probe_external(job_media.external_audio, main, context.span(1 / files, 1.0))
+    external = probe_external(source.external_audio, main, context.span(1 / files, 1.0))
     return ProbedMedia(with_external_tracks(media, external), main, external)
 
 
@@ -157,7 +157,7 @@ def _timeline_media(clips: Sequence[MediaClip]) -> MediaInfo:
     """The timeline as if it were one file: ``audio`` lists its tracks."""
     columns = zip_longest(*(clip.media.audio for clip in clips))
     return MediaInfo(
-        container="programme",
+        container="timeline",
         size_bytes=sum(clip.media.size_bytes for clip in clips),
         duration_seconds=sum(clip.span.duration_ms for clip in clips) / 1000,
         video=next((clip.media.video for clip in clips if clip.media.video is not None), None),
