@@ -270,7 +270,7 @@ class ReadFrames(Step[Segment, Made]):
 
     name = "Reading the pictures"
     code = StageCode.VISION_FAILED
-    version = 12
+    version = 13
     video: VideoSource
     workspace: Workspace
     config: FeaturesConfig

@@ -58,7 +58,11 @@ def frame_strokes(frame: av.VideoFrame, aspect: float, orientation: Orientation)
 
 def boundary_picture(frame: av.VideoFrame) -> Bytes:
     """The frame in RGB, stretched to (27, 48, 3)."""
-    small = frame.reformat(BOUNDARY_WIDTH, BOUNDARY_HEIGHT, "rgb24", interpolation="AREA")
+    size = BOUNDARY_WIDTH, BOUNDARY_HEIGHT
+    if frame.interlaced_frame:  # one field, as for the features
+        field_lines = frame.to_ndarray(format="rgb24")[::2]
+        return np.asarray(cv2.resize(field_lines, size, interpolation=cv2.INTER_AREA), np.uint8)
+    small = frame.reformat(*size, "rgb24", interpolation="AREA")
     return np.asarray(small.to_ndarray(), np.uint8)
 
 
@@ -67,7 +71,9 @@ def frame_features(frame: av.VideoFrame) -> tuple[Bytes, Bytes]:
     if frame.format.name not in _EIGHT_BIT | _TEN_BIT:  # planes that cannot be read as they are
         frame = frame.reformat(format="yuv444p")
     ten_bit = frame.format.name in _TEN_BIT
-    planes = [_plane(frame, index, ten_bit) for index in range(3)]
+    # Of two fields one: at a cut they may be of two scenes, and in motion they are of two times.
+    lines = slice(None, None, 2 if frame.interlaced_frame and frame.height > 1 else 1)
+    planes = [_plane(frame, index, ten_bit)[lines] for index in range(3)]
     luma = _shrunk(planes[0], LUMA_WIDTH, LUMA_HEIGHT, ten_bit)
     chroma = [_shrunk(plane, CHROMA_WIDTH, CHROMA_HEIGHT, ten_bit) for plane in planes[1:]]
     colour = np.stack(chroma)

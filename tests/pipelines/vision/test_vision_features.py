@@ -11,6 +11,7 @@ import pytest
 
 from pipelines.execution.chain import Workspace
 from pipelines.types import VideoSource
+from pipelines.vision.cuts.selection import detect_cuts
 from pipelines.vision.features import FeaturesConfig, FrameFeatures, joined, segment_features
 from tests.pipelines.ingest.ingest_material import Clip, Ingested, ingested, write_clip
 from tests.pipelines.ingest.test_ingest_segments import CLIPS
@@ -86,3 +87,20 @@ def test_a_damaged_stream_has_the_frames_that_can_be_decoded(tmp_path: Path) -> 
     assert 100 < len(found) < 140
     ranges = video_source(workspace, path, segment_ms=2_000)
     assert np.array_equal(features_of(ranges, workspace).luma, found.luma)
+
+
+def test_interlaced_pictures_have_the_cuts_of_one_field(tmp_path: Path) -> None:
+    """The second field of each frame is of the next picture, at cuts of the next scene."""
+    film = [*moving_shot(1, 50, across=2), *moving_shot(2, 50, across=3), *moving_shot(3, 50)]
+    woven = [one.copy() for one in film[:-1]]
+    for frame, following in zip(woven, film[1:], strict=True):
+        frame[1::2] = following[1::2]
+    options = {"preset": "ultrafast", "flags": "+ilme+ildct", "x264-params": "tff=1"}
+    path = write_video(tmp_path / "interlaced.mp4", woven, options=options)
+    workspace = folder_workspace(tmp_path / "store")
+    video = video_source(workspace, path)
+    config = FeaturesConfig(with_pictures=True)
+    features = segment_features(video, video.segments[0], workspace, config)
+    assert [cut.time_ms for cut in detect_cuts([features], video.duration_ms)] == [2_000, 4_000]
+    assert features.pictures is not None
+    assert features.pictures.shape == (149, 27, 48, 3)
