@@ -119,3 +119,14 @@ def test_speech_is_found_at_the_same_places_in_every_window_of_a_long_track(tmp_
     rounds = spoken.reshape(40, 800)
     differing = np.abs(rounds[1:-1].astype(int) - rounds[1]).sum(axis=1)
     assert differing.max() <= 15  # hundredths of a second in eight
+
+
+@pytest.mark.parametrize("start", [0, 1, 4_095, 4_096, 79_920, 159_840, 479_999, 480_000, 900_000])
+def test_blocks_begin_at_any_sample_without_what_lies_before(tmp_path: Path, start: int) -> None:
+    steps = np.random.default_rng(2).integers(-9_000, 9_000, 480_000)
+    samples = (steps / 32_768).astype(np.float32)
+    path = tmp_path / "track.flac"
+    with path.open("wb") as stream:
+        write_flac(stream, [samples])
+    found = [np.empty(0, np.float32), *read_blocks(path, start)]
+    assert np.array_equal(np.concatenate(found), samples[start:])
