@@ -25,6 +25,9 @@ from xml.etree import ElementTree as ET
 
 _MOST_BOXES = 1_000_000
 _UNKNOWN_32 = 0xFFFFFFFF
+_UNKNOWN_RIFF = {0, _UNKNOWN_32, 0x7FFFFFFF, 0x80000023, 0x7FFFF024, 2_000_000_036}
+"""Sizes that are written ahead of a stream whose length is not known yet (FFmpeg, SoX, services
+that synthesise speech)."""
 _EBML_SEGMENT = bytes.fromhex("18538067")
 _ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 _ASF_FILE_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
@@ -43,7 +46,7 @@ def declared_bytes(path: Path) -> int | None:
 def _riff(head: bytes, _: BinaryIO) -> int | None:
     (size,) = struct.unpack_from("<I", head, 4)
     if head[:4] == b"RIFF":
-        return None if size in (0, _UNKNOWN_32) else size + 8
+        return None if size in _UNKNOWN_RIFF else size + 8
     at = head.find(b"ds64")
     if at < 0 or at + 16 > len(head):
         return None
@@ -198,15 +201,33 @@ def _same_form_at(file: BinaryIO, at: int, head: bytes) -> int | None:
 
 
 def _next_movie(file: BinaryIO, at: int) -> int | None:
-    """The next file type box after a movie that is not in fragments (those are read on)."""
+    """The next file type box after a movie; fragments whose clock goes on after it are read on."""
     kinds = set()
+    began: int | None = None
+    next_at: int | None = None
     for kind, box_at in _top_boxes(file, at):
         if kind == b"ftyp" and box_at > at and b"moov" in kinds:
-            return box_at
+            if began is None:
+                return box_at
+            next_at = box_at
         if kind == b"moof":
-            return None
+            time = _fragment_time(file, box_at)
+            if next_at is not None and began is not None and time <= began:
+                return next_at
+            began, next_at = time if began is None else began, None
         kinds.add(kind)
     return None
+
+
+def _fragment_time(file: BinaryIO, at: int) -> int:
+    """When a fragment begins on its track's clock (``tfdt``, ISO 14496-12); 0 without one."""
+    file.seek(at)
+    data = file.read(_HEAD_BYTES)
+    times_at = data.find(b"tfdt")
+    if times_at < 0:
+        return 0
+    length = 8 if data[times_at + 4] else 4
+    return int.from_bytes(data[times_at + 8 : times_at + 8 + length], "big")
 
 
 def _past_ogg_beginnings(file: BinaryIO, at: int) -> int:

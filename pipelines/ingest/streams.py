@@ -29,6 +29,7 @@ _DECODE_ATTEMPTS = 400
 _STILL_PACKETS = 2
 _STILL_SHARE = 0.1
 """A picture with so few packets, or so few beside another's, stands still."""
+_SHORTEST_PICTURE = Fraction(1, 120)
 _LONGEST_SOUND = 10
 """Seconds of a packet of sound; some encoders end with one of years."""
 _KEY_FRAMES_TRIED = 20
@@ -108,12 +109,13 @@ class Tally:
         """When the last frame ends; by the mean interval where its length is not given.
 
         Muxers take the length of video frames from decoding times, which can be next to nothing.
+        Recorders of screens write frames only where something changes: there the mean is no guide.
         """
         if not self.lane.runs:
             return self.start
         run = max(self.lane.runs, key=lambda run: run.seconds(run.last))
         duration = (run.end - run.last) * run.time_base
-        least = self.interval / 2 if self.is_picture else 0
+        least = min(self.interval / 2, _SHORTEST_PICTURE) if self.is_picture else 0
         if duration <= least or (duration > _LONGEST_SOUND and not self.is_picture):
             duration = round(self.interval / run.time_base) * run.time_base
         return run.seconds(run.last) + duration

@@ -27,7 +27,7 @@ from serve_app.cli.output import (
     usable_key,
 )
 from serve_app.client.api import ApiClient, ProcessingMode
-from serve_app.client.rendering import one_line, scenes_table, transcript_text
+from serve_app.client.rendering import one_line, scenes_table, transcript_text, warning_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -161,6 +161,7 @@ def _print_failure(job: dict[str, Any], screen: Console) -> None:
     screen.print(f"[red]The job {job['state']}: {error['code']}[/] {_plain(error['message'])}")
     for name, stage in job["stages"].items():
         screen.print(f"  {name}: {stage['status']}")
+    _print_warnings(job, screen)
 
 
 def _print_results(client: ApiClient, job: dict[str, Any], screen: Console) -> None:
@@ -174,10 +175,12 @@ def _print_results(client: ApiClient, job: dict[str, Any], screen: Console) -> N
         screen.print(scenes_table(seen["scenes"], seen.get("overview")))
     if stages["transcript"] == "completed":
         screen.print(transcript_text(client.get_transcript(job["jobId"])))
+    _print_warnings(job, screen)
+
+
+def _print_warnings(job: dict[str, Any], screen: Console) -> None:
     for warning in job.get("warnings", []):
-        times = [f"{warning[at]:.1f}" for at in ("startTime", "endTime") if at in warning]
-        place = f" ({' to '.join(times)} s)" if times else ""
-        screen.print(f"[yellow]{warning['code']}[/] {_plain(warning['message'])}{place}")
+        screen.print(warning_text(warning))
 
 
 def _plain(text: str) -> str:

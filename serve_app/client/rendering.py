@@ -63,6 +63,15 @@ def _is_color(code: str) -> bool:
     )
 
 
+def warning_text(warning: Mapping[str, Any]) -> Text:
+    """A job's warning: its code, its message, and the track and times that it is about."""
+    times = [clock(warning[at]) for at in ("startTime", "endTime") if at in warning]
+    track = [f"track {warning['trackIndex'] + 1}"] if "trackIndex" in warning else []
+    place = ", ".join([*track, " – ".join(times)] if times else track)
+    text = Text(warning["code"], style="yellow")
+    return text.append(f" {one_line(warning['message'])}{place and f' ({place})'}", style="default")
+
+
 def scenes_table(
     scenes: Sequence[Mapping[str, Any]], overview: Mapping[str, Any] | None = None
 ) -> Table:

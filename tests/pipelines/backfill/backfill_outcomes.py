@@ -47,7 +47,17 @@ def completed(item_id: str, *, metadata: str = "{}") -> ItemOutcome:
         scenes=(_scene(item_id, 0), _scene(item_id, 1)),
         overview=replace(_scene(item_id, 0), thumbnail_key=f"stills/{item_id}/overview.jpg"),
         tracks=(_track(), TrackOutcome(1, "boom", code=StageCode.TRANSCRIPT_FAILED)),
-        warnings=(PipelineWarning(WarningCode.AUDIO_DAMAGED, "3 packets were damaged."),),
+        warnings=(
+            PipelineWarning(
+                WarningCode.AUDIO_DAMAGED,
+                "3 packets were damaged.",
+                StageName.INGEST,
+                track_index=0,
+                start_ms=1_200,
+                end_ms=1_900,
+            ),
+            PipelineWarning(WarningCode.TIMELINE_REPAIRED, "The clock leaps."),
+        ),
         seconds=1.25,
     )
 

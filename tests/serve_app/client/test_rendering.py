@@ -16,6 +16,7 @@ from serve_app.client.rendering import (
     scenes_table,
     shot_words,
     transcript_text,
+    warning_text,
 )
 
 SPEAKERS = [
@@ -131,6 +132,20 @@ def test_a_video_without_cuts_has_the_row_of_its_overview() -> None:
     lines = shown(scenes_table([], seen)).splitlines()
     assert lines[0].strip() == "One shot: the video has no cuts."
     assert any("Description 0." in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("about", "expected"),
+    [
+        ({}, "AUDIO_DAMAGED 3 packets."),
+        ({"startTime": 1.2, "endTime": 61.9}, "AUDIO_DAMAGED 3 packets. (0:01.2 – 1:01.9)"),
+        ({"trackIndex": 0, "startTime": 2}, "AUDIO_DAMAGED 3 packets. (track 1, 0:02.0)"),
+        ({"trackIndex": 1}, "AUDIO_DAMAGED 3 packets. (track 2)"),
+    ],
+)
+def test_a_warning_says_what_it_is_about(about: dict[str, Any], expected: str) -> None:
+    warning = {"code": "AUDIO_DAMAGED", "message": "3\x1b packets."} | about
+    assert warning_text(warning).plain == expected
 
 
 def test_a_scene_with_nothing_known_still_has_its_row() -> None:
