@@ -117,7 +117,8 @@ class Task(Generic[Contract]):
     purpose: Purpose
     in_task: bool = True
     """Whether packaged models, which load little or nothing, run in the process that has the inputs
-    instead of in a replica, which would cost a copy of them; others always have replicas."""
+    instead of in a replica, which would cost a copy of them; others, and those with a share of a
+    GPU, always have replicas."""
     optional: bool = False
     """Whether a profile serves without the task where its weights are not installed."""
     most_replicas: int = 1

@@ -95,7 +95,7 @@ def test_a_model_is_served_by_replicas_where_it_is_large(
 
 
 def test_no_inputs_give_a_matrix_without_rows() -> None:
-    assert EMBED_TEXT.gathered([]).shape == (0, 384)
+    assert EMBED_TEXT.gathered([]).shape == (0, 512)
     assert EMBED_VOICE.gathered([]).shape[0] == 0
 
 
