@@ -116,8 +116,8 @@ class Task(Generic[Contract]):
     call: Call[Contract]
     purpose: Purpose
     in_task: bool = True
-    """Whether packaged models without a share of a GPU, which load little, run in the process that
-    has the inputs instead of in a replica, which would cost a copy of them; others have replicas."""
+    """Whether packaged models without a share of a GPU, which load little, run in the process with
+    the inputs instead of in a replica, which would cost a copy of them; others have replicas."""
     optional: bool = False
     """Whether a profile serves without the task where its weights are not installed."""
     most_replicas: int = 1
