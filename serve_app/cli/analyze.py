@@ -26,7 +26,7 @@ from serve_app.cli.output import (
     show,
     usable_key,
 )
-from serve_app.client.api import ApiClient, ProcessingMode
+from serve_app.client.api import ApiClient, JsonObject, ProcessingMode
 from serve_app.client.rendering import one_line, scenes_table, transcript_text, warning_text
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _print_results(client: ApiClient, job: dict[str, Any], screen: Console) -> N
     _print_warnings(job, screen)
 
 
-def _print_warnings(job: dict[str, Any], screen: Console) -> None:
+def _print_warnings(job: JsonObject, screen: Console) -> None:
     for warning in job.get("warnings", []):
         screen.print(warning_text(warning))
 
