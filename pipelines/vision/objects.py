@@ -115,7 +115,7 @@ MISSED_SAMPLES = 1
 a frame (SORT, Bewley et al. 2016, takes the same maximum age of a track)."""
 
 SEEN_ONCE = 0.8
-"""Least confidence of a thing in a single one of a scene's samples; in two it is there."""
+"""Least confidence of a thing in a single one of a scene's two samples."""
 
 
 def object_tracks(
@@ -139,8 +139,11 @@ def object_tracks(
 
 
 def _confirmed(samples: Sequence[Sequence[DetectedObject]]) -> dict[str, dict[int, float]]:
-    """Label -> sample -> confidence of the best detection, of what one sample is enough for or
-    another confirms."""
+    """Label -> sample -> confidence of the best detection, of what a neighbouring sample confirms.
+
+    In one of two samples a thing must be all but certain: a scene this short has no more. In one of
+    many even that is not enough (of a car seen from above, a phone with 0.98).
+    """
     best: dict[str, dict[int, float]] = {}
     for index, things in enumerate(samples):
         for each in things:
@@ -149,7 +152,9 @@ def _confirmed(samples: Sequence[Sequence[DetectedObject]]) -> dict[str, dict[in
     return {
         label: seen
         for label, seen in best.items()
-        if len(seen) > 1 or len(samples) == 1 or max(seen.values()) >= SEEN_ONCE
+        if len(samples) == 1
+        or any(later - sooner <= MISSED_SAMPLES + 1 for sooner, later in pairwise(sorted(seen)))
+        or (len(samples) == 2 and max(seen.values()) >= SEEN_ONCE)
     }
 
 

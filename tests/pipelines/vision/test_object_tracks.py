@@ -47,7 +47,7 @@ def test_a_track_ends_between_the_samples_with_and_without_the_thing() -> None:
 
 @pytest.mark.parametrize(("missed", "tracks"), [(1, 1), (2, 2)])
 def test_one_missed_sample_does_not_part_a_track(missed: int, tracks: int) -> None:
-    samples: list[Things] = [DOG, *[()] * missed, DOG]
+    samples: list[Things] = [DOG, *[()] * missed, DOG, DOG]
     found = {1_000 * index: sample for index, sample in enumerate(samples)}
     assert len(object_tracks(found, 0, 10_000)) == tracks
 
@@ -59,8 +59,8 @@ def test_samples_of_other_scenes_do_not_count() -> None:
 
 def test_tracks_are_in_order_of_start_and_label() -> None:
     ant = thing("ant", 0.9)
-    found = {0: (), 1_000: (), 2_000: (*DOG, *CAT), 3_000: (*CAT, ant)}
-    starts = [(track.start_ms, track.label) for track in object_tracks(found, 0, 4_000)]
+    found = {0: (), 1_000: (), 2_000: (*DOG, *CAT), 3_000: (*DOG, *CAT, ant), 4_000: (ant,)}
+    starts = [(track.start_ms, track.label) for track in object_tracks(found, 0, 5_000)]
     assert starts == [(1_500, "cat"), (1_500, "dog"), (2_500, "ant")]
 
 
@@ -70,10 +70,12 @@ def test_tracks_are_in_order_of_start_and_label() -> None:
         pytest.param([CAT, ()], [], id="one doubtful look of two"),
         pytest.param([CAT, (), CAT], ["cat"], id="another look confirms it"),
         pytest.param([(), (thing("cat", SEEN_ONCE),)], ["cat"], id="one look without a doubt"),
+        pytest.param([(), (thing("cat", 0.98),), ()], [], id="one of many"),
+        pytest.param([CAT, (), (), CAT], [], id="looks far apart"),
         pytest.param([CAT], ["cat"], id="the only look"),
     ],
 )
-def test_a_thing_is_there_if_two_samples_show_it_or_one_for_certain(
+def test_a_thing_is_there_if_neighbouring_samples_show_it_or_one_of_two_for_certain(
     samples: list[Things], labels: list[str]
 ) -> None:
     found = {1_000 * index: things for index, things in enumerate(samples)}
