@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from models.contracts import AudioChunk, ChunkTranscript, Samples, Word
 from models.tasks import Transcriber
@@ -26,6 +27,7 @@ from pipelines.speech.languages import (
     quiet_places,
 )
 from pipelines.speech.regions import Chunk
+from pipelines.speech.word_times import settled
 from pipelines.speech.words import TrackWord
 
 _JOINING_ROUNDS = 3
@@ -39,6 +41,17 @@ class _Piece:
     chunk: int
     start: int
     end: int
+
+
+LEAST_UNCOVERED_SECONDS = 0.5
+"""Detected speech without words that is at least so long is decoded again."""
+_ATTEMPTS = ((0.5, 0.3), (1.0, 1.5))
+"""The least seconds without words, and what is decoded with them on both sides, one attempt after
+the other: other boundaries, and no condition on what failed."""
+MOST_UNCOVERED = 4
+"""So many stretches of a chunk are decoded again, the longest ones."""
+_WORD_REACH_SECONDS = 0.15
+"""Speech so near to a word is covered by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +91,60 @@ class ChunkDecoder:
                     apart.add(pair)
         parts: list[list[SpokenPart]] = [[] for _ in chunks]
         for piece in pieces:
-            parts[piece.chunk].append(_part(chunks[piece.chunk], piece, found[piece]))
+            cut = _cut(piece, samples[piece.chunk])
+            parts[piece.chunk].append(_part(chunks[piece.chunk], piece, found[piece], cut))
+        for least_seconds, around_seconds in _ATTEMPTS:
+            self._cover(parts, chunks, samples, least_seconds, around_seconds)
         return [tuple(each) for each in parts]
+
+    def _cover(
+        self,
+        parts: list[list[SpokenPart]],
+        chunks: Sequence[Chunk],
+        samples: Sequence[Samples],
+        least_seconds: float,
+        around_seconds: float,
+    ) -> None:
+        """Decode what has no words again, and put the words that fit where there were none."""
+        gaps = [
+            (index, place, gap)
+            for index, chunk in enumerate(chunks)
+            for place, gap in _longest_gaps(chunk, parts[index], least_seconds)
+        ]
+        around = round(around_seconds / LEVEL_FRAME_SECONDS)
+        pieces = [
+            _Piece(
+                index,
+                max(part.start_frame, gap[0] - around) - chunks[index].start_frame,
+                min(part.end_frame, gap[1] + around) - chunks[index].start_frame,
+            )
+            for index, place, gap in gaps
+            for part in (parts[index][place],)
+        ]
+        cut = [_cut(piece, samples[piece.chunk]) for piece in pieces]
+        languages = [parts[index][place].language or self.language for index, place, _ in gaps]
+        inputs = [
+            AudioChunk(each, language, self.keyterms, self.languages)
+            for each, language in zip(cut, languages, strict=True)
+        ]
+        found = self.transcriber.transcribe(inputs) if inputs else []
+        for (index, place, gap), piece, each, answer in zip(gaps, pieces, cut, found, strict=True):
+            if not is_below(answer, PROBABLE, FITTING):
+                part = parts[index][place]
+                again = _part(chunks[index], piece, answer, each)
+                parts[index][place] = _filled(part, again, gap)
 
     def decode_part(self, part: SpokenPart, chunk: Chunk, samples: Samples) -> SpokenPart:
         """``part`` of ``chunk`` again, in this decoder's language."""
         start = part.start_frame - chunk.start_frame
         piece = _Piece(0, start, start + part.end_frame - part.start_frame)
         [found] = self._transcribed([piece], [samples])
-        return _part(chunk, piece, found)
+        return _part(chunk, piece, found, _cut(piece, samples))
 
     def _transcribed(
         self, pieces: Sequence[_Piece], samples: Sequence[Samples]
     ) -> list[ChunkTranscript]:
-        cut = [
-            samples[each.chunk][each.start * FRAME_SAMPLES : each.end * FRAME_SAMPLES]
-            for each in pieces
-        ]
+        cut = [_cut(piece, samples[piece.chunk]) for piece in pieces]
         return self.transcriber.transcribe(
             [AudioChunk(each, self.language, self.keyterms, self.languages) for each in cut]
         )
@@ -192,12 +242,20 @@ def _is_one(whole: ChunkTranscript, *parts: ChunkTranscript) -> bool:
     return (whole.log_probability or 0.0) >= apart / sum(counts) and of_whole >= 0.8 * sum(spoken)
 
 
-def _part(chunk: Chunk, piece: _Piece, found: ChunkTranscript) -> SpokenPart:
+def _cut(piece: _Piece, samples: Samples) -> Samples:
+    return samples[piece.start * FRAME_SAMPLES : piece.end * FRAME_SAMPLES]
+
+
+def _part(chunk: Chunk, piece: _Piece, found: ChunkTranscript, samples: Samples) -> SpokenPart:
     """The words in seconds of the track, each cut down to the chunk's regions of speech."""
     start, end = (
         chunk.start_frame + piece.start,
         min(chunk.end_frame, chunk.start_frame + piece.end),
     )
+    detected = [
+        ((low - start) * LEVEL_FRAME_SECONDS, (high - start) * LEVEL_FRAME_SECONDS)
+        for low, high in chunk.detected
+    ]
     spans = [
         (max(low, start) * LEVEL_FRAME_SECONDS, min(high, end) * LEVEL_FRAME_SECONDS)
         for low, high in chunk.speech or ((start, end),)
@@ -205,7 +263,7 @@ def _part(chunk: Chunk, piece: _Piece, found: ChunkTranscript) -> SpokenPart:
     ]
     words = tuple(
         TrackWord(word.text, *inside, word.confidence)
-        for word in found.words
+        for word in settled(found.words, samples, detected)
         if (inside := _within_speech(start * LEVEL_FRAME_SECONDS, word, spans)) is not None
     )
     return SpokenPart(
@@ -217,6 +275,67 @@ def _part(chunk: Chunk, piece: _Piece, found: ChunkTranscript) -> SpokenPart:
         found.log_probability,
         found.languages,
     )
+
+
+def uncovered(
+    chunk: Chunk, words: Sequence[TrackWord], least_seconds: float = LEAST_UNCOVERED_SECONDS
+) -> list[tuple[int, int]]:
+    """Stretches of the chunk's detected speech without words, in frames of the track."""
+    reach = round(_WORD_REACH_SECONDS / LEVEL_FRAME_SECONDS)
+    covered = sorted(
+        (
+            math.floor(word.start_seconds / LEVEL_FRAME_SECONDS) - reach,
+            math.ceil(word.end_seconds / LEVEL_FRAME_SECONDS) + reach,
+        )
+        for word in words
+    )
+    least = round(least_seconds / LEVEL_FRAME_SECONDS)
+    found = []
+    for first, end in chunk.detected:
+        start = first
+        for low, high in [*covered, (end, end)]:
+            if min(low, end) - start >= least:
+                found.append((start, min(low, end)))
+            start = max(start, min(high, end))
+    return found
+
+
+def _longest_gaps(
+    chunk: Chunk, parts: Sequence[SpokenPart], least_seconds: float
+) -> list[tuple[int, tuple[int, int]]]:
+    """The longest stretches without words, each with the place of the part that it is in."""
+    gaps = uncovered(chunk, [word for part in parts for word in part.words], least_seconds)
+    longest = sorted(gaps, key=lambda gap: gap[0] - gap[1])[:MOST_UNCOVERED]
+    found = []
+    for start, end in sorted(longest):
+        middle = (start + end) // 2
+        place = next(i for i, part in enumerate(parts) if middle < part.end_frame)
+        found.append((place, (start, end)))
+    return found
+
+
+def _filled(part: SpokenPart, again: SpokenPart, gap: tuple[int, int]) -> SpokenPart:
+    """The part with the words of ``again`` that have their middle in the gap, cut to it."""
+    low = gap[0] * LEVEL_FRAME_SECONDS - _WORD_REACH_SECONDS
+    high = gap[1] * LEVEL_FRAME_SECONDS + _WORD_REACH_SECONDS
+    fresh = [
+        replace(
+            word,
+            start_seconds=max(low, word.start_seconds),
+            end_seconds=min(high, word.end_seconds),
+        )
+        for word in again.words
+        if low <= (word.start_seconds + word.end_seconds) / 2 < high
+    ]
+    if not fresh:
+        return part
+    words = sorted([*part.words, *fresh], key=lambda word: word.start_seconds)
+    known = (
+        part
+        if part.words
+        else replace(again, start_frame=part.start_frame, end_frame=part.end_frame)
+    )
+    return replace(known, words=tuple(words))
 
 
 def _within_speech(

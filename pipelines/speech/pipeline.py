@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from models.provider import ModelProvider
 from pipelines.execution.chain import Control, Mapper, Resources, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray
+from pipelines.media.audio import LEVEL_FRAME_SECONDS
+from pipelines.speech.decoding import uncovered
 from pipelines.speech.languages import PROBABLE, SpokenPart, elected
 from pipelines.speech.regions import SHARDS, ChunkLimits, CutTrack, Shard, Sharding
 from pipelines.speech.sounds import find_sounds
@@ -175,14 +177,28 @@ def reduce_shards(
         turns=found.turns,
         sounds=find_sounds(voices, track, media_duration_ms),
     )
-    warnings = _warnings(parts, track, result, media_duration_ms)
+    silent = [
+        (start * LEVEL_FRAME_SECONDS, end * LEVEL_FRAME_SECONDS)
+        for task in tasks
+        for chunk, spoken_in in zip(
+            task.shard.chunks, WORDS.load(store, task.words_key), strict=True
+        )
+        for start, end in uncovered(chunk, spoken_in.words)
+    ]
+    warnings = _warnings(parts, silent, track, result, media_duration_ms)
     return replace(result, warnings=tuple(warnings))
 
 
 def _warnings(
-    parts: Sequence[SpokenPart], track: AudioTrack, result: TranscriptResult, media_ms: int
+    parts: Sequence[SpokenPart],
+    silent: Sequence[TimeSpan],
+    track: AudioTrack,
+    result: TranscriptResult,
+    media_ms: int,
 ) -> Iterator[PipelineWarning]:
-    """Of languages that are doubtful: that of the track, or another's where it is written."""
+    """Of speech without words, and of doubtful languages: the track's, or another's in places."""
+    message = "Somebody seems to speak here, but no words could be made out."
+    yield from stretches(WarningCode.SPEECH_WITHOUT_WORDS, message, silent, track, media_ms)
     probability = result.language_probability
     if probability is not None and probability < PROBABLE:
         message = f"What is said is taken for {result.language}, with a probability of {{:.2f}}."

@@ -65,7 +65,7 @@ class CutTrack(Step[AudioTrack, Made]):
 
     name = "Speech detection"
     code = StageCode.TRANSCRIPT_FAILED
-    version = 1
+    version = 2
     workspace: Workspace
     models: ModelProvider
     limits: ChunkLimits
@@ -152,6 +152,8 @@ class Chunk:
     end_frame: int
     speech: tuple[tuple[int, int], ...] = ()
     """Its padded regions of speech, in frames of the track; none: all of it."""
+    detected: tuple[tuple[int, int], ...] = ()
+    """The same without the padding, as they were detected."""
 
     @property
     def start_seconds(self) -> float:
@@ -202,21 +204,28 @@ def plan_chunks(
         window = np.full(_SMOOTHING_FRAMES, 1 / _SMOOTHING_FRAMES)
         smooth = np.convolve(padded, window, mode="valid").astype(np.float32)
         chunks.extend(_cut_block(block, smooth, limits))
-    return _with_speech(chunks, speech)
+    covering = _inside(chunks, [(run.start_frame, run.end_frame) for run in speech])
+    detected = _inside(chunks, [(_frames(start), _frames(end)) for start, end in regions])
+    return [
+        replace(chunk, speech=spans, detected=bare)
+        for chunk, spans, bare in zip(chunks, covering, detected, strict=True)
+    ]
 
 
-def _with_speech(chunks: Sequence[Chunk], speech: Sequence[Chunk]) -> list[Chunk]:
-    """The chunks, each with the part of ``speech`` inside it."""
-    starts, ends = [run.start_frame for run in speech], [run.end_frame for run in speech]
-    found: list[Chunk] = []
+def _inside(
+    chunks: Sequence[Chunk], spans: Sequence[tuple[int, int]]
+) -> list[tuple[tuple[int, int], ...]]:
+    """The parts of sorted spans inside each of the chunks."""
+    starts, ends = [start for start, _ in spans], [end for _, end in spans]
+    found = []
     for chunk in chunks:
         first = bisect.bisect_right(ends, chunk.start_frame)
-        inside = speech[first : bisect.bisect_left(starts, chunk.end_frame)]
-        spans = (
-            (max(run.start_frame, chunk.start_frame), min(run.end_frame, chunk.end_frame))
-            for run in inside
+        inside = spans[first : bisect.bisect_left(starts, chunk.end_frame)]
+        found.append(
+            tuple(
+                (max(start, chunk.start_frame), min(end, chunk.end_frame)) for start, end in inside
+            )
         )
-        found.append(replace(chunk, speech=tuple(spans)))
     return found
 
 

@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from models.backends.packaged.speech import open_speech_detector, regions_of
+from models.backends.packaged.speech import (
+    is_supported,
+    open_speech_detector,
+    regions_of,
+)
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.registry.packaged import PACKAGED
 from models.tasks import DETECT_SPEECH
+from tests.benchmarks.speech.material import turns_of
 from tests.benchmarks.speech.noises import made
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -146,3 +151,31 @@ def test_regions_begin_and_end_at_different_probabilities(
 ) -> None:
     found = regions_of(np.array(probabilities, np.float32), 0.64)
     assert found == [pytest.approx((start * 0.032, end * 0.032)) for start, end in frames]
+
+
+@pytest.mark.shared_media
+@pytest.mark.parametrize(("name", "share"), [("ami-dev00", 0.9), ("ami-trn05", 0.9)])
+def test_most_of_what_is_spoken_in_a_meeting_is_found(name: str, share: float) -> None:
+    """Silero alone, at its default threshold, finds 0.60 and 0.75."""
+    turns = turns_of(f"speakers/{name}.wav")
+    spoken, found = np.zeros(3000, np.bool_), np.zeros(3000, np.bool_)
+    for start, end, _ in turns:
+        spoken[round(start * 100) : round(end * 100)] = True
+    for start, end in DETECTOR.detect(load(SHARED / "speakers" / f"{name}.wav")):
+        found[round(start * 100) : round(end * 100)] = True
+    assert (spoken & found).sum() >= share * spoken.sum()
+    assert (found & ~spoken).sum() <= 0.1 * len(found)
+
+
+@pytest.mark.parametrize(
+    ("region", "supported"),
+    [
+        pytest.param((0.0, 1.0), False, id="Silero has no doubt"),
+        pytest.param((2.0, 4.0), False, id="of a quarter"),
+        pytest.param((3.0, 4.0), True, id="of a half"),
+    ],
+)
+def test_a_region_of_segmentation_counts_where_silero_doubts_too(
+    region: tuple[float, float], supported: bool
+) -> None:
+    assert is_supported(region, [(3.5, 5.0)]) is supported

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
-from pipelines.speech.decoding import ChunkDecoder
+from pipelines.speech.decoding import MOST_UNCOVERED, ChunkDecoder, uncovered
 from pipelines.speech.languages import Ranked, SpokenPart, changes_in, elected
 from pipelines.speech.regions import SHARDS, Chunk, Shard
 from pipelines.speech.transcribe import WORDS, ChunkWords
@@ -71,17 +72,17 @@ def decoded(samples: Samples, transcriber: Scripted) -> tuple[SpokenPart, ...]:
 @pytest.mark.parametrize(
     ("start", "end", "kept"),
     [
-        pytest.param(0.5, 1.0, (10.5, 11.0), id="inside"),
-        pytest.param(1.5, 2.5, (11.5, 12.0), id="runs into a pause"),
-        pytest.param(1.9, 4.6, (14.0, 14.6), id="across a pause: where it has most"),
+        pytest.param(0.5, 1.0, (10.56, 11.06), id="inside"),
+        pytest.param(1.5, 2.5, (11.56, 12.0), id="runs into a pause"),
+        pytest.param(1.9, 4.6, (14.0, 14.66), id="across a pause: where it has most"),
         pytest.param(2.5, 3.5, None, id="in a pause"),
-        pytest.param(9.5, 11.0, (19.5, 20.0), id="beyond the chunk"),
+        pytest.param(9.5, 11.0, (19.56, 20.0), id="beyond the chunk"),
     ],
 )
 def test_words_are_cut_to_the_regions_of_speech(
     start: float, end: float, kept: tuple[float, float] | None
 ) -> None:
-    transcriber = Scripted(words=[Word("word", start, end, 0.9)])
+    transcriber = Scripted(words=[Word("incomprehensibilities", start, end, 0.9)])
     [[part]] = ChunkDecoder(transcriber).decode([CHUNK], [spoken(("en", 10.0))])
     times = [(word.start_seconds, word.end_seconds) for word in part.words]
     assert times == ([] if kept is None else [pytest.approx(kept)])
@@ -170,6 +171,77 @@ def test_an_uncertain_part_may_be_in_its_tracks_language(
     found: SpokenPart, uncertain: bool
 ) -> None:
     assert found.may_be_in("en") is uncertain
+
+
+class Gappy(Scripted):
+    """Finds nothing in the long chunk after its first second, and words in short ones."""
+
+    def __init__(self, shortest_seconds: float = 0.0, fit: float = -0.2) -> None:
+        super().__init__({"en": fit})
+        self.shortest_seconds = shortest_seconds
+        self.seconds: list[float] = []
+
+    def _one(self, chunk: AudioChunk) -> ChunkTranscript:
+        found = super()._one(chunk)
+        seconds = len(chunk.samples) / SAMPLE_RATE_HZ
+        if chunk.has_words:
+            self.seconds.append(seconds)
+        if seconds > 6.0:
+            return replace(found, words=found.words[:1], log_probability=-0.2)
+        return found if seconds >= self.shortest_seconds else replace(found, words=())
+
+
+GAPPY = Chunk(0, 500, detected=((0, 100), (200, 300), (460, 475)))
+"""Ten seconds, speech from 0 to 2, 4 to 6 and 9.2 to 9.5 s."""
+
+
+@pytest.mark.parametrize(
+    ("shortest_seconds", "fit", "attempts"),
+    [
+        pytest.param(0.0, -0.2, [10.0, 1.5, 2.6], id="found at once"),
+        pytest.param(2.7, -0.2, [10.0, 1.5, 2.6, 5.0], id="found with more around it"),
+        pytest.param(99.0, -0.2, [10.0, 1.5, 2.6, 5.0], id="never found"),
+        pytest.param(0.0, -1.5, [10.0, 1.5, 2.6, 5.0], id="what does not fit"),
+    ],
+)
+def test_speech_without_words_is_decoded_again_twice_at_most(
+    shortest_seconds: float, fit: float, attempts: list[float]
+) -> None:
+    transcriber = Gappy(shortest_seconds, fit)
+    [[part]] = ChunkDecoder(transcriber).decode([GAPPY], [spoken(("en", 10.0))])
+    assert transcriber.seconds == pytest.approx(attempts, abs=0.3)
+    left = uncovered(GAPPY, part.words)
+    assert [span for span in left if span == (200, 300)] == (
+        [] if fit > -1 and shortest_seconds < 9 else [(200, 300)]
+    )
+    assert all(0 <= word.start_seconds <= word.end_seconds <= 6.2 for word in part.words)
+    assert [word.start_seconds for word in part.words] == sorted(
+        word.start_seconds for word in part.words
+    )
+
+
+def test_no_more_than_the_longest_stretches_are_decoded_again() -> None:
+    speech = tuple((at, at + 30) for at in range(0, 1000, 60))
+    transcriber = Gappy(shortest_seconds=99.0)
+    ChunkDecoder(transcriber).decode([Chunk(0, 1000, detected=speech)], [spoken(("en", 20.0))])
+    assert len(transcriber.seconds) == 1 + MOST_UNCOVERED
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        pytest.param([], [(0, 100), (200, 300)], id="no words"),
+        pytest.param([(0.1, 1.9), (4.0, 5.9)], [], id="all covered"),
+        pytest.param([(0.0, 0.6), (1.2, 2.0)], [(200, 300)], id="a pause of 0.6 s less the reach"),
+        pytest.param([(0.0, 2.0), (5.0, 6.0)], [(200, 242)], id="the beginning"),
+        pytest.param([(0.0, 6.0)], [], id="one word over all"),
+    ],
+)
+def test_speech_without_words_is_half_a_second_at_least(
+    words: list[tuple[float, float]], left: list[tuple[int, int]]
+) -> None:
+    spans = [TrackWord("word", start, end, 0.9) for start, end in words]
+    assert uncovered(GAPPY, spans) == left
 
 
 def test_shards_and_words_survive_their_storage(tmp_path: Path) -> None:

@@ -286,6 +286,30 @@ def test_text_of_doubtful_language_is_kept_with_a_warning(
     assert "0.40" in warning.message
 
 
+def test_speech_that_stays_without_words_is_a_warning_with_its_times(
+    store: FolderStore, track: AudioTrack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = ChunkTranscript((), None)
+    monkeypatch.setattr(SCRIPTED, "transcribe", lambda chunks: [nothing] * len(chunks))
+    found = transcribe_track(
+        replace(track, offset_seconds=1.0),
+        workspace=Workspace(store, "jobs/4"),
+        models=ModelsOfTwoLanguages(),
+        control=FreeRun(),
+        config=TranscriptConfig(),
+        media_duration_ms=MEDIA_MS,
+        mapper=map_here,
+    )
+    assert found.segments == ()
+    assert {warning.code for warning in found.warnings} == {WarningCode.SPEECH_WITHOUT_WORDS}
+    ends, start_ms = [], 1000
+    for sentence in SAID:
+        ends.append((start_ms, start_ms := start_ms + sentence["end_ms"] - sentence["start_ms"]))
+        start_ms += PAUSE_MS
+    spans = [(warning.start_ms, warning.end_ms) for warning in found.warnings]
+    assert spans == [pytest.approx(each, abs=350) for each in ends]
+
+
 @pytest.mark.parametrize(
     ("lost", "computed"),
     [
