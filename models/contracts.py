@@ -214,6 +214,9 @@ class ChunkTranscript:
     """Mean over the tokens of the text, at most 0: how well the text fits the sound."""
     languages: tuple[tuple[str, float], ...] = ()
     """The most probable ones and their probabilities, falling, where they were detected."""
+    repeated: tuple[str, int] | None = None
+    """A phrase that the decoder repeated, and how often, where that may be a loop: ``words`` do not
+    have it so often."""
 
 
 @dataclass(frozen=True, slots=True)

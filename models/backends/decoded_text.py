@@ -144,14 +144,24 @@ def compression_ratio(text: str) -> float:
 
 def repeats_itself(words: Sequence[str]) -> bool:
     """Whether some n-gram stands more often in a row than in speech."""
+    return repeated_phrase(words) is not None
+
+
+def repeated_phrase(words: Sequence[str]) -> tuple[str, int] | None:
+    """The shortest n-gram that stands more often in a row than in speech, and how often."""
     folded = [word.casefold().strip(".,!?;:") for word in words]
-    return any(_longest_run(folded, length) > most for length, most in MAX_REPEATS.items())
+    for length, most in MAX_REPEATS.items():
+        times, start = _longest_run(folded, length)
+        if times > most:
+            return " ".join(words[start : start + length]), times
+    return None
 
 
-def _longest_run(words: Sequence[str], length: int) -> int:
-    """How often the most repeated n-gram of ``length`` words stands in a row."""
-    longest = matching = 0
+def _longest_run(words: Sequence[str], length: int) -> tuple[int, int]:
+    """How often the most repeated n-gram of ``length`` words stands in a row, and where first."""
+    longest = matching = start = 0
     for position in range(length, len(words)):
         matching = matching + 1 if words[position] == words[position - length] else 0
-        longest = max(longest, matching)
-    return 1 + longest // length if words else 0
+        if matching > longest:
+            longest, start = matching, position - length - matching + 1
+    return (1 + longest // length if words else 0), start

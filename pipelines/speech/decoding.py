@@ -48,6 +48,8 @@ LEAST_UNCOVERED_SECONDS = 0.5
 _ATTEMPTS = ((0.5, 0.3), (1.0, 1.5))
 """The least seconds without words, and what is decoded with them on both sides, one attempt after
 the other: other boundaries, and no condition on what failed."""
+_LEAST_REPEATED_SECONDS = 1.0
+"""No stretch of a repetition is shorter."""
 MOST_UNCOVERED = 4
 """So many stretches of a chunk are decoded again, the longest ones."""
 _WORD_REACH_SECONDS = 0.15
@@ -89,6 +91,8 @@ class ChunkDecoder:
                     pieces[at : at + 2] = [piece]
                 else:
                     apart.add(pair)
+        for piece in pieces:
+            found[piece] = self._repeated(piece, found[piece], samples)
         parts: list[list[SpokenPart]] = [[] for _ in chunks]
         for piece in pieces:
             cut = _cut(piece, samples[piece.chunk])
@@ -96,6 +100,54 @@ class ChunkDecoder:
         for least_seconds, around_seconds in _ATTEMPTS:
             self._cover(parts, chunks, samples, least_seconds, around_seconds)
         return [tuple(each) for each in parts]
+
+    def _repeated(
+        self, piece: _Piece, found: ChunkTranscript, samples: Sequence[Samples]
+    ) -> ChunkTranscript:
+        """What the piece has where a phrase is repeated in it often: a decoder loops there.
+
+        Decoded in stretches that hold two repetitions or so, each prompted with the phrase so that
+        it is spelt alike. Where one of them does not fit, or loops too, ``found`` stays.
+        """
+        if found.repeated is None:
+            return found
+        phrase, times = found.repeated
+        whole = _cut(piece, samples[piece.chunk])
+        seconds = len(whole) * _SECONDS_A_SAMPLE
+        count = min(math.ceil(times / 2), int(seconds / _LEAST_REPEATED_SECONDS))
+        nears = [seconds * number / max(1, count) for number in range(1, count)]
+        places = {
+            place
+            for near in nears
+            for place, _ in quiet_places(whole, near, seconds / times / 2)[:1]
+        }
+        ends = [piece.start, *(piece.start + place for place in sorted(places)), piece.end]
+        inside = [_Piece(piece.chunk, start, end) for start, end in itertools.pairwise(ends)]
+        answers = self.transcriber.transcribe(
+            [
+                AudioChunk(
+                    _cut(each, samples[piece.chunk]),
+                    found.language or self.language,
+                    (*self.keyterms, phrase),
+                    self.languages,
+                )
+                for each in inside
+            ]
+        )
+        if any(each.repeated or not _is_certain(each) for each in answers):
+            return found
+        words = tuple(
+            Word(word.text, word.start_seconds + at, word.end_seconds + at, word.confidence)
+            for each, answer in zip(inside, answers, strict=True)
+            for at in ((each.start - piece.start) * LEVEL_FRAME_SECONDS,)
+            for word in answer.words
+        )
+        fits = [each.log_probability for each in answers if each.log_probability is not None]
+        fit = sum(fits) / len(fits) if fits else None
+        best = answers[0]
+        return ChunkTranscript(
+            words, best.language, best.language_probability, fit, found.languages or best.languages
+        )
 
     def _cover(
         self,

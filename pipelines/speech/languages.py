@@ -96,14 +96,16 @@ def _cheapest_path(costs: npt.NDArray[np.float64]) -> list[int]:
     return path[::-1]
 
 
-def quiet_places(samples: Samples, near_seconds: float) -> list[tuple[int, float]]:
-    """Frames at which a change near that second may be, and their levels in dB, rising."""
+def quiet_places(
+    samples: Samples, near_seconds: float, reach_seconds: float = _NEAR_SECONDS
+) -> list[tuple[int, float]]:
+    """Frames near that second at which something may end, and their levels in dB, rising."""
     levels = frame_levels(samples).astype(np.float64)
     smooth = np.convolve(np.pad(levels, 2, mode="edge"), np.full(5, 0.2), mode="valid")
     per_second = SAMPLE_RATE_HZ / FRAME_SAMPLES
     least = round(LEAST_SECONDS * per_second)
-    low = max(least, round((near_seconds - _NEAR_SECONDS) * per_second))
-    high = min(len(levels) - least, round((near_seconds + _NEAR_SECONDS) * per_second))
+    low = max(least, round((near_seconds - reach_seconds) * per_second))
+    high = min(len(levels) - least, round((near_seconds + reach_seconds) * per_second))
     places: list[tuple[int, float]] = []
     for frame in (low + np.argsort(smooth[low:high], kind="stable")).tolist():
         if all(abs(frame - place) >= _APART_SECONDS * per_second for place, _ in places):

@@ -33,7 +33,7 @@ from pipelines.types import AudioTrack, PipelineWarning, TranscriptResult, Warni
 _VOICES_SHARE, _REGIONS_SHARE = 0.2, 0.05
 """Shares of the progress that voices and cutting the track stand for."""
 _MOST_WARNED = 20
-_WARNED_APART_SECONDS = 2.0
+_WARNED_APART_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from models.backends.decoded_text import (
     Ranked,
     is_loop,
     is_silence,
+    repeated_phrase,
 )
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
 from models.languages import primary_language
@@ -242,15 +243,16 @@ class CTranslate2Transcriber:
         languages: Ranked,
     ) -> ChunkTranscript:
         language, probability = languages[0]
+        repeated = repeated_phrase(hypothesis.decoded.text.split())
         if hypothesis.is_doubtful and not is_silence(hypothesis.decoded):
             hypothesis = self._decoded_again(chunk, hypothesis, seconds, language)
         if is_silence(hypothesis.decoded) or is_loop(hypothesis.decoded.text):
-            return ChunkTranscript((), None)
+            return ChunkTranscript((), None, repeated=repeated)
         words = self._words(chunk, hypothesis, language)
         if not words:
             return ChunkTranscript((), None)
         fit = hypothesis.decoded.mean_log_probability
-        return ChunkTranscript(words, language, probability, fit, languages)
+        return ChunkTranscript(words, language, probability, fit, languages, repeated)
 
     def _decoded_again(
         self, chunk: AudioChunk, first: _Hypothesis, seconds: int, language: str
