@@ -52,6 +52,8 @@ _LEAST_REPEATED_SECONDS = 1.0
 """No stretch of a repetition is shorter."""
 MOST_UNCOVERED = 4
 """So many stretches of a chunk are decoded again, the longest ones."""
+_LONGEST_UNCOVERED_SECONDS = 5.0
+"""About; longer stretches are cut."""
 _WORD_REACH_SECONDS = 0.15
 """Speech so near to a word is covered by it."""
 
@@ -161,7 +163,7 @@ class ChunkDecoder:
         gaps = [
             (index, place, gap)
             for index, chunk in enumerate(chunks)
-            for place, gap in _longest_gaps(chunk, parts[index], least_seconds)
+            for place, gap in _longest_gaps(chunk, parts[index], samples[index], least_seconds)
         ]
         around = round(around_seconds / LEVEL_FRAME_SECONDS)
         pieces = [
@@ -353,16 +355,29 @@ def uncovered(
 
 
 def _longest_gaps(
-    chunk: Chunk, parts: Sequence[SpokenPart], least_seconds: float
+    chunk: Chunk, parts: Sequence[SpokenPart], samples: Samples, least_seconds: float
 ) -> list[tuple[int, tuple[int, int]]]:
-    """The longest stretches without words, each with the place of the part that it is in."""
+    """The longest stretches without words, each with the place of the part that it is in.
+
+    Those that a decoder may lose its way in again are cut where they are quiet.
+    """
     gaps = uncovered(chunk, [word for part in parts for word in part.words], least_seconds)
     longest = sorted(gaps, key=lambda gap: gap[0] - gap[1])[:MOST_UNCOVERED]
     found = []
     for start, end in sorted(longest):
-        middle = (start + end) // 2
-        place = next(i for i, part in enumerate(parts) if middle < part.end_frame)
-        found.append((place, (start, end)))
+        seconds = (end - start) * LEVEL_FRAME_SECONDS
+        count = math.ceil(seconds / _LONGEST_UNCOVERED_SECONDS)
+        into = (start - chunk.start_frame) * LEVEL_FRAME_SECONDS
+        places = {
+            chunk.start_frame + place
+            for number in range(1, count)
+            for place, _ in quiet_places(samples, into + seconds * number / count, 1.0)[:1]
+        }
+        inside = [place for place in sorted(places) if start < place < end]
+        for low, high in itertools.pairwise([start, *inside, end]):
+            middle = (low + high) // 2
+            place = next(i for i, part in enumerate(parts) if middle < part.end_frame)
+            found.append((place, (low, high)))
     return found
 
 

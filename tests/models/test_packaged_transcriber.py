@@ -24,6 +24,8 @@ from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Sample
 from models.languages import SPOKEN_LANGUAGES
 from models.registry.packaged import PACKAGED, WHISPER_BASE
 from models.tasks import TRANSCRIBE
+from pipelines.speech.decoding import ChunkDecoder
+from pipelines.speech.regions import Chunk
 
 TESTS = Path(__file__).resolve().parents[1]
 SPEECH = TESTS / "media" / "speech"
@@ -207,7 +209,8 @@ def test_what_stays_a_loop_has_no_words(
     transcriber: CTranslate2Transcriber, sentence: AudioChunk, scripted: Callable[..., Scripted]
 ) -> None:
     scripted(*[(LOOP, -0.1)] * 3)
-    assert transcriber.transcribe([sentence]) == [ChunkTranscript((), None)]
+    looped = ChunkTranscript((), None, repeated=("the market", 12))
+    assert transcriber.transcribe([sentence]) == [looped]
 
 
 def test_the_better_of_two_doubtful_texts_is_kept(
@@ -269,6 +272,20 @@ def test_short_recordings_of_people_are_transcribed(
 ) -> None:
     (answer,) = transcriber.transcribe([AudioChunk(load(SHARED / name))])
     assert (plain(text(answer)), answer.language) == (words, language)
+
+
+@pytest.mark.shared_media
+@pytest.mark.parametrize(("times", "pause_seconds"), [(7, 0.1), (7, 0.3), (10, 0.3)])
+def test_a_roll_call_is_written_as_often_as_it_is_spoken_and_spelt_alike(
+    transcriber: CTranslate2Transcriber, times: int, pause_seconds: float
+) -> None:
+    pause = np.zeros(round(pause_seconds * SAMPLE_RATE_HZ), np.float32)
+    samples = np.concatenate([load(SHARED / "cards-001.wav"), pause] * times)
+    chunk = Chunk(0, len(samples) // 320, detected=((0, len(samples) // 320),))
+    [parts] = ChunkDecoder(transcriber).decode([chunk], [samples])
+    words = [word.text for part in parts for word in part.words]
+    assert words == words[:3] * times
+    assert words[1:3] == ["of", "clubs"]
 
 
 def test_languages_are_those_of_whispers_tokenizer() -> None:

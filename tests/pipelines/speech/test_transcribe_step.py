@@ -244,6 +244,55 @@ def test_speech_without_words_is_half_a_second_at_least(
     assert uncovered(GAPPY, spans) == left
 
 
+class RollCall(Scripted):
+    """Says a phrase a second; of more than four seconds it makes a loop that is cut short."""
+
+    def __init__(self, longest_seconds: float = 4.0, fit: float = -0.2) -> None:
+        super().__init__({"en": fit})
+        self.longest_seconds = longest_seconds
+        self.keyterms: list[tuple[str, ...]] = []
+
+    def _one(self, chunk: AudioChunk) -> ChunkTranscript:
+        found = super()._one(chunk)
+        if not chunk.has_words:
+            return found
+        self.keyterms.append(chunk.keyterms)
+        seconds = len(chunk.samples) / SAMPLE_RATE_HZ
+        words = [Word("present", at, at + 0.95, 0.9) for at in range(round(seconds))]
+        if seconds <= self.longest_seconds:
+            return replace(found, words=tuple(words))
+        repeated = "present", round(seconds)
+        return replace(found, words=tuple(words[:6]), log_probability=-0.2, repeated=repeated)
+
+
+@pytest.mark.parametrize(
+    ("longest_seconds", "fit", "count"),
+    [
+        pytest.param(4.0, -0.2, 12, id="spoken so often"),
+        pytest.param(0.5, -0.2, 6, id="a loop in each stretch too"),
+        pytest.param(4.0, -0.9, 6, id="text that does not fit"),
+    ],
+)
+def test_what_is_repeated_is_written_as_often_as_it_is_spoken(
+    longest_seconds: float, fit: float, count: int
+) -> None:
+    transcriber = RollCall(longest_seconds, fit)
+    samples = spoken(*[("en", 0.8)] * 12, pause_seconds=0.2)
+    [[part]] = ChunkDecoder(transcriber, keyterms=("roll",)).decode([Chunk(0, 600)], [samples])
+    assert [word.text for word in part.words] == ["present"] * count
+    assert transcriber.keyterms[0] == ("roll",)
+    assert set(transcriber.keyterms[1:]) == {("roll", "present")}
+    assert len(transcriber.keyterms) == 1 + 6
+
+
+def test_long_speech_without_words_is_decoded_again_in_stretches() -> None:
+    transcriber = Gappy(shortest_seconds=99.0)
+    chunk = Chunk(0, 1000, detected=((0, 1000),))
+    ChunkDecoder(transcriber).decode([chunk], [spoken(*[("en", 1.8)] * 10, pause_seconds=0.2)])
+    assert max(transcriber.seconds[1:]) < 6.5 + 2 * 1.5
+    assert len(transcriber.seconds) <= 1 + 2 * 4
+
+
 def test_shards_and_words_survive_their_storage(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     shards = (Shard("shard.flac", (CHUNK, Chunk(2000, 2100))),)
