@@ -33,9 +33,9 @@ class Scripted:
 
     def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
         self.calls += sum(chunk.has_words for chunk in chunks)
-        return [self._one(chunk) for chunk in chunks]
+        return [self.answer(chunk) for chunk in chunks]
 
-    def _one(self, chunk: AudioChunk) -> ChunkTranscript:
+    def answer(self, chunk: AudioChunk) -> ChunkTranscript:
         spoken = chunk.samples[chunk.samples > 0]
         shares = {name: float(np.mean(np.isclose(spoken, at))) for at, name in self.VALUES}
         ranked = tuple(sorted(shares.items(), key=lambda pair: -pair[1]))
@@ -181,8 +181,8 @@ class Gappy(Scripted):
         self.shortest_seconds = shortest_seconds
         self.seconds: list[float] = []
 
-    def _one(self, chunk: AudioChunk) -> ChunkTranscript:
-        found = super()._one(chunk)
+    def answer(self, chunk: AudioChunk) -> ChunkTranscript:
+        found = super().answer(chunk)
         seconds = len(chunk.samples) / SAMPLE_RATE_HZ
         if chunk.has_words:
             self.seconds.append(seconds)
@@ -252,8 +252,8 @@ class RollCall(Scripted):
         self.longest_seconds = longest_seconds
         self.keyterms: list[tuple[str, ...]] = []
 
-    def _one(self, chunk: AudioChunk) -> ChunkTranscript:
-        found = super()._one(chunk)
+    def answer(self, chunk: AudioChunk) -> ChunkTranscript:
+        found = super().answer(chunk)
         if not chunk.has_words:
             return found
         self.keyterms.append(chunk.keyterms)
