@@ -44,6 +44,9 @@ PROBABLE = 0.5
 """Below it a language is doubtful: faster-whisper's own threshold of its detection."""
 FITTING = -1.0
 """Below this mean log-probability a text does not fit the sound (Whisper's own threshold)."""
+SPOKEN = 0.25
+"""Below it for a whole track, there is no language in it: rain had 0.18, languages that share their
+probability with neighbours (Croatian, Hindi) 0.41 and more."""
 CERTAIN = 0.8
 WELL_FITTING = -0.6
 """Below one of these another reading is tried too."""

@@ -21,11 +21,11 @@ from pipelines.execution.chain import Control, Mapper, Resources, Workspace, par
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.media.audio import LEVEL_FRAME_SECONDS
 from pipelines.speech.decoding import uncovered
-from pipelines.speech.languages import PROBABLE, SpokenPart, elected
+from pipelines.speech.languages import PROBABLE, SPOKEN, SpokenPart, elected
 from pipelines.speech.regions import SHARDS, ChunkLimits, CutTrack, Shard, Sharding
 from pipelines.speech.sounds import find_sounds
 from pipelines.speech.speakers import SpeakerRules, attribute, find_turns, place_turns
-from pipelines.speech.transcribe import WORDS, LanguageChoice, ShardTask, Transcribe
+from pipelines.speech.transcribe import WORDS, ChunkWords, LanguageChoice, ShardTask, Transcribe
 from pipelines.speech.voices import VOICES, EmbedVoices, Stretch, join_voices, plan_stretches
 from pipelines.speech.words import SegmentLimits, TimeSpan, build_segments, place_words, to_ms
 from pipelines.types import AudioTrack, PipelineWarning, TranscriptResult, WarningCode
@@ -156,6 +156,8 @@ def reduce_shards(
     voices = join_voices([VOICES.load(store, each.voices_key) for each in voiced])
     turns = find_turns(voices, config.speakers)
     language, probability = elected(parts)
+    if probability is not None and probability < SPOKEN:
+        chunks, parts, language, probability = [ChunkWords(()) for _ in chunks], [], None, None
     words = [
         replace(word, language=None if part.language == language else part.language)
         for part in parts
@@ -179,11 +181,10 @@ def reduce_shards(
     )
     silent = [
         (start * LEVEL_FRAME_SECONDS, end * LEVEL_FRAME_SECONDS)
-        for task in tasks
-        for chunk, spoken_in in zip(
-            task.shard.chunks, WORDS.load(store, task.words_key), strict=True
+        for chunk, spoken in zip(
+            (each for task in tasks for each in task.shard.chunks), chunks, strict=True
         )
-        for start, end in uncovered(chunk, spoken_in.words)
+        for start, end in uncovered(chunk, spoken.words)
     ]
     warnings = _warnings(parts, silent, track, result, media_duration_ms)
     return replace(result, warnings=tuple(warnings))

@@ -267,28 +267,39 @@ def test_a_chunk_of_doubtful_language_is_transcribed_in_that_of_its_track(
     assert SCRIPTED.hints.count(None) >= len(SAID)
 
 
+@pytest.mark.parametrize(
+    ("probability", "language"),
+    [pytest.param(0.4, "sr", id="shared by neighbours"), pytest.param(0.18, None, id="of none")],
+)
 def test_text_of_doubtful_language_is_kept_with_a_warning(
-    store: FolderStore, track: AudioTrack, monkeypatch: pytest.MonkeyPatch
+    store: FolderStore,
+    track: AudioTrack,
+    monkeypatch: pytest.MonkeyPatch,
+    probability: float,
+    language: str | None,
 ) -> None:
-    shares = (("sr", 0.4), ("hr", 0.35), ("bs", 0.2))
+    shares = (("sr", probability), ("hr", probability - 0.05), ("bs", 0.1))
 
     def transcribe(chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
         return [
-            ChunkTranscript(words_all_over(chunk, "da"), "sr", 0.4, -0.3, shares)
+            ChunkTranscript(words_all_over(chunk, "da"), "sr", probability, -0.3, shares)
             for chunk in chunks
         ]
 
     monkeypatch.setattr(SCRIPTED, "transcribe", transcribe)
     found = transcribe_track(
         track,
-        workspace=Workspace(store, "jobs/3"),
+        workspace=Workspace(store, f"jobs/{probability}"),
         models=ModelsOfTwoLanguages(),
         control=FreeRun(),
         config=TranscriptConfig(),
         media_duration_ms=MEDIA_MS,
         mapper=map_here,
     )
-    assert found.language == "sr"
+    assert found.language == language
+    if language is None:
+        assert found.segments == ()
+        return
     assert found.language_probability == pytest.approx(0.4)
     assert {word.text for word in words_of(found)} == {"da"}
     assert {segment.language for segment in found.segments} == {None}
