@@ -35,7 +35,7 @@ from storage.types import StageName
 from tests.contract.runner_side import AUDIO_ONLY, FOOTAGE, SILENT
 from tests.money.in_process import InProcessService
 from tests.money.ledger_model import ANALYSES, ENDED, PRICE_OF_30_SECONDS, Model, ModelJob
-from tests.serve_app.published_jobs import SCENES, track
+from tests.serve_app.published_jobs import SCENES, stored, track
 
 LONG = timedelta(hours=1)
 MEDIA = {"both": FOOTAGE, "silent": SILENT, "sound only": AUDIO_ONLY}
@@ -263,7 +263,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _publish(self, lease: Lease, stage: str) -> None:
         if stage == "vision":
-            self.service.transact(lambda c: publishing.publish_scenes(c, lease, SCENES, {}))
+            self.service.transact(lambda c: publishing.publish_scenes(c, lease, stored(SCENES), {}))
         else:
             tracks = [track(0)]
             self.service.transact(lambda c: publishing.publish_transcripts(c, lease, tracks, {}))

@@ -28,7 +28,7 @@ from storage.database import Connection
 from storage.jobs import LeaseLostError
 from storage.types import ENDED_STATUSES, StageName
 from tests.contract.runner_side import FOOTAGE
-from tests.serve_app.published_jobs import SCENES, track
+from tests.serve_app.published_jobs import SCENES, stored, track
 
 LEASE = timedelta(milliseconds=200)
 FAILING_FILE = "failing.mp4"
@@ -141,6 +141,6 @@ async def _publish(connection: Connection, lease: Lease, stage: StageName, *, fa
         error = StageError(StageCode.TRANSCRIPT_FAILED, "It broke.")
         await publishing.fail_stage(connection, lease, stage, error)
     elif stage is StageName.VISION:
-        await publishing.publish_scenes(connection, lease, SCENES, {})
+        await publishing.publish_scenes(connection, lease, stored(SCENES), {})
     else:
         await publishing.publish_transcripts(connection, lease, [track(0)], {})

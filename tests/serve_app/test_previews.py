@@ -33,7 +33,7 @@ from tests.pipelines.ingest.format_samples import STANDARD, Pictures, Sample, So
 from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.dashboard.test_dashboard_pages import link_token, visitor
 from tests.serve_app.observability.metrics import RecordedMetrics
-from tests.serve_app.published_jobs import SCENES, lease_of, track
+from tests.serve_app.published_jobs import SCENES, lease_of, stored, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_job_media import path_of
 
@@ -93,7 +93,7 @@ def wanting(api: RunningApi, customer: Customer, path: Path, *, ends: bool = Tru
             track_names=["Track 1"], warnings=[], timings={}, preview_of=source,
         )  # fmt: skip
         if ends:
-            await publishing.publish_scenes(connection, lease, SCENES, {})
+            await publishing.publish_scenes(connection, lease, stored(SCENES), {})
             await publishing.publish_transcripts(connection, lease, [track(0)], {})
 
     api.transact(publish)
