@@ -1,4 +1,7 @@
-"""Short pieces of the demo video, different from each other: speech and cuts in a few seconds."""
+"""Short pieces of the demo video, different from each other: speech and cuts in a few seconds.
+
+Two are as the field sends them: joined with ``cat``, and with a clock that leaps by hours.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 
 import av
 
+from tests.pipelines.ingest.clock_material import HOURS_MS, remuxed, with_tag_times
 from tests.places import DEMO
 
 WINDOWS_SECONDS = {
@@ -40,10 +44,23 @@ class Clip:
 def make_clips(folder: Path) -> dict[str, Clip]:
     """Cut all of them into ``folder``, by name."""
     folder.mkdir(parents=True, exist_ok=True)
-    return {
+    clips = {
         name: Clip(name, _copied(folder / f"{name}.mp4", *window))
         for name, window in WINDOWS_SECONDS.items()
     }
+    fragments = remuxed(
+        clips["opening"].path,
+        folder / "fragments.mp4",
+        muxing={"movflags": "frag_keyframe+empty_moov+default_base_moof"},
+    )
+    joined = folder / "joined.mp4"
+    joined.write_bytes(2 * fragments.read_bytes())
+    leaping = with_tag_times(
+        remuxed(clips["city"].path, folder / "city.flv"),
+        folder / "leaping.flv",
+        lambda kind, number, ms: ms + (HOURS_MS if ms > 3_000 else 0),
+    )
+    return clips | {path.stem: Clip(path.stem, path) for path in (joined, leaping)}
 
 
 def _copied(target: Path, start: float, end: float) -> Path:
