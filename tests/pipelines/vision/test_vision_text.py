@@ -55,9 +55,9 @@ def test_scenes_without_writing_have_none(analysed: Analysed) -> None:
 def test_faces_are_counted_and_give_the_shot_type(analysed: Analysed) -> None:
     presenter, talk = analysed[1].scenes[1], analysed[1].scenes[5]
     assert presenter.shot_type is ShotType.MEDIUM_CLOSE_UP
-    assert "of a face" in presenter.description
+    assert "of a person" in presenter.description
     assert talk.shot_type is ShotType.MEDIUM
-    assert "of two faces" in talk.description
+    assert "of two or more people" in talk.description
 
 
 def test_the_document_has_the_lines_with_their_boxes(analysed: Analysed) -> None:
