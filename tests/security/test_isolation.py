@@ -124,7 +124,7 @@ OPEN = {
 """Operations that are the same for everybody."""
 
 ROUTES_OUTSIDE = {
-    "/v1/api/jobs/{job_id}/thumbnails/{index}.jpg": "test_stills_open_for_their_address_only",
+    "/v1/api/jobs/{job_id}/thumbnails/{name}.jpg": "test_stills_open_for_their_address_only",
     "/v1/api/uploads/{job_id}/{slot}": "test_signed_addresses",
     "/v1/api/uploads/{job_id}/{slot}/resumable": "test_signed_addresses",
     "/payments/{provider}/events": "signed by the provider: tests/money/test_payments.py",

@@ -72,8 +72,8 @@ SPECIFIED_STATUSES: dict[str, set[int]] = {
 KEYWORDS = {
     "$ref", "type", "enum", "const", "format", "pattern", "minimum", "maximum", "minLength",
     "maxLength", "items", "minItems", "maxItems", "properties", "required", "propertyNames",
-    "additionalProperties", "maxProperties", "allOf", "anyOf", "oneOf", "not", "if", "then",
-    "description", "examples",
+    "additionalProperties", "maxProperties", "uniqueItems", "allOf", "anyOf", "oneOf", "not", "if",
+    "then", "description", "examples",
 }  # fmt: skip
 
 
