@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
@@ -10,7 +11,7 @@ from starlette.responses import Response
 
 from serve_app.api.authentication import parse_job_id, require_active_owner
 from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.urls import OVERVIEW_STILL, STILL_PURPOSE
+from serve_app.api.urls import STILL_PURPOSE
 from serve_app.crypto import BadSignatureError
 from serve_app.errors import ApiError, ErrorCode
 from storage.objects import ObjectNotFoundError
@@ -24,7 +25,7 @@ async def get_thumbnail(
     request: Request,
     context: Context,
     job_id: str,
-    name: str,
+    name: int | Literal["overview"],
     expires: str = "",
     signature: str = "",
 ) -> Response:
@@ -37,15 +38,14 @@ async def get_thumbnail(
         raise missing from None
     async with context.database.statement() as connection:
         await require_active_owner(connection, parse_job_id(job_id))
-    if name == OVERVIEW_STILL:
+    if isinstance(name, int):
+        scenes = await context.parts.find_scenes(parse_job_id(job_id))
+        part = [] if scenes is None else scenes.read(name)
+        key = {each["index"]: each["thumbnail_key"] for each in part}.get(name)
+    else:
         async with context.database.statement() as connection:
             overview = await find_overview(connection, parse_job_id(job_id))
         key = None if overview is None else json.loads(overview)["thumbnail_key"]
-    else:
-        scenes = await context.parts.find_scenes(parse_job_id(job_id))
-        part = [] if scenes is None else scenes.read(int(name))
-        keys = {each["index"]: each["thumbnail_key"] for each in part}
-        key = keys.get(int(name))
     if key is None:
         raise missing
     try:
