@@ -44,9 +44,9 @@ PROBABLE = 0.5
 """Below it a language is doubtful: faster-whisper's own threshold of its detection."""
 FITTING = -1.0
 """Below this mean log-probability a text does not fit the sound (Whisper's own threshold)."""
-SPOKEN = 0.25
-"""Below it for a whole track, there is no language in it: rain had 0.18, languages that share their
-probability with neighbours (Croatian, Hindi) 0.41 and more."""
+_NO_LANGUAGE = 0.25
+"""Of a whole track. Rain had 0.18 and text of -0.78, languages that share their probability with
+neighbours (Croatian, Hindi) 0.41 and more."""
 CERTAIN = 0.8
 WELL_FITTING = -0.6
 """Below one of these another reading is tried too."""
@@ -161,6 +161,17 @@ def is_below(found: SpokenPart | ChunkTranscript, probability: float, fit: float
     return (
         found.language_probability is not None and found.language_probability < probability
     ) or (found.log_probability is not None and found.log_probability < fit)
+
+
+def is_noise(parts: Iterable[SpokenPart], probability: float | None) -> bool:
+    """Whether the text of a track is of noise: of no probable language, and nowhere fitting well.
+
+    One of the two alone proves nothing: text of an uncertain language that fits is kept.
+    """
+    fits = [part.log_probability for part in parts if part.words]
+    known = [fit for fit in fits if fit is not None]
+    improbable = probability is not None and probability < _NO_LANGUAGE
+    return improbable and bool(known) and max(known) < WELL_FITTING
 
 
 def elected(parts: Iterable[SpokenPart]) -> tuple[str | None, float | None]:

@@ -21,7 +21,7 @@ from pipelines.execution.chain import Control, Mapper, Resources, Workspace, par
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.media.audio import LEVEL_FRAME_SECONDS
 from pipelines.speech.decoding import uncovered
-from pipelines.speech.languages import PROBABLE, SPOKEN, SpokenPart, elected
+from pipelines.speech.languages import PROBABLE, SpokenPart, elected, is_noise
 from pipelines.speech.regions import SHARDS, ChunkLimits, CutTrack, Shard, Sharding
 from pipelines.speech.sounds import find_sounds
 from pipelines.speech.speakers import SpeakerRules, attribute, find_turns, place_turns
@@ -156,7 +156,7 @@ def reduce_shards(
     voices = join_voices([VOICES.load(store, each.voices_key) for each in voiced])
     turns = find_turns(voices, config.speakers)
     language, probability = elected(parts)
-    if probability is not None and probability < SPOKEN:
+    if is_noise(parts, probability):
         chunks, parts, language, probability = [ChunkWords(()) for _ in chunks], [], None, None
     words = [
         replace(word, language=None if part.language == language else part.language)

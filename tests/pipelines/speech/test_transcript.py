@@ -268,28 +268,34 @@ def test_a_chunk_of_doubtful_language_is_transcribed_in_that_of_its_track(
 
 
 @pytest.mark.parametrize(
-    ("probability", "language"),
-    [pytest.param(0.4, "sr", id="shared by neighbours"), pytest.param(0.18, None, id="of none")],
+    ("probability", "fit", "language"),
+    [
+        pytest.param(0.4, -0.3, "sr", id="shared by neighbours"),
+        pytest.param(0.4, -0.9, "sr", id="shared by neighbours, in noise"),
+        pytest.param(0.18, -0.3, "sr", id="improbable, but the text fits"),
+        pytest.param(0.18, -0.9, None, id="no speech"),
+    ],
 )
 def test_text_of_doubtful_language_is_kept_with_a_warning(
     store: FolderStore,
     track: AudioTrack,
     monkeypatch: pytest.MonkeyPatch,
     probability: float,
+    fit: float,
     language: str | None,
 ) -> None:
     shares = (("sr", probability), ("hr", probability - 0.05), ("bs", 0.1))
 
     def transcribe(chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
         return [
-            ChunkTranscript(words_all_over(chunk, "da"), "sr", probability, -0.3, shares)
+            ChunkTranscript(words_all_over(chunk, "da"), "sr", probability, fit, shares)
             for chunk in chunks
         ]
 
     monkeypatch.setattr(SCRIPTED, "transcribe", transcribe)
     found = transcribe_track(
         track,
-        workspace=Workspace(store, f"jobs/{probability}"),
+        workspace=Workspace(store, f"jobs/{probability}{fit}"),
         models=ModelsOfTwoLanguages(),
         control=FreeRun(),
         config=TranscriptConfig(),
@@ -300,12 +306,12 @@ def test_text_of_doubtful_language_is_kept_with_a_warning(
     if language is None:
         assert found.segments == ()
         return
-    assert found.language_probability == pytest.approx(0.4)
+    assert found.language_probability == pytest.approx(probability)
     assert {word.text for word in words_of(found)} == {"da"}
     assert {segment.language for segment in found.segments} == {None}
     [warning] = found.warnings
     assert (warning.code, warning.track_index) == (WarningCode.LANGUAGE_UNCERTAIN, track.index)
-    assert "0.40" in warning.message
+    assert f"{probability:.2f}" in warning.message
 
 
 def test_speech_that_stays_without_words_is_a_warning_with_its_times(
