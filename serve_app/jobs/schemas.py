@@ -159,15 +159,6 @@ def _ruled(*rules: dict[str, Any]) -> ConfigDict:
     return ConfigDict(json_schema_extra={"allOf": list(rules)})
 
 
-_SPEAKERS = {
-    "anyOf": [
-        {"properties": {"speakersExpected": {"maximum": n}, "speakersAtMost": {"minimum": n}}}
-        for n in range(1, MAX_SPEAKERS + 1)
-    ]
-}
-"""No more are expected than there are at most: a number lies between."""
-
-
 class Body(BaseModel):
     """Strict about types; fields that it does not know are ignored, see ``unknown_fields``."""
 
@@ -329,7 +320,6 @@ class CreateJobBody(SeparateAudio):
     model_config = _ruled(
         _needs("audioSyncMode", "offset", "audioOffsetMs"),
         _exclude("audioFileName", "audioTracks"),
-        _SPEAKERS,
     )
 
     fileName: Annotated[FileName, doc("Only the last path component is kept.", "interview.mp4")]
@@ -361,7 +351,6 @@ class CreateJobFromUrlBody(SeparateAudio):
     model_config = _ruled(
         _needs("audioSyncMode", "offset", "audioOffsetMs"),
         _exclude("audioUrl", "audioTracks"),
-        _SPEAKERS,
     )
 
     url: Annotated[
@@ -404,8 +393,6 @@ class Clip(Body):
 
 class CreateBatchBody(JobOptions):
     """Body of ``POST /jobs/batch``."""
-
-    model_config = _ruled(_SPEAKERS)
 
     mode: Annotated[
         Literal["independent", "continuous"], doc("A job a clip, or all clips as one programme.")

@@ -86,7 +86,8 @@ def test_a_job_shows_what_the_item_was(
     assert (job["fileName"], job["durationSeconds"]) == ("full.mp4", 4.0)
     assert (job["chargedCents"], job["audioTrackNames"]) == (0, ["camera", "boom"])
     assert job["metadata"] == {"backfillItem": "full", "asset": 5}
-    assert [warning["code"] for warning in job["warnings"]] == ["AUDIO_DAMAGED"]
+    codes = [warning["code"] for warning in job["warnings"]]
+    assert codes == ["AUDIO_DAMAGED", "TIMELINE_REPAIRED"]
     assert {stage["status"] for stage in job["stages"].values()} == {"completed"}
     assert len(job["processedData"]["scenes"]) == 2
     sound = shown(api, customer, f"/jobs/{imported['sound']['jobId']}")["data"]

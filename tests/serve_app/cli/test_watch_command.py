@@ -509,15 +509,15 @@ def test_trouble_with_one_file_ends_nothing_and_is_tried_again(
     with watcher(caller, tmp_path) as (made, events), monkeypatch.context() as patched:
         left = 2
 
-        def troubled(job_id: str) -> list[JsonObject]:
+        def troubled(job_id: str) -> JsonObject:
             nonlocal left
             left -= 1
             if left >= 0:
                 raise trouble
             patched.undo()
-            return made.client.get_scenes(job_id)
+            return made.client.get_seen(job_id)
 
-        patched.setattr(made.client, "get_scenes", troubled)
+        patched.setattr(made.client, "get_seen", troubled)
         running = threading.Thread(target=made.run)
         running.start()
         until(lambda: all(results_of(tmp_path / name) == RESULTS
