@@ -64,8 +64,13 @@ class Checkpoint:
         return f"{self.origin.replace('/', '--')}@{self.version}"
 
     def is_installed(self, models_dir: Path | None) -> bool:
-        """Whether the models folder holds the checkpoint, completely."""
-        return models_dir is not None and (models_dir / self.identity / _COMPLETE).is_file()
+        """Whether the models folder holds the checkpoint, completely: files too that an earlier
+        version of the table did not name."""
+        if models_dir is None:
+            return False
+        named = (pattern for pattern in self.files if "*" not in pattern)
+        folder = models_dir / self.identity
+        return all((folder / name).is_file() for name in (_COMPLETE, *named))
 
     def state(self, models_dir: Path | None) -> str:
         return "yes" if self.is_installed(models_dir) else "no"

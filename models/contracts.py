@@ -4,6 +4,7 @@ runs the same in a test, in a Serve replica or in a notebook.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -242,6 +243,21 @@ class SceneDescription:
     """Sorted lower-case nouns, no repeats."""
     shot_type: ShotType
     shot_angle: ShotAngle
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PhraseVector:
+    """A phrase in the space of pictures. A picture shows it with the probability ``sigmoid(scale *
+    cosine + bias)``, as SigLIP's loss (Zhai et al. 2023) has it; both numbers are learned."""
+
+    vector: Samples
+    """Of unit length, shape (PICTURE_DIMENSIONS,)."""
+    scale: float
+    bias: float
+
+    def least_cosine(self, probability: float) -> float:
+        """Of pictures that show it with the probability, which is between 0 and 1."""
+        return (math.log(probability / (1 - probability)) - self.bias) / self.scale
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +27,33 @@ def profile_named(name: str) -> str:
 
 def has_task(profile: str, task: Task[Any], models_dir: Path | None) -> bool:
     """Whether the profile does the task here: an optional one only where its weights are, or where
-    without a models folder a hub has them."""
+    without a models folder a hub has them, but for ``packaged``."""
     row = REGISTRY[profile].get(task)
     if row is None or not task.optional:
         return row is not None
+    from_hub = models_dir is None and profile != "packaged"
+    if not row.is_packaged and not _has_transformers():
+        return False
     return all(
-        each.is_installed(models_dir) or (models_dir is None and isinstance(each, Checkpoint))
+        each.is_installed(models_dir) or (from_hub and isinstance(each, Checkpoint))
         for each in row.weights.values()
     )
+
+
+def how_to_add(profile: str, task: Task[Any], models_dir: Path | None) -> str | None:
+    """What an operator does so that the profile (``auto``: ``packaged``) does an optional task of a
+    hub's weights; None where it has none."""
+    row = REGISTRY["packaged" if profile == "auto" else profile].get(task)
+    if row is None or not task.optional or row.is_packaged:
+        return None
+    packages = "" if _has_transformers() else "install extra models, "
+    folder = "" if models_dir else "set VAS_MODELS_DIR to a folder, "
+    pull = f"vas models pull --task {(row.shares or task).name}"
+    return f"{packages}{folder}run {pull} and restart the service"
+
+
+def _has_transformers() -> bool:
+    return importlib.util.find_spec("transformers") is not None
 
 
 def replicas_of(profile: str, task: Task[Any]) -> Task[Any] | None:
@@ -71,6 +91,24 @@ def listed_weights(profile: str) -> Iterator[ListedWeights]:
             yield ListedWeights(task.name, role, weights, task.optional or role in OPTIONAL_ROLES)
     if profile != "packaged":
         yield ListedWeights(BOUNDARIES, "model", TRANSNETV2, optional=True)
+
+
+def pulled_weights(profile: str, task: str | None, folder: Path) -> list[ListedWeights]:
+    """What ``vas models pull`` fetches: what the profile needs, or all that one task does.
+
+    Optional weights that nothing here carries are left out, and so are those of a hub for
+    ``packaged``, which does without a hub unless a task is named.
+    """
+    listed = listed_weights(profile)
+    if task is not None:
+        return [each for each in listed if each.task == task]
+    return [
+        each
+        for each in listed
+        if not each.optional
+        or each.weights.is_installed(folder)
+        or (isinstance(each.weights, Checkpoint) and profile != "packaged")
+    ]
 
 
 def checkpoints_of(profile: str) -> list[Checkpoint]:

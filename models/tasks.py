@@ -23,6 +23,7 @@ from models.contracts import (
     ChunkTranscript,
     DetectedObject,
     Excerpt,
+    PhraseVector,
     Picture,
     Probabilities,
     Samples,
@@ -398,6 +399,27 @@ EMBED_PICTURES = Task(
     Purpose.SEARCH,
     optional=True,
     former_name="embed_picture",
+)
+
+
+class PhraseEmbedder(Protocol):
+    """Phrases in the space of pictures; near a picture's vector are those that it shows."""
+
+    def embed_phrases(self, phrases: Sequence[str]) -> list[PhraseVector]:
+        """One a phrase, in order, for pictures that the same model embeds."""
+        ...
+
+
+def _near_pictures(phrase: PhraseVector) -> str:
+    least = phrase.least_cosine(0.5)
+    return f"{len(phrase.vector)} dimensions, shown by pictures of a cosine of {least:.2f} or more"
+
+
+EMBED_PHRASES = Task(
+    "embed_phrases",
+    batched(PhraseEmbedder.embed_phrases, lambda: "a grey picture", _near_pictures),
+    Purpose.SEARCH,
+    optional=True,
 )
 
 

@@ -1,5 +1,5 @@
-"""Texts and stills to vectors, for searches and for the index: a model in this process, or its
-replicas."""
+"""Texts, phrases and stills to vectors, for searches and for the index: a model in this process, or
+its replicas."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from models.contracts import Picture
-from models.tasks import PictureEmbedder, TextEmbedder
+from models.tasks import PhraseEmbedder, PictureEmbedder, TextEmbedder
 
 log = logging.getLogger("vas.encoder")
 
@@ -23,28 +24,30 @@ _PAUSE_SECONDS = 10.0
 """After a failure an account's searches do not wait for the model again so soon."""
 
 Vectors = npt.NDArray[np.float32]
+Made = TypeVar("Made")
+Model = TypeVar("Model")
 
 
-class TextEncoder:
-    """One text model, opened when it is first needed; it works in a thread of its own."""
+class QueryEncoder(Generic[Made]):
+    """One model of texts, opened when it is first needed; it works in a thread of its own."""
 
-    def __init__(self, open_embedder: Callable[[], TextEmbedder | None], model: str) -> None:
+    def __init__(self, embed: Callable[[list[str]], Made], model: str) -> None:
         """``model`` names the weights: vectors of another name cannot be compared."""
         self.model = model
-        self._open = open_embedder
+        self._embed = embed
         self._thread = ThreadPoolExecutor(1, "encoder")
         self._not_before: dict[uuid.UUID, float] = {}
         self._turns = WeakValueDictionary[uuid.UUID, asyncio.Lock]()
 
-    async def encode(self, texts: Sequence[str]) -> Vectors:
+    async def encode(self, texts: Sequence[str]) -> Made:
         """A unit vector for each text. Raises what the model raises."""
         return await asyncio.get_running_loop().run_in_executor(
-            self._thread, self._encoded, list(texts)
+            self._thread, self._embed, list(texts)
         )
 
     async def encode_within(
         self, texts: Sequence[str], seconds: float, account_id: uuid.UUID
-    ) -> Vectors | None:
+    ) -> Made | None:
         """As ``encode``; None where the model fails, does not answer in time or just did so.
 
         An account has one call at a time, and its failures end no other account's.
@@ -62,27 +65,39 @@ class TextEncoder:
             log.warning("a query has no vector: %s: %s", type(error).__name__, error)
             return None
 
-    def _encoded(self, texts: list[str]) -> Vectors:
-        embedder = self._open()
-        if embedder is None:
-            raise RuntimeError("The text model's weights are gone.")
-        return embedder.embed_texts(texts)
+
+class TextEncoder(QueryEncoder[Vectors]):
+    """The model of what texts mean."""
+
+    def __init__(self, open_embedder: Callable[[], TextEmbedder | None], model: str) -> None:
+        """``model`` as of QueryEncoder."""
+        super().__init__(lambda texts: _opened(open_embedder).embed_texts(texts), model)
 
 
 class PictureEncoder:
     """One picture model, opened when the first still is to have a vector."""
 
-    def __init__(self, open_embedder: Callable[[], PictureEmbedder | None], model: str) -> None:
-        """``model`` names the weights: vectors of another name cannot be compared."""
+    def __init__(
+        self,
+        open_embedder: Callable[[], PictureEmbedder | None],
+        model: str,
+        open_phrases: Callable[[], PhraseEmbedder | None] = lambda: None,
+    ) -> None:
+        """``model`` as of QueryEncoder."""
         self.model = model
         self._open = open_embedder
+        self.queries = QueryEncoder(lambda it: _opened(open_phrases).embed_phrases(it), model)
 
     async def encode(self, stills: Sequence[Picture]) -> Vectors:
         """A unit vector for each still. Raises what the model raises."""
         return await asyncio.to_thread(self._encoded, stills)
 
     def _encoded(self, stills: Sequence[Picture]) -> Vectors:
-        embedder = self._open()
-        if embedder is None:
-            raise RuntimeError("The picture model's weights are gone.")
-        return embedder.embed_pictures(stills)
+        return _opened(self._open).embed_pictures(stills)
+
+
+def _opened(open_embedder: Callable[[], Model | None]) -> Model:
+    embedder = open_embedder()
+    if embedder is None:
+        raise RuntimeError("The model's weights are gone.")
+    return embedder

@@ -6,17 +6,19 @@ ranges of ids, each sixteen times as long as the one before, so that a common wo
 rows that have it. Where few match, rows that lack a part of the words are taken too: one that was
 transcribed wrongly does not hide what was said. The candidates are ranked, and a page of them read.
 
-With a vector of the query the best by words and the nearest by meaning are made one list by
-reciprocal rank. A rank depends on all others, so the list is made once: pages read on in it.
+With vectors of the query the best by words, the nearest by meaning and the scenes whose stills are
+nearest are made one list by reciprocal rank. A rank depends on all others, so the list is made
+once: pages read on in it.
 """
 
 from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import IntFlag
 from typing import Any
 
 import numpy as np
@@ -40,9 +42,9 @@ three words one row is enough."""
 SCORE_UNITS = 1_000_000
 
 FUSED_MOST = 200
-"""Hits of a search by words and by meaning."""
+"""Hits of a search by words and by vectors."""
 NEAREST = 50
-"""Of them at most so many are found by meaning alone."""
+"""Of them at most so many are found by meaning alone, or by stills alone."""
 _RANK_OFFSET = 60
 """Of reciprocal rank fusion (Cormack, Clarke and Büttcher 2009)."""
 MARK_START, MARK_STOP = "\x02", "\x03"
@@ -83,13 +85,21 @@ class MatchedPlace:
     row_id: int
 
 
+class Match(IntFlag):
+    """What of a row matches."""
+
+    WORDS = 1
+    MEANING = 2
+    PICTURE = 4
+
+
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A row in a list by words and by meaning; ``by_words``: whether its words match."""
+    """A row in a list by words and by vectors."""
 
     id: int
     score: int
-    by_words: bool
+    match: Match
 
 
 Ranking = tuple[Ranked, ...]
@@ -97,11 +107,15 @@ Ranking = tuple[Ranked, ...]
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What is sought: a unit vector for each alternative, and the model that made them."""
+    """What is sought: a unit vector for each alternative, and the model that made them.
+
+    In ``table``: of what rows mean, or of the stills of the scenes that they describe.
+    """
 
     model: str
     vectors: npt.NDArray[np.float32]
     least_similarity: float
+    table: str = search_vectors.TEXTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +138,7 @@ class SearchHit:
     ahead: str
     headline: str
     """``text`` and ``ahead`` with a blank between, words that match between marks."""
-    by_words: bool = True
-    """Whether it was found by its words, not by what it means alone."""
+    match: Match = Match.WORDS
 
 
 async def find_rows(
@@ -162,25 +175,30 @@ async def rank_rows(
     account_id: uuid.UUID,
     alternatives: Sequence[Alternative],
     filters: Filters,
-    meaning: Meaning,
+    meanings: Sequence[Meaning],
 ) -> Ranking | None:
-    """The best rows by words and by meaning, best first; None where there are no vectors."""
+    """The best rows by words and by vectors, best first; None where there are no vectors."""
     lexemes, newest_id = await resolve_words(database, account_id, alternatives, filters.language)
     if not lexemes.configs:
         return ()
     conditions, values = _conditions_of_near(lexemes, alternatives, filters)
-    near = await search_vectors.find_near(
-        database,
-        account_id,
-        meaning.model,
-        meaning.vectors,
-        conditions=conditions,
-        values=values,
-        newest_id=newest_id,
-        least_similarity=meaning.least_similarity,
-        limit=NEAREST,
-    )
-    if near is None:
+    near: dict[Match, list[list[Near]]] = {}
+    for meaning in meanings:
+        found = await search_vectors.find_near(
+            database,
+            account_id,
+            meaning.model,
+            meaning.vectors,
+            conditions=conditions,
+            values=values,
+            newest_id=newest_id,
+            least_similarity=meaning.least_similarity,
+            limit=NEAREST,
+            table=meaning.table,
+        )
+        if found is not None:
+            near[_MATCHES[meaning.table]] = found
+    if not near:
         return None
     rows = await database.query(
         _find_statement(tuple(filters.conditions), shown=False),
@@ -192,27 +210,37 @@ async def rank_rows(
     return _fused([row["id"] for row in rows], near)
 
 
-def _fused(by_words: list[int], near: list[list[Near]]) -> Ranking:
-    """By the sum of reciprocal ranks; 1 is the first by words and in one list by meaning.
+_MATCHES = {search_vectors.TEXTS: Match.MEANING, search_vectors.STILLS: Match.PICTURE}
+
+
+def _fused(by_words: list[int], near: Mapping[Match, list[list[Near]]]) -> Ranking:
+    """By the sum of reciprocal ranks; 1 is the first by words and by each kind of vectors.
 
     Of alternatives a row has its best rank.
     """
-    ranks: dict[int, int] = {}
-    for found in near:
-        for rank, (row_id, _) in enumerate(found, start=1):
-            ranks[row_id] = min(rank, ranks.get(row_id, rank))
-    nearest = sorted(ranks, key=lambda row_id: (ranks[row_id], -row_id))[:NEAREST]
-    scores: dict[int, float] = {}
-    for row_id in nearest:
-        scores[row_id] = 1 / (_RANK_OFFSET + ranks[row_id])
-    for rank, row_id in enumerate(by_words, start=1):
-        scores[row_id] = scores.get(row_id, 0) + 1 / (_RANK_OFFSET + rank)
-    whole, said = 2 / (_RANK_OFFSET + 1), set(by_words)
-    best = sorted(scores, key=lambda row_id: (-scores[row_id], row_id not in said, -row_id))
-    return tuple(
-        Ranked(row_id, round(SCORE_UNITS * scores[row_id] / whole), row_id in said)
-        for row_id in best[:FUSED_MOST]
+    places = {Match.WORDS: {row_id: rank for rank, row_id in enumerate(by_words, start=1)}}
+    for match, lists in near.items():
+        ranks: dict[int, int] = {}
+        for found in lists:
+            for rank, (row_id, _) in enumerate(found, start=1):
+                ranks[row_id] = min(rank, ranks.get(row_id, rank))
+        nearest = sorted(ranks, key=lambda row_id: (ranks[row_id], -row_id))[:NEAREST]
+        places[match] = {row_id: ranks[row_id] for row_id in nearest}
+    whole, rows = len(places) / (_RANK_OFFSET + 1), set().union(*places.values())
+    scored = (
+        Ranked(
+            row_id,
+            round(
+                SCORE_UNITS
+                * sum(1 / (_RANK_OFFSET + own[row_id]) for own in places.values() if row_id in own)
+                / whole
+            ),
+            functools.reduce(Match.__or__, (it for it, own in places.items() if row_id in own)),
+        )
+        for row_id in rows
     )
+    best = sorted(scored, key=lambda it: (-it.score, Match.WORDS not in it.match, -it.id))
+    return tuple(best[:FUSED_MOST])
 
 
 async def rank_alike(
@@ -240,7 +268,7 @@ async def rank_alike(
         table=search_vectors.STILLS,
     )
     return tuple(
-        Ranked(each.row_id, round(SCORE_UNITS * max(0.0, min(1.0, each.similarity))), False)
+        Ranked(each.row_id, round(SCORE_UNITS * max(0.0, min(1.0, each.similarity))), Match.PICTURE)
         for each in (near[0] if near else ())
         if each.row_id != without
     )[:FUSED_MOST]
@@ -290,8 +318,8 @@ async def read_ranked(
         scores=[each.score for each in ranking],
         **_headlines(lexemes, alternatives),
     )
-    by_words = {each.id: each.by_words for each in ranking}
-    return [_hit(row | {"by_words": by_words[row["id"]]}) for row in rows]
+    matches = {each.id: each.match for each in ranking}
+    return [_hit(row | {"match": matches[row["id"]]}) for row in rows]
 
 
 def _hit(row: dict[str, Any]) -> SearchHit:

@@ -1,4 +1,4 @@
-"""Stills of one colour, and a picture model that knows colours alone."""
+"""Stills of one colour, and a model of pictures and phrases that knows colours alone."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from models.contracts import PICTURE_DIMENSIONS, Picture
+from models.contracts import PICTURE_DIMENSIONS, PhraseVector, Picture
 
 RED, ORANGE, BLUE, GREEN = (220, 20, 20), (220, 90, 20), (20, 20, 220), (20, 200, 20)
+NAMES = {"red": RED, "orange": ORANGE, "blue": BLUE, "green": GREEN}
 
 
 def jpeg(colour: tuple[int, int, int]) -> bytes:
@@ -20,7 +21,8 @@ def jpeg(colour: tuple[int, int, int]) -> bytes:
 
 
 class ColourEmbedder:
-    """Task ``embed_pictures``: the mean colour as a unit vector."""
+    """Tasks ``embed_pictures``: the mean colour as a unit vector; and ``embed_phrases``: that of a
+    colour's name, which pictures of a cosine of 0.9 are as likely to show as not."""
 
     def __init__(self) -> None:
         self.most = 0
@@ -32,3 +34,11 @@ class ColourEmbedder:
         vectors[:, :3] = [still.mean(axis=(0, 1)) for still in stills]
         unit: npt.NDArray[np.float32] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         return unit
+
+    def embed_phrases(self, phrases: Sequence[str]) -> list[PhraseVector]:
+        colours = [
+            next((colour for name, colour in NAMES.items() if name in phrase), (1, 1, 1))
+            for phrase in phrases
+        ]
+        stills = [np.full((1, 1, 3), colour, np.uint8) for colour in colours]
+        return [PhraseVector(vector, 40.0, -36.0) for vector in self.embed_pictures(stills)]

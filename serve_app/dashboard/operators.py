@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from models.profiles import has_task, listed_weights, replicas_of
+from models.profiles import has_task, how_to_add, listed_weights, replicas_of
 from models.registry import REGISTRY
 from models.tasks import Purpose, Task
 from serve_app.api.authentication import parse_job_id
@@ -141,7 +141,11 @@ def served_models(profile: str, models_dir: Path | None) -> Iterator[ModelRow]:
     for task in REGISTRY.get(profile, {}):
         weights = [each for each in listed_weights(profile) if each.task == task.name]
         names = ", ".join(dict.fromkeys(each.weights.origin for each in weights))
-        place = _place(profile, task) if has_task(profile, task, models_dir) else "not installed"
+        if has_task(profile, task, models_dir):
+            place = _place(profile, task)
+        else:
+            how = how_to_add(profile, task, models_dir)
+            place = "not installed" if how is None else f"not installed: {how}"
         yield ModelRow(task.name, task.purpose, names, place)
 
 

@@ -6,6 +6,8 @@ from fastapi import APIRouter, Request
 from markupsafe import Markup, escape
 from starlette.responses import Response
 
+from models.profiles import how_to_add
+from models.tasks import EMBED_PICTURES
 from serve_app.api.authentication import parse_job_id
 from serve_app.api.context import Context
 from serve_app.api.urls import OVERVIEW_STILL, still_path
@@ -49,6 +51,7 @@ async def get_search(
                 Filters(kinds=kinds),
                 limit=HITS_SHOWN,
                 encoder=context.encoder,
+                pictures=context.pictures,
             )
             hits = found.hits
         except ApiError as error:
@@ -60,6 +63,11 @@ async def get_search(
         q=q,
         kind=kind,
         kinds=KINDS,
+        adding=None
+        if context.pictures
+        else how_to_add(
+            context.settings.model_profile, EMBED_PICTURES, context.settings.models_dir
+        ),
         problem=problem,
         hits=[(hit, _still(context.signer, hit), marked(hit["snippet"])) for hit in hits],
     )

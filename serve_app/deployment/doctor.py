@@ -17,7 +17,7 @@ import numpy as np
 
 from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH
 from models.opening import open_boundaries, open_model
-from models.profiles import Choice, has_task, listed_weights
+from models.profiles import Choice, has_task, how_to_add, listed_weights
 from models.registry.packaged import TRANSNETV2
 from models.tasks import TASKS, Task
 from serve_app.deployment.data import NoServiceDataError, prepared
@@ -151,7 +151,9 @@ def _model(task: Task[Any]) -> Check:
     def check(machine: MachineFacts) -> str:
         settings, profile = machine.settings, machine.models.profile
         if not has_task(profile, task, settings.models_dir):
-            return f"none in profile {profile} as it is installed"
+            missing = f"none in profile {profile} as it is installed"
+            how = how_to_add(profile, task, settings.models_dir)
+            return missing if how is None else f"{missing}; {how}"
         own = own_weights(settings, task)
         answer = task.probe(open_model(profile, task, settings.models_dir, own))
         weights = "; ".join(

@@ -22,7 +22,7 @@ from models.profiles import (
 from models.provider import LocalModels, ServedModels
 from models.registry import REGISTRY
 from models.registry.packaged import TRANSNETV2
-from models.tasks import EMBED_PICTURES, EMBED_TEXT, Task
+from models.tasks import EMBED_PHRASES, EMBED_PICTURES, EMBED_TEXT, Task
 from models.weights import WeightsError
 from serve_app.encoder import PictureEncoder, TextEncoder
 from serve_app.settings import GIB, Settings
@@ -100,11 +100,14 @@ def encoder_of(models: LocalModels | ServedModels) -> TextEncoder | None:
 
 
 def picture_encoder_of(models: LocalModels | ServedModels) -> PictureEncoder | None:
-    """The profile's model of stills, for scenes that look alike; None where it has none here."""
+    """The profile's model of stills, for scenes that look alike or as is described; None where it
+    has none here."""
     if not has_task(models.profile, EMBED_PICTURES, models.models_dir):
         return None
     return PictureEncoder(
-        lambda: models.find(EMBED_PICTURES), digest_of(models.profile, [EMBED_PICTURES])
+        lambda: models.find(EMBED_PICTURES),
+        digest_of(models.profile, [EMBED_PICTURES]),
+        lambda: models.find(EMBED_PHRASES),
     )
 
 

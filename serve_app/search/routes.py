@@ -139,7 +139,8 @@ async def search_results(
     A hit has all words, or, where few do, most of them. Of more than 300 matches the newest are
     ranked. Results are found as soon as their stage is completed. With `mode` `hybrid` what means
     the same is found too, some seconds later, and 200 hits at most; phrases and `-without` hold
-    for it.
+    for it. Where the service has a model of pictures, scenes are found whose stills show what is
+    sought: `foundBy` of such a hit has `picture`.
 
     With `like` scenes that look alike are found, where the service has a model that compares
     pictures (`RESULTS_UNAVAILABLE` else), some seconds after they are completed
@@ -176,6 +177,7 @@ async def search_results(
             limit=limit,
             after=after,
             encoder=context.encoder,
+            pictures=context.pictures,
         )
     return _answer(request, context, account_id, page)
 

@@ -43,6 +43,13 @@ class SearchHitJson(TypedDict):
     speakerLabel: NotRequired[Annotated[str, doc("The name that the speaker was given.", "Anna")]]
     snippet: Snippet
     score: Annotated[float, doc("Higher is better; of use within one search only.", 0.84, ge=0)]
+    foundBy: Annotated[
+        list[Literal["words", "meaning", "picture"]],
+        doc(
+            "What of it matches the query: its words, their meaning, or the scene's still.",
+            ["words"],
+        ),
+    ]
 
 
 class SearchPage(TypedDict):
@@ -54,8 +61,8 @@ class SearchPage(TypedDict):
     mode: Annotated[
         SearchMode,
         doc(
-            "`text`: by the words of the query; `hybrid`: by its meaning too; `like`: by what "
-            "stills look like.",
+            "`text`: by the words of the query; `hybrid`: by its meaning too, and by what stills "
+            "show; `like`: by what stills look like.",
             "text",
         ),
     ]

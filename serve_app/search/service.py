@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from serve_app.encoder import TextEncoder
+import numpy as np
+
+from serve_app.encoder import PictureEncoder, TextEncoder
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.service import no_result
 from serve_app.search.schemas import MatchedRange, SearchHitJson, SearchMode, Snippet
@@ -19,14 +22,15 @@ from storage.search import (
     MARK_START,
     MARK_STOP,
     Filters,
+    Match,
     MatchedPlace,
     Meaning,
     Ranked,
     Ranking,
 )
-from storage.search_vectors import NoVectorsError, find_still
+from storage.search_vectors import STILLS, NoVectorsError, find_still
 from storage.search_words import Alternative, Clause
-from storage.types import SkipReason, StageName
+from storage.types import SearchKind, SkipReason, StageName
 
 MAX_QUERY_CHARACTERS = 500
 MAX_ALTERNATIVES = 8
@@ -39,6 +43,9 @@ ENCODING_SECONDS = 1.0
 LEAST_SIMILARITY = 0.15
 """Cosine of the angle between a query and what is found by its meaning; of two sentences on other
 subjects it is more in one pair of five (``search recall`` of the benchmarks)."""
+LEAST_PROBABILITY = 0.005
+"""That a still shows what is sought, as its model has it: a query is no caption, and the model is
+sparing with what it calls one. Chosen without weights (``benchmarks.find_pictures``)."""
 
 _TOKEN = re.compile(r'(?P<minus>-?)(?:"(?P<phrase>[^"]*)"|(?P<word>[^\s"]+))')
 _QUOTES = str.maketrans({"“": '"', "”": '"', "„": '"', "«": '"', "»": '"'})
@@ -112,7 +119,7 @@ def end_bytes(end: End) -> bytes:
         numbers = (end.newest_id, end.score, end.row_id)
         return b"".join(number.to_bytes(8) for number in numbers)
     rows = (
-        each.id.to_bytes(_ID_BYTES) + (2 * each.score + each.by_words).to_bytes(8 - _ID_BYTES)
+        each.id.to_bytes(_ID_BYTES) + (each.score << 3 | each.match).to_bytes(8 - _ID_BYTES)
         for each in end
     )
     return _RANKED + b"".join(rows)
@@ -126,7 +133,7 @@ def end_of(payload: bytes) -> End:
     for at in range(len(_RANKED), len(payload), 8):
         score = int.from_bytes(payload[at + _ID_BYTES : at + 8])
         row_id = int.from_bytes(payload[at : at + _ID_BYTES])
-        rows.append(Ranked(row_id, score >> 1, bool(score & 1)))
+        rows.append(Ranked(row_id, score >> 3, Match(score & 7)))
     return tuple(rows)
 
 
@@ -147,11 +154,19 @@ async def find_page(
     limit: int,
     after: End | None = None,
     encoder: TextEncoder | None = None,
+    pictures: PictureEncoder | None = None,
 ) -> Page:
-    """The best hits of the account after those before; by meaning too, where that is possible."""
+    """The best hits of the account after those before; by meaning, and by what stills show, where
+    that is possible."""
     words, ranking = _words(alternatives), after
-    if after is None and encoder is not None:
-        ranking = await _ranked(database, account_id, alternatives, filters, encoder)
+    if after is None:
+        sought = [" ".join(_words([clauses])) for clauses in alternatives]
+        waiting = [] if encoder is None else [_meant(sought, account_id, encoder)]
+        if pictures is not None and SearchKind.SCENE in filters.kinds:
+            waiting.append(_shown(sought, account_id, pictures))
+        meanings = [each for each in await asyncio.gather(*waiting) if each is not None]
+        if meanings:
+            ranking = await search.rank_rows(database, account_id, alternatives, filters, meanings)
     if isinstance(ranking, tuple):
         shown, rest = ranking[:limit], ranking[limit:]
         rows = await search.read_ranked(database, account_id, alternatives, filters, shown)
@@ -214,20 +229,20 @@ async def _alike(
     return await search.rank_alike(database, account_id, filters, model, sought, without=row_id)
 
 
-async def _ranked(
-    database: Database,
-    account_id: uuid.UUID,
-    alternatives: list[Alternative],
-    filters: Filters,
-    encoder: TextEncoder,
-) -> Ranking | None:
-    """By words and by meaning; None where the query gets no vector, or there are none."""
-    sought = [" ".join(_words([clauses])) for clauses in alternatives]
+async def _meant(sought: list[str], account_id: uuid.UUID, encoder: TextEncoder) -> Meaning | None:
     vectors = await encoder.encode_within(sought, ENCODING_SECONDS, account_id)
-    if vectors is None:
+    return None if vectors is None else Meaning(encoder.model, vectors, LEAST_SIMILARITY)
+
+
+async def _shown(
+    sought: list[str], account_id: uuid.UUID, pictures: PictureEncoder
+) -> Meaning | None:
+    phrases = await pictures.queries.encode_within(sought, ENCODING_SECONDS, account_id)
+    if phrases is None:
         return None
-    meaning = Meaning(encoder.model, vectors, LEAST_SIMILARITY)
-    return await search.rank_rows(database, account_id, alternatives, filters, meaning)
+    least = max(0.0, phrases[0].least_cosine(LEAST_PROBABILITY))
+    vectors = np.array([each.vector for each in phrases])
+    return Meaning(pictures.model, vectors, least, STILLS)
 
 
 def _words(alternatives: list[Alternative]) -> list[str]:
@@ -253,6 +268,7 @@ def _hit(row: search.SearchHit, words: list[str]) -> SearchHitJson:
         "speakerLabel": row.speaker_label,
         "snippet": snippet(row, words),
         "score": row.score / search.SCORE_UNITS,
+        "foundBy": [str(match.name).lower() for match in row.match],
     }
     shown: SearchHitJson = {name: value for name, value in hit.items() if value is not None}  # type: ignore[assignment]
     return shown
@@ -266,7 +282,7 @@ def snippet(row: search.SearchHit, words: list[str]) -> Snippet:
     """
     whole = f"{row.text} {row.ahead}"
     unmarked, found = _marked(row.headline or "")
-    if not row.by_words and not found:
+    if Match.WORDS not in row.match and not found:
         return _cut(row.text, [])
     if not found or len(unmarked) != len(whole):
         return _cut(row.text, _literal(row.text, words))

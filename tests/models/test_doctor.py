@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from models.profiles import Choice
-from models.registry import OBJECT_DETECTOR
+from models.registry import OBJECT_DETECTOR, PICTURES
 from models.registry.packaged import SILERO_VAD, SSD_MOBILENET, TRANSNETV2, WHISPER_BASE
 from models.tasks import TASKS
 from serve_app.deployment.doctor import CHECKS, examine
@@ -51,6 +51,24 @@ def test_objects_are_found_with_the_weights_of_the_hub(
     assert ok, detail
     wanted = ("in a grey picture", OBJECT_DETECTOR.origin, OBJECT_DETECTOR.version[:12])
     assert all(part in detail for part in (*wanted, OBJECT_DETECTOR.licence)), detail
+
+
+def test_what_adds_an_optional_task_is_said_until_it_is_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = Settings(model_profile="packaged")
+    ok, detail = found(settings, "model: embed_phrases", monkeypatch)
+    assert ok
+    assert detail == (
+        "none in profile packaged as it is installed; set VAS_MODELS_DIR to a folder, run "
+        "vas models pull --task embed_pictures and restart the service"
+    )
+    folder = fill_models_folder(tmp_path, "packaged")
+    settings = settings.model_copy(update={"models_dir": folder})
+    ok, detail = found(settings, "model: embed_phrases", monkeypatch)
+    assert ok
+    assert "768 dimensions" in detail
+    assert PICTURES.version[:12] in detail
 
 
 def test_altered_weights_fail_their_task_by_name(

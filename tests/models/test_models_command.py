@@ -21,12 +21,13 @@ from models.profiles import (
     BOUNDARIES,
     checkpoints_of,
     choose_profile,
+    has_task,
     listed_weights,
     missing_checkpoints,
 )
-from models.registry import OPTIONAL_ROLES, REGISTRY
+from models.registry import OPTIONAL_ROLES, PICTURES, REGISTRY
 from models.registry.packaged import TRANSNETV2, WHISPER_BASE
-from models.tasks import TASKS
+from models.tasks import EMBED_PHRASES, EMBED_PICTURES, TASKS
 from models.weights import PackagedWeights
 from pipelines.backfill import __main__ as backfill
 from serve_app.cli.main import main
@@ -52,7 +53,8 @@ def files_of(checkpoint: Checkpoint) -> dict[str, bytes]:
     weights = next(name for name in names if name.endswith((".safetensors", ".bin")))
     config = next(name for name in names if name.endswith((".json", ".yaml")))
     name = checkpoint.origin.encode()
-    return {config: b"{}", weights: b"weights of " + name, "training.log": b"not needed"}
+    named = {pattern: b"{}" for pattern in checkpoint.files if "*" not in pattern}
+    return named | {config: b"{}", weights: b"weights of " + name, "training.log": b"not needed"}
 
 
 @pytest.fixture
@@ -127,6 +129,24 @@ def test_everything_a_profile_needs_is_fetched_once(hub: Hub, tmp_path: Path) ->
     assert len(hub.downloads) == downloaded
 
 
+def test_one_optional_task_is_added_to_packaged(hub: Hub, tmp_path: Path) -> None:
+    """Without a name nothing of a hub is fetched for ``packaged``."""
+    folder = tmp_path / "models"
+    pull = ("pull", "--profile", "packaged", "--json", "--to", str(folder))
+    everything = vas(*pull, hub=hub, home=tmp_path / "hub")
+    assert everything.returncode == 0, everything.stderr
+    assert hub.downloads == []
+    assert not has_task("packaged", EMBED_PICTURES, folder)
+    one = vas(*pull, "--task", "embed_pictures", hub=hub, home=tmp_path / "hub")
+    assert one.returncode == 0, one.stderr
+    assert json.loads(one.stdout)["models"] == [PICTURES.name]
+    assert has_task("packaged", EMBED_PICTURES, folder)
+    assert has_task("packaged", EMBED_PHRASES, folder)
+    assert chosen_models(Settings(models_dir=folder)).profile == "packaged"
+    (folder / PICTURES.identity / "tokenizer.json").unlink()
+    assert not has_task("packaged", EMBED_PICTURES, folder), "as an earlier version fetched it"
+
+
 def test_a_gated_model_names_its_terms_and_the_others_are_fetched(hub: Hub, tmp_path: Path) -> None:
     folder = tmp_path / "models"
     refused = vas("pull", "--profile", "cpu", "--to", str(folder), hub=hub, home=tmp_path / "hub")
@@ -168,6 +188,7 @@ def test_the_list_says_what_is_here(tmp_path: Path) -> None:
     [
         (("pull", "--profile", "quantum", "--to", "x"), f"none of {', '.join(REGISTRY)}"),
         (("pull", "--profile", "cpu"), "VAS_MODELS_DIR"),
+        (("pull", "--to", "x", "--task", "dream"), "--task: 'dream' is none of transcribe,"),
         (("list", "--profile", "quantum"), f"none of {', '.join(REGISTRY)}"),
     ],
 )

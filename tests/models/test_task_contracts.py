@@ -40,6 +40,7 @@ from models.tasks import (
     DETECT_OBJECTS,
     DETECT_SOUNDS,
     DETECT_SPEECH,
+    EMBED_PHRASES,
     EMBED_PICTURES,
     EMBED_TEXT,
     EMBED_VOICE,
@@ -51,6 +52,7 @@ from models.tasks import (
     Task,
 )
 from tests.models.tiny_folder import fill_models_folder
+from tests.models.tiny_models import save_tiny_pictures
 
 NEURAL = "cpu"
 OTHER_NEURAL = "cpu-transformers"
@@ -76,7 +78,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=PROFILES)
 def models(request: pytest.FixtureRequest, folder: Path) -> LocalModels:
-    return LocalModels(request.param, None if request.param == "packaged" else folder)
+    """A profile, ``packaged`` without the folder unless it is asked for."""
+    profile, pulled = request.param if isinstance(request.param, tuple) else (request.param, None)
+    return LocalModels(profile, None if profile == "packaged" and not pulled else folder)
 
 
 def test_the_neural_profiles_differ_in_their_transcriber_alone() -> None:
@@ -261,11 +265,15 @@ def test_texts_are_unit_vectors_that_do_not_depend_on_their_neighbours(models: L
     assert together == pytest.approx(alone, abs=1e-3)
 
 
+with_pictures = pytest.mark.parametrize(
+    "models", [("packaged", True), (NEURAL, True)], indirect=True, ids=lambda value: value[0]
+)
+"""``packaged`` too, where that one checkpoint was pulled."""
+
+
+@with_pictures
 def test_pictures_are_unit_vectors_that_are_near_where_they_look_alike(models: LocalModels) -> None:
-    embedder = models.find(EMBED_PICTURES)
-    assert (embedder is None) == (EMBED_PICTURES not in REGISTRY[models.profile])
-    if embedder is None:
-        return
+    embedder = models.get(EMBED_PICTURES)
     darker = (picture(1) * 0.9).astype(np.uint8)
     stills = [picture(1), darker, picture(2), np.zeros((90, 160, 3), np.uint8)] * 2
     together = embedder.embed_pictures(stills)
@@ -276,6 +284,54 @@ def test_pictures_are_unit_vectors_that_are_near_where_they_look_alike(models: L
     assert together == pytest.approx(alone, abs=1e-3)
     one, alike, other, black = together[:4]
     assert one @ alike > max(one @ other, one @ black)
+
+
+@with_pictures
+def test_phrases_are_unit_vectors_of_the_space_of_pictures(models: LocalModels) -> None:
+    embedder = models.get(EMBED_PHRASES)
+    phrases = ["a red car", "a blue car on the beach", "A RED CAR", "night " * 500]
+    together = embedder.embed_phrases(phrases)
+    vectors = np.array([each.vector for each in together])
+    assert vectors.dtype == np.float32
+    assert vectors.shape == (4, PICTURE_DIMENSIONS)
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(4), abs=1e-3)
+    alone = [embedder.embed_phrases([phrase])[0].vector for phrase in phrases]
+    assert vectors == pytest.approx(np.array(alone), abs=1e-3)
+    assert vectors[0] == pytest.approx(vectors[2])
+    assert vectors[0] @ vectors[1] < 0.999
+
+
+@with_pictures
+def test_probabilities_of_phrases_are_those_of_the_model_itself(
+    models: LocalModels, tmp_path: Path
+) -> None:
+    """As the model of the same class computes them from a picture and a phrase."""
+    pictures, phrases = models.get(EMBED_PICTURES), models.get(EMBED_PHRASES)
+    from transformers import AutoModel, AutoProcessor, AutoTokenizer
+
+    folder = save_tiny_pictures(tmp_path)
+    text = AutoTokenizer.from_pretrained(folder)(
+        ["a red car"], padding="max_length", max_length=64, return_tensors="pt"
+    )
+    still = AutoProcessor.from_pretrained(folder)(images=[picture(1)], return_tensors="pt")
+    whole = AutoModel.from_pretrained(folder)(input_ids=text["input_ids"], **still)
+    [phrase] = phrases.embed_phrases(["a red car"])
+    [vector] = pictures.embed_pictures([picture(1)])
+    logit = phrase.scale * float(vector @ phrase.vector) + phrase.bias
+    assert logit == pytest.approx(whole.logits_per_image.item(), abs=0.05)
+    probability = 1 / (1 + np.exp(-logit))
+    assert phrase.least_cosine(probability) == pytest.approx(vector @ phrase.vector, abs=1e-4)
+
+
+@with_pictures
+@pytest.mark.parametrize(
+    "shape", [(1, 9, 3), (2, 2, 3), (3, 40, 3), (4320, 7680, 3)], ids="{0[1]}x{0[0]}".format
+)
+def test_pictures_of_any_size_have_a_vector(models: LocalModels, shape: tuple[int, ...]) -> None:
+    embedder = models.get(EMBED_PICTURES)
+    [vector] = embedder.embed_pictures([np.full(shape, (200, 10, 10), np.uint8)])
+    [small] = embedder.embed_pictures([np.full((32, 32, 3), (200, 10, 10), np.uint8)])
+    assert vector == pytest.approx(small, abs=2e-2), "all of one colour"
 
 
 def test_sentences_that_mean_alike_are_near() -> None:

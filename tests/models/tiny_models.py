@@ -360,8 +360,14 @@ def save_tiny_sentences(folder: Path) -> Path:
 
 
 def save_tiny_pictures(folder: Path) -> Path:
-    """A SigLIP with both towers of one layer; a picture's vector is as long as the published."""
+    """A SigLIP with both towers of one layer, vectors as long as the published, a token a word."""
     torch.manual_seed(SEED)
+    words = ["<pad>", "<unk>", *["a", "red", "blue", "car", "on", "the", "beach", "at", "night"]]
+    tokenizer = Tokenizer(WordLevel({word: n for n, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", model_max_length=64
+    ).save_pretrained(folder)
     config = SiglipConfig(
         text_config={
             "vocab_size": 16,

@@ -63,6 +63,7 @@ def test_everything_of_a_job_is_found(api: RunningApi, owner: tuple[Customer, li
         "endTime": 2.06,
         "speaker": "speaker_0",
         "snippet": {"text": "Good morning.", "ranges": [{"start": 5, "end": 12}]},
+        "foundBy": ["words"],
     }
     kinds = {"kitchen": "scene", "weber": "text", "kettle": "object", "clip": "file"}
     for q, kind in kinds.items():

@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from sqlalchemy import text
 
 from models.provider import LocalModels
+from models.tasks import EMBED_TEXT
 from serve_app.context import build_context
 from serve_app.deployment.model_choice import encoder_of
 from serve_app.encoder import TextEncoder
@@ -389,20 +390,20 @@ async def test_a_model_that_fails_or_hangs_leaves_searches_by_words(
 class Slow:
     """A text model that takes its time for some texts."""
 
-    def __init__(self, encoder: TextEncoder) -> None:
-        self._encoder = encoder
+    def __init__(self) -> None:
+        self._embedder = LocalModels().get(EMBED_TEXT)
 
     def embed_texts(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         if any("costly" in each for each in texts):
             time.sleep(0.4)
-        return self._encoder._encoded(list(texts))
+        return self._embedder.embed_texts(texts)
 
 
 async def test_one_accounts_costly_queries_leave_the_others_their_meanings(
     library: Meanings, account: uuid.UUID
 ) -> None:
     assert library.encoder is not None
-    model, busy = Slow(library.encoder), await library.account()
+    model, busy = Slow(), await library.account()
     encoder = TextEncoder(lambda: model, library.encoder.model)
 
     async def search(by: uuid.UUID, q: str) -> str:

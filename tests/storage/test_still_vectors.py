@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,13 +16,23 @@ from sqlalchemy import text
 from serve_app.context import build_context
 from serve_app.encoder import PictureEncoder
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.search.service import End, Likeness, Page, end_bytes, end_of, find_alike_page
+from serve_app.search.service import (
+    End,
+    Likeness,
+    Page,
+    end_bytes,
+    end_of,
+    find_alike_page,
+    find_page,
+    parse_query,
+)
 from serve_app.settings import Settings
 from serve_app.worker import indexing
 from serve_app.worker.indexing import SearchIndexer
 from storage import search_vectors
 from storage.database import Database
 from storage.search import Filters
+from storage.types import SearchKind
 from tests.databases import fresh_database
 from tests.stills import BLUE, GREEN, ORANGE, RED, ColourEmbedder, jpeg
 from tests.storage.test_search import Library, scene
@@ -36,7 +46,7 @@ class Stills(Library):
         settings = Settings(database_url=url, secret_key=SecretStr("x" * 40), data_dir=data_dir)
         self.embedder = ColourEmbedder()
         self.model: str | None = "colours"
-        pictures = PictureEncoder(lambda: self.embedder, "colours")
+        pictures = PictureEncoder(lambda: self.embedder, "colours", lambda: self.embedder)
         self.context = replace(build_context(settings, pictures=pictures), database=database)
         self.indexer = SearchIndexer(self.context)
 
@@ -74,6 +84,26 @@ class Stills(Library):
             limit=limit,
             after=after,
             model=self.model,
+        )
+
+    async def searched(
+        self,
+        account: uuid.UUID,
+        q: str,
+        *,
+        limit: int = 10,
+        after: End | None = None,
+        **filters: Any,
+    ) -> Page:
+        """By words and by stills; there is no model of texts."""
+        return await find_page(
+            self.database,
+            account,
+            parse_query(q),
+            Filters(**filters),
+            limit=limit,
+            after=after,
+            pictures=self.context.pictures,
         )
 
     async def alike(self, *args: Any, **filters: Any) -> list[tuple[str, int]]:
@@ -143,6 +173,62 @@ async def test_nearer_scenes_of_other_accounts_displace_none_of_ones_own(library
     await library.shows(other, *[(220, 20, 20 + n) for n in range(150)])
     await library.embed()
     assert len(await library.alike(account, job, limit=100)) == 30
+
+
+def places(page: Page) -> list[tuple[str, Sequence[str]]]:
+    """What each hit is of, and what of it matches."""
+    return [(hit["snippet"]["text"], hit["foundBy"]) for hit in page.hits]
+
+
+@pytest.mark.usefixtures("either_way")
+async def test_a_scene_is_found_by_what_its_still_shows(library: Stills) -> None:
+    account, other = await library.account(), await library.account()
+    job = await library.shows(account, BLUE, RED, GREEN)
+    said = scene(0, "A red car stops.", thumbnail_key=None)
+    await library.job(account, scenes=[said])
+    await library.shows(other, RED)
+    await library.embed()
+    page = await library.searched(account, "red car")
+    assert (page.mode, page.end) == ("hybrid", None)
+    assert places(page) == [("A red car stops.", ["words"]), (f"It is {RED}.", ["picture"])]
+    assert (page.hits[1]["jobId"], page.hits[1]["sceneIndex"]) == (str(job), 1)
+    assert places(await library.searched(account, "a red thing", job_id=job)) == [
+        (f"It is {RED}.", ["picture"])
+    ], "words that stand nowhere"
+    both = places(await library.searched(account, "red 220"))
+    assert both[0] == (f"It is {RED}.", ["words", "picture"])
+    assert places(await library.searched(account, "blue OR green")) == [
+        (f"It is {GREEN}.", ["picture"]), (f"It is {BLUE}.", ["picture"])
+    ], "those that are alike: the newest first"  # fmt: skip
+    assert places(await library.searched(account, "red -220")) == [("A red car stops.", ["words"])]
+    assert places(await library.searched(account, '"red thing"')) == []
+    assert places(await library.searched(account, "red thing", kinds=(SearchKind.TEXT,))) == []
+    assert places(await library.searched(account, "red thing", language="en")) == []
+
+
+async def test_pages_go_on_with_what_matches(library: Stills) -> None:
+    account = await library.account()
+    await library.shows(account, *((220, 20 + n, 20) for n in range(9)))
+    await library.embed()
+    whole = places(await library.searched(account, "something red"))
+    assert (len(whole), whole[0][1]) == (9, ["picture"])
+    first = await library.searched(account, "something red", limit=4)
+    assert first.end is not None
+    after = end_of(end_bytes(first.end))
+    assert after == first.end
+    rest = await library.searched(account, "something red", after=after)
+    assert places(first) + places(rest) == whole
+
+
+async def test_a_model_that_fails_leaves_a_search_as_it_is_without(
+    library: Stills, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = await library.account()
+    await library.shows(account, RED)
+    await library.embed()
+    monkeypatch.setattr(library.embedder, "embed_phrases", None)
+    page = await library.searched(account, "red")
+    assert (page.mode, page.hits) == ("text", [])
 
 
 async def test_pages_are_those_of_the_list_that_the_first_page_saw(library: Stills) -> None:

@@ -12,15 +12,20 @@ from transformers import (
     AutoImageProcessor,
     AutoModelForImageClassification,
     AutoModelForObjectDetection,
-    SiglipVisionModel,
+    AutoTokenizer,
+    SiglipModel,
 )
 
 from models.backends.transformers.hardware import Batches, Hardware, checkpoint_opener
-from models.contracts import PICTURE_DIMENSIONS, Box, DetectedObject, Picture
+from models.contracts import PICTURE_DIMENSIONS, Box, DetectedObject, PhraseVector, Picture
 
 THRESHOLD = 0.5
 """Lowest confidence of a detection: what the model card of ``PekingU/rtdetr_v2_r18vd`` uses and
 ``post_process_object_detection`` of transformers defaults to."""
+
+
+_PICTURES = {"input_data_format": "channels_last", "return_tensors": "pt"}
+"""How processors get stills: of one that is 1 or 3 pixels high they would take rows for colours."""
 
 
 class TransformersObjectDetector:
@@ -55,7 +60,7 @@ class TransformersObjectDetector:
 
     @torch.inference_mode()
     def _find(self, stills: Sequence[Picture]) -> list[tuple[DetectedObject, ...]]:
-        inputs = self._processor(images=list(stills), return_tensors="pt").to(
+        inputs = self._processor(images=list(stills), **_PICTURES).to(
             self._hardware.device, self._hardware.dtype
         )
         output = self._model(**inputs)
@@ -106,7 +111,7 @@ class PictureClassifier:
 
     @torch.inference_mode()
     def _classify(self, stills: Sequence[Picture]) -> list[dict[str, float]]:
-        inputs = self._processor(images=list(stills), return_tensors="pt").to(
+        inputs = self._processor(images=list(stills), **_PICTURES).to(
             self._hardware.device, self._hardware.dtype
         )
         logits = self._model(**inputs).logits.float()
@@ -114,8 +119,9 @@ class PictureClassifier:
         return [dict(zip(self._labels, row, strict=True)) for row in scores.tolist()]
 
 
-class SiglipPictureEmbedder:
-    """Task ``embed_pictures`` with the tower of pictures of SigLIP or SigLIP 2 (fixed resolution).
+class SiglipEmbedder:
+    """Tasks ``embed_pictures`` and ``embed_phrases`` with the two towers of SigLIP 2 (Tschannen et
+    al. 2025; fixed resolution).
 
     ``checkpoint`` is a repository with its revision, or a folder. Raises ValueError for a model
     of other dimensions than PICTURE_DIMENSIONS.
@@ -130,11 +136,13 @@ class SiglipPictureEmbedder:
         max_batch: int = 16,
     ) -> None:
         self._processor: Any = AutoImageProcessor.from_pretrained(checkpoint, revision=revision)
-        model: Any = SiglipVisionModel.from_pretrained(
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint, revision=revision)
+        model: Any = SiglipModel.from_pretrained(
             checkpoint, revision=revision, dtype=hardware.dtype
         )
-        if model.config.hidden_size != PICTURE_DIMENSIONS:
-            raise ValueError(f"{checkpoint} has vectors of {model.config.hidden_size} numbers.")
+        numbers = model.config.vision_config.hidden_size
+        if numbers != PICTURE_DIMENSIONS:
+            raise ValueError(f"{checkpoint} has vectors of {numbers} numbers.")
         self._model = model.to(hardware.device).eval()
         self._hardware = hardware
         self._batches = Batches(max_batch)
@@ -145,13 +153,34 @@ class SiglipPictureEmbedder:
 
     @torch.inference_mode()
     def _embedded(self, stills: Sequence[Picture]) -> list[npt.NDArray[np.float32]]:
-        inputs = self._processor(images=list(stills), return_tensors="pt").to(
+        inputs = self._processor(images=list(stills), **_PICTURES).to(
             self._hardware.device, self._hardware.dtype
         )
-        vectors = self._model(**inputs).pooler_output.float()
+        return self._unit(self._model.get_image_features(**inputs))
+
+    def embed_phrases(self, phrases: Sequence[str]) -> list[PhraseVector]:
+        scale, bias = self._model.logit_scale.exp().item(), self._model.logit_bias.item()
+        vectors = self._batches.run(self._embedded_phrases, phrases)
+        return [PhraseVector(vector, scale, bias) for vector in vectors]
+
+    @torch.inference_mode()
+    def _embedded_phrases(self, phrases: Sequence[str]) -> list[npt.NDArray[np.float32]]:
+        # As it was trained (model card): small letters, every phrase filled up to all positions.
+        inputs = self._tokenizer(
+            [phrase.lower() for phrase in phrases],
+            padding="max_length",
+            truncation=True,
+            max_length=self._model.config.text_config.max_position_embeddings,
+            return_tensors="pt",
+        )
+        tokens = inputs["input_ids"].to(self._hardware.device)
+        return self._unit(self._model.get_text_features(input_ids=tokens))
+
+    def _unit(self, features: Any) -> list[npt.NDArray[np.float32]]:
+        vectors = features.pooler_output.float()
         return list(torch.nn.functional.normalize(vectors, dim=1).cpu().numpy())
 
 
 open_classifier = checkpoint_opener(PictureClassifier)
 open_object_detector = checkpoint_opener(TransformersObjectDetector)
-open_picture_embedder = checkpoint_opener(SiglipPictureEmbedder)
+open_picture_embedder = checkpoint_opener(SiglipEmbedder)

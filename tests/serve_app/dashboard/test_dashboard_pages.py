@@ -318,6 +318,8 @@ def test_search_marks_what_was_found_and_leads_to_its_place(
     assert f"/dashboard/jobs/{job_id}#t=1.2" in page
     kettle = {"q": "kettle", "kind": "object"}
     assert "<mark>kettle</mark>" in browser.get("/dashboard/search", params=kettle).text
+    adding = "run vas models pull --task embed_pictures and restart the service"
+    assert adding in browser.get("/dashboard/search").text
     none = browser.get("/dashboard/search", params={"q": "zebra <b>"})
     assert "Nothing was found" in none.text
     assert "<b>" not in none.text
