@@ -31,6 +31,8 @@ ACTIVITY_FRAMES = 589
 """Frames in a window of speaker activity. Frame ``n`` stands for the 270 samples from sample
 ``360 + 270 n``, the middle of the 991 that the network sees of it."""
 LOCAL_SPEAKERS = 3
+SPEECH_FRAME_SAMPLES = 512
+"""Samples of one probability of speech: 32 ms."""
 SOUND_FRAME_SAMPLES = 160
 """Frame ``n`` of sounds is about the 400 samples from sample ``160 n``."""
 

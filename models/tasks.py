@@ -200,20 +200,20 @@ TRANSCRIBE = Task(
 class SpeechDetector(Protocol):
     """Where somebody speaks."""
 
-    def detect(self, samples: Samples) -> list[tuple[float, float]]:
-        """Regions (start, end) in seconds, sorted, disjoint, inside the samples."""
+    def find_speech(self, samples: Samples) -> Probabilities:
+        """That somebody speaks, for each SPEECH_FRAME_SAMPLES; silence fills up the last."""
         ...
 
 
-def _no_speech(regions: list[tuple[float, float]]) -> str:
-    if regions:
+def _no_speech(probabilities: Probabilities) -> str:
+    if (probabilities > 0.5).any():
         raise WrongAnswerError("found speech in noise")
     return "finds no speech in faint noise"
 
 
 DETECT_SPEECH = Task(
     "detect_speech",
-    single(SpeechDetector.detect, lambda: _hiss(2.0), _no_speech),
+    single(SpeechDetector.find_speech, lambda: _hiss(2.0), _no_speech),
     Purpose.TRANSCRIPT,
     former_name="detect",
 )

@@ -250,8 +250,7 @@ PACKAGED: dict[Task[Any], Backend] = {
         languages="99 languages",
     ),
     DETECT_SPEECH: Backend(
-        "models.backends.packaged.speech:open_speech_detector",
-        {"model": SILERO_VAD, "segmentation": SEGMENTATION},
+        "models.backends.packaged.speech:open_speech_detector", {"model": SILERO_VAD}
     ),
     SEGMENT_SPEAKERS: Backend(
         "models.backends.packaged.speakers:open_speaker_segmenter", {"model": SEGMENTATION}

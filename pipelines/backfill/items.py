@@ -25,9 +25,9 @@ from pipelines.codec import CodecError, decode, encode
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.ingest.pipeline import IngestConfig
 from pipelines.ingest.source import ClipFile, SourceMedia
+from pipelines.speech.languages import LanguageChoice
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.speakers import SpeakerRules
-from pipelines.speech.transcribe import LanguageChoice
 from pipelines.stages import MediaStages, StageRunner, skip_reason
 from pipelines.types import (
     IngestResult,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from models.contracts import AudioChunk, ChunkTranscript, Samples, Word
 from models.tasks import Transcriber
@@ -18,6 +18,7 @@ from pipelines.speech.languages import (
     WELL_FITTING,
     WINDOW_SECONDS,
     Change,
+    LanguageChoice,
     Ranked,
     SpokenPart,
     changes_in,
@@ -63,17 +64,14 @@ class ChunkDecoder:
     """Decodes chunks in the languages that a client allows."""
 
     transcriber: Transcriber
-    language: str | None = None
-    """BCP 47 of all that is spoken; None: detected."""
-    languages: tuple[str, ...] = ()
-    """What it is detected among; none: all that the transcriber knows."""
+    choice: LanguageChoice = field(default_factory=LanguageChoice)
     keyterms: tuple[str, ...] = ()
 
     def decode(
         self, chunks: Sequence[Chunk], samples: Sequence[Samples]
     ) -> list[tuple[SpokenPart, ...]]:
         """The parts of each chunk, in order; they cover it."""
-        if self.language is None and len(self.languages) != 1:
+        if self.choice.language is None and len(self.choice.languages) != 1:
             pieces = self._pieces(samples)
         else:
             pieces = [_whole(index, each) for index, each in enumerate(samples)]
@@ -125,17 +123,7 @@ class ChunkDecoder:
         }
         ends = [piece.start, *(piece.start + place for place in sorted(places)), piece.end]
         inside = [_Piece(piece.chunk, start, end) for start, end in itertools.pairwise(ends)]
-        answers = self.transcriber.transcribe(
-            [
-                AudioChunk(
-                    _cut(each, samples[piece.chunk]),
-                    found.language or self.language,
-                    (*self.keyterms, phrase),
-                    self.languages,
-                )
-                for each in inside
-            ]
-        )
+        answers = self._transcribed(inside, samples, [found.language] * len(inside), (phrase,))
         if any(each.repeated or not _is_certain(each) for each in answers):
             return found
         words = tuple(
@@ -175,17 +163,13 @@ class ChunkDecoder:
             for index, place, gap in gaps
             for part in (parts[index][place],)
         ]
-        cut = [_cut(piece, samples[piece.chunk]) for piece in pieces]
-        languages = [parts[index][place].language or self.language for index, place, _ in gaps]
-        inputs = [
-            AudioChunk(each, language, self.keyterms, self.languages)
-            for each, language in zip(cut, languages, strict=True)
-        ]
-        found = self.transcriber.transcribe(inputs) if inputs else []
-        for (index, place, gap), piece, each, answer in zip(gaps, pieces, cut, found, strict=True):
+        languages = [parts[index][place].language for index, place, _ in gaps]
+        found = self._transcribed(pieces, samples, languages)
+        for (index, place, gap), piece, answer in zip(gaps, pieces, found, strict=True):
             if not is_below(answer, PROBABLE, FITTING):
                 part = parts[index][place]
-                again = _part(chunks[index], piece, answer, each)
+                cut = _cut(piece, samples[index])
+                again = _part(chunks[index], piece, answer, cut)
                 parts[index][place] = _filled(part, again, gap)
 
     def decode_part(self, part: SpokenPart, chunk: Chunk, samples: Samples) -> SpokenPart:
@@ -196,11 +180,24 @@ class ChunkDecoder:
         return _part(chunk, piece, found, _cut(piece, samples))
 
     def _transcribed(
-        self, pieces: Sequence[_Piece], samples: Sequence[Samples]
+        self,
+        pieces: Sequence[_Piece],
+        samples: Sequence[Samples],
+        languages: Sequence[str | None] = (),
+        expected: tuple[str, ...] = (),
     ) -> list[ChunkTranscript]:
-        cut = [_cut(piece, samples[piece.chunk]) for piece in pieces]
+        """Each in its language, where it has one, with phrases that are ``expected`` in all."""
+        hints = languages or [None] * len(pieces)
         return self.transcriber.transcribe(
-            [AudioChunk(each, self.language, self.keyterms, self.languages) for each in cut]
+            [
+                AudioChunk(
+                    _cut(piece, samples[piece.chunk]),
+                    hint or self.choice.language,
+                    (*self.keyterms, *expected),
+                    self.choice.languages,
+                )
+                for piece, hint in zip(pieces, hints, strict=True)
+            ]
         )
 
     def _pieces(self, samples: Sequence[Samples]) -> list[_Piece]:
@@ -248,7 +245,7 @@ class ChunkDecoder:
             for index, start, end in spans
         ]
         found = self.transcriber.transcribe(
-            [AudioChunk(each, languages=self.languages, has_words=False) for each in cut]
+            [AudioChunk(each, languages=self.choice.languages, has_words=False) for each in cut]
         )
         return [each.languages for each in found]
 

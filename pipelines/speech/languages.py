@@ -24,6 +24,17 @@ Frames = tuple[int, int]
 Ranked = tuple[tuple[str, float], ...]
 """Languages and their probabilities, falling."""
 
+
+@dataclass(frozen=True, slots=True)
+class LanguageChoice:
+    """What languages a client expects, by BCP 47."""
+
+    language: str | None = None
+    """Of all that is spoken; None: detected."""
+    languages: tuple[str, ...] = ()
+    """What is detected among; none: all that the transcriber knows."""
+
+
 WINDOW_SECONDS = 3.0
 STEP_SECONDS = 1.5
 LEAST_SECONDS = 1.0

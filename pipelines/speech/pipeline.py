@@ -21,11 +21,11 @@ from pipelines.execution.chain import Control, Mapper, Resources, Workspace, par
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.media.audio import LEVEL_FRAME_SECONDS
 from pipelines.speech.decoding import uncovered
-from pipelines.speech.languages import PROBABLE, SpokenPart, elected, is_noise
+from pipelines.speech.languages import PROBABLE, LanguageChoice, SpokenPart, elected, is_noise
 from pipelines.speech.regions import SHARDS, ChunkLimits, CutTrack, Shard, Sharding
 from pipelines.speech.sounds import find_sounds
 from pipelines.speech.speakers import SpeakerRules, attribute, find_turns, place_turns
-from pipelines.speech.transcribe import WORDS, ChunkWords, LanguageChoice, ShardTask, Transcribe
+from pipelines.speech.transcribe import WORDS, ChunkWords, ShardTask, Transcribe
 from pipelines.speech.voices import VOICES, EmbedVoices, Stretch, join_voices, plan_stretches
 from pipelines.speech.words import SegmentLimits, TimeSpan, build_segments, place_words, to_ms
 from pipelines.types import AudioTrack, PipelineWarning, TranscriptResult, WarningCode
@@ -79,7 +79,6 @@ def transcribe_track(
         why="A 200th of the sound's length: no reason to keep the vision stage off a processor.",
     )
     limits = config.chunks, config.sharding
-    cut = CutTrack(workspace, models, *limits, config.models, resources=short)
     waits = Resources(
         config.transcribe_cpus,
         config.transcribe_concurrency,
@@ -96,6 +95,8 @@ def transcribe_track(
     voiced = mapper(
         plan_stretches(track, workspace, config.models), EmbedVoices(workspace, models), embedding
     )
+    voices = tuple(each.voices_key for each in voiced)
+    cut = CutTrack(workspace, models, *limits, config.models, voices, resources=short)
     [made] = mapper([track], cut, cutting)
     first = shard_tasks(SHARDS.load(workspace.store, made.key), workspace, config)
     computed = compute_missing(first)

@@ -13,7 +13,7 @@ from pipelines.artifacts import Artifact
 from pipelines.execution.chain import Step, Workspace
 from pipelines.media.audio import FRAME_SAMPLES, SampleReader, read_blocks
 from pipelines.speech.decoding import ChunkDecoder
-from pipelines.speech.languages import SpokenPart
+from pipelines.speech.languages import LanguageChoice, SpokenPart
 from pipelines.speech.regions import Chunk, Shard
 from pipelines.speech.words import TrackWord
 from pipelines.types import StageCode
@@ -35,16 +35,6 @@ class ChunkWords:
     def words(self) -> tuple[TrackWord, ...]:
         """Of all parts, in order."""
         return tuple(word for part in self.parts for word in part.words)
-
-
-@dataclass(frozen=True, slots=True)
-class LanguageChoice:
-    """What languages a client expects, by BCP 47."""
-
-    language: str | None = None
-    """Of all that is spoken; None: detected."""
-    languages: tuple[str, ...] = ()
-    """What is detected among; none: all that the transcriber knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +69,7 @@ class Transcribe(Step[ShardTask, ShardTask]):
         return task
 
     def _words(self, task: ShardTask) -> Words:
-        decoder = self._decoder(self.choice.language)
+        decoder = self._decoder(self.choice)
         found: list[ChunkWords] = []
         with self.workspace.store.local_copy(task.shard.audio_key) as path:
             for batch, samples in _batches(task.shard.chunks, path):
@@ -90,7 +80,7 @@ class Transcribe(Step[ShardTask, ShardTask]):
     def _words_again(self, task: ShardTask) -> Words:
         """Those of the first pass, each uncertain part in whichever language fits better."""
         store, language = self.workspace.store, task.track_language
-        decoder = self._decoder(language)
+        decoder = self._decoder(replace(self.choice, language=language))
         found: list[ChunkWords] = []
         with store.local_copy(task.shard.audio_key) as path:
             for chunk, samples, first in zip(
@@ -109,9 +99,8 @@ class Transcribe(Step[ShardTask, ShardTask]):
                 found.append(ChunkWords(tuple(parts)))
         return tuple(found)
 
-    def _decoder(self, language: str | None) -> ChunkDecoder:
-        transcriber = self.models.get(TRANSCRIBE)
-        return ChunkDecoder(transcriber, language, self.choice.languages, self.keyterms)
+    def _decoder(self, choice: LanguageChoice) -> ChunkDecoder:
+        return ChunkDecoder(self.models.get(TRANSCRIBE), choice, self.keyterms)
 
 
 Words = tuple[ChunkWords, ...]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ from models.contracts import (
     LOCAL_SPEAKERS,
     SAMPLE_RATE_HZ,
     SOUND_FRAME_SAMPLES,
+    Probabilities,
     Samples,
 )
 from models.provider import ModelProvider
@@ -36,7 +37,7 @@ from pipelines.types import AudioTrack, StageCode
 STEP_FRAMES = 296
 """From one window to the next: half a window, in whole frames. Half of it (148) gave the same
 diarisation errors for twice the time."""
-_STEP_SAMPLES = STEP_FRAMES * ACTIVITY_FRAME_SAMPLES
+STEP_SAMPLES = STEP_FRAMES * ACTIVITY_FRAME_SAMPLES
 FRAME_SECONDS = ACTIVITY_FRAME_SAMPLES / SAMPLE_RATE_HZ
 MARGIN_FRAMES = (ACTIVITY_FRAMES - STEP_FRAMES) // 2
 """At each end of a window the neighbour decides, where there is one."""
@@ -57,18 +58,22 @@ Activity = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class LocalVoices:
-    """Windows of a track in order; 24 hours take 55 MB."""
+    """Windows of a track in order; 24 hours take 65 MB."""
 
     speaking: Activity
     vectors: npt.NDArray[np.float16]
     """Of unit length, shape (windows, LOCAL_SPEAKERS, dimensions); zeros of who does not speak."""
     sounds: npt.NDArray[np.uint8]
     """Probabilities of the kinds of SoundKind in 255ths, shape (windows, cells, kinds)."""
+    speech: npt.NDArray[np.uint8]
+    """Probability that anybody speaks in 255ths, shape (windows, ACTIVITY_FRAMES)."""
 
     def to_npz(self) -> bytes:
         stream = io.BytesIO()
-        bits = np.packbits(self.speaking)
-        np.savez_compressed(stream, speaking=bits, vectors=self.vectors, sounds=self.sounds)
+        bits, vectors = np.packbits(self.speaking), self.vectors
+        np.savez_compressed(
+            stream, speaking=bits, vectors=vectors, sounds=self.sounds, speech=self.speech
+        )
         return stream.getvalue()
 
     @staticmethod
@@ -77,7 +82,8 @@ class LocalVoices:
             vectors = arrays["vectors"]
             shape = len(vectors), ACTIVITY_FRAMES, LOCAL_SPEAKERS
             bits = np.unpackbits(arrays["speaking"], count=math.prod(shape))
-            return LocalVoices(bits.reshape(shape).astype(np.bool_), vectors, arrays["sounds"])
+            speaking = bits.reshape(shape).astype(np.bool_)
+            return LocalVoices(speaking, vectors, arrays["sounds"], arrays["speech"])
 
 
 def join_voices(parts: Sequence[LocalVoices]) -> LocalVoices:
@@ -86,7 +92,19 @@ def join_voices(parts: Sequence[LocalVoices]) -> LocalVoices:
         np.concatenate([part.speaking for part in parts]),
         np.concatenate([part.vectors for part in parts]),
         np.concatenate([part.sounds for part in parts]),
+        np.concatenate([part.speech for part in parts]),
     )
+
+
+def speech_activity(parts: Iterable[LocalVoices]) -> Probabilities:
+    """That anybody speaks in each frame of a track; where two windows overlap, their mean."""
+    curves = np.concatenate([part.speech for part in parts])
+    total = np.zeros(STEP_FRAMES * (len(curves) - 1) + ACTIVITY_FRAMES, np.float32)
+    windows = np.zeros_like(total)
+    for number, curve in enumerate(curves):
+        total[number * STEP_FRAMES :][:ACTIVITY_FRAMES] += curve
+        windows[number * STEP_FRAMES :][:ACTIVITY_FRAMES] += 255
+    return total / windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +123,7 @@ class EmbedVoices(Step[Stretch, Stretch]):
 
     name = "Voice embedding"
     code = StageCode.TRANSCRIPT_FAILED
-    version = 3
+    version = 4
     workspace: Workspace
     models: ModelProvider
 
@@ -117,11 +135,11 @@ class EmbedVoices(Step[Stretch, Stretch]):
         store, check = self.workspace.store, self.workspace.check
         found = []
         with store.local_copy(stretch.audio_key, check=check) as path:
-            reader = SampleReader(read_blocks(path, stretch.first_window * _STEP_SAMPLES))
+            reader = SampleReader(read_blocks(path, stretch.first_window * STEP_SAMPLES))
             for first in range(0, stretch.windows, _BATCH_WINDOWS):
                 check()
                 numbers = range(first, min(first + _BATCH_WINDOWS, stretch.windows))
-                starts = [number * _STEP_SAMPLES for number in numbers]
+                starts = [number * STEP_SAMPLES for number in numbers]
                 windows = [reader.read(at, at + ACTIVITY_WINDOW_SAMPLES) for at in starts]
                 found.append(embedded(windows, self.models))
         return join_voices(found)
@@ -139,8 +157,7 @@ VOICES = Artifact(
 def plan_stretches(track: AudioTrack, workspace: Workspace, models_digest: str) -> list[Stretch]:
     """Stretches in order that cover the track; ``models_digest`` names the backends in use."""
     inputs = track.key, workspace.store.size_bytes(track.key), models_digest
-    beyond = track.duration_seconds * SAMPLE_RATE_HZ - ACTIVITY_WINDOW_SAMPLES
-    count = 1 + max(0, math.ceil(beyond / _STEP_SAMPLES))
+    count = windows_of(track.duration_seconds * SAMPLE_RATE_HZ)
     size = max(_WINDOWS_A_STRETCH, math.ceil(count / _MOST_STRETCHES))
     stretches = []
     for first in range(0, count, size):
@@ -150,21 +167,28 @@ def plan_stretches(track: AudioTrack, workspace: Workspace, models_digest: str) 
     return stretches
 
 
+def windows_of(samples: float) -> int:
+    """How many windows cover so many samples."""
+    return 1 + max(0, math.ceil((samples - ACTIVITY_WINDOW_SAMPLES) / STEP_SAMPLES))
+
+
 def embedded(windows: Sequence[Samples], models: ModelProvider) -> LocalVoices:
     """Who speaks in each window, and a vector of each of them."""
-    speaking = np.stack([each.speaking for each in models.get(SEGMENT_SPEAKERS).segment(windows)])
+    activity = models.get(SEGMENT_SPEAKERS).segment(windows)
+    speaking = np.stack([each.speaking for each in activity])
+    speech = (255 * np.stack([each.speech for each in activity])).round().astype(np.uint8)
     spoken = np.argwhere(speaking.any(axis=1))
     utterances = [_utterance(windows[at], speaking[at], local) for at, local in spoken]
     vectors = models.get(EMBED_VOICE).embed(utterances)
     found = np.zeros((len(windows), LOCAL_SPEAKERS, vectors.shape[1]), np.float16)
     found[spoken[:, 0], spoken[:, 1]] = vectors
-    return LocalVoices(speaking, found, _sounds(windows, models.get(DETECT_SOUNDS)))
+    return LocalVoices(speaking, found, _sounds(windows, models.get(DETECT_SOUNDS)), speech)
 
 
 def _sounds(windows: Sequence[Samples], detector: SoundDetector) -> npt.NDArray[np.uint8]:
     """Of consecutive windows, taken as one piece: what lies outside the middle of the first and of
     the last lacks the sound before and after."""
-    beyond = ACTIVITY_WINDOW_SAMPLES - _STEP_SAMPLES
+    beyond = ACTIVITY_WINDOW_SAMPLES - STEP_SAMPLES
     whole = np.concatenate([windows[0], *(window[beyond:] for window in windows[1:])])
     probabilities = detector.find_sounds(whole)
     cell_samples = CELL_FRAMES * ACTIVITY_FRAME_SAMPLES
@@ -172,7 +196,7 @@ def _sounds(windows: Sequence[Samples], detector: SoundDetector) -> npt.NDArray[
     padded = np.pad(probabilities, ((0, max(0, width - len(probabilities))), (0, 0)))
     means = uniform_filter1d(padded, width, axis=0, mode="nearest")
     middles = ACTIVITY_START_SAMPLES + cell_samples * (np.arange(_CELLS) + 0.5)
-    middles = middles + _STEP_SAMPLES * np.arange(len(windows))[:, None]
+    middles = middles + STEP_SAMPLES * np.arange(len(windows))[:, None]
     frames = (middles / SOUND_FRAME_SAMPLES - 1.25).round().astype(np.intp)
     inside = (frames < len(probabilities))[:, :, None]
     chosen = means[frames.clip(0, len(means) - 1)] * inside

@@ -26,11 +26,11 @@ from pipelines.ingest.pipeline import (
 )
 from pipelines.ingest.preview import is_playable
 from pipelines.ingest.source import ProbedMedia
+from pipelines.speech.languages import LanguageChoice
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.regions import Sharding
 from pipelines.speech.speakers import MAX_SPEAKERS, SpeakerRules
 from pipelines.speech.summary import SummaryConfig
-from pipelines.speech.transcribe import LanguageChoice
 from pipelines.stages import MediaStages, StageRunner
 from pipelines.types import (
     AudioTrack,

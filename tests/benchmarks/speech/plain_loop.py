@@ -33,11 +33,12 @@ def transcribe_in_a_loop(
     track: AudioTrack, workspace: Workspace, models: ModelProvider, config: TranscriptConfig
 ) -> TranscriptResult:
     """What ``transcribe_track`` gives, without its tasks."""
-    cut = CutTrack(workspace, models, config.chunks, config.sharding, config.models)
-    shards = SHARDS.load(workspace.store, cut.process(track).key)
-    transcribe = Transcribe(workspace, models, config.choice, config.keyterms)
     embed = EmbedVoices(workspace, models)
     stretches = [embed.process(each) for each in plan_stretches(track, workspace, config.models)]
+    voices = tuple(each.voices_key for each in stretches)
+    cut = CutTrack(workspace, models, config.chunks, config.sharding, config.models, voices)
+    shards = SHARDS.load(workspace.store, cut.process(track).key)
+    transcribe = Transcribe(workspace, models, config.choice, config.keyterms)
     tasks = shard_tasks(shards, workspace, config)
     tasks = [transcribe.process(task) for task in tasks]
     again = in_track_language(tasks, workspace, config)

@@ -30,7 +30,8 @@ def voices(spans: list[Span], windows: int) -> LocalVoices:
         sounds[window, :low] = 255 - sounds[window, :low]
         sounds[window, high:] = 255 - sounds[window, high:]
     speaking = np.zeros((windows, ACTIVITY_FRAMES, LOCAL_SPEAKERS), bool)
-    return LocalVoices(speaking, np.zeros((windows, LOCAL_SPEAKERS, 4), np.float16), sounds)
+    vectors = np.zeros((windows, LOCAL_SPEAKERS, 4), np.float16)
+    return LocalVoices(speaking, vectors, sounds, np.zeros((windows, ACTIVITY_FRAMES), np.uint8))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,10 @@ def local_voices(spans: list[Span], seconds: float, *, spread: float = 0.1) -> L
             speaking[window, :, local] = frames[voice]
             vector = centres[voice] + spread * random.normal(size=DIMENSIONS)
             vectors[window, local] = vector / np.linalg.norm(vector)
-    return LocalVoices(speaking, vectors, np.zeros((count, 73, 3), np.uint8))
+    sounds = np.zeros((count, 73, 3), np.uint8)
+    return LocalVoices(
+        speaking, vectors, sounds, np.where(speaking.any(axis=2), 255, 0).astype(np.uint8)
+    )
 
 
 def in_turn(*voices: int, each_seconds: float = 4.0) -> list[Span]:
@@ -143,7 +147,7 @@ def test_a_long_track_is_clustered_on_a_bounded_number_of_exemplars() -> None:
 def test_parts_of_a_track_give_what_the_whole_gives() -> None:
     whole = local_voices(in_turn(0, 1, 2, 0, 1), 20)
     parts = [
-        LocalVoices(whole.speaking[i : i + 1], whole.vectors[i : i + 1], whole.sounds[i : i + 1])
+        LocalVoices(*(getattr(whole, each.name)[i : i + 1] for each in fields(whole)))
         for i in range(len(whole.vectors))
     ]
     joined = join_voices([LocalVoices.from_npz(part.to_npz()) for part in parts])

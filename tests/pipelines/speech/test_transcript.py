@@ -14,15 +14,24 @@ import numpy as np
 import pytest
 import ray
 
-from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
+from models.backends.packaged.speakers import OnnxSpeakerSegmenter
+from models.contracts import (
+    SAMPLE_RATE_HZ,
+    AudioChunk,
+    ChunkTranscript,
+    Samples,
+    SpeakerActivity,
+    Word,
+)
 from models.provider import LocalModels, ModelProvider
 from models.tasks import TRANSCRIBE, Contract, Task
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.media.audio import read_blocks, write_flac
+from pipelines.speech.languages import LanguageChoice
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.speech.regions import ChunkLimits, Sharding
 from pipelines.speech.speakers import SpeakerRules
-from pipelines.speech.transcribe import LanguageChoice
+from pipelines.speech.voices import windows_of
 from pipelines.types import (
     AudioTrack,
     StageCode,
@@ -221,7 +230,7 @@ class TwoLanguages:
         self.hints: list[str | None] = []
 
     def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
-        self.hints += [chunk.language for chunk in chunks]
+        self.hints += [chunk.language for chunk in chunks if chunk.has_words]
         return [self._one(chunk) for chunk in chunks]
 
     def _one(self, chunk: AudioChunk) -> ChunkTranscript:
@@ -264,7 +273,7 @@ def test_a_chunk_of_doubtful_language_is_transcribed_in_that_of_its_track(
     assert found.language == "en"
     doubtful = SCRIPTED.hints.count("en")
     assert 0 < doubtful < len(SAID)
-    assert SCRIPTED.hints.count(None) >= len(SAID)
+    assert SCRIPTED.hints.count(None) == len(SAID)
 
 
 @pytest.mark.parametrize(
@@ -336,6 +345,31 @@ def test_speech_that_stays_without_words_is_a_warning_with_its_times(
         start_ms += PAUSE_MS
     spans = [(warning.start_ms, warning.end_ms) for warning in found.warnings]
     assert spans == [pytest.approx(each, abs=350) for each in ends]
+
+
+def test_every_window_of_a_track_is_segmented_once(
+    store: FolderStore, track: AudioTrack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment, windows = OnnxSpeakerSegmenter.segment, list[Samples]()
+
+    def counted(segmenter: OnnxSpeakerSegmenter, given: Sequence[Samples]) -> list[SpeakerActivity]:
+        windows.extend(given)
+        return segment(segmenter, given)
+
+    monkeypatch.setattr(OnnxSpeakerSegmenter, "segment", counted)
+    monkeypatch.setattr(
+        SCRIPTED, "transcribe", lambda chunks: [ChunkTranscript((), None)] * len(chunks)
+    )
+    transcribe_track(
+        track,
+        workspace=Workspace(store, "jobs/5"),
+        models=ModelsOfTwoLanguages(),
+        control=FreeRun(),
+        config=TranscriptConfig(),
+        media_duration_ms=MEDIA_MS,
+        mapper=map_here,
+    )
+    assert len(windows) == windows_of(track.duration_seconds * SAMPLE_RATE_HZ)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from models.provider import LocalModels
 from pipelines.media.audio import (
     LEVEL_FRAME_SECONDS,
     SampleReader,
@@ -21,7 +20,7 @@ from pipelines.media.audio import (
     read_blocks,
     write_flac,
 )
-from pipelines.speech.regions import scan_track
+from tests.pipelines.speech.detection import scanned
 
 SPEECH = Path(__file__).resolve().parents[2] / "media" / "speech"
 
@@ -105,13 +104,10 @@ def test_levels_are_in_decibels_of_full_scale(samples: Samples, levels: list[flo
     assert frame_levels(samples).tolist() == pytest.approx(levels, abs=1e-4)
 
 
-def test_speech_is_found_at_the_same_places_in_every_window_of_a_long_track(tmp_path: Path) -> None:
+def test_speech_is_found_at_the_same_places_in_every_window_of_a_long_track() -> None:
     """Windows of detection have their seams at multiples of two minutes, some amid a word."""
     sentence = whole(SPEECH / "one_voice.flac")[: 8 * SAMPLE_RATE_HZ]
-    path = tmp_path / "long.flac"
-    with path.open("wb") as stream:
-        write_flac(stream, [sentence] * 40)
-    regions, levels = scan_track(path, LocalModels(), lambda: None)
+    regions, levels = scanned(np.concatenate([sentence] * 40))
     assert len(levels) * LEVEL_FRAME_SECONDS == pytest.approx(320.0)
     spoken = np.zeros(320 * 100, bool)
     for start, end in regions:

@@ -1,4 +1,4 @@
-"""The packaged speech detector finds speech, and nothing in what is not speech."""
+"""Speech is found, and nothing in what is not speech."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from models.backends.packaged.speech import (
-    is_supported,
-    open_speech_detector,
-    regions_of,
-)
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from models.registry.packaged import PACKAGED
-from models.tasks import DETECT_SPEECH
+from pipelines.speech.regions import Region, is_supported, regions_of
 from tests.benchmarks.speech.material import turns_of
 from tests.benchmarks.speech.noises import made
+from tests.pipelines.speech.detection import scanned
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[2]
 SPEECH = TESTS / "media" / "speech"
 SHARED = TESTS.parent / ".." / "shared" / "media"
 NOTHING: list[tuple[float, float]] = []
-DETECTOR = open_speech_detector(PACKAGED[DETECT_SPEECH], None)
+
+
+def detected(samples: Samples) -> list[Region]:
+    return scanned(samples)[0]
 
 
 def load(path: Path) -> Samples:
@@ -73,7 +71,7 @@ def chord() -> Samples:
     ],
 )
 def test_what_is_not_speech_has_no_regions(samples: Samples) -> None:
-    assert DETECTOR.detect(samples.astype(np.float32)) == NOTHING
+    assert detected(samples.astype(np.float32)) == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -81,17 +79,17 @@ def test_what_is_not_speech_has_no_regions(samples: Samples) -> None:
     ["surf", "crowd without words", "machine", "hum", "pink noise", "choir on vowels"],
 )
 def test_noises_and_sung_vowels_have_no_regions(kind: str) -> None:
-    assert DETECTOR.detect(made(kind, 30.0, seed=3)) == NOTHING
+    assert detected(made(kind, 30.0, seed=3)) == NOTHING
 
 
 def test_hardly_any_of_a_tune_is_taken_for_speech() -> None:
-    regions = DETECTOR.detect(made("band", 60.0, seed=3))
+    regions = detected(made("band", 60.0, seed=3))
     assert sum(end - start for start, end in regions) < 3.0
 
 
 @pytest.mark.parametrize("gain", [1.0, 0.05], ids=["as recorded", "26 dB quieter"])
 def test_spoken_sentences_are_found_and_the_pauses_between_them(gain: float) -> None:
-    regions = DETECTOR.detect(gain * load(SPEECH / "one_voice.flac"))
+    regions = detected(gain * load(SPEECH / "one_voice.flac"))
     spoken = [(0.5, 3.233), (3.933, 5.887), (6.587, 8.55)]
     assert len(regions) == len(spoken)
     for (start, end), (from_second, to_second) in zip(regions, spoken, strict=True):
@@ -103,15 +101,15 @@ def test_quiet_speech_is_found_beside_a_loud_bang() -> None:
     speech = 0.01 * load(SPEECH / "one_voice.flac")
     bang = np.zeros(8 * SAMPLE_RATE_HZ, np.float32)
     bang[3 * SAMPLE_RATE_HZ : 3 * SAMPLE_RATE_HZ + 800] = 0.9
-    regions = DETECTOR.detect(np.append(bang, speech))
+    regions = detected(np.append(bang, speech))
     assert sum(end - start for start, end in regions if start > 8) > 5
 
 
 def test_the_answer_does_not_depend_on_earlier_calls() -> None:
-    detector, speech = DETECTOR, load(SPEECH / "two_voices.flac")
-    first = detector.detect(speech)
-    detector.detect(noise(0.2))
-    assert detector.detect(speech) == first
+    speech = load(SPEECH / "two_voices.flac")
+    first = detected(speech)
+    detected(noise(0.2))
+    assert detected(speech) == first
     assert first == sorted(first)
 
 
@@ -125,14 +123,14 @@ def test_the_answer_does_not_depend_on_earlier_calls() -> None:
     ],
 )
 def test_recordings_without_speech_have_no_regions(name: str) -> None:
-    assert DETECTOR.detect(load(SHARED / name)) == NOTHING
+    assert detected(load(SHARED / name)) == NOTHING
 
 
 @pytest.mark.shared_media
 @pytest.mark.parametrize("name", ["jfk.wav", "azure-en.wav", "spk1_snt1.wav", "cards-001.wav"])
 def test_recordings_of_speech_are_mostly_speech(name: str) -> None:
     samples = load(SHARED / "speech" / name)
-    found = sum(end - start for start, end in DETECTOR.detect(samples))
+    found = sum(end - start for start, end in detected(samples))
     assert found > 0.6 * len(samples) / SAMPLE_RATE_HZ
 
 
@@ -161,7 +159,7 @@ def test_most_of_what_is_spoken_in_a_meeting_is_found(name: str, share: float) -
     spoken, found = np.zeros(3000, np.bool_), np.zeros(3000, np.bool_)
     for start, end, _ in turns:
         spoken[round(start * 100) : round(end * 100)] = True
-    for start, end in DETECTOR.detect(load(SHARED / "speakers" / f"{name}.wav")):
+    for start, end in detected(load(SHARED / "speakers" / f"{name}.wav")):
         found[round(start * 100) : round(end * 100)] = True
     assert (spoken & found).sum() >= share * spoken.sum()
     assert (found & ~spoken).sum() <= 0.1 * len(found)
