@@ -9,15 +9,23 @@ from __future__ import annotations
 import io
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, fields
-from typing import Any
+from dataclasses import asdict, fields, is_dataclass
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.backfill.outcome import Item, ItemOutcome, RowError
 from pipelines.codec import from_json
-from pipelines.types import Scene, StageOutcome, TrackOutcome, TranscriptSegment
+from pipelines.types import (
+    PipelineWarning,
+    Scene,
+    Speaker,
+    StageOutcome,
+    TrackOutcome,
+    TranscriptSegment,
+)
 
 TableRow = dict[str, Any]
 """As pyarrow takes it: a value a column."""
@@ -26,57 +34,37 @@ Rows = dict[str, list[TableRow]]
 
 _TEXT, _MS, _COUNT = pa.string(), pa.int64(), pa.int32()
 _TEXTS = pa.list_(_TEXT)
-_STAGE = pa.struct([(name, _TEXT) for name in ("stage", "status", "reason", "code", "message")])
-_SPEAKER = pa.struct([("id", _TEXT), ("label", _TEXT), ("speaking_seconds", pa.float64())])
+
+
+def _columns(cls: type) -> list[tuple[str, pa.DataType]]:
+    """A column a field of a dataclass, so that a new field needs no line here."""
+    return [(name, _arrow_type(hint, name)) for name, hint in get_type_hints(cls).items()]
+
+
+def _arrow_type(hint: Any, name: str) -> pa.DataType:
+    if isinstance(hint, UnionType):  # a value or None, which every column may hold
+        return _arrow_type(get_args(hint)[0], name)
+    if get_origin(hint) is tuple:
+        return pa.list_(_arrow_type(get_args(hint)[0], name))
+    if isinstance(hint, type) and is_dataclass(hint):
+        return pa.struct(_columns(hint))
+    if hint is int:
+        return _MS if name.endswith("_ms") else _COUNT
+    return pa.float64() if hint is float else _TEXT
+
+
 _TRACK = pa.struct(
     [
         ("index", _COUNT),
         ("name", _TEXT),
         ("language", _TEXT),
         ("code", _TEXT),
-        ("speakers", pa.list_(_SPEAKER)),
+        ("speakers", pa.list_(pa.struct(_columns(Speaker)))),
     ]
 )
-_OBJECT_TRACK = pa.struct(
-    [("label", _TEXT), ("start_ms", _MS), ("end_ms", _MS), ("confidence", pa.float64())]
-)
-_WARNING = pa.struct(
-    [
-        ("code", _TEXT),
-        ("message", _TEXT),
-        ("stage", _TEXT),
-        ("track_index", _COUNT),
-        ("start_ms", _MS),
-        ("end_ms", _MS),
-    ]
-)
-_BOX = pa.struct([(edge, pa.float64()) for edge in ("left", "top", "width", "height")])
-_TEXT_LINE = pa.struct(
-    [
-        ("text", _TEXT),
-        ("confidence", pa.float64()),
-        ("box", _BOX),
-        ("start_ms", _MS),
-        ("end_ms", _MS),
-    ]
-)
-
-_SEEN = [
-    ("start_ms", _MS),
-    ("end_ms", _MS),
-    ("description", _TEXT),
-    ("objects", _TEXTS),
-    ("color_palette", _TEXTS),
-    ("shot_type", _TEXT),
-    ("shot_angle", _TEXT),
-    ("camera_motion", _TEXT),
-    ("confidence", pa.float64()),
-    ("still", _TEXT),
-    ("object_tracks", pa.list_(_OBJECT_TRACK)),
-    ("active_picture", _BOX),
-    ("on_screen_text", pa.list_(_TEXT_LINE)),
+_SCENE = [
+    ("still" if name == "thumbnail_key" else name, column) for name, column in _columns(Scene)
 ]
-"""Of a scene, or of a whole video."""
 
 SCHEMAS: dict[str, pa.Schema] = {
     "items": pa.schema(
@@ -95,28 +83,22 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("duration_ms", _MS),
             ("width", _COUNT),
             ("height", _COUNT),
-            ("stages", pa.list_(_STAGE)),
+            ("stages", pa.list_(pa.struct(_columns(StageOutcome)))),
             ("tracks", pa.list_(_TRACK)),
-            ("warnings", pa.list_(_WARNING)),
-            ("overview", pa.struct([("index", _COUNT), *_SEEN])),
+            ("warnings", pa.list_(pa.struct(_columns(PipelineWarning)))),
+            ("overview", pa.struct(_SCENE)),
             ("scene_count", _COUNT),
             ("segment_count", _COUNT),
             ("word_count", _COUNT),
             ("seconds", pa.float64()),
         ]
     ),
-    "scenes": pa.schema([("item_id", _TEXT), ("index", _COUNT), *_SEEN]),
+    "scenes": pa.schema([("item_id", _TEXT), *_SCENE]),
     "segments": pa.schema(
         [
             ("item_id", _TEXT),
             ("track", _COUNT),
-            ("index", _COUNT),
-            ("start_ms", _MS),
-            ("end_ms", _MS),
-            ("text", _TEXT),
-            ("speaker", _TEXT),
-            ("confidence", pa.float64()),
-            ("language", _TEXT),
+            *(each for each in _columns(TranscriptSegment) if each[0] != "words"),
         ]
     ),
     "words": pa.schema(

@@ -19,7 +19,7 @@ from pipelines.types import Scene
 from serve_app.deployment.data import prepared
 from serve_app.jobs.metadata import Metadata
 from serve_app.jobs.rendering import warning_document
-from serve_app.results.documents import track_transcript
+from serve_app.results.transcripts import track_transcript
 from serve_app.settings import Settings
 from storage import keys
 from storage.database import Database

@@ -29,9 +29,8 @@ from serve_app.jobs.rendering import render_job, render_summary
 from serve_app.jobs.schemas import CreateBatchBody, CreateJobFromUrlBody
 from serve_app.media.source import PlayableMedia, find_media
 from serve_app.observability.metrics import record_job_end
-from serve_app.results import service as results
-from serve_app.results.answers import OverviewJson, SummarySentenceJson
-from serve_app.results.documents import overview_json
+from serve_app.results.scenes import OverviewJson, find_overview, overview_json
+from serve_app.results.transcripts import SummarySentenceJson, find_summary
 from storage.job_records import JobRecord, list_jobs
 from storage.results import Track, list_tracks
 from storage.types import (
@@ -226,8 +225,8 @@ async def get_job(
     async with context.database.statement() as connection:
         job = await service.get_job(connection, viewer.account.id, jobId)
         media = await find_media(context, connection, job)
-        summary = await results.find_summary(connection, job.id)
-        seen = await results.find_overview(connection, job.id)
+        summary = await find_summary(connection, job.id)
+        seen = await find_overview(connection, job.id)
         tracks = await list_tracks(connection, job.id)
     overview = None
     if seen is not None:

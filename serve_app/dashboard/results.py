@@ -26,7 +26,7 @@ from serve_app.dashboard.access import CurrentViewer, PageRoute, Viewer
 from serve_app.dashboard.pages import HEADERS, page, takes_gzip
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.jobs import service
-from serve_app.results.documents import scene_json, scenes_of
+from serve_app.results.scenes import scene_json, scenes_of
 from storage.job_records import JobRecord
 from storage.result_parts import Element, Parts
 from storage.results import Track, list_tracks

@@ -29,10 +29,10 @@ from serve_app.api.schemas import Answer
 from serve_app.context import AppContext
 from serve_app.errors import ErrorCode
 from serve_app.exports.spreadsheets import csv_table
-from serve_app.results import service as results
-from serve_app.results.answers import Transcript
-from serve_app.results.documents import transcript_of
+from serve_app.results import transcripts
+from serve_app.results.availability import require_stage
 from serve_app.results.routes import RESULT_ERRORS, TrackQuery
+from serve_app.results.transcripts import Transcript, transcript_of
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript, transcript_versions
 from storage.types import StageName
@@ -134,11 +134,14 @@ async def get_transcript(
             limits = CaptionLimits(maxLineLength, maxLines, maxCharactersPerSecond)
             return await _file_response(context, job, track, format, limits, sounds=sounds)
         async with context.database.statement() as connection:
-            tracks = await results.read_tracks(connection, job)
+            tracks = await transcripts.read_tracks(connection, job)
         if track is None and len(tracks) > 1:
-            return success(request, results.combined_transcript_json(job, tracks))
-        chosen = results.choose_track(job, tracks, track)
-        return success(request, results.transcript_json(job, chosen, multi=len(tracks) > 1))
+            return success(request, transcripts.combined_transcript_json(job, tracks))
+        chosen = transcripts.choose_track(job, tracks, track)
+        return success(
+            request,
+            transcripts.transcript_json(job, chosen, transcript_of(chosen), multi=len(tracks) > 1),
+        )
 
 
 async def _file_response(
@@ -151,15 +154,15 @@ async def _file_response(
     sounds: bool,
 ) -> Response:
     """A track as an attachment named after the media; ``extension`` is one of _MEDIA_TYPES."""
-    results.require_stage(job, StageName.TRANSCRIPT)
+    require_stage(job, StageName.TRANSCRIPT)
     asked, timed = (job.id, index, extension, limits, sounds), extension in ("srt", "vtt", "ttml")
     async with context.database.statement() as connection:
         key = (*asked, *await transcript_versions(connection, job.id))
         text = _kept.get(key)
         if text is None:
-            tracks = await results.read_tracks(connection, job, words=timed)
+            tracks = await transcripts.read_tracks(connection, job, words=timed)
     if text is None:
-        track = results.choose_track(job, tracks, index)
+        track = transcripts.choose_track(job, tracks, index)
         text = await run_in_threadpool(_text, track, extension, limits, sounds and timed)
         key = (*asked, *((each.track_index, each.version) for each in tracks))
     _kept[key] = text

@@ -34,7 +34,7 @@ from serve_app.api.rate_limits import Bucket
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.exports.captions import attachment
 from serve_app.media.formats import MAX_DURATION_SECONDS
-from serve_app.results import service as results
+from serve_app.results.availability import require_stage
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
 from storage.objects import ObjectNotFoundError, ObjectStore, RangedCopy
@@ -117,7 +117,7 @@ async def get_clip(
         raise invalid("The end must lie behind the start.", "end")
     if end - start > LONGEST_SECONDS:
         raise invalid(f"A clip lasts at most {LONGEST_SECONDS} seconds.", "end")
-    results.require_stage(job, StageName.INGEST)
+    require_stage(job, StageName.INGEST)
     async with context.database.statement() as connection:
         ingested = await find_ingest_result(connection, job.id)
         upload = await find_upload(connection, job.id, MEDIA_SLOT)

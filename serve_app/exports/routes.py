@@ -20,8 +20,8 @@ from serve_app.errors import ErrorCode, invalid
 from serve_app.exports import timeline_files
 from serve_app.exports.captions import attachment
 from serve_app.exports.timeline import FrameTimeline, Section, find_sources, frame_timeline
-from serve_app.results import service as results
 from serve_app.results.chapters import find_chapters_of
+from serve_app.results.scenes import list_scene_spans
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
 from storage.results import SceneSpan
@@ -140,7 +140,7 @@ async def export_job(
     async with place.turn(request):
         if content == "scenes":
             async with context.database.statement() as connection:
-                sections = scene_sections(job, await results.list_scene_spans(connection, job))
+                sections = scene_sections(job, await list_scene_spans(connection, job))
         else:
             sections = chapter_sections(job, await find_chapters_of(context, job))
         async with context.database.statement() as connection:

@@ -10,11 +10,21 @@ from typing_extensions import TypedDict
 from pipelines.types import StageCode, WarningCode
 from serve_app.api.schemas import Count, RequestId, Seconds, Share, Timestamp, Url, Uuid, doc
 from serve_app.jobs.metadata import EchoedMetadata
-from serve_app.results.answers import ProcessedData
+from serve_app.results.scenes import OVERVIEW, OverviewJson, ProcessedScene
+from serve_app.results.transcripts import TranscriptEntry
 from storage.job_records import LEGACY_STATUSES
 from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
 
 FileName = Annotated[str, doc("Name of the media file.", "interview.mp4")]
+
+
+class ProcessedData(TypedDict):
+    """The results of a job, each only once its stage is completed."""
+
+    length: Annotated[float | None, doc("Of the media, in seconds; null until it is known.")]
+    scenes: NotRequired[list[ProcessedScene]]
+    overview: NotRequired[Annotated[OverviewJson, doc(OVERVIEW)]]
+    transcript: NotRequired[list[TranscriptEntry]]
 
 
 class JobError(TypedDict):

@@ -24,7 +24,6 @@ from serve_app.jobs import service
 from serve_app.jobs.answers import Job, JobPage
 from serve_app.jobs.rendering import render_job, render_summary
 from serve_app.observability.metrics import record_job_end
-from serve_app.results import service as results
 from storage.job_records import LEGACY_FILTERS, JobRecord, list_jobs
 from storage.types import JobState
 
@@ -147,7 +146,7 @@ async def get_job(
     if include != "none":
         wanted = INCLUDABLE if include is None else frozenset(include.split(","))
         async with context.database.statement() as connection:
-            data["processedData"] = await results.processed_data(request, connection, job, wanted)
+            data["processedData"] = await service.processed_data(request, connection, job, wanted)
     return success(request, data)
 
 

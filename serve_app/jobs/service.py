@@ -7,18 +7,23 @@ import logging
 import uuid
 from collections.abc import Iterator
 
+from fastapi import Request
+
 from serve_app import pricing
 from serve_app.api.authentication import parse_job_id
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
+from serve_app.jobs import answers
 from serve_app.jobs.lifecycle import end_job
 from serve_app.jobs.plans import JobPlan
 from serve_app.pricing import PriceTable
+from serve_app.results.scenes import read_seen
+from serve_app.results.transcripts import legacy_entries, transcript_of
 from serve_app.settings import Settings
-from storage import jobs, keys, ledger
+from storage import jobs, keys, ledger, results
 from storage.database import Connection, DatabaseError
 from storage.job_records import JobRecord, NewJob
-from storage.types import TERMINAL_STATES, JobState, SkipReason
+from storage.types import TERMINAL_STATES, JobState, SkipReason, StageName, StageStatus
 
 log = logging.getLogger("vas.credits")
 
@@ -110,3 +115,22 @@ async def cancel_job(connection: Connection, account_id: uuid.UUID, job_id: str)
         stage_error_code="CANCELLED",
     )
     return await get_job(connection, account_id, job_id)
+
+
+async def processed_data(
+    request: Request, connection: Connection, job: JobRecord, include: frozenset[str]
+) -> answers.ProcessedData:
+    """``{ length, scenes, overview, transcript }``, each only once its stage is completed."""
+    length = None if job.duration_ms is None else job.duration_ms / 1000
+    data: answers.ProcessedData = {"length": length}
+    if "scenes" in include and job.stages[StageName.VISION].status is StageStatus.COMPLETED:
+        seen = await read_seen(request, connection, job)
+        data["scenes"] = [{**scene, "endTs": scene["endTime"]} for scene in seen["scenes"]]
+        if "overview" in seen:
+            data["overview"] = seen["overview"]
+    transcribed = job.stages[StageName.TRANSCRIPT].status is StageStatus.COMPLETED
+    if "transcript" in include and transcribed:
+        tracks = await results.list_transcripts(connection, job.id, words=False)
+        first = next((track for track in tracks if track.document), tracks[0])
+        data["transcript"] = legacy_entries(transcript_of(first))
+    return data

@@ -3,19 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 from starlette.concurrency import run_in_threadpool
+from typing_extensions import TypedDict
 
 from pipelines.speech.chapters import Chapter, Vector, find_chapters
 from pipelines.types import TranscriptSegment
+from serve_app.api.schemas import Count, Seconds, Uuid, doc
 from serve_app.context import AppContext
-from serve_app.results.service import require_stage
+from serve_app.results.availability import require_stage
 from storage.job_records import JobRecord
 from storage.result_parts import Element, Kept, Parts
 from storage.search_vectors import count_vectors, vectors_of_job
 from storage.types import StageName
 
+
+class ChapterJson(TypedDict):
+    """A part of the media on one subject."""
+
+    index: Annotated[Count, doc("From 0.")]
+    startTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
+    endTime: Annotated[Seconds, doc("Where it ends: the next chapter's start.")]
+    title: Annotated[str, doc("A phrase that was said and tells it from the others.", "Sourdough")]
+
+
+class ChapterList(TypedDict):
+    """The chapters of a job."""
+
+    jobId: Annotated[Uuid, doc("The job.")]
+    chapters: Annotated[
+        list[ChapterJson], doc("Cover the whole media; empty when nothing is said.")
+    ]
+
+
 _kept: Kept[tuple[object, ...], list[Chapter]] = Kept(500)
+
+
+def chapter_json(chapter: Chapter) -> ChapterJson:
+    """A chapter as the API shows it."""
+    return {
+        "index": chapter.index,
+        "startTime": chapter.start_ms / 1000,
+        "endTime": chapter.end_ms / 1000,
+        "title": chapter.title,
+    }
 
 
 async def find_chapters_of(context: AppContext, job: JobRecord) -> list[Chapter]:

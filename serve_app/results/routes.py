@@ -17,17 +17,17 @@ from serve_app.api.queries import WHOLE_NUMBER, matching
 from serve_app.api.schemas import Answer, doc
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
-from serve_app.results import service as results
-from serve_app.results.answers import (
+from serve_app.results import transcripts
+from serve_app.results.chapters import ChapterList, chapter_json, find_chapters_of
+from serve_app.results.scenes import SceneList, read_seen
+from serve_app.results.transcripts import (
     AudioTrackJson,
     AudioTrackList,
-    ChapterList,
-    SceneList,
     SpeakerJson,
     Summary,
+    speaker_json,
+    transcript_of,
 )
-from serve_app.results.chapters import find_chapters_of
-from serve_app.results.documents import speaker_json, transcript_of
 from storage import results as stored
 from storage.job_records import JobRecord
 
@@ -76,7 +76,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 async def get_scenes_of_job(request: Request, context: Context, job: CurrentJob) -> Response:
     """Empty when the video has no cuts; what is seen in it stands in `overview`, as of others."""
     async with context.database.statement() as connection:
-        seen = await results.read_seen(request, connection, job)
+        seen = await read_seen(request, connection, job)
     return success(request, {"jobId": str(job.id), **seen})
 
 
@@ -91,7 +91,7 @@ async def get_scenes_of_job(request: Request, context: Context, job: CurrentJob)
 async def list_audio_tracks(request: Request, context: Context, job: CurrentJob) -> Response:
     """Of a multi-track job, each with its own transcript."""
     async with context.database.statement() as connection:
-        tracks = await results.list_audio_tracks(connection, job)
+        tracks = await transcripts.list_audio_tracks(connection, job)
     return success(request, {"jobId": str(job.id), "tracks": tracks})
 
 
@@ -99,7 +99,7 @@ async def list_audio_tracks(request: Request, context: Context, job: CurrentJob)
 async def list_audio_tracks_alias(request: Request, context: Context, job: CurrentJob) -> Response:
     """The bare list, at the address where published clients look for it."""
     async with context.database.statement() as connection:
-        return success(request, await results.list_audio_tracks(connection, job))
+        return success(request, await transcripts.list_audio_tracks(connection, job))
 
 
 @router.get("/jobs/{jobId}/audio-tracks/{trackIndex}", include_in_schema=False)
@@ -121,7 +121,7 @@ async def get_audio_track(
 ) -> Response:
     """Of a multi-track job."""
     async with context.database.statement() as connection:
-        tracks = await results.list_audio_tracks(connection, job)
+        tracks = await transcripts.list_audio_tracks(connection, job)
     for track in tracks:
         if track["trackIndex"] == index:
             return success(request, track)
@@ -179,13 +179,13 @@ async def _name_speaker(
     label: str,
 ) -> Response:
     async with context.database.transaction() as connection:
-        tracks = await results.read_tracks(connection, job, words=False)
-        chosen = results.choose_track(job, tracks, track)
+        tracks = await transcripts.read_tracks(connection, job, words=False)
+        chosen = transcripts.choose_track(job, tracks, track)
         if all(each.id != speaker_id for each in transcript_of(chosen).speakers):
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such speaker.")
         await stored.name_speaker(connection, job.id, chosen.track_index, speaker_id, label)
-        tracks = await results.read_tracks(connection, job, words=False)
-    named = transcript_of(results.choose_track(job, tracks, chosen.track_index)).speakers
+        tracks = await transcripts.read_tracks(connection, job, words=False)
+    named = transcript_of(transcripts.choose_track(job, tracks, chosen.track_index)).speakers
     return success(request, next(speaker_json(each) for each in named if each.id == speaker_id))
 
 
@@ -204,15 +204,7 @@ async def get_chapters(request: Request, context: Context, job: CurrentJob) -> R
     that was said. Empty where nothing is said.
     """
     chapters = await find_chapters_of(context, job)
-    rendered = [
-        {
-            "index": chapter.index,
-            "startTime": chapter.start_ms / 1000,
-            "endTime": chapter.end_ms / 1000,
-            "title": chapter.title,
-        }
-        for chapter in chapters
-    ]
+    rendered = [chapter_json(each) for each in chapters]
     return success(request, {"jobId": str(job.id), "chapters": rendered})
 
 
@@ -231,5 +223,5 @@ async def get_summary(request: Request, context: Context, job: CurrentJob) -> Re
     there is none.
     """
     async with context.database.statement() as connection:
-        sentences = await results.read_summary(connection, job)
+        sentences = await transcripts.read_summary(connection, job)
     return success(request, {"jobId": str(job.id), "sentences": sentences})

@@ -13,7 +13,7 @@ import numpy as np
 
 from serve_app.encoder import PictureEncoder, TextEncoder
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.results.service import no_result
+from serve_app.results.availability import no_result
 from serve_app.search.schemas import MatchedRange, SearchHitJson, SearchMode, Snippet
 from storage import jobs, search
 from storage.database import Database

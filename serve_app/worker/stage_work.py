@@ -50,9 +50,7 @@ from serve_app.context import AppContext
 from serve_app.jobs.eta import timings_of
 from serve_app.jobs.rendering import warning_document
 from serve_app.observability.metrics import record_media
-from serve_app.results.documents import (
-    track_transcript,
-)
+from serve_app.results.transcripts import track_transcript
 from serve_app.settings import Settings
 from serve_app.worker import publishing
 from serve_app.worker.calibration import Calibration, Machine

@@ -28,7 +28,7 @@ from pipelines.types import (
     TranscriptWord,
     VideoStream,
 )
-from serve_app.results.answers import SummarySentenceJson
+from serve_app.results.transcripts import SummarySentenceJson
 from serve_app.worker import publishing
 from serve_app.worker.publishing import Lease
 from storage import jobs, keys

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from pipelines.speech.cues import CaptionLimits
 from serve_app.exports import captions
-from serve_app.results.documents import transcript_of
+from serve_app.results.transcripts import transcript_of
 from storage.results import SceneSpan, get_scene_spans, list_transcripts
 from tests.serve_app.published_jobs import SCENES, complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi

@@ -27,7 +27,7 @@ from pipelines.vision import stills as vision_stills
 from pipelines.vision.objects import ObjectsConfig
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from pipelines.vision.scenes import DescribeConfig
-from serve_app.results.documents import scene_json
+from serve_app.results.scenes import scene_json
 from tests.pipelines.media_builders import folder_workspace, still_shot, video_source, write_video
 
 HALF = Box(0.0, 0.0, 0.5, 0.5)

@@ -15,7 +15,7 @@ from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.types import Scene, ScreenText, VisionResult
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from pipelines.vision.scenes import SCENES
-from serve_app.results.documents import scene_json
+from serve_app.results.scenes import scene_json
 from tests.pipelines.media_builders import folder_workspace, video_source
 
 DEMO = Path(__file__).resolve().parents[2] / "media" / "demo.mp4"

@@ -1,0 +1,228 @@
+"""What is seen: scenes from what is stored, and as the API shows them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated, NotRequired
+
+from fastapi import Request
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from models.contracts import Box, CameraMotion, ShotAngle, ShotType
+from pipelines.codec import decode
+from pipelines.types import Scene, ScreenText
+from serve_app.api.context import context_of
+from serve_app.api.envelope import public_url
+from serve_app.api.schemas import Count, Seconds, Share, Url, Uuid, doc
+from serve_app.api.urls import OVERVIEW_STILL, still_path
+from serve_app.results.availability import require_stage
+from storage import results
+from storage.database import Connection
+from storage.job_records import JobRecord
+from storage.results import SceneSpan
+from storage.types import StageName
+
+
+class ObjectTrackJson(TypedDict):
+    """A thing in a stretch of a scene."""
+
+    label: Annotated[str, doc("A lower-case noun.", "woman")]
+    start: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
+    end: Annotated[Seconds, doc("Where it ends, in seconds of the media.")]
+    confidence: Share
+
+
+class BoxJson(TypedDict):
+    """A rectangle in the picture, in shares of its width and height."""
+
+    left: Annotated[Share, doc("Of its left edge.")]
+    top: Annotated[Share, doc("Of its upper edge.")]
+    width: Annotated[Share, doc("How wide it is.")]
+    height: Annotated[Share, doc("How high it is.")]
+
+
+class TextLineJson(TypedDict):
+    """A line of writing on the screen."""
+
+    text: Annotated[str, doc("As read.", "Anna Weber, baker")]
+    confidence: Share
+    box: BoxJson
+    startTime: NotRequired[Annotated[Seconds, doc("From when it is there, in seconds.")]]
+    endTime: NotRequired[Annotated[Seconds, doc("Until when it is there; both to half a second.")]]
+
+
+class OverviewJson(TypedDict):
+    """What is seen of a whole video, as of a scene."""
+
+    startTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
+    endTime: Annotated[Seconds, doc("Where it ends: the next scene's start.")]
+    description: Annotated[
+        str,
+        doc(
+            "What is seen, in one or two sentences.",
+            "A woman speaks to the camera in a bright kitchen.",
+        ),
+    ]
+    objects: Annotated[
+        list[str], doc("What is in it: lower-case nouns, sorted.", ["kettle", "woman"])
+    ]
+    colorPalette: Annotated[
+        list[Annotated[str, Field(pattern="^#[0-9a-f]{6}$")]],
+        doc(
+            "Its colours, most of the picture first.",
+            ["#e8e2d6", "#6b4f3a", "#2f3a40"],
+            min_length=1,
+            max_length=5,
+        ),
+    ]
+    shotType: Annotated[ShotType, doc("How much of the subject is in the frame.")]
+    shotAngle: Annotated[ShotAngle, doc("From where the camera looks.")]
+    cameraMotion: NotRequired[Annotated[CameraMotion, doc("What the camera does.", "static")]]
+    confidence: NotRequired[Annotated[Share, doc("Of the cut that opens it, 0 to 1.")]]
+    thumbnailUrl: NotRequired[Annotated[Url, doc("A still; signed, needs no key, expires.")]]
+    objectTracks: NotRequired[
+        Annotated[
+            list[ObjectTrackJson],
+            doc(
+                "When things of known classes are in the picture, sampled every two "
+                "seconds and twice a scene at least, by start."
+            ),
+        ]
+    ]
+    activePicture: NotRequired[
+        Annotated[
+            BoxJson,
+            doc(
+                "The picture between black bars (letterbox, pillarbox), found over the whole "
+                "video; colours, light, shot and faces are measured inside it. The whole picture "
+                "where there are none, and of scenes that were analysed before."
+            ),
+        ]
+    ]
+    onScreenText: NotRequired[
+        Annotated[
+            list[TextLineJson],
+            doc(
+                "Writing that is there at any time of it, each line once, by start; at most "
+                "200 lines. None of scenes that were analysed before writing was read."
+            ),
+        ]
+    ]
+
+
+OVERVIEW = (
+    "The whole video as if it were one scene, with cuts or without. Absent from jobs that were "
+    "analysed before there were overviews."
+)
+
+
+class SceneJson(OverviewJson):
+    """A stretch between two cuts."""
+
+    index: Annotated[Count, doc("From 0.")]
+
+
+class Seen(TypedDict):
+    """What is seen in a video."""
+
+    scenes: Annotated[list[SceneJson], doc("Cover the whole video; empty when it has no cuts.")]
+    overview: NotRequired[Annotated[OverviewJson, doc(OVERVIEW)]]
+
+
+class SceneList(Seen):
+    """The scenes of a job."""
+
+    jobId: Annotated[Uuid, doc("The job.")]
+
+
+class ProcessedScene(SceneJson):
+    """A scene with the field that older clients read."""
+
+    endTs: Annotated[Seconds, doc("The same as `endTime`.")]
+
+
+def scenes_of(stored: str | bytes) -> tuple[Scene, ...]:
+    """Scenes as they are stored, of whatever version."""
+    text = stored.encode() if isinstance(stored, str) else stored
+    return decode(tuple[Scene, ...], text, ignore_unknown=True)
+
+
+def scene_json(scene: Scene, still_url: str) -> SceneJson:
+    """A scene, its still at an address."""
+    shown = overview_json(scene, still_url)
+    return {**shown, "index": scene.index, "confidence": round(scene.confidence, 4)}
+
+
+def overview_json(scene: Scene, still_url: str) -> OverviewJson:
+    """What is seen, of a whole video too."""
+    return {
+        "startTime": scene.start_ms / 1000,
+        "endTime": scene.end_ms / 1000,
+        "description": scene.description,
+        "objects": list(scene.objects),
+        "colorPalette": list(scene.color_palette),
+        "shotType": scene.shot_type,
+        "shotAngle": scene.shot_angle,
+        "cameraMotion": scene.camera_motion,
+        "thumbnailUrl": still_url,
+        "objectTracks": [
+            {
+                "label": track.label,
+                "start": track.start_ms / 1000,
+                "end": track.end_ms / 1000,
+                "confidence": round(track.confidence, 4),
+            }
+            for track in scene.object_tracks
+        ],
+        "activePicture": box_document(scene.active_picture),
+        "onScreenText": [_text_line(line) for line in scene.on_screen_text],
+    }
+
+
+def _text_line(line: ScreenText) -> TextLineJson:
+    shown: TextLineJson = {
+        "text": line.text,
+        "confidence": round(line.confidence, 4),
+        "box": box_document(line.box),
+    }
+    if line.start_ms is not None and line.end_ms is not None:
+        shown |= {"startTime": line.start_ms / 1000, "endTime": line.end_ms / 1000}
+    return shown
+
+
+def box_document(box: Box) -> BoxJson:
+    """A rectangle in shares of the picture's width and height."""
+    return {
+        "left": round(box.left, 4),
+        "top": round(box.top, 4),
+        "width": round(box.width, 4),
+        "height": round(box.height, 4),
+    }
+
+
+async def read_seen(request: Request, connection: Connection, job: JobRecord) -> Seen:
+    """What is seen in a job whose vision stage is completed, its stills at signed addresses."""
+    require_stage(job, StageName.VISION)
+    scenes = scenes_of(await results.get_scenes(connection, job.id))
+    overview = await find_overview(connection, job.id)
+
+    def address(name: int | str) -> str:
+        return public_url(request) + still_path(context_of(request).signer, job.id, name)
+
+    seen: Seen = {"scenes": [scene_json(each, address(each.index)) for each in scenes]}
+    if overview is not None:
+        seen["overview"] = overview_json(overview, address(OVERVIEW_STILL))
+    return seen
+
+
+async def find_overview(connection: Connection, job_id: uuid.UUID) -> Scene | None:
+    """The whole video of a job as if it were one scene; None where it has no overview."""
+    found = await results.find_overview(connection, job_id)
+    return None if found is None else scenes_of(f"[{found}]")[0]
+
+
+async def list_scene_spans(connection: Connection, job: JobRecord) -> list[SceneSpan]:
+    """When the scenes are and what they show; of a job whose vision stage is completed."""
+    require_stage(job, StageName.VISION)
+    return await results.get_scene_spans(connection, job.id)

@@ -1,0 +1,369 @@
+"""What is said: transcripts and summaries from what is stored, and as the API shows them."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import Annotated, NotRequired, cast
+
+from typing_extensions import TypedDict
+
+from models.contracts import SoundKind
+from pipelines.codec import decode, encode
+from pipelines.types import (
+    Speaker,
+    StageCode,
+    TimedSentence,
+    TrackOutcome,
+    TranscriptResult,
+    TranscriptSegment,
+    TranscriptWord,
+    WarningCode,
+)
+from serve_app.api.schemas import Count, Seconds, Share, Uuid, doc
+from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.results.availability import no_result, require_stage
+from storage import results
+from storage.database import Connection
+from storage.job_records import JobRecord
+from storage.results import TrackTranscript
+from storage.types import SkipReason, StageName, StageStatus
+
+
+class TranscriptEntry(TypedDict):
+    """A transcript segment as older clients read it."""
+
+    StartTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
+    EndTime: Annotated[Seconds, doc("Where it ends, in seconds of the media.")]
+    Text: Annotated[str, doc("What is said.", "Good morning.")]
+    Speaker: Annotated[str | None, doc("Who says it.", "Speaker 1")]
+
+
+class WordJson(TypedDict):
+    """A word and when it is spoken."""
+
+    text: Annotated[str, doc("As written.", "Good")]
+    startTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
+    endTime: Annotated[Seconds, doc("Where it ends, in seconds of the media.")]
+    confidence: Share
+    speaker: Annotated[str | None, doc("A speaker's `id`.", "speaker_0")]
+
+
+class TranscriptSegmentJson(TypedDict):
+    """A sentence-like run of words by one speaker."""
+
+    index: Annotated[Count, doc("From 0.")]
+    startTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
+    endTime: Annotated[Seconds, doc("Where it ends, in seconds of the media.")]
+    text: Annotated[str, doc("Its words, joined.", "Good morning.")]
+    speaker: Annotated[str | None, doc("A speaker's `id`.", "speaker_0")]
+    confidence: Share
+    words: list[WordJson]
+    language: NotRequired[Annotated[str, doc("BCP 47, where it is not its track's.", "fr")]]
+
+
+class SpeakerJson(TypedDict):
+    """A voice of the media."""
+
+    id: Annotated[str, doc("`speaker_0`, `speaker_1`…", "speaker_0")]
+    label: Annotated[str, doc("A name to show.", "Speaker 1")]
+    speakingSeconds: Annotated[Seconds, doc("How long they speak in all.")]
+
+
+class TurnJson(TypedDict):
+    """Somebody speaks, words or not."""
+
+    speaker: Annotated[str, doc("A speaker's `id`.", "speaker_0")]
+    startTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
+    endTime: Annotated[Seconds, doc("Where it ends, in seconds of the media.")]
+
+
+class SoundJson(TypedDict):
+    """Speech, singing or music."""
+
+    kind: Annotated[SoundKind, doc("What.", "music")]
+    startTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
+    endTime: Annotated[Seconds, doc("Where it ends, in seconds of the media.")]
+    confidence: Share
+
+
+class SummarySentenceJson(TypedDict):
+    """A sentence of a summary."""
+
+    text: Annotated[str, doc("Written by a model.", "A baker shows how a sourdough is kept.")]
+    startTime: Annotated[Seconds, doc("Where what it rests on begins to be said.")]
+    endTime: Annotated[Seconds, doc("Where that ends.")]
+
+
+class Summary(TypedDict):
+    """What is said in a job's media, in few sentences."""
+
+    jobId: Annotated[Uuid, doc("The job.")]
+    sentences: Annotated[
+        list[SummarySentenceJson], doc("To be read in order; empty without speech.")
+    ]
+
+
+class AudioTrackJson(TypedDict):
+    """One audio track of a multi-track job."""
+
+    trackIndex: Annotated[Count, doc("From 0.")]
+    trackName: Annotated[str, doc("Its label, or the name of its file.", "Lavalier")]
+    status: StageStatus
+    transcript: Annotated[list[TranscriptEntry], doc("Empty until it is transcribed.")]
+    speakers: Annotated[list[str], doc("In order of first appearance.")]
+    language: NotRequired[Annotated[str, doc("BCP 47; left out where there is none.", "en")]]
+    errorCode: NotRequired[StageCode]
+
+
+class AudioTrackList(TypedDict):
+    """The audio tracks of a job."""
+
+    jobId: Annotated[Uuid, doc("The job.")]
+    tracks: Annotated[list[AudioTrackJson], doc("By `trackIndex`.", min_length=2)]
+
+
+class Transcript(TypedDict):
+    """What is said, by whom and when."""
+
+    jobId: Annotated[Uuid, doc("The job.")]
+    language: Annotated[str | None, doc("BCP 47.", "en")]
+    speakers: Annotated[list[SpeakerJson], doc("In order of first appearance.")]
+    text: Annotated[str, doc("The segments, a line each.", "Good morning.")]
+    segments: Annotated[list[TranscriptSegmentJson], doc("In order of time.")]
+    turns: Annotated[
+        list[TurnJson],
+        doc("Who speaks when, by start; those of different speakers may overlap."),
+    ]
+    sounds: Annotated[
+        list[SoundJson], doc("Speech, singing and music, by start; kinds may overlap.")
+    ]
+    trackIndex: NotRequired[Annotated[Count, doc("On multi-track jobs.")]]
+    trackName: NotRequired[Annotated[str, doc("On multi-track jobs.")]]
+    tracks: NotRequired[
+        Annotated[list[AudioTrackJson], doc("On multi-track jobs, unless one track was asked for.")]
+    ]
+
+
+def track_transcript(track: TrackOutcome) -> TrackTranscript:
+    """A track as it is stored with its job."""
+    found = track.transcript
+    return TrackTranscript(
+        track_index=track.index,
+        track_name=track.name,
+        status=StageStatus.FAILED if found is None else StageStatus.COMPLETED,
+        error_code=track.code,
+        language=None if found is None else found.language,
+        document=None if found is None else encode(found).decode(),
+    )
+
+
+def transcript_of(track: TrackTranscript) -> TranscriptResult:
+    """What is stored of a track, with the names that were given to speakers; empty if it failed."""
+    if track.document is None:
+        return TranscriptResult(None, (), ())
+    found = decode(TranscriptResult, track.document.encode(), ignore_unknown=True)
+    speakers = (
+        replace(each, label=track.labels.get(each.id, each.label)) for each in found.speakers
+    )
+    return replace(found, speakers=tuple(speakers))
+
+
+def speaker_json(speaker: Speaker) -> SpeakerJson:
+    """Somebody who speaks on a track."""
+    return {
+        "id": speaker.id,
+        "label": speaker.label,
+        "speakingSeconds": round(speaker.speaking_seconds, 3),
+    }
+
+
+def sentence_json(sentence: TimedSentence) -> SummarySentenceJson:
+    """A sentence of a summary."""
+    return {
+        "text": sentence.text,
+        "startTime": sentence.start_ms / 1000,
+        "endTime": sentence.end_ms / 1000,
+    }
+
+
+def segment_json(segment: TranscriptSegment) -> TranscriptSegmentJson:
+    """A run of words by one speaker."""
+    document: TranscriptSegmentJson = {
+        "index": segment.index,
+        "startTime": segment.start_ms / 1000,
+        "endTime": segment.end_ms / 1000,
+        "text": segment.text,
+        "speaker": segment.speaker,
+        "confidence": round(segment.confidence, 4),
+        "words": [_word(word) for word in segment.words],
+    }
+    if segment.language is not None:
+        document["language"] = segment.language
+    return document
+
+
+def _word(word: TranscriptWord) -> WordJson:
+    return {
+        "text": word.text,
+        "startTime": word.start_ms / 1000,
+        "endTime": word.end_ms / 1000,
+        "confidence": round(word.confidence, 4),
+        "speaker": word.speaker,
+    }
+
+
+async def read_tracks(
+    connection: Connection, job: JobRecord, *, words: bool = True
+) -> list[TrackTranscript]:
+    """The transcripts of a job whose transcript stage is completed."""
+    require_stage(job, StageName.TRANSCRIPT)
+    return await results.list_transcripts(connection, job.id, words=words)
+
+
+async def read_summary(connection: Connection, job: JobRecord) -> list[SummarySentenceJson]:
+    """The summary of a job whose transcript stage is completed.
+
+    Raises RESULTS_UNAVAILABLE where none was made too.
+    """
+    require_stage(job, StageName.TRANSCRIPT)
+    found = await find_summary(connection, job.id)
+    if found is not None:
+        return found
+    if any(warning["code"] == WarningCode.SUMMARY_FAILED for warning in job.warnings):
+        message, reason = "The transcript could not be summed up.", SkipReason.STAGE_FAILED
+    else:
+        message = "The service had no model that writes summaries when the job was analysed."
+        reason = SkipReason.STAGE_SKIPPED
+    raise no_result(job, StageName.TRANSCRIPT, message, reason)
+
+
+async def find_summary(
+    connection: Connection, job_id: uuid.UUID
+) -> list[SummarySentenceJson] | None:
+    """The summary of a job, of whatever stage; None where none was made."""
+    found = await results.find_summary(connection, job_id)
+    if found is None:
+        return None
+    sentences = decode(tuple[TimedSentence, ...], found.encode(), ignore_unknown=True)
+    return [sentence_json(each) for each in sentences]
+
+
+def choose_track(
+    job: JobRecord, tracks: list[TrackTranscript], index: int | None
+) -> TrackTranscript:
+    """The track that a request means; raises NOT_FOUND or RESULTS_UNAVAILABLE."""
+    if index is None:
+        if len(tracks) > 1:
+            raise invalid("This job has several audio tracks: say which.", "track")
+        index = tracks[0].track_index
+    track = next((track for track in tracks if track.track_index == index), None)
+    if track is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.", param="track")
+    if track.document is None:
+        raise no_result(
+            job,
+            StageName.TRANSCRIPT,
+            "The track could not be transcribed.",
+            "track_failed",
+            trackIndex=track.track_index,
+            errorCode=track.error_code,
+        )
+    return track
+
+
+def transcript_json(
+    job: JobRecord, track: TrackTranscript, found: TranscriptResult, *, multi: bool
+) -> Transcript:
+    """The JSON transcript of one track; ``found`` is what is stored of it."""
+    rendered: Transcript = {
+        "jobId": str(job.id),
+        "language": track.language,
+        "speakers": [speaker_json(speaker) for speaker in found.speakers],
+        "text": "\n".join(segment.text for segment in found.segments),
+        "segments": [segment_json(segment) for segment in found.segments],
+        "turns": [
+            {
+                "speaker": turn.speaker,
+                "startTime": turn.start_ms / 1000,
+                "endTime": turn.end_ms / 1000,
+            }
+            for turn in found.turns
+        ],
+        "sounds": [
+            {
+                "kind": sound.kind,
+                "startTime": sound.start_ms / 1000,
+                "endTime": sound.end_ms / 1000,
+                "confidence": round(sound.confidence, 4),
+            }
+            for sound in found.sounds
+        ],
+    }
+    if multi:
+        rendered |= {"trackIndex": track.track_index, "trackName": track.track_name}
+    return rendered
+
+
+def combined_transcript_json(job: JobRecord, tracks: list[TrackTranscript]) -> Transcript:
+    """The JSON transcript of a multi-track job: the first readable track, and all in ``tracks``."""
+    first = next(track for track in tracks if track.document is not None)
+    all_of: list[AudioTrackJson] = []
+    for track in tracks:  # decoded one at a time: they may be long
+        found = transcript_of(track)
+        if track is first:
+            combined = transcript_json(job, track, found, multi=True)
+        all_of.append(track_json(track, found))
+    combined["tracks"] = all_of
+    return combined
+
+
+def track_json(track: TrackTranscript, found: TranscriptResult) -> AudioTrackJson:
+    """An Audio track object; ``found`` is what is stored of it."""
+    rendered: AudioTrackJson = {
+        "trackIndex": track.track_index,
+        "trackName": track.track_name,
+        "status": track.status,
+        "transcript": legacy_entries(found),
+        "speakers": [speaker.label for speaker in found.speakers],
+    }
+    if track.language is not None:  # published clients refuse null
+        rendered["language"] = track.language
+    if track.error_code is not None:
+        rendered["errorCode"] = cast("StageCode", track.error_code)
+    return rendered
+
+
+async def list_audio_tracks(connection: Connection, job: JobRecord) -> list[AudioTrackJson]:
+    """Audio track objects of a multi-track job, also while they are still worked on.
+
+    Raises NOT_FOUND for a job without several tracks.
+    """
+    names = job.audio_track_names or []
+    if len(names) < 2:
+        raise ApiError(ErrorCode.NOT_FOUND, "The job has not several audio tracks.")
+    found = await results.list_transcripts(connection, job.id, words=False)
+    stored = {track.track_index: track for track in found}
+    status = job.stages[StageName.TRANSCRIPT].status
+    waiting = [
+        TrackTranscript(
+            index, name, status, job.stages[StageName.TRANSCRIPT].error_code, None, None
+        )
+        for index, name in enumerate(names)
+    ]
+    tracks = [stored.get(track.track_index, track) for track in waiting]
+    return [track_json(track, transcript_of(track)) for track in tracks]
+
+
+def legacy_entries(found: TranscriptResult) -> list[TranscriptEntry]:
+    """Segments as older clients read them: ``{ StartTime, EndTime, Text, Speaker }``."""
+    labels = {speaker.id: speaker.label for speaker in found.speakers}
+    return [
+        {
+            "StartTime": segment.start_ms / 1000,
+            "EndTime": segment.end_ms / 1000,
+            "Text": segment.text,
+            "Speaker": labels.get(segment.speaker or ""),
+        }
+        for segment in found.segments
+    ]
