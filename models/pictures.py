@@ -169,7 +169,7 @@ def may_show_text(picture: Picture) -> bool:
     sideways; some long and flat shape must be left that they fill.
     """
     return any(
-        _has_stroke_rows(grey(picture, width), contrast, filled)
+        bool(_stroke_lines(grey(picture, width), contrast, filled)[1])
         for width, contrast, filled in _STROKE_WIDTHS
     )
 
@@ -200,10 +200,6 @@ def text_strokes(luma: Grey) -> Grey:
             small = cv2.resize(shown, size, interpolation=cv2.INTER_AREA)
             found |= np.asarray(small >= _STROKES_SHARE, np.uint8)
     return found
-
-
-def _has_stroke_rows(luma: Grey, contrast: float, filled: float) -> bool:
-    return bool(_stroke_lines(luma, contrast, filled)[1])
 
 
 def _stroke_lines(
@@ -304,7 +300,12 @@ def _histogram(stills: Sequence[Picture]) -> tuple[Floats, Floats]:
 
 def _clusters(points: Floats, weights: Floats) -> tuple[Floats, Floats]:
     """Weighted k-means from fixed starting points: (centres, shares), no empty ones."""
-    centres = _far_apart(points, weights)
+    # The commonest colour, then ever the one with most share times distance to those taken.
+    chosen = [int(weights.argmax())]
+    while len(chosen) < min(_FIRST_CLUSTERS, len(points)):
+        gap = _distances(points, points[chosen]).min(axis=1)
+        chosen.append(int((gap * gap * weights).argmax()))
+    centres = points[chosen]
     kept: Floats = np.ones(len(centres))
     for _ in range(_ROUNDS):
         nearest = _distances(points, centres).argmin(axis=1)
@@ -317,15 +318,6 @@ def _clusters(points: Floats, weights: Floats) -> tuple[Floats, Floats]:
         centres = np.stack(sums, axis=1)[held] / shares[held, None]
         kept = np.asarray(shares[held], np.float64)
     return centres, kept
-
-
-def _far_apart(points: Floats, weights: Floats) -> Floats:
-    """The commonest colour, then ever the one with most share times distance to those taken."""
-    chosen = [int(weights.argmax())]
-    while len(chosen) < min(_FIRST_CLUSTERS, len(points)):
-        gap = _distances(points, points[chosen]).min(axis=1)
-        chosen.append(int((gap * gap * weights).argmax()))
-    return points[chosen]
 
 
 def _merged(centres: Floats, shares: Floats) -> tuple[Floats, Floats]:

@@ -129,7 +129,14 @@ class Database:
         address = driver_url(url)
         self._url = url
         self._pool_size = pool_size
-        self._options = _session_options(url, statement_timeout_seconds)
+        # Settings as the server takes them at connecting, after options that the URL has already.
+        given = psycopg.conninfo.conninfo_to_dict(url).get("options") or ""
+        # Our statements take milliseconds; compiling one takes a hundred. The index of pgvector is
+        # one of all accounts: from 0.8 on it is read until enough rows of one account are found.
+        session = "-c jit=off -c hnsw.iterative_scan=relaxed_order"
+        if statement_timeout_seconds is not None:
+            session += f" -c statement_timeout={round(statement_timeout_seconds * 1000)}"
+        self._options = keepalive_options(url) | {"options": f"{given} {session}".strip()}
         self._direct: AsyncConnectionPool[DirectConnection] | None = None
         self.engine: AsyncEngine = create_async_engine(
             address,
@@ -232,17 +239,6 @@ def keepalive_options(url: str) -> dict[str, Any]:
     return {name: value for name, value in _KEEPALIVES.items() if name not in given}
 
 
-def _session_options(url: str, statement_timeout_seconds: float | None) -> dict[str, Any]:
-    """Settings as the server takes them at connecting, after options that the URL has already."""
-    given = psycopg.conninfo.conninfo_to_dict(url).get("options") or ""
-    # Our statements take milliseconds; compiling one takes a hundred. pgvector's index is one of
-    # all accounts: from pgvector 0.8 on it is read until enough of one account's rows are found.
-    session = "-c jit=off -c hnsw.iterative_scan=relaxed_order"
-    if statement_timeout_seconds is not None:
-        session += f" -c statement_timeout={round(statement_timeout_seconds * 1000)}"
-    return keepalive_options(url) | {"options": f"{given} {session}".strip()}
-
-
 @functools.lru_cache(maxsize=64)
 def _compiled(query: Select[Any] | TextClause) -> tuple[LiteralString, dict[str, Any]]:
     """The query as psycopg takes it, and the constants that stand in it."""
@@ -261,7 +257,11 @@ def embedded_postgres(folder: Path) -> Iterator[str]:
     Raises PostgresStartError and OSError.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _forget_dead_users(folder / ".handle_pids.json")
+    # Remove killed processes from the server's user list, which would keep it running.
+    path = folder / ".handle_pids.json"
+    if path.exists():
+        pids = json.loads(path.read_text() or "[]")
+        path.write_text(json.dumps([pid for pid in pids if psutil.pid_exists(pid)]))
     server = _started(folder)
     try:
         with _restarted_when_gone(server, folder):
@@ -328,13 +328,6 @@ def _postmaster_runs(folder: Path) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except (OSError, ValueError, IndexError, psutil.NoSuchProcess):
         return False
-
-
-def _forget_dead_users(path: Path) -> None:
-    """Remove killed processes from the server's user list, which would keep it running."""
-    if path.exists():
-        pids = json.loads(path.read_text() or "[]")
-        path.write_text(json.dumps([pid for pid in pids if psutil.pid_exists(pid)]))
 
 
 def migrate(url: str, *, scripts: Path = MIGRATIONS, revision: str = "head") -> None:

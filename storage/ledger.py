@@ -164,7 +164,10 @@ async def settle_refunds(connection: Connection, account_id: uuid.UUID) -> None:
     if (await connection.execute(outstanding)).first() is None:
         return
     await lock_account(connection, account_id)
-    spendable = await _spendable_cents(connection, account_id)
+    limit = accounts.c.credit_limit_cents * cast(accounts.c.pay_as_you_go, Integer)
+    query = select(accounts.c.balance_cents - accounts.c.held_cents + limit)
+    found = await connection.execute(query.where(accounts.c.id == account_id))
+    spendable = int(found.scalar_one())
     for row in (await connection.execute(outstanding)).all():
         taken = min(row.rest, spendable)
         if taken <= 0:
@@ -189,13 +192,6 @@ async def move_refund(
         refund_id=refund_id,
         reason=reason,
     )
-
-
-async def _spendable_cents(connection: Connection, account_id: uuid.UUID) -> int:
-    limit = accounts.c.credit_limit_cents * cast(accounts.c.pay_as_you_go, Integer)
-    query = select(accounts.c.balance_cents - accounts.c.held_cents + limit)
-    found = await connection.execute(query.where(accounts.c.id == account_id))
-    return int(found.scalar_one())
 
 
 async def has_purchases(connection: Connection, account_id: uuid.UUID) -> bool:

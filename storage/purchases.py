@@ -71,11 +71,13 @@ async def record_purchase(
     if await _account_of_payment(connection, provider, reference) is not None:
         return False
     purchase_id = uuid.uuid4()
+    await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": RECEIPT_LOCK})
+    query = select(func.coalesce(func.max(purchases.c.receipt_number), 0) + 1)
     await connection.execute(
         insert(purchases).values(
             id=purchase_id,
             account_id=account_id,
-            receipt_number=await _next_receipt_number(connection),
+            receipt_number=int((await connection.execute(query)).scalar_one()),
             amount_cents=amount_cents,
             provider=provider,
             reference=reference,
@@ -155,12 +157,6 @@ async def _account_of_payment(
     )
     found: uuid.UUID | None = (await connection.execute(query)).scalar_one_or_none()
     return found
-
-
-async def _next_receipt_number(connection: Connection) -> int:
-    await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": RECEIPT_LOCK})
-    query = select(func.coalesce(func.max(purchases.c.receipt_number), 0) + 1)
-    return int((await connection.execute(query)).scalar_one())
 
 
 async def list_receipts(

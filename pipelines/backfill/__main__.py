@@ -87,7 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; its exit status."""
     options = _parser().parse_args(arguments)
     try:
-        access = _s3_access(options)
+        # Addresses by options, secrets by the environment: the service's names, else boto3's.
+        access = S3Access(
+            endpoint_url=options.s3_endpoint_url,
+            region=options.s3_region,
+            access_key_id=os.environ.get("VAS_S3_ACCESS_KEY_ID"),
+            secret_access_key=os.environ.get("VAS_S3_SECRET_ACCESS_KEY"),
+        )
         place = place_at(options.out, access)
         with place.locked():
             return _backfill(options, place, access)
@@ -106,7 +112,12 @@ def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> in
     manifest = read_manifest(
         options.manifest, access, include=options.include, outside=place.address_of("")
     )
-    rules = _source_rules(options, access)
+    rules = SourceRules(
+        access=access,
+        addresses=AddressPolicy(allowed_networks=tuple(options.allow_network)),
+        limits=FetchLimits(max_bytes=options.max_bytes),
+        raw=RawConfig(decoders=dict(options.raw_decoder)),
+    )
     policy = _content_policy(options)
     with _ray(options.address):
         profile = _profile(options)
@@ -132,7 +143,12 @@ def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> in
         )
         _run(manifest, work, output, _pacing(options, profile))
     place.delete_folder(WORK_FOLDER)
-    return _conclude(manifest, output)
+    # What is in the output of this manifest decides.
+    finished = output.finished()
+    statuses = [finished[item.id] for item in manifest.items]
+    failed = sum(status is StageStatus.FAILED for status in statuses)
+    _print(f"{len(statuses) - failed} completed, {failed} failed, {len(manifest.errors)} bad rows.")
+    return WITH_ERRORS if failed or manifest.errors else ALL_DONE
 
 
 def _run(manifest: Manifest, work: ItemWork, output: Output, pacing: Pacing) -> None:
@@ -153,15 +169,6 @@ def _run(manifest: Manifest, work: ItemWork, output: Output, pacing: Pacing) -> 
         run_items(waiting, work, output, tally, pacing=pacing, report=_print, is_stopped=is_stopped)
     now = time.monotonic()
     _print(f"{tally.line(now)}; {spell_seconds(now - started)} in all.")
-
-
-def _conclude(manifest: Manifest, output: Output) -> int:
-    """Say what is in the output of this manifest; the exit status."""
-    finished = output.finished()
-    statuses = [finished[item.id] for item in manifest.items]
-    failed = sum(status is StageStatus.FAILED for status in statuses)
-    _print(f"{len(statuses) - failed} completed, {failed} failed, {len(manifest.errors)} bad rows.")
-    return WITH_ERRORS if failed or manifest.errors else ALL_DONE
 
 
 @contextlib.contextmanager
@@ -242,29 +249,10 @@ def _pacing(options: argparse.Namespace, profile: str) -> Pacing:
     )
 
 
-def _source_rules(options: argparse.Namespace, access: S3Access) -> SourceRules:
-    return SourceRules(
-        access=access,
-        addresses=AddressPolicy(allowed_networks=tuple(options.allow_network)),
-        limits=FetchLimits(max_bytes=options.max_bytes),
-        raw=RawConfig(decoders=dict(options.raw_decoder)),
-    )
-
-
 def _content_policy(options: argparse.Namespace) -> ContentPolicy:
     if options.blocked_hashes is None:
         return ContentPolicy()
     return ContentPolicy(blocked_hashes=read_blocklist(options.blocked_hashes))
-
-
-def _s3_access(options: argparse.Namespace) -> S3Access:
-    """Addresses by options, secrets by the environment: the service's names, else boto3's."""
-    return S3Access(
-        endpoint_url=options.s3_endpoint_url,
-        region=options.s3_region,
-        access_key_id=os.environ.get("VAS_S3_ACCESS_KEY_ID"),
-        secret_access_key=os.environ.get("VAS_S3_SECRET_ACCESS_KEY"),
-    )
 
 
 def _print(line: str) -> None:

@@ -84,7 +84,12 @@ def _source(value: Any) -> str:
     scheme = _SCHEME.match(text)
     kind = scheme.group(1).lower() if scheme else "file"
     if kind == "s3":
-        _require_s3_key(text)
+        try:
+            _, key = split_s3(text)
+        except PlaceError as error:
+            raise ValueError(str(error)) from None
+        if not key:
+            raise ValueError("the URL names a bucket and no object in it")
     elif kind not in (*_WEB, "file"):
         raise ValueError(f"{kind}:// is neither a path nor s3:// nor http(s)://")
     elif kind in _WEB and not urlsplit(text).hostname:
@@ -92,24 +97,11 @@ def _source(value: Any) -> str:
     elif kind == "file" and scheme:
         _line(unquote(urlsplit(text).path), 4096)
     elif kind == "file":
-        _require_home(text)
+        try:
+            Path(text).expanduser()
+        except RuntimeError as error:
+            raise ValueError(f"{text!r} is in the home of nobody on this machine") from error
     return text
-
-
-def _require_home(text: str) -> None:
-    try:
-        Path(text).expanduser()
-    except RuntimeError as error:
-        raise ValueError(f"{text!r} is in the home of nobody on this machine") from error
-
-
-def _require_s3_key(text: str) -> None:
-    try:
-        _, key = split_s3(text)
-    except PlaceError as error:
-        raise ValueError(str(error)) from None
-    if not key:
-        raise ValueError("the URL names a bucket and no object in it")
 
 
 def _name(value: Any) -> str:

@@ -327,7 +327,9 @@ def _from_ixml(data: bytes) -> Values:
     if rate:
         labels["timecode_rate"] = rate
         labels["drop_frame"] = _text(root.findtext("SPEED/TIMECODE_FLAG")).upper() == "DF"
-    samples = _since_midnight(root)
+    high = _number(root.findtext("SPEED/TIMESTAMP_SAMPLES_SINCE_MIDNIGHT_HI"))
+    low = _number(root.findtext("SPEED/TIMESTAMP_SAMPLES_SINCE_MIDNIGHT_LO"))
+    samples = None if low is None else ((high or 0) << 32) + low
     if samples is not None:
         labels["time_reference"] = samples
     clock_hz = _number(root.findtext("SPEED/TIMESTAMP_SAMPLE_RATE"))
@@ -335,12 +337,6 @@ def _from_ixml(data: bytes) -> Values:
         labels["sample_rate_hz"] = clock_hz
     names = list(_channel_names(root))
     return labels | ({"channel_names": names} if names else {})
-
-
-def _since_midnight(root: ET.Element) -> int | None:
-    high = _number(root.findtext("SPEED/TIMESTAMP_SAMPLES_SINCE_MIDNIGHT_HI"))
-    low = _number(root.findtext("SPEED/TIMESTAMP_SAMPLES_SINCE_MIDNIGHT_LO"))
-    return None if low is None else ((high or 0) << 32) + low
 
 
 def _channel_names(root: ET.Element) -> Iterator[list[Any]]:

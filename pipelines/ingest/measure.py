@@ -236,6 +236,7 @@ def _report(
         # A last picture that stands for hours after all else: the clock leapt at the end.
         stop = min(video.stop, max(end, video.last + _LONGEST_STILL))
         end = stop if not audio else max(end, stop)
+    tags = [container.metadata, *(stream.metadata for stream in container.streams)]
     return {
         "container": container.format.name,
         "size_bytes": path.stat().st_size,
@@ -243,7 +244,9 @@ def _report(
         "origin_ms": origin_ms,
         "video": None if video is None else _video(video, stop, origin_ms),
         "audio": [_audio(tally) for tally in audio],
-        "timecode": _timecode(container),
+        "timecode": next(
+            (tag["timecode"][:_TEXT_LENGTH] for tag in tags if tag.get("timecode")), None
+        ),
         "warnings": warnings,
     }
 
@@ -299,8 +302,3 @@ def _audio(tally: Tally) -> Values:
         "language": None if language in ("", "und") else language,
         "title": stream.metadata.get("title", "")[:_TEXT_LENGTH] or None,
     }
-
-
-def _timecode(container: InputContainer) -> str | None:
-    tags = [container.metadata, *(stream.metadata for stream in container.streams)]
-    return next((tag["timecode"][:_TEXT_LENGTH] for tag in tags if tag.get("timecode")), None)

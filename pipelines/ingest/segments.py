@@ -190,10 +190,7 @@ class SegmentCutter(Generic[_Payload]):
             raise TimesNotInOrderError(packet.shown_ms)
         self._opened().write(packet)
         self._latest_ms = max(self._latest_ms, packet.shown_ms)
-        self._remember(packet)
-
-    def _remember(self, packet: Timed[_Payload]) -> None:
-        """Keep the GOP so far, for a pre-roll, unless it is too large."""
+        # Keep the GOP so far, for a pre-roll, unless it is too large.
         if packet.is_key:
             self._gop, self._gop_bytes = [], 0
         self._gop_bytes += packet.size_bytes
@@ -323,7 +320,14 @@ class VideoCut:
     def add(self, packet: Packet[Any]) -> None:
         """Take the next packet of the stream."""
         if packet.size and self.obstacle is None:
-            self._renew(packet)
+            # Note other decoder settings: of a joined file, or within one.
+            stream: Any = packet.stream
+            if stream is not self._template:
+                self._template, self._extradata, self._is_renewed = stream, None, True
+            if packet.has_sidedata("new_extradata"):
+                changed = bytes(packet.get_sidedata("new_extradata"))
+                if changed != (self._extradata or stream.codec_context.extradata):
+                    self._extradata, self._is_renewed = changed, True
             # What comes before a key frame cannot be decoded with other settings.
             if packet.is_keyframe or not self._is_renewed:
                 self._guarded(lambda: self._cutter.add(self._timed(packet)))
@@ -341,16 +345,6 @@ class VideoCut:
             self.obstacle = "container"
         except TimesNotInOrderError:
             self.obstacle = "times"
-
-    def _renew(self, packet: Packet[Any]) -> None:
-        """Note other decoder settings: of a joined file, or within one."""
-        stream: Any = packet.stream
-        if stream is not self._template:
-            self._template, self._extradata, self._is_renewed = stream, None, True
-        if packet.has_sidedata("new_extradata"):
-            changed = bytes(packet.get_sidedata("new_extradata"))
-            if changed != (self._extradata or stream.codec_context.extradata):
-                self._extradata, self._is_renewed = changed, True
 
     def _timed(self, packet: Packet[Any]) -> VideoPacket:
         if packet.pts is None:

@@ -141,18 +141,15 @@ def candidates(container: InputContainer, limits: Values) -> tuple[list[Tally], 
             continue
         is_picture = stream.type == "video"
         if is_picture:
-            _check_size(context, limits["max_width"], limits["max_height"])
+            widest, highest = limits["max_width"], limits["max_height"]
+            if context.width > widest or context.height > highest:
+                raise MediaRefusedError(
+                    f"The pictures are {context.width} x {context.height}; "
+                    f"the limit is {widest} x {highest}."
+                )
         lane = Lane(stream.index, is_picture, len(streams) == 1, places)
         tallies.append(Tally(stream, lane))
     return tallies, warnings
-
-
-def _check_size(context: Any, widest: int, highest: int) -> None:
-    if context.width > widest or context.height > highest:
-        raise MediaRefusedError(
-            f"The pictures are {context.width} x {context.height}; "
-            f"the limit is {widest} x {highest}."
-        )
 
 
 def _ignored(index: int, why: str) -> Values:

@@ -259,7 +259,13 @@ class TrackExtractor:
         found = (frame.format.name, layout.name, frame.sample_rate, layout.nb_channels)
         resampler = self._resampler
         if resampler is None or self._breaks_run(found, seconds):
-            resampler = self._begin_run(found, self._due_seconds if seconds is None else seconds)
+            seconds = self._due_seconds if seconds is None else seconds
+            self._end_run()
+            self._format = found
+            self._resampler = Resampler(found, self.channels, self.mix)
+            self._due_seconds = seconds
+            self._timeline.go_to(seconds)
+            resampler = self._resampler
         self._due_seconds += frame.samples / frame.sample_rate
         if self._meter is not None:
             self._meter.add(frame, found)
@@ -269,14 +275,6 @@ class TrackExtractor:
         if found != self._format:
             return True
         return seconds is not None and abs(seconds - self._due_seconds) > _TOLERANCE_SECONDS
-
-    def _begin_run(self, audio_format: AudioFormat, seconds: float) -> Resampler:
-        self._end_run()
-        self._format = audio_format
-        self._resampler = Resampler(audio_format, self.channels, self.mix)
-        self._due_seconds = seconds
-        self._timeline.go_to(seconds)
-        return self._resampler
 
     def _end_run(self) -> None:
         if self._resampler is not None:

@@ -316,18 +316,15 @@ def is_clean_key(codec: str, data: bytes, extradata: bytes | None) -> bool:
 def _unit_headers(data: bytes, extradata: bytes | None) -> list[int]:
     """First byte of each unit, from length-prefixed (avcC) or Annex B data."""
     if extradata and len(extradata) > 4 and extradata[0] == 1:
-        return _prefixed_unit_headers(data, (extradata[4] & 3) + 1)
+        length_bytes = (extradata[4] & 3) + 1
+        headers, position = [], 0
+        while position + length_bytes < len(data):
+            length = int.from_bytes(data[position : position + length_bytes], "big")
+            headers.append(data[position + length_bytes])
+            position += length_bytes + length
+        return headers
     headers, position = [], data.find(b"\0\0\1")
     while 0 <= position < len(data) - 3:
         headers.append(data[position + 3])
         position = data.find(b"\0\0\1", position + 3)
-    return headers
-
-
-def _prefixed_unit_headers(data: bytes, length_bytes: int) -> list[int]:
-    headers, position = [], 0
-    while position + length_bytes < len(data):
-        length = int.from_bytes(data[position : position + length_bytes], "big")
-        headers.append(data[position + length_bytes])
-        position += length_bytes + length
     return headers

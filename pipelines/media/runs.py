@@ -233,7 +233,12 @@ class Lane:
         strayed = []
         for each in sorted(self._strayed):
             if any(abs(each.shown_us - later) <= LONGEST_REORDERING_US for later in since):
-                self._take_back(each)
+                # It does not stray: FFmpeg's times of decoding (Matroska has none) leapt later than
+                # it.
+                run = self.runs[-1]
+                run.first, run.last = min(run.first, each.shown), max(run.last, each.shown)
+                if each.number < run.packet:
+                    run.packet, run.begins_with_key = each.number, each.is_key
             else:
                 strayed.append(each)
         middle_us = median([each.due_us for each in strayed] or [0])
@@ -244,13 +249,6 @@ class Lane:
             offset_ms = round((next(places, each.due_us) - each.shown_us) / 1000)
             self.strays.append(ClockPiece(self.stream, each.number, offset_ms, shown_only=True))
         self._strayed.clear()
-
-    def _take_back(self, stray: _Stray) -> None:
-        """It does not stray: FFmpeg's times of decoding (Matroska has none) leapt later than it."""
-        run = self.runs[-1]
-        run.first, run.last = min(run.first, stray.shown), max(run.last, stray.shown)
-        if stray.number < run.packet:
-            run.packet, run.begins_with_key = stray.number, stray.is_key
 
 
 def _free_places(known: Sequence[int]) -> list[int]:

@@ -273,7 +273,13 @@ def read_host(text: str) -> tuple[str, IPAddress | None]:
     if text.startswith("["):
         address: IPAddress = _read_ipv6(text)
         return str(address), address
-    name = _ascii_name(_percent_decoded(text)).removesuffix(".")
+    try:
+        decoded = unquote_to_bytes(text).decode("utf-8") if "%" in text else text
+    except UnicodeDecodeError:
+        raise InvalidUrlError("its host is not a valid name") from None
+    if _FORBIDDEN.search(decoded):
+        raise InvalidUrlError("its host is not a valid name")
+    name = _ascii_name(decoded).removesuffix(".")
     if not _HOST_NAME.fullmatch(name):
         raise InvalidUrlError("its host is not a valid name")
     if _NUMBER.fullmatch(name.rpartition(".")[2]):
@@ -345,16 +351,6 @@ def _split_authority(authority: str, default_port: int) -> tuple[str, int]:
     if not _PORT.fullmatch(port) or not 0 < int(port) <= 65_535:
         raise InvalidUrlError("its port is not a number from 1 to 65535")
     return host, int(port)
-
-
-def _percent_decoded(text: str) -> str:
-    try:
-        decoded = unquote_to_bytes(text).decode("utf-8") if "%" in text else text
-    except UnicodeDecodeError:
-        raise InvalidUrlError("its host is not a valid name") from None
-    if _FORBIDDEN.search(decoded):
-        raise InvalidUrlError("its host is not a valid name")
-    return decoded
 
 
 def _ascii_name(text: str) -> str:

@@ -365,7 +365,12 @@ def _connect(address: IPAddress, port: int, waits: Iterator[float]) -> socket.so
     try:
         status = connection.connect_ex((str(address), port))
         if status == errno.EINPROGRESS:
-            status = _outcome(connection, waits)
+            poll = select.poll()
+            poll.register(connection, select.POLLOUT)
+            for seconds in waits:
+                if poll.poll(seconds * 1000):
+                    break
+            status = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         _raise_for_status(status)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except BaseException:
@@ -383,16 +388,6 @@ def _new_socket(address: IPAddress) -> socket.socket:
         raise httpcore.ConnectError(str(error)) from error
     connection.setblocking(False)
     return connection
-
-
-def _outcome(connection: socket.socket, waits: Iterator[float]) -> int:
-    """Wait for a connection under way; its error number, 0 for success."""
-    poll = select.poll()
-    poll.register(connection, select.POLLOUT)
-    for seconds in waits:
-        if poll.poll(seconds * 1000):
-            break
-    return connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
 def _raise_for_status(status: int) -> None:

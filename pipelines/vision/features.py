@@ -13,7 +13,6 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
 
 import cv2
 import numpy as np
@@ -172,7 +171,13 @@ def even_times(times_ms: Times, every_ms: int) -> list[int]:
 
 def to_bytes(features: FrameFeatures) -> bytes:
     """``features`` as an .npz, with FrameFacts, without pictures; equal ones give equal bytes."""
-    arrays = {name: getattr(features, name) for name in _ARRAYS} | _seen(features.luma)
+    # Those of FrameFacts that luma gives.
+    contrasts = [cv2.meanStdDev(picture)[1].item() for picture in features.luma]
+    arrays = {name: getattr(features, name) for name in _ARRAYS} | {
+        "contrasts": np.array(contrasts, np.float32),
+        "lit": np.count_nonzero(features.luma > _LIT_LEVEL, axis=0).astype(np.int64),
+        "sums": features.luma.sum(axis=0, dtype=np.int64),
+    }
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, array in arrays.items():
@@ -208,16 +213,6 @@ class FrameFacts:
 
 _LIT_LEVEL = 20
 """Above black, and what noise and encoders make of it."""
-
-
-def _seen(luma: Bytes) -> dict[str, npt.NDArray[Any]]:
-    """Those of FrameFacts that luma gives."""
-    contrasts = [cv2.meanStdDev(picture)[1].item() for picture in luma]
-    return {
-        "contrasts": np.array(contrasts, np.float32),
-        "lit": np.count_nonzero(luma > _LIT_LEVEL, axis=0).astype(np.int64),
-        "sums": luma.sum(axis=0, dtype=np.int64),
-    }
 
 
 def strokes_from_bytes(data: bytes) -> tuple[Times, Bytes]:

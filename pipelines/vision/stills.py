@@ -205,7 +205,15 @@ def by_decord(
     found: dict[int, Picture] = {}
 
     def take(time_ms: int, picture: Picture) -> None:
-        stored = _as_stored(picture, stream.orientation, wanted[time_ms].luma)
+        # The picture as it lies in the file, or None if it is not the frame with this luma. decord
+        # turns pictures upright where its FFmpeg finds a rotation in the container; the frame's
+        # features show whether it did.
+        candidates = [picture]
+        if stream.orientation.degrees:
+            candidates.append(Orientation(-stream.orientation.degrees % 360).upright(picture))
+        fits = [_fit(candidate, wanted[time_ms].luma) for candidate in candidates]
+        best = int(np.argmax(fits))
+        stored = np.ascontiguousarray(candidates[best]) if fits[best] > 0 else None
         if stored is not None:
             found[time_ms] = finish(time_ms, stored)
 
@@ -268,20 +276,6 @@ def _shared_picture(memory: int, height: int, width: int) -> Picture:
     if os.preadv(memory, [data], 0) != size:
         raise TaskCrashedError("The process that reads the pictures answered nonsense.")
     return np.frombuffer(data, np.uint8).reshape(height, width, 3)
-
-
-def _as_stored(picture: Picture, orientation: Orientation, luma: Bytes) -> Picture | None:
-    """The picture as it lies in the file, or None if it is not the frame with this luma.
-
-    decord turns pictures upright where its FFmpeg finds a rotation in the container; the
-    frame's features show whether it did.
-    """
-    candidates = [picture]
-    if orientation.degrees:
-        candidates.append(Orientation(-orientation.degrees % 360).upright(picture))
-    fits = [_fit(candidate, luma) for candidate in candidates]
-    best = int(np.argmax(fits))
-    return np.ascontiguousarray(candidates[best]) if fits[best] > 0 else None
 
 
 def _fit(picture: Picture, luma: Bytes) -> float:

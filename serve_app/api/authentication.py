@@ -117,13 +117,12 @@ class KeyedRoute(OperationRoute):
 
     async def _admit(self, request: Request) -> None:
         if self.deprecated:
-            add_answer_headers(request, self._deprecation(request))
+            values = {name: quote(value, safe="") for name, value in request.path_params.items()}
+            successor = f"{self.path_format.format(**values)}/cancel"
+            add_answer_headers(
+                request, {"Deprecation": "true", "Link": f'<{successor}>; rel="successor-version"'}
+            )
         await _admit_key(request, self.bucket or Bucket.READS)
-
-    def _deprecation(self, request: Request) -> dict[str, str]:
-        values = {name: quote(value, safe="") for name, value in request.path_params.items()}
-        successor = f"{self.path_format.format(**values)}/cancel"
-        return {"Deprecation": "true", "Link": f'<{successor}>; rel="successor-version"'}
 
 
 class CreationRoute(KeyedRoute):

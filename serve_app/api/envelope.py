@@ -168,7 +168,12 @@ class RequestIdMiddleware:
                         raise
                     answer = failure(Request(scope), ApiError(ErrorCode.INTERNAL_ERROR))
                     await answer(scope, receive, send_with_id)
-                _describe(span, scope, status)
+                # By the route, never the path, which may hold a signature.
+                route = str(getattr(scope.get("route"), "path", ""))
+                span.rename(f"{scope['method']} {route}".strip())
+                span.add({"http.route": route, "http.response.status_code": status})
+                if status >= 500:
+                    span.fail(str(status))
         finally:
             record_request(self._metrics, scope, status, time.perf_counter() - began)
             leave_context(context)
@@ -180,15 +185,6 @@ class RequestIdMiddleware:
             parent = Headers(scope=scope).get("traceparent")
         attributes = {"http.request.method": scope["method"], "vas.request_id": identifier}
         return traced(self._tracing, scope["method"], attributes, parent=parent, of_request=True)
-
-
-def _describe(span: Span, scope: Scope, status: int) -> None:
-    """By the route, never the path, which may hold a signature."""
-    route = str(getattr(scope.get("route"), "path", ""))
-    span.rename(f"{scope['method']} {route}".strip())
-    span.add({"http.route": route, "http.response.status_code": status})
-    if status >= 500:
-        span.fail(str(status))
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -140,16 +140,15 @@ class ReadinessProbe:
         """The last finding if it is fresh, else a new one."""
         async with self._turn:
             if self._found is None or self.clock() - self._found_at >= REMEMBERED_SECONDS:
-                self._found = await self._examine()
+                findings = await asyncio.gather(*(self._finding(name) for name in self.checks))
+                missing = {
+                    name: found for name, found in zip(self.checks, findings, strict=True) if found
+                }
+                if missing:
+                    log.warning("not ready: %s", missing)
+                self._found = Readiness(missing)
                 self._found_at = self.clock()
             return self._found
-
-    async def _examine(self) -> Readiness:
-        findings = await asyncio.gather(*(self._finding(name) for name in self.checks))
-        missing = {name: found for name, found in zip(self.checks, findings, strict=True) if found}
-        if missing:
-            log.warning("not ready: %s", missing)
-        return Readiness(missing)
 
     async def _finding(self, name: str) -> str | None:
         """What is wrong with a part, in words for strangers; what exactly goes to the log."""

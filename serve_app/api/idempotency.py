@@ -60,7 +60,12 @@ async def create_once(
         if key is None:
             return await create(connection)
         slot = IdempotencyKey(account_of(request), operation, key)
-        return await _once(request, connection, slot, _fingerprint(body), create)
+        # Of the body as parsed, so that white space and the order of fields do not matter.
+        relevant = {name: value for name, value in body.items() if name != BODY_FIELD}
+        canonical = json.dumps(relevant, sort_keys=True, ensure_ascii=False)
+        return await _once(
+            request, connection, slot, hashlib.sha256(canonical.encode()).digest(), create
+        )
 
 
 async def _once(
@@ -74,9 +79,20 @@ async def _once(
         raise ApiError(ErrorCode.IDEMPOTENCY_IN_PROGRESS)
     earlier = await find_answer(connection, slot)
     if earlier is not None:
-        return _replay(earlier, body_sha256)
+        if earlier.body_sha256 != body_sha256:
+            raise ApiError(ErrorCode.IDEMPOTENCY_BODY_MISMATCH)
+        headers = earlier.headers | {"Idempotent-Replayed": "true"}
+        return Response(earlier.body, status_code=earlier.status, headers=headers)
     response = await _created_or_refused(request, connection, create)
-    await store_answer(connection, slot, _stored(request, response, body_sha256))
+    headers = {
+        name: response.headers[name] for name in _REPLAYED_HEADERS if name in response.headers
+    }
+    headers["x-request-id"] = request.scope["vas_request_id"]
+    await store_answer(
+        connection,
+        slot,
+        StoredAnswer(body_sha256, response.status_code, headers, bytes(response.body)),
+    )
     return response
 
 
@@ -90,25 +106,3 @@ async def _created_or_refused(
         if error.status == 429 or error.status >= 500:
             raise
         return failure(request, error)
-
-
-def _fingerprint(body: dict[str, Any]) -> bytes:
-    """Of the body as parsed, so that white space and the order of fields do not matter."""
-    relevant = {name: value for name, value in body.items() if name != BODY_FIELD}
-    canonical = json.dumps(relevant, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).digest()
-
-
-def _stored(request: Request, response: Response, body_sha256: bytes) -> StoredAnswer:
-    headers = {
-        name: response.headers[name] for name in _REPLAYED_HEADERS if name in response.headers
-    }
-    headers["x-request-id"] = request.scope["vas_request_id"]
-    return StoredAnswer(body_sha256, response.status_code, headers, bytes(response.body))
-
-
-def _replay(earlier: StoredAnswer, body_sha256: bytes) -> Response:
-    if earlier.body_sha256 != body_sha256:
-        raise ApiError(ErrorCode.IDEMPOTENCY_BODY_MISMATCH)
-    headers = earlier.headers | {"Idempotent-Replayed": "true"}
-    return Response(earlier.body, status_code=earlier.status, headers=headers)

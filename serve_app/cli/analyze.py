@@ -8,7 +8,7 @@ import contextlib
 import shlex
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -28,11 +28,6 @@ from serve_app.cli.output import (
 )
 from serve_app.client.api import ApiClient, JsonObject, ProcessingMode
 from serve_app.client.rendering import one_line, scenes_table, transcript_text, warning_text
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
-    from serve_app.settings import Settings
 
 _SILENT = Console(quiet=True)
 
@@ -59,7 +54,11 @@ def analyze(
     with contextlib.ExitStack() as stack:
         if url is None:
             folder = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vas-")))
-            url, key, _ = stack.enter_context(started(_own_service(folder), quiet=as_json))
+            from serve_app.deployment.local import free_port
+
+            url, key, _ = stack.enter_context(
+                started(settings_with(folder, port=free_port()), quiet=as_json)
+            )
         record = analyse_file(
             source,
             base_url=url,
@@ -85,12 +84,6 @@ def _require_source(source: str) -> None:
         )
     if not Path(source).is_file():
         raise UsageError(f"There is no file {source}: name one, or an http(s) URL.")
-
-
-def _own_service(folder: Path) -> Settings:
-    from serve_app.deployment.local import free_port
-
-    return settings_with(folder, port=free_port())
 
 
 def analyse_file(
@@ -137,23 +130,20 @@ def _run(
         page = dashboard_address(base_url, job["jobId"])
         bars.console.print(f"Job {job['jobId']}: {page}", highlight=False, soft_wrap=True)
         if job["state"] == "awaiting_upload":
-            _upload(client, job, Path(source), bars)
+            path = Path(source)
+            bar = bars.add_task("Uploading", total=max(1, path.stat().st_size))
+            client.upload(
+                path,
+                job["uploadUrl"],
+                job["uploadHeaders"],
+                lambda sent, _: bars.update(bar, completed=sent),
+            )
         work = bars.add_task("Analysing", total=1.0)
 
         def on_progress(current: dict[str, Any]) -> None:
             bars.update(work, completed=current["progress"])
 
         return client.wait(job["jobId"], on_progress)
-
-
-def _upload(client: ApiClient, job: dict[str, Any], path: Path, bars: Progress) -> None:
-    bar = bars.add_task("Uploading", total=max(1, path.stat().st_size))
-    client.upload(
-        path,
-        job["uploadUrl"],
-        job["uploadHeaders"],
-        lambda sent, _: bars.update(bar, completed=sent),
-    )
 
 
 def _print_failure(job: dict[str, Any], screen: Console) -> None:

@@ -61,19 +61,20 @@ def import_backfill(settings: Settings, address: str, account_name: str) -> dict
 
     Raises OutputError, PlaceError and keys.AccountNotFoundError.
     """
-    output = open_output(place_at(address, _access(settings)))
+    output = open_output(
+        place_at(
+            address,
+            S3Access(
+                endpoint_url=settings.s3_endpoint_url,
+                region=settings.s3_region,
+                access_key_id=settings.s3_access_key_id,
+                secret_access_key=settings.s3_secret_access_key.get_secret_value() or None,
+            ),
+        )
+    )
     with prepared(settings, existing=True) as complete:
         counts = asyncio.run(_import(complete, output, account_name))
     return {"account": account_name} | counts.record()
-
-
-def _access(settings: Settings) -> S3Access:
-    return S3Access(
-        endpoint_url=settings.s3_endpoint_url,
-        region=settings.s3_region,
-        access_key_id=settings.s3_access_key_id,
-        secret_access_key=settings.s3_secret_access_key.get_secret_value() or None,
-    )
 
 
 async def _import(settings: Settings, output: Output, account_name: str) -> ImportCounts:

@@ -63,20 +63,15 @@ def wrapped(text: str, typeface: Font, width: float, max_lines: int) -> list[str
     lines: list[str] = []
     words = plain(text).split()
     while words and len(lines) < max_lines - 1:
-        taken = _words_that_fit(words, typeface, width)
+        # How many words the line holds; at least one, however long.
+        taken = 1
+        while taken < len(words) and typeface.getlength(" ".join(words[: taken + 1])) <= width:
+            taken += 1
         lines.append(shortened(" ".join(words[:taken]), typeface, width))
         words = words[taken:]
     if words:
         lines.append(shortened(" ".join(words), typeface, width))
     return lines
-
-
-def _words_that_fit(words: list[str], typeface: Font, width: float) -> int:
-    """How many words the line holds; at least one, however long."""
-    count = 1
-    while count < len(words) and typeface.getlength(" ".join(words[: count + 1])) <= width:
-        count += 1
-    return count
 
 
 MAX_SCENES = 60
@@ -145,7 +140,8 @@ def contact_sheet(
     sheet = Image.new("RGB", (grid.width, grid.height), _PAPER)
     _draw_header(sheet, scenes, title)
     if not scenes:
-        _centered_note(sheet, NO_CUTS)
+        at = (sheet.width / 2, _HEADER + _EMPTY / 2)
+        ImageDraw.Draw(sheet).text(at, plain(NO_CUTS), font=font(24), fill=_TEXT, anchor="mm")
     for place, (index, still) in enumerate(zip(chosen, stills, strict=True)):
         sheet.paste(_card(scenes[index], still, grid), grid.corner(place))
     _draw_footer(sheet, shown=len(chosen), count=len(scenes))
@@ -179,17 +175,13 @@ def _draw_header(sheet: Image.Image, scenes: Sequence[Scene], title: str) -> Non
     if not scenes:
         return
     facts = [f"{len(scenes)} scene{'s' if len(scenes) != 1 else ''}"]
-    facts += [clock(scenes[-1]["endTime"]), *_common_shots(scenes)]
+    # The most frequent shot types: ``["3 wide", "2 medium close-up"]``.
+    names = [words[0] for scene in scenes if scene.get("shotType") and (words := shot_words(scene))]
+    counted = sorted({name: names.count(name) for name in names}.items(), key=lambda item: -item[1])
+    facts += [clock(scenes[-1]["endTime"]), *[f"{count} {name}" for name, count in counted[:3]]]
     line = shortened(" · ".join(facts), font(21), room)
     pen.text((_MARGIN, 90), line, font=font(21), fill=_TEXT)
     _draw_timeline(sheet, scenes)
-
-
-def _common_shots(scenes: Sequence[Scene]) -> list[str]:
-    """The most frequent shot types: ``["3 wide", "2 medium close-up"]``."""
-    names = [words[0] for scene in scenes if scene.get("shotType") and (words := shot_words(scene))]
-    counted = sorted({name: names.count(name) for name in names}.items(), key=lambda item: -item[1])
-    return [f"{count} {name}" for name, count in counted[:3]]
 
 
 def _draw_timeline(sheet: Image.Image, scenes: Sequence[Scene]) -> None:
@@ -228,9 +220,18 @@ def _card(scene: Scene, still: Image.Image | None, grid: _Grid) -> Image.Image:
     strip_top = grid.still_height
     colors = palette_of(scene) or [_NO_COLOR]
     _draw_strip(pen, (0, strip_top, grid.card_width, strip_top + _PALETTE - 1), colors)
-    _draw_badges(card, scene, grid)
+    # The scene's number and its time on the still, on dark glass so that they are legible.
+    number, times = str(scene["index"] + 1), time_range(scene, dash="-")
+    _draw_badge(card, (10, 10), number, _ACCENT, anchor_right=False)
+    at = (grid.card_width - 10, grid.still_height - 40)
+    _draw_badge(card, at, times, _BRIGHT, anchor_right=True)
     _draw_words(pen, scene, grid)
-    return _rounded(card)
+    # Round the corners off, against the colour of the sheet.
+    mask = Image.new("L", (card.width * 2, card.height * 2))
+    box = (0, 0, mask.width - 1, mask.height - 1)
+    ImageDraw.Draw(mask).rounded_rectangle(box, radius=2 * _RADIUS, fill=255)
+    paper = Image.new("RGB", card.size, _PAPER)
+    return Image.composite(card, paper, mask.resize(card.size, Image.Resampling.BOX))
 
 
 def _framed(still: Image.Image | None, grid: _Grid) -> Image.Image:
@@ -246,14 +247,6 @@ def _framed(still: Image.Image | None, grid: _Grid) -> Image.Image:
     fitted = still.resize(size, Image.Resampling.LANCZOS)
     well.paste(fitted, ((box[0] - size[0]) // 2, (box[1] - size[1]) // 2))
     return well
-
-
-def _draw_badges(card: Image.Image, scene: Scene, grid: _Grid) -> None:
-    """The scene's number and its time on the still, on dark glass so that they are legible."""
-    number, times = str(scene["index"] + 1), time_range(scene, dash="-")
-    _draw_badge(card, (10, 10), number, _ACCENT, anchor_right=False)
-    at = (grid.card_width - 10, grid.still_height - 40)
-    _draw_badge(card, at, times, _BRIGHT, anchor_right=True)
 
 
 def _draw_badge(
@@ -298,20 +291,6 @@ def _draw_lines(pen: ImageDraw.ImageDraw, at: tuple[int, int], lines: Sequence[s
     typeface: Font = font(16)
     for number, line in enumerate(lines):
         pen.text((at[0], at[1] + 24 * number), line, font=typeface, fill=_TEXT)
-
-
-def _rounded(card: Image.Image) -> Image.Image:
-    """Round the corners off, against the colour of the sheet."""
-    mask = Image.new("L", (card.width * 2, card.height * 2))
-    box = (0, 0, mask.width - 1, mask.height - 1)
-    ImageDraw.Draw(mask).rounded_rectangle(box, radius=2 * _RADIUS, fill=255)
-    paper = Image.new("RGB", card.size, _PAPER)
-    return Image.composite(card, paper, mask.resize(card.size, Image.Resampling.BOX))
-
-
-def _centered_note(sheet: Image.Image, text: str) -> None:
-    at = (sheet.width / 2, _HEADER + _EMPTY / 2)
-    ImageDraw.Draw(sheet).text(at, plain(text), font=font(24), fill=_TEXT, anchor="mm")
 
 
 def _draw_footer(sheet: Image.Image, *, shown: int, count: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -48,20 +47,20 @@ def _export_vision(client: ApiClient, job: JsonObject, folder: Path) -> list[Pat
     overview = seen.get("overview")
     scenes = seen["scenes"] or ([] if overview is None else [{"index": 0, **overview}])
     title = str(job.get("fileName") or job["jobId"])
-    sheet = contact_sheet(scenes, _thumbnails(client, scenes), title=title)
+    shown = set(chosen_scenes(len(scenes)))
+    sheet = contact_sheet(
+        scenes,
+        [
+            _thumbnail(client, scene) if place in shown else None
+            for place, scene in enumerate(scenes)
+        ],
+        title=title,
+    )
     picture = io.BytesIO()
     sheet.save(picture, "PNG", optimize=True)
     return [
         _write_json(folder / "scenes.json", {"jobId": job["jobId"], **seen}),
         write_atomically(folder / "contact-sheet.png", picture.getvalue()),
-    ]
-
-
-def _thumbnails(client: ApiClient, scenes: Sequence[JsonObject]) -> list[bytes | None]:
-    """The stills of the scenes that the sheet shows; None where there is none."""
-    shown = set(chosen_scenes(len(scenes)))
-    return [
-        _thumbnail(client, scene) if place in shown else None for place, scene in enumerate(scenes)
     ]
 
 

@@ -80,7 +80,9 @@ def scenes_table(
     Of a video without cuts it is that of its overview.
     """
     if not scenes and overview is None:
-        return _one_message_table(NO_CUTS)
+        table = Table(box=None, show_header=False, pad_edge=False)
+        table.add_row(Text(NO_CUTS, style="italic"))
+        return table
     title = None if scenes else NO_CUTS
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
     table.add_column("#", justify="right", style="dim", no_wrap=True)
@@ -91,12 +93,6 @@ def scenes_table(
     table.add_column("Description", ratio=5)
     for scene in scenes or [{"index": 0, **(overview or {})}]:
         table.add_row(*_scene_cells(scene))
-    return table
-
-
-def _one_message_table(message: str) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_row(Text(message, style="italic"))
     return table
 
 

@@ -211,7 +211,8 @@ class Watcher:
         results = path.name + FOLDER_ENDING
         try:
             if _is_still(path, version):
-                self._analyse(path, version)
+                with own_folder(_results_of(path)) as folder:
+                    self._analyse_into(folder, path, version)
         except (StoppedError, FileNotFoundError):
             return  # Removed by its owner before it was sent.
         except FileChangedError:
@@ -244,10 +245,6 @@ class Watcher:
         self._later[path] = time.monotonic() + RETRY_SECONDS
         self._report_once("waiting", path, reason)
 
-    def _analyse(self, path: Path, version: Version) -> None:
-        with own_folder(_results_of(path)) as folder:
-            self._analyse_into(folder, path, version)
-
     def _analyse_into(self, folder: Path, path: Path, version: Version) -> None:
         record = WatchRecord.read(folder)
         if record is None or record.version != version:
@@ -260,7 +257,10 @@ class Watcher:
         record.write(folder)
         job = self._ended_job(path, folder, record)
         if job["state"] == "completed":
-            self._keep_results(path, folder, job)
+            files = export_results(self.client, job["jobId"], folder)
+            self._close(path, folder, "completed")
+            listed = [str(_results_of(path) / file.name) for file in files]
+            self._report("completed", path, jobId=job["jobId"], files=listed)
         else:
             error = job.get("error") or {"code": job["state"].upper(), "message": ""}
             self._keep_error(path, error, jobId=job["jobId"], stages=job["stages"])
@@ -326,12 +326,6 @@ class Watcher:
     def _go_on(self, sent_bytes: int, size_bytes: int) -> None:
         if self.stop.is_set():
             raise StoppedError
-
-    def _keep_results(self, path: Path, folder: Path, job: JsonObject) -> None:
-        files = export_results(self.client, job["jobId"], folder)
-        self._close(path, folder, "completed")
-        listed = [str(_results_of(path) / file.name) for file in files]
-        self._report("completed", path, jobId=job["jobId"], files=listed)
 
     def _keep_error(self, path: Path, error: JsonObject, **more: Any) -> None:
         text = json.dumps({"file": path.name, "error": error} | more, ensure_ascii=False, indent=2)

@@ -219,7 +219,12 @@ def _serve(settings: Settings, run_dir: Path) -> Iterator[None]:
         with quiet():
             serve.shutdown()
         for process in proxies:
-            _end(process)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(5)
+                except psutil.TimeoutExpired:
+                    process.kill()
 
 
 @contextlib.contextmanager
@@ -339,12 +344,3 @@ def _processes_of(run_dir: Path) -> list[psutil.Process]:
             if any(Path(place).is_relative_to(run_dir) for place in places):
                 found.append(process)
     return found
-
-
-def _end(process: psutil.Process) -> None:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(5)
-        except psutil.TimeoutExpired:
-            process.kill()

@@ -158,9 +158,10 @@ def _source(
     start_frame = _frame_of(timecode if drops else _DROP_MARK.sub(":", timecode), rate)
     first_ms = stream.get("start_ms", 0)
     last_ms = stream.get("end_ms") or end_ms - begin_ms
+    letters = re.sub(r"[^A-Z0-9_]", "", PurePosixPath(name).stem.upper())
     return ExportSource(
         name=name,
-        reel=_reel(name),
+        reel=letters[:_REEL_LENGTH] or "AX",
         rate=rate,
         start_frame=start_frame,
         frames=max(1, round((last_ms - first_ms) * rate / 1000)),
@@ -193,11 +194,6 @@ def timeline_rate(stream: Values) -> Fraction:
             if abs(whole - rate * factor) <= whole * _SAME_RATE:
                 return whole
     return _VARIABLE_RATE
-
-
-def _reel(name: str) -> str:
-    letters = re.sub(r"[^A-Z0-9_]", "", PurePosixPath(name).stem.upper())
-    return letters[:_REEL_LENGTH] or "AX"
 
 
 def _with_own_reels(sources: Sequence[ExportSource]) -> Iterator[ExportSource]:

@@ -16,13 +16,12 @@ from serve_app.errors import ApiError, ErrorCode
 from serve_app.jobs import answers
 from serve_app.jobs.lifecycle import end_job
 from serve_app.jobs.plans import JobPlan
-from serve_app.pricing import PriceTable
 from serve_app.results.scenes import read_seen
 from serve_app.results.transcripts import legacy_entries, transcript_of
 from serve_app.settings import Settings
 from storage import jobs, keys, ledger, results
 from storage.database import Connection, DatabaseError
-from storage.job_records import JobRecord, NewJob
+from storage.job_records import JobRecord
 from storage.types import TERMINAL_STATES, JobState, SkipReason, StageName, StageStatus
 
 log = logging.getLogger("vas.credits")
@@ -41,7 +40,13 @@ async def create_jobs(
     for plan in plans:
         await jobs.insert_job(connection, plan.job, plan.uploads)
         with _verifying_balance():
-            await _hold_minimum(connection, plan.job, context.prices)
+            amount = pricing.minimum_hold(context.prices, plan.job.tier, plan.job.processing_mode)
+            try:
+                await ledger.hold(
+                    connection, plan.job.account_id, plan.job.id, amount, "minimum charge"
+                )
+            except ledger.InsufficientCreditsError as error:
+                raise ApiError(ErrorCode.INSUFFICIENT_CREDITS) from error
         created.append(await get_job(connection, account_id, str(plan.job.id)))
     return created
 
@@ -73,14 +78,6 @@ def _verifying_balance() -> Iterator[None]:
         raise ApiError(
             ErrorCode.SERVICE_UNAVAILABLE, "The credit balance could not be verified."
         ) from error
-
-
-async def _hold_minimum(connection: Connection, new: NewJob, prices: PriceTable) -> None:
-    amount = pricing.minimum_hold(prices, new.tier, new.processing_mode)
-    try:
-        await ledger.hold(connection, new.account_id, new.id, amount, "minimum charge")
-    except ledger.InsufficientCreditsError as error:
-        raise ApiError(ErrorCode.INSUFFICIENT_CREDITS) from error
 
 
 async def get_job(connection: Connection, account_id: uuid.UUID, job_id: str) -> JobRecord:

@@ -21,7 +21,6 @@ from storage.types import JobState, PreviewStatus, StageName, StageStatus
 
 if TYPE_CHECKING:
     from storage.database import Database
-    from storage.metrics import Counts
 
 
 class Kind(StrEnum):
@@ -226,16 +225,7 @@ class DatabaseMetrics:
         """Count and record."""
         from storage.metrics import count_ledger, count_now, ledger_mismatch
 
-        self._record_counts(await count_now(self._database))
-        self._ledger = await count_ledger(self._database, self._ledger)
-        for kind, (entries, cents) in self._ledger.by_kind.items():
-            self._metrics.record(LEDGER_ENTRIES, entries, {"kind": kind})
-            self._metrics.record(LEDGER_CENTS, cents, {"kind": kind})
-        balance, held = await ledger_mismatch(self._database, self._ledger)
-        self._metrics.record(LEDGER_MISMATCH_CENTS, balance, {"part": "balance"})
-        self._metrics.record(LEDGER_MISMATCH_CENTS, held, {"part": "held"})
-
-    def _record_counts(self, counts: Counts) -> None:
+        counts = await count_now(self._database)
         record = self._metrics.record
         for state, jobs in counts.unfinished_jobs.items():
             record(JOBS, jobs, {"state": state})
@@ -243,6 +233,13 @@ class DatabaseMetrics:
         record(WEBHOOKS_OPEN, counts.open_webhooks, {})
         record(ACCOUNTS_CENTS, counts.balance_cents, {"part": "balance"})
         record(ACCOUNTS_CENTS, counts.held_cents, {"part": "held"})
+        self._ledger = await count_ledger(self._database, self._ledger)
+        for kind, (entries, cents) in self._ledger.by_kind.items():
+            self._metrics.record(LEDGER_ENTRIES, entries, {"kind": kind})
+            self._metrics.record(LEDGER_CENTS, cents, {"kind": kind})
+        balance, held = await ledger_mismatch(self._database, self._ledger)
+        self._metrics.record(LEDGER_MISMATCH_CENTS, balance, {"part": "balance"})
+        self._metrics.record(LEDGER_MISMATCH_CENTS, held, {"part": "held"})
 
 
 def record_disks(metrics: Metrics, data_dir: Path) -> None:

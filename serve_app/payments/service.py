@@ -71,7 +71,9 @@ async def apply_notification(
         return False
     if isinstance(change, Payment):
         return await _credit(connection, provider, change)
-    await _repay(connection, provider, change)
+    key = RefundKey(provider, change.reference, change.payment_reference)
+    record = purchases.reverse_refund if change.reversed else purchases.record_refund
+    await record(connection, key, change.amount_cents)
     return True
 
 
@@ -84,9 +86,3 @@ async def _credit(connection: Connection, provider: str, payment: Payment) -> bo
         provider=provider,
         reference=payment.reference,
     )
-
-
-async def _repay(connection: Connection, provider: str, repayment: Repayment) -> None:
-    key = RefundKey(provider, repayment.reference, repayment.payment_reference)
-    record = purchases.reverse_refund if repayment.reversed else purchases.record_refund
-    await record(connection, key, repayment.amount_cents)

@@ -34,16 +34,16 @@ class StripeProvider:
         try:
             stripe.WebhookSignature.verify_header(body, signature, secret, TOLERANCE_SECONDS)
             event = json.loads(body)
-            return Notification(event["id"], event["type"], _change(event))
+            read = _READERS.get(event["type"])
+            return Notification(
+                event["id"],
+                event["type"],
+                None if read is None else read(event["data"]["object"]),
+            )
         except stripe.SignatureVerificationError as error:
             raise BadNotificationError("The signature does not fit.") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadNotificationError("The notification cannot be read.") from error
-
-
-def _change(event: dict[str, Any]) -> Change:
-    read = _READERS.get(event["type"])
-    return None if read is None else read(event["data"]["object"])
 
 
 def _paid_session(session: dict[str, Any]) -> Change:

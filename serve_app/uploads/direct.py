@@ -58,17 +58,13 @@ class DirectUploadWatcher:
                 return
             for item, upload in zip(some, found, strict=True):
                 if upload is not None:
-                    self._begin(item, upload)
+                    task = asyncio.create_task(self._accept(item, upload))
+                    self._moving.add(task)
+                    task.add_done_callback(self._moving.discard)
 
     async def settle(self) -> None:
         """Wait until every file that was found is processed."""
         await asyncio.gather(*self._moving)
-
-    def _begin(self, item: AwaitedUpload, upload: DirectUpload) -> None:
-        # A large file takes a while to move; the others do not wait for it.
-        task = asyncio.create_task(self._accept(item, upload))
-        self._moving.add(task)
-        task.add_done_callback(self._moving.discard)
 
     async def _find(self, item: AwaitedUpload) -> DirectUpload | None:
         key = direct_key(item.job_id, item.slot)
@@ -84,7 +80,19 @@ class DirectUploadWatcher:
                 if upload.size_bytes > self._context.settings.max_upload_bytes(item.tier):
                     await self._refuse(item, upload)
                 else:
-                    await self._take_over(item, upload)
+                    # Copy and record it, and only then remove the original. Whatever ends this in
+                    # between, the file can be found until it is recorded; one that is left
+                    # afterwards is removed with the job's other objects.
+                    source = direct_key(item.job_id, item.slot)
+                    target = arrived_key(item.job_id, item.slot, upload.version)
+                    if await self._in_thread(
+                        lambda: self._store.copy_direct_upload(source, upload, target)
+                    ):
+                        size_bytes = upload.size_bytes
+                        await record_complete(
+                            self._context, item.job_id, item.slot, size_bytes, target
+                        )
+                        await self._in_thread(lambda: self._context.objects.delete(source))
             except ApiError as error:
                 # The job has ended; the file is removed with its other objects.
                 log.info("job %s: %s came too late: %s", item.job_id, item.slot, error)
@@ -95,19 +103,6 @@ class DirectUploadWatcher:
     async def _hold(self, item: AwaitedUpload, lease: timedelta) -> AwaitedUpload | None:
         async with self._context.database.transaction() as connection:
             return await extend_awaited_upload(connection, item, lease=lease)
-
-    async def _take_over(self, item: AwaitedUpload, upload: DirectUpload) -> None:
-        """Copy and record it, and only then remove the original.
-
-        Whatever ends this in between, the file can be found until it is recorded; one that is left
-        afterwards is removed with the job's other objects.
-        """
-        source = direct_key(item.job_id, item.slot)
-        target = arrived_key(item.job_id, item.slot, upload.version)
-        if await self._in_thread(lambda: self._store.copy_direct_upload(source, upload, target)):
-            size_bytes = upload.size_bytes
-            await record_complete(self._context, item.job_id, item.slot, size_bytes, target)
-            await self._in_thread(lambda: self._context.objects.delete(source))
 
     async def _refuse(self, item: AwaitedUpload, upload: DirectUpload) -> None:
         """Queue the job, which ingest fails for the size that is recorded here; delete the file.

@@ -253,7 +253,12 @@ async def hold_lease(
         now = await open_slot(context, str(slot.job.id), slot.upload.slot)
         yield UploadLease(context, now, token)
     finally:
-        await _release(context, slot, token)
+        try:
+            async with context.database.statement() as connection:
+                await uploads.release_writer(connection, slot.job.id, slot.upload.slot, token)
+        except UNAVAILABLE as error:
+            # It lapses by itself in a few seconds.
+            log.warning("an upload's lease could not be released: %s", error)
 
 
 async def _take(context: AppContext, slot: Slot, token: uuid.UUID, wait_seconds: float) -> None:
@@ -274,12 +279,3 @@ async def _take(context: AppContext, slot: Slot, token: uuid.UUID, wait_seconds:
 
 def _lease_time(context: AppContext) -> timedelta:
     return timedelta(seconds=context.settings.upload_lease_seconds)
-
-
-async def _release(context: AppContext, slot: Slot, token: uuid.UUID) -> None:
-    try:
-        async with context.database.statement() as connection:
-            await uploads.release_writer(connection, slot.job.id, slot.upload.slot, token)
-    except UNAVAILABLE as error:
-        # It lapses by itself in a few seconds.
-        log.warning("an upload's lease could not be released: %s", error)

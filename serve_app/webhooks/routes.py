@@ -151,7 +151,12 @@ async def send_test_webhook(
     async with context.database.transaction() as connection:
         stored = await webhooks.get_or_create_signing_secret(connection, account_id, fresh)
     encrypted = [stored.current] + ([stored.previous] if stored.previous else [])
-    content = _test_event()
+    event = {
+        "type": TEST_EVENT,
+        "timestamp": timestamp(datetime.now(UTC)),
+        "data": {"message": TEST_MESSAGE},
+    }
+    content = json.dumps(event).encode()
     headers = signed_headers(
         [context.encrypter.decrypt(secret) for secret in encrypted],
         f"test_{secrets.token_hex(16)}",
@@ -162,15 +167,6 @@ async def send_test_webhook(
         body.url, headers, content, options=delivery_options(context.settings)
     )
     return success(request, _test_result(outcome))
-
-
-def _test_event() -> bytes:
-    event = {
-        "type": TEST_EVENT,
-        "timestamp": timestamp(datetime.now(UTC)),
-        "data": {"message": TEST_MESSAGE},
-    }
-    return json.dumps(event).encode()
 
 
 def _test_result(outcome: Outcome) -> WebhookTestResult:

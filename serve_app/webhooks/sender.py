@@ -214,7 +214,10 @@ class Sender:
         self._wake.clear()
         leased = await self._lease()
         for event in leased:
-            self._start(event)
+            self._held[event.token] = event
+            task = asyncio.create_task(self._attempt(event))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
         if len(leased) == LEASED_AT_ONCE:
             return  # there may be more
         try:
@@ -241,12 +244,6 @@ class Sender:
             ahead=self._clock.ahead,
             strained=self._strained.names(),
         )
-
-    def _start(self, event: LeasedEvent) -> None:
-        self._held[event.token] = event
-        task = asyncio.create_task(self._attempt(event))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
 
     async def _attempt(self, event: LeasedEvent) -> None:
         try:
@@ -275,16 +272,13 @@ class Sender:
                 self._ended.task_done()
             raise
         for record in records:
-            self._release(record, recorded=record.id in recorded)
+            event = self._held.pop(record.token)
+            if record.id not in recorded:
+                log.warning("webhooks: event %s: the lease was lost before its record", event.id)
+            if self._untrimmed is not None:
+                self._untrimmed.add(event.account_id)
             self._ended.task_done()
         self.wake()
-
-    def _release(self, record: Record, *, recorded: bool) -> None:
-        event = self._held.pop(record.token)
-        if not recorded:
-            log.warning("webhooks: event %s: the lease was lost before its record", event.id)
-        if self._untrimmed is not None:
-            self._untrimmed.add(event.account_id)
 
     async def _finish(self) -> None:
         """Let attempts under way end and be recorded; requeue the rest."""

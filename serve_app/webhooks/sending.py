@@ -337,14 +337,11 @@ class Connections:
         finally:
             kept.users -= 1
             if kept.users == 0:
-                self._rest(endpoint, kept)
-
-    def _rest(self, endpoint: str, kept: _Kept) -> None:
-        """Keep what is idle now, for a while and within bounds."""
-        self._idle += 1
-        wait = KEPT_SECONDS if self._idle <= ENDPOINTS_KEPT else 0.0
-        loop = asyncio.get_running_loop()
-        kept.expiry = loop.call_later(wait, self._expire, endpoint)
+                # Keep what is idle now, for a while and within bounds.
+                self._idle += 1
+                wait = KEPT_SECONDS if self._idle <= ENDPOINTS_KEPT else 0.0
+                loop = asyncio.get_running_loop()
+                kept.expiry = loop.call_later(wait, self._expire, endpoint)
 
     def _expire(self, endpoint: str) -> None:
         self._idle -= 1

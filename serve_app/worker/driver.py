@@ -154,12 +154,9 @@ class JobDriver:
         ingested = await self._run_analyses()
         if is_new and ingested is not None:
             # Of a job taken up again, much was there already.
-            self._learn(ingested)
-
-    def _learn(self, ingested: IngestResult) -> None:
-        machine = machine_of(self.context.settings)
-        took = {stage: self.took[stage] for stage in ANALYSES if stage in self.took}
-        self.calibration.learn(machine.work_seconds(ingested), took, machine)
+            machine = machine_of(self.context.settings)
+            took = {stage: self.took[stage] for stage in ANALYSES if stage in self.took}
+            self.calibration.learn(machine.work_seconds(ingested), took, machine)
 
     async def _run_analyses(self) -> IngestResult | None:
         """Vision and transcript side by side; one failing does not stop the other.

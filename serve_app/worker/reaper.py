@@ -77,7 +77,11 @@ class Reaper:
             raise
         await self._expire_uploads()
         if time.monotonic() >= self._forget_at:
-            await self._forget_old()
+            # Rows whose time is over: remembered answers, rate windows, sign-in links, sessions.
+            async with self._context.database.transaction() as connection:
+                await access.forget_old_answers(connection)
+                await access.forget_old_windows(connection)
+                await keys.forget_old_sign_ins(connection)
             self._forget_at = time.monotonic() + _FORGET_SECONDS
         self._swept_at = _clock()
 
@@ -153,13 +157,6 @@ class Reaper:
     def _record_ends(self, state: JobState, count: int) -> None:
         for _ in range(count):
             record_job_end(self._context.metrics, state)
-
-    async def _forget_old(self) -> None:
-        """Rows whose time is over: remembered answers, rate windows, sign-in links, sessions."""
-        async with self._context.database.transaction() as connection:
-            await access.forget_old_answers(connection)
-            await access.forget_old_windows(connection)
-            await keys.forget_old_sign_ins(connection)
 
 
 async def remove_due(context: AppContext) -> None:

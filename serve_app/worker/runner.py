@@ -96,7 +96,11 @@ class Runner:
             async with asyncio.timeout(ENDING_SECONDS):
                 await driver.stop()
                 await asyncio.wait([task])
-        await self._try_to_requeue(driver.lease)
+        try:
+            await self._requeue(driver.lease)
+        except DatabaseError:
+            # The lease runs out by itself, and the job is taken up again a little later.
+            log.exception("job %s: could not be requeued", driver.lease.job_id)
 
     async def _measure_disks(self) -> None:
         context = self._context
@@ -110,26 +114,22 @@ class Runner:
                 self._wake.clear()
                 # A job that is requeued at a stop frees its slot: nothing new is taken then.
                 if not self._stopping.is_set():
-                    lease = await self._lease()
+                    duration = timedelta(seconds=self._context.settings.lease_seconds)
+                    async with self._context.database.transaction() as connection:
+                        leased = await jobs.lease_next(connection, lease=duration)
+                    lease = None if leased is None else Lease(*leased)
             finally:
                 if lease is None:
                     self._slots.release()
             if lease is not None:
-                self._drive(lease)
+                driver = JobDriver(
+                    self._context, self._models, lease, self._threads, self._calibration
+                )
+                task = asyncio.create_task(driver.run())
+                self._driving[task] = driver
+                task.add_done_callback(self._ended)
         if lease is None:
             await self._wait_for_work()
-
-    async def _lease(self) -> Lease | None:
-        duration = timedelta(seconds=self._context.settings.lease_seconds)
-        async with self._context.database.transaction() as connection:
-            leased = await jobs.lease_next(connection, lease=duration)
-        return None if leased is None else Lease(*leased)
-
-    def _drive(self, lease: Lease) -> None:
-        driver = JobDriver(self._context, self._models, lease, self._threads, self._calibration)
-        task = asyncio.create_task(driver.run())
-        self._driving[task] = driver
-        task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         driver = self._driving.pop(task)
@@ -149,13 +149,6 @@ class Runner:
         """Polling covers for it whenever this connection is down."""
         async for _ in self._context.database.listen(jobs.QUEUE_CHANNEL):
             self._wake.set()
-
-    async def _try_to_requeue(self, lease: Lease) -> None:
-        try:
-            await self._requeue(lease)
-        except DatabaseError:
-            # The lease runs out by itself, and the job is taken up again a little later.
-            log.exception("job %s: could not be requeued", lease.job_id)
 
     async def _requeue(self, lease: Lease) -> None:
         async with self._context.database.transaction() as connection:

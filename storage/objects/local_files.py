@@ -102,11 +102,7 @@ def remove_abandoned(folder: Path) -> None:
         with contextlib.suppress(FileNotFoundError, BlockingIOError), locked.open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if time.time() - locked.stat().st_mtime > _ABANDONED_SECONDS:
-                _remove(path)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()

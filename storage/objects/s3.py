@@ -164,7 +164,11 @@ class S3Store:
                 yield cast(BinaryIO, stream)
                 whole.finish(stream)
             except BaseException:
-                _abandon(whole, key)
+                try:
+                    whole.abandon()
+                except ObjectStoreUnavailableError as error:
+                    # The block's own failure is raised to the caller; the sweeper removes the rest.
+                    log.warning("object %s: its unfinished upload remains: %s", key, error)
                 raise
 
     @contextlib.contextmanager
@@ -318,11 +322,3 @@ def _throttled(check: Check) -> Callable[[int], None]:
             check()
 
     return on_bytes
-
-
-def _abandon(whole: WholeObject, key: str) -> None:
-    try:
-        whole.abandon()
-    except ObjectStoreUnavailableError as error:
-        # The block's own failure is raised to the caller; the sweeper removes the rest.
-        log.warning("object %s: its unfinished upload remains: %s", key, error)

@@ -258,22 +258,17 @@ class PartStream(io.RawIOBase):
         while taken < len(view):
             room = self._next_bytes() - self.waiting_bytes
             if room <= 0:
-                self._send_part()
+                self._send(self.rest(), self.waiting_bytes)
+                self._body.close()
+                self._body = spool()
+                self.waiting_bytes = 0
                 continue
-            taken += self._keep(view[taken : taken + room])
+            piece = view[taken : taken + room]
+            self._body.seek(0, io.SEEK_END)
+            self._body.write(piece)
+            self.waiting_bytes += len(piece)
+            taken += len(piece)
         return taken
-
-    def _keep(self, piece: memoryview) -> int:
-        self._body.seek(0, io.SEEK_END)
-        self._body.write(piece)
-        self.waiting_bytes += len(piece)
-        return len(piece)
-
-    def _send_part(self) -> None:
-        self._send(self.rest(), self.waiting_bytes)
-        self._body.close()
-        self._body = spool()
-        self.waiting_bytes = 0
 
     def rest(self) -> IO[bytes]:
         """What was written and not sent, from its beginning; for reading once."""

@@ -295,24 +295,20 @@ def best_line(
     best: Line | None = None
     for change in grid.drifts:
         shifts = np.round(change * (middles - guess.anchor)).astype(int)
-        summed = _along(rows, shifts)
+        # Sum of the rows, each moved by its shift, over the root of their number.
+        total = np.zeros(rows.shape[1])
+        for row, shift in zip(rows, shifts.tolist(), strict=True):
+            if shift >= 0:
+                total[: len(row) - shift] += row[shift:]
+            else:
+                total[-shift:] += row[:shift]
+        summed = np.asarray(total / np.sqrt(len(rows)))
         peak = int(np.argmax(np.abs(summed)))
         score = float(abs(summed[peak]))
         if best is None or score > best.score:
             lag = guess.lag + peak - grid.half_range
             best = Line(lag, guess.anchor, guess.drift + change, score)
     return best
-
-
-def _along(rows: Floats, shifts: npt.NDArray[np.int_]) -> Floats:
-    """Sum of the rows, each moved by its shift, over the root of their number."""
-    total = np.zeros(rows.shape[1])
-    for row, shift in zip(rows, shifts.tolist(), strict=True):
-        if shift >= 0:
-            total[: len(row) - shift] += row[shift:]
-        else:
-            total[-shift:] += row[:shift]
-    return np.asarray(total / np.sqrt(len(rows)))
 
 
 @dataclass(frozen=True, slots=True)
