@@ -168,7 +168,7 @@ class AudioChunk:
     language: str | None = None
     """BCP 47 hint, or None to let the backend decide."""
     keyterms: tuple[str, ...] = ()
-    """Words and phrases that are likely to be said."""
+    """Words and phrases that are likely to be spoken."""
     languages: tuple[str, ...] = ()
     """What the backend decides between (BCP 47); none: all that it knows."""
     has_words: bool = True
@@ -206,7 +206,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class ChunkTranscript:
-    """What was said in one chunk: words in order, inside the chunk, not overlapping."""
+    """What was spoken in one chunk: words in order, inside the chunk, not overlapping."""
 
     words: tuple[Word, ...]
     language: str | None
@@ -264,7 +264,7 @@ class PhraseVector:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Something to sum up: lines that were said, in order, one at least."""
+    """Something to sum up: spoken lines, in order, one at least."""
 
     lines: tuple[str, ...]
     max_sentences: int

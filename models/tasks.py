@@ -351,7 +351,7 @@ DETECT_OBJECTS = Task(
 
 
 class Summarizer(Protocol):
-    """What was said, in few sentences."""
+    """Speech in few sentences."""
 
     def summarize(self, excerpts: Sequence[Excerpt]) -> list[tuple[SummarySentence, ...]]:
         """One to ``max_sentences`` sentences an excerpt, in order."""

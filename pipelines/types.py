@@ -404,7 +404,7 @@ class TranscriptResult:
 
 @dataclass(frozen=True, slots=True)
 class TimedSentence:
-    """Something said, or a sentence of a summary and the time of what it rests on."""
+    """A spoken sentence, or one of a summary and the time of what it rests on."""
 
     text: str
     start_ms: int

@@ -157,7 +157,7 @@ SPEAKER_LABELS = (
 _VERSION = func.md5(func.concat(literal_column("transcripts.xmin"), SPEAKER_LABELS))
 
 
-# Words are most of a transcript: ten times what is said in it.
+# Words are most of a transcript: ten times its text.
 _WITHOUT_WORDS = literal_column(
     """CASE WHEN document IS NOT NULL THEN (
         SELECT json_build_object('language', NULL, 'speakers', part.speakers, 'segments', (

@@ -4,7 +4,7 @@ A search is two statements. The first makes lexemes of the words, in every confi
 account has rows of. The second takes the newest MOST_CANDIDATES rows that match, through labels of
 ranges of ids, each sixteen times as long as the one before, so that a common word does not read all
 rows that have it. Where few match, rows that lack a part of the words are taken too: one that was
-transcribed wrongly does not hide what was said. The candidates are ranked, and a page of them read.
+transcribed wrongly hides no row. The candidates are ranked, and a page of them read.
 
 With vectors of the query the best by words, the nearest by meaning and the scenes whose stills are
 nearest are made one list by reciprocal rank. A rank depends on all others, so the list is made

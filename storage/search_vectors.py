@@ -1,4 +1,4 @@
-"""Vectors of what is said, described and shown, beside the search rows, where the server has
+"""Vectors of what is spoken, described and shown, beside the search rows, where the server has
 pgvector.
 
 The tables are no part of the migrations: a runner makes them as soon as the server has the
@@ -32,7 +32,7 @@ EXACT_MOST = 20_000
 _LOCK = 0x7661735F76656374
 """Advisory lock of the runner that makes the table or vectors ("vas_vect")."""
 _SHORT_CHARACTERS = 40
-"""A text shorter than this is read with the beginning of what is said next."""
+"""A text shorter than this is read with the beginning of the one after it."""
 
 Vectors = npt.NDArray[np.float32]
 """Unit vectors, one a row."""

@@ -371,7 +371,7 @@ search_rows = Table(
     # A speaker's id in the transcript; names of speakers are joined when rows are read.
     Column("speaker", Text),
     Column("text", Text, nullable=False),
-    # The beginning of what is said next, so that a phrase may cross the border.
+    # The beginning of the text after it, so that a phrase may cross the border.
     Column("ahead", Text, nullable=False),
     # Words of ``text`` with weight A, of ``ahead`` with D, and labels (storage.search_index).
     Column("vector", TSVECTOR, nullable=False),

@@ -70,7 +70,7 @@ class SearchKind(StrEnum):
     """What a search finds."""
 
     TRANSCRIPT = "transcript"
-    """What is said."""
+    """What is spoken."""
     SCENE = "scene"
     """A scene by its description."""
     TEXT = "text"

@@ -1,7 +1,7 @@
 """How the channels of a sound become one, and how loud: measured while they are read, then chosen.
 
 The usual mix stays wherever it has what the channels have. It does not where channels cancel each
-other (opposite polarity, a side signal in the place of the middle), where what is said is in one of
+other (opposite polarity, a side signal in the place of the middle), where speech is in one of
 many, or where steady noise in one drowns it. Sound that is far too low is raised before it is
 rounded to 16 bits. Runs in the confined child process.
 """

@@ -74,7 +74,7 @@ class Resampler:
     def __init__(
         self, audio_format: AudioFormat, channels: Channels | None = None, mix: Mix | None = None
     ) -> None:
-        """``channels``: those that count, all of them if None; ``mix``: how much, if it says so."""
+        """``channels``: those that count, all of them if None; ``mix``: weights, or none."""
         name, layout, rate_hz, count = audio_format
         self._graph = Graph()
         source = self._graph.add(

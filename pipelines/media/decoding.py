@@ -1,7 +1,7 @@
 """Frames of a segment in order, each with its time on the video's timeline.
 
 Times come from presentation timestamps, rounded as ``pipelines.types``
-says, so a frame has the same time in the source and in a segment cut from it.
+states, so a frame has the same time in the source and in a segment cut from it.
 """
 
 from __future__ import annotations

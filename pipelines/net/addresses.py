@@ -140,7 +140,7 @@ class AddressPolicy:
 
     ``allowed_networks`` opens private networks: their literal addresses, and host names (internal
     ones too) all of whose addresses lie in them. ``refused_networks`` closes networks with public
-    numbers that are the operator's own (a NAT64 prefix, say), and takes precedence.
+    numbers that are the operator's own (a NAT64 prefix, for instance), and takes precedence.
     """
 
     allowed_networks: tuple[IPNetwork, ...] = ()

@@ -4,7 +4,7 @@ Boundaries are those of the most probable segmentation under a word model of eac
 (Utiyama and Isahara, "A Statistical Model for Domain-Independent Text Segmentation", ACL 2001),
 found by dynamic programming. Added here: a speaker counts as a word of theirs, a part has a least
 length, a pause makes a boundary cheaper, and it is moved to a cut of the picture beside it. Words
-said once show nothing of cohesion and are left out. Languages without spaces are read by pairs of
+spoken once show nothing of cohesion and are left out. Languages without spaces are read by pairs of
 characters. No model is needed, and the same transcript always has the same chapters.
 """
 
@@ -120,7 +120,7 @@ def find_chapters(
     cuts_ms: Sequence[int] = (),
     vectors: Mapping[str, Vector] | None = None,
 ) -> list[Chapter]:
-    """The chapters from 0 to ``duration_ms``; none where nothing is said.
+    """The chapters from 0 to ``duration_ms``; none without speech.
 
     ``segments`` may be those of several tracks; ``cuts_ms`` are the starts of scenes. ``vectors``
     are unit vectors of the segments' texts, used where all have one.
@@ -182,7 +182,7 @@ def _segmentation(units: Sequence[_Unit], vectors: Vector | None = None) -> list
     factor = _BOUNDARY_COST if vectors is None else _BOUNDARY_COST_WITH_VECTORS
     boundary_cost = factor * math.log(total)
     words = max(2, counts.shape[1] + voices.shape[1])
-    # A logarithm for each number of times that a word can be said.
+    # A logarithm for each number of times that a word can be spoken.
     said = np.arange(int(counts.sum(axis=0).max(initial=0)) + 1)
     logarithms = (said * np.log1p(said)).astype(np.float32)
     best = np.full(len(units) + 1, math.inf)
@@ -233,7 +233,7 @@ def _model_costs(
 
 
 def _counts(units: Sequence[_Unit]) -> npt.NDArray[np.int32]:
-    """Units x terms that are said more than once, the most frequent ones."""
+    """Units x terms that occur more than once, the most frequent ones."""
     frequencies = Counter(term for unit in units for term in unit.terms)
     kept = [term for term, count in frequencies.most_common(_MOST_WORDS) if count > 1]
     places = {term: place for place, term in enumerate(kept)}
@@ -281,7 +281,7 @@ def _snapped(before: _Unit, after: _Unit, cuts_ms: Sequence[int]) -> int:
 
 
 def _titles(groups: Sequence[Sequence[_Unit]]) -> list[str]:
-    """For each chapter the phrase that distinguishes it best, as it was said."""
+    """For each chapter the phrase that distinguishes it best, as it was spoken."""
     counts = [Counter(term for unit in group for term in unit.terms) for group in groups]
     spread = Counter(term for each in counts for term in each)
     titles = []

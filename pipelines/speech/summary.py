@@ -1,4 +1,4 @@
-"""A summary of what was said, every sentence with the time that it rests on.
+"""A summary of what was spoken, every sentence with the time that it rests on.
 
     segments of all tracks -> windows -> sentences (1:1)      the model's time
     sentences, while there are too many -> windows -> sentences
@@ -48,7 +48,7 @@ def summarize(
     config: SummaryConfig,
     mapper: Mapper,
 ) -> tuple[TimedSentence, ...]:
-    """At most ``max_sentences`` sentences on what was ``said``, given by time; none on nothing.
+    """At most ``max_sentences`` sentences on these lines, by time; none on nothing.
 
     What an earlier run stored is used again. Raises StageError (TRANSCRIPT_FAILED) and
     StageStoppedError.

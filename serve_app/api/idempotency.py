@@ -51,7 +51,7 @@ async def create_once(
     ``header`` is the ``Idempotency-Key`` header; the body may hold the key too.
 
     Refusals that a later try may not meet (429) are not remembered; a refusal
-    for want of credits is, together with the fact that nothing was made.
+    for lack of credits is, together with the fact that nothing was made.
     """
     context: AppContext = request.app.state.context
     body = await request.json()

@@ -309,7 +309,7 @@ class ApiClient:
         return sentences
 
     def get_chapters(self, job_id: str) -> list[JsonObject]:
-        """The chapters; empty where nothing is said."""
+        """The chapters; empty without speech."""
         chapters: list[JsonObject] = self._get_data(_path("jobs", job_id, "chapters"))["chapters"]
         return chapters
 

@@ -234,7 +234,7 @@ class _Tools:
         limit: Limit = 5,
         cursor: str | None = None,
     ) -> JsonObject:
-        """Search all that was analysed: what was said, seen or read, with times, best first."""
+        """Search all that was analysed: what is spoken, seen or read, with times, best first."""
         given = {"kinds": kinds, "jobId": job_id, "cursor": cursor, "limit": str(limit)}
         given["like"] = like
         filters = {name: value for name, value in given.items() if value}
@@ -246,12 +246,12 @@ class _Tools:
         }
 
     async def list_chapters(self, context: Context, job_id: JobIdText) -> JsonObject:
-        """List a job's chapters: subjects of what is said, with times."""
+        """List a job's chapters: subjects of what is spoken, with times."""
         chapters = await self._ask(context, lambda client: client.get_chapters(job_id))
         return {"chapters": chapters}
 
     async def read_summary(self, context: Context, job_id: JobIdText) -> JsonObject:
-        """Read a summary of what is said, with times; not every service makes them."""
+        """Read a summary of what is spoken, with times; not every service makes them."""
         return {"sentences": await self._ask(context, lambda client: client.get_summary(job_id))}
 
     async def list_scenes(
@@ -281,7 +281,7 @@ class _Tools:
         track: Annotated[int | None, Field(description="Of a job with several tracks.")] = None,
         max_characters: Annotated[int, Field(ge=200, le=50_000)] = 4_000,
     ) -> JsonObject:
-        """Read what is said between two times, segment by segment with times and speakers."""
+        """Read what is spoken between two times, segment by segment with times and speakers."""
         transcript = await self._ask(
             context, lambda client: client.get_transcript(job_id, track=track)
         )

@@ -93,7 +93,7 @@ async def sign_in(request: Request, context: Context, form: SentForm) -> Respons
 
 
 class _OtherAccountError(Exception):
-    """The browser is signed in to another account, and its user was not asked."""
+    """The browser is signed in to another account; its user must consent to leave that."""
 
     def __init__(self, current: Account, following: Account) -> None:
         super().__init__(current.id)

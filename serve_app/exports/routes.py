@@ -170,7 +170,7 @@ def scene_sections(job: JobRecord, scenes: list[SceneSpan]) -> list[Section]:
 
 
 def chapter_sections(job: JobRecord, chapters: list[Chapter]) -> list[Section]:
-    """The chapters; one for the whole media where nothing is said."""
+    """The chapters; one for the whole media without speech."""
     if not chapters:
         return [Section(0, max(1, job.duration_ms or 0), "Chapter 1")]
     return [Section(each.start_ms, each.end_ms, each.title) for each in chapters]

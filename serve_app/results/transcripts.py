@@ -1,4 +1,4 @@
-"""What is said: transcripts and summaries from what is stored, and as the API shows them."""
+"""What is spoken: transcripts and summaries from what is stored, and as the API shows them."""
 
 from __future__ import annotations
 

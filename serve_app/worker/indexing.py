@@ -125,7 +125,7 @@ class _Maker(ABC):
 
 
 class _TextMaker(_Maker):
-    """Of what is said and described."""
+    """Of what is spoken and described."""
 
     at_once = _TEXTS_AT_ONCE
 

@@ -1,4 +1,4 @@
-"""When each word was said: CTC forced alignment over an acoustic model's emissions.
+"""When each word was spoken: CTC forced alignment over an acoustic model's emissions.
 
 Kürzinger et al. 2020, "CTC-Segmentation of Large Corpora for German End-to-end
 Speech Recognition"; computed by ``torchaudio.functional.forced_align``. Any

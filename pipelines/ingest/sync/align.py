@@ -59,7 +59,7 @@ class Alignment:
     overlap_seconds: float
     drift_ppm: float | None = None
     """How much longer the reference takes than the target, in parts per million; None where
-    it cannot be told."""
+    it cannot be measured."""
     drift_uncertainty_ppm: float = 0.0
     score: float = 0.0
 
