@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.contracts import SAMPLE_RATE_HZ, ChunkTranscript, Samples
+from models.languages import primary_language
 from pipelines.media.audio import FRAME_SAMPLES, frame_levels
 from pipelines.speech.words import TrackWord
 
@@ -33,6 +34,19 @@ class LanguageChoice:
     """Of all that is spoken; None: detected."""
     languages: tuple[str, ...] = ()
     """What is detected among; none: all that the transcriber knows."""
+
+    @property
+    def chinese_script(self) -> str | None:
+        """Hans or Hant where a tag of Chinese names one, or a place where it is written."""
+        tags = [tag for tag in (self.language, *self.languages) if tag]
+        subtags = [each for tag in tags if primary_language(tag) == "zh" for each in tag.split("-")]
+        return next((s for each in subtags if (s := _CHINESE_SCRIPTS.get(each.lower()))), None)
+
+
+_CHINESE_SCRIPTS = {
+    **dict.fromkeys(("hans", "cn", "sg"), "Hans"),
+    **dict.fromkeys(("hant", "tw", "hk", "mo"), "Hant"),
+}
 
 
 WINDOW_SECONDS = 3.0

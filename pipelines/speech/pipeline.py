@@ -13,6 +13,7 @@ language is uncertain is transcribed again in that of its track.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,6 +24,7 @@ from pipelines.media.audio import LEVEL_FRAME_SECONDS
 from pipelines.speech.decoding import uncovered
 from pipelines.speech.languages import PROBABLE, LanguageChoice, SpokenPart, elected, is_noise
 from pipelines.speech.regions import SHARDS, ChunkLimits, CutTrack, Shard, Sharding
+from pipelines.speech.script import in_one_script
 from pipelines.speech.sounds import find_sounds
 from pipelines.speech.speakers import SpeakerRules, attribute, find_turns, place_turns
 from pipelines.speech.transcribe import WORDS, ChunkWords, ShardTask, Transcribe
@@ -32,6 +34,7 @@ from pipelines.types import AudioTrack, PipelineWarning, TranscriptResult, Warni
 
 _VOICES_SHARE, _REGIONS_SHARE = 0.2, 0.05
 """Shares of the progress that voices and cutting the track stand for."""
+CHINESE = frozenset({"zh", "yue"})
 _MOST_WARNED = 20
 _WARNED_APART_SECONDS = 1.0
 
@@ -163,6 +166,13 @@ def reduce_shards(
         replace(word, language=None if part.language == language else part.language)
         for part in parts
         for word in part.words
+    ]
+    is_chinese = [(word.language or language) in CHINESE for word in words]
+    chinese = [word.text for word in itertools.compress(words, is_chinese)]
+    spelt = iter(in_one_script(chinese, config.choice.chinese_script, config.keyterms))
+    words = [
+        replace(word, text=next(spelt)) if chosen else word
+        for word, chosen in zip(words, is_chinese, strict=True)
     ]
     placed = place_words(
         words,

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from typing import Any
 
 from icu4py.breakers import BaseBreaker, CharacterBreaker, LineBreaker, WordBreaker
 
@@ -46,6 +47,48 @@ _DIRECTIONS = {"L": "L", "R": "R", "AL": "R", "AN": "R", "EN": "N"}
 _FOREIGN = {True: re.compile("L(?:[LN ]*[LN])?"), False: re.compile("R(?:[RN ]*R)?")}
 """Runs against the direction of the text (is it from right to left?): a number that follows Latin
 letters belongs to them."""
+
+
+_INTO_SCRIPT = {"Hans": "t2s", "Hant": "s2tw"}
+"""ISO 15924's simplified and traditional Chinese: conversions of OpenCC, the second into the forms
+of Taiwan."""
+
+
+def in_one_script(texts: Sequence[str], script: str | None, kept: Iterable[str]) -> list[str]:
+    """Chinese words, in order, in ``script`` (Hans or Hant); None: that of most characters.
+
+    Phrases decide between the characters that a simplified one stands for. ``kept`` are words that
+    stay as they are spelt there.
+    """
+    whole = "".join(texts)
+    if not whole:
+        return [*texts]
+    if script is None:
+        simplified, traditional = (_converted(whole, each) for each in ("Hans", "Hant"))
+        changed = zip(whole, simplified, traditional, strict=False)
+        votes = [(each != hans) - (each != hant) for each, hans, hant in changed]
+        script = "Hant" if sum(votes) > 0 else "Hans"
+    found, folded = _converted(whole, script), _converted(whole, "Hans")
+    if not len(whole) == len(found) == len(folded):
+        return [_converted(text, script) for text in texts]
+    for word in kept:
+        for match in re.finditer(re.escape(_converted(word, "Hans")), folded):
+            if match.end() - match.start() == len(word):
+                found = found[: match.start()] + word + found[match.end() :]
+    ends = accumulate((len(text) for text in texts), initial=0)
+    return [found[start:end] for start, end in pairwise(ends)]
+
+
+def _converted(text: str, script: str) -> str:
+    converted: str = _converter(_INTO_SCRIPT[script]).convert(text)
+    return converted
+
+
+@cache
+def _converter(conversion: str) -> Any:
+    from opencc import OpenCC  # 0.1 s that nothing but Chinese needs
+
+    return OpenCC(conversion)
 
 
 def are_unspaced(left: str, right: str) -> bool:

@@ -323,6 +323,39 @@ def test_text_of_doubtful_language_is_kept_with_a_warning(
     assert f"{probability:.2f}" in warning.message
 
 
+@pytest.mark.parametrize(
+    ("choice", "keyterms", "texts"),
+    [
+        pytest.param(LanguageChoice(), (), {"说"}, id="that of most"),
+        pytest.param(LanguageChoice("zh-TW"), (), {"說"}, id="that of the client's language"),
+        pytest.param(LanguageChoice(), ("說",), {"說"}, id="a key term as it is spelt"),
+    ],
+)
+def test_a_track_keeps_one_script_of_chinese(
+    store: FolderStore,
+    track: AudioTrack,
+    monkeypatch: pytest.MonkeyPatch,
+    choice: LanguageChoice,
+    keyterms: tuple[str, ...],
+    texts: set[str],
+) -> None:
+    def answer(chunk: AudioChunk) -> ChunkTranscript:
+        text = "说" if len(chunk.samples) > 2.5 * SAMPLE_RATE_HZ else "說"
+        return ChunkTranscript(words_all_over(chunk, text + "。"), "zh", 0.9, -0.3, (("zh", 0.9),))
+
+    monkeypatch.setattr(SCRIPTED, "transcribe", lambda chunks: [*map(answer, chunks)])
+    found = transcribe_track(
+        track,
+        workspace=Workspace(store, f"jobs/{choice.language}{keyterms}"),
+        models=ModelsOfTwoLanguages(),
+        control=FreeRun(),
+        config=TranscriptConfig(choice, keyterms),
+        media_duration_ms=MEDIA_MS,
+        mapper=map_here,
+    )
+    assert {word.text.strip("。") for word in words_of(found)} == texts
+
+
 def test_speech_that_stays_without_words_is_a_warning_with_its_times(
     store: FolderStore, track: AudioTrack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
