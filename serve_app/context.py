@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from models.registry import REGISTRY
 from models.tasks import CLASSIFY_CONTENT
+from pipelines.speech.caption_rules import HouseTable, read_rules
 from pipelines.vision.policy import BlocklistError, ContentPolicy, read_blocklist
 from serve_app.crypto import Encrypter, Signer
 from serve_app.encoder import PictureEncoder, TextEncoder
@@ -29,6 +30,7 @@ class AppContext:
     signer: Signer
     encrypter: Encrypter
     prices: PriceTable
+    caption_rules: HouseTable
     content_policy: ContentPolicy
     metrics: Metrics = field(default=NULL_METRICS)
     tracing: Tracing | None = None
@@ -63,6 +65,7 @@ def build_context(
         signer=Signer(secret),
         encrypter=Encrypter(secret),
         prices=load_prices(settings.price_file),
+        caption_rules=read_rules(settings.caption_rules_file),
         content_policy=load_content_policy(settings),
         metrics=metrics,
         tracing=open_tracing(settings),

@@ -155,6 +155,11 @@ class Settings(BaseSettings):
     price_file: Path | None = Field(
         None, description="Price table (TOML, as serve_app/prices.toml) in place of ours."
     )
+    caption_rules_file: Path | None = Field(
+        None,
+        description="More houses whose rules captions may follow (TOML, as"
+        " pipelines/speech/caption_rules.toml), beside or in place of ours.",
+    )
     payment_provider: Literal["stripe"] | None = Field(
         None, description="Whose notifications of purchases are taken; needs the extra `payments`."
     )

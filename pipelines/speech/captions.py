@@ -7,8 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from pysubs2 import SSAEvent, SSAFile
+
 from models.contracts import SoundKind
-from pipelines.speech.cues import USUAL, CaptionLimits, Cue, build_cues, plain
+from pipelines.speech.caption_rules import HouseRules, cues_of
+from pipelines.speech.cues import USUAL, CaptionLimits, Cue, plain
 from pipelines.speech.script import RIGHT_TO_LEFT, isolated, runs_right_to_left
 from pipelines.speech.words import joined
 from pipelines.types import Speaker, TimedSound, TranscriptSegment, TranscriptWord
@@ -24,9 +27,14 @@ _SHORTEST_SOUND_MS = 1_500
 
 
 def with_sounds(
-    segments: Sequence[TranscriptSegment], sounds: Sequence[TimedSound]
+    segments: Sequence[TranscriptSegment],
+    sounds: Sequence[TimedSound],
+    template: str = "[{sound}]",
 ) -> list[TranscriptSegment]:
-    """The segments, and between them ``[music]`` and ``[singing]`` where nothing is spoken."""
+    """The segments, and between them ``[music]`` and ``[singing]`` where nothing is spoken.
+
+    ``template`` has ``{sound}`` or, in capitals, ``{SOUND}``.
+    """
     starts = [0, *(each.end_ms for each in segments)]
     ends = [*(each.start_ms for each in segments), _END_MS]
     found = [*segments]
@@ -35,7 +43,8 @@ def with_sounds(
         while sound.kind is not SoundKind.SPEECH and starts[pause] < sound.end_ms:
             span = max(starts[pause], sound.start_ms), min(ends[pause], sound.end_ms)
             if span[1] - span[0] >= _SHORTEST_SOUND_MS:
-                word = TranscriptWord(f"[{sound.kind}]", *span, sound.confidence, None)
+                name = template.format(sound=sound.kind, SOUND=sound.kind.upper())
+                word = TranscriptWord(name, *span, sound.confidence, None)
                 found.append(
                     TranscriptSegment(0, *span, word.text, None, sound.confidence, (word,))
                 )
@@ -45,10 +54,12 @@ def with_sounds(
     return sorted(found, key=lambda each: (each.start_ms, each.end_ms))
 
 
-def to_srt(segments: Sequence[TranscriptSegment], limits: CaptionLimits = USUAL) -> str:
+def to_srt(
+    segments: Sequence[TranscriptSegment], limits: CaptionLimits | HouseRules = USUAL
+) -> str:
     """SubRip (index from 1, comma before the milliseconds); empty without segments."""
     blocks = []
-    for number, cue in enumerate(build_cues(segments, limits), start=1):
+    for number, cue in enumerate(cues_of(segments, limits), start=1):
         times = f"{vtt_time(cue.start_ms)} --> {vtt_time(cue.end_ms)}".replace(".", ",")
         # SubRip has no escapes; an arrow in the text would read as a timing line.
         text = "\n".join(cue.lines).replace("-->", "—>")
@@ -59,13 +70,13 @@ def to_srt(segments: Sequence[TranscriptSegment], limits: CaptionLimits = USUAL)
 def to_vtt(
     segments: Sequence[TranscriptSegment],
     speakers: Sequence[Speaker],
-    limits: CaptionLimits = USUAL,
+    limits: CaptionLimits | HouseRules = USUAL,
 ) -> str:
     """WebVTT (https://www.w3.org/TR/webvtt1/) with ``<v Speaker 1>`` voice spans."""
     labels = {speaker.id: speaker.label for speaker in speakers}
     blocks = [
         f"{vtt_time(cue.start_ms)} --> {vtt_time(cue.end_ms)}\n{_vtt_text(cue, labels)}\n"
-        for cue in build_cues(segments, limits)
+        for cue in cues_of(segments, limits)
     ]
     return "WEBVTT\n\n" + "\n".join(blocks)
 
@@ -74,7 +85,7 @@ def to_ttml(
     segments: Sequence[TranscriptSegment],
     speakers: Sequence[Speaker],
     language: str | None,
-    limits: CaptionLimits = USUAL,
+    limits: CaptionLimits | HouseRules = USUAL,
 ) -> str:
     """TTML (IMSC 1.1 Text, https://www.w3.org/TR/ttml-imsc1.1/); speakers as agents."""
     agents = "".join(
@@ -87,7 +98,7 @@ def to_ttml(
         f'      <p begin="{vtt_time(cue.start_ms)}" end="{vtt_time(cue.end_ms)}"'
         + (f' ttm:agent="{_xml(cue.speaker or "")}"' if cue.speaker in known else "")
         + f">{'<br/>'.join(escaped(_XML_FORBIDDEN.sub('', line)) for line in cue.lines)}</p>\n"
-        for cue in build_cues(segments, limits)
+        for cue in cues_of(segments, limits)
     )
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -98,6 +109,69 @@ def to_ttml(
         f"  <head>\n    <metadata>\n{agents}    </metadata>\n  </head>\n"
         f"  <body>\n    <div>\n{cues}    </div>\n  </body>\n</tt>\n"
     )
+
+
+def to_ebu_tt_d(
+    segments: Sequence[TranscriptSegment],
+    language: str | None,
+    limits: CaptionLimits | HouseRules = USUAL,
+) -> str:
+    """EBU-TT-D (EBU Tech 3380, version 1.0.1): white on black, centred at the bottom."""
+    cues = "".join(
+        f'      <tt:p xml:id="cue{number}" region="bottom" begin="{vtt_time(cue.start_ms)}"'
+        f' end="{vtt_time(cue.end_ms)}"><tt:span style="text">'
+        f"{'<tt:br/>'.join(escaped(_XML_FORBIDDEN.sub('', line)) for line in cue.lines)}"
+        "</tt:span></tt:p>\n"
+        for number, cue in enumerate(cues_of(segments, limits), start=1)
+    )
+    return _EBU_TT_D.format(language=_xml(language or ""), cues=cues)
+
+
+_EBU_TT_D = """\
+<?xml version="1.0" encoding="UTF-8"?>
+<tt:tt xmlns:tt="http://www.w3.org/ns/ttml" xmlns:ttp="http://www.w3.org/ns/ttml#parameter"
+ xmlns:tts="http://www.w3.org/ns/ttml#styling" xmlns:ebuttm="urn:ebu:tt:metadata"
+ xmlns:ebutts="urn:ebu:tt:style" ttp:timeBase="media" ttp:cellResolution="50 30"
+ xml:lang="{language}" xml:space="default">
+  <tt:head>
+    <tt:metadata>
+      <ebuttm:documentMetadata>
+        <ebuttm:conformsToStandard>urn:ebu:tt:distribution:2018-04</ebuttm:conformsToStandard>
+      </ebuttm:documentMetadata>
+    </tt:metadata>
+    <tt:styling>
+      <tt:style xml:id="place" tts:textAlign="center" tts:fontFamily="default" tts:fontSize="100%"
+ tts:lineHeight="125%" ebutts:linePadding="0.5c"/>
+      <tt:style xml:id="text" tts:color="#ffffff" tts:backgroundColor="#000000"/>
+    </tt:styling>
+    <tt:layout>
+      <tt:region xml:id="bottom" tts:origin="10% 10%" tts:extent="80% 80%"
+ tts:displayAlign="after" style="place"/>
+    </tt:layout>
+  </tt:head>
+  <tt:body>
+    <tt:div>
+{cues}    </tt:div>
+  </tt:body>
+</tt:tt>
+"""
+
+
+def to_ass(
+    segments: Sequence[TranscriptSegment], limits: CaptionLimits | HouseRules = USUAL
+) -> str:
+    """Advanced SubStation Alpha; its times are in hundredths of a second."""
+    written = SSAFile()
+    for cue in cues_of(segments, limits):
+        # Braces hold commands, a backslash begins one; there are no escapes for them.
+        text = "\n".join(cue.lines).translate(_ASS_COMMANDS)
+        event = SSAEvent(start=cue.start_ms, end=cue.end_ms)
+        event.plaintext = text
+        written.append(event)
+    return written.to_string("ass")
+
+
+_ASS_COMMANDS = str.maketrans({"{": "(", "}": ")", "\\": "/"})
 
 
 def to_markdown(segments: Sequence[TranscriptSegment], speakers: Sequence[Speaker]) -> str:

@@ -68,6 +68,7 @@ _FULLNESS_COST = 0.5
 _HURRY_COST = 2.0
 _INSIDE_COST = 3.0
 """Of a break inside a word, or a phrase without spaces, that is wider than a line."""
+_UNEVEN_COST = 10.0
 _NOT_SIMPLE = re.compile(" (?:n['’]t|[^\\w\"(¿¡«“‘–—$€£#&+-])|[^ -\u058f\u2010-\u205e]").search
 """A space that is not between two words, or a character that may not have one column."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -81,6 +82,14 @@ class CaptionLimits:
     lines: int = 2
     columns_per_second: int = 20
     """A target: speech that is faster makes cues that are too."""
+    is_strict: bool = False
+    """Whether no cue is to be faster where the text can be cut otherwise."""
+    gap_ms: int = 0
+    """What a cue loses of its time to the next."""
+    shortest_ms: int = 0
+    longest_ms: int = CUE_MAX_MS
+    balance_percent: int = 0
+    """Of the longer of two lines, what the shorter has at least, where a text can be divided so."""
 
 
 USUAL = CaptionLimits()
@@ -96,23 +105,31 @@ class Cue(NamedTuple):
 
 
 def build_cues(segments: Sequence[TranscriptSegment], limits: CaptionLimits = USUAL) -> list[Cue]:
-    """Cues in order, never overlapping, each at least 1 ms long and at most CUE_MAX_MS.
+    """Cues in order, never overlapping, each at least 1 ms and at most ``longest_ms`` long.
 
     A cue stays into the pause after it as long as it takes to read. The last one does not: where
     the media ends is not known here.
     """
     cues: list[Cue] = []
     read_ms = earliest_ms = 0
-    for segment in segments:
-        for said_ms, end_ms, lines, width in _cut(segment, limits):
-            start_ms = max(said_ms, earliest_ms)
-            if earliest_ms < min(read_ms, start_ms):
-                cues[-1] = cues[-1]._replace(end_ms=min(read_ms, start_ms))
-            earliest_ms = min(max(end_ms, start_ms + 1), start_ms + CUE_MAX_MS)
-            cues.append(Cue(start_ms, earliest_ms, lines, segment.speaker))
-            needed_ms = max(CUE_COMFORT_MS, -(-width * 1000 // limits.columns_per_second))
-            read_ms = start_ms + min(CUE_MAX_MS, needed_ms)
+    for spoken, width in cut_cues(segments, limits):
+        start_ms = max(spoken.start_ms, earliest_ms)
+        if earliest_ms < min(read_ms, start_ms):
+            cues[-1] = cues[-1]._replace(end_ms=min(read_ms, start_ms))
+        earliest_ms = min(max(spoken.end_ms, start_ms + 1), start_ms + limits.longest_ms)
+        cues.append(spoken._replace(start_ms=start_ms, end_ms=earliest_ms))
+        needed_ms = max(CUE_COMFORT_MS, -(-width * 1000 // limits.columns_per_second))
+        read_ms = start_ms + min(limits.longest_ms, needed_ms)
     return cues
+
+
+def cut_cues(
+    segments: Iterable[TranscriptSegment], limits: CaptionLimits
+) -> Iterator[tuple[Cue, int]]:
+    """Each cue with the times of its words, and its columns in one line."""
+    for segment in segments:
+        for start_ms, end_ms, lines, width in _cut(segment, limits):
+            yield Cue(start_ms, end_ms, lines, segment.speaker), width
 
 
 def plain(text: str) -> str:
@@ -134,7 +151,7 @@ def _cut(
         return
     width = columns(written)
     turn = runs_right_to_left(written) if RIGHT_TO_LEFT.search(written) else None
-    if width <= room and end_ms - start_ms <= CUE_MAX_MS:
+    if width <= room and end_ms - start_ms <= limits.longest_ms:
         yield start_ms, end_ms, (_turned(written, turn),), width
         return
     texts = written.split(" ")
@@ -143,7 +160,7 @@ def _cut(
     else:
         text = _Text.of(list(_fitting(pieces or _spoken(words), room)))
     for start, end in _bounds(text, limits):
-        lines = tuple(_turned(line, turn) for line in _lines(text, start, end, room))
+        lines = tuple(_turned(line, turn) for line in _lines(text, start, end, limits))
         times = text.timed[start].start_ms, text.timed[end - 1].end_ms
         yield *times, lines, text.width(start, end)
 
@@ -266,7 +283,7 @@ class _Text:
         for _ in range(limits.lines):
             if end < len(self.ends):
                 end = self.line_end(end, limits.line_columns)
-        latest_ms = self.timed[start].start_ms + CUE_MAX_MS
+        latest_ms = self.timed[start].start_ms + limits.longest_ms
         while end > start + 1 and self.timed[end - 1].end_ms > latest_ms:
             end -= 1
         return end
@@ -301,6 +318,7 @@ def _bounds(text: _Text, limits: CaptionLimits) -> list[tuple[int, int]]:
     if first_end == count:
         return [(0, count)]
     room, speed = limits.lines * limits.line_columns, limits.columns_per_second
+    least = limits.shortest_ms * speed / 1000
     until_ms = [each.start_ms for each in text.timed] + [text.timed[-1].end_ms]
     best = [0.0] + [math.inf] * count
     came_from = [0] * (count + 1)
@@ -309,9 +327,10 @@ def _bounds(text: _Text, limits: CaptionLimits) -> list[tuple[int, int]]:
         for end in ends:
             width = text.width(start, end)
             cost = best[start] + _CUE_COST + _FULLNESS_COST * (width / room) ** 2
-            rate = width * 1000 / max(1, until_ms[end] - until_ms[start])
+            time_ms = until_ms[end] - until_ms[start] - limits.gap_ms
+            rate = max(width, least) * 1000 / max(1, time_ms)
             if rate > speed:
-                cost += _HURRY_COST * (rate / speed - 1)
+                cost += _HURRY_COST * (rate / speed - 1 + limits.is_strict)
             if end < count:
                 cost += text.break_cost(end)
             if cost <= best[end]:
@@ -331,8 +350,9 @@ def _bounds(text: _Text, limits: CaptionLimits) -> list[tuple[int, int]]:
     return list(pairwise(reversed(bounds)))
 
 
-def _lines(text: _Text, first: int, last: int, width: int) -> list[str]:
+def _lines(text: _Text, first: int, last: int, limits: CaptionLimits) -> list[str]:
     """As few lines as hold the pieces: about equally long, and broken between phrases."""
+    width = limits.line_columns
     lines, end = 1, text.line_end(first, width)
     while end < last:
         lines, end = lines + 1, text.line_end(end, width)
@@ -352,6 +372,10 @@ def _lines(text: _Text, first: int, last: int, width: int) -> list[str]:
                     found[end] = cost, (*starts, start)
         ways = found
     costs = {s: cost + abs(text.width(s, last) - even) / width for s, (cost, _) in ways.items()}
+    if lines == 2 and limits.balance_percent:
+        for start in costs:
+            shorter, longer = sorted((text.width(first, start), text.width(start, last)))
+            costs[start] += _UNEVEN_COST * (shorter * 100 < longer * limits.balance_percent)
     begin = min(reversed(costs), key=lambda start: costs[start])
     bounds = [*ways[begin][1], begin, last]
     return [text.written(*line) for line in pairwise(bounds)]

@@ -113,6 +113,7 @@ USER_ERRORS = {
     "serve_app.jobs.lifecycle": ("ReplayError",),
     "serve_app.observability.tracing": ("TracingNotInstalledError",),
     "serve_app.payments.providers": ("ProviderNotInstalledError",),
+    "pipelines.speech.caption_rules": ("CaptionRulesError",),
     "serve_app.pricing": ("PriceFileError",),
     "serve_app.settings": ("InvalidSettingsError",),
     "serve_app.webhooks.signing": ("InvalidSecretError",),

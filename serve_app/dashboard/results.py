@@ -25,6 +25,7 @@ from serve_app.dashboard import PATH
 from serve_app.dashboard.access import CurrentViewer, PageRoute, Viewer
 from serve_app.dashboard.pages import HEADERS, page, takes_gzip
 from serve_app.errors import ApiError, ErrorCode
+from serve_app.exports.captions import lint
 from serve_app.jobs import service
 from serve_app.results.scenes import scene_json, scenes_of
 from storage.job_records import JobRecord
@@ -115,6 +116,23 @@ def spelled(segment: Element) -> tuple[Markup, str]:
         times += [word["start_ms"] / 1000, word["end_ms"] / 1000]
         at = start + len(word["text"])
     return Markup("").join([*parts, escape(text[at:])]), " ".join(map(str, times))
+
+
+@router.get(f"{PATH}/jobs/{{jobId}}/captions")
+async def get_captions(
+    request: Request,
+    context: Context,
+    viewer: CurrentViewer,
+    jobId: str,  # noqa: N803
+    rules: str = "netflix",
+    track: Annotated[int | None, WHOLE_NUMBER] = None,
+) -> Response:
+    """Captions by a house's rules: files of them, and what a person is to mend."""
+    async with context.database.statement() as connection:
+        job = await service.get_job(connection, viewer.account.id, jobId)
+    found = await lint(context, job, track, rules)
+    houses = {name: languages[""].title for name, languages in context.caption_rules.items()}
+    return await page(request, "captions.html", job=job, lint=found, houses=houses, track=track)
 
 
 @router.get(f"{PATH}/jobs/{{jobId}}/{{kind}}")

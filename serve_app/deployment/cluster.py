@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.speech.caption_rules import read_rules
 from serve_app.observability.tracing import exporter_class
 from serve_app.payments.providers import find_provider
 from serve_app.pricing import load_prices
@@ -35,14 +36,16 @@ def app(args: dict[str, Any]) -> Application:
     """The application graph for ``serve deploy``, over a migrated database.
 
     ``args`` are settings by their names (``api_replicas: 8``); they go before the
-    environment. Raises ClusterSettingsError, PriceFileError, ProviderNotInstalledError,
-    TracingNotInstalledError, ContentPolicyError and what the database raises.
+    environment. Raises ClusterSettingsError, PriceFileError, CaptionRulesError,
+    ProviderNotInstalledError, TracingNotInstalledError, ContentPolicyError and what the database
+    raises.
     """
     # Ray Serve is imported where it is used: checking settings must not start it.
     from serve_app.deployment.application import build_named_app
 
     settings = cluster_settings(args)
     load_prices(settings.price_file)
+    read_rules(settings.caption_rules_file)
     find_provider(settings)
     if settings.traces_url is not None:
         exporter_class()
@@ -102,7 +105,7 @@ def _profile(settings: Settings) -> str | None:
 
 def _paths(settings: Settings) -> str | None:
     """Replicas work in folders of their own, on any node."""
-    named = {"models_dir", "price_file", "webhook_ca_file", "whisper_weights"}
+    named = {"caption_rules_file", "models_dir", "price_file", "webhook_ca_file", "whisper_weights"}
     paths = {name: getattr(settings, name) for name in sorted(named)}
     relative = [n for n, path in paths.items() if isinstance(path, Path) and not path.is_absolute()]
     if relative:

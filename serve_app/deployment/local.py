@@ -27,6 +27,7 @@ import httpx
 import psutil
 
 from pipelines.execution.ray_start import quiet, start_ray
+from pipelines.speech.caption_rules import read_rules
 from serve_app.deployment.data import DataFolderError, prepared, write_privately
 from serve_app.deployment.model_choice import chosen_models, require_machine
 from serve_app.deployment.proxy import LONGEST_HAPROXY_FOLDER, node_environment, reachable
@@ -94,6 +95,7 @@ def _require_what_is_named(settings: Settings) -> None:
     from serve_app.context import load_content_policy
 
     load_prices(settings.price_file)
+    read_rules(settings.caption_rules_file)
     find_provider(settings)
     if settings.traces_url is not None:
         exporter_class()

@@ -1,4 +1,4 @@
-"""The transcript: as JSON, or as a file of captions, text or a table.
+"""The transcript: as JSON, or as a file of captions, text or a table; captions checked by rules.
 
 Files of late are kept: a day of speech takes seconds.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 from urllib.parse import quote
@@ -15,8 +16,26 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
-from pipelines.speech.captions import to_markdown, to_srt, to_ttml, to_txt, to_vtt, with_sounds
+from pipelines.speech.caption_rules import (
+    CaptionRule,
+    HouseRules,
+    cues_of,
+    find_rules,
+    find_violations,
+    with_speakers,
+)
+from pipelines.speech.captions import (
+    to_ass,
+    to_ebu_tt_d,
+    to_markdown,
+    to_srt,
+    to_ttml,
+    to_txt,
+    to_vtt,
+    with_sounds,
+)
 from pipelines.speech.cues import USUAL, CaptionLimits
 from pipelines.types import Speaker, TranscriptSegment
 from serve_app.api.authentication import CurrentJob, KeyedRoute
@@ -25,15 +44,18 @@ from serve_app.api.downloads import FilePlace
 from serve_app.api.envelope import success
 from serve_app.api.openapi import errors, headers
 from serve_app.api.queries import WHOLE_NUMBER
-from serve_app.api.schemas import Answer
+from serve_app.api.schemas import Answer, Count, Seconds, Uuid, doc
 from serve_app.context import AppContext
-from serve_app.errors import ErrorCode
+from serve_app.errors import ErrorCode, invalid
 from serve_app.exports.spreadsheets import csv_table
+from serve_app.exports.timeline import find_sources
 from serve_app.results import transcripts
 from serve_app.results.availability import require_stage
 from serve_app.results.routes import RESULT_ERRORS, TrackQuery
 from serve_app.results.transcripts import Transcript, transcript_of
+from storage.database import Connection
 from storage.job_records import JobRecord
+from storage.jobs import find_ingest_result
 from storage.results import TrackTranscript, transcript_versions
 from storage.types import StageName
 
@@ -41,10 +63,15 @@ _MEDIA_TYPES = {
     "srt": "application/x-subrip",
     "vtt": "text/vtt",
     "ttml": "application/ttml+xml",
+    "ebu-tt-d": "application/ttml+xml",
+    "ass": "text/x-ssa",
     "txt": "text/plain",
     "md": "text/markdown",
     "csv": "text/csv",
 }
+_EXTENSIONS = {"ebu-tt-d": "ebu-tt-d.xml"}
+_CAPTIONS = frozenset({"srt", "vtt", "ttml", "ebu-tt-d", "ass"})
+_MOST_VIOLATIONS = 1_000
 _COLUMNS = ("index", "startTime", "endTime", "speaker", "text", "confidence")
 
 
@@ -57,7 +84,8 @@ _FILES = {
         "WebVTT captions.",
         "WEBVTT\n\n00:00:01.200 --> 00:00:02.060\n<v Speaker 1>Good morning.\n",
     ),
-    "application/ttml+xml": ("TTML captions (IMSC 1.1 Text).", '<tt xml:lang="en"/>'),
+    "application/ttml+xml": ("TTML captions (IMSC 1.1 Text, EBU-TT-D).", '<tt xml:lang="en"/>'),
+    "text/x-ssa": ("Advanced SubStation captions.", "[Script Info]\nScriptType: v4.00+\n"),
     "text/plain": ("A paragraph for each turn of a speaker.", "Speaker 1: Good morning.\n"),
     "text/markdown": (
         "The same as Markdown, with the time of each turn.",
@@ -71,6 +99,59 @@ _FILES = {
 _KEPT_CHARACTERS = 16 * 2**20
 _kept: OrderedDict[tuple[object, ...], str] = OrderedDict()
 """The files that were read last, by all that they depend on; the oldest goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """How captions are written."""
+
+    limits: CaptionLimits
+    house: str | None
+    sounds: bool
+    speaker_labels: bool
+
+
+HouseQuery = Annotated[
+    Annotated[str, Field(pattern="^[a-z0-9_-]{1,40}$")],
+    Query(
+        description="Whose rules captions are written by: `netflix`, `bbc`, `ebu`, `ted`, `youtube`"
+        " or another that the operator has set up.",
+        examples=["bbc"],
+    ),
+]
+SoundsQuery = Annotated[
+    bool, Query(description="Captions have `[music]` and `[singing]` where nothing is spoken.")
+]
+SpeakerLabelsQuery = Annotated[
+    bool, Query(description="Captions name each speaker who begins, where there are several.")
+]
+
+
+class CaptionViolationJson(TypedDict):
+    """A rule that a caption does not keep."""
+
+    cue: Annotated[Count, doc("The caption, from 1 as in `srt`.", 12)]
+    startTime: Annotated[Seconds, doc("Where it begins, in seconds of the media.")]
+    endTime: Annotated[Seconds, doc("Where it ends.")]
+    rule: CaptionRule
+    severity: Annotated[
+        Literal["violation", "advice"],
+        doc("`advice`: the house leaves it to the writer, as speed where captions are verbatim."),
+    ]
+    message: Annotated[str, doc("What is, and what may be.", "41 columns, at most 37")]
+
+
+class CaptionLint(TypedDict):
+    """What captions by a house's rules still break: what only a person can mend."""
+
+    jobId: Annotated[Uuid, doc("The job.")]
+    rules: Annotated[str, doc("The house.", "bbc")]
+    title: Annotated[str, doc("Whose rules these are.", "BBC, Subtitle Guidelines 1.2")]
+    source: Annotated[str, doc("Where they are written.")]
+    cues: Annotated[Count, doc("How many captions there are.")]
+    total: Annotated[Count, doc("How often they break a rule, advice included.")]
+    violations: Annotated[list[CaptionViolationJson], doc("Of these the first 1,000, in order.")]
+
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
 
@@ -101,15 +182,16 @@ async def get_transcript(
     job: CurrentJob,
     place: FilePlace,
     format: Annotated[  # noqa: A002
-        Literal["json", "srt", "vtt", "ttml", "txt", "md", "csv"],
+        Literal["json", "srt", "vtt", "ttml", "ebu-tt-d", "ass", "txt", "md", "csv"],
         Query(description="The form of the answer."),
     ] = "json",
     track: TrackQuery = None,
     maxLineLength: Annotated[  # noqa: N803 - the API's name
         Annotated[int, Field(ge=12, le=120), WHOLE_NUMBER],
         Query(
-            description="Most columns of a line of captions (`srt`, `vtt`, `ttml`). Wide and"
-            " full-width characters, as those of Chinese and Japanese, take two."
+            description="Most columns of a line of captions. Wide and full-width characters, as"
+            " those of Chinese and Japanese, take two. Without effect beside `rules`, as the next"
+            " two."
         ),
     ] = USUAL.line_columns,
     maxLines: Annotated[  # noqa: N803
@@ -123,16 +205,16 @@ async def get_transcript(
             "into pauses, for that. Speech that is faster still makes captions that are."
         ),
     ] = USUAL.columns_per_second,
-    sounds: Annotated[
-        bool,
-        Query(description="Captions have `[music]` and `[singing]` where nothing is spoken."),
-    ] = False,
+    rules: HouseQuery | None = None,
+    sounds: SoundsQuery = False,
+    speakerLabels: SpeakerLabelsQuery = False,  # noqa: N803
 ) -> Response:
     """As JSON, or as a file of captions, text or a table."""
     async with place.turn(request):
         if format != "json":
             limits = CaptionLimits(maxLineLength, maxLines, maxCharactersPerSecond)
-            return await _file_response(context, job, track, format, limits, sounds=sounds)
+            style = _Style(limits, rules, sounds, speakerLabels)
+            return await _file_response(context, job, track, format, style)
         async with context.database.statement() as connection:
             tracks = await transcripts.read_tracks(connection, job)
         if track is None and len(tracks) > 1:
@@ -144,56 +226,153 @@ async def get_transcript(
         )
 
 
-async def _file_response(
+@router.get(
+    "/jobs/{jobId}/captions/lint",
+    operation_id="lintCaptions",
+    summary="Check captions by a house's rules",
+    response_model=Answer[CaptionLint],
+    response_description="What is left to a person.",
+    responses=errors(ErrorCode.INVALID_REQUEST, *RESULT_ERRORS),
+)
+async def lint_captions(
+    request: Request,
+    context: Context,
+    job: CurrentJob,
+    place: FilePlace,
+    rules: HouseQuery,
+    track: TrackQuery = None,
+    sounds: SoundsQuery = False,
+    speakerLabels: SpeakerLabelsQuery = False,  # noqa: N803
+) -> Response:
+    """Captions written by the rules keep all that can be kept without changing what is spoken.
+
+    What is listed is left to a person: speech that is faster than may be read.
+    """
+    async with place.turn(request):
+        return success(request, await lint(context, job, track, rules, sounds, speakerLabels))
+
+
+async def lint(
     context: AppContext,
     job: JobRecord,
     index: int | None,
-    extension: str,
-    limits: CaptionLimits,
-    *,
-    sounds: bool,
+    house: str,
+    sounds: bool = False,
+    speaker_labels: bool = False,
+) -> CaptionLint:
+    """The captions of a track by a house's rules, checked. Raises ApiError."""
+    require_stage(job, StageName.TRANSCRIPT)
+    async with context.database.statement() as connection:
+        track = transcripts.choose_track(job, await transcripts.read_tracks(connection, job), index)
+        rules = await house_rules(context, connection, job, track, house)
+    style = _Style(rules.limits, house, sounds, speaker_labels)
+
+    def linted() -> CaptionLint:
+        cues = cues_of(_captioned(track, style, rules), rules)
+        broken = list(find_violations(cues, rules))
+        return {
+            "jobId": str(job.id),
+            "rules": house,
+            "title": rules.title,
+            "source": rules.source,
+            "cues": len(cues),
+            "total": len(broken),
+            "violations": [
+                {
+                    "cue": each.cue,
+                    "startTime": each.start_ms / 1000,
+                    "endTime": each.end_ms / 1000,
+                    "rule": each.rule,
+                    "severity": "advice" if each.is_advice else "violation",
+                    "message": each.message,
+                }
+                for each in broken[:_MOST_VIOLATIONS]
+            ],
+        }
+
+    return await run_in_threadpool(linted)
+
+
+async def house_rules(
+    context: AppContext,
+    connection: Connection,
+    job: JobRecord,
+    track: TrackTranscript,
+    house: str,
+) -> HouseRules:
+    """The rules for the track's language and the picture's frame rate. Raises ApiError."""
+    sources = find_sources(job.file_name, await find_ingest_result(connection, job.id))
+    rate = sources[0].rate if sources else None
+    found = find_rules(context.caption_rules, house, track.language, rate)
+    if found is None:
+        raise invalid(f"must be one of {', '.join(context.caption_rules)}.", "rules")
+    return found
+
+
+async def _file_response(
+    context: AppContext, job: JobRecord, index: int | None, extension: str, style: _Style
 ) -> Response:
     """A track as an attachment named after the media; ``extension`` is one of _MEDIA_TYPES."""
     require_stage(job, StageName.TRANSCRIPT)
-    asked, timed = (job.id, index, extension, limits, sounds), extension in ("srt", "vtt", "ttml")
+    asked = (job.id, index, extension, style)
     async with context.database.statement() as connection:
         key = (*asked, *await transcript_versions(connection, job.id))
         text = _kept.get(key)
         if text is None:
-            tracks = await transcripts.read_tracks(connection, job, words=timed)
+            tracks = await transcripts.read_tracks(connection, job, words=extension in _CAPTIONS)
+            track = transcripts.choose_track(job, tracks, index)
+            limits: CaptionLimits | HouseRules = style.limits
+            if style.house is not None:
+                limits = await house_rules(context, connection, job, track, style.house)
     if text is None:
-        track = transcripts.choose_track(job, tracks, index)
-        text = await run_in_threadpool(_text, track, extension, limits, sounds and timed)
+        text = await run_in_threadpool(_text, track, extension, style, limits)
         key = (*asked, *((each.track_index, each.version) for each in tracks))
     _kept[key] = text
     _kept.move_to_end(key)
     while sum(map(len, _kept.values())) > _KEPT_CHARACTERS:
         _kept.popitem(last=False)
+    name = _EXTENSIONS.get(extension, extension)
     return Response(
         text.encode(),
         media_type=_MEDIA_TYPES[extension],
-        headers={"Content-Disposition": attachment(job.file_name, extension)},
+        headers={"Content-Disposition": attachment(job.file_name, name)},
     )
 
 
-def _text(track: TrackTranscript, extension: str, limits: CaptionLimits, with_sound: bool) -> str:
-    found = transcript_of(track)
+def _captioned(
+    track: TrackTranscript, style: _Style, limits: CaptionLimits | HouseRules
+) -> Sequence[TranscriptSegment]:
+    """The segments, with the names of speakers and with sounds that the style has."""
+    found, rules = transcript_of(track), limits if isinstance(limits, HouseRules) else None
     segments: Sequence[TranscriptSegment] = found.segments
-    speakers = found.speakers
-    if with_sound:
-        segments = with_sounds(segments, found.sounds)
+    if style.speaker_labels:
+        template = rules.speaker if rules else "{speaker}:"
+        segments = list(with_speakers(segments, found.speakers, template))
+    if style.sounds:
+        segments = with_sounds(segments, found.sounds, rules.sound if rules else "[{sound}]")
+    return segments
+
+
+def _text(
+    track: TrackTranscript, extension: str, style: _Style, limits: CaptionLimits | HouseRules
+) -> str:
+    found = transcript_of(track)
+    if extension in _CAPTIONS:
+        segments = _captioned(track, style, limits)
+        write = {
+            "srt": lambda: to_srt(segments, limits),
+            "vtt": lambda: to_vtt(segments, found.speakers, limits),
+            "ttml": lambda: to_ttml(segments, found.speakers, track.language, limits),
+            "ebu-tt-d": lambda: to_ebu_tt_d(segments, track.language, limits),
+            "ass": lambda: to_ass(segments, limits),
+        }
+        return write[extension]()
     match extension:
-        case "srt":
-            return to_srt(segments, limits)
-        case "vtt":
-            return to_vtt(segments, speakers, limits)
-        case "ttml":
-            return to_ttml(segments, speakers, track.language, limits)
         case "md":
-            return to_markdown(segments, speakers)
+            return to_markdown(found.segments, found.speakers)
         case "csv":
-            return csv_table(_COLUMNS, _rows(segments, speakers))
-    return to_txt(segments, speakers)
+            return csv_table(_COLUMNS, _rows(found.segments, found.speakers))
+    return to_txt(found.segments, found.speakers)
 
 
 def _rows(

@@ -49,6 +49,7 @@ SPECIFIED_STATUSES: dict[str, set[int]] = {
     "cancelJob": {401, 404, 409, 429, 500},
     "cancelJobDeprecated": {401, 404, 409, 429, 500},
     "getTranscript": {400, 401, 404, 409, 500},
+    "lintCaptions": {400, 401, 404, 409, 500},
     "getScenes": {401, 404, 409, 500},
     "listAudioTracks": {401, 404, 500},
     "getAudioTrack": {400, 401, 404, 500},

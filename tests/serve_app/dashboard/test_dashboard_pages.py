@@ -570,3 +570,20 @@ def test_libraries_are_the_published_files() -> None:
     found = {path.name: sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
     assert found.pop("README.md")
     assert found == listed
+
+
+@pytest.mark.parametrize("house", ["netflix", "bbc"])
+def test_captions_of_a_house_are_offered_with_what_is_to_be_mended(
+    api: RunningApi, customer: Customer, browser: httpx.Client, house: str
+) -> None:
+    job = created(api, customer)
+    complete(api, job, [track(0)], [])
+    assert f"/dashboard/jobs/{job}/captions" in browser.get(f"/dashboard/jobs/{job}").text
+    page = browser.get(f"/dashboard/jobs/{job}/captions?rules={house}")
+    assert page.status_code == 200
+    assert "captions keep the rules" in page.text
+    for form in ("srt", "ebu-tt-d"):
+        path = f"/dashboard/api/jobs/{job}/transcript?rules={house}&amp;format={form}"
+        assert path in page.text
+        assert browser.get(unescape(path)).status_code == 200
+    assert browser.get(f"/dashboard/jobs/{job}/captions?rules=nobody").status_code == 400

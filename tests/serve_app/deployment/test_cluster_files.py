@@ -312,6 +312,7 @@ def test_what_the_file_says_goes_before_the_environment(monkeypatch: pytest.Monk
         pytest.param({"s3_bucket": None}, "VAS_S3_BUCKET is not set", id="no bucket"),
         pytest.param({"secret_key": "short"}, "VAS_SECRET_KEY", id="no secret key"),
         pytest.param({"model_profile": "auto"}, "Name the models", id="models by this machine"),
+        pytest.param({"caption_rules_file": "a.toml"}, "caption_rules_file", id="rules"),
         pytest.param({"price_file": "prices.toml"}, "price_file as absolute", id="relative path"),
         pytest.param({"replicas": 3}, "no settings named replicas", id="unknown setting"),
         pytest.param({"runners": 0}, "VAS_RUNNERS: Input should be", id="out of bounds"),
