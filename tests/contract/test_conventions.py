@@ -218,6 +218,7 @@ ADDED = {
     ("GET", "/jobs/{jobId}/export", "exportJob"),
     ("GET", "/jobs/{jobId}/chapters", "getChapters"),
     ("GET", "/jobs/{jobId}/summary", "getSummary"),
+    ("GET", "/jobs/{jobId}/captions/lint", "lintCaptions"),
     ("GET", "/jobs/{jobId}/clip", "getClip"),
     ("PUT", "/jobs/{jobId}/speakers/{speakerId}", "nameSpeaker"),
     ("DELETE", "/jobs/{jobId}/speakers/{speakerId}", "resetSpeaker"),

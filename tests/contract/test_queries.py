@@ -126,7 +126,7 @@ def test_format_is_json_by_default_or_a_file(single: tuple[Caller, str]) -> None
     assert "00:00:01,000 --> 00:00:01,900" in caller.get(path, format="srt").text
     assert caller.get(path, format="vtt").text.startswith("WEBVTT\n")
     assert "track 1" in caller.get(path, format="txt").text
-    for bad in ("ass", "SRT", ""):
+    for bad in ("ttxt", "SRT", ""):
         refusal(caller.get(path, format=bad), 400, "INVALID_REQUEST", param="format")
 
 
