@@ -146,7 +146,7 @@ class CaptionLint(TypedDict):
 
     jobId: Annotated[Uuid, doc("The job.")]
     rules: Annotated[str, doc("The house.", "bbc")]
-    title: Annotated[str, doc("Whose rules these are.", "BBC, Subtitle Guidelines 1.2")]
+    title: Annotated[str, doc("Whose rules these are.", "BBC Subtitle Guidelines")]
     source: Annotated[str, doc("Where they are written.")]
     cues: Annotated[Count, doc("How many captions there are.")]
     total: Annotated[Count, doc("How often they break a rule, advice included.")]

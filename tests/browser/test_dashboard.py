@@ -392,6 +392,7 @@ PAGES = {
     "search": "/dashboard/search?q=camera",
     "part": "/dashboard/jobs/{long}/segments?from=100",
     "scenes": "/dashboard/jobs/{long}/scenes?from=24",
+    "captions": "/dashboard/jobs/{long}/captions?rules=bbc",
     "missing": "/dashboard/nothing",
     "signed out": "/dashboard/sign-in?ended=out",
     "session over": "/dashboard/sign-in?ended=1",
