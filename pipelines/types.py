@@ -279,6 +279,14 @@ class ObjectTrack:
 
 
 @dataclass(frozen=True, slots=True)
+class Tag:
+    """What a scene's still probably shows: a tag of the operator's bank, its probability."""
+
+    label: str
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
 class ScreenText:
     """A line of writing on the screen, and when it is there; None in results of before 0.2.0."""
 
@@ -313,6 +321,8 @@ class Scene:
     """The picture between black bars, as displayed; all of it where there are none."""
     on_screen_text: tuple[ScreenText, ...] = ()
     """Writing that is there at any time of it, by start, then top to bottom."""
+    tags: tuple[Tag, ...] = ()
+    """The most probable first; none where the model of pictures is not installed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from models.registry import REGISTRY
 from models.tasks import CLASSIFY_CONTENT
 from pipelines.speech.caption_rules import HouseTable, read_rules
 from pipelines.vision.policy import BlocklistError, ContentPolicy, read_blocklist
+from pipelines.vision.tags import TagBank, load_tag_bank
 from serve_app.crypto import Encrypter, Signer
 from serve_app.encoder import PictureEncoder, TextEncoder
 from serve_app.observability.metrics import NULL_METRICS, Metrics
@@ -32,6 +33,7 @@ class AppContext:
     prices: PriceTable
     caption_rules: HouseTable
     content_policy: ContentPolicy
+    tags: TagBank
     metrics: Metrics = field(default=NULL_METRICS)
     tracing: Tracing | None = None
     encoder: TextEncoder | None = None
@@ -67,6 +69,7 @@ def build_context(
         prices=load_prices(settings.price_file),
         caption_rules=read_rules(settings.caption_rules_file),
         content_policy=load_content_policy(settings),
+        tags=load_tag_bank(settings.tags_file),
         metrics=metrics,
         tracing=open_tracing(settings),
         encoder=encoder,

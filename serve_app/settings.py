@@ -230,6 +230,9 @@ class Settings(BaseSettings):
     transcript_shard_seconds: float = Field(
         20, ge=1, le=86_400, description="Length of a stretch of speech that one task transcribes."
     )
+    tags_file: Path | None = Field(
+        None, description="Bank of tags (TOML, as pipelines/vision/tags.toml) in place of ours."
+    )
     boundary_weights: Literal["packaged"] | Path | None = Field(
         None,
         description="Weights of TransNetV2 for PyTorch: a file, or `packaged` for those that the "
@@ -351,7 +354,9 @@ class Settings(BaseSettings):
     def _profile_by_its_present_name(cls, name: object) -> object:
         return profile_named(name) if isinstance(name, str) else name
 
-    @field_validator("blocked_hashes_file", "boundary_weights", "log_dir", "whisper_weights")
+    @field_validator(
+        "blocked_hashes_file", "boundary_weights", "log_dir", "tags_file", "whisper_weights"
+    )
     @classmethod
     def _name_from_anywhere(cls, path: Path | str | None) -> Path | str | None:
         """Replicas work in folders of their own."""

@@ -89,6 +89,7 @@ _SCENES = _Kind(
         scene["description"] or "",
         *(line["text"] for line in scene.get("on_screen_text", [])),
         *scene["objects"],
+        *(tag["label"] for tag in scene.get("tags", [])),
     ],
 )
 _SEGMENTS = _Kind(

@@ -167,13 +167,14 @@ def transcript_rows(
 def scene_rows(
     scenes: Sequence[Mapping[str, Any]], overview: Mapping[str, Any] | None
 ) -> Iterator[SearchRow]:
-    """Rows of stored scenes: description, writing on the screen, objects; what each has.
+    """Rows of stored scenes: description, writing on the screen, objects and tags; what each has.
 
     Of a video without cuts they are those of its overview.
     """
     for scene in scenes or ([] if overview is None else [overview]):
         tracks = [track["label"] for track in scene.get("object_tracks", ())]
-        labels = [*scene.get("objects", ()), *tracks]
+        tags = [tag["label"] for tag in scene.get("tags", ())]
+        labels = [*scene.get("objects", ()), *tracks, *tags]
         passages = {
             SearchKind.SCENE: scene.get("description"),
             SearchKind.TEXT: " / ".join(line["text"] for line in scene.get("on_screen_text", ())),

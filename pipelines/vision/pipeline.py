@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, pairwise
+from operator import attrgetter
 
 from models.contracts import BoundaryDetector, TextLine
 from models.provider import ModelProvider
@@ -71,6 +72,7 @@ from pipelines.vision.screen_text import (
     screen_texts,
 )
 from pipelines.vision.stills import SegmentTimes
+from pipelines.vision.tags import TagBank, find_tagger, load_tag_bank
 from storage.objects import ObjectStore
 
 _MOST_DECODE_THREADS = 4
@@ -84,6 +86,7 @@ class VisionConfig:
     cuts: CutConfig = field(default_factory=CutConfig)
     objects: ObjectsConfig = field(default_factory=ObjectsConfig)
     describe: DescribeConfig = field(default_factory=DescribeConfig)
+    tags: TagBank = field(default_factory=load_tag_bank)
     max_scenes_a_task: int = 8
     """Bounds a task's memory: up to three stills a scene are held at once, 1.6 MB each."""
     policy: ContentPolicy = field(default_factory=ContentPolicy)
@@ -148,7 +151,8 @@ def analyse_vision(
     plans = [replace(plan, text=_shown(plan, texts[plan.index])) for plan in plans]
 
     groups = grouped(plans, video, config.max_scenes_a_task)
-    described = mapper(groups, DescribeScenes(*place, config.describe), describing)
+    tagger = find_tagger(models, config.tags)
+    described = mapper(groups, DescribeScenes(*place, config.describe, tagger), describing)
     control.progress(1.0)
     result = _result([*features, *detected], [*chain(*described)], seen, texts, workspace.store)
     return replace(result, warnings=tuple(damage_warnings(found.damaged_ms.tolist())))
@@ -306,7 +310,12 @@ def _result(
     *rest, overview = scenes
     if rest:
         everything = {*overview.objects, *chain(*(scene.objects for scene in rest))}
-        overview = replace(overview, objects=tuple(sorted(everything)))
+        tags = {
+            tag.label: tag
+            for tag in sorted(chain(*(it.tags for it in scenes)), key=attrgetter("score"))
+        }
+        best = sorted(tags.values(), key=attrgetter("score"), reverse=True)
+        overview = replace(overview, objects=tuple(sorted(everything)), tags=tuple(best))
     return VisionResult(
         tuple(rest), overview, shards_computed=computed, shards_reused=len(made) - computed
     )

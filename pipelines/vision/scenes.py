@@ -21,7 +21,7 @@ from models.provider import ModelProvider
 from models.tasks import DESCRIBE_SCENES
 from pipelines.artifacts import Artifact, Made, digest
 from pipelines.execution.chain import Step, Workspace
-from pipelines.types import Scene, Segment, StageCode, StageError, VideoSource
+from pipelines.types import Scene, Segment, StageCode, StageError, Tag, VideoSource
 from pipelines.vision.bars import WHOLE, cropped, inside, upright_box
 from pipelines.vision.camera_motion import camera_motion
 from pipelines.vision.cuts.selection import Cut
@@ -36,6 +36,7 @@ from pipelines.vision.features import (
     nearest_frame,
 )
 from pipelines.vision.stills import StillsConfig, fetch_stills
+from pipelines.vision.tags import Tagger
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
     workspace: Workspace
     models: ModelProvider
     config: DescribeConfig
+    tagger: Tagger | None = None
 
     def process(self, plans: tuple[ScenePlan, ...]) -> tuple[Made, ...]:
         store = self.workspace.store
@@ -90,16 +92,22 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             seen = self._pictured([plan for plan, _ in missing])
             self.workspace.check()
             described = self.models.get(DESCRIBE_SCENES).describe([each.stills for each in seen])
-            for (plan, key), each, said in zip(missing, seen, described, strict=True):
+            self.workspace.check()
+            tags: list[tuple[Tag, ...]] = [()] * len(seen)
+            if self.tagger is not None:
+                tags = self.tagger.tags(self.models, [each.middle for each in seen])
+            for (plan, key), each, said, own in zip(missing, seen, described, tags, strict=True):
                 self.workspace.check()
-                SCENES.save(store, key, self._scene(plan, each, said))
+                SCENES.save(store, key, replace(self._scene(plan, each, said), tags=own))
         return tuple(made)
 
     def _key(self, plan: ScenePlan) -> str:
         touched = _touched(self.video, plan)
         frames = [features_key(self.video, segment, self.workspace) for segment in touched]
         parts = [self.video.part_of(segment) for segment in touched]
-        inputs = plan, self.config, frames, parts
+        inputs: tuple[object, ...] = plan, self.config, frames, parts
+        if self.tagger is not None:
+            inputs = *inputs, self.tagger.identity
         return SCENES.key(self.workspace.prefix, *inputs, position=plan.index)
 
     def _pictured(self, plans: Sequence[ScenePlan]) -> list[_Seen]:
@@ -185,6 +193,11 @@ class _Seen:
     stills: SceneStills
     whole: Picture
     active: Box
+
+    @property
+    def middle(self) -> Picture:
+        """The still that is shown, without its bars."""
+        return self.stills.stills[len(self.stills.stills) // 2]
 
 
 SCENES = Artifact.of(Scene, "vision/scenes", version=DescribeScenes.version)

@@ -98,6 +98,7 @@ USER_ERRORS = {
     "models.weights": ("WeightsError",),
     "pipelines.backfill.places": ("OutputError", "PlaceError"),
     "pipelines.execution.ray_start": ("RayStartError",),
+    "pipelines.vision.tags": ("TagBankError",),
     "serve_app.cli.money": ("AlreadyRecordedError", "LedgerBrokenError"),
     "serve_app.cli.output": ("UsageError",),
     "serve_app.client.api": ("RequestFailedError",),

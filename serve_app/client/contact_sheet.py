@@ -13,7 +13,15 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 
-from serve_app.client.rendering import NO_CUTS, clock, one_line, palette_of, shot_words, time_range
+from serve_app.client.rendering import (
+    NO_CUTS,
+    clock,
+    labels_of,
+    one_line,
+    palette_of,
+    shot_words,
+    time_range,
+)
 
 Font = ImageFont.FreeTypeFont
 
@@ -269,7 +277,7 @@ def _draw_words(pen: ImageDraw.ImageDraw, scene: Scene, grid: _Grid) -> None:
     heading = " · ".join(words) or title or f"scene {scene['index'] + 1}"
     heading = shortened(heading[0].upper() + heading[1:], font(19), room)
     pen.text((_PADDING, top), heading, font=font(19), fill=_BRIGHT if words or title else _FAINT)
-    objects = ", ".join(one_line(str(name)) for name in scene.get("objects") or [])
+    objects = ", ".join(map(one_line, labels_of(scene)))
     if objects:
         line = shortened(objects, font(16), room)
         pen.text((_PADDING, top + 28), line, font=font(16), fill=_ACCENT)

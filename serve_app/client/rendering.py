@@ -96,8 +96,14 @@ def scenes_table(
     return table
 
 
+def labels_of(scene: Mapping[str, Any]) -> list[str]:
+    """What is named of a scene: objects, then tags, each once."""
+    tags = [tag["label"] for tag in scene.get("tags") or []]
+    return [*dict.fromkeys(map(str, [*(scene.get("objects") or []), *tags]))]
+
+
 def _scene_cells(scene: Mapping[str, Any]) -> list[Text]:
-    objects = ", ".join(one_line(str(name)) for name in scene.get("objects") or [])
+    objects = ", ".join(map(one_line, labels_of(scene)))
     return [
         Text(str(scene["index"] + 1)),
         Text(time_range(scene)),

@@ -178,11 +178,14 @@ def build_app(settings: Settings) -> Application:
 def build_named_app(settings: Settings) -> Application:
     """The application graph for settings that name their models, which may serve on other nodes.
 
-    Raises ContentPolicyError where the settings' content policy cannot be applied.
+    Raises ContentPolicyError where the settings' content policy cannot be applied, and
+    TagBankError.
     """
+    from pipelines.vision.tags import load_tag_bank
     from serve_app.context import load_content_policy
 
     load_content_policy(settings)
+    load_tag_bank(settings.tags_file)
     profile = settings.model_profile
     models = [
         model_application(settings, task)

@@ -65,7 +65,8 @@ def running_service(settings: Settings) -> Iterator[str]:
     """Run the service until the block ends; yields the base address clients use.
 
     Raises PortInUseError, ServiceStartError, what ``prepared`` does, RayStartError, PriceFileError,
-    ProviderNotInstalledError, TracingNotInstalledError, ContentPolicyError or ModelProfileError.
+    TagBankError, ProviderNotInstalledError, TracingNotInstalledError, ContentPolicyError or
+    ModelProfileError.
     Everything that was started is stopped again, whatever happens inside the block.
     """
     with contextlib.ExitStack() as stack:
@@ -92,10 +93,12 @@ def running_service(settings: Settings) -> Iterator[str]:
 
 def _require_what_is_named(settings: Settings) -> None:
     """Check before anything starts what would otherwise fail in the replicas."""
+    from pipelines.vision.tags import load_tag_bank
     from serve_app.context import load_content_policy
 
     load_prices(settings.price_file)
     read_rules(settings.caption_rules_file)
+    load_tag_bank(settings.tags_file)
     find_provider(settings)
     if settings.traces_url is not None:
         exporter_class()

@@ -52,6 +52,13 @@ class TextLineJson(TypedDict):
     endTime: NotRequired[Annotated[Seconds, doc("Until when it is there; both to half a second.")]]
 
 
+class TagJson(TypedDict):
+    """What a still probably shows."""
+
+    label: Annotated[str, doc("A tag of the service's bank of tags.", "kitchen")]
+    score: Annotated[Share, doc("The model's probability that its caption is the still's.", 0.31)]
+
+
 class OverviewJson(TypedDict):
     """What is seen of a whole video, as of a scene."""
 
@@ -106,6 +113,16 @@ class OverviewJson(TypedDict):
             doc(
                 "Writing that is there at any time of it, each line once, by start; at most "
                 "200 lines. None of scenes that were analysed before writing was read."
+            ),
+        ]
+    ]
+    tags: NotRequired[
+        Annotated[
+            list[TagJson],
+            doc(
+                "What its still probably shows, as places, light, weather and activities, the most "
+                "probable first, where the service has a model of pictures; of the overview those "
+                "of all scenes."
             ),
         ]
     ]
@@ -177,6 +194,7 @@ def overview_json(scene: Scene, still_url: str) -> OverviewJson:
         ],
         "activePicture": box_document(scene.active_picture),
         "onScreenText": [_text_line(line) for line in scene.on_screen_text],
+        "tags": [{"label": tag.label, "score": tag.score} for tag in scene.tags],
     }
 
 

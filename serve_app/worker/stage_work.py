@@ -242,6 +242,7 @@ class StageWork:
                 describe=DescribeConfig(
                     models=digest_of(settings.model_profile, tasks_for(Purpose.VISION))
                 ),
+                tags=self.context.tags,
                 policy=self.context.content_policy,
                 boundaries=boundaries,
             ),

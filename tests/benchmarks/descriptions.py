@@ -383,17 +383,37 @@ def look(still: Picture, models: LocalModels, finder: FaceFinder) -> Found:
     return Found(text, is_read, faces, said)
 
 
-def thing_figures(part: str, *, verbose: bool = False) -> dict[str, Any]:
-    """Of the stills of one part of ``things.toml``, each looked at alone."""
+@dataclass(frozen=True, slots=True)
+class LabelledThings:
+    """A still of ``things.toml``."""
+
+    name: str
+    picture: Picture
+    things: tuple[str, ...]
+    also: tuple[str, ...]
+    people: int | None
+
+
+def labelled_things(part: str) -> list[LabelledThings]:
+    """The stills of a part of ``things.toml``: ``tuning`` or ``reported``."""
     table = Path(__file__).with_name("things.toml").read_text()
-    detector = LocalModels().get(DETECT_OBJECTS)
-    counts: Counter[str] = Counter()
+    stills = []
     for name, truth in tomllib.loads(table)[part].items():
         path, _, seconds = name.partition("@")
-        still = _frame(DEMO if path == "demo.mp4" else MEDIA / path, float(seconds or 0))
-        [found] = detector.find([still])
-        labels, visible = {thing.label for thing in found}, set(truth.get("things", ()))
-        wrong = labels - visible - set(truth.get("also", ()))
+        picture = _frame(DEMO if path == "demo.mp4" else MEDIA / path, float(seconds or 0))
+        seen = (tuple(truth.get(kind, ())) for kind in ("things", "also"))
+        stills.append(LabelledThings(name, picture, *seen, truth.get("people")))
+    return stills
+
+
+def thing_figures(part: str, *, verbose: bool = False) -> dict[str, Any]:
+    """Of the stills of one part of ``things.toml``, each looked at alone."""
+    detector = LocalModels().get(DETECT_OBJECTS)
+    counts: Counter[str] = Counter()
+    for each in labelled_things(part):
+        [found] = detector.find([each.picture])
+        labels, visible = {thing.label for thing in found}, set(each.things)
+        wrong = labels - visible - set(each.also)
         people = sum(thing.label == "person" for thing in found)
         counts.update(
             {
@@ -402,12 +422,12 @@ def thing_figures(part: str, *, verbose: bool = False) -> dict[str, Any]:
                 "wrong": len(wrong),
                 "classes visible": len(visible),
                 "of them found": len(visible & labels),
-                "stills with counted people": "people" in truth,
-                "counted right": truth.get("people") == people,
+                "stills with counted people": each.people is not None,
+                "counted right": each.people == people,
             }
         )
         if verbose and (wrong or visible - labels):
-            print(f"{name}: wrong {sorted(wrong)}, missed {sorted(visible - labels)}")
+            print(f"{each.name}: wrong {sorted(wrong)}, missed {sorted(visible - labels)}")
     return {
         **counts,
         "precision": _share(counts["classes found"] - counts["wrong"], counts["classes found"]),

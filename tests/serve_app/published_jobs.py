@@ -58,6 +58,7 @@ SCENES: list[dict[str, Any]] = [
                 "box": {"left": 0.08, "top": 0.82, "width": 0.31, "height": 0.06},
             }
         ],
+        "tags": [{"label": "cooking", "score": 0.42}],
     }
 ]
 SPOKEN = TranscriptSegment(
