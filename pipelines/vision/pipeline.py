@@ -22,7 +22,7 @@ from operator import attrgetter
 
 from models.contracts import BoundaryDetector, TextLine
 from models.provider import ModelProvider
-from models.tasks import DETECT_OBJECTS
+from models.tasks import DETECT_OBJECTS, EMBED_PHRASES
 from pipelines.artifacts import Made
 from pipelines.execution.chain import Control, Mapper, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray
@@ -72,7 +72,7 @@ from pipelines.vision.screen_text import (
     screen_texts,
 )
 from pipelines.vision.stills import SegmentTimes
-from pipelines.vision.tags import TagBank, find_tagger, load_tag_bank
+from pipelines.vision.tags import TagBank, load_tag_bank, open_tagger
 from storage.objects import ObjectStore
 
 _MOST_DECODE_THREADS = 4
@@ -151,7 +151,8 @@ def analyse_vision(
     plans = [replace(plan, text=_shown(plan, texts[plan.index])) for plan in plans]
 
     groups = grouped(plans, video, config.max_scenes_a_task)
-    tagger = find_tagger(models, config.tags)
+    phrases = models.find(EMBED_PHRASES)
+    tagger = None if phrases is None else open_tagger(phrases, config.tags)
     described = mapper(groups, DescribeScenes(*place, config.describe, tagger), describing)
     control.progress(1.0)
     result = _result([*features, *detected], [*chain(*described)], seen, texts, workspace.store)

@@ -18,7 +18,7 @@ from models.contracts import (
 )
 from models.pictures import palette
 from models.provider import ModelProvider
-from models.tasks import DESCRIBE_SCENES
+from models.tasks import DESCRIBE_SCENES, EMBED_PICTURES
 from pipelines.artifacts import Artifact, Made, digest
 from pipelines.execution.chain import Step, Workspace
 from pipelines.types import Scene, Segment, StageCode, StageError, Tag, VideoSource
@@ -95,7 +95,9 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             self.workspace.check()
             tags: list[tuple[Tag, ...]] = [()] * len(seen)
             if self.tagger is not None:
-                tags = self.tagger.tags(self.models, [each.middle for each in seen])
+                tags = self.tagger.tags(
+                    self.models.get(EMBED_PICTURES), [each.middle for each in seen]
+                )
             for (plan, key), each, said, own in zip(missing, seen, described, tags, strict=True):
                 self.workspace.check()
                 SCENES.save(store, key, replace(self._scene(plan, each, said), tags=own))

@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from models.contracts import Picture
-from models.provider import ModelProvider
-from models.tasks import EMBED_PHRASES, EMBED_PICTURES
+from models.tasks import PhraseEmbedder, PictureEmbedder
 from pipelines.types import Tag
 
 DEFAULT_BANK = Path(__file__).parent / "tags.toml"
@@ -61,7 +60,7 @@ def load_tag_bank(path: Path | None = None) -> TagBank:
     return TagBank(tuple(row for own in table.values() for row in own.items()), **rules)
 
 
-def _faults(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _faults(table: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """What is wrong, and the name at whose line."""
     for name, (least, most) in _RULES.items():
         value = table.get(name)
@@ -87,7 +86,7 @@ def _faults(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
             seen.add(tag)
     if not FEWEST_CAPTIONS <= len(seen) <= MOST_CAPTIONS:
         wanted = f"between {FEWEST_CAPTIONS} and {MOST_CAPTIONS} tags are needed"
-        yield next(reversed(table), ""), f"{wanted}, there are {len(seen)}"
+        yield ["", *table][-1], f"{wanted}, there are {len(seen)}"
 
 
 def _line_of(name: str, text: str) -> int:
@@ -112,11 +111,11 @@ class Tagger:
         rules = repr((self.bank, self.scale, self.bias)).encode()
         return hashlib.sha256(rules + self.vectors.tobytes()).hexdigest()
 
-    def tags(self, models: ModelProvider, stills: Sequence[Picture]) -> list[tuple[Tag, ...]]:
+    def tags(self, embedder: PictureEmbedder, stills: Sequence[Picture]) -> list[tuple[Tag, ...]]:
         """Those of each still, the most probable first. Raises what the model raises."""
         shown = [still.reshape(-1, 3).std(axis=0).max() >= _FLAT_DEVIATION for still in stills]
         pictures = [still for still, any_shown in zip(stills, shown, strict=True) if any_shown]
-        vectors = iter(models.get(EMBED_PICTURES).embed_pictures(pictures) if pictures else ())
+        vectors = iter(embedder.embed_pictures(pictures) if pictures else ())
         return [self._said(next(vectors)) if any_shown else () for any_shown in shown]
 
     def _said(self, picture: npt.NDArray[np.float32]) -> tuple[Tag, ...]:
@@ -131,11 +130,8 @@ class Tagger:
         )
 
 
-def find_tagger(models: ModelProvider, bank: TagBank) -> Tagger | None:
-    """The bank with vectors; None where nothing here makes them. Raises what the model raises."""
-    embedder = models.find(EMBED_PHRASES)
-    if embedder is None:
-        return None
+def open_tagger(embedder: PhraseEmbedder, bank: TagBank) -> Tagger:
+    """The bank with vectors. Raises what the model raises."""
     phrases = embedder.embed_phrases([caption for _, caption in bank.captions])
     vectors = np.array([each.vector for each in phrases], np.float32)
     return Tagger(bank, vectors, phrases[0].scale, phrases[0].bias)

@@ -401,8 +401,8 @@ def labelled_things(part: str) -> list[LabelledThings]:
     for name, truth in tomllib.loads(table)[part].items():
         path, _, seconds = name.partition("@")
         picture = _frame(DEMO if path == "demo.mp4" else MEDIA / path, float(seconds or 0))
-        seen = (tuple(truth.get(kind, ())) for kind in ("things", "also"))
-        stills.append(LabelledThings(name, picture, *seen, truth.get("people")))
+        things, also = (tuple(truth.get(kind, ())) for kind in ("things", "also"))
+        stills.append(LabelledThings(name, picture, things, also, truth.get("people")))
     return stills
 
 

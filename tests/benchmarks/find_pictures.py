@@ -21,7 +21,7 @@ import numpy as np
 
 from models.provider import LocalModels
 from models.tasks import EMBED_PHRASES, EMBED_PICTURES
-from pipelines.vision.tags import find_tagger, load_tag_bank
+from pipelines.vision.tags import load_tag_bank, open_tagger
 from serve_app.search.service import LEAST_PROBABILITY
 from tests.benchmarks.descriptions import labelled_things
 
@@ -56,9 +56,9 @@ def main() -> None:
         found += len(near)
         right += sum(name in {*things[n].things, *things[n].also} for n in near)
 
-    tagger = find_tagger(models, load_tag_bank())
-    if options.tags and tagger is not None:
-        tags = tagger.tags(models, [each.picture for each in things])
+    if options.tags:
+        tagger = open_tagger(phrases, load_tag_bank())
+        tags = tagger.tags(pictures, [each.picture for each in things])
         for each, own in zip(things, tags, strict=True):
             print(each.name, ", ".join(f"{tag.label} {tag.score:.2f}" for tag in own))
     figures = {

@@ -14,7 +14,7 @@ from models.tasks import DESCRIBE_SCENES, EMBED_PHRASES, EMBED_PICTURES, Contrac
 from pipelines.execution.chain import FreeRun, Workspace, map_here
 from pipelines.types import Tag, VisionResult
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
-from pipelines.vision.tags import DEFAULT_BANK, TagBank, TagBankError, find_tagger, load_tag_bank
+from pipelines.vision.tags import DEFAULT_BANK, TagBank, TagBankError, load_tag_bank, open_tagger
 from serve_app.client.rendering import labels_of
 from serve_app.results.scenes import overview_json
 from storage.search_index import scene_rows
@@ -44,10 +44,9 @@ def shaded(colour: tuple[int, int, int], height: int = 90, width: int = 160) -> 
 
 
 def tags_of(*stills: Picture, bank: TagBank = BANK) -> list[list[str]]:
-    models = WithColours()
-    tagger = find_tagger(models, bank)
-    assert tagger is not None
-    return [[tag.label for tag in tags] for tags in tagger.tags(models, stills)]
+    colours = ColourEmbedder()
+    found = open_tagger(colours, bank).tags(colours, stills)
+    return [[tag.label for tag in tags] for tags in found]
 
 
 def test_a_still_has_the_tags_whose_captions_are_probable_and_unusual() -> None:
@@ -75,10 +74,6 @@ def test_no_more_tags_than_the_bank_allows_the_most_probable_first() -> None:
 @pytest.mark.parametrize("size", [(90, 160), (2, 2), (1, 1), (4320, 7680)], ids=str)
 def test_a_still_of_one_colour_has_no_tag(size: tuple[int, int]) -> None:
     assert tags_of(np.full((*size, 3), RED, np.uint8), shaded(RED)) == [[], ["fire"]]
-
-
-def test_without_the_model_there_is_no_tagger() -> None:
-    assert find_tagger(LocalModels(), BANK) is None
 
 
 def film(folder: Path, colours: list[tuple[int, int, int]]) -> Path:
@@ -146,10 +141,9 @@ def test_the_checkpoints_own_class_tags_scenes(tmp_path: Path) -> None:
     """With random weights: how many, not which."""
     models = LocalModels("packaged", fill_models_folder(tmp_path / "models", "packaged"))
     bank = load_tag_bank()
-    tagger = find_tagger(models, bank)
-    assert tagger is not None
+    tagger = open_tagger(models.get(EMBED_PHRASES), bank)
     assert tagger.vectors.shape == (len(bank.captions), 768)
-    [tags] = tagger.tags(models, [shaded(RED)])
+    [tags] = tagger.tags(models.get(EMBED_PICTURES), [shaded(RED)])
     assert len(tags) <= bank.most
     assert all(isinstance(tag, Tag) and 0 <= tag.score <= 1 for tag in tags)
 
