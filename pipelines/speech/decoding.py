@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from models.contracts import AudioChunk, ChunkTranscript, Samples, Word
+from models.languages import is_in_another_script
 from models.tasks import Transcriber
 from pipelines.media.audio import FRAME_SAMPLES, LEVEL_FRAME_SECONDS
+from pipelines.speech.coverage import filled, longest_gaps
 from pipelines.speech.languages import (
     CERTAIN,
     DB_PER_NAT,
@@ -26,6 +29,7 @@ from pipelines.speech.languages import (
     language_windows,
     log_odds,
     quiet_places,
+    rivals,
 )
 from pipelines.speech.regions import Chunk
 from pipelines.speech.word_times import settled
@@ -44,19 +48,14 @@ class _Piece:
     end: int
 
 
-LEAST_UNCOVERED_SECONDS = 0.5
-"""Detected speech without words that is at least so long is decoded again."""
 _ATTEMPTS = ((0.5, 0.3), (1.0, 1.5))
 """The least seconds without words, and what is decoded with them on both sides, one attempt after
 the other: other boundaries, and no condition on what failed."""
+_TOKENS = 20
+"""So many tokens count as evidence of a language, as a few seconds of speech have; a text's
+log-probability is a mean over tokens, of which it has more in some scripts than in others."""
 _LEAST_REPEATED_SECONDS = 1.0
 """No stretch of a repetition is shorter."""
-MOST_UNCOVERED = 4
-"""So many stretches of a chunk are decoded again, the longest ones."""
-_LONGEST_UNCOVERED_SECONDS = 5.0
-"""About; longer stretches are cut."""
-_WORD_REACH_SECONDS = 0.15
-"""Speech so near to a word is covered by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +90,7 @@ class ChunkDecoder:
                     pieces[at : at + 2] = [piece]
                 else:
                     apart.add(pair)
+        self._try_rivals(pieces, found, samples)
         for piece in pieces:
             found[piece] = self._repeated(piece, found[piece], samples)
         parts: list[list[SpokenPart]] = [[] for _ in chunks]
@@ -100,6 +100,22 @@ class ChunkDecoder:
         for least_seconds, around_seconds in _ATTEMPTS:
             self._cover(parts, chunks, samples, least_seconds, around_seconds)
         return [tuple(each) for each in parts]
+
+    def _try_rivals(
+        self,
+        pieces: Sequence[_Piece],
+        found: dict[_Piece, ChunkTranscript],
+        samples: Sequence[Samples],
+    ) -> None:
+        """Decode pieces of improbable language also in those that are about as probable."""
+        tried = [(piece, *rival) for piece in pieces for rival in rivals(found[piece].languages)]
+        names = [name for _, name, _ in tried]
+        answers = self._transcribed([piece for piece, *_ in tried], samples, names)
+        others: defaultdict[_Piece, list[ChunkTranscript]] = defaultdict(list)
+        for (piece, name, probability), answer in zip(tried, answers, strict=True):
+            others[piece].append(replace(answer, language=name, language_probability=probability))
+        for piece, members in others.items():
+            found[piece] = _likeliest(found[piece], members)
 
     def _repeated(
         self, piece: _Piece, found: ChunkTranscript, samples: Sequence[Samples]
@@ -151,7 +167,7 @@ class ChunkDecoder:
         gaps = [
             (index, place, gap)
             for index, chunk in enumerate(chunks)
-            for place, gap in _longest_gaps(chunk, parts[index], samples[index], least_seconds)
+            for place, gap in longest_gaps(chunk, parts[index], samples[index], least_seconds)
         ]
         around = round(around_seconds / LEVEL_FRAME_SECONDS)
         pieces = [
@@ -170,7 +186,7 @@ class ChunkDecoder:
                 part = parts[index][place]
                 cut = _cut(piece, samples[index])
                 again = _part(chunks[index], piece, answer, cut)
-                parts[index][place] = _filled(part, again, gap)
+                parts[index][place] = filled(part, again, gap)
 
     def decode_part(self, part: SpokenPart, chunk: Chunk, samples: Samples) -> SpokenPart:
         """``part`` of ``chunk`` again, in this decoder's language."""
@@ -285,12 +301,40 @@ def _is_one(whole: ChunkTranscript, *parts: ChunkTranscript) -> bool:
     if any(not part.words or is_below(part, PROBABLE, FITTING) for part in parts):
         return True
     counts = [len(part.words) for part in parts]
-    apart = sum(
-        count * (part.log_probability or 0.0) for count, part in zip(counts, parts, strict=True)
-    )
+    apart = sum(count * _evidence(part) for count, part in zip(counts, parts, strict=True))
     spoken = [sum(w.end_seconds - w.start_seconds for w in part.words) for part in parts]
     of_whole = sum(w.end_seconds - w.start_seconds for w in whole.words)
-    return (whole.log_probability or 0.0) >= apart / sum(counts) and of_whole >= 0.8 * sum(spoken)
+    return _evidence(whole) >= apart / sum(counts) and of_whole >= 0.8 * sum(spoken)
+
+
+def _evidence(found: ChunkTranscript) -> float:
+    """Logarithm of how probable a text is and its language: what is written in a neighbour's
+    language may fit no worse, but is in no probable one."""
+    return (found.log_probability or 0.0) + math.log(found.language_probability or 1.0)
+
+
+def _likeliest(first: ChunkTranscript, others: Sequence[ChunkTranscript]) -> ChunkTranscript:
+    """The answer whose language is most probable by the sound and by how its text fits.
+
+    All languages that were tried share the probability that they had together anew.
+    """
+    ranked = dict(first.languages)
+    by_language = {each.language: each for each in (first, *others) if each.language in ranked}
+    texts = {name: "".join(word.text for word in each.words) for name, each in by_language.items()}
+    weights = {
+        name: ranked[name] * math.exp(_TOKENS * (each.log_probability or 0.0))
+        if texts[name] and not is_in_another_script(texts[name], name)
+        else 0.0
+        for name, each in by_language.items()
+    }
+    together = sum(ranked[name] for name in weights)
+    total = sum(weights.values())
+    if total == 0.0:
+        return first
+    ranked |= {name: together * weight / total for name, weight in weights.items()}
+    best = max(weights, key=weights.__getitem__)
+    falling = tuple(sorted(ranked.items(), key=lambda pair: -pair[1]))
+    return replace(by_language[best], language_probability=ranked[best], languages=falling)
 
 
 def _cut(piece: _Piece, samples: Samples) -> Samples:
@@ -326,80 +370,6 @@ def _part(chunk: Chunk, piece: _Piece, found: ChunkTranscript, samples: Samples)
         found.log_probability,
         found.languages,
     )
-
-
-def uncovered(
-    chunk: Chunk, words: Sequence[TrackWord], least_seconds: float = LEAST_UNCOVERED_SECONDS
-) -> list[tuple[int, int]]:
-    """Stretches of the chunk's detected speech without words, in frames of the track."""
-    reach = round(_WORD_REACH_SECONDS / LEVEL_FRAME_SECONDS)
-    covered = sorted(
-        (
-            math.floor(word.start_seconds / LEVEL_FRAME_SECONDS) - reach,
-            math.ceil(word.end_seconds / LEVEL_FRAME_SECONDS) + reach,
-        )
-        for word in words
-    )
-    least = round(least_seconds / LEVEL_FRAME_SECONDS)
-    found = []
-    for first, end in chunk.detected:
-        start = first
-        for low, high in [*covered, (end, end)]:
-            if min(low, end) - start >= least:
-                found.append((start, min(low, end)))
-            start = max(start, min(high, end))
-    return found
-
-
-def _longest_gaps(
-    chunk: Chunk, parts: Sequence[SpokenPart], samples: Samples, least_seconds: float
-) -> list[tuple[int, tuple[int, int]]]:
-    """The longest stretches without words, each with the place of the part that it is in.
-
-    Those that a decoder may lose its way in again are cut where they are quiet.
-    """
-    gaps = uncovered(chunk, [word for part in parts for word in part.words], least_seconds)
-    longest = sorted(gaps, key=lambda gap: gap[0] - gap[1])[:MOST_UNCOVERED]
-    found = []
-    for start, end in sorted(longest):
-        seconds = (end - start) * LEVEL_FRAME_SECONDS
-        count = math.ceil(seconds / _LONGEST_UNCOVERED_SECONDS)
-        into = (start - chunk.start_frame) * LEVEL_FRAME_SECONDS
-        places = {
-            chunk.start_frame + place
-            for number in range(1, count)
-            for place, _ in quiet_places(samples, into + seconds * number / count, 1.0)[:1]
-        }
-        inside = [place for place in sorted(places) if start < place < end]
-        for low, high in itertools.pairwise([start, *inside, end]):
-            middle = (low + high) // 2
-            place = next(i for i, part in enumerate(parts) if middle < part.end_frame)
-            found.append((place, (low, high)))
-    return found
-
-
-def _filled(part: SpokenPart, again: SpokenPart, gap: tuple[int, int]) -> SpokenPart:
-    """The part with the words of ``again`` that have their middle in the gap, cut to it."""
-    low = gap[0] * LEVEL_FRAME_SECONDS - _WORD_REACH_SECONDS
-    high = gap[1] * LEVEL_FRAME_SECONDS + _WORD_REACH_SECONDS
-    fresh = [
-        replace(
-            word,
-            start_seconds=max(low, word.start_seconds),
-            end_seconds=min(high, word.end_seconds),
-        )
-        for word in again.words
-        if low <= (word.start_seconds + word.end_seconds) / 2 < high
-    ]
-    if not fresh:
-        return part
-    words = sorted([*part.words, *fresh], key=lambda word: word.start_seconds)
-    known = (
-        part
-        if part.words
-        else replace(again, start_frame=part.start_frame, end_frame=part.end_frame)
-    )
-    return replace(known, words=tuple(words))
 
 
 def _within_speech(

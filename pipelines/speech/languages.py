@@ -153,6 +153,18 @@ def log_odds(ranked: Ranked, language: str, other: str) -> float:
     return math.log(one / (one + two))
 
 
+_MOST_RIVALS = 4
+_RIVAL_SHARE = 0.25
+
+
+def rivals(ranked: Ranked) -> Ranked:
+    """Where no language is PROBABLE, those at least a quarter as probable as the first."""
+    if not ranked or ranked[0][1] >= PROBABLE:
+        return ()
+    near = [(name, each) for name, each in ranked[1:] if each >= _RIVAL_SHARE * ranked[0][1]]
+    return tuple(near[:_MOST_RIVALS])
+
+
 DB_PER_NAT = 20.0
 """So much quieter makes a place e times as probable as the end of a language."""
 

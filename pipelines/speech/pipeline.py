@@ -21,11 +21,11 @@ from models.provider import ModelProvider
 from pipelines.execution.chain import Control, Mapper, Resources, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.media.audio import LEVEL_FRAME_SECONDS
-from pipelines.speech.decoding import uncovered
+from pipelines.speech.coverage import uncovered
 from pipelines.speech.languages import PROBABLE, LanguageChoice, SpokenPart, elected, is_noise
 from pipelines.speech.regions import SHARDS, ChunkLimits, CutTrack, Shard, Sharding
 from pipelines.speech.script import in_one_script
-from pipelines.speech.sounds import find_sounds
+from pipelines.speech.sounds import find_sounds, without_sung
 from pipelines.speech.speakers import SpeakerRules, attribute, find_turns, place_turns
 from pipelines.speech.transcribe import WORDS, ChunkWords, ShardTask, Transcribe
 from pipelines.speech.voices import VOICES, EmbedVoices, Stretch, join_voices, plan_stretches
@@ -159,6 +159,7 @@ def reduce_shards(
     parts = [part for chunk in chunks for part in chunk.parts]
     voices = join_voices([VOICES.load(store, each.voices_key) for each in voiced])
     turns = find_turns(voices, config.speakers)
+    parts = without_sung(parts, voices)
     language, probability = elected(parts)
     if is_noise(parts, probability):
         chunks, parts, language, probability = [ChunkWords(()) for _ in chunks], [], None, None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from models.contracts import ACTIVITY_START_SAMPLES, SAMPLE_RATE_HZ, SoundKind
+from pipelines.speech.languages import SpokenPart
 from pipelines.speech.voices import (
     CELL_FRAMES,
     FRAME_SECONDS,
@@ -15,7 +18,7 @@ from pipelines.speech.voices import (
     STEP_FRAMES,
     LocalVoices,
 )
-from pipelines.speech.words import to_ms
+from pipelines.speech.words import TrackWord, to_ms
 from pipelines.types import AudioTrack, TimedSound
 
 CELL_SECONDS = CELL_FRAMES * FRAME_SECONDS
@@ -24,6 +27,8 @@ PROBABILITIES = {SoundKind.SPEECH: 0.4, SoundKind.SINGING: 0.5, SoundKind.MUSIC:
 _SHORTEST_GAP_SECONDS = 0.5
 """Shorter ones are part of a sound: pauses between words, rests."""
 _SHORTEST_SECONDS = 0.5
+_SUNG_CONFIDENCE = 0.5
+"""Mean of a part's words in music or singing below which they are made up."""
 
 
 def find_sounds(
@@ -45,6 +50,33 @@ def find_sounds(
                 confidence = float(curve[first:last, column].mean())
                 found.append(TimedSound(kind, start_ms, end_ms, confidence))
     return tuple(sorted(found, key=lambda sound: (sound.start_ms, sound.end_ms)))
+
+
+def without_sung(parts: Sequence[SpokenPart], voices: LocalVoices) -> list[SpokenPart]:
+    """The parts without words where music or singing is and no speech, if those are doubtful.
+
+    A decoder makes words up of music. Of a song that it knows well the words stay, also the
+    doubtful ones among them.
+    """
+    curve = sound_curve(voices)
+    present = {kind: curve[:, at] >= PROBABILITIES[kind] for at, kind in enumerate(SoundKind)}
+    tuneful = present[SoundKind.MUSIC] | present[SoundKind.SINGING]
+    sung = np.concatenate([[0], np.cumsum(tuneful & ~present[SoundKind.SPEECH])])
+
+    def is_sung(word: TrackWord) -> bool:
+        begin = ACTIVITY_START_SAMPLES / SAMPLE_RATE_HZ
+        first = max(0, math.floor((word.start_seconds - begin) / CELL_SECONDS))
+        last = min(len(curve), max(first + 1, math.ceil((word.end_seconds - begin) / CELL_SECONDS)))
+        return bool(2 * (sung[last] - sung[min(first, last)]) > last - first)
+
+    found = []
+    for part in parts:
+        doubts = [1 - word.confidence for word in part.words if is_sung(word)]
+        if doubts and sum(doubts) / len(doubts) > 1 - _SUNG_CONFIDENCE:
+            found.append(replace(part, words=tuple(w for w in part.words if not is_sung(w))))
+        else:
+            found.append(part)
+    return found
 
 
 def sound_curve(voices: LocalVoices) -> npt.NDArray[np.float32]:

@@ -1,6 +1,6 @@
-"""Words, languages, speakers and speed of the packaged transcription, in one run with its peers.
+"""Words, languages and speed of the packaged transcription, in one run with its peers.
 
-    .venv/bin/python -m tests.benchmarks.transcript [--only jfk.wav …] [--old CHECKOUT PYTHON]
+    .venv/bin/python -m tests.benchmarks.transcript [--only jfk.wav …]
 
 Ours: the pipeline's own steps (speech detection, chunks, transcriber, voices, segments) in one
 process. Plain: faster-whisper's WhisperModel.transcribe with its defaults on the whole file, the
@@ -8,11 +8,9 @@ same weights and compute type. Both in this run, on one core. Error rates by jiw
 (characters of Japanese) as normalised by Whisper's own evaluation. Seconds are processor seconds,
 per second of audio, with the loading of the models left out and all else included.
 
-Diarisation error rates by pyannote.metrics with a collar of 0.25 s, overlaps counted, over whole
-recordings, beside plain (one speaker); ``--old`` names a checkout and its interpreter, which
-transcribes the same recordings with the defaults of then. Half of them (TUNED_CONVERSATIONS) had a
-part in tuning; the others are reported apart. The last line is JSON. Needs the real media beside
-the project.
+Times of words against forced alignments and another engine's (approximate), where a recording has
+them: the starts of words that both have. The last line is JSON. Needs the real media beside the
+project; speakers: tests/benchmarks/speakers.py.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ import functools
 import itertools
 import json
 import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -39,15 +36,13 @@ from models.registry.packaged import WHISPER_BASE
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.types import TranscriptWord
 from tests.benchmarks.speech.material import (
-    CONVERSATIONS,
+    MIXED_RECORDINGS,
     RECORDINGS,
-    TUNED_CONVERSATIONS,
     Recording,
     Turn,
     load,
     scored_tokens,
     truth_of,
-    turns_of,
 )
 from tests.benchmarks.speech.plain_loop import transcribe_samples
 from tests.places import SHARED_MEDIA
@@ -58,15 +53,6 @@ COLLAR_SECONDS = 0.25
 LANGUAGE_SECONDS = 5.0
 """The language is judged on recordings of at least this length."""
 CONFIDENCE_CLASSES = (0.0, 0.3, 0.5, 0.7, 0.9, 1.01)
-
-_OLD_PROGRAM = """
-import json, sys
-from pathlib import Path
-from tests.benchmarks.speech.material import load
-from tests.benchmarks.transcript import ours, turns_from
-for path in sys.argv[1:]:
-    print(json.dumps(turns_from(ours(load(Path(path))))), flush=True)
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +71,19 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="names of recordings")
-    parser.add_argument("--old", nargs=2, metavar=("CHECKOUT", "PYTHON"))
     options = parser.parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     sides: dict[str, Side] = {"ours": ours_of, "plain": plain}
     for side in sides.values():  # models are loaded once, outside the figures
         side(np.zeros(SAMPLE_RATE_HZ, np.float32))
-    words = words_table(sides, options.only)
-    speakers = speakers_table(sides, options.only, options.old)
-    print(json.dumps(words | speakers))
+    print(json.dumps(words_table(sides, options.only)))
 
 
 def words_table(sides: dict[str, Side], only: Sequence[str] | None) -> dict[str, Any]:
     """Errors of every recording and overall, and how honest our confidences are."""
     rows = []
     judged: list[tuple[float, bool]] = []
-    for recording in RECORDINGS:
+    for recording in (*RECORDINGS, *MIXED_RECORDINGS):
         if only and recording.name not in only:
             continue
         samples = load(SHARED_MEDIA / recording.path, recording.channel)
@@ -131,25 +114,52 @@ def _word_row(recording: Recording, samples: Samples, answers: dict[str, Answer]
             "error_rate": round(errors / len(truth), 3),
             "language": each.language,
             "processor_seconds": round(each.processor_seconds, 2),
+            "start_errors_ms": start_errors_ms(recording, each.words),
             "text": text,
         }
     return row
 
 
+def start_errors_ms(recording: Recording, words: Sequence[TranscriptWord]) -> list[int]:
+    """Of each word that the aligned truth has too, how far its start is from there."""
+    name = Path(recording.path).stem.replace("leopard-test_", "leopard-")
+    file = SHARED_MEDIA / "speech" / f"{name.replace('leopard-test', 'leopard-en')}.words.json"
+    if not file.is_file():
+        return []
+    aligned = json.loads(file.read_text())
+    truth = [(each["word"], each["start_sec"]) for each in aligned.get("words", ())] or [
+        (each["t"].split("(")[0], each["b"]) for each in aligned["w"] if each["t"] != "<sil>"
+    ]
+    true_starts, starts = (
+        [(token, at) for text, at in timed for token in scored_tokens(text, recording.language)]
+        for timed in (truth, [(word.text, word.start_ms / 1000) for word in words])
+    )
+    spoken, written = (" ".join(token for token, _ in tokens) for tokens in (true_starts, starts))
+    places = [
+        (chunk.ref_start_idx + at, chunk.hyp_start_idx + at)
+        for chunk in jiwer.process_words(spoken, written).alignments[0]
+        if chunk.type == "equal"
+        for at in range(chunk.ref_end_idx - chunk.ref_start_idx)
+    ]
+    return [round(1000 * abs(starts[at][1] - true_starts[true][1])) for true, at in places]
+
+
 def _group(recording: Recording) -> str:
-    if not recording.path.startswith("speech/"):
-        return "English, elsewhere"
-    return "English" if recording.language == "en" else "other languages"
+    folder = "" if recording.path.startswith("speech/") else f", {recording.path.split('/')[0]}"
+    return recording.language + folder
 
 
 def _word_totals(rows: Sequence[dict[str, Any]], sides: dict[str, Side]) -> dict[str, Any]:
+    names = sorted({row["group"] for row in rows})
+    others = tuple(name for name in names if not name.startswith("en"))
+    groups = {"all": "", "other than English": others, **{name: name for name in names}}
     totals = {
         group: {
-            name: _total([row for row in rows if group in ("all", row["group"])], name)
+            name: _total([row for row in rows if row["group"].startswith(beginnings)], name)
             for name in sides
         }
-        for group in ("all", *sorted({row["group"] for row in rows}))
-        if rows
+        for group, beginnings in groups.items()
+        if any(row["group"].startswith(beginnings) for row in rows)
     }
     long = [row for row in rows if row["seconds"] >= LANGUAGE_SECONDS]
     right = {name: sum(row[name]["language"] == row["language"] for row in long) for name in sides}
@@ -160,7 +170,13 @@ def _total(rows: Sequence[dict[str, Any]], side: str) -> dict[str, float]:
     tokens = sum(row["tokens"] for row in rows)
     seconds = sum(row["seconds"] for row in rows)
     spent = sum(row[side]["processor_seconds"] for row in rows)
-    return {
+    off_ms = [ms for row in rows for ms in row[side]["start_errors_ms"]]
+    times = {
+        f"start_error_ms_{share}": round(float(np.percentile(off_ms, share)))
+        for share in (50, 95)
+        if off_ms
+    }
+    return times | {
         "error_rate": round(sum(row[side]["errors"] for row in rows) / tokens, 3),
         "mean_error_rate_per_file": round(
             sum(row[side]["error_rate"] for row in rows) / len(rows), 3
@@ -204,97 +220,6 @@ def reliability(judged: Sequence[tuple[float, bool]]) -> list[dict[str, float]]:
                 }
             )
     return table
-
-
-def speakers_table(
-    sides: dict[str, Side], only: Sequence[str] | None, old: tuple[str, str] | None
-) -> dict[str, Any]:
-    """Diarisation errors of the conversations, and their means over each half."""
-    paths = [path for path in CONVERSATIONS if not only or Path(path).name in only]
-    before = _old_turns(paths, *old) if old else {}
-    rows = []
-    for path in paths:
-        samples = load(SHARED_MEDIA / path)
-        turns = {name: turns_from(side(samples).words) for name, side in sides.items()}
-        if path in before:
-            turns["old"] = before[path]
-        row: dict[str, Any] = {"file": Path(path).name, "tuned_on": path in TUNED_CONVERSATIONS}
-        for name, found in turns.items():
-            row[name] = diarisation_error(turns_of(path), found, len(samples) / SAMPLE_RATE_HZ)
-            row[name]["speakers"] = len({speaker for _, _, speaker in found})
-        rows.append(row)
-        print(json.dumps(row), flush=True)
-    halves = {
-        "all": rows,
-        "tuned_on": [row for row in rows if row["tuned_on"]],
-        "reported": [row for row in rows if not row["tuned_on"]],
-    }
-    names = (*sides, *(["old"] if before else []))
-    totals = {
-        half: {name: _total_der(members, name) for name in names}
-        for half, members in halves.items()
-        if members
-    }
-    return {"der": totals, "conversations": rows}
-
-
-def _total_der(rows: Sequence[dict[str, Any]], name: str) -> dict[str, float]:
-    """Over all spoken time together, as pyannote.metrics accumulates it, and a file's mean."""
-    spoken = sum(row[name]["spoken_seconds"] for row in rows)
-    errors = sum(row[name]["der"] * row[name]["spoken_seconds"] for row in rows)
-    return {
-        "together": round(errors / spoken, 3),
-        "mean_per_file": round(sum(row[name]["der"] for row in rows) / len(rows), 3),
-    }
-
-
-def _old_turns(paths: Sequence[str], checkout: str, python: str) -> dict[str, list[Turn]]:
-    """The turns that another checkout finds in the recordings."""
-    files = [str((SHARED_MEDIA / path).resolve()) for path in paths]
-    done = subprocess.run(
-        [python, "-c", _OLD_PROGRAM, *files],
-        cwd=checkout,
-        env=os.environ | {"PYTHONPATH": checkout, "PYTHONDONTWRITEBYTECODE": "1"},
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    return {
-        path: [(start, end, name) for start, end, name in turns]
-        for path, turns in zip(paths, found, strict=True)
-    }
-
-
-def diarisation_error(
-    truth: Sequence[Turn], found: Sequence[Turn], seconds: float
-) -> dict[str, float]:
-    """DER and its parts, as shares of the time that is spoken (twice where two speak)."""
-    from pyannote.core import Segment, Timeline
-    from pyannote.metrics.diarization import DiarizationErrorRate
-
-    scores = DiarizationErrorRate(collar=COLLAR_SECONDS)(
-        _annotation(truth), _annotation(found), detailed=True, uem=Timeline([Segment(0, seconds)])
-    )
-    parts = {
-        "missed": "missed detection",
-        "false_alarm": "false alarm",
-        "confusion": "confusion",
-    }
-    shares = {name: round(scores[key] / scores["total"], 3) for name, key in parts.items()}
-    return {
-        "der": round(scores["diarization error rate"], 3),
-        "spoken_seconds": round(scores["total"], 2),
-    } | shares
-
-
-def _annotation(turns: Sequence[Turn]) -> Any:
-    from pyannote.core import Annotation, Segment
-
-    annotation = Annotation()
-    for number, (start, end, speaker) in enumerate(turns):
-        annotation[Segment(start, end), number] = speaker
-    return annotation
 
 
 def turns_from(words: Sequence[TranscriptWord]) -> list[Turn]:

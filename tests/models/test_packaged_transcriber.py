@@ -21,7 +21,7 @@ from models.backends.packaged.transcriber import (
     window_seconds,
 )
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples
-from models.languages import SPOKEN_LANGUAGES
+from models.languages import SPOKEN_LANGUAGES, is_in_another_script
 from models.registry.packaged import PACKAGED, WHISPER_BASE
 from models.tasks import TRANSCRIBE
 from pipelines.speech.decoding import ChunkDecoder
@@ -294,6 +294,36 @@ def test_languages_are_those_of_whispers_tokenizer() -> None:
     tasks = {"endoftext", "startoftranscript", "transcribe", "translate", "startoflm"}
     tasks |= {"startofprev", "nospeech", "notimestamps", "nocaptions"}
     assert named - tasks == SPOKEN_LANGUAGES - {"yue"}  # Cantonese came with the third large model
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "foreign"),
+    [
+        ("वूना को", "hi", False),
+        ("لُنہ کو", "hi", True),
+        ("لُنہ کو", "ur", False),
+        ("read in Hebrew", "he", False),
+        ("привет", "en", True),
+        ("привет", "sr", False),
+        ("東京タワー", "ja", False),
+        ("東京であります", "zh", True),
+        ("12 %", "hi", False),
+    ],
+)
+def test_a_text_is_in_a_script_of_its_language_or_in_latin_letters(
+    text: str, language: str, foreign: bool
+) -> None:
+    assert is_in_another_script(text, language) is foreign
+
+
+@pytest.mark.shared_media
+def test_hindi_is_written_in_its_own_letters(transcriber: CTranslate2Transcriber) -> None:
+    """The model writes it as Urdu, whichever of the two it is prompted with."""
+    samples = load(SHARED.parent / "mixed-speech" / "fleurs-hi.wav")
+    [found] = transcriber.transcribe([AudioChunk(samples, "hi")])
+    letters = [each for each in text(found) if each.isalpha()]
+    assert len(letters) > 15
+    assert all("\u0900" <= each <= "\u097f" for each in letters)
 
 
 def test_languages_are_detected_without_words_among_those_that_are_possible(

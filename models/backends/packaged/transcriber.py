@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -36,7 +37,7 @@ from models.backends.decoded_text import (
     repeated_phrase,
 )
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
-from models.languages import primary_language
+from models.languages import is_in_another_script, letter_beginnings, primary_language
 
 FULL_WINDOW_SECONDS = 30
 WINDOW_STEP_SECONDS = 5
@@ -61,6 +62,15 @@ _NO_REPEAT_NGRAM = 3
 _FRAMES_PER_SECOND = 100
 _LATIN = re.compile("[A-Za-z0-9]+")
 _CLOSING = frozenset("?!;:%»")
+
+_PRINTED = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_UNPRINTED = (byte for byte in range(0x100) if byte not in _PRINTED)
+_BYTES = {chr(byte): byte for byte in _PRINTED} | {
+    chr(0x100 + number): byte for number, byte in enumerate(_UNPRINTED)
+}
+"""What the characters of a byte-level vocabulary stand for (Radford et al. 2019)."""
+_BEGINS_LETTER = frozenset({*string.ascii_letters.encode(), *range(0xC3, 0xEE)} - {0xE2})
+"""Bytes; 0xE2 begins dashes and quotation marks."""
 
 Prompt = tuple[str, ...]
 
@@ -206,10 +216,9 @@ class CTranslate2Transcriber:
             prompts,
             beam_size=self._beam_size,
             max_length=min(len(prompts[0]) + room, self._model.max_length),
-            suppress_tokens=self._suppressed,
             return_scores=True,
             return_no_speech_prob=True,
-            **options,
+            **{"suppress_tokens": self._suppressed} | options,
         )
         found = []
         for result, language, states in zip(results, languages, encoded, strict=True):
@@ -248,6 +257,8 @@ class CTranslate2Transcriber:
             hypothesis = self._decoded_again(chunk, hypothesis, seconds, language)
         if is_silence(hypothesis.decoded) or is_loop(hypothesis.decoded.text):
             return ChunkTranscript((), None, repeated=repeated)
+        if is_in_another_script(hypothesis.decoded.text, language):
+            hypothesis = self._in_own_script(chunk, hypothesis, language)
         words = self._words(chunk, hypothesis, language)
         if not words:
             return ChunkTranscript((), None)
@@ -269,6 +280,30 @@ class CTranslate2Transcriber:
             )
         intact = [each for each in attempts if not is_loop(each.decoded.text)]
         return max(intact or attempts, key=lambda each: each.decoded.mean_log_probability)
+
+    def _in_own_script(self, chunk: AudioChunk, first: _Hypothesis, language: str) -> _Hypothesis:
+        """Decoded again in no other letters than the language's, unless that fits badly: small
+        models write Hindi as Urdu, whichever of the two they are prompted with."""
+        bound = [*self._suppressed, *self._foreign_tokens(language)]
+        [again] = self._decoded(first.encoded[None], [chunk], [language], suppress_tokens=bound)
+        is_worse = again.is_doubtful or is_in_another_script(again.decoded.text, language)
+        return first if is_worse else again
+
+    def _foreign_tokens(self, language: str) -> list[int]:
+        """Those with letters that the language is not written in, or with beginnings of such."""
+        own = letter_beginnings(language)
+
+        def is_foreign(token: bytes) -> bool:
+            begun = ((at, byte) for at, byte in enumerate(token) if byte in _BEGINS_LETTER)
+            return any(token[at : at + (1 if byte < 0x80 else 2)] not in own for at, byte in begun)
+
+        vocabulary = self._model.hf_tokenizer.get_vocab().items()
+        end = self._tokenizer(language).eot
+        return [
+            at
+            for text, at in vocabulary
+            if at < end and is_foreign(bytes(_BYTES[character] for character in text))
+        ]
 
     def _words(self, chunk: AudioChunk, hypothesis: _Hypothesis, language: str) -> tuple[Word, ...]:
         """The words with times from the decoder's attention (dynamic time warping)."""

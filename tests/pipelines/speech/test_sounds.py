@@ -7,8 +7,10 @@ import pytest
 
 from models.contracts import ACTIVITY_FRAMES, LOCAL_SPEAKERS, SAMPLE_RATE_HZ, SoundKind
 from models.provider import LocalModels
-from pipelines.speech.sounds import CELL_SECONDS, find_sounds
+from pipelines.speech.languages import SpokenPart
+from pipelines.speech.sounds import CELL_SECONDS, find_sounds, without_sung
 from pipelines.speech.voices import LocalVoices, embedded
+from pipelines.speech.words import TrackWord
 from pipelines.types import AudioTrack
 from tests.benchmarks.speech.noises import made
 
@@ -63,6 +65,27 @@ def test_sounds_lie_inside_the_media_where_their_track_does() -> None:
     track = AudioTrack(0, "camera", "track", 20.0, offset_seconds=-3.0)
     [sound] = find_sounds(voices([(MUSIC, 0, 30)], 5), track, media_duration_ms=14_000)
     assert (sound.start_ms, sound.end_ms) == (0, 14_000)
+
+
+@pytest.mark.parametrize(
+    ("spans", "confidences", "kept"),
+    [
+        pytest.param([(MUSIC, 0, 25)], [0.3, 0.6, 0.2], 0, id="made up of music"),
+        pytest.param([(SINGING, 0, 25)], [0.3, 0.6, 0.2], 0, id="made up of singing"),
+        pytest.param([(SINGING, 0, 25)], [0.9, 0.3, 0.8], 3, id="a song that it knows"),
+        pytest.param([(MUSIC, 0, 25), (SPEECH, 0, 25)], [0.3, 0.2, 0.2], 3, id="speech over music"),
+        pytest.param([(SPEECH, 0, 25)], [0.3, 0.2, 0.2], 3, id="speech"),
+        pytest.param([], [0.3, 0.2, 0.2], 3, id="no sound that is known"),
+        pytest.param([(MUSIC, 0, 7)], [0.1, 0.1, 0.2], 1, id="where the music is"),
+    ],
+)
+def test_doubtful_words_of_music_are_dropped(
+    spans: list[Span], confidences: list[float], kept: int
+) -> None:
+    words = [TrackWord("la", 2.0 + 3 * at, 2.4 + 3 * at, c) for at, c in enumerate(confidences)]
+    part = SpokenPart(0, 1000, tuple(words), "en", 0.9, -0.3)
+    [found] = without_sung([part], voices(spans, 5))
+    assert found.words == tuple(words[len(words) - kept :])
 
 
 def test_music_that_begins_in_the_middle_is_found_there() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
-from pipelines.speech.decoding import MOST_UNCOVERED, ChunkDecoder, uncovered
+from pipelines.speech.coverage import MOST_UNCOVERED, uncovered
+from pipelines.speech.decoding import ChunkDecoder
 from pipelines.speech.languages import Ranked, SpokenPart, changes_in, elected
 from pipelines.speech.regions import SHARDS, Chunk, Shard
 from pipelines.speech.transcribe import WORDS, ChunkWords
@@ -106,6 +108,48 @@ def test_what_fits_better_as_one_language_is_decoded_as_one() -> None:
     transcriber = Scripted({"cy": -1.41})
     assert {part.language for part in decoded(samples, transcriber)} == {"fr"}
     assert transcriber.calls <= 3 + 2 * 3
+
+
+def test_two_languages_that_fit_as_well_as_one_that_is_improbable_are_decoded_apart() -> None:
+    """Hebrew letters spell English no worse than Hebrew, but the whole is in no language."""
+    samples = spoken(("fr", 5.0), ("en", 5.0), pause_seconds=0.1)
+
+    class Transliterates(Scripted):
+        def answer(self, chunk: AudioChunk) -> ChunkTranscript:
+            found = super().answer(chunk)
+            return replace(found, log_probability=-0.4) if chunk.has_words else found
+
+    assert [part.language for part in decoded(samples, Transliterates())] == ["fr", "en"]
+
+
+class Rivals(Scripted):
+    """Hears Nepali or so, and writes it as Urdu unless it is prompted with Hindi."""
+
+    TEXTS: ClassVar = {"hi": "वूना", "ne": "لُنہ", "mr": "लूना"}
+    RANKED: Ranked = (("ne", 0.3), ("mr", 0.2), ("hi", 0.15), ("en", 0.01))
+
+    def answer(self, chunk: AudioChunk) -> ChunkTranscript:
+        language = chunk.language or "ne"
+        ranked = ((language, 1.0),) if chunk.language else self.RANKED
+        words = (Word(self.TEXTS[language], 0.1, 0.9, 0.9),)
+        return ChunkTranscript(words, language, ranked[0][1], self.fits[language], ranked)
+
+
+@pytest.mark.parametrize(
+    ("fits", "language"),
+    [
+        pytest.param({"hi": -0.5, "ne": -0.2, "mr": -0.6}, "hi", id="that whose text fits best"),
+        pytest.param({"hi": -0.51, "ne": -0.2, "mr": -0.5}, "mr", id="the more probable of equals"),
+    ],
+)
+def test_an_improbable_language_is_compared_with_those_near_to_it(
+    fits: dict[str, float], language: str
+) -> None:
+    [part] = decoded(spoken(("en", 3.0)), Rivals(fits))
+    assert part.language == language
+    assert elected([part])[0] == language
+    assert [word.text for word in part.words] == [Rivals.TEXTS[language]]
+    assert sum(p for _, p in part.languages) == pytest.approx(0.66)
 
 
 def test_one_language_is_decoded_once() -> None:

@@ -1,0 +1,97 @@
+"""Detected speech that no word covers, and the words of another attempt in it. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from models.contracts import Samples
+from pipelines.media.audio import LEVEL_FRAME_SECONDS
+from pipelines.speech.languages import SpokenPart, quiet_places
+from pipelines.speech.regions import Chunk
+from pipelines.speech.words import TrackWord
+
+LEAST_UNCOVERED_SECONDS = 0.5
+"""Detected speech without words that is at least so long is decoded again."""
+MOST_UNCOVERED = 4
+"""So many stretches of a chunk are decoded again, the longest ones."""
+_LONGEST_UNCOVERED_SECONDS = 5.0
+"""About; longer stretches are cut."""
+_WORD_REACH_SECONDS = 0.15
+"""Speech so near to a word is covered by it."""
+
+
+def uncovered(
+    chunk: Chunk, words: Sequence[TrackWord], least_seconds: float = LEAST_UNCOVERED_SECONDS
+) -> list[tuple[int, int]]:
+    """Stretches of the chunk's detected speech without words, in frames of the track."""
+    reach = round(_WORD_REACH_SECONDS / LEVEL_FRAME_SECONDS)
+    covered = sorted(
+        (
+            math.floor(word.start_seconds / LEVEL_FRAME_SECONDS) - reach,
+            math.ceil(word.end_seconds / LEVEL_FRAME_SECONDS) + reach,
+        )
+        for word in words
+    )
+    least = round(least_seconds / LEVEL_FRAME_SECONDS)
+    found = []
+    for first, end in chunk.detected:
+        start = first
+        for low, high in [*covered, (end, end)]:
+            if min(low, end) - start >= least:
+                found.append((start, min(low, end)))
+            start = max(start, min(high, end))
+    return found
+
+
+def longest_gaps(
+    chunk: Chunk, parts: Sequence[SpokenPart], samples: Samples, least_seconds: float
+) -> list[tuple[int, tuple[int, int]]]:
+    """The longest stretches without words, each with the place of the part that it is in.
+
+    Those that a decoder may lose its way in again are cut where they are quiet.
+    """
+    gaps = uncovered(chunk, [word for part in parts for word in part.words], least_seconds)
+    longest = sorted(gaps, key=lambda gap: gap[0] - gap[1])[:MOST_UNCOVERED]
+    found = []
+    for start, end in sorted(longest):
+        seconds = (end - start) * LEVEL_FRAME_SECONDS
+        count = math.ceil(seconds / _LONGEST_UNCOVERED_SECONDS)
+        into = (start - chunk.start_frame) * LEVEL_FRAME_SECONDS
+        places = {
+            chunk.start_frame + place
+            for number in range(1, count)
+            for place, _ in quiet_places(samples, into + seconds * number / count, 1.0)[:1]
+        }
+        inside = [place for place in sorted(places) if start < place < end]
+        for low, high in itertools.pairwise([start, *inside, end]):
+            middle = (low + high) // 2
+            place = next(i for i, part in enumerate(parts) if middle < part.end_frame)
+            found.append((place, (low, high)))
+    return found
+
+
+def filled(part: SpokenPart, again: SpokenPart, gap: tuple[int, int]) -> SpokenPart:
+    """The part with the words of ``again`` that have their middle in the gap, cut to it."""
+    low = gap[0] * LEVEL_FRAME_SECONDS - _WORD_REACH_SECONDS
+    high = gap[1] * LEVEL_FRAME_SECONDS + _WORD_REACH_SECONDS
+    fresh = [
+        replace(
+            word,
+            start_seconds=max(low, word.start_seconds),
+            end_seconds=min(high, word.end_seconds),
+        )
+        for word in again.words
+        if low <= (word.start_seconds + word.end_seconds) / 2 < high
+    ]
+    if not fresh:
+        return part
+    words = sorted([*part.words, *fresh], key=lambda word: word.start_seconds)
+    known = (
+        part
+        if part.words
+        else replace(again, start_frame=part.start_frame, end_frame=part.end_frame)
+    )
+    return replace(known, words=tuple(words))
