@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
-from pipelines.speech.coverage import MOST_UNCOVERED, uncovered
+from pipelines.speech.coverage import MOST_UNCOVERED, filled, uncovered
 from pipelines.speech.decoding import ChunkDecoder
 from pipelines.speech.languages import Ranked, SpokenPart, changes_in, elected
 from pipelines.speech.regions import SHARDS, Chunk, Shard
@@ -286,6 +286,30 @@ def test_speech_without_words_is_half_a_second_at_least(
 ) -> None:
     spans = [TrackWord("word", start, end, 0.9) for start, end in words]
     assert uncovered(GAPPY, spans) == left
+
+
+@pytest.mark.parametrize(
+    ("found", "kept"),
+    [
+        pytest.param([("Country.", 0.4)], [], id="its end once more"),
+        pytest.param([("Country.", 0.9)], ["Country."], id="spoken again"),
+        pytest.param([("county", 0.4)], ["county"], id="another word"),
+        pytest.param([("and", 0.4), ("country", 0.4)], ["and", "country"], id="not beside it"),
+        pytest.param([("and", 0.4), ("we", 0.3)], ["and"], id="the next word once more"),
+    ],
+)
+def test_a_word_at_the_edge_of_speech_without_words_is_found_once(
+    found: list[tuple[str, float]], kept: list[str]
+) -> None:
+    known = (TrackWord("country,", 1.0, 2.0, 0.99), TrackWord("We", 4.0, 4.4, 0.99))
+    words = tuple(
+        TrackWord(text, 2.3 + index, 3.2 + index, confidence)
+        for index, (text, confidence) in enumerate(found)
+    )
+    part = SpokenPart(0, 500, known, "en", 1.0)
+    again = SpokenPart(0, 500, words, "en", 1.0)
+    texts = [word.text for word in filled(part, again, (110, 195)).words]
+    assert texts == ["country,", *kept, "We"]
 
 
 class RollCall(Scripted):
