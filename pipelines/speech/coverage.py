@@ -63,9 +63,9 @@ def longest_gaps(
     for start, end in sorted(longest):
         seconds = (end - start) * LEVEL_FRAME_SECONDS
         count = math.ceil(seconds / _LONGEST_UNCOVERED_SECONDS)
-        into = (start - chunk.start_frame) * LEVEL_FRAME_SECONDS
+        into = (start - chunk.first_frame) * LEVEL_FRAME_SECONDS
         places = {
-            chunk.start_frame + place
+            chunk.first_frame + place
             for number in range(1, count)
             for place, _ in quiet_places(samples, into + seconds * number / count, 1.0)[:1]
         }

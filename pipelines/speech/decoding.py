@@ -173,8 +173,8 @@ class ChunkDecoder:
         pieces = [
             _Piece(
                 index,
-                max(part.start_frame, gap[0] - around) - chunks[index].start_frame,
-                min(part.end_frame, gap[1] + around) - chunks[index].start_frame,
+                max(part.start_frame, gap[0] - around) - chunks[index].first_frame,
+                min(part.end_frame, gap[1] + around) - chunks[index].first_frame,
             )
             for index, place, gap in gaps
             for part in (parts[index][place],)
@@ -190,7 +190,7 @@ class ChunkDecoder:
 
     def decode_part(self, part: SpokenPart, chunk: Chunk, samples: Samples) -> SpokenPart:
         """``part`` of ``chunk`` again, in this decoder's language."""
-        start = part.start_frame - chunk.start_frame
+        start = part.start_frame - chunk.first_frame
         piece = _Piece(0, start, start + part.end_frame - part.start_frame)
         [found] = self._transcribed([piece], [samples])
         return _part(chunk, piece, found, _cut(piece, samples))
@@ -344,8 +344,8 @@ def _cut(piece: _Piece, samples: Samples) -> Samples:
 def _part(chunk: Chunk, piece: _Piece, found: ChunkTranscript, samples: Samples) -> SpokenPart:
     """The words in seconds of the track, each cut down to the chunk's regions of speech."""
     start, end = (
-        chunk.start_frame + piece.start,
-        min(chunk.end_frame, chunk.start_frame + piece.end),
+        chunk.first_frame + piece.start,
+        min(chunk.end_frame + chunk.after_frames, chunk.first_frame + piece.end),
     )
     detected = [
         ((low - start) * LEVEL_FRAME_SECONDS, (high - start) * LEVEL_FRAME_SECONDS)

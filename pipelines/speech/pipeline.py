@@ -27,7 +27,7 @@ from pipelines.speech.regions import SHARDS, ChunkLimits, CutTrack, Shard, Shard
 from pipelines.speech.script import in_one_script
 from pipelines.speech.sounds import find_sounds, without_sung
 from pipelines.speech.speakers import SpeakerRules, attribute, find_turns, place_turns
-from pipelines.speech.transcribe import WORDS, ChunkWords, ShardTask, Transcribe
+from pipelines.speech.transcribe import WORDS, ChunkWords, ShardTask, Transcribe, without_overlaps
 from pipelines.speech.voices import VOICES, EmbedVoices, Stretch, join_voices, plan_stretches
 from pipelines.speech.words import SegmentLimits, TimeSpan, build_segments, place_words, to_ms
 from pipelines.types import AudioTrack, PipelineWarning, TranscriptResult, WarningCode
@@ -155,7 +155,9 @@ def reduce_shards(
 ) -> TranscriptResult:
     """The stored outputs of all shards and stretches of a track, in order, as one transcript."""
     store = workspace.store
+    planned = [chunk for task in tasks for chunk in task.shard.chunks]
     chunks = [chunk for task in tasks for chunk in WORDS.load(store, task.words_key)]
+    chunks = without_overlaps(planned, chunks)
     parts = [part for chunk in chunks for part in chunk.parts]
     voices = join_voices([VOICES.load(store, each.voices_key) for each in voiced])
     turns = find_turns(voices, config.speakers)
@@ -193,9 +195,7 @@ def reduce_shards(
     )
     silent = [
         (start * LEVEL_FRAME_SECONDS, end * LEVEL_FRAME_SECONDS)
-        for chunk, spoken in zip(
-            (each for task in tasks for each in task.shard.chunks), chunks, strict=True
-        )
+        for chunk, spoken in zip(planned, chunks, strict=True)
         for start, end in uncovered(chunk, spoken.words)
     ]
     warnings = _warnings(parts, silent, track, result, media_duration_ms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +13,7 @@ from models.provider import ModelProvider
 from models.tasks import TRANSCRIBE
 from pipelines.artifacts import Artifact
 from pipelines.execution.chain import Step, Workspace
-from pipelines.media.audio import FRAME_SAMPLES, SampleReader, read_blocks
+from pipelines.media.audio import SampleReader, read_blocks
 from pipelines.speech.decoding import ChunkDecoder
 from pipelines.speech.languages import LanguageChoice, SpokenPart
 from pipelines.speech.regions import Chunk, Shard
@@ -37,6 +39,46 @@ class ChunkWords:
         return tuple(word for part in self.parts for word in part.words)
 
 
+_SAME_WORD_SECONDS = 0.3
+"""Two neighbours that were decoded apart have the start of a word so far apart at most."""
+
+
+def without_overlaps(chunks: Sequence[Chunk], found: Sequence[ChunkWords]) -> list[ChunkWords]:
+    """The words of chunks in order, what two of them have both only once."""
+    bounds = [(-math.inf, math.inf)] * len(chunks)
+    for at, (one, other) in enumerate(itertools.pairwise(found)):
+        if chunks[at].after_frames:
+            last, before = _seam(one.words, other.words, chunks[at].end_seconds)
+            bounds[at : at + 2] = (bounds[at][0], last), (before, math.inf)
+    return [
+        ChunkWords(
+            tuple(
+                replace(
+                    part, words=tuple(w for w in part.words if before < w.start_seconds <= last)
+                )
+                for part in each.parts
+            )
+        )
+        for each, (before, last) in zip(found, bounds, strict=True)
+    ]
+
+
+def _seam(
+    words: Sequence[TrackWord], following: Sequence[TrackWord], seam_seconds: float
+) -> tuple[float, float]:
+    """Starts of the last word of the first chunk, and of that after which the second goes on: a
+    word that both have, as near to the seam as there is one."""
+    common = [
+        (one.start_seconds, other.start_seconds)
+        for one in words
+        for other in following
+        if abs(one.start_seconds - other.start_seconds) < _SAME_WORD_SECONDS
+        and one.text.casefold().strip(".,!?") == other.text.casefold().strip(".,!?")
+    ]
+    before = math.nextafter(seam_seconds, 0.0)
+    return min(common, key=lambda each: abs(each[0] - seam_seconds), default=(before, before))
+
+
 @dataclass(frozen=True, slots=True)
 class ShardTask:
     """A shard to transcribe, and where its words are stored.
@@ -57,7 +99,7 @@ class Transcribe(Step[ShardTask, ShardTask]):
 
     name = "Transcription"
     code = StageCode.TRANSCRIPT_FAILED
-    version = 2
+    version = 3
     workspace: Workspace
     models: ModelProvider
     choice: LanguageChoice = field(default_factory=LanguageChoice)
@@ -124,9 +166,9 @@ def shard_samples(chunks: Sequence[Chunk], path: Path) -> Iterator[Samples]:
     reader = SampleReader(read_blocks(path))
     position = 0
     for chunk in chunks:
-        length = (chunk.end_frame - chunk.start_frame) * FRAME_SAMPLES
-        yield reader.read(position, position + length)
-        position += length
+        start, end = chunk.sample_span
+        yield reader.read(position, position + end - start)
+        position += end - start
 
 
 def _batches(

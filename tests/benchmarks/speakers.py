@@ -1,6 +1,6 @@
 """Who speaks when: diarisation errors, numbers of speakers, and what must not change them.
 
-    .venv/bin/python -m tests.benchmarks.speakers [--only sample …] [--changes]
+    .venv/bin/python -m tests.benchmarks.speakers [--only sample …] [--changes] [--words]
 
 The pipeline's own steps (segmentation, voices, clustering) in one process, without transcription.
 Diarisation error rates and their parts by pyannote.metrics over whole recordings, overlap scored;
@@ -8,8 +8,10 @@ a collar of 0.5 s is a quarter of a second on both sides of each edge of the tru
 one speaker throughout would get, where speech is found. The halves are reported apart.
 Readers alone should be one speaker each, the demo film twelve
 times over should stay two. ``--changes`` also lists the number of speakers of six recordings after
-changes that should not matter. Seconds are processor seconds a second of sound. The last line is
-JSON. Needs the real media beside the project.
+changes that should not matter; ``--words`` gives the cpWER of the one recording whose words are
+known by speaker, transcribed (Watanabe et al. 2020: each speaker's words end to end, speakers
+assigned so that errors are fewest). Seconds are processor seconds a second of sound. The last line
+is JSON. Needs the real media beside the project.
 """
 
 from __future__ import annotations
@@ -18,13 +20,16 @@ import argparse
 import io
 import json
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import av
+import jiwer
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.provider import LocalModels
@@ -32,8 +37,9 @@ from pipelines.execution.chain import Workspace
 from pipelines.speech.speakers import SpeakerRules, VoiceTurn, find_turns
 from pipelines.speech.voices import VOICES, EmbedVoices, join_voices, plan_stretches
 from storage.objects.folder import FolderStore
-from tests.benchmarks.speech.material import Turn, load
+from tests.benchmarks.speech.material import Turn, load, scored_tokens
 from tests.benchmarks.speech.plain_loop import put_track
+from tests.benchmarks.transcript import ours_of
 from tests.places import DEMO, SHARED_MEDIA
 
 COLLARS_SECONDS = {"speakers": (0.0, 0.25), "speakers2": (0.5,)}
@@ -75,6 +81,7 @@ CHANGED = (
     "speech/librivox-austen-0870.wav",
 )
 OVER = 12
+SPOKEN_BY = "speakers2/synthetic-podcast-0.json"
 
 
 def main() -> None:
@@ -82,6 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="names of conversations")
     parser.add_argument("--changes", action="store_true")
+    parser.add_argument("--words", action="store_true")
     options = parser.parse_args()
     rows = [row for path in conversations() if (row := conversation(path, options.only))]
     counts: dict[str, Any] = {}
@@ -93,6 +101,8 @@ def main() -> None:
         counts["demo_over"] = len(voices(np.tile(load(DEMO), OVER)))
     if options.changes:
         counts["changes"] = {name: changes(load(SHARED_MEDIA / name)) for name in CHANGED}
+    if options.words:
+        counts["words"] = speakers_words(SHARED_MEDIA / SPOKEN_BY)
     print(json.dumps({"der": list(totals(rows)), **counts}))
 
 
@@ -222,6 +232,42 @@ def totals(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                     ],
                     "files": len(members),
                 }
+
+
+def speakers_words(path: Path) -> dict[str, float]:
+    """cpWER, and the WER of all words in order, of a recording beside its file of segments."""
+    said: defaultdict[str, list[str]] = defaultdict(list)
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    segments = json.loads(path.read_text())["segments"]
+    for segment in segments:
+        said[str(segment["speaker"])] += scored_tokens(segment["text"], "en")
+    words = ours_of(load(path.with_suffix(".mp3"))).words
+    for word in words:
+        found[word.speaker or ""] += scored_tokens(word.text, "en")
+    whole = scored_tokens(" ".join(word.text for word in words), "en")
+    truth = scored_tokens(" ".join(segment["text"] for segment in segments), "en")
+    return {
+        "cp_word_error_rate": round(cp_word_error_rate([*said.values()], [*found.values()]), 3),
+        "word_error_rate": round(word_errors(truth, whole) / len(truth), 3),
+        "speakers": len(said),
+        "found": len(found),
+    }
+
+
+def cp_word_error_rate(said: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> float:
+    """Errors by what is said; who is assigned to nobody is all deletions, or all insertions."""
+    size = max(len(said), len(found))
+    truth, ours = ([*each, *[[] for _ in range(size - len(each))]] for each in (said, found))
+    errors = np.array([[word_errors(one, other) for other in ours] for one in truth])
+    return float(errors[linear_sum_assignment(errors)].sum() / sum(map(len, said)))
+
+
+def word_errors(truth: Sequence[str], found: Sequence[str]) -> int:
+    """Substitutions, deletions and insertions."""
+    if not truth:
+        return len(found)
+    result = jiwer.process_words(" ".join(truth), " ".join(found))
+    return result.substitutions + result.deletions + result.insertions
 
 
 def changes(samples: Samples) -> dict[str, int]:

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.speech.regions import Chunk, ChunkLimits, group_chunks, merge_regions, plan_chunks
+from models.contracts import SAMPLE_RATE_HZ
+from pipelines.speech.detection import merge_regions
+from pipelines.speech.regions import Chunk, ChunkLimits, group_chunks, plan_chunks
 from tests.examples import examples
 
 LIMITS = ChunkLimits(max_seconds=20.0, min_seconds=4.0, pause_seconds=0.8, padding_seconds=0.2)
@@ -42,6 +44,8 @@ def test_chunks_are_bounded_disjoint_and_cover_all_speech(
         assert chunk.seconds <= LIMITS.max_seconds + 1e-9
         covered[chunk.start_frame : chunk.end_frame] = True
         previous_end = chunk.end_frame
+        first, last = chunk.sample_span
+        assert 0 <= first < last <= 300 * SAMPLE_RATE_HZ
     for start, end in regions:
         inside = covered[int(np.ceil(start * FRAMES_A_SECOND)) : int(end * FRAMES_A_SECOND)]
         assert inside.all()
@@ -81,6 +85,10 @@ def test_speech_without_a_pause_is_cut_where_it_is_quietest() -> None:
     first, second = plan_chunks([(0.0, 30.0)], levels, LIMITS)
     assert first.end_frame == second.start_frame
     assert first.end_seconds == pytest.approx(12.0, abs=0.11)
+    assert (first.before_frames, first.after_frames) == (0, FRAMES_A_SECOND)
+    assert (second.before_frames, second.after_frames) == (FRAMES_A_SECOND, 0)
+    assert first.speech[-1][1] - second.speech[0][0] == 2 * FRAMES_A_SECOND
+    assert first.detected[-1][1] == second.detected[0][0]
 
 
 def test_a_chunk_names_its_regions_of_speech() -> None:

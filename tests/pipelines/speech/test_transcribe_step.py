@@ -15,7 +15,7 @@ from pipelines.speech.coverage import MOST_UNCOVERED, filled, uncovered
 from pipelines.speech.decoding import ChunkDecoder
 from pipelines.speech.languages import Ranked, SpokenPart, changes_in, elected
 from pipelines.speech.regions import SHARDS, Chunk, Shard
-from pipelines.speech.transcribe import WORDS, ChunkWords
+from pipelines.speech.transcribe import WORDS, ChunkWords, without_overlaps
 from pipelines.speech.words import TrackWord
 from storage.objects.folder import FolderStore
 
@@ -215,6 +215,48 @@ def test_an_uncertain_part_may_be_in_its_tracks_language(
     found: SpokenPart, uncertain: bool
 ) -> None:
     assert found.may_be_in("en") is uncertain
+
+
+SEAM = [Chunk(0, 500, after_frames=50), Chunk(500, 1000, before_frames=50)]
+"""Two chunks with their seam at 10 s, of which a second on both sides is in both."""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [
+        pytest.param([("a", 8)], [("b", 11)], "a b", id="nothing at the seam"),
+        pytest.param(
+            [("a", 8), ("seam", 9.8), ("c", 10.5)], [("seam.", 9.9), ("C", 10.5)], "a seam C",
+            id="a word across it",
+        ),
+        pytest.param(
+            [("a", 8), ("the", 9.95), ("c", 10.5)], [("the", 10.05), ("c", 10.5)], "a the c",
+            id="one that begins before it in one, after it in the other",
+        ),
+        pytest.param(
+            [("a", 9.2), ("seam", 10.05)], [("seam", 9.95), ("c", 10.5)], "a seam c",
+            id="and the other way round",
+        ),
+        pytest.param(
+            [("a", 9.2), ("see", 9.7)], [("am", 9.9), ("c", 10.5)], "a see c", id="no word in both"
+        ),
+        pytest.param(
+            [("no", 9.2), ("no", 9.7), ("no", 10.2)], [("no", 9.2), ("no", 9.7), ("no", 10.2)],
+            "no no no", id="repeated",
+        ),
+    ],
+)  # fmt: skip
+def test_words_at_a_seam_are_written_once(
+    one: list[tuple[str, float]], other: list[tuple[str, float]], found: str
+) -> None:
+    words = [
+        ChunkWords((SpokenPart(0, 1, tuple(TrackWord(t, s, s + 0.2, 0.9) for t, s in each), "en"),))
+        for each in (one, other)
+    ]
+    joined = without_overlaps(SEAM, words)
+    assert " ".join(word.text for each in joined for word in each.words) == found
+    apart = without_overlaps([Chunk(0, 500), Chunk(500, 1000)], words)
+    assert apart == words
 
 
 class Gappy(Scripted):
