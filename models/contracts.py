@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -276,26 +275,3 @@ class SummarySentence:
 
     line: int
     text: str
-
-
-class BoundaryRun(Protocol):
-    """One video going through a BoundaryDetector, its frames in order."""
-
-    def feed(self, pictures: BoundaryPictures) -> Probabilities:
-        """Take the next frames; what is decided by now of those taken, in order."""
-        ...
-
-    def finish(self) -> Probabilities:
-        """The rest."""
-        ...
-
-
-class BoundaryDetector(Protocol):
-    """Where one shot ends and the next begins: a probability for each frame of a video.
-
-    A hard cut shows at the last frame of the old shot, a gradual transition at
-    its middle. What is found does not depend on the pieces in which the frames
-    come; memory is bounded.
-    """
-
-    def start(self) -> BoundaryRun: ...

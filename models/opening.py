@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import cast
 
 from models.registry import REGISTRY
-from models.registry.packaged import TRANSNETV2
 from models.tasks import Contract, Task
-
-if TYPE_CHECKING:
-    from models.contracts import BoundaryDetector
-
-BoundaryWeights = Path | Literal["packaged"]
-"""A file of TransNetV2's weights for PyTorch, or those that an installed package carries."""
 
 
 def open_model(
@@ -38,20 +29,3 @@ def open_model(
     # instead; waiting for each other they took 0.8 of the 1.0 processor seconds of an embedding.
     ThreadpoolController().select(internal_api="openblas").limit(limits=1)
     return cast("Contract", opener(row, models_dir))
-
-
-def open_boundaries(weights: BoundaryWeights, models_dir: Path | None) -> BoundaryDetector:
-    """TransNetV2. Raises WeightsError where the weights are missing, altered or of another net."""
-    from models.backends.transnet import TransNetBoundaries
-
-    if weights == "packaged":
-        [content] = TRANSNETV2.read(models_dir).values()
-        return TransNetBoundaries(content)
-    return TransNetBoundaries(weights)
-
-
-def boundaries_opener(
-    weights: BoundaryWeights | None, models_dir: Path | None
-) -> Callable[[], BoundaryDetector] | None:
-    """What opens the detector when it is needed; picklable. None without weights."""
-    return None if weights is None else partial(open_boundaries, weights, models_dir)

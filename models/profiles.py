@@ -12,12 +12,8 @@ from typing import Any
 
 from models.checkpoints import Checkpoint
 from models.registry import FORMER_PROFILE_NAMES, OPTIONAL_ROLES, REGISTRY
-from models.registry.packaged import TRANSNETV2
 from models.tasks import Task
 from models.weights import PackagedWeights, WeightsError
-
-BOUNDARIES = "boundaries"
-"""What the optional detector of shot boundaries is listed as; it is no task of the registry."""
 
 
 def profile_named(name: str) -> str:
@@ -81,16 +77,10 @@ class ListedWeights:
 
 
 def listed_weights(profile: str) -> Iterator[ListedWeights]:
-    """All weights of a profile, in the order of its tasks.
-
-    With the neural profiles, whose extra `models` carries them, those of the optional detector of
-    shot boundaries.
-    """
+    """All weights of a profile, in the order of its tasks."""
     for task, row in REGISTRY[profile].items():
         for role, weights in row.weights.items():
             yield ListedWeights(task.name, role, weights, task.optional or role in OPTIONAL_ROLES)
-    if profile != "packaged":
-        yield ListedWeights(BOUNDARIES, "model", TRANSNETV2, optional=True)
 
 
 def pulled_weights(profile: str, task: str | None, folder: Path) -> list[ListedWeights]:

@@ -16,10 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from models.contracts import (
+    BOUNDARY_HEIGHT,
+    BOUNDARY_WIDTH,
     PICTURE_DIMENSIONS,
     SAMPLE_RATE_HZ,
     TEXT_DIMENSIONS,
     AudioChunk,
+    BoundaryPictures,
     ChunkTranscript,
     DetectedObject,
     Excerpt,
@@ -347,6 +350,33 @@ DETECT_OBJECTS = Task(
     batched(ObjectDetector.find, _grey, lambda found: f"{len(found)} objects in a grey picture"),
     Purpose.VISION,
     former_name="find",
+)
+
+
+class BoundaryDetector(Protocol):
+    """Where one shot ends and the next begins."""
+
+    def detect_boundaries(self, frames: BoundaryPictures) -> Probabilities:
+        """Of each of neighbouring frames of a video, in order, that a shot ends with it; of a
+        gradual transition its middle stands out. What is more than a hundred frames away changes
+        nothing."""
+        ...
+
+
+def _grey_frames() -> BoundaryPictures:
+    return np.full((50, BOUNDARY_HEIGHT, BOUNDARY_WIDTH, 3), 128, np.uint8)
+
+
+def _no_boundaries(probabilities: Probabilities) -> str:
+    if (probabilities > 0.5).any():
+        raise WrongAnswerError("found cuts in grey frames")
+    return f"finds no cut in {len(probabilities)} grey frames"
+
+
+DETECT_BOUNDARIES = Task(
+    "detect_boundaries",
+    single(BoundaryDetector.detect_boundaries, _grey_frames, _no_boundaries),
+    Purpose.VISION,
 )
 
 

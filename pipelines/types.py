@@ -50,6 +50,14 @@ class StageStoppedError(Exception):
     """The work was stopped by its caller; nothing is published."""
 
 
+class CutsBy(StrEnum):
+    """Who finds the cuts: measures, and a network in doubt or always."""
+
+    JUDGED = "judged"
+    THOROUGH = "thorough"
+    MEASURED = "measured"
+
+
 @dataclass(frozen=True, slots=True)
 class PipelineWarning:
     """Something a client should know of although the stage completed.

@@ -28,6 +28,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, Settin
 from models.profiles import profile_named
 from models.tasks import Task, get_task
 from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
+from pipelines.types import CutsBy
 from storage.objects import ObjectStore
 from storage.objects.folder import FolderStore
 from storage.types import Tier
@@ -233,10 +234,11 @@ class Settings(BaseSettings):
     tags_file: Path | None = Field(
         None, description="Bank of tags (TOML, as pipelines/vision/tags.toml) in place of ours."
     )
-    boundary_weights: Literal["packaged"] | Path | None = Field(
-        None,
-        description="Weights of TransNetV2 for PyTorch: a file, or `packaged` for those that the "
-        "extra `models` carries. With them it finds the cuts.",
+    cuts: CutsBy = Field(
+        CutsBy.JUDGED,
+        description="Who finds the cuts: `judged`, measures, and TransNetV2 where they are in "
+        "doubt; `thorough`, both in every frame, which takes about 15 s more of a core for a "
+        "minute of video; `measured`, the measures alone.",
     )
     whisper_weights: Path | None = Field(
         None,
@@ -354,9 +356,7 @@ class Settings(BaseSettings):
     def _profile_by_its_present_name(cls, name: object) -> object:
         return profile_named(name) if isinstance(name, str) else name
 
-    @field_validator(
-        "blocked_hashes_file", "boundary_weights", "log_dir", "tags_file", "whisper_weights"
-    )
+    @field_validator("blocked_hashes_file", "log_dir", "tags_file", "whisper_weights")
     @classmethod
     def _name_from_anywhere(cls, path: Path | str | None) -> Path | str | None:
         """Replicas work in folders of their own."""

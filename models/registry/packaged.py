@@ -11,6 +11,7 @@ from models.backends import Backend
 from models.tasks import (
     CLASSIFY_CONTENT,
     DESCRIBE_SCENES,
+    DETECT_BOUNDARIES,
     DETECT_OBJECTS,
     DETECT_SOUNDS,
     DETECT_SPEECH,
@@ -237,7 +238,6 @@ TRANSNETV2 = PackagedWeights(
         ),
     ),
 )
-"""Of the detector of shot boundaries (``VAS_BOUNDARY_WEIGHTS=packaged``), which is no task."""
 
 PACKAGED: dict[Task[Any], Backend] = {
     TRANSCRIBE: Backend(
@@ -269,6 +269,9 @@ PACKAGED: dict[Task[Any], Backend] = {
     ),
     DETECT_OBJECTS: Backend(
         "models.backends.packaged.objects:open_object_detector", {"model": SSD_MOBILENET}
+    ),
+    DETECT_BOUNDARIES: Backend(
+        "models.backends.packaged.boundaries:open_boundary_detector", {"model": TRANSNETV2}
     ),
     READ_TEXT: Backend(
         "models.backends.packaged.text_reader:open_text_reader",

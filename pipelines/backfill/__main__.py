@@ -30,7 +30,6 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from models.opening import BoundaryWeights, boundaries_opener, open_boundaries
 from models.profiles import (
     check_own_weights,
     check_weights,
@@ -70,6 +69,8 @@ from pipelines.ingest.pipeline import IngestConfig
 from pipelines.ingest.raw import RawConfig
 from pipelines.net.addresses import AddressPolicy
 from pipelines.net.fetch import FetchLimits
+from pipelines.types import CutsBy
+from pipelines.vision.cuts.selection import CutConfig
 from pipelines.vision.features import FeaturesConfig
 from pipelines.vision.pipeline import VisionConfig
 from pipelines.vision.policy import BlocklistError, ContentPolicy, read_blocklist
@@ -137,7 +138,7 @@ def _backfill(options: argparse.Namespace, place: Place, access: S3Access) -> in
                 describe=DescribeConfig(models=digest_of(profile, tasks_for(Purpose.VISION))),
                 features=FeaturesConfig(decode_threads=max(1, int(options.cpus_an_item))),
                 policy=policy,
-                boundaries=boundaries_opener(options.boundary_weights, options.models_dir),
+                cuts=CutConfig(by=options.cuts),
             ),
             own_whisper=options.whisper_weights,
         )
@@ -221,17 +222,13 @@ def _profile(options: argparse.Namespace) -> str:
     check_weights(choice.profile, options.models_dir)
     if options.whisper_weights is not None:
         check_own_weights(choice.profile, TRANSCRIBE, options.whisper_weights)
-    if options.boundary_weights is not None:
-        open_boundaries(options.boundary_weights, options.models_dir)
     return choice.profile
 
 
 def _kind(profile: str, options: argparse.Namespace) -> dict[str, Any]:
     """What results depend on: an output holds results of one kind."""
-    weights: BoundaryWeights | None = options.boundary_weights
-    name = weights.name if isinstance(weights, Path) else weights
     own: Path | None = options.whisper_weights
-    kind = {"profile": profile, "boundary_weights": name}
+    kind = {"profile": profile, "cuts": str(options.cuts)}
     return kind if own is None else kind | {"whisper_weights": own_digest(own)}
 
 
@@ -291,11 +288,11 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         help="folder of weights, the same on every node; default: VAS_MODELS_DIR",
     )
     add(
-        "--boundary-weights",
-        type=lambda text: text if text == "packaged" else Path(text),
-        metavar="PATH|packaged",
-        help="weights of TransNetV2, which then finds the cuts; `packaged`: those of the extra "
-        "`models`",
+        "--cuts",
+        type=CutsBy,
+        choices=list(CutsBy),
+        default=CutsBy.JUDGED,
+        help="who finds them, as VAS_CUTS has it (default: %(default)s)",
     )
     add(
         "--whisper-weights",

@@ -111,12 +111,10 @@ def inside(features: FrameFeatures, active: Box) -> FrameFeatures:
     """The features as those of the active picture alone, stretched to their shape."""
     if active == WHOLE:
         return features
-    pictures = features.pictures
     return replace(
         features,
         luma=_stretched(features.luma, active),
         chroma=np.stack([_stretched(features.chroma[:, one], active) for one in (0, 1)], axis=1),
-        pictures=None if pictures is None else _stretched(pictures, active),
     )
 
 

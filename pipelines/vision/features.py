@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import time
 import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 
@@ -30,7 +29,6 @@ from pipelines.vision.planes import (
     LUMA_WIDTH,
     STROKES_EVERY_MS,
     Bytes,
-    boundary_picture,
     frame_features,
     frame_strokes,
 )
@@ -59,7 +57,6 @@ class FrameFeatures:
 
     ``times_ms`` (n,) strictly rising; ``luma`` (n, 36, 64), full range, whole
     picture stretched to that shape; ``chroma`` (n, 2, 9, 16), Cb and Cr around 128.
-    ``pictures`` (n, 27, 48, 3), RGB, are there where a learned detector is to see them.
     ``key_times_ms`` (k,) are the times of those frames that decode without any other.
     ``aspects`` (n,) are widths over heights with square pixels, before pictures are turned.
     ``damaged_ms`` (d,), rising, are times of frames that were decoded with errors, or not at all.
@@ -70,7 +67,6 @@ class FrameFeatures:
     times_ms: Times
     luma: Bytes
     chroma: Bytes
-    pictures: Bytes | None = None
     key_times_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
     aspects: Shapes = field(default_factory=lambda: np.empty(0, np.float32))
     damaged_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
@@ -91,12 +87,10 @@ class FrameFeatures:
 
     def rows(self, chosen: slice | list[int]) -> FrameFeatures:
         """The chosen frames; which are key frames, or damaged, and strokes are not kept."""
-        pictures = None if self.pictures is None else self.pictures[chosen]
         return FrameFeatures(
             self.times_ms[chosen],
             self.luma[chosen],
             self.chroma[chosen],
-            pictures,
             aspects=self.aspects[chosen],
         )
 
@@ -121,7 +115,6 @@ def in_time_order(
     times_ms: Sequence[int],
     luma: Sequence[Bytes],
     chroma: Sequence[Bytes],
-    pictures: Sequence[Bytes] = (),
     key_times_ms: Sequence[int] = (),
     aspects: Sequence[float] = (),
     damaged_ms: Sequence[int] = (),
@@ -133,16 +126,15 @@ def in_time_order(
     if not times_ms:
         return no_frames()
     unique, first = np.unique(np.asarray(times_ms, np.int64), return_index=True)
-    seen = np.stack(pictures)[first] if pictures else None
     keys = np.intersect1d(unique, np.asarray(key_times_ms, np.int64))
     shapes = np.asarray(aspects or [1.0] * len(times_ms), np.float32)[first]
     damaged = np.unique(np.asarray(damaged_ms, np.int64))
-    own = np.stack(luma)[first], np.stack(chroma)[first], seen
+    own = np.stack(luma)[first], np.stack(chroma)[first]
     return FrameFeatures(unique, *own, keys, shapes, damaged)
 
 
 def joined(parts: Sequence[FrameFeatures]) -> FrameFeatures:
-    """Parts of one video laid end to end, without their pictures and key frames."""
+    """Parts of one video laid end to end, without their key frames."""
     if not parts:
         return no_frames()
     return FrameFeatures(
@@ -170,7 +162,7 @@ def even_times(times_ms: Times, every_ms: int) -> list[int]:
 
 
 def to_bytes(features: FrameFeatures) -> bytes:
-    """``features`` as an .npz, with FrameFacts, without pictures; equal ones give equal bytes."""
+    """``features`` as an .npz, with FrameFacts; equal ones give equal bytes."""
     # Those of FrameFacts that luma gives.
     contrasts = [cv2.meanStdDev(picture)[1].item() for picture in features.luma]
     arrays = {name: getattr(features, name) for name in _ARRAYS} | {
@@ -233,18 +225,6 @@ def facts_from_bytes(data: bytes) -> FrameFacts:
         return FrameFacts(**{each.name: arrays[each.name] for each in fields(FrameFacts)})
 
 
-def pictures_to_bytes(pictures: Bytes) -> bytes:
-    """Frames' pictures (n, 27, 48, 3), packed."""
-    buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, pictures, allow_pickle=False)
-    return zlib.compress(buffer.getvalue(), _ZIP_LEVEL)
-
-
-def pictures_from_bytes(data: bytes) -> Bytes:
-    """What ``pictures_to_bytes`` packed. Raises zlib.error or ValueError on other bytes."""
-    return np.asarray(np.load(io.BytesIO(zlib.decompress(data)), allow_pickle=False), np.uint8)
-
-
 @dataclass(frozen=True, slots=True)
 class FeaturesConfig:
     """How segments are decoded.
@@ -255,13 +235,11 @@ class FeaturesConfig:
     """
 
     decode_threads: int = 1
-    with_pictures: bool = False
-    """Keeps tiny colour pictures too, which only a learned detector uses."""
 
 
 @dataclass(frozen=True)
 class ReadFrames(Step[Segment, Made]):
-    """A segment to its stored features (FEATURES), and pictures if the configuration has it so."""
+    """A segment to its stored features (FEATURES)."""
 
     name = "Reading the pictures"
     code = StageCode.VISION_FAILED
@@ -273,13 +251,10 @@ class ReadFrames(Step[Segment, Made]):
     def process(self, segment: Segment) -> Made:
         store = self.workspace.store
         key = features_key(self.video, segment, self.workspace)
-        with_pictures = self.config.with_pictures
-        if store.exists(key) and (not with_pictures or store.exists(pictures_key(key))):
+        if store.exists(key):
             return Made(key, computed=False)
         cv2.setNumThreads(1)
         features = segment_features(self.video, segment, self.workspace, self.config)
-        if features.pictures is not None:
-            store.write_bytes(pictures_key(key), pictures_to_bytes(features.pictures))
         FEATURES.save(store, key, features)
         return Made(key, computed=True)
 
@@ -296,11 +271,6 @@ def features_key(video: VideoSource, segment: Segment, workspace: Workspace) -> 
     return FEATURES.key(workspace.prefix, segment, source, position=segment.index)
 
 
-def pictures_key(key: str) -> str:
-    """Where the tiny pictures lie of the frames whose features lie under ``key``."""
-    return f"{key}.pictures"
-
-
 def segment_features(
     video: VideoSource, segment: Segment, workspace: Workspace, config: FeaturesConfig
 ) -> FrameFeatures:
@@ -310,7 +280,6 @@ def segment_features(
     times_ms: list[int] = []
     luma: list[Bytes] = []
     chroma: list[Bytes] = []
-    pictures: list[Bytes] = []
     aspects: list[float] = []
     strokes: dict[int, Bytes] = {}
     sampled = -1
@@ -334,8 +303,6 @@ def segment_features(
             chroma.append(colour)
             size = timed.frame.width, timed.frame.height
             aspects.append(part.stream.pixels.picture_aspect(*size, timed.pixel_aspect))
-            if config.with_pictures:
-                pictures.append(boundary_picture(timed.frame))
             if timed.time_ms // STROKES_EVERY_MS != sampled:
                 sampled = timed.time_ms // STROKES_EVERY_MS
                 strokes[timed.time_ms] = frame_strokes(
@@ -345,7 +312,7 @@ def segment_features(
     first_ms = max(segment.start_ms, part.start_ms + part.stream.start_ms)
     noticed = {*report.damaged_ms, *(report.pictured_ms - {*times_ms})}
     damaged = [time_ms for time_ms in noticed if first_ms <= time_ms < segment.end_ms]
-    found = in_time_order(times_ms, luma, chroma, pictures, report.key_times_ms, aspects, damaged)
+    found = in_time_order(times_ms, luma, chroma, report.key_times_ms, aspects, damaged)
     if not strokes:
         return found
     stroke_times = sorted(strokes)

@@ -14,13 +14,13 @@ Every task takes a logical CPU; what each part is expected to take: ``processor_
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, pairwise
 from operator import attrgetter
 
-from models.contracts import BoundaryDetector, TextLine
+from models.contracts import TextLine
 from models.provider import ModelProvider
 from models.tasks import DETECT_OBJECTS, EMBED_PHRASES
 from pipelines.artifacts import Made
@@ -90,8 +90,6 @@ class VisionConfig:
     max_scenes_a_task: int = 8
     """Bounds a task's memory: up to three stills a scene are held at once, 1.6 MB each."""
     policy: ContentPolicy = field(default_factory=ContentPolicy)
-    boundaries: Callable[[], BoundaryDetector] | None = None
-    """Opens a learned detector, which then finds the cuts in place of the measured one."""
 
 
 def analyse_vision(
@@ -118,9 +116,8 @@ def analyse_vision(
     read = ReadFrames(video, workspace, features_config(config, video))
     features = mapper(video.segments, read, reading)
 
-    learned = None if config.boundaries is None else config.boundaries()
     found = find_cuts(
-        features, video, workspace, cutting, config.cuts, learned=learned, mapper=mapper
+        features, video, workspace, cutting, config.cuts, models=models, mapper=mapper
     )
     scenes = scenes_between(found.cuts, video.duration_ms)
     plans = [_plan(index, each, found) for index, each in enumerate(scenes)]
@@ -246,8 +243,7 @@ def features_config(config: VisionConfig, video: VideoSource) -> FeaturesConfig:
     if not threads:
         cpus = int(ray.cluster_resources().get("CPU", 1)) if ray.is_initialized() else 1
         threads = max(1, min(_MOST_DECODE_THREADS, cpus // max(1, len(video.segments))))
-    with_pictures = config.boundaries is not None
-    return replace(config.features, decode_threads=threads, with_pictures=with_pictures)
+    return replace(config.features, decode_threads=threads)
 
 
 def by_segment(times_ms: Iterable[int], video: VideoSource) -> list[SegmentTimes]:

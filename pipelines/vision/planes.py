@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 from av.video.reformatter import ColorRange
 
-from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH
 from models.pictures import text_strokes
 from pipelines.orientation import Orientation
 
@@ -54,16 +53,6 @@ def frame_strokes(frame: av.VideoFrame, aspect: float, orientation: Orientation)
     size = size[::-1] if orientation.swaps_sides else size
     luma = orientation.upright(_shrunk(plane, *size, ten_bit))
     return np.packbits(text_strokes(np.ascontiguousarray(luma)), axis=1)
-
-
-def boundary_picture(frame: av.VideoFrame) -> Bytes:
-    """The frame in RGB, stretched to (27, 48, 3)."""
-    size = BOUNDARY_WIDTH, BOUNDARY_HEIGHT
-    if frame.interlaced_frame:  # one field, as for the features
-        field_lines = frame.to_ndarray(format="rgb24")[::2]
-        return np.asarray(cv2.resize(field_lines, size, interpolation=cv2.INTER_AREA), np.uint8)
-    small = frame.reformat(*size, "rgb24", interpolation="AREA")
-    return np.asarray(small.to_ndarray(), np.uint8)
 
 
 def frame_features(frame: av.VideoFrame) -> tuple[Bytes, Bytes]:

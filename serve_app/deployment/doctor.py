@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 
-from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH
-from models.opening import open_boundaries, open_model
+from models.opening import open_model
 from models.profiles import Choice, has_task, how_to_add, listed_weights
-from models.registry.packaged import TRANSNETV2
 from models.tasks import TASKS, Task
 from serve_app.deployment.data import NoServiceDataError, prepared
 from serve_app.deployment.model_choice import chosen_models, own_weights, visible_gpus
@@ -169,20 +166,6 @@ def _model(task: Task[Any]) -> Check:
     return check
 
 
-def _boundaries(machine: MachineFacts) -> str:
-    settings = machine.settings
-    weights = settings.boundary_weights
-    if weights is None:
-        return "found by measurement; VAS_BOUNDARY_WEIGHTS names no weights of TransNetV2"
-    run = open_boundaries(weights, settings.models_dir).start()
-    run.feed(np.zeros((1, BOUNDARY_HEIGHT, BOUNDARY_WIDTH, 3), np.uint8))
-    if weights == "packaged":
-        detail = f"{TRANSNETV2.origin} @ {TRANSNETV2.version}, {TRANSNETV2.licence}"
-    else:
-        detail = str(weights)
-    return f"{len(run.finish())} frame looked at ({detail})"
-
-
 CHECKS: dict[str, Check] = {
     "port": _port,
     "disk": _disk,
@@ -192,5 +175,4 @@ CHECKS: dict[str, Check] = {
     "objects": _objects,
     "models": _models,
     **{f"model: {task.name}": _model(task) for task in TASKS},
-    "model: boundaries": _boundaries,
 }

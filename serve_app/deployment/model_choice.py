@@ -21,7 +21,6 @@ from models.profiles import (
 )
 from models.provider import LocalModels, ServedModels
 from models.registry import REGISTRY
-from models.registry.packaged import TRANSNETV2
 from models.tasks import EMBED_PHRASES, EMBED_PICTURES, EMBED_TEXT, Task
 from models.weights import WeightsError
 from serve_app.encoder import PictureEncoder, TextEncoder
@@ -56,8 +55,6 @@ def with_models_chosen(settings: Settings) -> Settings:
 def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
     try:
         check_weights(profile, settings.models_dir)
-        if settings.boundary_weights == "packaged":
-            TRANSNETV2.read(settings.models_dir)
     except WeightsError as error:
         raise ModelProfileError(str(error)) from error
     for task in REGISTRY[profile]:
@@ -67,11 +64,6 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
                 check_own_weights(profile, task, own)
         except WeightsError as error:
             raise ModelProfileError(f"VAS_{str(task.own_weights).upper()}: {error}") from error
-    named = settings.boundary_weights
-    if isinstance(named, Path) and not named.is_file():
-        raise ModelProfileError(f"VAS_BOUNDARY_WEIGHTS: {named} is no file.")
-    if named is not None and "torch" in lacking:
-        raise ModelProfileError("VAS_BOUNDARY_WEIGHTS needs torch: install extra models.")
     if profile == "packaged":
         return
     if lacking:

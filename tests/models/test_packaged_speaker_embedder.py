@@ -16,7 +16,7 @@ import torchaudio
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from models.backends.packaged.filterbanks import filter_banks
-from models.backends.packaged.voices import read_tensors
+from models.backends.packaged.tensors import read_tensors
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from models.opening import open_model
 from models.provider import LocalModels

@@ -39,8 +39,12 @@ class Network:
         return str(self._session.get_modelmeta().custom_metadata_map[key])
 
 
-def open_session(path: Path) -> Any:
-    """A session of onnxruntime for a verified file. Raises WeightsError as ``Network`` does."""
+def open_session(graph: Path | bytes) -> Any:
+    """A session of onnxruntime for a verified file, or for what one would hold.
+
+    Raises WeightsError as ``Network`` does.
+    """
+    name = graph.name if isinstance(graph, Path) else "The network"
     try:
         import onnxruntime
 
@@ -48,9 +52,10 @@ def open_session(path: Path) -> Any:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.enable_cpu_mem_arena = False
         options.log_severity_level = 3
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        given = str(graph) if isinstance(graph, Path) else graph
+        return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises errors without a common class
-        raise WeightsError(f"{path.name} cannot be run on this machine: {error}") from error
+        raise WeightsError(f"{name} cannot be run on this machine: {error}") from error
 
 
 _WHOLE_PX, _MIDDLE_PX = 256, 224

@@ -51,6 +51,19 @@ class HardConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class HardCandidate:
+    """A step that may be a cut: ``time_ms`` is that of the new scene's first frame."""
+
+    time_ms: int
+    confidence: float
+    step: float
+    """Change from the frame before."""
+    around: float
+    lasting: float
+    """See ``HardEvidence``."""
+
+
+@dataclass(frozen=True, slots=True)
 class HardEvidence:
     """What was measured at one candidate."""
 
@@ -74,8 +87,8 @@ class HardEvidence:
 
 def find_hard(
     window: FrameFeatures, start: int, end: int, config: HardConfig
-) -> list[tuple[int, float]]:
-    """(time_ms of the new scene's first frame, confidence) among frames ``start`` to ``end``."""
+) -> list[HardCandidate]:
+    """Those of the frames ``start`` to ``end``."""
     low, high = max(1, start - _NEIGHBOURS), min(len(window), end + _NEIGHBOURS)
     if high <= low:
         return []
@@ -88,7 +101,9 @@ def find_hard(
             continue
         if steps[index] >= config.min_ratio * _steps_near(window, steps, index, _NEIGHBOURS).mean():
             evidence = gather(window, steps, index)
-            cuts.append((int(window.times_ms[index]), confidence(evidence)))
+            time_ms = int(window.times_ms[index])
+            own = evidence.step, evidence.around, evidence.lasting
+            cuts.append(HardCandidate(time_ms, confidence(evidence), *own))
     return cuts
 
 

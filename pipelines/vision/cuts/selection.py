@@ -22,6 +22,8 @@ _SURE = 0.95
 
 
 _SURE_GRADUAL = 0.8
+_STANDS = 0.85
+"""Confidence of a cut that bounds a scene however short."""
 
 
 class CutKind(StrEnum):
@@ -57,15 +59,9 @@ class Cut:
 class CutConfig(SearchConfig):
     """What counts as a cut."""
 
-    min_confidence: float = 0.5
-    min_wipe: float = 0.8
-    """Confidence of a wipe: these are rare, and much that moves resembles them a little.
-
-    Over seeds 11 to 14 of ``tests/benchmarks/scenes.py``, where one transition in seven is
-    a wipe, all kinds together lose 0.002 from 0.7 to 0.8 and hard cuts gain 0.0025; in what
-    people film wipes are far rarer than there, and what resembles them is not.
-    """
     min_scene_ms: int = 500
+    min_sure_scene_ms: int = 125
+    """Between two sure cuts: trailers and music videos have shots of four frames."""
     min_edge_scene_ms: int = 200
     """The first and last scene may be this short: media often starts or ends in mid-shot."""
     max_blank_ms: int = 2_000
@@ -169,9 +165,9 @@ def select_cuts(
 ) -> tuple[Cut, ...]:
     """Of everything found, what stands: one cut a transition, scenes not too short."""
     sure = _outside_graduals([cut for cut in found if cut.confidence >= config.min_confidence])
-    single = _strongest_apart(sure, config.min_scene_ms // 4)
+    single = _strongest_apart(sure, config.min_scene_ms // 4, config.min_sure_scene_ms)
     bridged = _bridge_blanks(single, blanks, duration_ms, config)
-    apart = _strongest_apart(bridged, config.min_scene_ms)
+    apart = _strongest_apart(bridged, config.min_scene_ms, config.min_sure_scene_ms)
     first, last = config.min_edge_scene_ms, duration_ms - config.min_edge_scene_ms
     return tuple(cut for cut in apart if first <= cut.time_ms <= last)
 
@@ -190,15 +186,18 @@ def _outside_graduals(cuts: list[Cut]) -> list[Cut]:
     ]
 
 
-def _strongest_apart(cuts: list[Cut], gap_ms: int) -> list[Cut]:
-    """The most confident cuts that neither overlap nor come within ``gap_ms``, in order."""
+def _strongest_apart(cuts: list[Cut], gap_ms: int, sure_gap_ms: int) -> list[Cut]:
+    """The most confident cuts that neither overlap nor come within ``gap_ms``, or, where both
+    are sure, within ``sure_gap_ms`` of each other; in order."""
     surest_first = sorted(cuts, key=lambda cut: (-cut.confidence, cut.time_ms))
     by_time = IntervalIndex(range(len(cuts)), lambda index: _span(surest_first[index]))
     is_kept = [False] * len(cuts)
     for index, cut in enumerate(surest_first):
         near = by_time.touching(cut.start_ms - gap_ms, cut.end_ms + gap_ms)
         is_kept[index] = all(
-            _clear(cut, surest_first[other], gap_ms) for other in near if is_kept[other]
+            _clear(cut, surest_first[other], gap_ms, sure_gap_ms)
+            for other in near
+            if is_kept[other]
         )
     kept = [cut for cut, stands in zip(surest_first, is_kept, strict=True) if stands]
     return sorted(kept, key=lambda cut: cut.time_ms)
@@ -212,9 +211,11 @@ def _some(items: Iterable[object]) -> bool:
     return any(True for _ in items)
 
 
-def _clear(cut: Cut, other: Cut, gap_ms: int) -> bool:
-    overlap = cut.start_ms <= other.end_ms and other.start_ms <= cut.end_ms
-    return not overlap and abs(cut.time_ms - other.time_ms) >= gap_ms
+def _clear(cut: Cut, other: Cut, gap_ms: int, sure_gap_ms: int) -> bool:
+    between_ms = max(cut.start_ms, other.start_ms) - min(cut.end_ms, other.end_ms)
+    if between_ms >= sure_gap_ms and min(cut.confidence, other.confidence) >= _STANDS:
+        return True
+    return between_ms > 0 and abs(cut.time_ms - other.time_ms) >= gap_ms
 
 
 def _bridge_blanks(

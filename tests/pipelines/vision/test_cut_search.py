@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from models.provider import LocalModels
 from pipelines.execution.chain import FreeRun, Workspace, map_here
+from pipelines.types import CutsBy
 from pipelines.vision.bars import WHOLE as NO_BARS
 from pipelines.vision.cuts.measures import Blank
 from pipelines.vision.cuts.search import (
@@ -51,7 +53,8 @@ def test_tasks_find_what_one_look_finds(
     parts = stored(workspace, borders, shift_ms=7_000)
     runs = block_runs(parts, NO_BARS, 7_000, DURATION_MS, blocks)
     assert len(runs) == -(-len(WHOLE) // (256 * blocks))
-    found = together(map_here(runs, SearchCuts(workspace, CutConfig()), FreeRun()))
+    config = CutConfig(by=CutsBy.MEASURED)
+    found = together(map_here(runs, SearchCuts(workspace, LocalModels(), config), FreeRun()))
     assert Candidates.among(found, DURATION_MS).select(CutConfig()) == WHOLE_CUTS
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -92,12 +93,38 @@ def test_the_surest_cuts_apart(found: list[Cut]) -> None:
     assert list(cuts.select_cuts(found, [], 1_000, config)) == apart(apart(rest, 10), 40)
 
 
-def apart(found: list[Cut], gap_ms: int) -> list[Cut]:
+@pytest.mark.parametrize(
+    ("between_ms", "confidence", "scenes"),
+    [(160, 0.9, 3), (80, 0.9, 2), (160, 0.7, 2)],
+    ids=["four frames", "two frames", "unsure"],
+)
+def test_a_scene_between_sure_cuts_may_be_short(
+    between_ms: int, confidence: float, scenes: int
+) -> None:
+    times_ms = [5_000, 5_000 + between_ms]
+    found = [Cut(at, CutKind.HARD, confidence, at, at) for at in times_ms]
+    assert len(cuts.select_cuts(found, [], 10_000, CutConfig())) == scenes - 1
+
+
+def test_a_short_scene_between_a_fade_and_a_cut_is_one() -> None:
+    fade = Cut(5_000, CutKind.FADE_BLACK, 0.9, 4_600, 5_400)
+    hard = Cut(5_600, CutKind.HARD, 0.99, 5_600, 5_600)
+    near = replace(fade, time_ms=5_300)
+    assert cuts.select_cuts([near, hard], [], 10_000, CutConfig()) == (near, hard)
+
+
+def apart(found: list[Cut], gap_ms: int, sure_gap_ms: int = 125) -> list[Cut]:
     kept: list[Cut] = []
     for cut in sorted(found, key=lambda cut: (-cut.confidence, cut.time_ms)):
         if all(
             (cut.end_ms < other.start_ms or other.end_ms < cut.start_ms)
-            and abs(cut.time_ms - other.time_ms) >= gap_ms
+            and (
+                abs(cut.time_ms - other.time_ms) >= gap_ms
+                or (
+                    min(cut.confidence, other.confidence) >= 0.85
+                    and max(cut.start_ms - other.end_ms, other.start_ms - cut.end_ms) >= sure_gap_ms
+                )
+            )
             for other in kept
         ):
             kept.append(cut)

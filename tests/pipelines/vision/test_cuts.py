@@ -176,9 +176,9 @@ def test_a_slow_change_of_light_is_no_dissolve() -> None:
     assert cuts_of(frames) == []
 
 
-def test_cuts_closer_than_half_a_second_leave_only_the_surer_one() -> None:
-    frames = shot(1, 50) + shot(2, 5) + shot(3, 50)
-    assert len(cuts_of(frames)) == 1
+@pytest.mark.parametrize(("frames", "cuts"), [(5, 2), (2, 1)])
+def test_a_shot_of_a_few_frames_between_sure_cuts_is_a_scene(frames: int, cuts: int) -> None:
+    assert len(cuts_of(shot(1, 50) + shot(2, frames) + shot(3, 50))) == cuts
 
 
 PROGRAMME = (

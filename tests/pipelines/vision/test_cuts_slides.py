@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from models.contracts import BoundaryPictures, Probabilities
-from pipelines.vision.cuts.pipeline import LearnedCutDetector
-from pipelines.vision.cuts.selection import CutKind, detect_cuts
-from pipelines.vision.features import FrameFeatures
-from tests.pipelines.vision.test_cuts import Levels, cuts_of, features, picture
+from pipelines.vision.cuts.selection import CutKind
+from tests.pipelines.vision.test_cuts import Levels, cuts_of, picture
 
 TITLE, LINES, CAPTION, CORNER = (4, 8), (14, 20), (29, 33), (0, 2)
 """Rows in which there is writing."""
@@ -115,39 +112,3 @@ def test_a_change_of_writing_that_is_sharp_and_lasts_is_a_cut(frames: list[Level
 )
 def test_other_small_changes_are_no_cuts(frames: list[Levels]) -> None:
     assert cuts_of(frames) == []
-
-
-class NoBoundaries:
-    """A learned detector, and its run, that finds nothing."""
-
-    def start(self) -> NoBoundaries:
-        return self
-
-    def feed(self, pictures: BoundaryPictures) -> Probabilities:
-        return np.zeros(len(pictures), np.float32)
-
-    def finish(self) -> Probabilities:
-        return np.zeros(0, np.float32)
-
-
-@pytest.mark.parametrize(
-    ("film", "every"),
-    [
-        (lambda: features(deck([TITLE, LINES])), 20),
-        (lambda: features([picture(seed) for seed in range(1, 7)], 2_000), 1),
-    ],
-    ids=["slides", "a picture a frame"],
-)
-def test_slides_are_found_where_a_learned_detector_finds_nothing(
-    film: Callable[[], FrameFeatures], every: int
-) -> None:
-    """However its frames come: the times are those that the measured detector finds."""
-    frames = film()
-    end_ms = int(frames.times_ms[-1]) + 40
-    pictures = np.zeros((len(frames), 27, 48, 3), np.uint8)
-    seen = FrameFeatures(frames.times_ms, frames.luma, frames.chroma, pictures)
-    detector = LearnedCutDetector(NoBoundaries())
-    for first in range(0, len(frames), every):
-        detector.feed(seen.part(first, min(first + every, len(frames))))
-    found = [cut.time_ms for cut in detector.finish(end_ms)]
-    assert found == [cut.time_ms for cut in detect_cuts([frames], end_ms)] != []

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
+from models.provider import LocalModels
 from pipelines.execution.chain import FreeRun, map_here
 from pipelines.vision.cuts.pipeline import find_cuts
 from pipelines.vision.cuts.selection import CutConfig
@@ -47,7 +48,7 @@ def cuts_of(folder: Path, path: Path) -> list[int]:
     features = map_here(video.segments, read, FreeRun())
     control = FreeRun()
     found = find_cuts(
-        features, video, workspace, control, CutConfig(), learned=None, mapper=map_here
+        features, video, workspace, control, CutConfig(), models=LocalModels(), mapper=map_here
     )
     return [cut.time_ms for cut in found.cuts]
 

@@ -99,8 +99,5 @@ def test_interlaced_pictures_have_the_cuts_of_one_field(tmp_path: Path) -> None:
     path = write_video(tmp_path / "interlaced.mp4", woven, options=options)
     workspace = folder_workspace(tmp_path / "store")
     video = video_source(workspace, path)
-    config = FeaturesConfig(with_pictures=True)
-    features = segment_features(video, video.segments[0], workspace, config)
+    features = segment_features(video, video.segments[0], workspace, FeaturesConfig())
     assert [cut.time_ms for cut in detect_cuts([features], video.duration_ms)] == [2_000, 4_000]
-    assert features.pictures is not None
-    assert features.pictures.shape == (149, 27, 48, 3)
