@@ -246,6 +246,14 @@ class SceneDescription:
     shot_angle: ShotAngle
 
 
+@dataclass(frozen=True, slots=True)
+class FaceVector:
+    """A face in a picture, and a unit vector that is near to those of the same person's faces."""
+
+    box: Box
+    vector: tuple[float, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PhraseVector:
     """A phrase in the space of pictures. A picture shows it with the probability ``sigmoid(scale *

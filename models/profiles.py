@@ -37,12 +37,12 @@ def has_task(profile: str, task: Task[Any], models_dir: Path | None) -> bool:
 
 
 def how_to_add(profile: str, task: Task[Any], models_dir: Path | None) -> str | None:
-    """What an operator does so that the profile (``auto``: ``packaged``) does an optional task of a
-    hub's weights; None where it has none."""
+    """What an operator does so that the profile (``auto``: ``packaged``) does an optional task;
+    None where it cannot."""
     row = REGISTRY["packaged" if profile == "auto" else profile].get(task)
-    if row is None or not task.optional or row.is_packaged:
+    if row is None or not task.optional:
         return None
-    packages = "" if _has_transformers() else "install extra models, "
+    packages = "" if row.is_packaged or _has_transformers() else "install extra models, "
     folder = "" if models_dir else "set VAS_MODELS_DIR to a folder, "
     pull = f"vas models pull --task {(row.shares or task).name}"
     return f"{packages}{folder}run {pull} and restart the service"

@@ -26,6 +26,7 @@ from models.contracts import (
     ChunkTranscript,
     DetectedObject,
     Excerpt,
+    FaceVector,
     PhraseVector,
     Picture,
     Probabilities,
@@ -450,6 +451,23 @@ EMBED_PHRASES = Task(
     batched(PhraseEmbedder.embed_phrases, lambda: "a grey picture", _near_pictures),
     Purpose.SEARCH,
     optional=True,
+)
+
+
+class FaceEmbedder(Protocol):
+    """Faces as vectors; near ones are of the same person."""
+
+    def embed_faces(self, stills: Sequence[Picture]) -> list[tuple[FaceVector, ...]]:
+        """Those of each still that show enough, in order, the largest first."""
+        ...
+
+
+EMBED_FACES = Task(
+    "embed_faces",
+    batched(FaceEmbedder.embed_faces, _grey, lambda faces: f"{len(faces)} faces in a grey picture"),
+    Purpose.VISION,
+    optional=True,
+    enabled_by="people",
 )
 
 

@@ -334,12 +334,34 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
+class Appearance:
+    """Somebody's face in a still of a scene; of none where the video has no cuts."""
+
+    time_ms: int
+    box: Box
+    scene_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody whose face is seen in two stills at least."""
+
+    id: str
+    appearances: tuple[Appearance, ...]
+    """By time."""
+    still_key: str
+    """A picture of the face."""
+
+
+@dataclass(frozen=True, slots=True)
 class VisionResult:
     """Scenes of the whole video; empty when it has no cuts."""
 
     scenes: tuple[Scene, ...]
     overview: Scene
     """The whole video as if it were one scene, whether it has cuts or none."""
+    people: tuple[Person, ...] | None = None
+    """By first appearance; None where they were not looked for."""
     warnings: tuple[PipelineWarning, ...] = ()
     shards_computed: int = field(default=0, compare=False)
     shards_reused: int = field(default=0, compare=False)

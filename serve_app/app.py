@@ -39,6 +39,7 @@ from serve_app.observability.metrics import LEVEL_SECONDS
 from serve_app.payments.providers import find_provider
 from serve_app.payments.routes import router as payment_routes
 from serve_app.periodic import Periodic, repeated
+from serve_app.results.people import router as people_routes
 from serve_app.results.routes import router as result_routes
 from serve_app.search.routes import router as search_routes
 from serve_app.uploads.leases import UploadLimiter
@@ -51,6 +52,7 @@ _OPERATIONS = (
     job_routes,
     transcript_routes,
     result_routes,
+    people_routes,
     export_routes,
     search_routes,
     clip_routes,

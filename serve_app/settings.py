@@ -231,6 +231,9 @@ class Settings(BaseSettings):
     transcript_shard_seconds: float = Field(
         20, ge=1, le=86_400, description="Length of a stretch of speech that one task transcribes."
     )
+    people: bool = Field(
+        False, description="Let jobs put faces of the same person together (`people`)."
+    )
     tags_file: Path | None = Field(
         None, description="Bank of tags (TOML, as pipelines/vision/tags.toml) in place of ours."
     )

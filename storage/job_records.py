@@ -69,6 +69,7 @@ class JobSource(BaseModel):
     clips: tuple[SourceClip, ...] = ()
     audio: tuple[SourceAudio, ...] = ()
     keyterms: tuple[str, ...] = ()
+    people: bool = False
     language: str | None = None
     languages: tuple[str, ...] = ()
     speakers_expected: int | None = None

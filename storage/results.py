@@ -8,7 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import from_json
-from sqlalchemy import JSON, Text, cast, delete, func, literal, literal_column, select, text
+from sqlalchemy import (
+    JSON,
+    Text,
+    cast,
+    delete,
+    func,
+    literal,
+    literal_column,
+    null,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection
@@ -66,13 +78,15 @@ async def store_scenes(
     job_id: uuid.UUID,
     scenes: Sequence[Mapping[str, Any]],
     overview: Mapping[str, Any] | None = None,
+    people: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
     """Publish the scenes of a job and its overview, once, and make them searchable.
 
-    Both as ``pipelines.codec`` writes a Scene.
+    As ``pipelines.codec`` writes a Scene, and a Person.
     """
     values = {"scenes": scenes, "scene_count": len(scenes)}
     values |= {} if overview is None else {"overview": overview}
+    values |= {} if people is None else {"people": people}
     await connection.execute(insert(scene_lists).values(job_id=job_id, **values))
     await insert_rows(connection, job_id, scene_rows(scenes, overview), StageName.VISION)
 
@@ -105,8 +119,23 @@ _SPANS = text(
 )
 
 
+async def find_people(connection: Connection, job_id: uuid.UUID) -> str | None:
+    """Who is seen in a job's video, as Persons in JSON; None where that was not asked for."""
+    query = select(cast(scene_lists.c.people, Text)).where(scene_lists.c.job_id == job_id)
+    found: str | None = (await connection.execute(query)).scalar_one_or_none()
+    return found
+
+
+async def delete_people(connection: Connection, job_id: uuid.UUID) -> str | None:
+    """Delete them; what ``find_people`` returned before."""
+    found = await find_people(connection, job_id)
+    gone = update(scene_lists).where(scene_lists.c.job_id == job_id).values(people=null())
+    await connection.execute(gone)
+    return found
+
+
 async def list_thumbnail_keys(connection: Connection, job_id: uuid.UUID) -> set[str]:
-    """The object keys of the stills that a job's scenes and its overview show."""
+    """The object keys of the stills of a job's scenes, its overview and its people."""
     return set((await connection.execute(_STILLS, {"job_id": job_id})).scalars())
 
 
@@ -114,7 +143,10 @@ _STILLS = text(
     """SELECT coalesce(seen ->> 'thumbnail_key', seen ->> 'thumbnailKey')
          FROM scene_lists, LATERAL (SELECT json_array_elements(scenes) UNION ALL SELECT overview)
               AS each (seen)
-        WHERE job_id = :job_id AND seen IS NOT NULL"""
+        WHERE job_id = :job_id AND seen IS NOT NULL
+       UNION ALL
+       SELECT person ->> 'still_key' FROM scene_lists, json_array_elements(people) AS person
+        WHERE job_id = :job_id"""
 )
 
 

@@ -305,6 +305,7 @@ scene_lists = Table(
     Column("scenes", JSON, nullable=False),
     Column("scene_count", Integer, nullable=False),
     Column("overview", JSON),
+    Column("people", JSON),
 )
 
 transcripts = Table(

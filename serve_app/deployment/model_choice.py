@@ -17,11 +17,12 @@ from models.profiles import (
     choose_profile,
     digest_of,
     has_task,
+    how_to_add,
     missing_checkpoints,
 )
 from models.provider import LocalModels, ServedModels
 from models.registry import REGISTRY
-from models.tasks import EMBED_PHRASES, EMBED_PICTURES, EMBED_TEXT, Task
+from models.tasks import EMBED_FACES, EMBED_PHRASES, EMBED_PICTURES, EMBED_TEXT, Task
 from models.weights import WeightsError
 from serve_app.encoder import PictureEncoder, TextEncoder
 from serve_app.settings import GIB, Settings
@@ -64,6 +65,9 @@ def _require(profile: str, settings: Settings, lacking: list[str]) -> None:
                 check_own_weights(profile, task, own)
         except WeightsError as error:
             raise ModelProfileError(f"VAS_{str(task.own_weights).upper()}: {error}") from error
+    if settings.people and not has_task(profile, EMBED_FACES, settings.models_dir):
+        how = how_to_add(profile, EMBED_FACES, settings.models_dir)
+        raise ModelProfileError(f"VAS_PEOPLE needs the task embed_faces: {how}.")
     if profile == "packaged":
         return
     if lacking:

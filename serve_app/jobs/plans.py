@@ -242,6 +242,8 @@ def _source(
     clips: Sequence[SourceClip] = (),
     audio: Sequence[SourceAudio] = (),
 ) -> JobSource:
+    if body.people and not planner.settings.people:
+        raise invalid("This service does not put faces of people together.", "people")
     traceparent = current_traceparent()
     return JobSource(
         kind=kind,
@@ -249,6 +251,7 @@ def _source(
         clips=tuple(clips),
         audio=tuple(audio),
         keyterms=tuple(body.keyterms or ()),
+        people=body.people,
         language=body.language,
         languages=tuple(body.languages or ()),
         speakers_expected=body.speakersExpected,

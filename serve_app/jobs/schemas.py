@@ -217,6 +217,10 @@ class JobOptions(Body):
         | None,
         doc("BCP 47: no other language is considered. Without effect beside `language`."),
     ] = None
+    people: Annotated[
+        bool,
+        doc("Put faces of the same person together; refused where the service does not do it."),
+    ] = False
     speakersExpected: Annotated[
         Annotated[int, Field(ge=1, le=MAX_SPEAKERS), WHOLE] | None,
         doc("How many people speak, where you know; of several audio tracks, on each of them."),

@@ -128,13 +128,14 @@ async def publish_scenes(
     timings: dict[str, float],
     *,
     overview: Mapping[str, Any] | None = None,
+    people: Sequence[Mapping[str, Any]] | None = None,
     warnings: Sequence[Mapping[str, Any]] = (),
 ) -> JobState | None:
     """Complete vision: result, charge and status together."""
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
     if job.stages[StageName.VISION].status in ENDED_STATUSES:
         return None
-    await results.store_scenes(connection, job.id, scenes, overview)
+    await results.store_scenes(connection, job.id, scenes, overview, people)
     if warnings:
         await jobs.add_warnings(connection, job.id, warnings)
     return await _complete(connection, job, StageName.VISION, timings)

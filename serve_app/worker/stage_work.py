@@ -175,6 +175,7 @@ class StageWork:
                 to_json(found.scenes),
                 self.timings.values,
                 overview=to_json(found.overview),
+                people=None if found.people is None else to_json(found.people),
                 warnings=warnings,
             )
         record_media(self.context.metrics, StageName.VISION, ingested.media.duration_seconds)
@@ -242,6 +243,7 @@ class StageWork:
                     models=digest_of(settings.model_profile, tasks_for(Purpose.VISION))
                 ),
                 tags=self.context.tags,
+                people=job.source.people and settings.people,
                 policy=self.context.content_policy,
                 cuts=CutConfig(by=settings.cuts),
             ),

@@ -131,6 +131,7 @@ def complete(
     summary: Sequence[TimedSentence] | PipelineWarning | None = None,
     scenes: list[dict[str, Any]] = SCENES,
     overview: dict[str, Any] | None = None,
+    people: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
     async def publish(connection: AsyncConnection) -> None:
         lease = await lease_of(connection, job_id)
@@ -147,7 +148,12 @@ def complete(
             timings={},
         )
         await publishing.publish_scenes(
-            connection, lease, stored(scenes), {}, overview=overview and stored(overview)
+            connection,
+            lease,
+            stored(scenes),
+            {},
+            overview=overview and stored(overview),
+            people=people,
         )
         await publishing.publish_transcripts(connection, lease, tracks, {}, summary=summary)
 

@@ -10,6 +10,7 @@ tuning of ``tests/benchmarks/descriptions.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
@@ -35,7 +36,17 @@ _MOST_WINDOWS = 400
 """Handed to the second network, the most likely ones: foliage gives thousands."""
 
 Windows = npt.NDArray[np.float32]
-"""(n, 5): left, top, right, bottom in pixels, probability."""
+"""(n, 5): left, top, right, bottom in pixels, probability; of the third network (n, 15): then five
+landmarks across and down."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedFace:
+    """A face and its landmarks, in shares of the picture's width and height."""
+
+    box: Box
+    landmarks: tuple[tuple[float, float], ...]
+    """Eyes, tip of the nose, corners of the mouth; of two the left one in the picture first."""
 
 
 class FaceFinder:
@@ -48,6 +59,10 @@ class FaceFinder:
 
     def find(self, still: Picture) -> tuple[Box, ...]:
         """Faces in the still, largest first."""
+        return tuple(face.box for face in self.find_marked(still))
+
+    def find_marked(self, still: Picture) -> tuple[MarkedFace, ...]:
+        """As ``find``, with landmarks."""
         rows, columns = still.shape[:2]
         scale = min(1.0, _LONG_SIDE_PX / max(rows, columns))
         size = (max(1, round(columns * scale)), max(1, round(rows * scale)))
@@ -57,8 +72,8 @@ class FaceFinder:
         windows = _distinct(windows, 0.7)
         windows = self._passed(self._third, 48, _SURE, picture, windows)
         windows = _distinct(windows, _SAME_FACE, of_smaller=True)
-        boxes = [_box(window, size) for window in windows]
-        return tuple(sorted(boxes, key=lambda box: (-box.height, box.left)))
+        faces = [MarkedFace(_box(window, size), _landmarks(window, size)) for window in windows]
+        return tuple(sorted(faces, key=lambda face: (-face.box.height, face.box.left)))
 
     def _candidates(self, picture: Picture) -> Windows:
         """Square windows that the first network marks."""
@@ -87,7 +102,12 @@ class FaceFinder:
         passed = scores >= least
         moved = _moved(windows[passed], shifts[passed])
         moved[:, 4] = scores[passed]
-        return moved if network is self._third else _squared(moved)
+        if network is not self._third:
+            return _squared(moved)
+        # Five across, then five down, in shares of the window that was judged.
+        sides = np.repeat(windows[passed, 2:4] - windows[passed, 0:2], 5, axis=1)
+        points = np.repeat(windows[passed, 0:2], 5, axis=1) + outputs[1][passed] * sides
+        return np.column_stack([moved, points]).astype(np.float32)
 
 
 def _prepared(pictures: npt.NDArray[np.uint8] | cv2.typing.MatLike) -> Tensor:
@@ -138,7 +158,7 @@ def _cut(picture: Picture, window: Windows, side: int) -> Picture:
 def _distinct(windows: Windows, most: float, *, of_smaller: bool = False) -> Windows:
     """Without windows that cover a more likely one: their common area over their union, or over
     the smaller of the two."""
-    left, top, right, bottom, scores = windows.T
+    left, top, right, bottom, scores = windows[:, :5].T
     areas = (right - left) * (bottom - top)
     order = np.argsort(-scores, kind="stable")
     kept = []
@@ -152,6 +172,11 @@ def _distinct(windows: Windows, most: float, *, of_smaller: bool = False) -> Win
         whole = smaller if of_smaller else areas[best] + areas[rest] - common
         order = rest[common <= most * whole]
     return windows[kept]
+
+
+def _landmarks(window: Windows, size: tuple[int, int]) -> tuple[tuple[float, float], ...]:
+    across, down = window[5:10] / size[0], window[10:15] / size[1]
+    return tuple(zip(across.tolist(), down.tolist(), strict=True))
 
 
 def _box(window: Windows, size: tuple[int, int]) -> Box:
