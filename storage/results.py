@@ -120,7 +120,7 @@ _SPANS = text(
 
 
 async def find_people(connection: Connection, job_id: uuid.UUID) -> str | None:
-    """Who is seen in a job's video, as Persons in JSON; None where that was not asked for."""
+    """Who is seen in a job's video, as Persons in JSON; None without the option."""
     query = select(cast(scene_lists.c.people, Text)).where(scene_lists.c.job_id == job_id)
     found: str | None = (await connection.execute(query)).scalar_one_or_none()
     return found

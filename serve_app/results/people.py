@@ -96,10 +96,13 @@ async def get_people(request: Request, context: Context, job: CurrentJob) -> Res
     summary="Delete who is seen",
     response_model=Answer[PeopleDeleted],
     response_description="They are deleted.",
-    responses=errors(ErrorCode.NOT_FOUND, ErrorCode.RESULTS_NOT_READY),
+    responses=errors(
+        ErrorCode.NOT_FOUND, ErrorCode.RESULTS_UNAVAILABLE, ErrorCode.RESULTS_NOT_READY
+    ),
 )
 async def delete_people(request: Request, context: Context, job: CurrentJob) -> Response:
     """Groups, and pictures of faces; scenes and their stills stay. Without any it does nothing."""
+    require_stage(job, StageName.VISION)
     async with context.database.transaction() as connection:
         stored = await results.delete_people(connection, job.id)
     people = [] if stored is None else decode(tuple[Person, ...], stored.encode())

@@ -219,6 +219,8 @@ ADDED = {
     ("GET", "/jobs/{jobId}/chapters", "getChapters"),
     ("GET", "/jobs/{jobId}/summary", "getSummary"),
     ("GET", "/jobs/{jobId}/captions/lint", "lintCaptions"),
+    ("GET", "/jobs/{jobId}/people", "getPeople"),
+    ("DELETE", "/jobs/{jobId}/people", "deletePeople"),
     ("GET", "/jobs/{jobId}/clip", "getClip"),
     ("PUT", "/jobs/{jobId}/speakers/{speakerId}", "nameSpeaker"),
     ("DELETE", "/jobs/{jobId}/speakers/{speakerId}", "resetSpeaker"),

@@ -83,6 +83,8 @@ ADDED_STATUSES: dict[str, set[int]] = {
     "search": {200, 400, 401, 404, 409, 429},
     "getChapters": {200, 401, 404, 409},
     "getSummary": {200, 401, 404, 409},
+    "getPeople": {200, 401, 404, 409},
+    "deletePeople": {200, 401, 404, 409},
     "getClip": {200, 206, 400, 401, 404, 409},
     "nameSpeaker": {200, 400, 401, 404, 409},
     "resetSpeaker": {200, 400, 401, 404, 409},

@@ -11,7 +11,9 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from pipelines.types import PipelineWarning, WarningCode
+from models.contracts import Box
+from pipelines.codec import to_json
+from pipelines.types import Appearance, Person, PipelineWarning, WarningCode
 from serve_app.exports.routes import ExportFormat
 from serve_app.jobs.rendering import warning_document
 from storage import keys, purchases
@@ -48,7 +50,8 @@ def scenery(api: RunningApi) -> Iterator[Scenery]:
         WarningCode.AUDIO_SYNC_UNCERTAIN, "Not sure.", track_index=0, start_ms=1500, end_ms=2000
     )
     warnings = [warning_document(about, StageName.INGEST)]
-    complete(api, done, [track(0)], warnings, SENTENCES)
+    somebody = (Person("person_0", (Appearance(400, Box(0.1, 0.2, 0.3, 0.4), 0),), "jobs/x/0.jpg"),)
+    complete(api, done, [track(0)], warnings, SENTENCES, people=to_json(somebody))
     several = created(api, customer)
     complete(api, several, [track(0), track(1, "TRANSCRIPT_FAILED")], [])
     failed = created(api, customer, callbackUrl=callback)
@@ -124,6 +127,8 @@ SUCCESSES = [
     Call("getTranscript", 200, "/jobs/{done}/transcript?format=csv"),
     Call("getChapters", 200, "/jobs/{done}/chapters"),
     Call("getSummary", 200, "/jobs/{done}/summary"),
+    Call("getPeople", 200, "/jobs/{done}/people"),
+    Call("deletePeople", 200, "/jobs/{several}/people"),
     Call("nameSpeaker", 200, "/jobs/{done}/speakers/speaker_0", {"label": "Anna"}),
     Call("resetSpeaker", 200, "/jobs/{done}/speakers/speaker_0"),
     Call("nameSpeaker", 200, "/jobs/{several}/speakers/speaker_0?track=0", {"label": ""}),
@@ -190,6 +195,10 @@ FAILURES = [
     Call("getChapters", 409, "/jobs/{waiting}/chapters"),
     Call("getChapters", 404, "/jobs/{failed}/chapters"),
     Call("getSummary", 409, "/jobs/{waiting}/summary"),
+    Call("getPeople", 409, "/jobs/{waiting}/people"),
+    Call("getPeople", 404, "/jobs/{several}/people"),
+    Call("deletePeople", 409, "/jobs/{waiting}/people"),
+    Call("deletePeople", 404, "/jobs/{failed}/people"),
     Call("getSummary", 404, "/jobs/{failed}/summary"),
     Call("getSummary", 404, "/jobs/{several}/summary"),
     Call("nameSpeaker", 400, "/jobs/{done}/speakers/speaker_0", {"label": "a" * 101}),

@@ -1,4 +1,4 @@
-"""People of a video, where their job asks for them, beside its scenes.
+"""People of a video, of jobs that were created with them.
 
 Revision ID: 0012
 Revises: 0011
