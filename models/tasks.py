@@ -441,14 +441,15 @@ class PhraseEmbedder(Protocol):
         ...
 
 
-def _near_pictures(phrase: PhraseVector) -> str:
-    least = phrase.least_cosine(0.5)
-    return f"{len(phrase.vector)} dimensions, shown by pictures of a cosine of {least:.2f} or more"
-
-
 EMBED_PHRASES = Task(
     "embed_phrases",
-    batched(PhraseEmbedder.embed_phrases, lambda: "a grey picture", _near_pictures),
+    batched(
+        PhraseEmbedder.embed_phrases,
+        lambda: "a grey picture",
+        lambda phrase: (
+            f"{len(phrase.vector)} dimensions, shown from {phrase.least_cosine(0.5):.2f}"
+        ),
+    ),
     Purpose.SEARCH,
     optional=True,
 )

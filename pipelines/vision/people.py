@@ -15,7 +15,7 @@ import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from models.contracts import Box, FaceVector, Picture
+from models.contracts import Box, Picture
 from models.provider import ModelProvider
 from models.tasks import EMBED_FACES
 from pipelines.artifacts import Artifact, Made, digest
@@ -76,14 +76,15 @@ class FindFaces(Step[SegmentTimes, Made]):
             stills = segment_stills(self.video, some, self.workspace, StillsConfig(960))
             vectors = self.models.get(EMBED_FACES).embed_faces(list(stills.values()))
             for (time_ms, still), faces in zip(stills.items(), vectors, strict=True):
-                found[time_ms] = tuple(self._pictured(still, face) for face in faces)
+                portraits = [_portrait(still, face.box) for face in faces]
+                keys = [self.workspace.key(f"vision/people/{digest(it)}.jpg") for it in portraits]
+                for key, jpeg in zip(keys, portraits, strict=True):
+                    self.workspace.store.write_bytes(key, jpeg)
+                found[time_ms] = tuple(
+                    FoundFace(face.box, face.vector, key)
+                    for face, key in zip(faces, keys, strict=True)
+                )
         return found
-
-    def _pictured(self, still: Picture, face: FaceVector) -> FoundFace:
-        jpeg = _portrait(still, face.box)
-        key = self.workspace.key(f"vision/people/{digest(jpeg)}.jpg")
-        self.workspace.store.write_bytes(key, jpeg)
-        return FoundFace(face.box, face.vector, key)
 
 
 FACES = Artifact.of(Faces, "vision/faces", version=FindFaces.version)

@@ -54,8 +54,10 @@ def load_tag_bank(path: Path | None = None) -> TagBank:
     except (OSError, UnicodeDecodeError) as error:
         raise TagBankError(f"Tag bank {path}: {error}.") from error
     for name, reason in _faults(table):
-        place = f"Tag bank {path}, line {_line_of(name, text)}"
-        raise TagBankError(f"{place}: {name}: {reason}.")
+        # The last line that begins with the name, as a key or a table.
+        begins = re.compile(rf"""\s*\[?\s*["']?{re.escape(name)}["']?\s*[=\]]""")
+        lines = [number for number, line in enumerate(text.splitlines(), 1) if begins.match(line)]
+        raise TagBankError(f"Tag bank {path}, line {[1, *lines][-1]}: {name}: {reason}.")
     rules = {name: table.pop(name) for name in _RULES}
     return TagBank(tuple(row for own in table.values() for row in own.items()), **rules)
 
@@ -87,13 +89,6 @@ def _faults(table: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     if not FEWEST_CAPTIONS <= len(seen) <= MOST_CAPTIONS:
         wanted = f"between {FEWEST_CAPTIONS} and {MOST_CAPTIONS} tags are needed"
         yield ["", *table][-1], f"{wanted}, there are {len(seen)}"
-
-
-def _line_of(name: str, text: str) -> int:
-    """The last line that begins with the name, as a key or a table; 1 where none does."""
-    begins = re.compile(rf"""\s*\[?\s*["']?{re.escape(name)}["']?\s*[=\]]""")
-    lines = [number for number, line in enumerate(text.splitlines(), 1) if begins.match(line)]
-    return lines[-1] if lines else 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

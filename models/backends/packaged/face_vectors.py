@@ -27,21 +27,21 @@ class SFaceEmbedder:
 
     def embed_faces(self, stills: Sequence[Picture]) -> list[tuple[FaceVector, ...]]:
         """The faces of each still, in order, the largest first."""
-        return [tuple(self._embedded(still)) for still in stills]
-
-    def _embedded(self, still: Picture) -> list[FaceVector]:
-        rows, columns = still.shape[:2]
-        bgr = cv2.cvtColor(still, cv2.COLOR_RGB2BGR)
         found = []
-        for face in self._finder.find_marked(still):
-            if face.box.height * rows < _LEAST_FACE_PX or not _is_frontal(face):
-                continue
-            box = face.box
-            edges = [box.left * columns, box.top * rows, box.width * columns, box.height * rows]
-            points = np.array(face.landmarks) * (columns, rows)
-            row = np.array([*edges, *points.ravel()], np.float32)
-            vector = self._recognizer.feature(self._recognizer.alignCrop(bgr, row)).ravel()
-            found.append(FaceVector(box, tuple((vector / np.linalg.norm(vector)).tolist())))
+        for still in stills:
+            rows, columns = still.shape[:2]
+            bgr = cv2.cvtColor(still, cv2.COLOR_RGB2BGR)
+            own = []
+            for face in self._finder.find_marked(still):
+                if face.box.height * rows < _LEAST_FACE_PX or not _is_frontal(face):
+                    continue
+                box = face.box
+                edges = [box.left * columns, box.top * rows, box.width * columns, box.height * rows]
+                points = np.array(face.landmarks) * (columns, rows)
+                row = np.array([*edges, *points.ravel()], np.float32)
+                vector = self._recognizer.feature(self._recognizer.alignCrop(bgr, row)).ravel()
+                own.append(FaceVector(box, tuple((vector / np.linalg.norm(vector)).tolist())))
+            found.append(tuple(own))
         return found
 
 

@@ -72,7 +72,10 @@ class FaceFinder:
         windows = _distinct(windows, 0.7)
         windows = self._passed(self._third, 48, _SURE, picture, windows)
         windows = _distinct(windows, _SAME_FACE, of_smaller=True)
-        faces = [MarkedFace(_box(window, size), _landmarks(window, size)) for window in windows]
+        faces = []
+        for window in windows:
+            points = (window[5:].reshape(2, 5).T / size).tolist()
+            faces.append(MarkedFace(_box(window, size), tuple((x, y) for x, y in points)))
         return tuple(sorted(faces, key=lambda face: (-face.box.height, face.box.left)))
 
     def _candidates(self, picture: Picture) -> Windows:
@@ -172,11 +175,6 @@ def _distinct(windows: Windows, most: float, *, of_smaller: bool = False) -> Win
         whole = smaller if of_smaller else areas[best] + areas[rest] - common
         order = rest[common <= most * whole]
     return windows[kept]
-
-
-def _landmarks(window: Windows, size: tuple[int, int]) -> tuple[tuple[float, float], ...]:
-    across, down = window[5:10] / size[0], window[10:15] / size[1]
-    return tuple(zip(across.tolist(), down.tolist(), strict=True))
 
 
 def _box(window: Windows, size: tuple[int, int]) -> Box:
