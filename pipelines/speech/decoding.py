@@ -107,8 +107,13 @@ class ChunkDecoder:
         found: dict[_Piece, ChunkTranscript],
         samples: Sequence[Samples],
     ) -> None:
-        """Decode pieces of improbable language also in those that are about as probable."""
-        tried = [(piece, *rival) for piece in pieces for rival in rivals(found[piece].languages)]
+        """Decode pieces of improbable language also in those that are about as probable.
+
+        Not those whose text fits badly: noise is in no language, and in some language its text fits
+        (rain in Russian, -0.39).
+        """
+        fitting = [piece for piece in pieces if not is_below(found[piece], 0.0, WELL_FITTING)]
+        tried = [(piece, *rival) for piece in fitting for rival in rivals(found[piece].languages)]
         names = [name for _, name, _ in tried]
         answers = self._transcribed([piece for piece, *_ in tried], samples, names)
         others: defaultdict[_Piece, list[ChunkTranscript]] = defaultdict(list)

@@ -21,7 +21,14 @@ import numpy as np
 from models.contracts import SAMPLE_RATE_HZ, Samples
 from pipelines.media.audio import FRAME_SAMPLES, frame_levels
 from pipelines.types import TranscriptWord
-from tests.benchmarks.speech.material import RECORDINGS, Recording, load, scored_tokens, truth_of
+from tests.benchmarks.speech.material import (
+    MIXED_RECORDINGS,
+    RECORDINGS,
+    Recording,
+    load,
+    scored_tokens,
+    truth_of,
+)
 from tests.benchmarks.transcript import Answer, ours_of, plain
 from tests.places import SHARED_MEDIA
 
@@ -71,7 +78,7 @@ def main() -> None:
 
 def pairs() -> Iterator[tuple[Recording, Recording, float]]:
     """Two recordings of different languages, and the seconds between."""
-    by_name = {each.name: each for each in RECORDINGS}
+    by_name = {each.name: each for each in (*RECORDINGS, *MIXED_RECORDINGS)}
     chosen = [by_name[name] for name in SENTENCES]
     ordered = [
         pair for pair in itertools.permutations(chosen, 2) if pair[0].language != pair[1].language

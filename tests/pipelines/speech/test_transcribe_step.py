@@ -140,6 +140,7 @@ class Rivals(Scripted):
     [
         pytest.param({"hi": -0.5, "ne": -0.2, "mr": -0.6}, "hi", id="that whose text fits best"),
         pytest.param({"hi": -0.51, "ne": -0.2, "mr": -0.5}, "mr", id="the more probable of equals"),
+        pytest.param({"hi": -0.3, "ne": -0.78, "mr": -0.5}, "ne", id="noise is in none"),
     ],
 )
 def test_an_improbable_language_is_compared_with_those_near_to_it(
