@@ -1,19 +1,41 @@
-"""How a pipeline step reaches the models: in this process, or through Ray Serve."""
+"""From a row of the registry to a loaded model, and how a pipeline step reaches it: in its process
+or through Ray Serve."""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from models.opening import open_model
 from models.profiles import has_task, replicas_of
 from models.registry import REGISTRY
 from models.tasks import Contract, Shape, Task
+
+
+def open_model(
+    profile: str, task: Task[Contract], models_dir: Path | None = None, own: Path | None = None
+) -> Contract:
+    """The model of a task, loaded in this process; with weights of the user's ``own`` where a
+    folder of them is given.
+
+    Raises KeyError for an unknown profile or a task that it lacks, MissingCheckpointError where a
+    models folder lacks the weights, WeightsError for packaged ones that are missing or altered.
+    """
+    from threadpoolctl import ThreadpoolController
+
+    row = replace(REGISTRY[profile][task], own=own)
+    module, _, name = row.opener.partition(":")
+    opener = getattr(importlib.import_module(module), name)
+    # A task has one processor. NumPy's OpenBLAS starts a thread for each processor of the machine
+    # instead; waiting for each other they took 0.8 of the 1.0 processor seconds of an embedding.
+    ThreadpoolController().select(internal_api="openblas").limit(limits=1)
+    return cast("Contract", opener(row, models_dir))
+
 
 CALL_TIMEOUT_SECONDS = 600
 """A model call that takes longer than this has failed."""

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 from ray import serve
 
-from models.opening import open_model
-from models.provider import CALL_TIMEOUT_SECONDS
+from models.provider import CALL_TIMEOUT_SECONDS, open_model
 from models.registry import REGISTRY
 from models.tasks import Task
 

@@ -36,8 +36,8 @@ from serve_app.keys.routes import router as key_routes
 from serve_app.media.source import router as media_routes
 from serve_app.media.thumbnails import router as thumbnail_routes
 from serve_app.observability.metrics import LEVEL_SECONDS
-from serve_app.payments.providers import find_provider
 from serve_app.payments.routes import router as payment_routes
+from serve_app.payments.service import find_provider
 from serve_app.periodic import Periodic, repeated
 from serve_app.results.people import router as people_routes
 from serve_app.results.routes import router as result_routes

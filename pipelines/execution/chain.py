@@ -7,15 +7,16 @@ same either way.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import itertools
+import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from pipelines.execution.memory import release_free_memory
-from pipelines.execution.progress import Pace
 from pipelines.types import StageCode, StageError, StageStoppedError
 from storage.objects import ObjectStore, ObjectStoreUnavailableError, is_outage
 
@@ -245,3 +246,61 @@ def map_here(items: Sequence[In], work: Work[In, Out], control: Control) -> list
             yield position, current
 
     return collected(done(), control, count=len(items))
+
+
+_FIRST_ROW_SECONDS = 10.0
+"""What a row is taken to need before any has ended."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """How far ``total`` rows are, 0 to 1, by what ended and by the time since. Never falls.
+
+    ``concurrency`` rows are under way: when one ends, the others are taken to be halfway, and all
+    of them may be counted before they end.
+    """
+
+    total: int
+    started_seconds: float
+    concurrency: int = 1
+    done: int = 0
+    _last_seconds: float = 0.0
+    _highest: float = 0.0
+
+    def row_ended(self, now_seconds: float) -> None:
+        """Another row is done."""
+        self.done += 1
+        self._last_seconds = now_seconds - self.started_seconds
+
+    def fraction(self, now_seconds: float) -> float:
+        """0 to 1; 1 only once every row has ended."""
+        if self.done >= self.total:
+            return 1.0
+        elapsed = now_seconds - self.started_seconds
+        halfway = min(self.concurrency - 1, self.total - self.done) / 2 if self.done else 0.0
+        worked = self.done + halfway
+        row_seconds = self._last_seconds / worked if self.done else _FIRST_ROW_SECONDS
+        waited = halfway + (elapsed - self._last_seconds) / max(row_seconds, 1e-3)
+        # Straight at first, then ever slower towards the bound: it moves however long a row takes.
+        bound = 0.98 * min(self.concurrency + 1, self.total - self.done)
+        ahead = bound * (1 - math.exp(-max(0.0, waited) / bound))
+        self._highest = max(self._highest, (self.done + ahead) / self.total)
+        return self._highest
+
+
+def release_free_memory() -> None:
+    """Give what the C library keeps of freed memory back to the system, where it can (glibc).
+
+    It keeps pages that are free among others that are not, more of them the longer
+    a process works on pieces of changing size. Other Python threads go on meanwhile.
+    """
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@functools.cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """See malloc_trim(3)."""
+    found: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return found

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.speech.caption_rules import read_rules
 from serve_app.observability.tracing import exporter_class
-from serve_app.payments.providers import find_provider
+from serve_app.payments.service import find_provider
 from serve_app.pricing import load_prices
 from serve_app.settings import (
     DEPRECATED_NAMES,

@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 
-from models.opening import open_model
 from models.profiles import Choice, has_task, how_to_add, listed_weights
+from models.provider import open_model
 from models.tasks import TASKS, Task
 from serve_app.deployment.data import NoServiceDataError, prepared
 from serve_app.deployment.model_choice import chosen_models, own_weights, visible_gpus

@@ -33,7 +33,7 @@ from serve_app.deployment.model_choice import chosen_models, require_machine
 from serve_app.deployment.proxy import LONGEST_HAPROXY_FOLDER, node_environment, reachable
 from serve_app.observability.logs import logging_for
 from serve_app.observability.tracing import exporter_class
-from serve_app.payments.providers import find_provider
+from serve_app.payments.service import find_provider
 from serve_app.pricing import load_prices
 from serve_app.settings import InvalidSettingsError, Settings
 

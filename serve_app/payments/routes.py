@@ -12,12 +12,12 @@ from serve_app.api.context import Context
 from serve_app.api.envelope import success
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
-from serve_app.payments.providers import find_secret
 from serve_app.payments.service import (
     BadNotificationError,
     Notification,
     PaymentProvider,
     apply_notification,
+    find_secret,
 )
 from storage.keys import AccountNotFoundError
 

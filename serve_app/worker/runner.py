@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 from models.provider import ModelProvider
-from pipelines.execution.memory import release_free_memory
+from pipelines.execution.chain import release_free_memory
 from serve_app.context import AppContext
 from serve_app.observability.metrics import LEVEL_SECONDS, DatabaseMetrics, record_disks
 from serve_app.periodic import Periodic, repeated

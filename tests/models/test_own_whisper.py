@@ -9,9 +9,8 @@ import ray
 
 from models.backends.packaged.transcriber import CTranslate2Transcriber
 from models.contracts import ChunkTranscript
-from models.opening import open_model
 from models.profiles import digest_of
-from models.provider import LocalModels
+from models.provider import LocalModels, open_model
 from models.tasks import TRANSCRIBE, Purpose, tasks_for
 from pipelines.backfill import __main__ as backfill
 from serve_app.deployment.application import model_application

@@ -18,8 +18,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from models.backends.packaged.filterbanks import filter_banks
 from models.backends.packaged.tensors import read_tensors
 from models.contracts import SAMPLE_RATE_HZ, Samples
-from models.opening import open_model
-from models.provider import LocalModels
+from models.provider import LocalModels, open_model
 from models.registry.packaged import CAM_PLUS
 from models.tasks import EMBED_VOICE
 from models.weights import WeightsError

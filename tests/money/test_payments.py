@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from serve_app.payments.providers import ProviderNotInstalledError, find_provider
+from serve_app.payments.service import ProviderNotInstalledError, find_provider
 from serve_app.settings import Settings
 from storage import ledger, purchases
 from tests.contract.calling import Caller, ContractApi, refusal, shown

@@ -9,8 +9,7 @@ from html.parser import HTMLParser
 import httpx
 import pytest
 
-from serve_app.keys.portal import PORTAL_LINK_SECONDS, PORTAL_PURPOSE
-from serve_app.keys.portal_page import dollars
+from serve_app.keys.portal import PORTAL_LINK_SECONDS, PORTAL_PURPOSE, dollars
 from storage import keys, purchases
 from storage.purchases import OPERATOR, RefundKey
 from tests.contract.calling import Caller, shown

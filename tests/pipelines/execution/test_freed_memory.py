@@ -13,7 +13,7 @@ FREED_MIB = 128
 
 SCATTERED = f"""
 import psutil
-from pipelines.execution.memory import release_free_memory
+from pipelines.execution.chain import release_free_memory
 
 own = psutil.Process()
 pieces = [bytearray(64 * 1024) for _ in range({FREED_MIB} * 16)]

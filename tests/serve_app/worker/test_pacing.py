@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.execution.chain import ControlSpan, FreeRun, collected, parts_of
-from pipelines.execution.progress import Pace
+from pipelines.execution.chain import ControlSpan, FreeRun, Pace, collected, parts_of
 from serve_app.worker.stage_work import ingest_parts
 
 SHOWN_STEP = 1e-6
