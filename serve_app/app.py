@@ -28,7 +28,7 @@ from serve_app.discovery.routes import router as discovery_routes
 from serve_app.exports.captions import router as transcript_routes
 from serve_app.exports.clips import router as clip_routes
 from serve_app.exports.routes import router as export_routes
-from serve_app.jobs.creation_routes import router as creation_routes
+from serve_app.jobs.routes import creation_router as creation_routes
 from serve_app.jobs.routes import router as job_routes
 from serve_app.keys.portal import router as portal_routes
 from serve_app.keys.routes import open_router as sign_in_routes

@@ -111,7 +111,7 @@ USER_ERRORS = {
     "serve_app.deployment.local": ("PortInUseError", "ServiceStartError"),
     "serve_app.deployment.model_choice": ("ModelProfileError",),
     "serve_app.deployment.proxy": ("HaproxyFolderError",),
-    "serve_app.jobs.lifecycle": ("ReplayError",),
+    "serve_app.jobs.service": ("ReplayError",),
     "serve_app.observability.tracing": ("TracingNotInstalledError",),
     "pipelines.speech.caption_rules": ("CaptionRulesError",),
     "serve_app.payments.service": ("ProviderNotInstalledError",),

@@ -39,7 +39,7 @@ def webhooks_replay(
     as_json: JsonOption = False,
 ) -> None:
     """Deliver a job's event again: eight new attempts under the same webhook-id."""
-    from serve_app.jobs.lifecycle import replay
+    from serve_app.jobs.service import replay
 
     administer(data, lambda connection: replay(connection, job), as_json)
 

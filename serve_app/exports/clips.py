@@ -26,10 +26,9 @@ from pipelines.sandbox.parent import (
 from pipelines.types import Timeline
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.downloads import ClipPlace
+from serve_app.api.downloads import ClipPlace, RangedContent, ranged_response
 from serve_app.api.openapi import errors, headers
 from serve_app.api.queries import NUMBER
-from serve_app.api.ranges import RangedContent, ranged_response
 from serve_app.api.rate_limits import Bucket
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.exports.captions import attachment

@@ -18,8 +18,7 @@ from starlette.responses import Response
 
 from serve_app.api.authentication import parse_job_id, require_active_owner
 from serve_app.api.context import API_PREFIX, Context
-from serve_app.api.downloads import Download, downloads_of
-from serve_app.api.ranges import RangedContent, ranged_response
+from serve_app.api.downloads import Download, RangedContent, downloads_of, ranged_response
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError
 from serve_app.errors import ApiError, ErrorCode

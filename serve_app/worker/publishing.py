@@ -17,8 +17,8 @@ from pipelines.codec import to_json
 from pipelines.stages import skip_reason
 from pipelines.types import MediaInfo, PipelineWarning, StageCode, StageError, TimedSentence
 from serve_app import pricing
-from serve_app.jobs.lifecycle import end_job, finish_if_ended
 from serve_app.jobs.rendering import warning_document
+from serve_app.jobs.service import end_job, finish_if_ended
 from serve_app.pricing import PriceTable
 from storage import jobs, keys, ledger, previews, results
 from storage.database import Connection

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from pipelines.execution.chain import is_stop_marker
 from serve_app.context import AppContext
-from serve_app.jobs.lifecycle import end_job
+from serve_app.jobs.service import end_job
 from serve_app.observability.metrics import record_job_end
 from serve_app.uploads.partials import finish_for_lost_writers
 from serve_app.uploads.urls import direct_key

@@ -13,7 +13,7 @@ import pytest
 from openapi_python_client import generate
 from openapi_python_client.config import Config, ConfigFile, MetaType
 
-from serve_app.api.error_schemas import schema_name
+from serve_app.api.schemas import schema_name
 from tests.acceptance.service import JOB_SECONDS, Service
 from tests.serve_app.interface_contract import DOCUMENT, OPERATIONS
 

@@ -13,7 +13,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from pydantic import BaseModel
 
 from serve_app.api.authentication import Auth
-from serve_app.api.error_schemas import OPTIONAL_FIELDS, REQUIRED_FIELDS, schema_name
+from serve_app.api.schemas import OPTIONAL_FIELDS, REQUIRED_FIELDS, schema_name
 from serve_app.app import ROUTERS, TAGS
 from serve_app.errors import CATALOGUE, ErrorCode
 from serve_app.jobs.schemas import (
