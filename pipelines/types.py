@@ -13,8 +13,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from models.contracts import Box, CameraMotion, ShotAngle, ShotType, SoundKind
-from pipelines.orientation import Orientation, PixelShape
-from pipelines.warning_codes import WarningCode as WarningCode  # noqa: PLC0414 - part of these types
+
+# Part of these types, and light enough for confined child processes.
+from pipelines.media_types import AudioStream as AudioStream  # noqa: PLC0414
+from pipelines.media_types import MediaInfo as MediaInfo  # noqa: PLC0414
+from pipelines.media_types import PipelineWarning as PipelineWarning  # noqa: PLC0414
+from pipelines.media_types import Timeline as Timeline  # noqa: PLC0414
+from pipelines.media_types import VideoStream as VideoStream  # noqa: PLC0414
+from pipelines.media_types import WarningCode as WarningCode  # noqa: PLC0414
 from storage.types import SkipReason, StageName, StageStatus
 
 
@@ -56,117 +62,6 @@ class CutsBy(StrEnum):
     JUDGED = "judged"
     THOROUGH = "thorough"
     MEASURED = "measured"
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineWarning:
-    """Something a client should know of although the stage completed.
-
-    What it is about, where it is not the whole media: a track, a stretch of the timeline.
-    """
-
-    code: WarningCode
-    message: str
-    stage: StageName | None = None
-    track_index: int | None = None
-    start_ms: int | None = None
-    end_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class VideoStream:
-    """The picture of a file. Width and height as displayed: upright, square pixels.
-
-    They are of its first frame. Size and shape may change from one frame to another.
-    """
-
-    index: int
-    codec: str
-    width: int
-    height: int
-    orientation: Orientation
-    sample_aspect: float
-    """Pixel width over pixel height as stored."""
-    frame_rate: float
-    """Mean frames a second (measured from packets); 0 where there is one frame only."""
-    frame_count: int
-    """Packets counted, which is frames for every codec here but for damaged files."""
-    interlaced: bool = False
-    hdr: bool = False
-    keyframe_count: int = 0
-    end_ms: int = 0
-    """End of the last frame, from the media's start."""
-    start_ms: int = 0
-    """Start of the first frame, from the media's start."""
-    exact_rate: str | None = None
-    """``frame_rate`` as a fraction, ``30000/1001``; None where the container names none near it."""
-    pixel_format: str | None = None
-    """FFmpeg's name of how decoded pixels lie in memory, ``yuv420p``."""
-    decoder_aspect: float = 1.0
-    """``sample_aspect`` as the first frame itself states it, 1 where it does not."""
-
-    @property
-    def pixels(self) -> PixelShape:
-        """The shape of its pixels."""
-        return PixelShape(self.sample_aspect, self.decoder_aspect)
-
-    @property
-    def stored_aspect(self) -> float:
-        """Width over height of the first frame with square pixels, before it is turned."""
-        swapped = self.orientation.swaps_sides
-        return self.height / self.width if swapped else self.width / self.height
-
-
-@dataclass(frozen=True, slots=True)
-class AudioStream:
-    """One audio stream of a file."""
-
-    index: int
-    codec: str
-    sample_rate_hz: int
-    channels: int
-    language: str | None
-    title: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """How the times in a file become those of its content; see ``pipelines.media.timeline``."""
-
-    pieces: tuple[tuple[int, int, int, bool], ...] = ()
-    """The values of ClockPieces."""
-    joined_at: tuple[int, ...] = ()
-    """Where further files begin in it, in bytes."""
-    begins_at: int = 0
-    """Where the first begins; what is before it is no media."""
-
-    @property
-    def repairs(self) -> bool:
-        """Whether the file's own times are not those of its content."""
-        return bool(self.pieces or self.joined_at or self.begins_at)
-
-    @property
-    def layout(self) -> tuple[tuple[tuple[int, int, int, bool], ...], tuple[int, ...], int]:
-        """What ``pipelines.media.files.Source`` takes beside the path."""
-        return self.pieces, self.joined_at, self.begins_at
-
-
-@dataclass(frozen=True, slots=True)
-class MediaInfo:
-    """What probing found out, from the packets themselves, not from header claims."""
-
-    container: str
-    size_bytes: int
-    duration_seconds: float
-    video: VideoStream | None
-    audio: tuple[AudioStream, ...]
-    timecode: str | None = None
-    """Start timecode (``HH:MM:SS:FF`` or with ``;``) where the container has one."""
-    origin_ms: int = 0
-    """The media's start in the file's own timestamps; what ``*_ms`` count from."""
-    warnings: tuple[PipelineWarning, ...] = ()
-    timeline: Timeline = Timeline()
-    """Where it repairs anything, only segments cut out of the file have times that count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +152,7 @@ class ClipSpan:
     duration_ms: int
     timecode: str | None = None
     """The clip's own start timecode, as in ``MediaInfo``."""
-    timeline: Timeline = Timeline()
+    timeline: Timeline = Timeline()  # noqa: RUF009 - frozen
     """Of its file."""
 
 

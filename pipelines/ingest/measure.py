@@ -8,7 +8,7 @@ where packets belong.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from av.video.frame import VideoFrame
 
 from pipelines.ingest.headers import declared_bytes, family_of, joined_at
 from pipelines.ingest.kinds import STILL, find_mp3, refusal_of
-from pipelines.ingest.streams import Tally, candidates, chosen
+from pipelines.ingest.streams import ProbeLimits, Tally, candidates, chosen
 from pipelines.media.files import (
     PACKETS_PER_REPORT,
     NotMediaError,
@@ -32,11 +32,16 @@ from pipelines.media.files import (
 from pipelines.media.runs import LONGEST_STILL_US, MOST_RUNS
 from pipelines.media.timeline import Layout, NoClockError, lay_out
 from pipelines.media.timestamps import seconds_ms
+from pipelines.media_types import (
+    AudioStream,
+    MediaInfo,
+    PipelineWarning,
+    Timeline,
+    VideoStream,
+    WarningCode,
+)
 from pipelines.orientation import orientation_of
 from pipelines.sandbox.child import MediaRefusedError, MediaUnreadableError
-
-Values = dict[str, Any]
-
 
 _TRANSFER_PQ = 16
 _TRANSFER_HLG = 18
@@ -66,13 +71,13 @@ _LATE_MS = 1_000
 """A picture that begins so much after the sound is worth a word."""
 
 
-def probe(arguments: Values, emit: Callable[[Values], None]) -> Values:
-    """The fields of MediaInfo as plain values: ``{path, limits}``, limits as in ProbeLimits.
+def probe(order: tuple[Path, ProbeLimits], emit: Callable[[object], None]) -> MediaInfo:
+    """What the file holds. Emits ``{"fraction": …}``, the share of it that was read.
 
-    Emits ``{"fraction": …}``, the share of the file read so far. Raises MediaRefusedError where
-    nothing is usable or a limit is exceeded, MediaUnreadableError where next to nothing is there.
+    Raises MediaRefusedError where nothing is usable or a limit is exceeded, MediaUnreadableError
+    where next to nothing is there.
     """
-    path, limits = Path(arguments["path"]), arguments["limits"]
+    path, limits = order
     family = family_of(path)
     if family is not None:
         raise MediaRefusedError(_UNNAMED_RAW.format(family=family))
@@ -88,11 +93,11 @@ def probe(arguments: Values, emit: Callable[[Values], None]) -> Values:
         return _probed(Source(path, begins_at=begins_at), limits, emit)
 
 
-def _probed(source: Source, limits: Values, emit: Callable[[Values], None]) -> Values:
+def _probed(source: Source, limits: ProbeLimits, emit: Callable[[object], None]) -> MediaInfo:
     path, reading = source.path, Reading()
     with source.open() as container:
         tallies, warnings = candidates(container, limits)
-        _read_through(source, container, tallies, limits["max_duration_seconds"], reading, emit)
+        _read_through(source, container, tallies, limits.max_duration_seconds, reading, emit)
         video, audio = chosen(tallies, warnings, path)
         if video is None and not audio:
             raise _nothing_usable(path)
@@ -102,20 +107,24 @@ def _probed(source: Source, limits: Values, emit: Callable[[Values], None]) -> V
             layout = lay_out([tally.lane for tally in (video, *audio) if tally is not None])
         except NoClockError:
             raise MediaRefusedError(_NO_CLOCK) from None
-        report = _report(container, path, video, audio, warnings)
+        report = _report(container, path, video, audio)
         repaired = layout.pieces or source.joined_at
         claimed_seconds = 0.0 if repaired else (container.duration or 0) / av.time_base
-    seconds = report["duration_seconds"]
-    _check_length(seconds, limits["max_duration_seconds"])
-    report["timeline"] = {"pieces": layout.pieces, "joined_at": source.joined_at}
-    report["timeline"]["begins_at"] = source.begins_at
+    seconds = report.duration_seconds
+    _check_length(seconds, limits.max_duration_seconds)
     if source.begins_at:
         message = f"The first {source.begins_at} bytes of the file are no sound."
-        warnings.append({"code": "AUDIO_DAMAGED", "message": message})
-    warnings += _repairs(layout, source, report["origin_ms"])
-    warnings += _late_picture(report["video"])
+        warnings.append(PipelineWarning(WarningCode.AUDIO_DAMAGED, message))
+    warnings += _repairs(layout, source, report.origin_ms)
+    start_ms = 0 if report.video is None else report.video.start_ms
+    if start_ms >= _LATE_MS:
+        lead = f"The first {start_ms / 1000:.1f} seconds"
+        message = f"{lead} have sound but no picture that can be decoded."
+        code = WarningCode.PICTURE_STARTS_LATE
+        warnings.append(PipelineWarning(code, message, start_ms=0, end_ms=start_ms))
     warnings += _loss(path, source, reading, claimed_seconds, seconds)
-    return report
+    timeline = Timeline(layout.pieces, tuple(source.joined_at), source.begins_at)
+    return replace(report, warnings=tuple(warnings), timeline=timeline)
 
 
 def _check_length(seconds: float, longest: int) -> None:
@@ -131,7 +140,7 @@ def _read_through(
     tallies: list[Tally],
     longest: int,
     reading: Reading,
-    emit: Callable[[Values], None],
+    emit: Callable[[object], None],
 ) -> None:
     by_index = {tally.stream.index: tally for tally in tallies}
     size_bytes = max(1, source.path.stat().st_size)
@@ -160,7 +169,7 @@ def _breaks_off(what: str) -> str:
 
 def _loss(
     path: Path, source: Source, reading: Reading, claimed_seconds: float, read_seconds: float
-) -> list[Values]:
+) -> list[PipelineWarning]:
     """A warning if much could not be read; raises MediaUnreadableError if nearly all.
 
     That a header claims more seconds proves nothing unless bytes are missing at the end, or
@@ -169,7 +178,8 @@ def _loss(
     """
     if source.joined_at:
         message = f"{reading.unreadable_files} of {source.files} files joined in it are unreadable."
-        return [_truncated(message)] if reading.unreadable_files else []
+        truncated = PipelineWarning(WarningCode.MEDIA_TRUNCATED, message)
+        return [truncated] if reading.unreadable_files else []
     size, declared = path.stat().st_size, declared_bytes(path) or 0
     is_cut_off = size < declared * (1 - _MISSING_SHARE)
     if is_cut_off and (not claimed_seconds or _claims_fit_file(path)):
@@ -181,11 +191,7 @@ def _loss(
     if read_seconds < min(_HARDLY_SECONDS, _HARDLY_SHARE * claimed_seconds):
         raise MediaUnreadableError(_breaks_off("next to nothing"))
     message = _breaks_off(f"{read_seconds:.1f} of about {claimed_seconds:.1f} seconds")
-    return [_truncated(message)]
-
-
-def _truncated(message: str) -> Values:
-    return {"code": "MEDIA_TRUNCATED", "message": message}
+    return [PipelineWarning(WarningCode.MEDIA_TRUNCATED, message)]
 
 
 def _claims_fit_file(path: Path) -> bool:
@@ -193,7 +199,7 @@ def _claims_fit_file(path: Path) -> bool:
         return file.read(4) in (b"RIFF", b"RF64")
 
 
-def _repairs(layout: Layout, source: Source, origin_ms: int) -> list[Values]:
+def _repairs(layout: Layout, source: Source, origin_ms: int) -> list[PipelineWarning]:
     """A warning of what was done to make one timeline of the file."""
     done = [f"{source.files} files are joined in it"] if source.joined_at else []
     done += [f"its clock was set anew {_times(layout.leaps)}"] if layout.leaps else []
@@ -201,22 +207,11 @@ def _repairs(layout: Layout, source: Source, origin_ms: int) -> list[Values]:
     if not done:
         return []
     message = f"The file was laid out on one continuous timeline: {', '.join(done)}."
-    warning: Values = {"code": "TIMELINE_REPAIRED", "message": message}
-    if layout.span is not None:
-        start_ms, end_ms = (seconds_ms(seconds) - origin_ms for seconds in layout.span)
-        warning |= {"start_ms": max(0, start_ms), "end_ms": max(0, end_ms)}
-    return [warning]
-
-
-def _late_picture(video: Values | None) -> list[Values]:
-    if video is None or video["start_ms"] < _LATE_MS:
-        return []
-    start_ms = video["start_ms"]
-    message = (
-        f"The first {start_ms / 1000:.1f} seconds have sound but no picture that can be decoded."
-    )
-    times = {"start_ms": 0, "end_ms": start_ms}
-    return [{"code": "PICTURE_STARTS_LATE", "message": message, **times}]
+    warning = PipelineWarning(WarningCode.TIMELINE_REPAIRED, message)
+    if layout.span is None:
+        return [warning]
+    start_ms, end_ms = (max(0, seconds_ms(seconds) - origin_ms) for seconds in layout.span)
+    return [replace(warning, start_ms=start_ms, end_ms=end_ms)]
 
 
 def _times(count: int) -> str:
@@ -228,8 +223,7 @@ def _report(
     path: Path,
     video: Tally | None,
     audio: list[Tally],
-    warnings: list[Values],
-) -> Values:
+) -> MediaInfo:
     origin_ms = min(seconds_ms(tally.start) for tally in (video, *audio) if tally is not None)
     end = max((tally.stop for tally in audio), default=Fraction(0))
     if video is not None:
@@ -237,21 +231,20 @@ def _report(
         stop = min(video.stop, max(end, video.last + _LONGEST_STILL))
         end = stop if not audio else max(end, stop)
     tags = [container.metadata, *(stream.metadata for stream in container.streams)]
-    return {
-        "container": container.format.name,
-        "size_bytes": path.stat().st_size,
-        "duration_seconds": max(0.0, float(end - Fraction(origin_ms, 1000))),
-        "origin_ms": origin_ms,
-        "video": None if video is None else _video(video, stop, origin_ms),
-        "audio": [_audio(tally) for tally in audio],
-        "timecode": next(
+    return MediaInfo(
+        container=container.format.name,
+        size_bytes=path.stat().st_size,
+        duration_seconds=max(0.0, float(end - Fraction(origin_ms, 1000))),
+        origin_ms=origin_ms,
+        video=None if video is None else _video(video, stop, origin_ms),
+        audio=tuple(_audio(tally) for tally in audio),
+        timecode=next(
             (tag["timecode"][:_TEXT_LENGTH] for tag in tags if tag.get("timecode")), None
         ),
-        "warnings": warnings,
-    }
+    )
 
 
-def _video(tally: Tally, stop: Fraction, origin_ms: int) -> Values:
+def _video(tally: Tally, stop: Fraction, origin_ms: int) -> VideoStream:
     frame: VideoFrame = tally.frame
     orientation = orientation_of(frame)
     stream: Any = tally.stream
@@ -260,24 +253,24 @@ def _video(tally: Tally, stop: Fraction, origin_ms: int) -> Values:
     if orientation.swaps_sides:
         width, height = height, width
     interval = tally.interval
-    return {
-        "index": tally.stream.index,
-        "codec": codec_name(tally.stream),
-        "width": width,
-        "height": height,
-        "orientation": asdict(orientation),
-        "sample_aspect": aspect,
-        "decoder_aspect": tally.frame_aspect,
-        "frame_rate": float(1 / interval) if interval else 0.0,
-        "exact_rate": _exact_rate(stream, 1 / interval) if interval else None,
-        "frame_count": tally.packets,
-        "interlaced": bool(frame.interlaced_frame),
-        "pixel_format": frame.format.name,
-        "hdr": frame.color_trc in (_TRANSFER_PQ, _TRANSFER_HLG),
-        "keyframe_count": tally.keyframes,
-        "start_ms": seconds_ms(tally.start) - origin_ms,
-        "end_ms": max(seconds_ms(stop), seconds_ms(tally.last) + 1) - origin_ms,
-    }
+    return VideoStream(
+        index=tally.stream.index,
+        codec=codec_name(tally.stream),
+        width=width,
+        height=height,
+        orientation=orientation,
+        sample_aspect=aspect,
+        decoder_aspect=tally.frame_aspect,
+        frame_rate=float(1 / interval) if interval else 0.0,
+        exact_rate=_exact_rate(stream, 1 / interval) if interval else None,
+        frame_count=tally.packets,
+        interlaced=bool(frame.interlaced_frame),
+        pixel_format=frame.format.name,
+        hdr=frame.color_trc in (_TRANSFER_PQ, _TRANSFER_HLG),
+        keyframe_count=tally.keyframes,
+        start_ms=seconds_ms(tally.start) - origin_ms,
+        end_ms=max(seconds_ms(stop), seconds_ms(tally.last) + 1) - origin_ms,
+    )
 
 
 def _exact_rate(stream: Any, measured: Fraction) -> str | None:
@@ -291,14 +284,14 @@ def _exact_rate(stream: Any, measured: Fraction) -> str | None:
     return None
 
 
-def _audio(tally: Tally) -> Values:
+def _audio(tally: Tally) -> AudioStream:
     stream, frame = tally.stream, tally.frame
     language = stream.metadata.get("language", "")[:_TEXT_LENGTH]
-    return {
-        "index": stream.index,
-        "codec": codec_name(stream),
-        "sample_rate_hz": frame.sample_rate,
-        "channels": frame.layout.nb_channels,
-        "language": None if language in ("", "und") else language,
-        "title": stream.metadata.get("title", "")[:_TEXT_LENGTH] or None,
-    }
+    return AudioStream(
+        index=stream.index,
+        codec=codec_name(stream),
+        sample_rate_hz=frame.sample_rate,
+        channels=frame.layout.nb_channels,
+        language=None if language in ("", "und") else language,
+        title=stream.metadata.get("title", "")[:_TEXT_LENGTH] or None,
+    )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from av.audio.frame import AudioFrame
 from av.audio.resampler import AudioResampler
 
-from pipelines.warning_codes import WarningCode
+from pipelines.media_types import WarningCode
 
 Floats = npt.NDArray[np.float64]
 Covariances = npt.NDArray[np.float32]

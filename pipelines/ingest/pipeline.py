@@ -21,7 +21,8 @@ from pipelines.artifacts import Artifact, digest
 from pipelines.codec import CodecError
 from pipelines.execution.chain import Control, ControlSpan, FreeRun, Workspace, parts_of
 from pipelines.ingest import media_pass
-from pipelines.ingest.probe import ProbeLimits, probe, run_media_task
+from pipelines.ingest.probe import probe, run_media_task
+from pipelines.ingest.streams import ProbeLimits
 from pipelines.ingest.track_extraction import TrackFile
 from pipelines.media.files import Source
 from pipelines.sandbox.confinement import Allowance

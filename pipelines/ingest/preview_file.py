@@ -25,7 +25,7 @@ from av.video.frame import VideoFrame
 from pipelines.ingest.programs import beside, programs_of
 from pipelines.media.files import ShownOrder, Source, is_sound_stream, packets_of, pixel_aspect
 from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
-from pipelines.orientation import Orientation, PixelShape
+from pipelines.media_types import Orientation, PixelShape
 from pipelines.sandbox.child import Emit, MediaRefusedError
 
 NAME = "preview.mp4"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pipelines.ingest import headers, measure
+from pipelines.ingest.streams import ProbeLimits
 from pipelines.ingest.sync.timecode import WavLabels
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import (
@@ -20,29 +20,7 @@ from pipelines.sandbox.parent import (
 )
 from pipelines.types import MediaInfo, StageCode, StageError
 
-_SLOWEST_READ_BYTES_PER_SECOND = 10 << 20
-"""A file is given the time to be read at this speed, beside a fixed allowance."""
-
 _LABEL_SECONDS = 30
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeLimits:
-    """The most that a file may have, and that reading it may take."""
-
-    max_duration_seconds: int = 86_400
-    max_width: int = 8_192
-    max_height: int = 8_192
-    max_streams: int = 32
-    memory_bytes: int = 4 << 30
-    """Address space of the process that reads the file."""
-    seconds: float = 120.0
-    """Processor and wall time for a small file; large ones get more by their size. A day of
-    tiny packets takes most of it."""
-
-    def seconds_for(self, size_bytes: int) -> float:
-        """Time to read a file of this size."""
-        return self.seconds + size_bytes / _SLOWEST_READ_BYTES_PER_SECOND
 
 
 def run_media_task(
@@ -78,7 +56,7 @@ def probe(
     seconds = limits.seconds_for(path.stat().st_size)
     task = ConfinedTask(
         program=measure.probe,
-        order={"path": str(path), "limits": asdict(limits)},
+        order=(path, limits),
         allowance=Allowance(limits.memory_bytes, math.ceil(seconds), file_bytes=0),
         wall_seconds=seconds,
         readable=(path,),

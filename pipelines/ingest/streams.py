@@ -20,9 +20,8 @@ from av.video.stream import VideoStream
 from pipelines.ingest.programs import programs_of
 from pipelines.media.files import is_picture_stream, is_sound_stream, pixel_aspect
 from pipelines.media.runs import Lane, Run
+from pipelines.media_types import PipelineWarning, WarningCode
 from pipelines.sandbox.child import MediaRefusedError
-
-Values = dict[str, Any]
 
 _DECODE_ATTEMPTS = 400
 """Packets tried, since the last key frame, before a stream counts as undecodable."""
@@ -34,6 +33,29 @@ _LONGEST_SOUND = 10
 """Seconds of a packet of sound; some encoders end with one of years."""
 _KEY_FRAMES_TRIED = 20
 """A stream of which none of so many key frames can be decoded is tried no more."""
+
+
+_SLOWEST_READ_BYTES_PER_SECOND = 10 << 20
+"""A file is given the time to be read at this speed, beside a fixed allowance."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeLimits:
+    """The most that a file may have, and that reading it may take."""
+
+    max_duration_seconds: int = 86_400
+    max_width: int = 8_192
+    max_height: int = 8_192
+    max_streams: int = 32
+    memory_bytes: int = 4 << 30
+    """Address space of the process that reads the file."""
+    seconds: float = 120.0
+    """Processor and wall time for a small file; large ones get more by their size. A day of
+    tiny packets takes most of it."""
+
+    def seconds_for(self, size_bytes: int) -> float:
+        """Time to read a file of this size."""
+        return self.seconds + size_bytes / _SLOWEST_READ_BYTES_PER_SECOND
 
 
 @dataclass(slots=True)
@@ -121,18 +143,21 @@ class Tally:
         return run.seconds(run.last) + duration
 
 
-def candidates(container: InputContainer, limits: Values) -> tuple[list[Tally], list[Values]]:
+def candidates(
+    container: InputContainer, limits: ProbeLimits
+) -> tuple[list[Tally], list[PipelineWarning]]:
     """The streams of picture and sound; attachments, subtitles and data do not count."""
     streams: list[Any] = [
         stream
         for stream in container.streams
         if is_picture_stream(stream) or is_sound_stream(stream)
     ]
-    most = limits["max_streams"]
+    most = limits.max_streams
     if len(streams) > most:
         message = f"The file has {len(streams)} streams; the limit is {most} of picture and sound."
         raise MediaRefusedError(message)
-    tallies, warnings = [], []
+    tallies: list[Tally] = []
+    warnings: list[PipelineWarning] = []
     places: dict[int, tuple[Run, int]] = {}
     for stream in streams:
         context = stream.codec_context
@@ -140,24 +165,23 @@ def candidates(container: InputContainer, limits: Values) -> tuple[list[Tally], 
             warnings.append(_ignored(stream.index, "its codec is not known"))
             continue
         is_picture = stream.type == "video"
-        if is_picture:
-            widest, highest = limits["max_width"], limits["max_height"]
-            if context.width > widest or context.height > highest:
-                raise MediaRefusedError(
-                    f"The pictures are {context.width} x {context.height}; "
-                    f"the limit is {widest} x {highest}."
-                )
+        widest, highest = limits.max_width, limits.max_height
+        if is_picture and (context.width > widest or context.height > highest):
+            raise MediaRefusedError(
+                f"The pictures are {context.width} x {context.height}; "
+                f"the limit is {widest} x {highest}."
+            )
         lane = Lane(stream.index, is_picture, len(streams) == 1, places)
         tallies.append(Tally(stream, lane))
     return tallies, warnings
 
 
-def _ignored(index: int, why: str) -> Values:
-    return {"code": "STREAM_IGNORED", "message": f"Stream {index} was ignored: {why}."}
+def _ignored(index: int, why: str) -> PipelineWarning:
+    return PipelineWarning(WarningCode.STREAM_IGNORED, f"Stream {index} was ignored: {why}.")
 
 
 def chosen(
-    tallies: list[Tally], warnings: list[Values], path: Path
+    tallies: list[Tally], warnings: list[PipelineWarning], path: Path
 ) -> tuple[Tally | None, list[Tally]]:
     """The picture that moves, and the sounds that go with it; of the others there are warnings.
 
@@ -172,7 +196,7 @@ def chosen(
     if own is not None and len(programs) > 1:
         names = ", ".join(map(str, programs))
         message = f"The file holds {len(programs)} programs: {names}. {own} was analysed."
-        warnings.append({"code": "PROGRAM_CHOSEN", "message": message})
+        warnings.append(PipelineWarning(WarningCode.PROGRAM_CHOSEN, message))
         tallies = [tally for tally in tallies if tally.stream.id in own.pids]
     for tally in tallies:
         if tally.frame is None:

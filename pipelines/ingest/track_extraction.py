@@ -20,7 +20,7 @@ from av.audio.frame import AudioFrame
 from av.filter import Graph
 
 from pipelines.ingest.mix import AudioFormat, Meter, Mix, Weights
-from pipelines.warning_codes import WarningCode
+from pipelines.media_types import WarningCode
 
 SAMPLE_RATE_HZ = 16_000
 """As ``models.contracts.SAMPLE_RATE_HZ``, whose module imports numpy; a test compares."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.contracts import Box, Picture
-from pipelines.orientation import Orientation
+from pipelines.media_types import Orientation
 from pipelines.vision.features import FrameFacts, FrameFeatures
 from pipelines.vision.planes import LUMA_HEIGHT, LUMA_WIDTH, Bytes
 

@@ -21,7 +21,8 @@ from PIL import Image
 
 from models.contracts import Picture
 from pipelines.media.files import CONTAINERS, OPEN_OPTIONS
-from pipelines.orientation import EXIF_ORIENTATIONS, Orientation, orientation_of
+from pipelines.media_types import Orientation
+from pipelines.orientation import EXIF_ORIENTATIONS, orientation_of
 
 _PLAIN_CONTRAST = 12.0
 """Levels. The hash of a plainer picture identifies nothing: many plain pictures share one."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from av.video.reformatter import ColorRange
 
 from models.pictures import text_strokes
-from pipelines.orientation import Orientation
+from pipelines.media_types import Orientation
 
 LUMA_WIDTH, LUMA_HEIGHT = 64, 36
 CHROMA_WIDTH, CHROMA_HEIGHT = 16, 9

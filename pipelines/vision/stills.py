@@ -29,7 +29,7 @@ from pipelines.media.files import OPEN_OPTIONS, chosen_stream, has_guessed_times
 from pipelines.media.sampling import PicturesOrder, PicturesRead, SharedPicture, read_pictures
 from pipelines.media.timestamps import packet_time_ms
 from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
-from pipelines.orientation import Orientation
+from pipelines.media_types import Orientation
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import ConfinedTask, TaskCrashedError, TaskRefusedError, run_confined
 from pipelines.types import Segment, VideoSource, VideoStream

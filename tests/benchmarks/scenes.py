@@ -43,7 +43,7 @@ from models.provider import LocalModels
 from models.tasks import DETECT_BOUNDARIES
 from pipelines.execution.chain import Workspace
 from pipelines.media.timestamps import rounded_ms
-from pipelines.orientation import Orientation
+from pipelines.media_types import Orientation
 from pipelines.types import CutsBy, Segment, VideoSource, VideoStream
 from pipelines.vision.bars import active_picture, inside
 from pipelines.vision.cuts.search import search

@@ -14,7 +14,7 @@ import httpx
 
 from models.contracts import CameraMotion, ShotAngle, ShotType
 from pipelines.codec import encode, to_json
-from pipelines.orientation import Orientation
+from pipelines.media_types import Orientation
 from pipelines.types import (
     AudioStream,
     IngestResult,

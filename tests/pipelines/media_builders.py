@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pipelines.execution.chain import Workspace
 from pipelines.media.timestamps import rounded_ms
-from pipelines.orientation import Orientation
+from pipelines.media_types import Orientation
 from pipelines.types import Segment, VideoSource, VideoStream
 from storage.objects.folder import FolderStore
 

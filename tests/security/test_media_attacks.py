@@ -20,7 +20,7 @@ from pipelines.ingest.headers import wav_labels
 from pipelines.ingest.probe import probe
 from pipelines.media.decoding import decode_segment
 from pipelines.media.files import NoVideoStreamError, open_media
-from pipelines.orientation import Orientation
+from pipelines.media_types import Orientation
 from pipelines.sandbox.child import MediaRefusedError
 from pipelines.types import Segment, StageCode, StageError, VideoStream
 from pipelines.vision.stills import DecordUnsuitableError, by_seeking, pictures_by_decord

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from models.contracts import SoundKind
 from pipelines.codec import encode, to_json
-from pipelines.orientation import Orientation
+from pipelines.media_types import Orientation
 from pipelines.types import (
     AudioStream,
     IngestResult,

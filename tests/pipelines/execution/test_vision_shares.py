@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipelines.execution.chain import FreeRun, parts_of
-from pipelines.orientation import Orientation
+from pipelines.media_types import Orientation
 from pipelines.processor_time import vision_work
 from pipelines.types import VideoPart, VideoSource, VideoStream
 

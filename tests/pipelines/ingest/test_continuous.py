@@ -12,8 +12,8 @@ import pytest
 
 from models.provider import LocalModels
 from pipelines.execution.chain import FreeRun
-from pipelines.ingest.probe import ProbeLimits
 from pipelines.ingest.source import SourceMedia
+from pipelines.ingest.streams import ProbeLimits
 from pipelines.types import IngestResult, Scene, StageCode, StageError, VideoSource
 from pipelines.vision.pipeline import VisionConfig, analyse_vision
 from tests.pipelines.ingest.ingest_material import onsets, samples_of

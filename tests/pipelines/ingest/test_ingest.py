@@ -20,7 +20,7 @@ import pytest
 
 from pipelines.execution.chain import FreeRun, Workspace
 from pipelines.ingest.pipeline import IngestConfig, IngestContext, ingest, probe_source, segment_ms
-from pipelines.ingest.probe import ProbeLimits
+from pipelines.ingest.streams import ProbeLimits
 from pipelines.types import StageCode, StageError, StageStoppedError
 from storage.objects.folder import FolderStore
 from tests.pipelines.ingest.ingest_material import Clip, Sound, clicks, write_clip, write_sound

@@ -12,7 +12,7 @@ import pytest
 
 from models.contracts import SAMPLE_RATE_HZ
 from pipelines.ingest.mix import Meter
-from pipelines.warning_codes import WarningCode
+from pipelines.media_types import WarningCode
 from tests.pipelines.ingest.ingest_material import Sound, ingested, write_sound
 from tests.places import SHARED_MEDIA
 

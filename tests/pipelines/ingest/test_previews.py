@@ -17,7 +17,7 @@ import pytest
 
 from pipelines.ingest.preview import PreviewOrder, is_playable, make_preview, preview_size
 from pipelines.ingest.probe import probe
-from pipelines.orientation import Orientation
+from pipelines.media_types import Orientation
 from pipelines.types import MediaInfo, StageError, StageStoppedError
 from storage.objects.folder import FolderStore
 from tests.pipelines.ingest.format_samples import (

@@ -12,7 +12,8 @@ import av
 import pytest
 
 from pipelines.ingest.preview import PreviewOrder, make_preview
-from pipelines.ingest.probe import ProbeLimits, probe
+from pipelines.ingest.probe import probe
+from pipelines.ingest.streams import ProbeLimits
 from pipelines.types import MediaInfo, StageError
 from storage.objects.folder import FolderStore
 from tests.pipelines.ingest.clock_material import CLICKS, SECONDS, heard, remuxed, seen, write_film

@@ -22,12 +22,13 @@ from pathlib import Path
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.programs import ProgramFailedError, Shares, run_program
 from pipelines.ingest.measure import probe
+from pipelines.ingest.streams import ProbeLimits
 from pipelines.sandbox.parent import ConfinedTask, TaskCrashedError, run_confined
 way, pipe, folder = sys.argv[1], *map(Path, sys.argv[2:])
 try:
     if way == "task":
         allowance = Allowance(2 << 30, 10, 0)
-        order = {"path": str(pipe), "limits": {}}
+        order = (pipe, ProbeLimits())
         run_confined(ConfinedTask(probe, order, allowance, 20.0, (pipe,)), dict)
     else:
         shares = Shares(20.0, 1 << 30, 1 << 20)

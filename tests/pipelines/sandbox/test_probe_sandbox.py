@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from pipelines.ingest.measure import probe
+from pipelines.ingest.streams import ProbeLimits
 from pipelines.sandbox.confinement import Allowance
 from pipelines.sandbox.parent import ConfinedTask, TaskCrashedError, run_confined
 from pipelines.types import MediaInfo
@@ -212,7 +213,7 @@ def test_nothing_of_the_parents_environment_or_pipes_reaches_the_child(
         if len(seen) == 2:
             raise InterruptedError
 
-    task = _task(probe, {"path": str(pipe), "limits": {}}, readable=(pipe,))
+    task = _task(probe, (pipe, ProbeLimits()), readable=(pipe,))
     with pytest.raises(InterruptedError):
         run_confined(task, MediaInfo, check=look)
     secret.close()

@@ -12,7 +12,7 @@ import pytest
 from models.contracts import Box
 from models.provider import LocalModels
 from pipelines.execution.chain import FreeRun, map_here
-from pipelines.orientation import Orientation
+from pipelines.media_types import Orientation
 from pipelines.types import VisionResult
 from pipelines.vision.bars import WHOLE, active_picture, cropped, upright_box
 from pipelines.vision.features import FeaturesConfig, facts_from_bytes, segment_features, to_bytes

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.contracts import CameraMotion
-from pipelines.orientation import Orientation
+from pipelines.media_types import Orientation
 from pipelines.vision.camera_motion import camera_motion, pair_times
 from pipelines.vision.features import FrameFeatures
 

@@ -27,7 +27,7 @@ from pipelines.codec import to_json
 from pipelines.ingest.probe import probe
 from pipelines.ingest.sync.timecode import parse_timecode, timecode_at
 from pipelines.media.timestamps import rounded_ms
-from pipelines.orientation import Orientation
+from pipelines.media_types import Orientation
 from pipelines.types import (
     AudioStream,
     ClipSpan,
