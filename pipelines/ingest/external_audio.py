@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from pipelines.ingest.pipeline import IngestContext, TrackPick, ingest
+from pipelines.ingest.media_pass import TrackPick
+from pipelines.ingest.pipeline import IngestContext, ingest
 from pipelines.ingest.probe import read_wav_labels
 from pipelines.ingest.sync.align import CERTAIN, Alignment, find_alignment
 from pipelines.ingest.sync.timecode import (

@@ -11,7 +11,7 @@ more level, are read a second time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,65 +20,99 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 from av.packet import Packet
 
-from pipelines.ingest.segments import VideoCut, shift_needed_ms
-from pipelines.ingest.track_extraction import TrackExtractor
+from pipelines.ingest.segments import VideoCut, VideoOrder, VideoPiece, shift_needed_ms
+from pipelines.ingest.track_extraction import TrackExtractor, TrackFile
 from pipelines.media.files import PACKETS_PER_REPORT, Source, packets_of
 from pipelines.sandbox.child import MediaRefusedError
 
-Values = dict[str, Any]
-Emit = Callable[[Values], None]
+Emit = Callable[[object], None]
 
 _ONE_SEGMENT_MS = 1 << 40
 _UNREADABLE_PICTURE = "The file's clock leaps, and its picture cannot be laid out without it."
 
 
-def cut(arguments: Values, emit: Emit) -> Values:
-    """Cut and extract: ``{source, folder, video, audio, origin_ms, duration_seconds}``.
+@dataclass(frozen=True, slots=True)
+class TrackPick:
+    """What a track is made of: an audio stream of the file, or some channels of it mixed."""
 
-    ``video`` is None or ``{index, segment_ms, end_ms, origin_ms, known}``, where ``known`` names
-    segments that exist already; ``audio`` lists ``{index, name, channels}``, where ``channels`` is
-    None for all of a stream's mixed. Emits ``{"segment": …}`` for every segment and
-    ``{"fraction": …}``. Returns ``{video, tracks}``. Raises MediaRefusedError for pictures of a
-    repaired timeline that no segment can hold.
+    stream_index: int
+    name: str
+    channels: tuple[int, ...] | None = None
+
+    @property
+    def file_name(self) -> str:
+        """Of the FLAC file; distinct for distinct picks from one file."""
+        chosen = "".join(f"-{channel}" for channel in self.channels or ())
+        return f"track-{self.stream_index:02d}{chosen}.flac"
+
+
+@dataclass(frozen=True, slots=True)
+class CutOrder:
+    """What to take out of a file, and the folder for it."""
+
+    source: Source
+    folder: Path
+    video: VideoOrder | None
+    audio: tuple[TrackPick, ...]
+    origin_ms: int
+    duration_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CutVideo:
+    """How the video was cut."""
+
+    segments: tuple[VideoPiece, ...]
+    in_files: bool
+    times_in_order: bool
+    shift_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilePieces:
+    """What the pass over a file wrote."""
+
+    video: CutVideo | None = None
+    tracks: tuple[TrackFile, ...] = ()
+
+
+def cut(order: CutOrder, emit: Emit) -> FilePieces:
+    """Cut and extract. Emits ``{"segment": VideoPiece}`` for every segment and ``{"fraction": …}``.
+
+    Raises MediaRefusedError for pictures of a repaired timeline that no segment can hold.
     """
-    source: Source = arguments["source"]
-    folder, video, found = Path(arguments["folder"]), arguments["video"], None
+    source, folder, video, found = order.source, order.folder, order.video, None
     with source.open() as container:
         if video:
-            shift_ms = shift_needed_ms(source, video["index"])
-            found = VideoCut(container.streams[video["index"]], video, folder, emit, shift_ms)
-        readers = _audio_readers(container, folder, arguments)
-        _run(source, container, found, readers, arguments["duration_seconds"], emit)
+            shift_ms = shift_needed_ms(source, video.index)
+            picture: Any = container.streams[video.index]
+            found = VideoCut(picture, video, folder, emit, shift_ms)
+        readers = _audio_readers(container, order)
+        _run(source, container, found, readers, order.duration_seconds, emit)
         finished = [track for reader in readers.values() for track in reader.finish()]
     again = {index: kept for index, reader in readers.items() if (kept := reader.to_be_mixed())}
     if again:
         with source.open() as container:
             streams: Any = container.streams
             readers = {
-                index: AudioReader(streams[index], arguments["origin_ms"], tracks)
+                index: AudioReader(streams[index], order.origin_ms, tracks)
                 for index, tracks in again.items()
             }
             _run(source, container, None, readers, 0.0, emit)
             for reader in readers.values():
                 reader.finish()
-    return {
-        "video": None if found is None else _video_result(source, found, folder, emit),
-        "tracks": finished,
-    }
+    cut_video = None if found is None else _video_result(source, found, folder, emit)
+    return FilePieces(cut_video, tuple(finished))
 
 
-def _audio_readers(
-    container: InputContainer, folder: Path, order: Values
-) -> dict[int, AudioReader]:
+def _audio_readers(container: InputContainer, order: CutOrder) -> dict[int, AudioReader]:
     """A reader for each requested stream, by its index, with its tracks."""
     readers: dict[int, AudioReader] = {}
-    for item in order["audio"]:
-        index, channels = item["index"], item["channels"]
-        stream: Any = container.streams[index]
-        reader = readers.setdefault(index, AudioReader(stream, order["origin_ms"], []))
-        chosen = None if channels is None else tuple(channels)
-        track = TrackExtractor(folder / item["name"], order["duration_seconds"], chosen)
-        reader.tracks.append(track)
+    for pick in order.audio:
+        stream: Any = container.streams[pick.stream_index]
+        reader = readers.setdefault(stream.index, AudioReader(stream, order.origin_ms, []))
+        path = order.folder / pick.file_name
+        reader.tracks.append(TrackExtractor(path, order.duration_seconds, pick.channels))
     return readers
 
 
@@ -104,7 +138,7 @@ def _run(
         cut.finish()
 
 
-def _video_result(source: Source, cut: VideoCut, folder: Path, emit: Emit) -> Values:
+def _video_result(source: Source, cut: VideoCut, folder: Path, emit: Emit) -> CutVideo:
     """The segments, as files if possible; else as ranges of the source, or none.
 
     The source's own times are no use where they were repaired: then there are files in any case.
@@ -112,26 +146,26 @@ def _video_result(source: Source, cut: VideoCut, folder: Path, emit: Emit) -> Va
     obstacle, order = cut.obstacle, cut.order
     if obstacle is not None and source.repairs:
         if obstacle == "times":
-            order = order | {"segment_ms": _ONE_SEGMENT_MS}
+            order = replace(order, segment_ms=_ONE_SEGMENT_MS)
         cut = _cut_again(source, order, folder, emit)
         if cut.obstacle is not None:
             raise MediaRefusedError(_UNREADABLE_PICTURE)
     elif obstacle == "container":
         cut = _cut_again(source, order, None, emit)
     in_files = cut.folder is not None and cut.obstacle is None
-    return {
-        "segments": cut.segments if cut.obstacle is None else [],
-        "in_files": in_files,
-        "shift_ms": cut.shift_ms if in_files else 0,
-        "times_in_order": "times" not in (obstacle, cut.obstacle),
-    }
+    return CutVideo(
+        segments=tuple(cut.segments) if cut.obstacle is None else (),
+        in_files=in_files,
+        times_in_order="times" not in (obstacle, cut.obstacle),
+        shift_ms=cut.shift_ms if in_files else 0,
+    )
 
 
-def _cut_again(source: Source, order: Values, folder: Path | None, emit: Emit) -> VideoCut:
+def _cut_again(source: Source, order: VideoOrder, folder: Path | None, emit: Emit) -> VideoCut:
     """NUT holds what Matroska does not, and presentation times of it."""
     with source.open() as container:
-        stream: Any = container.streams[order["index"]]
-        shift_ms = shift_needed_ms(source, order["index"]) if folder else 0
+        stream: Any = container.streams[order.index]
+        shift_ms = shift_needed_ms(source, order.index) if folder else 0
         cut = VideoCut(stream, order, folder, emit, shift_ms, "nut")
         _run(source, container, cut, {}, 0.0, lambda _: None)
     return cut
@@ -174,12 +208,7 @@ class AudioReader:
         """Tracks to read again, for they need another mix; they replace the files."""
         return [track.again() for track in self.tracks if track.mix.weights]
 
-    def finish(self) -> list[dict[str, Any]]:
-        """Close the files; what each holds, without those that are empty."""
-        facts = {"index": self.stream.index, "damaged_packets": self.damaged_packets}
-        finished = [(track.finish(), track.mix) for track in self.tracks]
-        return [
-            facts | track | {"findings": list(mix.findings(self.stream.index))}
-            for track, mix in finished
-            if track is not None
-        ]
+    def finish(self) -> list[TrackFile]:
+        """Close the files; those that are not empty."""
+        finished = [track.finish(self.stream.index, self.damaged_packets) for track in self.tracks]
+        return [track for track in finished if track is not None]

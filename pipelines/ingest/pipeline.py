@@ -21,7 +21,9 @@ from pipelines.artifacts import Artifact, digest
 from pipelines.codec import CodecError
 from pipelines.execution.chain import Control, ControlSpan, FreeRun, Workspace, parts_of
 from pipelines.ingest import media_pass
+from pipelines.ingest.media_pass import CutOrder, CutVideo, FilePieces, TrackPick
 from pipelines.ingest.probe import probe, run_media_task
+from pipelines.ingest.segments import VideoOrder
 from pipelines.ingest.streams import ProbeLimits
 from pipelines.ingest.track_extraction import TrackFile
 from pipelines.media.files import Source
@@ -107,21 +109,6 @@ class IngestContext:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TrackPick:
-    """What a track is made of: an audio stream of the file, or some channels of it mixed."""
-
-    stream_index: int
-    name: str
-    channels: tuple[int, ...] | None = None
-
-    @property
-    def file_name(self) -> str:
-        """Of the FLAC file; distinct for distinct picks from one file."""
-        chosen = "".join(f"-{channel}" for channel in self.channels or ())
-        return f"track-{self.stream_index:02d}{chosen}.flac"
-
-
 def probe_source(
     source_key: str,
     *,
@@ -177,34 +164,6 @@ def ingest(
         INGESTED.save(plan.workspace.store, plan.result_key, result)
     context.control.progress(1.0)
     return result
-
-
-@dataclass(frozen=True, slots=True)
-class VideoPiece:
-    """A stretch of the video: a file of this name, or of the source itself."""
-
-    index: int
-    name: str
-    start_ms: int
-    end_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class CutVideo:
-    """How the video was cut."""
-
-    segments: tuple[VideoPiece, ...]
-    in_files: bool
-    times_in_order: bool
-    shift_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class FilePieces:
-    """What the pass over a file wrote."""
-
-    video: CutVideo | None = None
-    tracks: tuple[TrackFile, ...] = ()
 
 
 def segment_ms(config: IngestConfig, video: VideoStream | None) -> int:
@@ -297,29 +256,26 @@ def _task(plan: _Plan, path: Path, folder: Path, limits: ProbeLimits) -> Confine
     audio_seconds = media.duration_seconds * len(plan.audio) * _SECONDS_PER_MEDIA_SECOND
     seconds = limits.seconds_for(2 * media.size_bytes) + audio_seconds
     largest = max(media.size_bytes * 2, round(media.duration_seconds * _AUDIO_BYTES_PER_SECOND))
-    video: dict[str, Any] | None = None
+    video = None
     if plan.cuts and plan.video is not None:
         stored = plan.workspace.store.list_keys(plan.folder)
-        video = {
-            "index": plan.video.index,
-            "segment_ms": plan.segment_ms,
-            "end_ms": plan.video.end_ms,
-            "origin_ms": media.origin_ms,
-            "known": [key.rsplit("/", 1)[-1] for key in stored],
-        }
+        video = VideoOrder(
+            index=plan.video.index,
+            segment_ms=plan.segment_ms,
+            end_ms=plan.video.end_ms,
+            origin_ms=media.origin_ms,
+            known=frozenset(key.rsplit("/", 1)[-1] for key in stored),
+        )
     return ConfinedTask(
         program=media_pass.cut,
-        order={
-            "source": Source(path, *media.timeline.layout),
-            "folder": str(folder),
-            "video": video,
-            "audio": [
-                {"index": pick.stream_index, "name": pick.file_name, "channels": pick.channels}
-                for pick in plan.audio
-            ],
-            "origin_ms": media.origin_ms,
-            "duration_seconds": media.duration_seconds,
-        },
+        order=CutOrder(
+            Source(path, *media.timeline.layout),
+            folder,
+            video,
+            plan.audio,
+            media.origin_ms,
+            media.duration_seconds,
+        ),
         allowance=Allowance(limits.memory_bytes, math.ceil(seconds), largest + _SPARE_BYTES),
         wall_seconds=3 * seconds,
         readable=(path,),

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
@@ -200,7 +200,28 @@ class SegmentCutter(Generic[_Payload]):
             self._gop.append(packet)
 
 
-Values = dict[str, Any]
+@dataclass(frozen=True, slots=True)
+class VideoOrder:
+    """A video stream to cut, and how."""
+
+    index: int
+    segment_ms: int
+    end_ms: int
+    origin_ms: int
+    known: frozenset[str]
+    """Names of segments that exist already."""
+
+
+@dataclass(frozen=True, slots=True)
+class VideoPiece:
+    """A stretch of the video: a file of this name, or of the source itself."""
+
+    index: int
+    name: str
+    start_ms: int
+    end_ms: int
+
+
 VideoPacket: TypeAlias = "Timed[Packet[Any]]"
 
 _MILLISECOND = Fraction(1, 1000)
@@ -285,20 +306,20 @@ class NoWriter:
 class VideoCut:
     """The cutting of one video stream, packet by packet.
 
-    ``order`` is the request (see ``media_pass``), ``emit`` receives each complete segment, a file
+    ``emit`` receives each complete segment, a file
     of ``kind`` (mkv or nut) in ``folder``, or where that is None a range of the source. An error
     ends the cutting and is kept in ``obstacle``; the rest of the file can still be read for its
     audio.
     """
 
     stream: VideoStream
-    order: Values
+    order: VideoOrder
     folder: Path | None
-    emit: Callable[[Values], None]
+    emit: Callable[[object], None]
     shift_ms: int
     kind: str = "mkv"
     obstacle: str | None = None
-    segments: list[Values] = field(default_factory=list)
+    segments: list[VideoPiece] = field(default_factory=list)
     _cutter: SegmentCutter[Packet[Any]] = field(init=False)
     _template: VideoStream = field(init=False)
     _extradata: bytes | None = None
@@ -308,8 +329,8 @@ class VideoCut:
     def __post_init__(self) -> None:
         self._template = self.stream
         self._cutter = SegmentCutter(
-            segment_ms=self.order["segment_ms"],
-            end_ms=self.order["end_ms"],
+            segment_ms=self.order.segment_ms,
+            end_ms=self.order.end_ms,
             open_writer=self._open_writer,
             on_cut=self._on_cut,
         )
@@ -349,7 +370,7 @@ class VideoCut:
     def _timed(self, packet: Packet[Any]) -> VideoPacket:
         if packet.pts is None:
             raise CannotCarryError("no presentation time")
-        origin_ms, base, is_key = self.order["origin_ms"], packet.time_base, packet.is_keyframe
+        origin_ms, base, is_key = self.order.origin_ms, packet.time_base, packet.is_keyframe
         settings = self._extradata or self._template.codec_context.extradata
         return Timed(
             shown_ms=rounded_ms(packet.pts, base) - origin_ms,
@@ -364,9 +385,9 @@ class VideoCut:
 
     def _open_writer(self, index: int, start_ms: int) -> SegmentWriter[Packet[Any]]:
         name = self._name(index, start_ms)
-        if self.folder is None or name in self.order["known"]:
+        if self.folder is None or name in self.order.known:
             return NoWriter()
-        shift_ms = self.order["origin_ms"] + self.shift_ms
+        shift_ms = self.order.origin_ms + self.shift_ms
         return FileWriter(self.folder / name, self._template, self._extradata, shift_ms)
 
     def _name(self, index: int, start_ms: int) -> str:
@@ -374,7 +395,8 @@ class VideoCut:
         return f"{index:05d}-{start_ms}.{self.kind}"
 
     def _on_cut(self, cut: SegmentCut) -> None:
-        segment = asdict(cut) | {"name": self._name(cut.index, cut.start_ms)}
+        name = self._name(cut.index, cut.start_ms)
+        segment = VideoPiece(cut.index, name, cut.start_ms, cut.end_ms)
         self.segments.append(segment)
         if self.folder is not None:
             self.emit({"segment": segment})

@@ -228,8 +228,8 @@ class TrackExtractor:
         """The same track, with the mix that was found out."""
         return TrackExtractor(self.path, self.duration_seconds, self.channels, self.mix)
 
-    def finish(self) -> dict[str, Any] | None:
-        """Close the file; where it begins and how long it is, or None if it is empty."""
+    def finish(self, index: int, damaged_packets: int) -> TrackFile | None:
+        """Close the file of stream ``index``; None if it is empty."""
         self._end_run()
         file = self._timeline.file
         file.close()
@@ -237,11 +237,14 @@ class TrackExtractor:
             self.mix = self._meter.choose(self._usual_weights)
         if not file.samples or self._timeline.first_sample is None:
             return None
-        return {
-            "name": self.path.name,
-            "offset_seconds": self._timeline.first_sample / SAMPLE_RATE_HZ,
-            "duration_seconds": file.samples / SAMPLE_RATE_HZ,
-        }
+        return TrackFile(
+            index=index,
+            name=self.path.name,
+            duration_seconds=file.samples / SAMPLE_RATE_HZ,
+            offset_seconds=self._timeline.first_sample / SAMPLE_RATE_HZ,
+            damaged_packets=damaged_packets,
+            findings=tuple(self.mix.findings(index)),
+        )
 
     def _usual_weights(self, layout: str, count: int) -> Weights:
         """How much each channel counts, as the usual mix shows: an impulse in one after another."""
