@@ -53,7 +53,6 @@ class ModelReplica:
         self._busy_seconds = 0.0
         self._answered_at = 0.0
         self._begun: dict[object, float] = {}
-        self._batch_sizes: dict[int, int] = {}
         self._gather.set_max_batch_size(row.max_batch)
         self._gather.set_batch_wait_timeout_s(row.batch_wait_seconds)
         # Warm up: the first real input must not pay for kernels, caches and lazy imports.
@@ -90,7 +89,6 @@ class ModelReplica:
             return list(results)  # no sign of health
         if self._observer is not None:
             self._observer.batch(len(items), seconds)
-        self._batch_sizes[len(items)] = self._batch_sizes.get(len(items), 0) + 1
         self._answered_at = time.monotonic()
         return list(results)
 
@@ -111,10 +109,6 @@ class ModelReplica:
     async def busy_seconds(self) -> float:
         """Wall time that this replica's model has worked since it was started."""
         return self._busy_seconds
-
-    async def batch_sizes(self) -> dict[int, int]:
-        """How many batches of each size this replica's model has worked on."""
-        return self._batch_sizes
 
 
 def _answers(task: Task[Any], model: Any, items: Sequence[Any]) -> Sequence[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import json
 import logging
@@ -354,11 +353,6 @@ def migrate(url: str, *, scripts: Path = MIGRATIONS, revision: str = "head") -> 
             time.sleep(_LOCK_PAUSE_SECONDS)
         else:
             return
-
-
-async def migrate_in_thread(url: str) -> None:
-    """``migrate`` for callers on an event loop."""
-    await asyncio.to_thread(migrate, url)
 
 
 @functools.lru_cache(maxsize=1)

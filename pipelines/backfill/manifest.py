@@ -179,17 +179,11 @@ def _with_derived_ids(items: Sequence[Item], taken: set[str]) -> Iterator[Item]:
         if item.id:
             yield item
             continue
-        stem = _derived_id(item)
+        digest = hashlib.sha256(encode(replace(item, id="", row=0))).hexdigest()[:16]
+        stem = f"{_PLAIN.sub('_', Path(item.name).stem)[:_STEM_CHARACTERS]}-{digest}"
         while True:
             counts[stem] += 1
             own = stem if counts[stem] == 1 else f"{stem}-{counts[stem]}"
             if own not in taken:
                 break
         yield replace(item, id=own)
-
-
-def _derived_id(item: Item) -> str:
-    said = replace(item, id="", row=0)
-    digest = hashlib.sha256(encode(said)).hexdigest()[:16]
-    stem = _PLAIN.sub("_", Path(item.name).stem)[:_STEM_CHARACTERS]
-    return f"{stem}-{digest}"

@@ -102,9 +102,6 @@ class Workspace:
     def request_stop(self) -> None:
         self.store.write_bytes(self.key(self.stop_name), b"")
 
-    def clear_stop(self) -> None:
-        self.store.delete(self.key(self.stop_name))
-
     def check(self) -> None:
         """Raise StageStoppedError if a stop was requested; long steps call it once a second."""
         if self.store.exists(self.key(self.stop_name)):

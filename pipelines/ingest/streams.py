@@ -188,7 +188,9 @@ def chosen(
     Of a multiplex of several programs: those of the one with that picture, or the first sound.
     """
     pictures = [tally for tally in tallies if tally.is_picture and tally.frame is not None]
-    video = _moving(pictures)
+    # Posters and previews are stored as streams too: the largest of those that move.
+    moving = [tally for tally in pictures if not _stands_still(tally, pictures)]
+    video = max(moving, key=lambda tally: tally.frame.width * tally.frame.height, default=None)
     leader = video or next((tally for tally in tallies if tally.frame is not None), None)
     ids = {tally.stream.id for tally in tallies}
     programs = [each for each in programs_of(path) if each.pids & ids] if len(ids) > 1 else []
@@ -207,12 +209,6 @@ def chosen(
             warnings.append(_ignored(tally.stream.index, why))
     sounds = [tally for tally in tallies if not tally.is_picture and tally.frame is not None]
     return video, sounds
-
-
-def _moving(pictures: list[Tally]) -> Tally | None:
-    """The largest of those that move; posters and previews are stored as streams too."""
-    moving = [tally for tally in pictures if not _stands_still(tally, pictures)]
-    return max(moving, key=lambda tally: tally.frame.width * tally.frame.height, default=None)
 
 
 def _stands_still(tally: Tally, pictures: list[Tally]) -> bool:

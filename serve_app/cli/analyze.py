@@ -107,7 +107,13 @@ def analyse_file(
     with ApiClient(base_url, api_key) as client:
         job = _run(client, base_url, source, mode, screen)
         if job["state"] != "completed":
-            _print_failure(job, screen)
+            error = job.get("error") or {"code": job["state"], "message": ""}
+            screen.print(
+                f"[red]The job {job['state']}: {error['code']}[/] {_plain(error['message'])}"
+            )
+            for name, stage in job["stages"].items():
+                screen.print(f"  {name}: {stage['status']}")
+            _print_warnings(job, screen)
             return job | {"files": []}
         files = export_results(client, job["jobId"], out)
         _print_results(client, job, screen)
@@ -144,14 +150,6 @@ def _run(
             bars.update(work, completed=current["progress"])
 
         return client.wait(job["jobId"], on_progress)
-
-
-def _print_failure(job: dict[str, Any], screen: Console) -> None:
-    error = job.get("error") or {"code": job["state"], "message": ""}
-    screen.print(f"[red]The job {job['state']}: {error['code']}[/] {_plain(error['message'])}")
-    for name, stage in job["stages"].items():
-        screen.print(f"  {name}: {stage['status']}")
-    _print_warnings(job, screen)
 
 
 def _print_results(client: ApiClient, job: dict[str, Any], screen: Console) -> None:

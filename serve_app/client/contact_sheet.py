@@ -152,7 +152,10 @@ def contact_sheet(
         ImageDraw.Draw(sheet).text(at, plain(NO_CUTS), font=font(24), fill=_TEXT, anchor="mm")
     for place, (index, still) in enumerate(zip(chosen, stills, strict=True)):
         sheet.paste(_card(scenes[index], still, grid), grid.corner(place))
-    _draw_footer(sheet, shown=len(chosen), count=len(scenes))
+    if len(chosen) < len(scenes):
+        note = f"{len(chosen)} of {len(scenes)} scenes are shown, evenly chosen."
+        at = (_MARGIN, sheet.height - _FOOTER + 6)
+        ImageDraw.Draw(sheet).text(at, note, font=font(17), fill=_FAINT)
     return sheet
 
 
@@ -299,11 +302,3 @@ def _draw_lines(pen: ImageDraw.ImageDraw, at: tuple[int, int], lines: Sequence[s
     typeface: Font = font(16)
     for number, line in enumerate(lines):
         pen.text((at[0], at[1] + 24 * number), line, font=typeface, fill=_TEXT)
-
-
-def _draw_footer(sheet: Image.Image, *, shown: int, count: int) -> None:
-    if shown == count:
-        return
-    note = f"{shown} of {count} scenes are shown, evenly chosen."
-    at = (_MARGIN, sheet.height - _FOOTER + 6)
-    ImageDraw.Draw(sheet).text(at, note, font=font(17), fill=_FAINT)

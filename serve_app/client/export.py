@@ -83,15 +83,12 @@ def _export_transcript(client: ApiClient, job_id: str, folder: Path) -> list[Pat
         return written + _write_captions(client, job_id, folder / "transcript", track=None)
     for track in transcript["tracks"]:
         if track["status"] == "completed":
-            written += _export_track(client, job_id, track["trackIndex"], folder)
+            index = track["trackIndex"]
+            stem = folder / f"transcript.track{index}"
+            own = client.get_transcript(job_id, "json", index)
+            written.append(_write_json(_with_ending(stem, "json"), own))
+            written += _write_captions(client, job_id, stem, track=index)
     return written
-
-
-def _export_track(client: ApiClient, job_id: str, track: int, folder: Path) -> list[Path]:
-    stem = folder / f"transcript.track{track}"
-    transcript = client.get_transcript(job_id, "json", track)
-    written = [_write_json(_with_ending(stem, "json"), transcript)]
-    return written + _write_captions(client, job_id, stem, track=track)
 
 
 def _write_captions(client: ApiClient, job_id: str, stem: Path, *, track: int | None) -> list[Path]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import cycle, groupby
 from typing import Any
 
 from rich import box
@@ -54,13 +55,7 @@ def one_line(text: str) -> str:
 def palette_of(scene: Mapping[str, Any]) -> list[str]:
     """The well-formed ``#rrggbb`` colours of a scene, at most five."""
     colors = [str(color) for color in scene.get("colorPalette") or []]
-    return [color for color in colors if _is_color(color)][:5]
-
-
-def _is_color(code: str) -> bool:
-    return (
-        len(code) == 7 and code[0] == "#" and all(c in "0123456789abcdefABCDEF" for c in code[1:])
-    )
+    return [color for color in colors if re.fullmatch("#[0-9a-fA-F]{6}", color)][:5]
 
 
 def warning_text(warning: Mapping[str, Any]) -> Text:
@@ -132,15 +127,11 @@ def transcript_text(transcript: Mapping[str, Any]) -> RenderableType:
     turns.add_column(style="dim", justify="right", no_wrap=True)
     turns.add_column(no_wrap=True)
     turns.add_column(overflow="fold", ratio=1)
-    styles = dict(zip(names, _cycle(len(names)), strict=True))
+    styles = dict(zip(names, cycle(_SPEAKER_COLORS), strict=False))
     for speaker, start_seconds, text in _turns(segments):
         name = Text(names.get(speaker or "", ""), style=styles.get(speaker or "", ""))
         turns.add_row(Text(clock(start_seconds)), name, Text(text))
     return Group(_heading(transcript), turns)
-
-
-def _cycle(count: int) -> list[str]:
-    return [_SPEAKER_COLORS[index % len(_SPEAKER_COLORS)] for index in range(count)]
 
 
 def _heading(transcript: Mapping[str, Any]) -> Text:

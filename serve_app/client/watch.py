@@ -313,15 +313,12 @@ class Watcher:
             if _is_still(path, record.version) and not late:
                 raise
         if not _is_still(path, record.version):
-            self._cancel(job["jobId"])
+            try:
+                self.client.cancel(job["jobId"])
+            except RequestFailedError as error:
+                if error.code != "JOB_NOT_CANCELLABLE":
+                    raise
             raise FileChangedError(path.name)
-
-    def _cancel(self, job_id: str) -> None:
-        try:
-            self.client.cancel(job_id)
-        except RequestFailedError as error:
-            if error.code != "JOB_NOT_CANCELLABLE":
-                raise
 
     def _go_on(self, sent_bytes: int, size_bytes: int) -> None:
         if self.stop.is_set():

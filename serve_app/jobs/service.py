@@ -171,7 +171,11 @@ async def replay(connection: Connection, job_id: str) -> dict[str, Any]:
     An event that is still in the log keeps its bytes; one that has left it is written
     anew from the job. Raises ReplayError.
     """
-    job = await jobs.find_job(connection, _job_id(job_id))
+    try:
+        known_id = uuid.UUID(job_id)
+    except ValueError as error:
+        raise ReplayError(f"{job_id} is no job's id: ids are UUIDs.") from error
+    job = await jobs.find_job(connection, known_id)
     if job is None:
         raise ReplayError(f"There is no job {job_id}.")
     if job.callback_url is None:
@@ -190,13 +194,6 @@ async def replay(connection: Connection, job_id: str) -> dict[str, Any]:
         "eventType": str(event_type),
         "urlHost": urlsplit(job.callback_url).hostname,
     }
-
-
-def _job_id(text: str) -> uuid.UUID:
-    try:
-        return uuid.UUID(text)
-    except ValueError as error:
-        raise ReplayError(f"{text} is no job's id: ids are UUIDs.") from error
 
 
 async def end_job(
@@ -227,7 +224,10 @@ async def end_job(
     if not moved:
         return False
     await jobs.skip_open_stages(connection, job.id, open_stages, error_code=stage_error_code)
-    await _write_event(connection, job.id, state)
+    event_type, ended = TERMINAL_EVENTS.get(state), await jobs.find_job(connection, job.id)
+    if event_type is not None and ended is not None and ended.callback_url is not None:
+        event = _new_event(ended, event_type, ended.callback_url, datetime.now(UTC))
+        await webhooks.add_event(connection, event)
     return True
 
 
@@ -249,12 +249,3 @@ async def finish_if_ended(connection: Connection, job_id: uuid.UUID) -> JobState
         error_message=failed[0].error_message,
     )
     return JobState.FAILED if moved else None
-
-
-async def _write_event(connection: Connection, job_id: uuid.UUID, state: JobState) -> None:
-    event_type = TERMINAL_EVENTS.get(state)
-    job = await jobs.find_job(connection, job_id)
-    if event_type is None or job is None or job.callback_url is None:
-        return
-    event = _new_event(job, event_type, job.callback_url, datetime.now(UTC))
-    await webhooks.add_event(connection, event)

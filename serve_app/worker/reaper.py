@@ -166,20 +166,16 @@ async def remove_due(context: AppContext) -> None:
         rounds = await lease_rounds(connection, retention=retention, limit=_ROUNDS_A_SWEEP)
     for due in rounds:
         try:
-            await _carry_out(context, due)
+            kept = await _results(context, due.job_id)
+            await asyncio.to_thread(remove_objects, context.objects, due, kept)
+            async with context.database.transaction() as connection:
+                await end_round(connection, due)
         except ObjectStoreUnavailableError as error:
             log.warning("objects of ended jobs are not removed yet: %s", error)
             return
         except Exception:
             # The others must not wait for the one that cannot be removed.
             log.exception("job %s: its objects could not be removed", due.job_id)
-
-
-async def _carry_out(context: AppContext, due: CleaningRound) -> None:
-    kept = await _results(context, due.job_id)
-    await asyncio.to_thread(remove_objects, context.objects, due, kept)
-    async with context.database.transaction() as connection:
-        await end_round(connection, due)
 
 
 async def _results(context: AppContext, job_id: uuid.UUID) -> set[str]:

@@ -97,7 +97,13 @@ class Runner:
                 await driver.stop()
                 await asyncio.wait([task])
         try:
-            await self._requeue(driver.lease)
+            async with self._context.database.transaction() as connection:
+                job = await jobs.find_job(connection, driver.lease.job_id, for_update=True)
+                if job is not None and job.lease_token == driver.lease.token:
+                    await jobs.set_state(
+                        connection, job.id, expected=JobState.PROCESSING, state=JobState.QUEUED
+                    )
+                    await jobs.reopen_running_stages(connection, job.id, forgive_lease=True)
         except DatabaseError:
             # The lease runs out by itself, and the job is taken up again a little later.
             log.exception("job %s: could not be requeued", driver.lease.job_id)
@@ -149,12 +155,3 @@ class Runner:
         """Polling covers for it whenever this connection is down."""
         async for _ in self._context.database.listen(jobs.QUEUE_CHANNEL):
             self._wake.set()
-
-    async def _requeue(self, lease: Lease) -> None:
-        async with self._context.database.transaction() as connection:
-            job = await jobs.find_job(connection, lease.job_id, for_update=True)
-            if job is not None and job.lease_token == lease.token:
-                await jobs.set_state(
-                    connection, job.id, expected=JobState.PROCESSING, state=JobState.QUEUED
-                )
-                await jobs.reopen_running_stages(connection, job.id, forgive_lease=True)

@@ -269,19 +269,16 @@ class Partials:
         if upload is not None and state.content.runs:
             self._finish_parts(key, upload, state, etag)
         else:
-            self._finish_small(key, state.content)
+            with spool() as body:
+                self.read_pieces(key, state.content.pieces, body)
+                body.seek(0)
+                with named_errors(key):
+                    self.client.put_object(
+                        Bucket=self.bucket, Key=f"{self.prefix}objects/{key}", Body=body
+                    )
             if upload is not None:  # all its parts were dropped again
                 upload.abort()
         self._forget(key)
-
-    def _finish_small(self, key: str, content: Content) -> None:
-        with spool() as body:
-            self.read_pieces(key, content.pieces, body)
-            body.seek(0)
-            with named_errors(key):
-                self.client.put_object(
-                    Bucket=self.bucket, Key=f"{self.prefix}objects/{key}", Body=body
-                )
 
     def _finish_parts(self, key: str, upload: Multipart, state: State, etag: str) -> None:
         if upload.is_done():

@@ -39,10 +39,6 @@ class WavLabels:
     channel_names: tuple[tuple[int, str], ...] = ()
     """(channel of the file from 0, name)."""
 
-    def name_of(self, channel: int) -> str | None:
-        """The channel's name, if it was given one."""
-        return dict(self.channel_names).get(channel)
-
 
 @dataclass(frozen=True, slots=True)
 class DayTime:
