@@ -266,7 +266,11 @@ class FileWriter:
     def write(self, packet: VideoPacket) -> None:
         """Append a packet in decoding order; raises CannotCarryError."""
         shown_ms = packet.shown_ms + self.shift_ms
-        decoded_ms = self._decoding_time(packet, shown_ms)
+        known = packet.decoded_ms
+        decoded_ms = (shown_ms if known is None else known + self.shift_ms) - _DECODING_LEAD_MS
+        if self._last_ms is not None:
+            decoded_ms = max(decoded_ms, self._last_ms + 1)
+        self._last_ms = decoded_ms
         if shown_ms < 0 or decoded_ms > shown_ms:
             raise CannotCarryError(f"a frame at {shown_ms} ms")
         copy = packet.payload
@@ -276,14 +280,6 @@ class FileWriter:
             self._container.mux_one(copy)
         except (ValueError, av.error.ArgumentError, av.error.InvalidDataError) as error:
             raise CannotCarryError(str(error)) from error
-
-    def _decoding_time(self, packet: VideoPacket, shown_ms: int) -> int:
-        known = packet.decoded_ms
-        decoded_ms = (shown_ms if known is None else known + self.shift_ms) - _DECODING_LEAD_MS
-        if self._last_ms is not None:
-            decoded_ms = max(decoded_ms, self._last_ms + 1)
-        self._last_ms = decoded_ms
-        return decoded_ms
 
     def close(self) -> None:
         try:
