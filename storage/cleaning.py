@@ -1,4 +1,5 @@
-"""Which jobs' objects are to be removed, and when: in rounds, each leased in the database.
+"""What of a job is removed, and when: objects in rounds, each leased in the database; content of
+the database at once, when it is erased.
 
 Removing talks to the object store, so it happens outside any transaction. A
 round is leased by moving its date on; where a remover dies or fails, the lease ends
@@ -11,10 +12,22 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy import ColumnElement, delete, func, or_, select, text, update
 
 from storage.database import Connection
-from storage.tables import jobs
+from storage.job_records import JobRecord, JobSource
+from storage.tables import (
+    idempotency_records,
+    jobs,
+    previews,
+    scene_lists,
+    search_rows,
+    stages,
+    summaries,
+    transcripts,
+    uploads,
+    webhook_events,
+)
 from storage.types import JobState
 from storage.uploads import MOST_LATE
 
@@ -108,3 +121,48 @@ async def end_round(connection: Connection, done: CleaningRound) -> bool:
         )
     )
     return (await connection.execute(statement)).rowcount == 1
+
+
+ERASED_NAME = "erased"
+"""In place of the names of an erased job's files."""
+
+
+async def erase_content(connection: Connection, job: JobRecord) -> None:
+    """Remove what an ended job holds of its media and its client, and make its objects due.
+
+    Its state, times and charges stay. Answers that are kept for retries and name the job go too,
+    so that a retry of its creation with the old key creates another one.
+    """
+    tables = (scene_lists, transcripts, summaries, previews, search_rows, webhook_events)
+    for table in tables:  # Labels go with their transcripts, vectors with their search rows.
+        await connection.execute(delete(table).where(table.c.job_id == job.id))
+    names_it = text("position(convert_to(:job, 'UTF8') IN body) > 0").bindparams(job=str(job.id))
+    await connection.execute(
+        delete(idempotency_records).where(
+            idempotency_records.c.account_id == job.account_id, names_it
+        )
+    )
+    await connection.execute(
+        update(uploads).where(uploads.c.job_id == job.id).values(file_name=ERASED_NAME)
+    )
+    await connection.execute(
+        update(stages).where(stages.c.job_id == job.id).values(error_message=None)
+    )
+    source = JobSource(kind=job.source.kind, base_url=job.source.base_url)
+    await connection.execute(
+        update(jobs)
+        .where(jobs.c.id == job.id)
+        .values(
+            file_name=ERASED_NAME,
+            callback_url=None,
+            metadata={},
+            source=source.stored(),
+            ingest_result=None,
+            audio_track_names=None,
+            warnings=[],
+            error_message=None,
+            erased_at=func.now(),
+            cleaned_at=None,
+            cleaning_after=func.now(),
+        )
+    )

@@ -122,6 +122,7 @@ class JobRecord:
     warnings: list[dict[str, Any]]
     error_code: str | None
     error_message: str | None
+    erased_at: datetime | None
     held_cents: int
     charged_cents: int
     billable_seconds: int | None

@@ -175,6 +175,8 @@ jobs = Table(
     # (or, while one runs, when another may take it over), and when the last one was done.
     _time("cleaning_after", nullable=True),
     _time("cleaned_at", nullable=True),
+    # Its content is gone from the database; its objects go with the next round.
+    _time("erased_at", nullable=True),
     CheckConstraint("cleaned_at IS NULL OR cleaning_after IS NULL", name="cleaned_once"),
     CheckConstraint(_one_of("state", JobState), name="state"),
     CheckConstraint(_one_of("processing_mode", ProcessingMode), name="processing_mode"),

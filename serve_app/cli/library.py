@@ -104,6 +104,14 @@ def jobs_cancel(
     _show_job(url, key, lambda client: client.cancel(job_id), as_json)
 
 
+@jobs_app.command("erase")
+def jobs_erase(
+    job_id: JobArgument, url: UrlOption, key: KeyOption, as_json: JsonOption = False
+) -> None:
+    """Erase a job's media and results for good; its state, times and charges stay."""
+    _show_job(url, key, lambda client: client.erase(job_id), as_json)
+
+
 def _show_job(url: str, key: str, get: Callable[[ApiClient], JsonObject], as_json: bool) -> None:
     base = base_address(url)
     with ApiClient(base, usable_key(key)) as client:

@@ -370,13 +370,24 @@ class ApiClient:
     def cancel(self, job_id: str) -> JsonObject:
         """Cancel a job that has not ended; raises ApiError JOB_NOT_CANCELLABLE otherwise."""
 
-        url = self._url(_path("jobs", job_id, "cancel"))
-
-        def send() -> httpx.Response:
-            return self._http.post(url, headers=self._authorization)
-
         # Once sent it may have taken effect: only an unmade connection is tried again.
-        return _data(self._send(send, retry_on=httpx.ConnectError))
+        return self._post("cancel", job_id, retry_on=httpx.ConnectError)
+
+    def erase(self, job_id: str) -> JsonObject:
+        """Erase a job's media and results, cancelling it first; state and charges stay."""
+        return self._post("erase", job_id)
+
+    def _post(
+        self,
+        action: str,
+        job_id: str,
+        *,
+        retry_on: type[httpx.TransportError] = httpx.TransportError,
+    ) -> JsonObject:
+        url = self._url(_path("jobs", job_id, action))
+        return _data(
+            self._send(lambda: self._http.post(url, headers=self._authorization), retry_on=retry_on)
+        )
 
     def get_thumbnail(self, thumbnail_url: str) -> bytes:
         """The still behind a scene's ``thumbnailUrl``, which is signed and needs no key."""

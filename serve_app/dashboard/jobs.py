@@ -254,7 +254,8 @@ async def _add_results(
         shown.poster = still_path(context.signer, job.id, scenes.count // 3)
     if shown.overview is not None:
         shown.poster = shown.overview["thumbnailUrl"]
-    if job.stages[StageName.TRANSCRIPT].status is not StageStatus.COMPLETED:
+    transcribed = job.stages[StageName.TRANSCRIPT].status is StageStatus.COMPLETED
+    if job.erased_at is not None or not transcribed:
         return
     shown.track = next((each for each in tracks if each.track_index == track), None)
     if shown.track is None:
@@ -262,6 +263,14 @@ async def _add_results(
     for segments in (await context.parts.read_segments(job.id, track)).values():
         shown.lines = lines_part(job, shown.track, segments)
         shown.speakers = speaker_labels(shown.track, segments)
+
+
+@router.post(f"{PATH}/jobs/{{jobId}}/erase")
+async def erase_job(context: Context, viewer: CurrentViewer, jobId: str) -> Response:  # noqa: N803
+    """Erase a job's content and show what is left of it."""
+    async with context.database.transaction() as connection:
+        await service.erase_job(connection, viewer.account.id, jobId)
+    return RedirectResponse(f"{PATH}/jobs/{jobId}", status_code=303)
 
 
 @router.post(f"{PATH}/jobs/{{jobId}}/cancel")

@@ -105,6 +105,7 @@ class JobSummary(TypedDict):
     errorMessage: NotRequired[
         Annotated[str | None, doc("The message of `error`, for older clients.")]
     ]
+    erasedAt: NotRequired[Annotated[Timestamp, doc("When its content was erased.")]]
     batchId: NotRequired[Annotated[Uuid, doc("The batch that the job came from.")]]
     index: NotRequired[Annotated[Count, doc("Position of its clip in that batch.")]]
     audioTrackCount: NotRequired[Annotated[int, doc("On multi-track jobs.", ge=2)]]

@@ -75,6 +75,8 @@ def render_summary(job: JobRecord) -> answers.JobSummary:
     if job.state is JobState.FAILED:
         rendered["error"] = _error(job)
         rendered["errorMessage"] = job.error_message
+    if job.erased_at is not None:
+        rendered["erasedAt"] = timestamp(job.erased_at)
     if job.batch_id is not None:
         rendered |= {"batchId": str(job.batch_id), "index": cast("int", job.batch_index)}
     names = job.audio_track_names or []

@@ -348,6 +348,28 @@ async def cancel_job_deprecated(request: Request, context: Context, job: Current
     return await _cancel(request, context, job)
 
 
+@router.post(
+    "/jobs/{jobId}/erase",
+    operation_id="eraseJob",
+    summary="Erase a job's content",
+    status_code=202,
+    response_model=Answer[Job],
+    response_description="The job without its content.",
+    responses=errors(ErrorCode.NOT_FOUND),
+)
+async def erase_job(request: Request, context: Context, job: CurrentJob) -> Response:
+    """Media, results, names, metadata, search and kept answers are gone at once, files in the
+    store within seconds; a job that runs is cancelled first, without its webhook.
+
+    State, times and charges stay. Backups that were made before still have it.
+    """
+    async with context.database.transaction() as connection:
+        erased = await service.erase_job(connection, job.account_id, str(job.id))
+    if job.completed_at is None:
+        record_job_end(context.metrics, erased.state)
+    return success(request, render_job(erased, base_url(request)), status=202)
+
+
 async def _cancel(request: Request, context: AppContext, job: JobRecord) -> Response:
     async with context.database.transaction() as connection:
         ended = await service.cancel_job(connection, job.account_id, str(job.id))

@@ -25,7 +25,12 @@ from serve_app.jobs.rendering import render_job
 from serve_app.results.scenes import read_seen
 from serve_app.results.transcripts import legacy_entries, transcript_of
 from serve_app.settings import Settings
+<<<<<<< HEAD
 from storage import jobs, keys, ledger, results, webhooks
+=======
+from storage import jobs, keys, ledger, results
+from storage.cleaning import erase_content
+>>>>>>> 8bfae9f (Erase a job's content on request)
 from storage.database import Connection, DatabaseError
 from storage.job_records import JobRecord
 from storage.types import (
@@ -127,6 +132,21 @@ async def cancel_job(connection: Connection, account_id: uuid.UUID, job_id: str)
         open_stages=SkipReason.JOB_CANCELLED,
         stage_error_code="CANCELLED",
     )
+    return await get_job(connection, account_id, job_id)
+
+
+async def erase_job(connection: Connection, account_id: uuid.UUID, job_id: str) -> JobRecord:
+    """Erase a job's content, cancelling it first; erased once, it stays as it is."""
+    job = _found(
+        await jobs.find_job(
+            connection, parse_job_id(job_id), account_id=account_id, for_update=True
+        )
+    )
+    if job.erased_at is not None:
+        return job
+    if job.state not in TERMINAL_STATES:
+        job = await cancel_job(connection, account_id, job_id)
+    await erase_content(connection, job)
     return await get_job(connection, account_id, job_id)
 
 

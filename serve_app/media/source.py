@@ -81,6 +81,8 @@ async def find_media(context: AppContext, connection: Connection, job: JobRecord
 async def _source_key(connection: Connection, job: JobRecord) -> str | None:
     if job.state in {JobState.AWAITING_UPLOAD, JobState.CANCELLED, JobState.EXPIRED}:
         return None
+    if job.erased_at is not None:
+        return None
     if job.source.kind == "upload":
         upload = await uploads.find_upload(connection, job.id, MEDIA_SLOT)
         return None if upload is None or upload.completed_at is None else upload.object_key

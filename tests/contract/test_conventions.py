@@ -224,6 +224,7 @@ ADDED = {
     ("GET", "/jobs/{jobId}/clip", "getClip"),
     ("PUT", "/jobs/{jobId}/speakers/{speakerId}", "nameSpeaker"),
     ("DELETE", "/jobs/{jobId}/speakers/{speakerId}", "resetSpeaker"),
+    ("POST", "/jobs/{jobId}/erase", "eraseJob"),
     ("POST", "/sessions", "createSession"),
 }
 """Operations beside those of the specification."""

@@ -74,6 +74,10 @@ ITEMS: Mapping[str, tuple[Item, ...]] = {
     "listAudioTracks": (Item(_finished), Item(_uploading)),
     "getAudioTrack": (Item(_track),),
     "getChapters": (Item(_finished), Item(_uploading)),
+    "lintCaptions": (Item(_finished, ("?rules=bbc&track=0",)),),
+    "eraseJob": (Item(_uploading),),
+    "getPeople": (Item(_finished), Item(_uploading)),
+    "deletePeople": (Item(_finished), Item(_uploading)),
     "getSummary": (Item(_finished), Item(_uploading)),
     "getClip": (Item(_finished, ("?start=0&end=1",)), Item(_uploading, ("?start=0&end=1",))),
     "nameSpeaker": (Item(_speaker, ("", "?track=0")),),
@@ -152,6 +156,8 @@ ROUTES_OUTSIDE = {
     "/dashboard/jobs/{jobId}/{kind}/{content}": (
         "test_pages_of_what_is_anothers_look_like_what_is_missing"
     ),
+    "/dashboard/jobs/{jobId}/captions": "test_pages_of_what_is_anothers_look_like_what_is_missing",
+    "/dashboard/jobs/{jobId}/erase": "tests/serve_app/test_erasing.py",
     "/dashboard/jobs/{jobId}/cancel": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/keys/{id}/rotate": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/webhook-secret/rotate": "tests/serve_app/dashboard/test_dashboard_pages.py",
@@ -317,6 +323,7 @@ def test_pages_show_nothing_of_anothers(
 
 
 PARTS = (
+    "/captions?rules=bbc&track=0",
     "/scenes",
     "/segments",
     "/segments?track=1",

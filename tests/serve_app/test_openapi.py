@@ -50,6 +50,7 @@ SPECIFIED_STATUSES: dict[str, set[int]] = {
     "cancelJobDeprecated": {401, 404, 409, 429, 500},
     "getTranscript": {400, 401, 404, 409, 500},
     "lintCaptions": {400, 401, 404, 409, 500},
+    "eraseJob": {202, 401, 404},
     "getScenes": {401, 404, 409, 500},
     "listAudioTracks": {401, 404, 500},
     "getAudioTrack": {400, 401, 404, 500},

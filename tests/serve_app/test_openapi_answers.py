@@ -180,6 +180,7 @@ FAILURES = [
     Call("getScenes", 404, "/jobs/{failed}/scenes"),
     Call("getTranscript", 400, "/jobs/{done}/transcript?format=doc"),
     Call("getTranscript", 400, "/jobs/{done}/transcript?format=srt&rules=nobody"),
+    Call("eraseJob", 404, "/jobs/{missing}/erase"),
     Call("lintCaptions", 400, "/jobs/{done}/captions/lint"),
     Call("lintCaptions", 400, "/jobs/{done}/captions/lint?rules=nobody"),
     Call("lintCaptions", 400, "/jobs/{several}/captions/lint?rules=bbc"),

@@ -1,0 +1,123 @@
+"""Schemas of errors: the envelope, and a type for each code with the fields that it adds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired, get_type_hints
+
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
+
+from pipelines.types import StageCode
+from serve_app.api.schemas import RequestId, Url, Uuid, doc
+from serve_app.errors import CATALOGUE, ErrorCode
+from storage.types import JobState, SkipReason, StageName, StageStatus, Tier
+
+_Param = Annotated[
+    str,
+    doc(
+        "JSON path of the field or name of the query parameter at fault; present only "
+        "when one is to blame."
+    ),
+]
+
+
+class Error(TypedDict):
+    """What every error answers."""
+
+    error: Annotated[str, doc("For people; may change.")]
+    code: Annotated[
+        str,
+        doc(
+            "Stable: clients branch on it.",
+            json_schema_extra={"enum": [str(code) for code in ErrorCode]},
+        ),
+    ]
+    docUrl: Annotated[Url, doc("The code's entry in the error reference.")]
+    requestId: RequestId
+    param: NotRequired[_Param]
+
+
+RESULT_REASONS = (*SkipReason, "track_failed", "job_erased")
+"""Why a result does not exist: a stage was skipped, or one track of several failed."""
+
+
+def _stage_fields(state: JobState, stage: StageName, status: StageStatus) -> dict[str, Any]:
+    """Where a stage stands, with the values of the example."""
+    return {
+        "state": Annotated[JobState, Field(examples=[str(state)])],
+        "stage": Annotated[StageName, Field(examples=[str(stage)])],
+        "stageStatus": Annotated[StageStatus, Field(examples=[str(status)])],
+    }
+
+
+_Reason = Annotated[
+    str,
+    doc(
+        "Why there is no such result.",
+        "no_audio",
+        json_schema_extra={"enum": [str(reason) for reason in RESULT_REASONS]},
+    ),
+]
+REQUIRED_FIELDS: dict[ErrorCode, dict[str, Any]] = {
+    ErrorCode.INVALID_CALLBACK_URL: {"param": _Param},
+    ErrorCode.RESULTS_UNAVAILABLE: _stage_fields(
+        JobState.COMPLETED, StageName.TRANSCRIPT, StageStatus.SKIPPED
+    )
+    | {"reason": _Reason},
+    ErrorCode.JOB_NOT_CANCELLABLE: {
+        "jobId": Uuid,
+        "state": Annotated[JobState, Field(examples=["completed"])],
+    },
+    ErrorCode.RESULTS_NOT_READY: _stage_fields(
+        JobState.PROCESSING, StageName.VISION, StageStatus.RUNNING
+    ),
+    ErrorCode.FILE_TOO_LARGE: {
+        "maxUploadBytes": Annotated[int, doc("The most that the tier takes.", ge=1)],
+        "formatTier": Tier,
+    },
+    ErrorCode.TOO_MANY_ACTIVE_JOBS: {
+        "maxActiveJobs": Annotated[int, doc("The account's limit.", ge=1)],
+        "activeJobs": Annotated[int, doc("Unfinished jobs now.", ge=0)],
+    },
+}
+"""Fields that a code always adds to the envelope."""
+OPTIONAL_FIELDS: dict[ErrorCode, dict[str, Any]] = {
+    ErrorCode.RESULTS_UNAVAILABLE: {
+        "errorCode": StageCode,
+        "trackIndex": Annotated[int, doc("The track that has no result.", ge=0)],
+    }
+}
+"""Fields that a code adds where they mean something."""
+
+PARAM_EXAMPLES = {
+    ErrorCode.INVALID_REQUEST: "audioTracks[2].offsetMs",
+    ErrorCode.INVALID_URL: "clips[3].sourceUrl",
+    ErrorCode.URL_NOT_ALLOWED: "url",
+    ErrorCode.INVALID_CALLBACK_URL: "callbackUrl",
+    ErrorCode.FILE_TOO_LARGE: "fileSizeBytes",
+    ErrorCode.UNSUPPORTED_FORMAT: "fileName",
+}
+
+
+def schema_name(code: ErrorCode) -> str:
+    """``INVALID_URL`` as ``InvalidUrlError``."""
+    return "".join(part.capitalize() for part in code.removesuffix("_ERROR").split("_")) + "Error"
+
+
+def error_schemas() -> dict[str, dict[str, Any]]:
+    """``Error``, a schema for each code, and what they refer to, by name."""
+    types = [Error, *map(_error_type, ErrorCode)]
+    _, document = TypeAdapter.json_schemas(
+        [(index, "serialization", TypeAdapter(kind)) for index, kind in enumerate(types)],
+        ref_template="#/components/schemas/{model}",
+    )
+    schemas: dict[str, dict[str, Any]] = document["$defs"]
+    return schemas
+
+
+def _error_type(code: ErrorCode) -> Any:
+    fields = get_type_hints(Error, include_extras=True) | {"code": Literal[code]}
+    optional = {name: NotRequired[kind] for name, kind in OPTIONAL_FIELDS.get(code, {}).items()}
+    kind: Any = TypedDict(schema_name(code), fields | REQUIRED_FIELDS.get(code, {}) | optional)  # type: ignore[misc]
+    kind.__doc__ = CATALOGUE[code].summary
+    return kind

@@ -1,0 +1,168 @@
+"""Erasing a job: what it was made of is nowhere any more, what it cost is."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from pipelines.codec import encode
+from pipelines.types import Speaker, TranscriptResult
+from storage.results import TrackTranscript
+from tests.serve_app.dashboard.test_dashboard_pages import signed_in
+from tests.serve_app.published_jobs import SCENES, SENTENCES, SPOKEN, complete, created, track
+from tests.serve_app.running_api import Customer, RunningApi
+from tests.serve_app.test_retention import fill, remove
+
+MARKER = "zebrafish"
+WARNING = {"code": "AUDIO_QUIET", "message": f"{MARKER} is quiet.", "stage": "ingest"}
+
+
+def marked_track() -> TrackTranscript:
+    words = tuple(replace(word, text=MARKER) for word in SPOKEN.words)
+    segment = replace(SPOKEN, text=f"{MARKER} {MARKER}", words=words)
+    speaker = Speaker("speaker_0", f"{MARKER} 1", 0.9)
+    document = encode(TranscriptResult("en", (speaker,), (segment,))).decode()
+    return replace(track(0), track_name=MARKER, document=document)
+
+
+@pytest.fixture
+def job(api: RunningApi, customer: Customer) -> str:
+    """A job with a marker in everything that its media or its client named."""
+    scene = SCENES[0] | {
+        "description": f"A {MARKER}.",
+        "objects": [MARKER],
+        "onScreenText": [{**SCENES[0]["onScreenText"][0], "text": MARKER}],
+    }
+    job_id = created(
+        api,
+        customer,
+        fileName=f"{MARKER}.mp4",
+        metadata={MARKER: MARKER},
+        keyterms=[MARKER],
+        callbackUrl=f"https://{MARKER}.example.com/hook",
+        idempotencyKey=f"key of {MARKER}",
+    )
+    summary = [replace(SENTENCES[0], text=f"A {MARKER} speaks.")]
+    complete(api, job_id, [marked_track()], [WARNING], summary, [scene], SCENES[0])
+    path = f"/jobs/{job_id}/speakers/speaker_0"
+    assert api.client.put(path, json={"label": MARKER}, headers=customer.headers).is_success
+    return job_id
+
+
+def rows_of(api: RunningApi, query: str, **values: Any) -> list[Any]:
+    async def run(connection: AsyncConnection) -> list[Any]:
+        return list(await connection.execute(text(query), values))
+
+    return api.transact(run)
+
+
+def places_of(api: RunningApi, word: str) -> set[str]:
+    """Tables with a row in which the word stands, as text or in bytes."""
+    tables = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
+    pattern, found = f"{word}|{word.encode().hex()}", set()
+    for (name,) in rows_of(api, tables):
+        query = f'SELECT count(*) FROM "{name}" AS r WHERE r::text ~ :pattern'  # noqa: S608
+        [(count,)] = rows_of(api, query, pattern=pattern)
+        found |= {name} if count else set()
+    return found
+
+
+def erase(api: RunningApi, customer: Customer, job_id: str) -> dict[str, Any]:
+    answer = api.client.post(f"/jobs/{job_id}/erase", headers=customer.headers)
+    assert answer.status_code == 202, answer.text
+    data: dict[str, Any] = answer.json()["data"]
+    return data
+
+
+def test_nothing_of_an_erased_job_is_in_any_table(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    assert places_of(api, MARKER) >= {
+        "jobs", "scene_lists", "transcripts", "summaries", "search_rows", "speaker_labels",
+        "webhook_events", "idempotency_records",
+    }  # fmt: skip
+    before = api.client.get(f"/jobs/{job}", headers=customer.headers).json()["data"]
+    shown = erase(api, customer, job)
+    assert places_of(api, MARKER) == set()
+    assert (shown["state"], shown["chargedCents"]) == ("completed", before["chargedCents"])
+    assert shown["durationSeconds"] == before["durationSeconds"]
+    assert (shown["fileName"], shown["metadata"], shown["warnings"]) == ("erased", {}, [])
+    assert erase(api, customer, job)["erasedAt"] == shown["erasedAt"]
+    found = api.client.get(f"/search?q={MARKER}", headers=customer.headers).json()
+    assert found["data"] == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["scenes", "transcript", "transcript?format=srt", "chapters", "summary", "export?format=csv",
+     "captions/lint?rules=bbc", "clip?start=0&end=0.5"],
+)  # fmt: skip
+def test_results_of_an_erased_job_are_gone_for_good(
+    api: RunningApi, customer: Customer, job: str, path: str
+) -> None:
+    api.client.get(f"/jobs/{job}/{path}", headers=customer.headers)  # Whatever is kept of it.
+    erase(api, customer, job)
+    answer = api.client.get(f"/jobs/{job}/{path}", headers=customer.headers)
+    assert (answer.status_code, answer.json()["code"]) == (404, "RESULTS_UNAVAILABLE")
+    assert answer.json()["reason"] == "job_erased"
+
+
+def test_the_pages_of_an_erased_job_show_that_it_is(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    with signed_in(api, customer) as browser:
+        page = browser.get(f"/dashboard/jobs/{job}").text
+        token = re.search(r'name="csrf" value="([^"]+)"', page)
+        assert token
+        answer = browser.post(f"/dashboard/jobs/{job}/erase", data={"csrf": token[1]})
+        assert (answer.status_code, answer.headers["Location"]) == (303, f"/dashboard/jobs/{job}")
+        page = browser.get(f"/dashboard/jobs/{job}").text
+        assert "This job was erased" in page
+        assert MARKER not in page + browser.get("/dashboard").text
+        for kind in ("scenes", "segments"):
+            assert browser.get(f"/dashboard/jobs/{job}/{kind}").status_code == 404
+
+
+def test_signed_addresses_end_at_once_and_objects_with_the_next_round(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    store = api.context.objects
+    fill(store, job)
+    still = "/jobs/{job}/scenes"
+    scenes = api.client.get(still.format(job=job), headers=customer.headers).json()["data"]
+    address = scenes["scenes"][0]["thumbnailUrl"]
+    erase(api, customer, job)
+    assert api.client.get(address).status_code == 404
+    remove(api, store)
+    assert list(store.list_keys(f"jobs/{job}")) in ([], [f"jobs/{job}/work/stop-1"])
+
+
+def test_a_job_that_runs_is_cancelled_first(api: RunningApi, customer: Customer) -> None:
+    job_id = created(api, customer, fileName=f"{MARKER}.mp4")
+    held = "SELECT held_cents FROM jobs WHERE id = :id"
+    assert rows_of(api, held, id=uuid.UUID(job_id))[0][0] > 0
+    shown = erase(api, customer, job_id)
+    assert (shown["state"], shown["fileName"]) == ("cancelled", "erased")
+    assert rows_of(api, held, id=uuid.UUID(job_id))[0][0] == 0
+    assert places_of(api, MARKER) == set()
+
+
+def test_another_accounts_job_cannot_be_erased(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    other = api.customer()
+    with signed_in(api, other) as browser:
+        token = re.search(r'<meta name="csrf" content="([^"]+)">', browser.get("/dashboard").text)
+        assert token
+        answer = browser.post(f"/dashboard/jobs/{job}/erase", data={"csrf": token[1]})
+        assert answer.status_code == 404
+    answer = api.client.post(f"/jobs/{job}/erase", headers=other.headers)
+    assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
+    assert "erasedAt" not in api.client.get(f"/jobs/{job}", headers=customer.headers).json()["data"]
+    erase(api, customer, job)
