@@ -243,7 +243,7 @@ class ReadFrames(Step[Segment, Made]):
 
     name = "Reading the pictures"
     code = StageCode.VISION_FAILED
-    version = 13
+    version = 14
     video: VideoSource
     workspace: Workspace
     config: FeaturesConfig

@@ -60,15 +60,26 @@ def frame_features(frame: av.VideoFrame) -> tuple[Bytes, Bytes]:
     if frame.format.name not in _EIGHT_BIT | _TEN_BIT:  # planes that cannot be read as they are
         frame = frame.reformat(format="yuv444p")
     ten_bit = frame.format.name in _TEN_BIT
-    # Of two fields one: at a cut they may be of two scenes, and in motion they are of two times.
-    lines = slice(None, None, 2 if frame.interlaced_frame and frame.height > 1 else 1)
-    planes = [_plane(frame, index, ten_bit)[lines] for index in range(3)]
-    luma = _shrunk(planes[0], LUMA_WIDTH, LUMA_HEIGHT, ten_bit)
-    chroma = [_shrunk(plane, CHROMA_WIDTH, CHROMA_HEIGHT, ten_bit) for plane in planes[1:]]
+    sizes = (LUMA_WIDTH, LUMA_HEIGHT), *[(CHROMA_WIDTH, CHROMA_HEIGHT)] * 2
+    luma, *chroma = (
+        _shrunk(_field(_plane(frame, index, ten_bit), size[1], frame), *size, ten_bit)
+        for index, size in enumerate(sizes)
+    )
     colour = np.stack(chroma)
     if frame.format.name.startswith("yuvj") or frame.color_range == ColorRange.JPEG:
         return luma, colour  # full range already
     return _LIMITED_TO_FULL[luma], _LIMITED_TO_FULL_CHROMA[colour]
+
+
+def _field(plane: Plane, height: int, frame: av.VideoFrame) -> Plane:
+    """The lines of one field, some of many, or all lines of a small progressive picture.
+
+    Of two fields one: at a cut they may be of two scenes, and in motion they are of two times.
+    Frames of telecined film are woven of two without being marked as interlaced.
+    """
+    lines = max(2, (plane.shape[0] // (2 * height * _LINES_A_CELL) + 1) // 2 * 2)
+    enough = plane.shape[0] >= _LINES_A_CELL * height
+    return plane[::lines] if enough or (frame.interlaced_frame and len(plane) > 1) else plane
 
 
 def _plane(frame: av.VideoFrame, index: int, ten_bit: bool) -> Plane:

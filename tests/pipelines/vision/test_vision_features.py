@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import cycle
 from pathlib import Path
 
 import av
@@ -87,6 +88,23 @@ def test_a_damaged_stream_has_the_frames_that_can_be_decoded(tmp_path: Path) -> 
     assert 100 < len(found) < 140
     ranges = video_source(workspace, path, segment_ms=2_000)
     assert np.array_equal(features_of(ranges, workspace).luma, found.luma)
+
+
+def test_telecined_film_has_the_cuts_of_the_film(tmp_path: Path) -> None:
+    """Of four frames five are made, two of them woven of two; nothing in the file says so."""
+    film = [*moving_shot(1, 50, across=2), *moving_shot(2, 51, across=3), *moving_shot(3, 43)]
+    fields = [each for each, count in zip(film, cycle((2, 3)), strict=False) for _ in range(count)]
+    woven = [one.copy() for one in fields[:-1:2]]
+    for frame, second in zip(woven, fields[1::2], strict=True):
+        frame[1::2] = second[1::2]
+    path = write_video(tmp_path / "telecined.mp4", woven, options={"preset": "ultrafast"})
+    workspace = folder_workspace(tmp_path / "store")
+    video = video_source(workspace, path)
+    features = segment_features(video, video.segments[0], workspace, FeaturesConfig())
+    found = [cut.time_ms for cut in detect_cuts([features], video.duration_ms)]
+    # The first frames whose upper fields are of the new shots.
+    upper = [id(each) for each in fields[::2]]
+    assert found == [40 * upper.index(id(film[cut])) for cut in (50, 101)]
 
 
 def test_interlaced_pictures_have_the_cuts_of_one_field(tmp_path: Path) -> None:
