@@ -51,19 +51,6 @@ class HardConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class HardCandidate:
-    """A step that may be a cut: ``time_ms`` is that of the new scene's first frame."""
-
-    time_ms: int
-    confidence: float
-    step: float
-    """Change from the frame before."""
-    around: float
-    lasting: float
-    """See ``HardEvidence``."""
-
-
-@dataclass(frozen=True, slots=True)
 class HardEvidence:
     """What was measured at one candidate."""
 
@@ -85,6 +72,15 @@ class HardEvidence:
     """Share of the difference that stays between the best two views of both sides."""
 
 
+@dataclass(frozen=True, slots=True)
+class HardCandidate:
+    """A step that may be a cut: ``time_ms`` is that of the new scene's first frame."""
+
+    time_ms: int
+    confidence: float
+    evidence: HardEvidence
+
+
 def find_hard(
     window: FrameFeatures, start: int, end: int, config: HardConfig
 ) -> list[HardCandidate]:
@@ -102,8 +98,7 @@ def find_hard(
         if steps[index] >= config.min_ratio * _steps_near(window, steps, index, _NEIGHBOURS).mean():
             evidence = gather(window, steps, index)
             time_ms = int(window.times_ms[index])
-            own = evidence.step, evidence.around, evidence.lasting
-            cuts.append(HardCandidate(time_ms, confidence(evidence), *own))
+            cuts.append(HardCandidate(time_ms, confidence(evidence), evidence))
     return cuts
 
 

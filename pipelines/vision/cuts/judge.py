@@ -41,8 +41,11 @@ class JudgeConfig:
     """Confidence of a step that stands as it is."""
     min_step: float = 0.3
     min_lasting: float = 0.6
+    most_alike: float = 0.8
+    min_gone: float = 0.15
     """What is judged (see ``HardEvidence``): the least step, and the least share of it that lasts.
-    Flashes look like cuts to the network; after one the old view returns."""
+    Flashes, lamps and what passes close by look like cuts to the network; the old view returns, or
+    is seen in another light."""
     min_measured: float = 0.001
     min_ratio: float = 4.0
     """And the least confidence, or else how many times a step is those around it: a cut between
@@ -64,7 +67,8 @@ class JudgeConfig:
 class Judgement:
     """Of a block's candidates: the steps, with the confidence of both, and what is refused."""
 
-    hard: list[HardCandidate]
+    hard: list[tuple[int, float]]
+    """(time of the new scene, confidence)."""
     refused: set[Gradual]
     unproposed: list[Gradual]
     """What the network alone finds."""
@@ -92,10 +96,7 @@ def judged(
     doubtful = {
         int(np.searchsorted(times, each.time_ms)): each
         for each in hard
-        if each.confidence < config.sure
-        and each.step >= config.min_step
-        and each.lasting >= config.min_lasting * each.step
-        and (each.confidence >= config.min_measured or each.step >= config.min_ratio * each.around)
+        if _is_doubtful(each, config)
     }
     doubtful = {
         at: each
@@ -108,13 +109,26 @@ def judged(
     answers = {
         each: _both(each.confidence, float(found[at - 1]), config) for at, each in doubtful.items()
     }
-    kept = [replace(each, confidence=answers.get(each, each.confidence)) for each in hard]
+    kept = [(each.time_ms, answers.get(each, each.confidence)) for each in hard]
     refused = {
         each for each, span in spans.items() if found[slice(*span)].max() < config.min_gradual
     }
     decided = [each for each in hard if each in answers or each.confidence >= config.sure]
     sudden, slow = _unproposed(frames, block, found, decided) if thorough else ([], [])
     return Judgement([*kept, *sudden], refused, slow)
+
+
+def _is_doubtful(step: HardCandidate, config: JudgeConfig) -> bool:
+    seen = step.evidence
+    is_alone = seen.step >= config.min_ratio * seen.around
+    return (
+        step.confidence < config.sure
+        and seen.step >= config.min_step
+        and seen.lasting >= config.min_lasting * seen.step
+        and seen.alike < config.most_alike
+        and seen.gone >= config.min_gone
+        and (step.confidence >= config.min_measured or is_alone)
+    )
 
 
 def _is_beside_blank(frames: FrameFeatures, index: int) -> bool:
@@ -191,7 +205,7 @@ def _unproposed(
     block: tuple[int, int],
     found: Probabilities,
     decided: Sequence[HardCandidate],
-) -> tuple[list[HardCandidate], list[Gradual]]:
+) -> tuple[list[tuple[int, float]], list[Gradual]]:
     """Steps and gradual transitions that the network alone finds in a block."""
     start, end = block
     known = np.searchsorted(frames.times_ms, [each.time_ms for each in decided])
@@ -205,7 +219,7 @@ def _unproposed(
         confidence = float(found[first:after].max())
         new_ms = int(frames.times_ms[after])
         if after - first <= _SUDDEN_FRAMES:
-            hard.append(HardCandidate(new_ms, confidence, 0.0, 0.0, 0.0))
+            hard.append((new_ms, confidence))
             continue
         middle_ms = int(frames.times_ms[(first + after) // 2])
         ends = frames.luma[first : first + 1], frames.luma[after : after + 1]

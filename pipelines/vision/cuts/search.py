@@ -134,7 +134,8 @@ def _of_block(
     near = seen.part(low, min(len(frames), end + SURROUNDING_FRAMES))
     window, inside = near.frames, (start - low, end - low)
     ends_ms = int(frames.times_ms[end]) if end < len(frames) else after_ms
-    hard = find_hard(window, *inside, config.hard)
+    steps = find_hard(window, *inside, config.hard)
+    hard = [(each.time_ms, each.confidence) for each in steps]
     graduals = find_gradual(window, near.mixed, *inside, config.gradual)
     wipes = find_wipes(window, near.cells, *inside, config.wipe)
     if detector is not None:
@@ -153,18 +154,18 @@ def _of_block(
             ),
         ]
         # What lies within a transition was fitted as having no sudden one.
-        within = [each for each in hard if _is_within(each, probable)]
-        outside = [each for each in hard if each not in within]
+        within = [each for each in steps if _is_within(each, probable)]
+        outside = [each for each in steps if each not in within]
         thorough = config.by is CutsBy.THOROUGH
         judgement = judged(
             window, inside, outside, doubtful, detector, config.judge, thorough=thorough
         )
-        hard = judgement.hard + within
+        hard = judgement.hard + [(each.time_ms, each.confidence) for each in within]
         graduals = [*map(judgement.of, graduals), *judgement.unproposed]
         wipes = [*map(judgement.of, wipes)]
     screens = find_screen_changes(window, *inside, config.screen)
     return Found(
-        (*((each.time_ms, each.confidence) for each in hard), *screens),
+        (*hard, *screens),
         tuple(graduals),
         tuple(wipes),
         _blank_runs(window.part(*inside), ends_ms),

@@ -11,7 +11,7 @@ import pytest
 from models.contracts import BoundaryPictures, Probabilities
 from pipelines.types import CutsBy
 from pipelines.vision.cuts.gradual import Gradual
-from pipelines.vision.cuts.hard import HardCandidate
+from pipelines.vision.cuts.hard import HardCandidate, HardEvidence
 from pipelines.vision.cuts.judge import JudgeConfig, boundary_pictures, judged, probabilities
 from pipelines.vision.cuts.search import search
 from pipelines.vision.cuts.selection import Candidates, CutConfig, CutKind, detect_cuts
@@ -35,21 +35,20 @@ class Scripted:
 FRAMES = replace(features(shot(1, 300)), aspects=np.ones(300, np.float32))
 
 
-def candidate(
-    index: int,
-    confidence: float,
-    step: float = 0.5,
-    around: float = 0.01,
-    lasting: float = 0.5,
-) -> HardCandidate:
-    return HardCandidate(index * FRAME_MS, confidence, step, around, lasting)
+EVIDENCE = HardEvidence(
+    step=0.5, around=0.01, lasting=0.5, beside=0.0, within=0.0, alike=0.3, residue=0.2, gone=0.7
+)
+
+
+def candidate(index: int, confidence: float, **measured: float) -> HardCandidate:
+    return HardCandidate(index * FRAME_MS, confidence, replace(EVIDENCE, **measured))
 
 
 def judgement(
     detector: Scripted, hard: Sequence[HardCandidate], graduals: Sequence[Gradual] = ()
 ) -> tuple[list[float], set[Gradual]]:
     found = judged(FRAMES, (0, 300), hard, graduals, detector, JudgeConfig(), thorough=False)
-    return [each.confidence for each in found.hard], found.refused
+    return [confidence for _, confidence in found.hard], found.refused
 
 
 @pytest.mark.parametrize(
@@ -70,8 +69,10 @@ def test_a_step_in_doubt_is_a_cut_by_the_evidence_of_both(
         candidate(150, 0.001, step=0.15, lasting=0.15),
         candidate(150, 0.001, lasting=0.1),
         candidate(150, 0.0001, around=0.3),
+        candidate(150, 0.001, alike=0.95),
+        candidate(150, 0.001, gone=0.05),
     ],
-    ids=["sure", "tiny", "a flash", "shaking"],
+    ids=["sure", "tiny", "a flash", "shaking", "a lamp", "passing"],
 )
 def test_what_is_sure_or_tiny_or_does_not_last_is_not_asked_about(hard: HardCandidate) -> None:
     detector = Scripted(0.5)
