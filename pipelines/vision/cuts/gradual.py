@@ -24,8 +24,7 @@ from pipelines.vision.cuts.measures import (
     Blank,
     Floats,
     Indices,
-    blank,
-    brightness,
+    blanks,
     change,
     change_beside_light,
     changes_content,
@@ -276,10 +275,7 @@ def _extent(share: Floats) -> tuple[int, int]:
 
 def _blank_side(ends: Bytes) -> Blank | None:
     """The kind of blank that one of the two pictures is; black goes first."""
-    kinds = [
-        blank(float(luma), float(spread))
-        for luma, spread in zip(brightness(ends), contrast(ends), strict=True)
-    ]
+    kinds = blanks(ends)
     if Blank.BLACK in kinds:
         return Blank.BLACK
     return Blank.WHITE if Blank.WHITE in kinds else None

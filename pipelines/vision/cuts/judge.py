@@ -18,7 +18,7 @@ from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH, BoundaryPictures, 
 from models.tasks import BoundaryDetector
 from pipelines.vision.cuts.gradual import Gradual
 from pipelines.vision.cuts.hard import SLOW_MS, HardCandidate
-from pipelines.vision.cuts.measures import blank, brightness, contrast, mean_difference
+from pipelines.vision.cuts.measures import blanks, mean_difference
 from pipelines.vision.features import FrameFeatures
 
 _MARGIN = 16
@@ -101,7 +101,8 @@ def judged(
     doubtful = {
         at: each
         for at, each in doubtful.items()
-        if times[at] - times[at - 1] < SLOW_MS and not _is_beside_blank(frames, at)
+        # Fades in and out of black are for the measures.
+        if times[at] - times[at - 1] < SLOW_MS and not any(blanks(frames.luma[at - 1 : at + 1]))
     }
     spans = {each: _span(frames, each) for each in graduals}
     questions = [(at - 1, at) for at in doubtful] + list(spans.values())
@@ -129,13 +130,6 @@ def _is_doubtful(step: HardCandidate, config: JudgeConfig) -> bool:
         and seen.gone >= config.min_gone
         and (step.confidence >= config.min_measured or is_alone)
     )
-
-
-def _is_beside_blank(frames: FrameFeatures, index: int) -> bool:
-    """Whether nothing is seen on one side: fades in and out of black are for the measures."""
-    ends = frames.luma[index - 1 : index + 1]
-    shown = zip(brightness(ends), contrast(ends), strict=True)
-    return any(blank(float(luma), float(spread)) for luma, spread in shown)
 
 
 def _span(frames: FrameFeatures, gradual: Gradual) -> tuple[int, int]:

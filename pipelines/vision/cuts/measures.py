@@ -63,6 +63,12 @@ def brightness(luma: Bytes) -> Floats:
     return np.array([cv2.mean(picture)[0] for picture in luma], np.float64)
 
 
+def blanks(luma: Bytes) -> list[Blank | None]:
+    """``blank`` of each picture."""
+    shown = zip(brightness(luma), contrast(luma), strict=True)
+    return [blank(float(level), float(spread)) for level, spread in shown]
+
+
 def mean_difference(first: Bytes, second: Bytes) -> Floats:
     """Mean absolute difference of pictures (n, ...), in levels."""
     size = math.prod(first.shape[1:])

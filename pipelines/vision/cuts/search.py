@@ -20,9 +20,9 @@ from pipelines.execution.chain import Step, Workspace
 from pipelines.types import CutsBy, StageCode
 from pipelines.vision.bars import inside
 from pipelines.vision.cuts.gradual import Gradual, GradualConfig, Mixed, find_gradual
-from pipelines.vision.cuts.hard import HardCandidate, HardConfig, find_hard
+from pipelines.vision.cuts.hard import HardConfig, find_hard
 from pipelines.vision.cuts.judge import JudgeConfig, judged
-from pipelines.vision.cuts.measures import Blank, blank, brightness, cell_luma, contrast
+from pipelines.vision.cuts.measures import Blank, blanks, cell_luma
 from pipelines.vision.cuts.screens import ScreenConfig, find_screen_changes
 from pipelines.vision.cuts.wipes import WipeConfig, find_wipes
 from pipelines.vision.features import FEATURES, FrameFeatures, joined
@@ -154,7 +154,11 @@ def _of_block(
             ),
         ]
         # What lies within a transition was fitted as having no sudden one.
-        within = [each for each in steps if _is_within(each, probable)]
+        within = [
+            each
+            for each in steps
+            if any(other.start_ms < each.time_ms < other.end_ms for other in probable)
+        ]
         outside = [each for each in steps if each not in within]
         thorough = config.by is CutsBy.THOROUGH
         judgement = judged(
@@ -172,16 +176,10 @@ def _of_block(
     )
 
 
-def _is_within(candidate: HardCandidate, graduals: Iterable[Gradual]) -> bool:
-    return any(each.start_ms < candidate.time_ms < each.end_ms for each in graduals)
-
-
 def _blank_runs(frames: FrameFeatures, ends_ms: int) -> tuple[BlankRun, ...]:
     """A run for each blank frame, up to the frame after it, joined."""
     ends = [*frames.times_ms[1:].tolist(), ends_ms]
-    shown = zip(brightness(frames.luma), contrast(frames.luma), strict=True)
-    seen = [blank(float(luma), float(spread)) for luma, spread in shown]
-    runs = zip(frames.times_ms.tolist(), ends, seen, strict=True)
+    runs = zip(frames.times_ms.tolist(), ends, blanks(frames.luma), strict=True)
     return _unbroken([BlankRun(start, end, kind) for start, end, kind in runs if kind])
 
 
