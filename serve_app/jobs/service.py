@@ -25,12 +25,8 @@ from serve_app.jobs.rendering import render_job
 from serve_app.results.scenes import read_seen
 from serve_app.results.transcripts import legacy_entries, transcript_of
 from serve_app.settings import Settings
-<<<<<<< HEAD
 from storage import jobs, keys, ledger, results, webhooks
-=======
-from storage import jobs, keys, ledger, results
 from storage.cleaning import erase_content
->>>>>>> 8bfae9f (Erase a job's content on request)
 from storage.database import Connection, DatabaseError
 from storage.job_records import JobRecord
 from storage.types import (
