@@ -84,7 +84,7 @@ class Error(TypedDict):
     param: NotRequired[_Param]
 
 
-RESULT_REASONS = (*SkipReason, "track_failed", "job_erased")
+RESULT_REASONS = (*SkipReason, "track_failed")
 """Why a result does not exist: a stage was skipped, or one track of several failed."""
 
 

@@ -119,7 +119,6 @@ REASONS: dict[str, str] = {
     "job_cancelled": "The job was cancelled before the stage had ended.",
     "job_expired": "The upload never came.",
     "job_failed": "The job failed before the stage ran.",
-    "job_erased": "The job's content was erased.",
 }
 """``RESULTS_UNAVAILABLE.reason``."""
 

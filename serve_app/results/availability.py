@@ -12,10 +12,10 @@ _OPEN = {StageStatus.PENDING, StageStatus.RUNNING}
 
 
 def require_stage(job: JobRecord, stage: StageName) -> None:
-    """Raises RESULTS_NOT_READY or RESULTS_UNAVAILABLE unless the stage is completed."""
+    """Raises RESULTS_NOT_READY, RESULTS_UNAVAILABLE or, once it was erased, NOT_FOUND."""
     record = job.stages[stage]
     if job.erased_at is not None:
-        raise no_result(job, stage, "The job was erased.", "job_erased")
+        raise ApiError(ErrorCode.NOT_FOUND, "The job was erased.")
     if record.status is StageStatus.COMPLETED:
         return
     if record.status in _OPEN:

@@ -68,6 +68,7 @@ BEYOND_SCHEMAS = {
     ("INVALID_REQUEST", "q"): "quotation marks are closed, and there is a word to look for",
     ("INVALID_REQUEST", "like"): "not together with q, language or other kinds",
     ("INVALID_REQUEST", "to"): "after from",
+    ("INVALID_REQUEST", "people"): "whether faces are put together depends on the operator",
     ("INVALID_REQUEST", "rules"): "which houses there are depends on the operator",
     ("INVALID_REQUEST", "speakersAtMost"): "no fewer than are expected",
 }

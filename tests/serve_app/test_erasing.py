@@ -109,8 +109,8 @@ def test_results_of_an_erased_job_are_gone_for_good(
     api.client.get(f"/jobs/{job}/{path}", headers=customer.headers)  # Whatever is kept of it.
     erase(api, customer, job)
     answer = api.client.get(f"/jobs/{job}/{path}", headers=customer.headers)
-    assert (answer.status_code, answer.json()["code"]) == (404, "RESULTS_UNAVAILABLE")
-    assert answer.json()["reason"] == "job_erased"
+    assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
+    assert answer.json()["error"] == "The job was erased."
 
 
 def test_the_pages_of_an_erased_job_show_that_it_is(
