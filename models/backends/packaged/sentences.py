@@ -9,9 +9,8 @@ blocks of 8 bits with a scale each, the rest as it was published.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +31,7 @@ Floats = npt.NDArray[np.float32]
 def open_text_embedder(row: Backend, models_dir: Path | None) -> PackagedTextEmbedder:
     """The embedder with its verified weights. Raises WeightsError."""
     paths = row.packaged().paths(models_dir)
-    return PackagedTextEmbedder(paths["weights.npz"], paths["sp.model"].read_bytes())
+    return PackagedTextEmbedder(paths["weights.npz"], paths["sp.model"])
 
 
 class PackagedTextEmbedder:
@@ -42,9 +41,11 @@ class PackagedTextEmbedder:
     One text at a time, so that a vector depends on nothing beside it.
     """
 
-    def __init__(self, weights: Path, pieces: bytes) -> None:
-        """``pieces`` is a model of SentencePiece."""
-        self._tokenizer = _tokenizer(pieces)
+    def __init__(self, weights: Path, pieces: Path) -> None:
+        """``pieces`` is a model of SentencePiece (Kudo 2018)."""
+        from sentencepiece import SentencePieceProcessor
+
+        self._tokenizer = SentencePieceProcessor(model_file=str(pieces))
         with np.load(weights, allow_pickle=False) as arrays:
             blocks = [arrays[f"q{block + 1}"] for block in range(_BLOCKS)]
             self._weights: dict[str, Floats] = {
@@ -60,7 +61,7 @@ class PackagedTextEmbedder:
 
     def _embedded(self, text: str) -> Floats:
         # Of white space alone there are no pieces.
-        ids = self._tokenizer.encode(text).ids[:_MOST_TOKENS] or [_UNKNOWN]
+        ids = self._tokenizer.encode(text)[:_MOST_TOKENS] or [_UNKNOWN]
         tokens = np.array([_BEGIN, *ids, _END])
         own, block = self._weights, tokens % _BLOCKS
         vectors = self._pieces[tokens] * own["scale"][block, None] + own["lo"][block, None]
@@ -97,54 +98,3 @@ class PackagedTextEmbedder:
 
 def _rectified(values: Floats) -> Floats:
     return np.maximum(values, 0)
-
-
-def _tokenizer(model: bytes) -> Any:
-    """SentencePiece's unigrams (Kudo 2018) as the file has them, by the library ``tokenizers``."""
-    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
-
-    # ModelProto of an early version: 1, pieces (1, text; 2, score); 3, the normalizer (2, its map).
-    fields = list(_fields(model))
-    pieces = [dict(_fields(value)) for number, value in fields if number == 1]
-    vocabulary = [
-        (piece[1].decode(), float(np.frombuffer(piece.get(2, bytes(4)), "<f4")[0]))
-        for piece in pieces
-    ]
-    [rules] = (dict(_fields(value)) for number, value in fields if number == 3)
-    tokenizer: Any = Tokenizer(models.Unigram(vocabulary, _UNKNOWN))
-    tokenizer.normalizer = normalizers.Sequence(
-        [
-            normalizers.Precompiled(rules[2]),
-            normalizers.Replace(Regex(" {2,}"), " "),
-            normalizers.Strip(),
-        ]
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
-    return tokenizer
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields of a message of protocol buffers that have a length or 4 bytes, by number."""
-    at = 0
-    while at < len(message):
-        tag, at = _varint(message, at)
-        kind = tag & 7
-        if kind == 0:
-            _, at = _varint(message, at)
-            continue
-        length = {1: 8, 5: 4}.get(kind)
-        if length is None:
-            length, at = _varint(message, at)
-        yield tag >> 3, message[at : at + length]
-        at += length
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """An integer of 7 bits a byte, the lowest first, and where the next begins."""
-    value = shift = 0
-    while True:
-        byte = message[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
