@@ -78,7 +78,8 @@ def _field(plane: Plane, height: int, frame: av.VideoFrame) -> Plane:
     Frames of telecined film are woven of two without being marked as interlaced.
     """
     lines = max(2, (plane.shape[0] // (2 * height * _LINES_A_CELL) + 1) // 2 * 2)
-    enough = plane.shape[0] >= _LINES_A_CELL * height
+    least = (4 if height == CHROMA_HEIGHT else 1) * _LINES_A_CELL * height
+    enough = plane.shape[0] >= least  # Half the lines of little colour are too few for its cells.
     return plane[::lines] if enough or (frame.interlaced_frame and len(plane) > 1) else plane
 
 

@@ -111,14 +111,12 @@ class _Style:
     speaker_labels: bool
 
 
-HouseQuery = Annotated[
-    Annotated[str, Field(pattern="^[a-z0-9_-]{1,40}$")],
-    Query(
-        description="Whose rules captions are written by: `netflix`, `bbc`, `ebu`, `ted`, `youtube`"
-        " or another that the operator has set up.",
-        examples=["bbc"],
-    ),
-]
+House = Annotated[str, Field(pattern="^[a-z0-9_-]{1,40}$")]
+_HOUSE = Query(
+    description="Whose rules captions are written by: `netflix`, `bbc`, `ebu`, `ted`, `youtube`"
+    " or another that the operator has set up.",
+    examples=["bbc"],
+)
 SoundsQuery = Annotated[
     bool, Query(description="Captions have `[music]` and `[singing]` where nothing is spoken.")
 ]
@@ -205,7 +203,7 @@ async def get_transcript(
             "into pauses, for that. Speech that is faster still makes captions that are."
         ),
     ] = USUAL.columns_per_second,
-    rules: HouseQuery | None = None,
+    rules: Annotated[House | None, _HOUSE] = None,
     sounds: SoundsQuery = False,
     speakerLabels: SpeakerLabelsQuery = False,  # noqa: N803
 ) -> Response:
@@ -239,7 +237,7 @@ async def lint_captions(
     context: Context,
     job: CurrentJob,
     place: FilePlace,
-    rules: HouseQuery,
+    rules: Annotated[House, _HOUSE],
     track: TrackQuery = None,
     sounds: SoundsQuery = False,
     speakerLabels: SpeakerLabelsQuery = False,  # noqa: N803

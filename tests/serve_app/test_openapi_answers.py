@@ -269,7 +269,7 @@ def test_an_error_is_as_documented(
     contract.check(call.operation_id, answer)
 
 
-def test_cancellations_are_as_documented(
+def test_cancellations_and_erasing_are_as_documented(
     api: RunningApi, contract: Contract, scenery: Scenery
 ) -> None:
     job_id = created(api, scenery.customer)
@@ -277,6 +277,7 @@ def test_cancellations_are_as_documented(
     contract.check("cancelJob", api.client.post(f"/jobs/{job_id}/cancel", headers=headers))
     job_id = created(api, scenery.customer)
     contract.check("cancelJobDeprecated", api.client.delete(f"/jobs/{job_id}", headers=headers))
+    contract.check("eraseJob", api.client.post(f"/jobs/{job_id}/erase", headers=headers))
 
 
 def test_a_replay_is_as_documented(api: RunningApi, contract: Contract, scenery: Scenery) -> None:
@@ -431,6 +432,7 @@ def test_every_operation_is_among_the_successes() -> None:
         "createSession",
         "cancelJob",
         "cancelJobDeprecated",
+        "eraseJob",
         "getKeysPortal",
         "sendTestWebhook",
     }
