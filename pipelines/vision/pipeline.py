@@ -107,10 +107,9 @@ def analyse_vision(
 ) -> VisionResult:
     """The scenes of ``video``, none where it has no cuts, and its overview.
 
-    Outputs that an earlier run stored in ``workspace`` are used again. Raises
-    StageError (VISION_FAILED where nothing can be decoded, CONTENT_BLOCKED where
-    the policy does not permit it: then nothing seen of it is kept) and
-    StageStoppedError.
+    Outputs that an earlier run stored in ``workspace`` are used again. Raises StageError
+    (VISION_FAILED where nothing can be decoded, CONTENT_BLOCKED where the policy does not permit
+    it: then nothing seen of it is kept) and StageStoppedError.
     """
     detects = models.find(DETECT_OBJECTS) is not None
     weights = vision_work(video, policy=config.policy.is_active, objects=detects)
@@ -128,8 +127,8 @@ def analyse_vision(
     plans.append(_whole(plans, found, video.duration_ms))
     plans = [_between_bars(plan, video, found) for plan in plans]
 
+    stills = [time_ms for plan in plans for time_ms in plan.still_times_ms]
     if config.policy.is_active:
-        stills = [time_ms for plan in plans for time_ms in plan.still_times_ms]
         times = by_segment(checked_times(found.times_ms, stills), video)
         with nothing_kept_if_blocked(workspace):
             mapper(times, CheckPolicy(*place, config.policy), checking)
@@ -156,11 +155,9 @@ def analyse_vision(
     if config.people:
         facing, describing = parts_of(describing, (1, 2))
         homes = {time: plan.index for plan in plans[:-1] for time in plan.still_times_ms}
-        stills = sampled_stills([time for plan in plans for time in plan.still_times_ms])
         find = FindFaces(*place, config.describe.models)
-        people = tuple(
-            group_faces(mapper(by_segment(stills, video), find, facing), homes, workspace.store)
-        )
+        faces = mapper(by_segment(sampled_stills(stills), video), find, facing)
+        people = tuple(group_faces(faces, homes, workspace.store))
 
     phrases = models.find(EMBED_PHRASES)
     tagger = None if phrases is None else open_tagger(phrases, config.tags)
