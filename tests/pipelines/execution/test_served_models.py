@@ -104,10 +104,13 @@ def test_a_call_outlives_lost_replicas_but_not_any_number_of_them(
     assert model.find([stills[7]])[0][0].label == "7 px"
     assert deaths.read_text() == "0"
 
-    deaths.write_text(str(PAUSES + 2))
+    # Serve itself may send a call again whose replica died before it took the call.
+    many = 10 * PAUSES
+    deaths.write_text(str(many))
     with pytest.raises(RayActorError):
         model.find([stills[5]])
-    assert deaths.read_text() == "1", "an input that kills every replica is given up"
+    died = many - int(deaths.read_text())
+    assert PAUSES < died <= 3 * (PAUSES + 1), "an input that kills every replica is given up"
 
     vectors = models.get(EMBED_PICTURES).embed_pictures(stills[3:5])
     assert vectors.dtype == np.float32
