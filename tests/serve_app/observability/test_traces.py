@@ -22,8 +22,8 @@ from serve_app.context import AppContext, build_context
 from serve_app.observability.tracing import TracingNotInstalledError
 from serve_app.settings import Settings
 from serve_app.worker.calibration import Calibration
-from serve_app.worker.driver import JobDriver
 from serve_app.worker.publishing import Lease
+from serve_app.worker.runner import JobDriver
 from storage import jobs
 from tests.databases import fresh_database
 from tests.serve_app.running_api import SECRET, RunningApi

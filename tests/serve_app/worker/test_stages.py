@@ -24,7 +24,7 @@ from pipelines.types import (
     TrackOutcome,
     TranscriptResult,
 )
-from serve_app.worker import driver
+from serve_app.worker import runner as worker
 from storage.jobs import LeaseLostError
 from storage.objects import ObjectStoreUnavailableError, is_outage
 from storage.types import StageName
@@ -54,7 +54,7 @@ def runner(*pauses_seconds: float, stopped: bool = False) -> StageRunner:
     return StageRunner(
         "job",
         is_stopped=lambda: stopped,
-        is_outage=driver._is_outage,
+        is_outage=worker._is_outage,
         not_repeated=(LeaseLostError,),
         pauses_seconds=pauses_seconds or (0,) * len(OUTAGE_PAUSES_SECONDS),
     )
