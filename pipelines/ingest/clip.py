@@ -20,7 +20,14 @@ from av.container import InputContainer
 from av.packet import Packet
 
 from pipelines.ingest.programs import Program, beside, programs_of
-from pipelines.media.files import Source, codec_name, is_sound_stream, open_media, packets_of
+from pipelines.media.files import (
+    Source,
+    codec_name,
+    demuxed,
+    is_sound_stream,
+    open_media,
+    packets_of,
+)
 from pipelines.media.ranged import RangedFile
 from pipelines.media.timestamps import packet_time_ms, rounded_ms
 from pipelines.sandbox.child import Emit, MediaRefusedError
@@ -226,7 +233,7 @@ class _Found:
             at_ms = max(0, self.order.start_ms - step_ms) + self.order.origin_ms
             ticks = round(at_ms / (1000 * self.leader.time_base))
         source.seek(ticks, backward=True, stream=self.leader)
-        for packet in source.demux(self.streams):
+        for packet in demuxed(source, self.streams):
             yield packet.stream.index, packet
 
     def _time_ms(self, packet: Packet[Any]) -> int:

@@ -131,6 +131,8 @@ _BEGINNINGS = {
     b"fLaC": re.compile(rb"fLaC[\x00\x80]\0\0\x22"),
     b"FLV\x01": re.compile(rb"FLV\x01[\0\x01\x04\x05]\0\0\0\x09\0\0\0\0"),
     b"\x1aE\xdf\xa3": re.compile(rb"\x1aE\xdf\xa3.{1,48}\x42\x82.(?:matroska|webm)", re.DOTALL),
+    _ASF_HEADER[:4]: re.compile(re.escape(_ASF_HEADER)),
+    _MXF_HEADER_PARTITION[:4]: re.compile(re.escape(_MXF_HEADER_PARTITION) + rb"\x02[\1-\4]\0"),
 }
 """How files begin whose length is not known: no other data does by chance."""
 

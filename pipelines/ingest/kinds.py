@@ -55,6 +55,7 @@ def _is_moving_webp(head: bytes) -> bool:
 _FRAMES_IN_A_ROW = 8
 """So many headers that agree are not there by chance."""
 _MOST_JUNK_BYTES = 16 << 20
+_FEWEST_ZEROS = 64
 _HEADER = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb]")
 """Of a frame of layer III (ISO/IEC 11172-3, 2.4.1.3), MPEG 2.5 too."""
 _KBITS = (
@@ -65,10 +66,13 @@ _KBITS = (
 _RATES_HZ = {0: (11_025, 12_000, 8_000), 2: (22_050, 24_000, 16_000), 3: (44_100, 48_000, 32_000)}
 
 
-def find_mp3(path: Path) -> int | None:
-    """Where the first frame of an MP3 is, whatever is before it, in bytes; None without one."""
+def find_beginning(path: Path) -> int | None:
+    """Where a file begins behind zeros, or an MP3 behind anything, in bytes; None if nowhere."""
     with path.open("rb") as file:
         data = file.read(_MOST_JUNK_BYTES)
+    zeros = len(data) - len(data.lstrip(b"\0"))
+    if _FEWEST_ZEROS <= zeros < len(data):
+        return zeros - zeros % 4  # the sizes with which some files begin have zeros too
     for match in _HEADER.finditer(data):
         at, agreed = match.start(), data[match.start() + 1 : match.start() + 2]
         for _ in range(_FRAMES_IN_A_ROW):

@@ -19,7 +19,7 @@ from av.container import InputContainer
 from av.video.frame import VideoFrame
 
 from pipelines.ingest.headers import declared_bytes, family_of, joined_at
-from pipelines.ingest.kinds import STILL, find_mp3, refusal_of
+from pipelines.ingest.kinds import STILL, find_beginning, refusal_of
 from pipelines.ingest.streams import ProbeLimits, Tally, candidates, chosen
 from pipelines.media.files import (
     PACKETS_PER_REPORT,
@@ -67,6 +67,8 @@ _HARDLY_SHARE = 0.05
 _HARDLY_SECONDS = 5.0
 """With less than both of these left, results would not be those of what was sent."""
 _LONGEST_STILL = Fraction(LONGEST_STILL_US, 1_000_000)
+_MOST_MISSING = 20
+"""Warnings of lost packets, a stream."""
 _LATE_MS = 1_000
 """A picture that begins so much after the sound is worth a word."""
 
@@ -87,7 +89,7 @@ def probe(order: tuple[Path, ProbeLimits], emit: Callable[[object], None]) -> Me
     try:
         return _probed(Source(path, joined_at=joined_at(path)), limits, emit)
     except NotMediaError:
-        begins_at = find_mp3(path) if declared_bytes(path) is None else None
+        begins_at = find_beginning(path) if declared_bytes(path) is None else None
         if not begins_at:
             raise
         return _probed(Source(path, begins_at=begins_at), limits, emit)
@@ -108,14 +110,17 @@ def _probed(source: Source, limits: ProbeLimits, emit: Callable[[object], None])
         except NoClockError:
             raise MediaRefusedError(_NO_CLOCK) from None
         report = _report(container, path, video, audio)
+        missing = _missing([] if video is None else [video, *audio], report.origin_ms)
         repaired = layout.pieces or source.joined_at
         claimed_seconds = 0.0 if repaired else (container.duration or 0) / av.time_base
     seconds = report.duration_seconds
     _check_length(seconds, limits.max_duration_seconds)
     if source.begins_at:
-        message = f"The first {source.begins_at} bytes of the file are no sound."
-        warnings.append(PipelineWarning(WarningCode.AUDIO_DAMAGED, message))
+        message = f"The first {source.begins_at} bytes of the file are no media."
+        code = WarningCode.AUDIO_DAMAGED if video is None else WarningCode.PICTURE_DAMAGED
+        warnings.append(PipelineWarning(code, message))
     warnings += _repairs(layout, source, report.origin_ms)
+    warnings += missing
     start_ms = 0 if report.video is None else report.video.start_ms
     if start_ms >= _LATE_MS:
         lead = f"The first {start_ms / 1000:.1f} seconds"
@@ -212,6 +217,29 @@ def _repairs(layout: Layout, source: Source, origin_ms: int) -> list[PipelineWar
         return [warning]
     start_ms, end_ms = (max(0, seconds_ms(seconds) - origin_ms) for seconds in layout.span)
     return [replace(warning, start_ms=start_ms, end_ms=end_ms)]
+
+
+def _missing(tallies: list[Tally], origin_ms: int) -> list[PipelineWarning]:
+    """A warning for each stretch of lost packets, of each stream; the last for all the rest.
+
+    The first is the picture: sound is known to be lost, and not to pause, where it is.
+    """
+    warnings: list[PipelineWarning] = []
+    for tally in tallies:
+        pictures = tallies[0].losses
+        spans = [
+            (seconds_ms(start) - origin_ms, seconds_ms(end) - origin_ms)
+            for start, end in tally.losses
+            if any(start <= until + 1 and since - 1 <= end for since, until in pictures)
+        ]
+        code = WarningCode.PICTURE_DAMAGED if tally.is_picture else WarningCode.AUDIO_DAMAGED
+        what = "picture" if tally.is_picture else f"audio stream {tally.stream.index}"
+        for number, (start_ms, end_ms) in enumerate(spans[:_MOST_MISSING], start=1):
+            rest = spans[number - 1 :] if number == _MOST_MISSING else [(start_ms, end_ms)]
+            seconds = sum(end - start for start, end in rest) / 1000
+            message = f"{seconds:.2f} seconds of the {what} are missing."
+            warnings.append(PipelineWarning(code, message, start_ms=start_ms, end_ms=rest[-1][1]))
+    return warnings
 
 
 def _times(count: int) -> str:

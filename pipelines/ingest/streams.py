@@ -122,6 +122,15 @@ class Tally:
         return max((run.seconds(run.last) for run in self.lane.runs), default=Fraction(0))
 
     @property
+    def losses(self) -> list[tuple[Fraction, Fraction]]:
+        """From when to when packets are missing; where the clock leaps nobody knows how many."""
+        return [
+            (before.seconds(end), run.seconds(first))
+            for before, end, run, first in self.lane.losses
+            if before.offset_us == run.offset_us and not before.is_stray and not run.is_stray
+        ]
+
+    @property
     def interval(self) -> Fraction:
         """Mean time between packets."""
         return (self.last - self.first) / (self.packets - 1) if self.packets > 1 else Fraction(0)
@@ -171,7 +180,8 @@ def candidates(
                 f"The pictures are {context.width} x {context.height}; "
                 f"the limit is {widest} x {highest}."
             )
-        lane = Lane(stream.index, is_picture, len(streams) == 1, places)
+        is_transport = container.format.name == "mpegts"
+        lane = Lane(stream.index, is_picture, len(streams) == 1, places, is_transport=is_transport)
         tallies.append(Tally(stream, lane))
     return tallies, warnings
 

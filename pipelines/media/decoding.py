@@ -17,8 +17,16 @@ import av.error
 from av.container import InputContainer
 from av.video.stream import VideoStream as AvVideoStream
 
-from pipelines.media.files import OPEN_OPTIONS, ShownOrder, chosen_stream, pixel_aspect
+from pipelines.media.files import (
+    OPEN_OPTIONS,
+    ShownOrder,
+    chosen_stream,
+    demuxed,
+    pixel_aspect,
+)
 from pipelines.media.timestamps import packet_time_ms, rounded_ms
+from pipelines.media_types import Orientation
+from pipelines.orientation import Turning
 from pipelines.types import Segment
 
 _SEEK_WORTHWHILE_MS = 10_000
@@ -28,6 +36,7 @@ _SEEK_MARGINS_MS = (1_000, 30_000)
 """How far before the segment to aim. The first passes open-GOP leading frames, whose
 references precede the key frame; the second is for containers that seek loosely."""
 
+_PICTURE_A_PACKET = ("h264", "hevc")
 _REORDER_MS = 500
 """Decoding goes on this long past the segment's end, for streams with uneven timestamps."""
 
@@ -40,6 +49,8 @@ class TimedFrame:
     frame: av.VideoFrame
     pixel_aspect: float
     """Width over height of a pixel, as the frame itself states it; 1 where it does not."""
+    orientation: Orientation
+    """As the file, or the frames up to this one, state it."""
 
 
 @dataclass(slots=True)
@@ -50,8 +61,8 @@ class DecodeReport:
     damaged_ms: list[int] = field(default_factory=list)
     """Times of frames with errors that the decoder concealed, and of packets that it refused."""
     pictured_ms: set[int] = field(default_factory=set)
-    """Times of packets of a codec that has a picture in each (HEVC): FFmpeg's decoder passes over
-    what it cannot decode."""
+    """Times of packets of a codec that has a picture in each: FFmpeg's decoder passes over what it
+    cannot decode."""
     key_times_ms: list[int] = field(default_factory=list)
     """Of all packets that went by and are marked as key frames."""
 
@@ -147,21 +158,23 @@ def seek(container: InputContainer, stream: AvVideoStream, file_ms: int) -> None
 def _timed_frames(
     container: InputContainer, stream: AvVideoStream, origin_ms: int, report: DecodeReport
 ) -> Iterator[TimedFrame]:
+    turning = Turning()
     for frame in _frames(container, stream, origin_ms, report):
+        orientation = turning.of(frame)
         ticks = frame.pts if frame.pts is not None else frame.dts
         time_base = frame.time_base or stream.time_base
         if ticks is not None and time_base is not None:
             time_ms = rounded_ms(ticks, time_base) - origin_ms
             if frame.is_corrupt:
                 report.damaged_ms.append(time_ms)
-            yield TimedFrame(time_ms, frame, pixel_aspect(stream))
+            yield TimedFrame(time_ms, frame, pixel_aspect(stream), orientation)
 
 
 def _frames(
     container: InputContainer, stream: AvVideoStream, origin_ms: int, report: DecodeReport
 ) -> Iterator[av.VideoFrame]:
     """Every frame that can be decoded. A broken-off file ends where it can no longer be read."""
-    packets, shown = container.demux(stream), ShownOrder(stream)
+    packets, shown = demuxed(container, [stream]), ShownOrder(stream)
     while True:
         try:
             packet = next(packets, None)
@@ -174,7 +187,12 @@ def _frames(
         shown_ms = packet_time_ms(packet, origin_ms)
         if shown_ms is not None and packet.is_keyframe:
             report.key_times_ms.append(shown_ms)
-        if shown_ms is not None and stream.codec_context.name == "hevc" and packet.size:
+        if (
+            shown_ms is not None
+            and stream.codec_context.name in _PICTURE_A_PACKET
+            and packet.size
+            and not packet.is_discard
+        ):
             report.pictured_ms.add(shown_ms)
         try:
             frames = stream.codec_context.decode(packet)

@@ -49,6 +49,8 @@ CARRIED_CODECS = frozenset(
 """Codecs with a Matroska mapping of their own, which keeps presentation times. Others go in
 by their AVI name, with decoding times only."""
 
+_MOST_LOOKED_FOR = 1_000_000
+"""How often FFmpeg is called again where it finds no packets; every time it reads on."""
 PACKETS_PER_REPORT = 2_000
 """How many packets lie between two reports of progress."""
 
@@ -201,6 +203,20 @@ def packets_of(
             container.close()
 
 
+def demuxed(container: InputContainer, streams: Sequence[Stream]) -> Iterator[Packet[Any]]:
+    """Packets of ``streams`` in file order, then an empty one for each; raises av's errors.
+
+    A transport stream goes on behind what is none of it, such as zeros: FFmpeg looks for its
+    packets in 64 kB, and then has to be called again.
+    """
+    for _ in range(_MOST_LOOKED_FOR):
+        try:
+            yield from container.demux(*streams)
+        except av.error.BlockingIOError:
+            continue
+        return
+
+
 def _numbers(
     first: InputContainer, container: InputContainer, chosen: Collection[int]
 ) -> dict[int, int]:
@@ -227,7 +243,7 @@ def _readable(
     """All packets of the streams that can be read; ``start`` is where the file begins, in bytes."""
     if not indices:
         return
-    packets = container.demux([container.streams[index] for index in indices])
+    packets = demuxed(container, [container.streams[index] for index in indices])
     adts_ticks = -1
     while True:
         try:

@@ -34,6 +34,9 @@ MOST_REORDERED = 20
 """H.264 and HEVC reorder at most 16."""
 MOST_STRAYS_TOGETHER = 8
 """More packets at a time that are far off are not strays, but a clock set anew."""
+LONGEST_SOUND_STEP_US = 250_000
+"""Between packets of sound in a transport stream: where more lies there, some are missing."""
+MOST_LOSSES = 10_000
 MOST_RUNS = 50_000
 """Hardly more than one in two seconds of a day."""
 MOST_REPAIRED_SHARE = 0.25
@@ -114,6 +117,15 @@ def _microseconds(ticks: int, base: Fraction) -> int:
     return ticks * base.numerator * 1_000_000 // base.denominator
 
 
+class Loss(NamedTuple):
+    """Where packets are missing: behind ``end`` of one run, before ``first`` of it or the next."""
+
+    before: Run
+    end: int
+    run: Run
+    first: int
+
+
 class _Stray(NamedTuple):
     """A picture that is shown far from where it is decoded, until its place is known."""
 
@@ -139,8 +151,13 @@ class Lane:
     runs: list[Run] = field(default_factory=list)
     strays: list[ClockPiece] = field(default_factory=list)
     """Pictures that are shown far from where they are decoded."""
+    is_transport: bool = False
+    """Whether packets of the container are counted, so that some may be known to be missing."""
+    losses: list[Loss] = field(default_factory=list)
     packets: int = 0
     last_order: int = 0
+    _since_corrupt: int = 1 << 40
+    """Packets since FFmpeg found something missing; parsers mark the one before or that one."""
     _ended_us: int = 0
     """Length of all runs before the latest."""
     _reordering_us: int = 0
@@ -156,7 +173,9 @@ class Lane:
         if ticks is None or packet.is_discard:
             return
         at_us = ticks * base.numerator * 1_000_000 // base.denominator
-        run = self.runs[-1] if self.runs else None
+        run = before = self.runs[-1] if self.runs else None
+        lost_after = None if before is None else self._lost_after(before, at_us)
+        self._since_corrupt = 0 if packet.is_corrupt else self._since_corrupt + 1
         if run is None or run.file != file or self._leaps(run, at_us, decoded is None):
             self._ended_us = self.length_us
             first = ticks if shown is None else shown
@@ -179,6 +198,8 @@ class Lane:
         run.last_us, self.last_order = at_us, order
         self.places[self.stream] = (run, at_us)
         duration = packet.duration or 0
+        if before is not None and lost_after is not None and before.file == file:
+            self.losses.append(Loss(before, lost_after, run, ticks if shown is None else shown))
         if shown is None:
             shown = ticks
         elif self.is_picture and self._is_shown_far_off(run, number, at_us, packet):
@@ -192,6 +213,19 @@ class Lane:
         """Of all its runs together."""
         latest = self.runs[-1] if self.runs else None
         return self._ended_us + (latest.last_us - latest.start_us if latest else 0)
+
+    def _lost_after(self, run: Run, at_us: int) -> int | None:
+        """When what is missing before the packet decoded then begins, in ticks; None if nothing.
+
+        FFmpeg marks pictures of transport streams, but no sounds: these may only have paused.
+        """
+        if not self.is_transport or len(self.losses) >= MOST_LOSSES:
+            return None
+        least_us = 2 * run.step_us if self.is_picture else LONGEST_SOUND_STEP_US
+        is_marked = self._since_corrupt <= 1 or not self.is_picture
+        if not is_marked or not run.step_us or at_us - run.last_us < least_us:
+            return None
+        return max(run.end, run.last)
 
     def _leaps(self, run: Run, at_us: int, is_reordered: bool) -> bool:
         jump_us = at_us - run.last_us

@@ -22,7 +22,7 @@ import numpy as np
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from pipelines.media.files import OPEN_OPTIONS, chosen_stream, has_guessed_times
+from pipelines.media.files import OPEN_OPTIONS, chosen_stream, demuxed, has_guessed_times
 from pipelines.media.timestamps import packet_time_ms
 from pipelines.sandbox.child import Emit
 
@@ -126,7 +126,8 @@ def _timed_packets(
     if _DEEP_FORMAT.search(stream.codec_context.pix_fmt or ""):
         raise _UnsuitableError(stream.codec_context.pix_fmt)
     try:
-        timed = [(packet_time_ms(packet, origin_ms), packet) for packet in container.demux(stream)]
+        packets = demuxed(container, [stream])
+        timed = [(packet_time_ms(packet, origin_ms), packet) for packet in packets]
     except av.error.FFmpegError as error:
         raise _UnsuitableError(str(error)) from error
     return [(time_ms, packet) for time_ms, packet in timed if time_ms is not None]

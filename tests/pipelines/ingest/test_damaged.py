@@ -20,6 +20,7 @@ from pipelines.types import StageCode, StageError, WarningCode
 from pipelines.vision.features import FeaturesConfig, segment_features
 from pipelines.vision.pipeline import VisionConfig, analyse_vision, damage_warnings
 from pipelines.vision.stills import StillsConfig, fetch_stills
+from tests.pipelines.ingest.clock_material import remuxed, write_film
 from tests.pipelines.ingest.damaged_media import (
     BOMBS,
     DAMAGES,
@@ -165,6 +166,45 @@ def test_damage_in_pictures_is_a_warning_with_its_times(name: str, tmp_path: Pat
             data[at : at + len(spoiled)] = chance.randbytes(len(spoiled))
     path.write_bytes(data)
     assert warnings_of(path, tmp_path / "damaged") == [(3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("stretch", "lost_ms"),
+    [
+        pytest.param((0.5, 0.66), [(2_980, 3_940)], id="zeros"),
+        pytest.param((0.3, 0.6), [(1_780, 3_580)], id="more than a group"),
+    ],
+)
+@pytest.mark.parametrize("how", ["zeros", "gone"])
+def test_what_a_transport_stream_lost_is_a_warning_with_its_times(
+    stretch: tuple[float, float], lost_ms: list[tuple[int, int]], how: str, tmp_path: Path
+) -> None:
+    """Continuity counters show it (ISO/IEC 13818-1, 2.4.3.3): decoders skip what is not there."""
+    film = write_film(tmp_path / "film.mp4", options="bframes=0")
+    data = remuxed(film, tmp_path / "whole.ts").read_bytes()
+    begin, end = (int(len(data) // 188 * share) * 188 for share in stretch)
+    filling = bytes(end - begin) if how == "zeros" else b""
+    (tmp_path / "lost.ts").write_bytes(data[:begin] + filling + data[end:])
+
+    whole, media = probe(tmp_path / "whole.ts"), probe(tmp_path / "lost.ts")
+
+    assert whole.warnings == ()
+    assert media.duration_seconds == pytest.approx(whole.duration_seconds, abs=0.01)
+    found = {warning.code: (warning.start_ms, warning.end_ms) for warning in media.warnings}
+    assert list(found) == [WarningCode.PICTURE_DAMAGED, WarningCode.AUDIO_DAMAGED]
+    for span in found.values():
+        assert span == pytest.approx(lost_ms[0], abs=100)
+
+
+def test_pictures_that_refer_to_a_lost_one_are_damaged(tmp_path: Path) -> None:
+    """H.264 whose decoder leaves out what follows half a picture up to the next key frame."""
+    film = write_film(tmp_path / "film.mp4", options="bframes=0")
+    path = remuxed(film, tmp_path / "lost.ts")
+    data = path.read_bytes()
+    begin, end = (int(len(data) // 188 * share) * 188 for share in (0.55, 0.56))
+    path.write_bytes(data[:begin] + bytes(end - begin) + data[end:])
+
+    assert warnings_of(path, tmp_path / "store") == [(3, 3)]
 
 
 def test_many_stretches_of_damage_are_few_warnings_that_cover_all() -> None:

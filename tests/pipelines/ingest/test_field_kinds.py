@@ -83,6 +83,25 @@ def outlier_in_transport_stream(folder: Path) -> Path:
     return path
 
 
+def zeros_in_transport_stream(folder: Path) -> Path:
+    """A recorder's buffers: zeros before the first packet, in the middle and behind the last."""
+    data = remuxed(write_film(folder / "film.mp4", options="bframes=0"), folder / "whole.ts")
+    whole, path = data.read_bytes(), folder / "padded.ts"
+    middle = len(whole) // 2 // 188 * 188
+    path.write_bytes(
+        bytes(2_000_000) + whole[:middle] + bytes(300_001) + whole[middle:] + bytes(100_000)
+    )
+    return path
+
+
+def mxf_of_a_camera_that_failed(folder: Path) -> Path:
+    """MXF without its last fifth, and so without its footer."""
+    path = write_film(folder / "camera.mxf", codec="mpeg2video", audio="pcm_s16le")
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 8 // 10])
+    return path
+
+
 def start_cut_off_by_edit_list(folder: Path) -> Path:
     """MP4 whose edit lists begin two seconds into its packets, as editors cut without encoding."""
     path = write_film(folder / "film.mp4")
@@ -193,6 +212,10 @@ KINDS = {
     ),
     "an outlier in a transport stream": Kind(
         outlier_in_transport_stream, codes=("TIMELINE_REPAIRED",)
+    ),
+    "zeros in a transport stream": Kind(zeros_in_transport_stream, codes=("PICTURE_DAMAGED",)),
+    "MXF that breaks off": Kind(
+        mxf_of_a_camera_that_failed, 121, CLICKS[:5], 4.8, ("MEDIA_TRUNCATED",)
     ),
     "a start cut off": Kind(start_cut_off_by_edit_list, 100, CLICKS[:4], 4),
     "a delayed sound": Kind(sound_delayed_by_edit_list, clicks=_LATER, seconds=6.5),

@@ -11,7 +11,16 @@ import pytest
 from pipelines.ingest.headers import joined_at
 from pipelines.ingest.probe import probe
 from tests.pipelines.ingest.clock_material import CLICKS, SECONDS, heard, remuxed, seen, write_film
-from tests.pipelines.ingest.format_samples import STRICT, Sample, Sound, write_sample
+from tests.pipelines.ingest.format_samples import (
+    CLICK_SECONDS,
+    RATE,
+    STANDARD,
+    STRICT,
+    Sample,
+    Sound,
+    write_sample,
+)
+from tests.pipelines.ingest.format_samples import SECONDS as SAMPLE_SECONDS
 from tests.pipelines.ingest.ingest_material import Sound as Encoding
 from tests.pipelines.ingest.ingest_material import clicks, ingested, write_sound
 
@@ -110,6 +119,23 @@ def test_films_joined_are_seen_and_heard_one_after_the_other(
     assert [pixels for _, pixels in frames] == [pixels for _, pixels in expected]
     assert frames[-1][0] / 1000 == pytest.approx(2 * SECONDS, abs=0.15)
     assert heard(done) == pytest.approx([*CLICKS, *(SECONDS + at for at in CLICKS)], abs=0.15)
+
+
+@pytest.mark.parametrize("name", ["wmv2.wmv", "mpeg2.mxf"])
+def test_files_of_windows_media_and_mxf_joined_are_read_to_the_end(
+    name: str, tmp_path: Path
+) -> None:
+    sample = next(each for each in STANDARD if each.file_name == name)
+    path = write_sample(tmp_path, sample)
+    path.write_bytes(2 * path.read_bytes())
+
+    done = ingested(path, tmp_path / "store")
+
+    assert [warning.code for warning in done.result.warnings] == ["TIMELINE_REPAIRED"]
+    assert done.result.media.duration_seconds == pytest.approx(2 * SAMPLE_SECONDS, abs=0.1)
+    assert len(seen(done)) == 2 * SAMPLE_SECONDS * RATE
+    twice = [*CLICK_SECONDS, *(SAMPLE_SECONDS + at for at in CLICK_SECONDS)]
+    assert heard(done) == pytest.approx(twice, abs=0.1)
 
 
 def test_a_decoder_set_anew_within_a_file_is_followed(
