@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +26,7 @@ from pipelines.ingest.programs import beside, programs_of
 from pipelines.media.files import ShownOrder, Source, is_sound_stream, packets_of, pixel_aspect
 from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
 from pipelines.media_types import Orientation, PixelShape
+from pipelines.orientation import Turning
 from pipelines.sandbox.child import Emit, MediaRefusedError
 
 NAME = "preview.mp4"
@@ -129,9 +130,12 @@ class Pictures:
     written: int = 0
     unit: str = "frames"
     _seen: int = 0
+    _turning: Turning = field(default_factory=Turning)
+    _first: Orientation | None = None
+    """As the first frame itself states it."""
     _last: int = -1
     _graph: Graph | None = None
-    _input: tuple[int, int, str, tuple[int, int]] = (0, 0, "", (0, 0))
+    _input: tuple[object, ...] = ()
 
     @classmethod
     def into(cls, target: Any, stream: Any, order: SmallPicture, origin_ms: int) -> Pictures:
@@ -153,13 +157,16 @@ class Pictures:
     def add(self, frame: VideoFrame, stream: Any) -> list[Packet[Any]]:
         """Packets that are ready after ``frame``, one of every ``step`` that is kept."""
         self._seen += 1
+        stated = self._turning.of(frame)
+        self._first = self._first or stated
+        orientation = self.order.orientation if stated == self._first else stated
         if (self._seen - 1) % self.order.step or frame.pts is None:
             return []
         seconds = float(frame.pts * (frame.time_base or self.time_base)) - self.origin_ms / 1000
         ticks = round(seconds * _TICKS) if self.written else 0
         if ticks <= self._last:
             return []
-        small = self._small(frame, pixel_aspect(stream))
+        small = self._small(frame, pixel_aspect(stream), orientation)
         small.pts, small.time_base, self._last = ticks, Fraction(1, _TICKS), ticks
         small.pict_type = 0
         self.written += 1
@@ -169,49 +176,55 @@ class Pictures:
     def finish(self) -> list[Packet[Any]]:
         return list(self.output.encode(None)) if self.written else []
 
-    def _small(self, frame: VideoFrame, decoder_aspect: float) -> VideoFrame:
+    def _small(
+        self, frame: VideoFrame, decoder_aspect: float, orientation: Orientation
+    ) -> VideoFrame:
         aspect = self.order.pixels.picture_aspect(frame.width, frame.height, decoder_aspect)
-        inside = self._fitting(aspect)
+        width, height = self.order.width, self.order.height
+        stored = (height, width) if orientation.swaps_sides else (width, height)
+        inside = _fitting(aspect, *stored)
         if is_high_dynamic_range(frame):
             # Small first: the curves are slow.
             frame = frame.reformat(*inside, "rgb48le")
             frame = VideoFrame.from_ndarray(standard_range(frame), format="rgb24")
-        found = (frame.width, frame.height, frame.format.name, inside)
+        found = (frame.width, frame.height, frame.format.name, inside, stored, orientation)
         if self._graph is None or found != self._input:
-            self._graph, self._input = self._new_graph(*found), found
+            self._graph, self._input = _new_graph(*found), found
         frame.pts = None
         self._graph.push(frame)
         small: Any = self._graph.pull()
         return cast("VideoFrame", small)
 
-    @property
-    def _stored_size(self) -> tuple[int, int]:
-        """Before the picture is turned upright."""
-        width, height = self.order.width, self.order.height
-        return (height, width) if self.order.orientation.swaps_sides else (width, height)
 
-    def _fitting(self, aspect: float) -> tuple[int, int]:
-        """The size of a picture of this shape inside that of the first, both even."""
-        width, height = self._stored_size
-        if abs(aspect * height - width) < _SAME_SHAPE_PX:
-            return width, height
-        wide, high = round(height * aspect / 2) * 2, round(width / aspect / 2) * 2
-        return max(2, min(width, wide)), max(2, min(height, high))
+def _fitting(aspect: float, width: int, height: int) -> tuple[int, int]:
+    """The size of a picture of this shape inside the other, both even."""
+    if abs(aspect * height - width) < _SAME_SHAPE_PX:
+        return width, height
+    wide, high = round(height * aspect / 2) * 2, round(width / aspect / 2) * 2
+    return max(2, min(width, wide)), max(2, min(height, high))
 
-    def _new_graph(self, width: int, height: int, pixels: str, inside: tuple[int, int]) -> Graph:
-        graph = Graph()
-        size = f"video_size={width}x{height}:pix_fmt={pixels}:time_base=1/{_TICKS}:pixel_aspect=1/1"
-        steps = [graph.add("buffer", size)]
-        steps.append(graph.add("scale", f"{inside[0]}:{inside[1]}:flags=area"))
-        if inside != self._stored_size:
-            across, down = self._stored_size
-            steps.append(graph.add("pad", f"{across}:{down}:(ow-iw)/2:(oh-ih)/2"))
-        steps += [graph.add(*each) for each in self.order.orientation.filters]
-        steps += [graph.add("format", "yuv420p"), graph.add("buffersink")]
-        for one, following in itertools.pairwise(steps):
-            one.link_to(following)
-        graph.configure()
-        return graph
+
+def _new_graph(
+    width: int,
+    height: int,
+    pixels: str,
+    inside: tuple[int, int],
+    stored: tuple[int, int],
+    orientation: Orientation,
+) -> Graph:
+    """Scales to ``inside``, pads to ``stored``, and turns upright."""
+    graph = Graph()
+    size = f"video_size={width}x{height}:pix_fmt={pixels}:time_base=1/{_TICKS}:pixel_aspect=1/1"
+    steps = [graph.add("buffer", size)]
+    steps.append(graph.add("scale", f"{inside[0]}:{inside[1]}:flags=area"))
+    if inside != stored:
+        steps.append(graph.add("pad", f"{stored[0]}:{stored[1]}:(ow-iw)/2:(oh-ih)/2"))
+    steps += [graph.add(*each) for each in orientation.filters]
+    steps += [graph.add("format", "yuv420p"), graph.add("buffersink")]
+    for one, following in itertools.pairwise(steps):
+        one.link_to(following)
+    graph.configure()
+    return graph
 
 
 @dataclass(slots=True)

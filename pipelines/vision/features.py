@@ -21,6 +21,7 @@ from models.pictures import TEXT_COLUMNS, TEXT_ROWS
 from pipelines.artifacts import Artifact, Made
 from pipelines.execution.chain import Step, Workspace
 from pipelines.media.decoding import DecodeReport, decode_segment
+from pipelines.media_types import Orientation
 from pipelines.types import Segment, StageCode, VideoSource
 from pipelines.vision.planes import (
     CHROMA_HEIGHT,
@@ -34,7 +35,7 @@ from pipelines.vision.planes import (
 )
 
 _ARRAYS = (
-    "times_ms", "luma", "chroma", "key_times_ms", "aspects", "damaged_ms",
+    "times_ms", "luma", "chroma", "key_times_ms", "aspects", "turns", "damaged_ms",
     "stroke_times_ms", "strokes",
 )  # fmt: skip
 
@@ -58,7 +59,8 @@ class FrameFeatures:
     ``times_ms`` (n,) strictly rising; ``luma`` (n, 36, 64), full range, whole
     picture stretched to that shape; ``chroma`` (n, 2, 9, 16), Cb and Cr around 128.
     ``key_times_ms`` (k,) are the times of those frames that decode without any other.
-    ``aspects`` (n,) are widths over heights with square pixels, before pictures are turned.
+    ``aspects`` (n,) are widths over heights with square pixels, before pictures are turned;
+    ``turns`` (n,), quarters clockwise and 4 if mirrored, are how they are turned.
     ``damaged_ms`` (d,), rising, are times of frames that were decoded with errors, or not at all.
     ``strokes`` (s, 90, 20), packed bits, show where in upright frames writing may be
     (``models.pictures.text_strokes``), in a frame of each second; ``stroke_times_ms`` (s,) rise.
@@ -69,6 +71,7 @@ class FrameFeatures:
     chroma: Bytes
     key_times_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
     aspects: Shapes = field(default_factory=lambda: np.empty(0, np.float32))
+    turns: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))
     damaged_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
     stroke_times_ms: Times = field(default_factory=lambda: np.empty(0, np.int64))
     strokes: Bytes = field(default_factory=lambda: np.empty(_NO_STROKES, np.uint8))
@@ -78,7 +81,8 @@ class FrameFeatures:
 
     def looks(self) -> dict[int, FrameLook]:
         """What is known of each frame, by its time in ms."""
-        looks = map(FrameLook, self.luma, self.aspects.tolist())
+        turns = (Orientation(turn % 4 * 90, turn > 3) for turn in self.turns.tolist())
+        looks = map(FrameLook, self.luma, self.aspects.tolist(), turns)
         return dict(zip(self.times_ms.tolist(), looks, strict=True))
 
     def part(self, start: int, end: int) -> FrameFeatures:
@@ -92,6 +96,7 @@ class FrameFeatures:
             self.luma[chosen],
             self.chroma[chosen],
             aspects=self.aspects[chosen],
+            turns=self.turns[chosen],
         )
 
 
@@ -101,6 +106,7 @@ class FrameLook:
 
     luma: Bytes
     aspect: float
+    orientation: Orientation = field(default_factory=Orientation)
 
 
 def no_frames() -> FrameFeatures:
@@ -118,6 +124,7 @@ def in_time_order(
     key_times_ms: Sequence[int] = (),
     aspects: Sequence[float] = (),
     damaged_ms: Sequence[int] = (),
+    turns: Sequence[int] = (),
 ) -> FrameFeatures:
     """Features of decoded frames sorted by time; of frames at one time the first is kept.
 
@@ -128,9 +135,10 @@ def in_time_order(
     unique, first = np.unique(np.asarray(times_ms, np.int64), return_index=True)
     keys = np.intersect1d(unique, np.asarray(key_times_ms, np.int64))
     shapes = np.asarray(aspects or [1.0] * len(times_ms), np.float32)[first]
+    turned = np.asarray(turns or [0] * len(times_ms), np.uint8)[first]
     damaged = np.unique(np.asarray(damaged_ms, np.int64))
     own = np.stack(luma)[first], np.stack(chroma)[first]
-    return FrameFeatures(unique, *own, keys, shapes, damaged)
+    return FrameFeatures(unique, *own, keys, shapes, turned, damaged)
 
 
 def joined(parts: Sequence[FrameFeatures]) -> FrameFeatures:
@@ -142,6 +150,7 @@ def joined(parts: Sequence[FrameFeatures]) -> FrameFeatures:
         np.concatenate([part.luma for part in parts]),
         np.concatenate([part.chroma for part in parts]),
         aspects=np.concatenate([part.aspects for part in parts]),
+        turns=np.concatenate([part.turns for part in parts]),
     )
 
 
@@ -243,7 +252,7 @@ class ReadFrames(Step[Segment, Made]):
 
     name = "Reading the pictures"
     code = StageCode.VISION_FAILED
-    version = 14
+    version = 15
     video: VideoSource
     workspace: Workspace
     config: FeaturesConfig
@@ -281,6 +290,7 @@ def segment_features(
     luma: list[Bytes] = []
     chroma: list[Bytes] = []
     aspects: list[float] = []
+    turns: list[int] = []
     strokes: dict[int, Bytes] = {}
     sampled = -1
     check_due = time.monotonic()
@@ -303,16 +313,18 @@ def segment_features(
             chroma.append(colour)
             size = timed.frame.width, timed.frame.height
             aspects.append(part.stream.pixels.picture_aspect(*size, timed.pixel_aspect))
+            # NUT, which only holds what Matroska cannot, knows of no orientation.
+            is_nut = segment.key.endswith(".nut")
+            orientation = part.stream.orientation if is_nut else timed.orientation
+            turns.append(orientation.degrees // 90 + 4 * orientation.mirrored)
             if timed.time_ms // STROKES_EVERY_MS != sampled:
                 sampled = timed.time_ms // STROKES_EVERY_MS
-                strokes[timed.time_ms] = frame_strokes(
-                    timed.frame, aspects[-1], part.stream.orientation
-                )
+                strokes[timed.time_ms] = frame_strokes(timed.frame, aspects[-1], orientation)
     # What comes before the first picture of a stream joined between key frames has its own warning.
     first_ms = max(segment.start_ms, part.start_ms + part.stream.start_ms)
     noticed = {*report.damaged_ms, *(report.pictured_ms - {*times_ms})}
     damaged = [time_ms for time_ms in noticed if first_ms <= time_ms < segment.end_ms]
-    found = in_time_order(times_ms, luma, chroma, report.key_times_ms, aspects, damaged)
+    found = in_time_order(times_ms, luma, chroma, report.key_times_ms, aspects, damaged, turns)
     if not strokes:
         return found
     stroke_times = sorted(strokes)

@@ -115,7 +115,8 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
     def _pictured(self, plans: Sequence[ScenePlan]) -> list[_Seen]:
         """What the models get: stills without bars, motion and writing, which may be in bars."""
         features = self._features(plans)
-        stills = self._stills(plans, features.looks())
+        looks = features.looks()
+        stills = self._stills(plans, looks)
         active = {plan.active: inside(features, plan.active) for plan in plans}
         scenes = []
         for plan in plans:
@@ -125,8 +126,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
                 times_ms = f"{plan.start_ms} and {plan.end_ms} ms"
                 message = f"No picture between {times_ms} could be decoded."
                 raise StageError(StageCode.VISION_FAILED, message)
-            part = self.video.part_of(segment_at(self.video, plan.still_times_ms[0]))
-            orientation = part.stream.orientation
+            orientation = looks[plan.still_times_ms[0]].orientation
             motion = camera_motion(active[plan.active], plan.motion_pairs_ms, orientation)
             seconds = (plan.end_ms - plan.start_ms) / 1000
             box = upright_box(plan.active, orientation)

@@ -85,7 +85,7 @@ def fetch_stills(
     """
 
     def finish(time_ms: int, picture: Picture) -> Picture:
-        return upright(picture, stream, wanted[time_ms].aspect, config.long_side_px)
+        return upright(picture, stream, wanted[time_ms], config.long_side_px)
 
     stills: dict[int, Picture] = {}
     if len(wanted) >= config.batch_from:
@@ -209,8 +209,9 @@ def by_decord(
         # turns pictures upright where its FFmpeg finds a rotation in the container; the frame's
         # features show whether it did.
         candidates = [picture]
-        if stream.orientation.degrees:
-            candidates.append(Orientation(-stream.orientation.degrees % 360).upright(picture))
+        degrees = wanted[time_ms].orientation.degrees
+        if degrees:
+            candidates.append(Orientation(-degrees % 360).upright(picture))
         fits = [_fit(candidate, wanted[time_ms].luma) for candidate in candidates]
         best = int(np.argmax(fits))
         stored = np.ascontiguousarray(candidates[best]) if fits[best] > 0 else None
@@ -320,13 +321,12 @@ def rgb(frame: av.VideoFrame) -> Picture:
     return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
 
 
-def upright(picture: Picture, stream: VideoStream, aspect: float, long_side_px: int) -> Picture:
+def upright(picture: Picture, stream: VideoStream, look: FrameLook, long_side_px: int) -> Picture:
     """The stored picture with square pixels, made upright, no side over ``long_side_px``.
 
-    ``aspect`` is its width over height before it is turned. Of an interlaced picture one field
-    is kept: half the lines, but no comb.
+    Of an interlaced picture one field is kept: half the lines, but no comb.
     """
-    height = picture.shape[0]
+    height, aspect = picture.shape[0], look.aspect
     if stream.interlaced and height > 1:
         picture = picture[::2]
     factor = min(1.0, long_side_px / max(height, height * aspect))
@@ -335,4 +335,4 @@ def upright(picture: Picture, stream: VideoStream, aspect: float, long_side_px: 
         grows = size[0] > picture.shape[1] or size[1] > picture.shape[0]
         how = cv2.INTER_LINEAR if grows else cv2.INTER_AREA
         picture = np.asarray(cv2.resize(picture, size, interpolation=how), np.uint8)
-    return np.ascontiguousarray(stream.orientation.upright(picture))
+    return np.ascontiguousarray(look.orientation.upright(picture))

@@ -308,11 +308,13 @@ def comb(picture: np.ndarray[Any, Any]) -> float:
 
 
 def shown_still(path: Path, video: VideoStream) -> np.ndarray[Any, Any]:
+    from pipelines.vision.features import FrameLook
     from pipelines.vision.stills import upright
 
     with av.open(str(path)) as container:
         frames = list(container.decode(video=0))
-    return upright(rgb(frames[10]), video, video.stored_aspect, 960)
+    look = FrameLook(np.zeros((0, 0), np.uint8), video.stored_aspect, video.orientation)
+    return upright(rgb(frames[10]), video, look, 960)
 
 
 # --- sound ---

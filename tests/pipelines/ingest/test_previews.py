@@ -6,11 +6,13 @@ import contextlib
 import itertools
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import av
+import cv2
 import numpy as np
 import psutil
 import pytest
@@ -20,6 +22,7 @@ from pipelines.ingest.probe import probe
 from pipelines.media_types import Orientation
 from pipelines.types import MediaInfo, StageError, StageStoppedError
 from storage.objects.folder import FolderStore
+from tests.pipelines.ingest.clock_material import joined_as_turned, turned_by_pictures
 from tests.pipelines.ingest.format_samples import (
     AMR,
     AUDIO_ONLY,
@@ -167,6 +170,36 @@ def test_a_picture_taken_sideways_or_mirrored_is_upright(
     quarters = [[shown[:10, :10], shown[:10, -10:]], [shown[-10:, :10], shown[-10:, -10:]]]
     means = np.array([[part.mean() for part in row] for row in quarters])
     assert divmod(int(means.argmax()), 2) == corner
+
+
+@pytest.mark.parametrize(
+    ("write", "seconds"),
+    [
+        pytest.param(turned_by_pictures, 2, id="by pictures"),
+        pytest.param(joined_as_turned, 6, id="by joined files", marks=pytest.mark.long),
+    ],
+)
+def test_a_picture_that_turns_in_mid_stream_is_upright_in_a_preview(
+    write: Callable[[Path], Path], seconds: int, tmp_path: Path
+) -> None:
+    """The first part stands on its side, the others lie inside its shape with bars."""
+    preview = preview_of(write(tmp_path))
+    with av.open(str(preview)) as made, av.open(str(tmp_path / "film.mp4")) as film:
+        frames = list(made.decode(video=0))
+        stored = [frame.to_ndarray(format="gray") for frame in film.decode(video=0)]
+    for part, turn in enumerate((Orientation(270), Orientation(180), Orientation())):
+        number = (part * seconds + 1) * 25
+        expected = turn.upright(stored[number % len(stored)])
+        picture = frames[number].to_ndarray(format="gray")
+        if part:
+            width = picture.shape[1]
+            height = round(width * expected.shape[0] / expected.shape[1] / 2) * 2
+            top = (picture.shape[0] - height) // 2
+            assert picture[: top - 2].mean() < 20
+            picture = picture[top : top + height]
+            expected = cv2.resize(expected, (width, height), interpolation=cv2.INTER_AREA)
+        assert picture.shape == expected.shape
+        assert np.abs(picture.astype(int) - expected).mean() < 8
 
 
 def test_sound_that_begins_late_keeps_its_place(tmp_path: Path) -> None:

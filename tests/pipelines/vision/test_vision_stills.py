@@ -22,6 +22,7 @@ from pipelines.media_types import Orientation
 from pipelines.types import VideoSource
 from pipelines.vision import stills as vision_stills
 from pipelines.vision.features import FeaturesConfig, FrameLook, ReadFrames, segment_features
+from pipelines.vision.planes import LUMA_HEIGHT, LUMA_WIDTH
 from pipelines.vision.stills import (
     DecordUnsuitableError,
     SegmentTimes,
@@ -34,6 +35,7 @@ from pipelines.vision.stills import (
     segment_stills,
     upright,
 )
+from tests.pipelines.ingest.clock_material import joined_as_turned, turned_by_pictures
 from tests.pipelines.ingest.ingest_material import ingested
 from tests.pipelines.media_builders import (
     folder_workspace,
@@ -219,6 +221,9 @@ def test_reading_stills_stops_when_told(tmp_path: Path) -> None:
     assert readers() == []
 
 
+_LUMA = np.zeros((LUMA_HEIGHT, LUMA_WIDTH), np.uint8)
+
+
 def corner_marked() -> Picture:
     """80 x 40, black with a white upper left corner."""
     picture = np.zeros((40, 80, 3), np.uint8)
@@ -245,7 +250,7 @@ def test_stills_stand_upright(
 ) -> None:
     path = write_video(tmp_path / "clip.mp4", [corner_marked()])
     stream = video_source(folder_workspace(tmp_path / "store"), path).stream
-    still = upright(corner_marked(), replace(stream, orientation=orientation), 2.0, 960)
+    still = upright(corner_marked(), stream, FrameLook(_LUMA, 2.0, orientation), 960)
     assert still.shape[:2] == shape
     assert still[corner].tolist() == [255, 255, 255]
     assert still[-1 - corner[0], -1 - corner[1]].tolist() == [0, 0, 0]
@@ -264,7 +269,7 @@ def test_stills_have_square_pixels_and_bounded_size(
 ) -> None:
     path = write_video(tmp_path / "clip.mp4", [corner_marked()])
     stream = video_source(folder_workspace(tmp_path / "store"), path).stream
-    still = upright(corner_marked(), stream, width / height, limit)
+    still = upright(corner_marked(), stream, FrameLook(_LUMA, width / height), limit)
     assert still.shape[:2] == shape
 
 
@@ -299,6 +304,37 @@ def test_each_still_has_the_shape_of_its_own_picture(
     )
 
 
+@pytest.mark.parametrize(
+    ("write", "seconds"),
+    [
+        pytest.param(turned_by_pictures, 2, id="by pictures"),
+        pytest.param(joined_as_turned, 6, id="by joined files"),
+    ],
+)
+@pytest.mark.parametrize("segment_seconds", [2.0, 60.0], ids=["segments", "in one"])
+def test_a_picture_that_turns_in_mid_stream_is_upright_before_and_after(
+    write: Callable[[Path], Path], seconds: int, segment_seconds: float, tmp_path: Path
+) -> None:
+    done = ingested(write(tmp_path), tmp_path / "store", segment_seconds=segment_seconds)
+    video = done.result.video
+    assert video is not None
+    workspace = Workspace(done.store, "job")
+    stills: dict[int, Picture] = {}
+    times = [part * seconds * 1000 + 1_000 for part in range(3)]
+    for segment in video.segments:
+        ReadFrames(video, workspace, FeaturesConfig()).process(segment)
+        own = SegmentTimes(
+            segment, (*(t for t in times if segment.start_ms <= t < segment.end_ms),)
+        )
+        stills |= segment_stills(video, own, workspace, StillsConfig())
+    with av.open(str(tmp_path / "film.mp4")) as container:
+        stored = [rgb(frame) for frame in container.decode(video=0)]
+    for part, orientation in enumerate((Orientation(270), Orientation(180), Orientation())):
+        expected = orientation.upright(stored[times[part] // 40 % len(stored)])
+        assert stills[times[part]].shape == expected.shape
+        assert np.abs(stills[times[part]].astype(int) - expected).mean() < 3
+
+
 @pytest.mark.shared_media
 @pytest.mark.parametrize("name", ["text-mirrored.mp4", "text-flipped.mp4"])
 def test_writing_in_a_mirrored_film_is_readable(name: str, tmp_path: Path) -> None:
@@ -323,7 +359,7 @@ def test_an_interlaced_picture_loses_its_comb(tmp_path: Path) -> None:
     stream = video_source(folder_workspace(tmp_path / "store"), path).stream
     combed = np.zeros((40, 80, 3), np.uint8)
     combed[1::2] = 255
-    still = upright(combed, replace(stream, interlaced=True), 2.0, 960)
+    still = upright(combed, replace(stream, interlaced=True), FrameLook(_LUMA, 2.0), 960)
     assert still.shape == (40, 80, 3)
     assert still.max() == 0
 
