@@ -1,17 +1,22 @@
 """Short pieces of the demo video, different from each other: speech and cuts in a few seconds.
 
-Two are as the field sends them: joined with ``cat``, and with a clock that leaps by hours.
+Some are as the field sends them: joined with ``cat``, with a clock that leaps by hours, with
+pictures lost, and slides, one a second, with a voice on channels of opposite polarity.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import av
+import numpy as np
 
 from tests.pipelines.ingest.clock_material import HOURS_MS, remuxed, with_tag_times
+from tests.pipelines.media_builders import HEIGHT, WIDTH, texture
 from tests.places import DEMO
 
 WINDOWS_SECONDS = {
@@ -60,7 +65,43 @@ def make_clips(folder: Path) -> dict[str, Clip]:
         folder / "leaping.flv",
         lambda kind, number, ms: ms + (HOURS_MS if ms > 3_000 else 0),
     )
-    return clips | {path.stem: Clip(path.stem, path) for path in (joined, leaping)}
+    stream = bytearray(remuxed(clips["presenter"].path, folder / "presenter.ts").read_bytes())
+    begin, end = (len(stream) // 188 * tenths // 10 * 188 for tenths in (4, 7))
+    stream[begin:end] = bytes(end - begin)
+    lost = folder / "lost.ts"
+    lost.write_bytes(stream)
+    slides = _slides(folder / "slides.mp4", clips["closing"].path)
+    made = (joined, leaping, lost, slides)
+    return clips | {path.stem: Clip(path.stem, path) for path in made}
+
+
+def _slides(target: Path, voice: Path) -> Path:
+    """A picture a second, as long as the voice is, whose right channel is turned over."""
+    with av.open(str(voice)) as reader, av.open(str(target), "w") as writer:
+        pictures: Any = writer.add_stream("libx264", rate=1, options={"preset": "ultrafast"})
+        pictures.width, pictures.height, pictures.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        sound: Any = writer.add_stream("aac", rate=48_000)
+        sound.codec_context.layout = "stereo"
+        mono = av.AudioResampler("fltp", "mono", 48_000, 1024)
+        heard = [part for frame in reader.decode(audio=0) for part in mono.resample(frame)]
+        for second in range(sum(part.samples for part in heard) // 48_000):
+            picture = av.VideoFrame.from_ndarray(texture(second), format="rgb24")
+            picture.pts, picture.time_base = second, Fraction(1)
+            writer.mux(pictures.encode(picture))
+        writer.mux(pictures.encode(None))
+        for number, part in enumerate(heard):
+            samples = part.to_ndarray()
+            frame = av.AudioFrame.from_ndarray(
+                np.concatenate([samples, -samples]), "fltp", "stereo"
+            )
+            frame.sample_rate, frame.pts, frame.time_base = (
+                48_000,
+                1024 * number,
+                Fraction(1, 48_000),
+            )
+            writer.mux(sound.encode(frame))
+        writer.mux(sound.encode(None))
+    return target
 
 
 def _copied(target: Path, start: float, end: float) -> Path:
