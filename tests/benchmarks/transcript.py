@@ -241,10 +241,11 @@ def timed(side: Side, samples: Samples) -> Answer:
     return Answer(answer.words, answer.language, time.process_time() - started)
 
 
-def ours_of(samples: Samples) -> Answer:
+def ours_of(samples: Samples, config: TranscriptConfig | None = None) -> Answer:
     """The whole pipeline, with the defaults that the service has."""
+    config = config or TranscriptConfig()
     with tempfile.TemporaryDirectory() as folder:
-        result = transcribe_samples(samples, Path(folder), LocalModels(), TranscriptConfig())
+        result = transcribe_samples(samples, Path(folder), LocalModels(), config)
     words = [word for segment in result.segments for word in segment.words]
     return Answer(words, result.language)
 
