@@ -28,6 +28,8 @@ from serve_app.discovery.routes import router as discovery_routes
 from serve_app.exports.captions import router as transcript_routes
 from serve_app.exports.clips import router as clip_routes
 from serve_app.exports.routes import router as export_routes
+from serve_app.jobs.events import JobChanges
+from serve_app.jobs.events import router as job_event_routes
 from serve_app.jobs.routes import creation_router as creation_routes
 from serve_app.jobs.routes import router as job_routes
 from serve_app.keys.portal import router as portal_routes
@@ -44,12 +46,14 @@ from serve_app.results.routes import router as result_routes
 from serve_app.search.routes import router as search_routes
 from serve_app.uploads.leases import UploadLimiter
 from serve_app.uploads.routes import router as upload_routes
+from serve_app.webhooks.endpoints import router as endpoint_routes
 from serve_app.webhooks.routes import router as webhook_routes
 from serve_app.webhooks.routes import secret_router as webhook_secret_routes
 from serve_app.webhooks.routes import test_router as webhook_test_routes
 
 _OPERATIONS = (
     job_routes,
+    job_event_routes,
     transcript_routes,
     result_routes,
     people_routes,
@@ -62,6 +66,7 @@ _OPERATIONS = (
     upload_routes,
     credit_routes,
     webhook_routes,
+    endpoint_routes,
     webhook_test_routes,
     webhook_secret_routes,
     discovery_routes,
@@ -79,7 +84,7 @@ TAGS = {
     "Jobs": "Create jobs, follow them, cancel them.",
     "Results": "Scenes, transcripts and audio tracks, once their stages are completed; search.",
     "Account": "Credits and usage.",
-    "Webhooks": "The delivery log, and test events.",
+    "Webhooks": "Endpoints, the delivery log, and test events.",
     "Discovery": "Open to everybody; 120 requests a minute for each client address.",
     "Dashboard": "For the dashboard's signed-in sessions; API keys do not open these.",
 }
@@ -156,6 +161,7 @@ def build_api(context: AppContext) -> FastAPI:
     app.state.payment_provider = find_provider(context.settings)
     app.state.upload_limiter = limiter
     app.state.downloads = new_downloads()
+    app.state.job_changes = JobChanges(context.database)
     app.state.readiness = ReadinessProbe(context)
     app.add_middleware(PacingMiddleware)
     app.add_middleware(RequestIdMiddleware, metrics=context.metrics, tracing=context.tracing)

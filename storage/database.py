@@ -194,8 +194,8 @@ class Database:
         await pool.open()
         return pool
 
-    async def listen(self, channel: LiteralString) -> AsyncGenerator[None, None]:
-        """Yield once the channel is listened to, then for each NOTIFY.
+    async def listen(self, channel: LiteralString) -> AsyncGenerator[str, None]:
+        """Yield "" once the channel is listened to, then the payload of each NOTIFY.
 
         On a connection of its own; raises psycopg.OperationalError once that is lost.
         """
@@ -204,9 +204,9 @@ class Database:
         )
         async with connection:
             await connection.execute(SQL("LISTEN {}").format(Identifier(channel)))
-            yield
-            async for _ in connection.notifies():
-                yield
+            yield ""
+            async for notification in connection.notifies():
+                yield notification.payload
 
     async def close(self) -> None:
         if self._direct is not None:

@@ -32,7 +32,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSON, JSONB, TSVECTOR
+from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, TSVECTOR
 
 from storage.types import (
     DeliveryStatus,
@@ -421,14 +421,34 @@ WEBHOOK_ENDPOINT_SQL = (
     "account_id::text || ' ' || lower(coalesce(substring(url from '^[^:]+://[^/?#]*'), url))"
 )
 
+# Where an account receives the events that it subscribes to, beside jobs' callback URLs.
+webhook_endpoints = Table(
+    "webhook_endpoints",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("account_id", ForeignKey("accounts.id"), nullable=False, index=True),
+    Column("url", Text, nullable=False),
+    Column("event_types", ARRAY(Text), nullable=False),
+    # Encrypted, as in signing_secrets.
+    Column("current", LargeBinary, nullable=False),
+    Column("previous", LargeBinary),
+    _time("created_at", now=True),
+    _time("rotated_at", nullable=True),
+    CheckConstraint("(previous IS NULL) = (rotated_at IS NULL)", name="rotation_has_time"),
+    CheckConstraint("cardinality(event_types) > 0", name="subscribes"),
+)
+
 webhook_events = Table(
     "webhook_events",
     metadata,
-    # '<jobId>:<eventType>': one event of a kind a job, also when two runners race.
+    # '<jobId>:<eventType>', of an endpoint with ':<endpointId>': one event of a kind a job, also
+    # when two runners race. Events of progress end with ':<Unix seconds>'.
     Column("id", Text, primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     Column("event_type", Text, nullable=False),
+    # Of an event for an endpoint, which signs it; NULL for one to the callback URL.
+    Column("endpoint_id", ForeignKey("webhook_endpoints.id", ondelete="CASCADE")),
     Column("url", Text, nullable=False),
     Column("body", LargeBinary, nullable=False),
     # Account and origin of the URL: what may be slow, and gets its share of the senders.
@@ -463,6 +483,12 @@ webhook_events = Table(
         postgresql_where=text("status IN ('in_flight', 'pending_retry')"),
     ),
     Index("ix_webhook_events_leased", "endpoint", postgresql_where=text("lease_token IS NOT NULL")),
+    Index(
+        "ix_webhook_events_subscribed",
+        "endpoint_id",
+        "job_id",
+        postgresql_where=text("endpoint_id IS NOT NULL"),
+    ),
     Index("ix_webhook_events_log", "account_id", text("created_at DESC"), text("id DESC")),
 )
 

@@ -109,11 +109,14 @@ class LedgerKind(StrEnum):
 
 
 class EventType(StrEnum):
-    """Webhook events of jobs."""
+    """Webhook events of jobs. A ``callbackUrl`` gets the first three, an endpoint what it
+    subscribes to."""
 
     JOB_COMPLETED = "job.completed"
     JOB_FAILED = "job.failed"
     JOB_CANCELLED = "job.cancelled"
+    JOB_ERASED = "job.erased"
+    JOB_PROGRESS = "job.progress"
 
 
 class DeliveryStatus(StrEnum):

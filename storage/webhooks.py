@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import func, select, text, union_all, update
 from sqlalchemy.dialects.postgresql import Insert, insert
 
 from storage.database import Connection, Database
-from storage.tables import signing_secrets, webhook_events
+from storage.tables import signing_secrets, webhook_endpoints, webhook_events
 from storage.types import DeliveryStatus, EventType
 
 OVERLAP = timedelta(hours=24)
@@ -66,8 +66,10 @@ async def rotate_signing_secret(
 
 
 async def find_any_encrypted_secret(connection: Connection) -> bytes | None:
-    """Any account's encrypted secret, to check the service's key with."""
-    query = select(signing_secrets.c.current).limit(1)
+    """Any encrypted secret, to check the service's key with."""
+    query = union_all(select(signing_secrets.c.current), select(webhook_endpoints.c.current)).limit(
+        1
+    )
     encrypted: bytes | None = (await connection.execute(query)).scalar_one_or_none()
     return encrypted
 
@@ -114,15 +116,23 @@ class NewEvent:
     event_type: EventType
     url: str
     body: bytes
+    endpoint_id: uuid.UUID | None = None
+    """None: ``url`` is the job's callback URL."""
+    written_at: datetime | None = None
+    """Of one of several of its type."""
 
     @property
     def id(self) -> str:
-        """The event's ``webhook-id``: one of a kind a job."""
-        return f"{self.job_id}:{self.event_type}"
+        """The event's ``webhook-id``: one of a kind a job and receiver."""
+        moment = None if self.written_at is None else int(self.written_at.timestamp())
+        parts = (self.job_id, self.event_type, self.endpoint_id, moment)
+        return ":".join(str(part) for part in parts if part is not None)
 
 
 def _insert_event(event: NewEvent) -> Insert:
-    return insert(webhook_events).values(id=event.id, **asdict(event))
+    values = asdict(event)
+    del values["written_at"]
+    return insert(webhook_events).values(id=event.id, **values)
 
 
 async def add_event(connection: Connection, event: NewEvent) -> None:
@@ -328,6 +338,8 @@ _TRIM = text(
        -- What is owed stays until it is delivered or given up, and what an endpoint has
        -- switched off stays so for ever: neither is forgotten, whatever its age.
        AND event.status IN ('delivered', 'failed')
+       -- By the newest of these it is known when the next one may follow.
+       AND (event.event_type <> 'job.progress' OR event.created_at < now() - interval '10 s')
     """
 )
 

@@ -44,6 +44,7 @@ class Download(StrEnum):
     CLIP = "clip"
     MEDIA = "media"
     FILE = "file"
+    EVENTS = "events"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ LIMITS: dict[Download, Limit] = {
     Download.MEDIA: Limit(account=16, replica=64, workers=1),
     # Some megabytes each, of results that take ten times that while they are written.
     Download.FILE: Limit(account=8, replica=24, workers=1),
+    # A connection and a little memory each, for minutes; other requests need most of a replica's.
+    Download.EVENTS: Limit(account=8, replica=64, workers=1),
 }
 
 
@@ -121,9 +124,9 @@ class Downloads:
     def place(self, account_id: uuid.UUID) -> Iterator[DownloadPlace]:
         """Hold a place for the block; raises RATE_LIMITED where the account or all have none."""
         if self._held[account_id] >= self._limit.account:
-            raise _no_place(f"At most {self._limit.account} such downloads of an account at once.")
+            raise _no_place(f"At most {self._limit.account} such answers of an account at once.")
         if self.held >= self._limit.replica:
-            raise _no_place("Too many such downloads at the moment.")
+            raise _no_place("Too many such answers at the moment.")
         self._held[account_id] += 1
         try:
             with ExitStack() as resources:
@@ -177,9 +180,17 @@ async def _file_place(request: Request, account_id: CurrentAccount) -> AsyncIter
         yield place
 
 
+async def _events_place(
+    request: Request, account_id: CurrentAccount
+) -> AsyncIterator[DownloadPlace]:
+    with downloads_of(request, Download.EVENTS).place(account_id) as place:
+        yield place
+
+
 # FastAPI ends these once the answer is sent, or its client is gone.
 ClipPlace = Annotated[DownloadPlace, Depends(_clip_place)]
 FilePlace = Annotated[DownloadPlace, Depends(_file_place)]
+EventsPlace = Annotated[DownloadPlace, Depends(_events_place)]
 
 
 class _SlowReaderError(Exception):

@@ -15,16 +15,17 @@ from serve_app.api.authentication import parse_job_id
 from serve_app.api.context import Context
 from serve_app.api.queries import whole_number
 from serve_app.api.rate_limits import LIMITS
+from serve_app.api.urls import require_callback_url
 from serve_app.context import AppContext
 from serve_app.dashboard import PATH
-from serve_app.dashboard.access import CurrentViewer, PageRoute
+from serve_app.dashboard.access import CurrentViewer, PageRoute, SentForm
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.media import formats
 from serve_app.pricing import PriceTable
 from serve_app.webhooks.signing import new_signing_secret
-from storage import jobs, keys, purchases, usage, webhooks
-from storage.types import ProcessingMode, StageName, Tier
+from storage import endpoints, jobs, keys, purchases, usage, webhooks
+from storage.types import EventType, ProcessingMode, StageName, Tier
 from storage.usage import DayUsage, Month
 
 RECEIPTS_SHOWN = 50
@@ -125,6 +126,7 @@ async def _keys_page(
         found = await keys.list_keys(connection, account_id)
         secret = await webhooks.get_or_create_signing_secret(connection, account_id, fresh)
         deliveries = await webhooks.list_deliveries(connection, account_id)
+        subscribed = await endpoints.list_endpoints(connection, account_id)
     return await page(
         request,
         "keys.html",
@@ -132,6 +134,8 @@ async def _keys_page(
         secret=context.encrypter.decrypt(secret.current),
         rotated_at=secret.rotated_at,
         deliveries=deliveries,
+        endpoints=subscribed,
+        event_types=list(EventType),
         **values,
     )
 
@@ -158,3 +162,62 @@ async def rotate_webhook_secret(context: Context, viewer: CurrentViewer) -> Resp
     async with context.database.transaction() as connection:
         await webhooks.rotate_signing_secret(connection, viewer.account.id, fresh)
     return RedirectResponse(f"{KEYS_PATH}#webhooks", status_code=303)
+
+
+@router.post(f"{PATH}/endpoints")
+async def add_endpoint(
+    request: Request, context: Context, viewer: CurrentViewer, form: SentForm
+) -> Response:
+    """A new endpoint, whose secret is shown on the page that answers and never again."""
+    url = form.get("url", "")
+    require_callback_url(url, "url", context.settings)
+    events = [str(each) for each in EventType if each in form]
+    if not events:
+        raise invalid("Choose at least one event.", "events")
+    secret = new_signing_secret()
+    async with context.database.transaction() as connection:
+        added = await endpoints.add_endpoint(
+            connection,
+            viewer.account.id,
+            url=url,
+            event_types=events,
+            secret=context.encrypter.encrypt(secret),
+        )
+    if added is None:
+        raise invalid(f"An account has at most {endpoints.MOST_ENDPOINTS} endpoints.")
+    return await _keys_page(request, context, viewer.account.id, endpoint_secret=secret)
+
+
+@router.post(f"{PATH}/endpoints/{{id}}/delete")
+async def delete_endpoint(
+    context: Context,
+    viewer: CurrentViewer,
+    id: str,  # noqa: A002
+) -> Response:
+    """The endpoint and its deliveries."""
+    async with context.database.transaction() as connection:
+        found = await endpoints.delete_endpoint(connection, viewer.account.id, parse_job_id(id))
+    if found is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such endpoint.")
+    return RedirectResponse(f"{KEYS_PATH}#webhooks", status_code=303)
+
+
+@router.post(f"{PATH}/endpoints/{{id}}/rotate")
+async def rotate_endpoint(
+    request: Request,
+    context: Context,
+    viewer: CurrentViewer,
+    id: str,  # noqa: A002
+) -> Response:
+    """A new secret, shown as that of a new endpoint."""
+    secret = new_signing_secret()
+    async with context.database.transaction() as connection:
+        found = await endpoints.change_endpoint(
+            connection,
+            viewer.account.id,
+            parse_job_id(id),
+            secret=context.encrypter.encrypt(secret),
+        )
+    if found is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such endpoint.")
+    return await _keys_page(request, context, viewer.account.id, endpoint_secret=secret)

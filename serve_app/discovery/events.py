@@ -37,6 +37,18 @@ class JobCancelledEvent(JobEvent):
     type: Literal["job.cancelled"]
 
 
+class JobErasedEvent(JobEvent):
+    """The body of `job.erased`, which is sent only to endpoints that subscribe to it."""
+
+    type: Literal["job.erased"]
+
+
+class JobProgressEvent(JobEvent):
+    """The body of `job.progress`, which is sent only to endpoints that subscribe to it."""
+
+    type: Literal["job.progress"]
+
+
 class TestMessage(TypedDict):
     """What a test event holds."""
 
@@ -108,4 +120,6 @@ events = APIRouter()
 _event("job.completed", JobCompletedEvent, "A job is completed")
 _event("job.failed", JobFailedEvent, "A job has failed")
 _event("job.cancelled", JobCancelledEvent, "A job was cancelled")
+_event("job.erased", JobErasedEvent, "A job's content was erased")
+_event("job.progress", JobProgressEvent, "A job goes on: at most every 10 seconds")
 _event(TEST_EVENT, WebhookTestEvent, "A test event")

@@ -360,6 +360,7 @@ async def cancel_job_deprecated(request: Request, context: Context, job: Current
 async def erase_job(request: Request, context: Context, job: CurrentJob) -> Response:
     """Media, results, names, metadata, search and kept answers are gone at once, files in the
     store within seconds; a job that runs is cancelled first, without its webhook.
+    Endpoints that subscribe get `job.erased`.
 
     State, times and charges stay. Backups that were made before still have it.
     """

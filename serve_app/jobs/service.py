@@ -7,7 +7,8 @@ import contextlib
 import json
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,7 +26,7 @@ from serve_app.jobs.rendering import render_job
 from serve_app.results.scenes import read_seen
 from serve_app.results.transcripts import legacy_entries, transcript_of
 from serve_app.settings import Settings
-from storage import jobs, keys, ledger, results, webhooks
+from storage import endpoints, jobs, keys, ledger, results, webhooks
 from storage.cleaning import erase_content
 from storage.database import Connection, DatabaseError
 from storage.job_records import JobRecord
@@ -142,8 +143,12 @@ async def erase_job(connection: Connection, account_id: uuid.UUID, job_id: str) 
         return job
     if job.state not in TERMINAL_STATES:
         job = await cancel_job(connection, account_id, job_id)
+    # Locked before the deliveries that their deletion takes along.
+    subscribers = await endpoints.list_subscribers(connection, job.id, EventType.JOB_ERASED)
     await erase_content(connection, job)
-    return await get_job(connection, account_id, job_id)
+    erased = await get_job(connection, account_id, job_id)
+    await _add_events(connection, erased, EventType.JOB_ERASED, subscribers)
+    return erased
 
 
 async def processed_data(
@@ -167,6 +172,30 @@ async def processed_data(
 
 class ReplayError(Exception):
     """Why there is nothing to send again, in a sentence."""
+
+
+async def announce_progress(connection: Connection, job: JobRecord) -> None:
+    """Write an event of a running job's progress for each endpoint that is due for one."""
+    subscribers = await endpoints.list_subscribers(connection, job.id, EventType.JOB_PROGRESS)
+    if subscribers:
+        ids = [endpoint_id for endpoint_id, _ in subscribers]
+        await endpoints.drop_progress(connection, job.id, ids)
+        await _add_events(connection, job, EventType.JOB_PROGRESS, subscribers)
+
+
+async def _add_events(
+    connection: Connection,
+    job: JobRecord,
+    event_type: EventType,
+    subscribers: Sequence[tuple[uuid.UUID, str]],
+) -> None:
+    now = datetime.now(UTC)
+    repeats = now if event_type is EventType.JOB_PROGRESS else None
+    for endpoint_id, url in subscribers:
+        event = _new_event(job, event_type, url, now)
+        await webhooks.add_event(
+            connection, replace(event, endpoint_id=endpoint_id, written_at=repeats)
+        )
 
 
 def _new_event(
@@ -225,7 +254,7 @@ async def end_job(
     """Move ``job`` to a terminal state with everything that belongs to it.
 
     Stages that have not ended are skipped for ``open_stages``; the rest of the
-    hold is released; the webhook event is written. Returns False if the job is no
+    hold is released; the webhook events are written. Returns False if the job is no
     longer in the state that ``job`` shows: then only what was still held is released.
     """
     await ledger.release_rest(connection, job.id, f"job {state}")
@@ -241,9 +270,13 @@ async def end_job(
         return False
     await jobs.skip_open_stages(connection, job.id, open_stages, error_code=stage_error_code)
     event_type, ended = TERMINAL_EVENTS.get(state), await jobs.find_job(connection, job.id)
-    if event_type is not None and ended is not None and ended.callback_url is not None:
-        event = _new_event(ended, event_type, ended.callback_url, datetime.now(UTC))
-        await webhooks.add_event(connection, event)
+    if event_type is not None and ended is not None:
+        if ended.callback_url is not None:
+            event = _new_event(ended, event_type, ended.callback_url, datetime.now(UTC))
+            await webhooks.add_event(connection, event)
+        subscribers = await endpoints.list_subscribers(connection, job.id, event_type)
+        await _add_events(connection, ended, event_type, subscribers)
+        await endpoints.drop_progress(connection, job.id)
     return True
 
 

@@ -48,7 +48,8 @@ class WebhookDelivery(TypedDict):
     id: Annotated[
         str,
         doc(
-            "`<jobId>:<eventType>`, the event's `webhook-id`.",
+            "`<jobId>:<eventType>`, the event's `webhook-id`; of an endpoint with "
+            "`:<endpointId>`, of progress with the time too.",
             "6f1b7c0e-2f0a-4c55-9a53-0d1f3a1f2c77:job.completed",
         ),
     ]
@@ -180,17 +181,20 @@ def _test_result(outcome: Outcome) -> WebhookTestResult:
     return result
 
 
+SigningSecretText = Annotated[
+    str,
+    doc(
+        "`whsec_` and base64.",
+        "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+        pattern="^whsec_[A-Za-z0-9+/]+=*$",
+    ),
+]
+
+
 class SigningSecret(TypedDict):
     """The secret that webhooks are signed with."""
 
-    secret: Annotated[
-        str,
-        doc(
-            "`whsec_` and base64.",
-            "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
-            pattern="^whsec_[A-Za-z0-9+/]+=*$",
-        ),
-    ]
+    secret: SigningSecretText
     createdAt: Annotated[Timestamp, doc("When the account's first secret was made.")]
     rotatedAt: Annotated[Timestamp | None, doc("When it was last rotated.")]
 

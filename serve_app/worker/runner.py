@@ -18,6 +18,7 @@ from pipelines.execution.chain import Workspace, release_free_memory
 from pipelines.stages import FAILURE_CODES, OUTAGE_PAUSES_SECONDS, StageRunner
 from pipelines.types import IngestResult, StageError, StageStoppedError
 from serve_app.context import AppContext
+from serve_app.jobs.service import announce_progress
 from serve_app.observability.logs import log_context, note
 from serve_app.observability.metrics import (
     LEVEL_SECONDS,
@@ -38,6 +39,7 @@ from serve_app.worker.reaper import SWEEP_SECONDS, Reaper
 from serve_app.worker.stage_work import StageWork, machine_of
 from storage import jobs
 from storage.database import UNAVAILABLE, DatabaseError
+from storage.endpoints import PROGRESS_SECONDS
 from storage.job_records import JobRecord
 from storage.jobs import LeaseLostError
 from storage.objects import DirectUploadStore, ObjectStoreUnavailableError, is_outage
@@ -261,12 +263,15 @@ class JobDriver:
 
     async def _heartbeat(self) -> None:
         settings = self.context.settings
-        last_success = time.monotonic()
+        last_success = announced_at = time.monotonic()
         while not self.stopped:
             await asyncio.sleep(settings.heartbeat_seconds)
             try:
                 await self._extend_lease()
                 last_success = time.monotonic()
+                if last_success - announced_at >= PROGRESS_SECONDS:
+                    announced_at = last_success
+                    await self._announce_progress()
             except LeaseLostError:
                 await self.stop()
             except Exception:
@@ -285,6 +290,11 @@ class JobDriver:
                 lease=timedelta(seconds=self.context.settings.lease_seconds),
                 progress=dict(self.progress),
             )
+
+    async def _announce_progress(self) -> None:
+        async with self.context.database.transaction() as connection:
+            job = await jobs.lock_leased(connection, self.lease.job_id, self.lease.token)
+            await announce_progress(connection, job)
 
     async def _run_stages(self) -> None:
         job = await self.stage_runner.retry_on_outage("reading the job", self._read_job)

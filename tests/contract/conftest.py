@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from serve_app.jobs import events
 from serve_app.settings import Settings
 from tests.contract.calling import Caller, ContractApi, fresh_settings
 from tests.contract.runner_side import RunnerSide
@@ -21,8 +22,9 @@ def contract_settings(
 
 @pytest.fixture(scope="session")
 def api(contract_settings: Settings) -> Iterator[ContractApi]:
-    """The running API."""
-    with ContractApi(contract_settings) as running:
+    """The running API. Whoever follows a job is let go soon: callers here read whole answers."""
+    with ContractApi(contract_settings) as running, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(events, "STREAM_SECONDS", 0.2)
         yield running
 
 

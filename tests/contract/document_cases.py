@@ -70,6 +70,7 @@ BEYOND_SCHEMAS = {
     ("INVALID_REQUEST", "to"): "after from",
     ("INVALID_REQUEST", "people"): "whether faces are put together depends on the operator",
     ("INVALID_REQUEST", "rules"): "which houses there are depends on the operator",
+    ("INVALID_REQUEST", "url"): "an account has so many endpoints",
     ("INVALID_REQUEST", "speakersAtMost"): "no fewer than are expected",
 }
 """Codes (and fields) with which valid data may be refused, and the rule that no schema tells."""

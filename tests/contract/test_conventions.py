@@ -226,6 +226,13 @@ ADDED = {
     ("DELETE", "/jobs/{jobId}/speakers/{speakerId}", "resetSpeaker"),
     ("POST", "/jobs/{jobId}/erase", "eraseJob"),
     ("POST", "/sessions", "createSession"),
+    ("GET", "/jobs/{jobId}/events", "streamJobEvents"),
+    ("GET", "/webhooks/endpoints", "listWebhookEndpoints"),
+    ("POST", "/webhooks/endpoints", "createWebhookEndpoint"),
+    ("GET", "/webhooks/endpoints/{endpointId}", "getWebhookEndpoint"),
+    ("PATCH", "/webhooks/endpoints/{endpointId}", "changeWebhookEndpoint"),
+    ("DELETE", "/webhooks/endpoints/{endpointId}", "deleteWebhookEndpoint"),
+    ("POST", "/webhooks/endpoints/{endpointId}/rotate", "rotateWebhookEndpoint"),
 }
 """Operations beside those of the specification."""
 

@@ -24,6 +24,7 @@ class FurnishedAccount:
     """A job that waits for its file, as its creation was answered."""
     batch: dict[str, Any]
     key_id: str
+    endpoint_id: str
     signing_secret: str
     portal_url: str
     still_urls: tuple[str, ...]
@@ -49,6 +50,8 @@ class FurnishedAccount:
         uploading = caller.create(fileName=f"{word}-upload.mp4")
         clips = [{"sourceUrl": f"https://{word}.example.com/{n}.mp4"} for n in range(BATCH_CLIPS)]
         batch = shown(caller.post("/jobs/batch", {"mode": "independent", "clips": clips}))
+        endpoint = {"url": f"https://{word}.example.com/hook"}
+        endpoint_id = shown(caller.post("/webhooks/endpoints", endpoint))["id"]
         account = caller.customer.account_id
         spare = api.transact(lambda c: keys.create_key(c, account))
         _buy(caller, f"{word}-receipt")
@@ -58,10 +61,11 @@ class FurnishedAccount:
         ids = [job_id, uploading["jobId"], *(job["jobId"] for job in batch["jobs"])]
         words = [f"{word}-film", f"{word}-upload", f"{word}-metadata", f"{word}-receipt",
                  f"{word}-path", f"{word}.example.com", f"{word}.customers"]  # fmt: skip
+        ids.append(endpoint_id)
         marks = {*ids, *words, batch["batchId"], str(account), str(spare.id), spare.secret, secret}
         return cls(
-            caller, session, caller.job(job_id), uploading, batch, str(spare.id), secret, portal,
-            tuple(scene["thumbnailUrl"] for scene in scenes), frozenset(marks),
+            caller, session, caller.job(job_id), uploading, batch, str(spare.id), endpoint_id,
+            secret, portal, tuple(scene["thumbnailUrl"] for scene in scenes), frozenset(marks),
         )  # fmt: skip
 
 

@@ -54,6 +54,10 @@ def _speaker(account: FurnishedAccount) -> dict[str, str]:
     return _finished(account) | {"speakerId": "speaker_0"}
 
 
+def _endpoint(account: FurnishedAccount) -> dict[str, str]:
+    return {"endpointId": account.endpoint_id}
+
+
 ITEMS: Mapping[str, tuple[Item, ...]] = {
     "getJob": (
         Item(_finished, ("", "?include=none", "?include=scenes,transcript")),
@@ -83,6 +87,11 @@ ITEMS: Mapping[str, tuple[Item, ...]] = {
     "nameSpeaker": (Item(_speaker, ("", "?track=0")),),
     "resetSpeaker": (Item(_speaker, ("", "?track=0")),),
     "rotateKey": (Item(lambda account: {"id": account.key_id}),),
+    "streamJobEvents": (Item(_finished),),
+    "getWebhookEndpoint": (Item(_endpoint),),
+    "changeWebhookEndpoint": (Item(_endpoint),),
+    "rotateWebhookEndpoint": (Item(_endpoint),),
+    "deleteWebhookEndpoint": (Item(_endpoint),),
 }
 """Operations on a thing that the path names."""
 
@@ -90,6 +99,7 @@ LISTS = {
     "listJobs": ("", "?limit=100", "?state=completed", "?status=AWAITING_UPLOAD"),
     "getQuota": ("",),
     "listWebhookDeliveries": ("", "?jobId={foreign}"),
+    "listWebhookEndpoints": ("",),
     "search": (
         "?q=track+OR+person+OR+film",
         "?q=film&kinds=file",
@@ -112,10 +122,11 @@ MAKERS: Mapping[str, dict[str, Any]] = {
 }
 """Operations that make something for the caller's account."""
 
-BODIES = {**MAKERS, "nameSpeaker": {"label": "Somebody"}}
+BODIES = {**MAKERS, "nameSpeaker": {"label": "Somebody"}, "changeWebhookEndpoint": {}}
 
 TOLD_BY_THEMSELVES = {
     "createSession": "test_a_sign_in_link_opens_its_own_account",
+    "createWebhookEndpoint": "tests/contract/test_subscriptions.py",
     "sendTestWebhook": "signed with the caller's secret: tests/contract/test_webhooks.py",
     "rotateWebhookSecret": "test_rotating_the_secret_leaves_the_others_alone",
 }
@@ -161,6 +172,9 @@ ROUTES_OUTSIDE = {
     "/dashboard/jobs/{jobId}/cancel": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/keys/{id}/rotate": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/webhook-secret/rotate": "tests/serve_app/dashboard/test_dashboard_pages.py",
+    "/dashboard/endpoints": "tests/serve_app/dashboard/test_dashboard_pages.py",
+    "/dashboard/endpoints/{id}/delete": "tests/serve_app/dashboard/test_dashboard_pages.py",
+    "/dashboard/endpoints/{id}/rotate": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/sign-out": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/operator": "test_an_account_learns_nothing_of_the_operators_pages",
     "/dashboard/operator/accounts": "test_an_account_learns_nothing_of_the_operators_pages",
@@ -302,7 +316,7 @@ def test_scripts_of_the_dashboard_see_what_is_anothers_as_what_is_missing(
     found = [ask_as_script(own, name, query, **each) for each in (named, missing)]
     assert [answer.status_code for answer in found] == [404, 404], found[0].text
     assert len({answer.json()["error"] for answer in found}) == 1
-    if name not in {"cancelJob", "cancelJobDeprecated", "rotateKey"}:
+    if name not in {"cancelJob", "cancelJobDeprecated", "deleteWebhookEndpoint", "rotateKey"}:
         mine = item.named(own)
         with_key = ask(own, name, query, **mine)
         assert ask_as_script(own, name, query, **mine).status_code == with_key.status_code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ class Scenery:
     customer: Customer
     session: dict[str, str]
     key_id: str
+    endpoint: str
     waiting: str
     done: str
     several_tracks: str
@@ -59,7 +61,11 @@ def scenery(api: RunningApi) -> Iterator[Scenery]:
     waiting = api.client.post("/jobs", json={"fileName": "a.mp4"}, headers=customer.headers)
     session, key_id = signed_in(api, customer)
     waiting_id = waiting.json()["data"]["jobId"]
-    yield Scenery(customer, session, key_id, waiting_id, done, several, failed)
+    hook = {"url": "https://hooks.example.com/all"}
+    made = api.client.post("/webhooks/endpoints", json=hook, headers=customer.headers)
+    Contract(api.client.get("/openapi.json").json()).check("createWebhookEndpoint", made)
+    endpoint = made.json()["data"]["id"]
+    yield Scenery(customer, session, key_id, endpoint, waiting_id, done, several, failed)
     api.client.post(f"/jobs/{waiting_id}/cancel", headers=customer.headers)
 
 
@@ -77,7 +83,12 @@ class Call:
     def send(self, api: RunningApi, scenery: Scenery) -> httpx.Response:
         operation = BY_ID[self.operation_id]
         names = {name: getattr(scenery, name) for name in ("waiting", "done", "failed", "key_id")}
-        names |= {"several": scenery.several_tracks, "new": "", "missing": str(uuid.uuid4())}
+        names |= {
+            "endpoint": scenery.endpoint,
+            "several": scenery.several_tracks,
+            "new": "",
+            "missing": str(uuid.uuid4()),
+        }
         path = (self.path or operation.path).format_map(names)
         credential = {
             "key": scenery.customer.headers,
@@ -138,6 +149,14 @@ SUCCESSES = [
     Call("getQuota", 200),
     Call("listWebhookDeliveries", 200),
     Call("listWebhookDeliveries", 200, "/webhooks/deliveries?jobId={done}"),
+    Call("streamJobEvents", 200, "/jobs/{done}/events"),
+    Call("listWebhookEndpoints", 200),
+    Call("getWebhookEndpoint", 200, "/webhooks/endpoints/{endpoint}"),
+    Call(
+        "changeWebhookEndpoint", 200, "/webhooks/endpoints/{endpoint}", {"events": ["job.failed"]}
+    ),
+    Call("rotateWebhookEndpoint", 200, "/webhooks/endpoints/{endpoint}/rotate"),
+    Call("deleteWebhookEndpoint", 200, "/webhooks/endpoints/{endpoint}"),
     Call("getOpenApi", 200),
     Call("getOpenApi", 304, headers=(("If-None-Match", "*"),)),
     Call("getPricing", 200),
@@ -232,6 +251,14 @@ FAILURES = [
     Call("getAudioTrack", 404, "/jobs/{several}/audioTracks/2"),
     Call("getAudioTrack", 400, "/jobs/{several}/audioTracks/first"),
     Call("listWebhookDeliveries", 400, "/webhooks/deliveries?jobId=a&jobId=b"),
+    Call("streamJobEvents", 404, "/jobs/{missing}/events"),
+    Call("createWebhookEndpoint", 400, body={"url": "http://hooks.example.com"}),
+    Call("createWebhookEndpoint", 400, body={"url": "https://hooks.example.com", "events": []}),
+    Call("getWebhookEndpoint", 404, "/webhooks/endpoints/{missing}"),
+    Call("changeWebhookEndpoint", 400, "/webhooks/endpoints/{missing}", {"events": ["x"]}),
+    Call("changeWebhookEndpoint", 404, "/webhooks/endpoints/{missing}", {}),
+    Call("deleteWebhookEndpoint", 404, "/webhooks/endpoints/x"),
+    Call("rotateWebhookEndpoint", 404, "/webhooks/endpoints/{missing}/rotate"),
     Call("sendTestWebhook", 400, body={"url": "http://hooks.example.com"}),
     Call("sendTestWebhook", 400, body={"url": "https://hooks.example.com:8443/"}),
     Call("sendTestWebhook", 400, body={}),
@@ -318,7 +345,7 @@ def test_without_a_credential_every_operation_answers_401_as_documented(
     api: RunningApi, contract: Contract, operation_id: str
 ) -> None:
     operation = BY_ID[operation_id]
-    path = operation.path.format(jobId="x", trackIndex="0", id="x", speakerId="x")
+    path = re.sub(r"\{\w+\}", "0", operation.path)
     answer = api.client.request(operation.method, path)
     assert answer.status_code == 401
     contract.check(operation_id, answer)
@@ -336,7 +363,7 @@ def test_a_suspended_account_gets_403_as_documented(
     operation = BY_ID[operation_id]
     customer, session = suspended
     headers = session if operation.auth == "session" else customer.headers
-    path = operation.path.format(jobId="x", trackIndex="0", id="x", speakerId="x")
+    path = re.sub(r"\{\w+\}", "0", operation.path)
     answer = api.client.request(operation.method, path, headers=headers)
     assert answer.status_code == 403
     contract.check(operation_id, answer)
@@ -430,6 +457,7 @@ def test_every_operation_is_among_the_successes() -> None:
     checked_apart = {
         "getClip",
         "createSession",
+        "createWebhookEndpoint",
         "cancelJob",
         "cancelJobDeprecated",
         "eraseJob",

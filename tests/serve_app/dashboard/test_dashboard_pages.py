@@ -132,7 +132,8 @@ FORGED = {
     "a page without an origin, of this site": {"Origin": "null", "Sec-Fetch-Site": "same-origin"},
 }
 CHANGES = ("/dashboard/sign-out", "/dashboard/jobs", "/dashboard/jobs/x/cancel",
-           "/dashboard/keys/x/rotate", "/dashboard/webhook-secret/rotate")  # fmt: skip
+           "/dashboard/keys/x/rotate", "/dashboard/webhook-secret/rotate", "/dashboard/endpoints",
+           "/dashboard/endpoints/x/rotate", "/dashboard/endpoints/x/delete")  # fmt: skip
 
 
 @pytest.mark.parametrize("path", CHANGES)
@@ -445,6 +446,33 @@ def test_the_signing_secret_is_shown_and_rotated(browser: httpx.Client) -> None:
     browser.post("/dashboard/webhook-secret/rotate", data={"csrf": csrf(page)})
     [second] = set(re.findall(r"whsec_[\w+/=]+", browser.get("/dashboard/keys").text))
     assert first != second
+
+
+def test_an_endpoint_is_added_and_deleted_and_its_secrets_shown_once(
+    api: RunningApi, customer: Customer, browser: httpx.Client
+) -> None:
+    page = browser.get("/dashboard/keys")
+    [of_account] = set(re.findall(r"whsec_[\w+/=]+", page.text))
+    form = {"csrf": csrf(page), "url": "https://hooks.example.com/x"}
+    assert browser.post("/dashboard/endpoints", data=form).status_code == 400
+    assert browser.post(
+        "/dashboard/endpoints", data=form | {"url": "http://10.0.0.1", "job.failed": "on"}
+    ).status_code == 400  # fmt: skip
+    page = browser.post("/dashboard/endpoints", data=form | {"job.failed": "on"})
+    [first] = set(re.findall(r"whsec_[\w+/=]+", page.text)) - {of_account}
+    [endpoint] = api.client.get("/webhooks/endpoints", headers=customer.headers).json()["data"]
+    assert (endpoint["url"], endpoint["events"]) == ("https://hooks.example.com/x", ["job.failed"])
+    path = f"/dashboard/endpoints/{endpoint['id']}"
+    page = browser.post(f"{path}/rotate", data=form)
+    [second] = set(re.findall(r"whsec_[\w+/=]+", page.text)) - {of_account}
+    assert first != second
+    assert second not in browser.get("/dashboard/keys").text
+    with signed_in(api, api.customer()) as other:
+        theirs = {"csrf": csrf(other.get("/dashboard"))}
+        for action in ("rotate", "delete"):
+            assert other.post(f"{path}/{action}", data=theirs).status_code == 404
+    assert browser.post(f"{path}/delete", data=form).status_code == 303
+    assert api.client.get("/webhooks/endpoints", headers=customer.headers).json()["data"] == []
 
 
 def test_the_account_page_has_the_months_charges_and_an_estimate(

@@ -1,0 +1,161 @@
+"""Webhook endpoints of accounts, and who subscribes to an event."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, exists, func, insert, select, update
+
+from storage.database import Connection
+from storage.tables import accounts, jobs, webhook_endpoints, webhook_events
+from storage.types import DeliveryStatus, EventType
+
+MOST_ENDPOINTS = 10
+"""Of an account."""
+PROGRESS_SECONDS = 10.0
+"""An endpoint gets an event of a job's progress at most this often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where an account receives the events that it subscribes to."""
+
+    id: uuid.UUID
+    url: str
+    event_types: list[str]
+    created_at: datetime
+    rotated_at: datetime | None
+
+
+_COLUMNS = [webhook_endpoints.c[name] for name in Endpoint.__dataclass_fields__]
+
+
+async def add_endpoint(
+    connection: Connection,
+    account_id: uuid.UUID,
+    *,
+    url: str,
+    event_types: Sequence[str],
+    secret: bytes,
+) -> Endpoint | None:
+    """``secret`` is encrypted. None where the account has MOST_ENDPOINTS already."""
+    # The lock makes concurrent additions of one account count one after the other.
+    owner = select(accounts.c.id).where(accounts.c.id == account_id).with_for_update()
+    await connection.execute(owner)
+    if len(await list_endpoints(connection, account_id)) >= MOST_ENDPOINTS:
+        return None
+    values = {
+        "id": uuid.uuid4(),
+        "account_id": account_id,
+        "url": url,
+        "event_types": list(event_types),
+        "current": secret,
+    }
+    statement = insert(webhook_endpoints).values(values).returning(*_COLUMNS)
+    return Endpoint(**(await connection.execute(statement)).mappings().one())
+
+
+async def list_endpoints(
+    connection: Connection, account_id: uuid.UUID, endpoint_id: uuid.UUID | None = None
+) -> list[Endpoint]:
+    """The account's endpoints, the oldest first; only the one with this id, if given."""
+    query = select(*_COLUMNS).where(webhook_endpoints.c.account_id == account_id)
+    if endpoint_id is not None:
+        query = query.where(webhook_endpoints.c.id == endpoint_id)
+    query = query.order_by(webhook_endpoints.c.created_at, webhook_endpoints.c.id)
+    return [Endpoint(**row) for row in (await connection.execute(query)).mappings()]
+
+
+async def change_endpoint(
+    connection: Connection,
+    account_id: uuid.UUID,
+    endpoint_id: uuid.UUID,
+    *,
+    url: str | None = None,
+    event_types: Sequence[str] | None = None,
+    secret: bytes | None = None,
+) -> Endpoint | None:
+    """Change what is given; None if the account has no such endpoint.
+
+    A new URL gets what is still owed to the old one; the secret before a new one signs on for
+    ``webhooks.OVERLAP``.
+    """
+    given = {"url": url, "event_types": event_types, "current": secret}
+    values: dict[str, object] = {k: value for k, value in given.items() if value is not None}
+    if secret is not None:
+        values |= {"previous": webhook_endpoints.c.current, "rotated_at": func.now()}
+    statement = (
+        update(webhook_endpoints)
+        .where(webhook_endpoints.c.id == endpoint_id, webhook_endpoints.c.account_id == account_id)
+        .values(values or {"url": webhook_endpoints.c.url})
+        .returning(*_COLUMNS)
+    )
+    row = (await connection.execute(statement)).mappings().one_or_none()
+    if row is not None and url is not None:
+        owed = webhook_events.c.status.in_([DeliveryStatus.IN_FLIGHT, DeliveryStatus.PENDING_RETRY])
+        await connection.execute(
+            update(webhook_events)
+            .where(webhook_events.c.endpoint_id == endpoint_id, owed)
+            .values(url=url)
+        )
+    return None if row is None else Endpoint(**row)
+
+
+async def delete_endpoint(
+    connection: Connection, account_id: uuid.UUID, endpoint_id: uuid.UUID
+) -> Endpoint | None:
+    """Delete it with its deliveries; None if the account has no such endpoint."""
+    statement = (
+        delete(webhook_endpoints)
+        .where(webhook_endpoints.c.id == endpoint_id, webhook_endpoints.c.account_id == account_id)
+        .returning(*_COLUMNS)
+    )
+    row = (await connection.execute(statement)).mappings().one_or_none()
+    return None if row is None else Endpoint(**row)
+
+
+async def list_subscribers(
+    connection: Connection, job_id: uuid.UUID, event_type: EventType
+) -> list[tuple[uuid.UUID, str]]:
+    """Id and URL of each endpoint that gets an event of this type of the job now.
+
+    They cannot be deleted before the transaction ends.
+    """
+    endpoint, event = webhook_endpoints.c, webhook_events.c
+    query = (
+        select(endpoint.id, endpoint.url)
+        .join(jobs, jobs.c.account_id == endpoint.account_id)
+        .where(jobs.c.id == job_id, endpoint.event_types.contains([event_type]))
+        .with_for_update(of=webhook_endpoints, read=True, key_share=True)
+    )
+    if event_type is EventType.JOB_PROGRESS:
+        lately = exists().where(
+            event.endpoint_id == endpoint.id,
+            event.job_id == job_id,
+            event.event_type == event_type,
+            event.created_at > func.now() - timedelta(seconds=PROGRESS_SECONDS),
+        )
+        query = query.where(~lately)
+    return [(row.id, row.url) for row in await connection.execute(query)]
+
+
+async def drop_progress(
+    connection: Connection, job_id: uuid.UUID, endpoint_ids: Collection[uuid.UUID] | None = None
+) -> None:
+    """Forget events of the job's progress (to these endpoints, or to all), which a later event
+    makes pointless; those that are being sent stay."""
+    event = webhook_events.c
+    of_account = select(webhook_endpoints.c.id).join(
+        jobs, (jobs.c.account_id == webhook_endpoints.c.account_id) & (jobs.c.id == job_id)
+    )
+    await connection.execute(
+        delete(webhook_events).where(
+            event.endpoint_id.in_(of_account if endpoint_ids is None else endpoint_ids),
+            event.job_id == job_id,
+            event.event_type == EventType.JOB_PROGRESS,
+            event.lease_token.is_(None),
+        )
+    )
