@@ -232,6 +232,8 @@ class SceneStills:
     """Writing on the screen that was read, top to bottom."""
     things: tuple[SeenThing, ...] = ()
     """What a detector of objects found, the largest first."""
+    visible: tuple[int, ...] = ()
+    """How many things it saw about the time of each still; empty where there is no detector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +246,8 @@ class SceneDescription:
     """Sorted lower-case nouns, no repeats."""
     shot_type: ShotType
     shot_angle: ShotAngle
+    stills: tuple[int, ...] = ()
+    """The scene's stills, the one that shows most first; empty where that was not looked at."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,32 @@ def measure(picture: Picture) -> PictureFacts:
     )
 
 
+_SHARPNESS_WIDTH_PX = 480
+_AS_SHARP, _AS_CLEAR = 0.6, 0.6
+"""Least sharpness and contrast of a picture that others of its scene do not put in the shade."""
+_SHARPER = 1.1
+"""Ratio from which one is sharper than another: noise makes less."""
+
+
+def by_what_they_show(pictures: Sequence[Picture], seen: Sequence[int]) -> tuple[int, ...]:
+    """Pictures of one scene, the one that shows most first: no blur, blend or fade that others do
+    not have; most of what was ``seen`` in each; then the sharpest; then the nearest to the middle.
+
+    Sharpness is the Laplacian's spread (Pech-Pacheco et al. 2000).
+    """
+    levels = [grey(picture, _SHARPNESS_WIDTH_PX) for picture in pictures]
+    sharp = np.array([cv2.Laplacian(each, cv2.CV_16S, ksize=3).std() for each in levels])
+    contrast = np.array([each.std() for each in levels])
+    clear = (sharp >= _AS_SHARP * sharp.max()) & (contrast >= _AS_CLEAR * contrast.max())
+    steps = np.round(np.log(np.maximum(sharp, 0.01)) / np.log(_SHARPER))
+    middle = len(pictures) // 2
+
+    def rank(index: int) -> tuple[float, ...]:
+        return clear[index], seen[index], steps[index], -abs(index - middle)
+
+    return tuple(sorted(range(len(pictures)), key=rank, reverse=True))
+
+
 _HUES = (
     ("red", 29.0), ("orange", 57.0), ("yellow", 105.0), ("green", 145.0),
     ("teal", 195.0), ("blue", 255.0), ("purple", 308.0), ("pink", 352.0),

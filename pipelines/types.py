@@ -8,8 +8,8 @@ read from the source or from a segment cut out of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from models.contracts import Box, CameraMotion, ShotAngle, ShotType, SoundKind
@@ -202,6 +202,14 @@ class ScreenText:
 
 
 @dataclass(frozen=True, slots=True)
+class StillFrame:
+    """A frame that stands for a scene; ``key`` is the object of its picture."""
+
+    time_ms: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Scene:
     """One scene; scenes are contiguous and cover the whole video."""
 
@@ -218,6 +226,7 @@ class Scene:
     confidence: float
     """Of the cut that opens the scene, 0 to 1; 1 for the first."""
     thumbnail_key: str
+    """The first still's."""
     object_tracks: tuple[ObjectTrack, ...] = ()
     """By start and label; none where the profile has no detector of objects."""
     active_picture: Box = Box(0.0, 0.0, 1.0, 1.0)  # noqa: RUF009 - frozen
@@ -226,6 +235,19 @@ class Scene:
     """Writing that is there at any time of it, by start, then top to bottom."""
     tags: tuple[Tag, ...] = ()
     """The most probable first; none where the model of pictures is not installed."""
+    stills: tuple[StillFrame, ...] = ()
+    """What shows most of it; of a long scene a second one, from elsewhere in it. None in results of
+    before there were any."""
+
+    def at_keys(self, keys: Mapping[str, str]) -> Scene:
+        """The scene with its stills' objects elsewhere."""
+        stills = tuple(replace(still, key=keys[still.key]) for still in self.stills)
+        return replace(self, thumbnail_key=keys[self.thumbnail_key], stills=stills)
+
+    def still_names(self, name: str) -> dict[str, str]:
+        """Each still's key and a file's name for it, made of the scene's."""
+        keys = dict.fromkeys((self.thumbnail_key, *(still.key for still in self.stills)))
+        return {key: f"{name}-{n}.jpg" if n > 1 else f"{name}.jpg" for n, key in enumerate(keys, 1)}
 
 
 @dataclass(frozen=True, slots=True)

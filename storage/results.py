@@ -140,10 +140,13 @@ async def list_thumbnail_keys(connection: Connection, job_id: uuid.UUID) -> set[
 
 
 _STILLS = text(
-    """SELECT coalesce(seen ->> 'thumbnail_key', seen ->> 'thumbnailKey')
-         FROM scene_lists, LATERAL (SELECT json_array_elements(scenes) UNION ALL SELECT overview)
-              AS each (seen)
-        WHERE job_id = :job_id AND seen IS NOT NULL
+    """WITH each AS MATERIALIZED (
+         SELECT seen FROM scene_lists,
+                LATERAL (SELECT json_array_elements(scenes) UNION ALL SELECT overview) AS a (seen)
+          WHERE job_id = :job_id AND seen IS NOT NULL)
+       SELECT coalesce(seen ->> 'thumbnail_key', seen ->> 'thumbnailKey') FROM each
+       UNION ALL
+       SELECT still ->> 'key' FROM each, json_array_elements(seen -> 'stills') AS still
        UNION ALL
        SELECT person ->> 'still_key' FROM scene_lists, json_array_elements(people) AS person
         WHERE job_id = :job_id"""

@@ -229,15 +229,15 @@ class _ItemRun:
     def _seen(self, ingested: IngestResult) -> VisionResult:
         """Scenes and overview with their stills in the output."""
         found = self.stages.vision(ingested, self.control)
-        scenes = tuple(self._with_still(each, f"{each.index:05d}") for each in found.scenes)
-        overview = self._with_still(found.overview, "overview")
+        scenes = tuple(self._with_stills(each, f"{each.index:05d}") for each in found.scenes)
+        overview = self._with_stills(found.overview, "overview")
         return replace(found, scenes=scenes, overview=overview)
 
-    def _with_still(self, scene: Scene, name: str) -> Scene:
-        name = f"{STILLS_FOLDER}/{self.item.folder}/{name}.jpg"
-        still = self.workspace.store.read_bytes(scene.thumbnail_key)
-        self.work.out.write_bytes(name, still)
-        return replace(scene, thumbnail_key=name)
+    def _with_stills(self, scene: Scene, name: str) -> Scene:
+        names = scene.still_names(f"{STILLS_FOLDER}/{self.item.folder}/{name}")
+        for key, out in names.items():
+            self.work.out.write_bytes(out, self.workspace.store.read_bytes(key))
+        return scene.at_keys(names)
 
     async def _transcript(
         self, ingested: IngestResult

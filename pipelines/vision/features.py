@@ -174,8 +174,11 @@ def to_bytes(features: FrameFeatures) -> bytes:
     """``features`` as an .npz, with FrameFacts; equal ones give equal bytes."""
     # Those of FrameFacts that luma gives.
     contrasts = [cv2.meanStdDev(picture)[1].item() for picture in features.luma]
+    edges = (cv2.Laplacian(picture, cv2.CV_16S) for picture in features.luma)
+    details = [cv2.meanStdDev(each)[1].item() for each in edges]
     arrays = {name: getattr(features, name) for name in _ARRAYS} | {
         "contrasts": np.array(contrasts, np.float32),
+        "details": np.array(details, np.float32),
         "lit": np.count_nonzero(features.luma > _LIT_LEVEL, axis=0).astype(np.int64),
         "sums": features.luma.sum(axis=0, dtype=np.int64),
     }
@@ -200,7 +203,8 @@ def from_bytes(data: bytes) -> FrameFeatures:
 class FrameFacts:
     """What is known of FrameFeatures without their luma and chroma, which take more room.
 
-    ``contrasts`` (n,): standard deviation of the luma, in levels. ``lit`` (36, 64): how many
+    ``contrasts`` (n,): standard deviation of the luma, in levels; ``details`` (n,): of its
+    Laplacian, which blur takes away. ``lit`` (36, 64): how many
     frames light a place; ``sums`` (36, 64): their luma.
     """
 
@@ -208,6 +212,7 @@ class FrameFacts:
     key_times_ms: Times
     damaged_ms: Times
     contrasts: Shapes
+    details: Shapes
     lit: Times
     sums: Times
 

@@ -178,6 +178,21 @@ def scene_things(
     return tuple(sorted(things, key=lambda thing: (-thing.box.area, thing.label)))
 
 
+_ABOUT_MS = 1_500
+"""Things seen so near to a still's time are likely in it."""
+
+
+def seen_about(
+    found: Mapping[int, Sequence[DetectedObject]], sampled_ms: Times, times_ms: Sequence[int]
+) -> tuple[int, ...]:
+    """How many things are in the sampled frame nearest to each time, 0 where that is far away."""
+    nearest = [int(sampled_ms[nearest_frame(sampled_ms, time_ms)]) for time_ms in times_ms]
+    return tuple(
+        len(found[near]) if abs(near - time_ms) <= _ABOUT_MS else 0
+        for near, time_ms in zip(nearest, times_ms, strict=True)
+    )
+
+
 _FEWEST_LOOKS, _MOVED, _GROWN = 3, 0.15, 1.4
 """Looks at a thing, share of the picture's width and ratio of heights from which it has moved."""
 _STEADY_SHARE = 0.02

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, pairwise
 from operator import attrgetter
 
+import numpy as np
+
 from models.contracts import TextLine
 from models.provider import ModelProvider
 from models.tasks import DETECT_OBJECTS, EMBED_PHRASES
@@ -49,6 +51,7 @@ from pipelines.vision.objects import (
     object_times,
     object_tracks,
     scene_things,
+    seen_about,
 )
 from pipelines.vision.people import FindFaces, group_faces, sampled_stills
 from pipelines.vision.policy import ContentPolicy
@@ -92,7 +95,7 @@ class VisionConfig:
     people: bool = False
     """Whether faces of the same person are put together."""
     max_scenes_a_task: int = 8
-    """Bounds a task's memory: up to three stills a scene are held at once, 1.6 MB each."""
+    """Bounds a task's memory: up to four stills a scene are held at once, 1.6 MB each."""
     policy: ContentPolicy = field(default_factory=ContentPolicy)
 
 
@@ -142,9 +145,7 @@ def analyse_vision(
         detected = mapper(times, detect, detecting)
         for each in detected:
             seen |= DETECTIONS.load(workspace.store, each.key)
-        plans = [
-            replace(plan, things=scene_things(seen, plan.start_ms, plan.end_ms)) for plan in plans
-        ]
+        plans = _with_things(plans, seen)
 
     strokes = load_strokes(features, workspace.store, video.duration_ms)
     texts = _texts(plans, strokes, video, ReadText(*place, config.describe.models), written, mapper)
@@ -166,6 +167,19 @@ def analyse_vision(
     result = _result([*features, *detected], [*chain(*described)], seen, texts, workspace.store)
     warnings = tuple(damage_warnings(found.damaged_ms.tolist()))
     return replace(result, warnings=warnings, people=people)
+
+
+def _with_things(plans: Sequence[ScenePlan], seen: Detections) -> list[ScenePlan]:
+    """The plans with what is in their scenes, and about the times of their stills."""
+    sampled_ms = np.array(sorted(seen), np.int64)
+    return [
+        replace(
+            plan,
+            things=scene_things(seen, plan.start_ms, plan.end_ms),
+            visible=seen_about(seen, sampled_ms, plan.still_times_ms) if seen else (),
+        )
+        for plan in plans
+    ]
 
 
 _ONE_DAMAGE_MS = 2_000
@@ -272,7 +286,9 @@ def _plan(index: int, scene: SceneBorders, found: FoundCuts) -> ScenePlan:
         start_ms=scene.start_ms,
         end_ms=scene.end_ms,
         confidence=scene.confidence,
-        still_times_ms=still_times(found.times_ms, found.key_times_ms, found.contrasts, scene),
+        still_times_ms=still_times(
+            found.times_ms, found.key_times_ms, found.contrasts, found.details, scene
+        ),
         motion_pairs_ms=tuple(pair_times(found.times_ms, scene.clear_start_ms, scene.clear_end_ms)),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import cv2
 import numpy as np
@@ -16,12 +17,12 @@ from models.contracts import (
     SeenThing,
     TextLine,
 )
-from models.pictures import palette
+from models.pictures import by_what_they_show, palette
 from models.provider import ModelProvider
 from models.tasks import DESCRIBE_SCENES, EMBED_PICTURES
 from pipelines.artifacts import Artifact, Made, digest
 from pipelines.execution.chain import Step, Workspace
-from pipelines.types import Scene, Segment, StageCode, StageError, Tag, VideoSource
+from pipelines.types import Scene, Segment, StageCode, StageError, StillFrame, Tag, VideoSource
 from pipelines.vision.bars import WHOLE, cropped, inside, upright_box
 from pipelines.vision.camera_motion import camera_motion
 from pipelines.vision.cuts.selection import Cut
@@ -66,6 +67,8 @@ class ScenePlan:
     """Writing that was read in one frame of it, top to bottom."""
     things: tuple[SeenThing, ...] = ()
     """With boxes in the whole upright picture."""
+    visible: tuple[int, ...] = ()
+    """How many things are seen about the time of each still; empty without a detector."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
 
     name = "Describing the scenes"
     code = StageCode.VISION_FAILED
-    version = 10
+    version = 11
     video: VideoSource
     workspace: Workspace
     models: ModelProvider
@@ -93,14 +96,18 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             self.workspace.check()
             described = self.models.get(DESCRIBE_SCENES).describe([each.stills for each in seen])
             self.workspace.check()
+            orders = [said.stills or each.order for each, said in zip(seen, described, strict=True)]
             tags: list[tuple[Tag, ...]] = [()] * len(seen)
             if self.tagger is not None:
-                tags = self.tagger.tags(
-                    self.models.get(EMBED_PICTURES), [each.middle for each in seen]
-                )
-            for (plan, key), each, said, own in zip(missing, seen, described, tags, strict=True):
+                shown = [
+                    each.stills.stills[order[0]] for each, order in zip(seen, orders, strict=True)
+                ]
+                tags = self.tagger.tags(self.models.get(EMBED_PICTURES), shown)
+            for (plan, key), each, said, order, own in zip(
+                missing, seen, described, orders, tags, strict=True
+            ):
                 self.workspace.check()
-                SCENES.save(store, key, replace(self._scene(plan, each, said), tags=own))
+                SCENES.save(store, key, replace(self._scene(plan, each, said, order), tags=own))
         return tuple(made)
 
     def _key(self, plan: ScenePlan) -> str:
@@ -121,7 +128,8 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
         scenes = []
         for plan in plans:
             self.workspace.check()
-            pictures = tuple(stills[time] for time in plan.still_times_ms if time in stills)
+            times = tuple(time for time in plan.still_times_ms if time in stills)
+            pictures = tuple(stills[time] for time in times)
             if not pictures:
                 times_ms = f"{plan.start_ms} and {plan.end_ms} ms"
                 message = f"No picture between {times_ms} could be decoded."
@@ -132,8 +140,10 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             box = upright_box(plan.active, orientation)
             shown = tuple(cropped(picture, box) for picture in pictures)
             things = tuple(replace(each, box=each.box.within(box)) for each in plan.things)
-            own = SceneStills(shown, seconds, motion, plan.text, things)
-            scenes.append(_Seen(own, pictures[len(pictures) // 2], box))
+            about = dict(zip(plan.still_times_ms, plan.visible, strict=False))
+            visible = tuple(about[time] for time in times) if about else ()
+            own = SceneStills(shown, seconds, motion, plan.text, things, visible)
+            scenes.append(_Seen(own, times, pictures, box))
         return scenes
 
     def _features(self, plans: Sequence[ScenePlan]) -> FrameFeatures:
@@ -168,10 +178,15 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
                     stills |= fetch_stills(path, segment, *place, own, config, self.workspace.check)
         return stills
 
-    def _scene(self, plan: ScenePlan, seen: _Seen, said: SceneDescription) -> Scene:
-        jpeg = thumbnail(seen.whole, self.config)
-        key = self.workspace.key(f"vision/thumbnails/{digest(jpeg)}.jpg")
-        self.workspace.store.write_bytes(key, jpeg)
+    def _scene(
+        self, plan: ScenePlan, seen: _Seen, said: SceneDescription, order: Sequence[int]
+    ) -> Scene:
+        stills = []
+        for index in _shown(seen.times_ms, order, plan.end_ms - plan.start_ms):
+            jpeg = thumbnail(seen.whole[index], self.config)
+            key = self.workspace.key(f"vision/thumbnails/{digest(jpeg)}.jpg")
+            self.workspace.store.write_bytes(key, jpeg)
+            stills.append(StillFrame(seen.times_ms[index], key))
         return Scene(
             index=plan.index,
             start_ms=plan.start_ms,
@@ -183,23 +198,35 @@ class DescribeScenes(Step[tuple[ScenePlan, ...], tuple[Made, ...]]):
             shot_angle=said.shot_angle,
             camera_motion=seen.stills.camera_motion,
             color_palette=palette(seen.stills.stills),
-            thumbnail_key=key,
+            thumbnail_key=stills[0].key,
             active_picture=seen.active,
+            stills=tuple(stills),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A scene's pictures: those that the models get, one with its bars, and where these are not."""
+    """A scene's pictures: those that the models get; with bars, and where these are not."""
 
     stills: SceneStills
-    whole: Picture
+    times_ms: tuple[int, ...]
+    whole: tuple[Picture, ...]
     active: Box
 
     @property
-    def middle(self) -> Picture:
-        """The still that is shown, without its bars."""
-        return self.stills.stills[len(self.stills.stills) // 2]
+    def order(self) -> tuple[int, ...]:
+        """The stills by what they show, where the describer did not look at that."""
+        return by_what_they_show(self.whole, self.stills.visible or [0] * len(self.whole))
+
+
+def _shown(times_ms: Sequence[int], order: Sequence[int], length_ms: int) -> list[int]:
+    """Of the stills by what they show the first; of a long scene the next from elsewhere too."""
+    first = order[0]
+    if length_ms <= LONG_SCENE_MS:
+        return [first]
+    apart_ms = STILLS_APART * length_ms
+    others = (each for each in order if abs(times_ms[each] - times_ms[first]) >= apart_ms)
+    return [first, *islice(others, 1)]
 
 
 SCENES = Artifact.of(Scene, "vision/scenes", version=DescribeScenes.version)
@@ -234,7 +261,13 @@ def thumbnail(still: Picture, config: DescribeConfig) -> bytes:
     return bytes(encoded.tobytes())
 
 
-STILL_POSITIONS = ((2_000, (0.5,)), (6_000, (0.3, 0.7)), (None, (0.2, 0.5, 0.8)))
+LONG_SCENE_MS = 30_000
+"""A longer scene has two stills that are shown, ``STILLS_APART`` of its length between them."""
+STILLS_APART = 0.2
+STILL_POSITIONS = (
+    (2_000, (0.5,)), (6_000, (0.3, 0.7)), (LONG_SCENE_MS, (0.2, 0.5, 0.8)),
+    (None, (0.14, 0.38, 0.62, 0.86)),
+)  # fmt: skip
 """Where in a scene's clear part its stills are taken, by the length in ms that it is below."""
 _KEY_FRAME_WITHIN = 0.5
 """So far from there, as a share of the length, a key frame is taken instead: others must be
@@ -276,27 +309,35 @@ def _clear(opening: Cut, ending: Cut) -> tuple[int, int]:
     return (start_ms, end_ms) if end_ms > start_ms else (opening.time_ms, ending.time_ms)
 
 
-_CLEAR_SHARE = 0.6
-"""Frames with less contrast than this share of what the scene usually has are left out: they are
-of fades, or blends, or black, or white."""
+_CLEAR_SHARE, _SHARP_SHARE = 0.6, 0.8
+"""Frames with less contrast, or less detail, than this share of what the scene usually has are left
+out: they are of fades, or blends, or black, or white; or blurred by movement."""
 _USUAL_PERCENTILE = 75
 
 
 def still_times(
-    times_ms: Times, key_times_ms: Times, contrasts: Shapes, scene: SceneBorders
+    times_ms: Times,
+    key_times_ms: Times,
+    contrasts: Shapes,
+    details: Shapes,
+    scene: SceneBorders,
 ) -> tuple[int, ...]:
-    """Times of the frames to take as stills: one to three, rising.
+    """Times of the frames to take as stills: one to four, rising.
 
-    ``times_ms`` holds all frame times of the video, ``contrasts`` what they have (see
-    FrameFacts), ``key_times_ms`` the times of its key frames. A scene without any frame (the
+    ``times_ms`` holds all frame times of the video, ``contrasts`` and ``details`` what they have
+    (see FrameFacts), ``key_times_ms`` the times of its key frames. A scene without any frame (the
     picture stood still past it) takes the last one before its end.
     """
     low = int(np.searchsorted(times_ms, scene.clear_start_ms))
     high = int(np.searchsorted(times_ms, scene.clear_end_ms))
-    own = contrasts[low:high]
-    if len(own) == 0:
+    if low == high:
         return (int(times_ms[max(0, low - 1)]),)
-    clear = times_ms[low:high][own >= _CLEAR_SHARE * np.percentile(own, _USUAL_PERCENTILE)]
+    shows = np.ones(high - low, bool)
+    for measured, share in ((contrasts, _CLEAR_SHARE), (details, _SHARP_SHARE)):
+        own = measured[low:high]
+        # Of what is left: in a scene that is mostly black, most frames have no detail.
+        shows &= own >= share * np.percentile(own[shows], _USUAL_PERCENTILE)
+    clear = times_ms[low:high][shows]
     length_ms = scene.clear_end_ms - scene.clear_start_ms
     keys = np.intersect1d(key_times_ms, clear, assume_unique=True)
     shares = next(shares for below, shares in STILL_POSITIONS if below is None or length_ms < below)

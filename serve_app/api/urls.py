@@ -70,7 +70,8 @@ OVERVIEW_STILL = "overview"
 
 
 def still_path(signer: Signer, job_id: uuid.UUID, name: int | str) -> str:
-    """The signed path of the still of a scene (its index) or of all; good for a day."""
+    """The signed path of the still of a scene (its index) or of all, or of their second one
+    (``-2`` behind it); good for a day."""
     # Whole hours, so that a list that is read twice shows the same addresses.
     expires_at = (int(time.time()) // 3600 + _STILL_HOURS + 1) * 3600
     path = f"{API_PREFIX}/jobs/{job_id}/thumbnails/{name}.jpg"

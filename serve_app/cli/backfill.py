@@ -159,17 +159,18 @@ class _Importer:
         if StageName.VISION in job.skipped:
             return job
         scenes = [
-            to_json(self._with_still(job, scene, f"{scene.index:05d}")) for scene in outcome.scenes
+            to_json(self._moved(job, scene, f"{scene.index:05d}")) for scene in outcome.scenes
         ]
         overview = None  # items of an earlier version have none
         if outcome.overview is not None:
-            overview = to_json(self._with_still(job, outcome.overview, "overview"))
+            overview = to_json(self._moved(job, outcome.overview, "overview"))
         return replace(job, scenes=scenes, overview=overview)
 
-    def _with_still(self, job: ImportedJob, scene: Scene, name: str) -> Scene:
-        key = f"{JOBS_PREFIX}/{job.id}/stills/{name}.jpg"
-        self.objects.write_bytes(key, self._place.read_bytes(scene.thumbnail_key))
-        return replace(scene, thumbnail_key=key)
+    def _moved(self, job: ImportedJob, scene: Scene, name: str) -> Scene:
+        keys = scene.still_names(f"{JOBS_PREFIX}/{job.id}/stills/{name}")
+        for own, key in keys.items():
+            self.objects.write_bytes(key, self._place.read_bytes(own))
+        return scene.at_keys(keys)
 
     @property
     def _place(self) -> Place:

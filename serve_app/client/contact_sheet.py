@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
+from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 
 from serve_app.client.rendering import (
     NO_CUTS,
@@ -91,6 +91,8 @@ _MARGIN, _GAP, _PADDING, _RADIUS = 48, 24, 16, 14
 _HEADER, _FOOTER, _EMPTY = 172, 56, 120
 _PALETTE, _BODY, _DESCRIPTION_LINES = 14, 158, 3
 _NO_COLOR = "#2a313c"
+_SECOND = 0.36
+"""Width and height of a second still, over those of the first, in whose corner it is."""
 
 Scene = Mapping[str, Any]
 
@@ -133,9 +135,14 @@ def chosen_scenes(count: int, limit: int = MAX_SCENES) -> list[int]:
 
 
 def contact_sheet(
-    scenes: Sequence[Scene], thumbnails: Sequence[bytes | None], *, title: str
+    scenes: Sequence[Scene],
+    thumbnails: Sequence[bytes | None],
+    *,
+    title: str,
+    seconds: Mapping[int, bytes | None] | None = None,
 ) -> Image.Image:
-    """Draw the sheet; ``thumbnails[i]`` is the encoded still of ``scenes[i]``, if there is one.
+    """Draw the sheet; ``thumbnails[i]`` is the encoded still of ``scenes[i]``, if there is one,
+    ``seconds[i]`` a second one.
 
     A still that cannot be decoded counts as missing. Raises ValueError where the two
     sequences differ in length.
@@ -151,7 +158,8 @@ def contact_sheet(
         at = (sheet.width / 2, _HEADER + _EMPTY / 2)
         ImageDraw.Draw(sheet).text(at, plain(NO_CUTS), font=font(24), fill=_TEXT, anchor="mm")
     for place, (index, still) in enumerate(zip(chosen, stills, strict=True)):
-        sheet.paste(_card(scenes[index], still, grid), grid.corner(place))
+        other = _opened((seconds or {}).get(index))
+        sheet.paste(_card(scenes[index], still, other, grid), grid.corner(place))
     if len(chosen) < len(scenes):
         note = f"{len(chosen)} of {len(scenes)} scenes are shown, evenly chosen."
         at = (_MARGIN, sheet.height - _FOOTER + 6)
@@ -223,10 +231,16 @@ def _draw_strip(
         x += width
 
 
-def _card(scene: Scene, still: Image.Image | None, grid: _Grid) -> Image.Image:
+def _card(
+    scene: Scene, still: Image.Image | None, second: Image.Image | None, grid: _Grid
+) -> Image.Image:
     size = (grid.card_width, grid.card_height)
     card = Image.new("RGB", size, _CARD)
     card.paste(_framed(still, grid), (0, 0))
+    if second is not None:
+        second.thumbnail((round(_SECOND * grid.card_width), round(_SECOND * grid.still_height)))
+        inset = ImageOps.expand(second, 2, _CARD)
+        card.paste(inset, (10, grid.still_height - 10 - inset.height))
     pen = ImageDraw.Draw(card)
     strip_top = grid.still_height
     colors = palette_of(scene) or [_NO_COLOR]

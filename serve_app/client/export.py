@@ -48,13 +48,19 @@ def _export_vision(client: ApiClient, job: JsonObject, folder: Path) -> list[Pat
     scenes = seen["scenes"] or ([] if overview is None else [{"index": 0, **overview}])
     title = str(job.get("fileName") or job["jobId"])
     shown = set(chosen_scenes(len(scenes)))
+    seconds = {
+        place: _thumbnail(client, scene["stills"][1]["url"])
+        for place, scene in enumerate(scenes)
+        if place in shown and len(scene.get("stills", ())) > 1
+    }
     sheet = contact_sheet(
         scenes,
         [
-            _thumbnail(client, scene) if place in shown else None
+            _thumbnail(client, scene.get("thumbnailUrl")) if place in shown else None
             for place, scene in enumerate(scenes)
         ],
         title=title,
+        seconds=seconds,
     )
     picture = io.BytesIO()
     sheet.save(picture, "PNG", optimize=True)
@@ -64,8 +70,7 @@ def _export_vision(client: ApiClient, job: JsonObject, folder: Path) -> list[Pat
     ]
 
 
-def _thumbnail(client: ApiClient, scene: JsonObject) -> bytes | None:
-    address = scene.get("thumbnailUrl")
+def _thumbnail(client: ApiClient, address: str | None) -> bytes | None:
     if not address:
         return None
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -14,7 +15,7 @@ from pipelines.types import StageCode
 from serve_app.api.context import Context, base_url
 from serve_app.api.pagination import BadCursorError, Cursor, decode_cursor, encode_cursor
 from serve_app.api.queries import WHOLE_NUMBER, whole_number
-from serve_app.api.urls import OVERVIEW_STILL, still_path
+from serve_app.api.urls import still_path
 from serve_app.context import AppContext
 from serve_app.crypto import Signer
 from serve_app.dashboard import PATH
@@ -230,7 +231,7 @@ async def get_job(
         tracks = await list_tracks(connection, job.id)
     overview = None
     if seen is not None:
-        overview = overview_json(seen, still_path(context.signer, job.id, OVERVIEW_STILL))
+        overview = overview_json(seen, partial(still_path, context.signer, job.id))
     shown = JobView(job.audio_track_names or [], media, summary, overview)
     await _add_results(context, job, shown, tracks, track)
     return await page(

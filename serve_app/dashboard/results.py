@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -69,7 +70,7 @@ class Part:
 def scenes_part(signer: Signer, job: JobRecord, parts: Parts, first: int = 0) -> Part:
     """The part that scene ``first`` is in."""
     scenes = scenes_of(parts.read_json(first))
-    rows = [scene_json(scene, still_path(signer, job.id, scene.index)) for scene in scenes]
+    rows = [scene_json(scene, partial(still_path, signer, job.id)) for scene in scenes]
     return Part(rows, parts, f"{PATH}/jobs/{job.id}", "/scenes?from=")
 
 

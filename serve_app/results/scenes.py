@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import Annotated, NotRequired
 
 from fastapi import Request
@@ -59,6 +60,13 @@ class TagJson(TypedDict):
     score: Annotated[Share, doc("The model's probability that its caption is the still's.", 0.31)]
 
 
+class StillJson(TypedDict):
+    """A frame that stands for a scene."""
+
+    time: Annotated[Seconds, doc("Of the frame, in seconds of the media.")]
+    url: Annotated[Url, doc("Its picture; signed, needs no key, expires.")]
+
+
 class OverviewJson(TypedDict):
     """What is seen of a whole video, as of a scene."""
 
@@ -88,6 +96,15 @@ class OverviewJson(TypedDict):
     cameraMotion: NotRequired[Annotated[CameraMotion, doc("What the camera does.", "static")]]
     confidence: NotRequired[Annotated[Share, doc("Of the cut that opens it, 0 to 1.")]]
     thumbnailUrl: NotRequired[Annotated[Url, doc("A still; signed, needs no key, expires.")]]
+    stills: NotRequired[
+        Annotated[
+            list[StillJson],
+            doc(
+                "What shows most of it: first that of `thumbnailUrl`; of what is longer than 30 "
+                "seconds a second one, from elsewhere. None of scenes that were analysed before."
+            ),
+        ]
+    ]
     objectTracks: NotRequired[
         Annotated[
             list[ObjectTrackJson],
@@ -165,14 +182,19 @@ def scenes_of(stored: str | bytes) -> tuple[Scene, ...]:
     return decode(tuple[Scene, ...], text, ignore_unknown=True)
 
 
-def scene_json(scene: Scene, still_url: str) -> SceneJson:
-    """A scene, its still at an address."""
-    shown = overview_json(scene, still_url)
+Address = Callable[[str], str]
+"""Of a still, by its name."""
+
+
+def scene_json(scene: Scene, address: Address) -> SceneJson:
+    """A scene, its stills at addresses."""
+    shown = overview_json(scene, address, str(scene.index))
     return {**shown, "index": scene.index, "confidence": round(scene.confidence, 4)}
 
 
-def overview_json(scene: Scene, still_url: str) -> OverviewJson:
-    """What is seen, of a whole video too."""
+def overview_json(scene: Scene, address: Address, name: str = OVERVIEW_STILL) -> OverviewJson:
+    """What is seen, of a whole video too, its stills at addresses by its name."""
+    urls = address(name), address(f"{name}-2")
     return {
         "startTime": scene.start_ms / 1000,
         "endTime": scene.end_ms / 1000,
@@ -182,7 +204,11 @@ def overview_json(scene: Scene, still_url: str) -> OverviewJson:
         "shotType": scene.shot_type,
         "shotAngle": scene.shot_angle,
         "cameraMotion": scene.camera_motion,
-        "thumbnailUrl": still_url,
+        "thumbnailUrl": urls[0],
+        "stills": [
+            {"time": still.time_ms / 1000, "url": url}
+            for still, url in zip(scene.stills, urls, strict=False)
+        ],
         "objectTracks": [
             {
                 "label": track.label,
@@ -225,12 +251,12 @@ async def read_seen(request: Request, connection: Connection, job: JobRecord) ->
     scenes = scenes_of(await results.get_scenes(connection, job.id))
     overview = await find_overview(connection, job.id)
 
-    def address(name: int | str) -> str:
+    def address(name: str) -> str:
         return public_url(request) + still_path(context_of(request).signer, job.id, name)
 
-    seen: Seen = {"scenes": [scene_json(each, address(each.index)) for each in scenes]}
+    seen: Seen = {"scenes": [scene_json(each, address) for each in scenes]}
     if overview is not None:
-        seen["overview"] = overview_json(overview, address(OVERVIEW_STILL))
+        seen["overview"] = overview_json(overview, address)
     return seen
 
 

@@ -75,7 +75,7 @@ class Labelled:
     shots: tuple[ShotType, ...] = (ShotType.UNKNOWN,)
 
 
-def _frame(path: Path, seconds: float) -> Picture:
+def read_frame(path: Path, seconds: float) -> Picture:
     """The frame at that time, upright, at most 960 pixels on its long side."""
     with av.open(str(path)) as container:
         for frame in container.decode(container.streams.video[0]):
@@ -90,7 +90,7 @@ def _frame(path: Path, seconds: float) -> Picture:
 
 def _real(path: str, seconds: float, **truth: Any) -> Labelled:
     where = DEMO if path == "demo.mp4" else MEDIA / path
-    return Labelled(f"{path} at {seconds} s", lambda: _frame(where, seconds), **truth)
+    return Labelled(f"{path} at {seconds} s", lambda: read_frame(where, seconds), **truth)
 
 
 _PEACH = ("THE PEACH OPEN MOVIE PROJECT", "PRESENTS")
@@ -400,7 +400,7 @@ def labelled_things(part: str) -> list[LabelledThings]:
     stills = []
     for name, truth in tomllib.loads(table)[part].items():
         path, _, seconds = name.partition("@")
-        picture = _frame(DEMO if path == "demo.mp4" else MEDIA / path, float(seconds or 0))
+        picture = read_frame(DEMO if path == "demo.mp4" else MEDIA / path, float(seconds or 0))
         things, also = (tuple(truth.get(kind, ())) for kind in ("things", "also"))
         stills.append(LabelledThings(name, picture, things, also, truth.get("people")))
     return stills

@@ -114,10 +114,10 @@ def main() -> None:
         folder = options.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         names = [*OURS] if options.ours_only else [*OURS, *_peers()]
+        files = real_files()
         work = [(folder, seed, form, names) for seed in options.seeds for form in range(len(FORMS))]
         with ProcessPoolExecutor(options.workers) as pool:
             measured = list(pool.map(_measure, work))
-            files = _real_files()
             real = list(
                 pool.map(_measure_real, files, itertools.repeat(folder), itertools.repeat(names))
             )
@@ -167,7 +167,7 @@ _TUNED = frozenset(
 """Files that were looked at when thresholds were set; figures to quote are those of the others."""
 
 
-def _real_files() -> list[RealFile]:
+def real_files() -> list[RealFile]:
     """Those beside the project with a cut list, and the music video."""
     files = []
     for truth in sorted(SHARED_MEDIA.glob("cuts*/*.truth.json")):
@@ -176,7 +176,7 @@ def _real_files() -> list[RealFile]:
         hard = hard["stream3"] if isinstance(hard, dict) else hard  # the larger of two pictures
         slow = [
             (each["start_s"], each["end_s"]) if isinstance(each, dict) else tuple(each)
-            for each in known["gradual"]
+            for each in known.get("gradual", ())
         ]
         name = truth.name.split(".")[0]
         (path,) = (each for each in truth.parent.glob(f"{name}.*") if each.suffix != ".json")
@@ -191,7 +191,7 @@ def _measure_real(file: RealFile, folder: Path, names: list[str]) -> dict[str, T
     link = folder / file.path.name  # features are kept beside it
     link.unlink(missing_ok=True)
     link.symlink_to(file.path)
-    times_ms, _ = _video(link)
+    times_ms, _ = video_of(link)
 
     def frame(seconds: float) -> int:
         return _nearest(times_ms, seconds * 1000)
@@ -211,11 +211,11 @@ def _tallies(
     incidents: Sequence[dict[str, Any]],
     ambiguous: Sequence[int] = (),
 ) -> dict[str, Tally]:
-    times_ms, source = _video(path)
+    times_ms, source = video_of(path)
     tallies = {}
     for name in names:
         by = OURS.get(name)
-        found_ms = _peers()[name](path) if by is None else _ours(path, source, by)
+        found_ms = _peers()[name](path) if by is None else found_cuts(path, source, by)
         frames = sorted(_nearest(times_ms, time_ms) for time_ms in found_ms)
         frames = [
             each
@@ -290,7 +290,7 @@ def _figures(tally: Tally, kinds: Sequence[str]) -> dict[str, float]:
     }
 
 
-def _video(path: Path) -> tuple[list[int], VideoSource]:
+def video_of(path: Path) -> tuple[list[int], VideoSource]:
     """Times of the file's frames from its start, and the file as one segment."""
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
@@ -308,9 +308,9 @@ def _video(path: Path) -> tuple[list[int], VideoSource]:
     return times_ms, VideoSource(video, duration_ms, origin_ms, (segment,))
 
 
-def _ours(path: Path, source: VideoSource, by: CutsBy) -> list[float]:
+def found_cuts(path: Path, source: VideoSource, by: CutsBy) -> list[float]:
     """As the service finds them, from the features that its first step stores."""
-    features = _features(path, source)
+    features = stored_features(path, source)
     active = active_picture([facts_from_bytes(to_bytes(features))])
     detector = None if by is CutsBy.MEASURED else LocalModels().get(DETECT_BOUNDARIES)
     config, frames = CutConfig(by=by), inside(features, active)
@@ -318,7 +318,7 @@ def _ours(path: Path, source: VideoSource, by: CutsBy) -> list[float]:
     return [cut.time_ms for cut in Candidates.among(found, source.duration_ms).select(config)]
 
 
-def _features(path: Path, source: VideoSource) -> FrameFeatures:
+def stored_features(path: Path, source: VideoSource) -> FrameFeatures:
     """What the vision stage's first step stores of the file; kept beside it."""
     kept = path.with_suffix(f".features-{ReadFrames.version}.npz")
     if not kept.exists():

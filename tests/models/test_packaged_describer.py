@@ -15,6 +15,8 @@ from models.backends.packaged.describer import (
     open_describer,
     shot_type_of,
 )
+from models.backends.packaged.faces import MarkedFace
+from models.backends.packaged.shot_angle import shot_angle_of
 from models.backends.packaged.shot_list import SceneEvidence, sentences
 from models.contracts import (
     Box,
@@ -27,7 +29,7 @@ from models.contracts import (
     ShotType,
     TextLine,
 )
-from models.pictures import PictureFacts, may_show_text, measure
+from models.pictures import PictureFacts, by_what_they_show, may_show_text, measure
 from models.registry.packaged import PACKAGED
 from models.tasks import DESCRIBE_SCENES
 
@@ -101,6 +103,68 @@ def test_a_screen_that_shows_nothing_is_said_to_be_just_that(
     assert found.objects == ()
     assert found.shot_type is ShotType.UNKNOWN
     assert found.shot_angle is ShotAngle.UNKNOWN
+
+
+def blurred(still: Picture, by: float = 4.0) -> Picture:
+    return np.asarray(cv2.GaussianBlur(still, (0, 0), by), np.uint8)
+
+
+def faded(still: Picture, share: float = 0.3) -> Picture:
+    return np.asarray(still * share, np.uint8)
+
+
+SHARP = foliage(1)
+
+
+@pytest.mark.parametrize(
+    ("stills", "seen", "order"),
+    [
+        pytest.param((SHARP, SHARP, SHARP), (0, 0, 0), (1, 0, 2), id="all alike: the middle"),
+        pytest.param((SHARP, blurred(SHARP), SHARP), (0, 3, 0), (0, 2, 1), id="no blur"),
+        pytest.param((SHARP, faded(SHARP)), (0, 1), (0, 1), id="no fade"),
+        pytest.param((SHARP, SHARP, SHARP), (2, 0, 1), (0, 2, 1), id="most things and faces"),
+        pytest.param((plain(9, 9, 9), plain(9, 9, 9)), (0, 0), (1, 0), id="nothing to see"),
+    ],
+)
+def test_the_still_that_shows_most_comes_first(
+    stills: tuple[Picture, ...], seen: tuple[int, ...], order: tuple[int, ...]
+) -> None:
+    assert by_what_they_show(stills, seen) == order
+
+
+def turned(still: Picture, degrees: float) -> Picture:
+    matrix = cv2.getRotationMatrix2D((160, 90), degrees, 1.6)
+    return np.asarray(cv2.warpAffine(still, matrix, (320, 180)), np.uint8)
+
+
+def face(nose: tuple[float, float] = (0.5, 0.46), right_eye: float = 0.4) -> MarkedFace:
+    marks = (0.4, 0.4), (0.6, right_eye), nose, (0.43, 0.52), (0.57, 0.52)
+    return MarkedFace(Box(0.35, 0.3, 0.3, 0.3), marks)
+
+
+LEVEL, DUTCH, UNKNOWN = ShotAngle.EYE_LEVEL, ShotAngle.DUTCH, ShotAngle.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("still", "faces", "angle"),
+    [
+        pytest.param(windows(), (), UNKNOWN, id="upright"),
+        pytest.param(turned(windows(), 6), (), UNKNOWN, id="held by hand"),
+        pytest.param(turned(windows(), 16), (), DUTCH, id="rolled"),
+        pytest.param(turned(windows(), -24), (face(),), DUTCH, id="rolled with a face"),
+        pytest.param(turned(foliage(1), 16), (), UNKNOWN, id="nothing upright"),
+        pytest.param(plain(90, 90, 90), (), UNKNOWN, id="plain"),
+        pytest.param(plain(90, 90, 90), (face(),), LEVEL, id="a face from its height"),
+        pytest.param(plain(90, 90, 90), (face((0.5, 0.42)),), UNKNOWN, id="from below"),
+        pytest.param(plain(90, 90, 90), (face((0.5, 0.51)),), UNKNOWN, id="from above"),
+        pytest.param(plain(90, 90, 90), (face((0.6, 0.46)),), UNKNOWN, id="from the side"),
+        pytest.param(plain(90, 90, 90), (face(right_eye=0.46),), UNKNOWN, id="tilted"),
+    ],
+)
+def test_the_camera_angle_is_given_where_lines_or_a_face_show_it(
+    still: Picture, faces: tuple[MarkedFace, ...], angle: ShotAngle
+) -> None:
+    assert shot_angle_of(still, faces) is angle
 
 
 def test_writing_that_was_read_is_quoted(describer: PackagedSceneDescriber) -> None:
@@ -203,10 +267,12 @@ STANDING, FAR = (0.45, 0.1, 0.13, 0.8), (0.5, 0.5, 0.02, 0.15)
         ),
         pytest.param(
             evidence(things=(thing("person", (2, 4)), thing("chair", (1, 2)), thing("bus", 2))),
-            "A shot of several people, with one or more chairs and two buses.",
+            "A shot of several people, with one or more chairs and two or more buses.",
             id="looks that differ in number",
         ),
-        pytest.param(evidence(things=(thing("bottle", 3),)), "Three bottles.", id="things alone"),
+        pytest.param(
+            evidence(things=(thing("bottle", 3),)), "Three or more bottles.", id="things alone"
+        ),
         pytest.param(
             evidence(things=(thing("airplane", box=ALL), thing("bird", box=SMALL))),
             "An airplane filling the picture and a small bird in the middle.",
@@ -243,7 +309,7 @@ STANDING, FAR = (0.45, 0.1, 0.13, 0.8), (0.5, 0.5, 0.02, 0.15)
         ),
         pytest.param(
             evidence(things=(thing("scissors"), thing("skis", 2), thing("knife", 2))),
-            "Scissors in the middle, skis and two knives.",
+            "Scissors in the middle, skis and two or more knives.",
             id="plurals",
         ),
     ],
@@ -293,7 +359,7 @@ def test_the_shot_type_follows_from_the_size_of_the_largest_face(
         (evidence(faces=(0.55,)), "A close-up of a face."),
         (
             evidence(faces=(0.2, 0.15), brightness=(60, 60), motion=CameraMotion.PAN_LEFT),
-            "A medium shot of two faces, dark. The camera pans to the left.",
+            "A medium shot of two or more faces, dark. The camera pans to the left.",
         ),
         (
             evidence(faces=(0.35,), text=(line("Anna Weber", top=0.8, height=0.05),), hue="blue"),

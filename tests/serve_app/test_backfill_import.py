@@ -36,7 +36,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for outcome in part:
             for seen in (*outcome.scenes, outcome.overview):
                 if seen is not None:
-                    place.write_bytes(seen.thumbnail_key, STILL)
+                    for key in seen.still_names(""):
+                        place.write_bytes(key, STILL)
         output.commit(part)
     return folder
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from serve_app.api.context import API_PREFIX
 from serve_app.client.api import ApiClient
 from serve_app.client.export import export_results
+from storage.results import list_thumbnail_keys
 from tests.serve_app.dashboard.test_dashboard_pages import plain, signed_in
 from tests.serve_app.published_jobs import SCENES, complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 
-STILL = b"\xff\xd8a still"
+STILL, SECOND = b"\xff\xd8a still", b"\xff\xd8another one"
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +30,16 @@ def uncut(api: RunningApi, owner: Customer) -> str:
     job_id = created(api, owner)
     key = f"jobs/{job_id}/work/vision/thumbnails/one.jpg"
     api.context.objects.write_bytes(key, STILL)
-    complete(api, job_id, [track(0)], [], scenes=[], overview=SCENES[0] | {"thumbnailKey": key})
+    complete(api, job_id, [track(0)], [], scenes=[], overview=with_stills(api, job_id, key))
     return job_id
+
+
+def with_stills(api: RunningApi, job_id: str, key: str) -> dict[str, Any]:
+    """What is seen, with a second still beside the one at ``key``."""
+    second = f"jobs/{job_id}/work/vision/thumbnails/two.jpg"
+    api.context.objects.write_bytes(second, SECOND)
+    stills = [{"time_ms": 1_200, "key": key}, {"time_ms": 9_000, "key": second}]
+    return SCENES[0] | {"thumbnailKey": key, "stills": stills}
 
 
 def test_the_overview_has_a_still_at_an_address_that_needs_no_key(
@@ -39,6 +50,31 @@ def test_the_overview_has_a_still_at_an_address_that_needs_no_key(
     address = answer["overview"]["thumbnailUrl"]
     assert api.client.get(address).content == STILL
     assert api.client.get(address.replace("overview.jpg", "0.jpg")).status_code == 404
+
+
+@pytest.mark.parametrize("cuts", [False, True], ids=["the whole", "a scene"])
+def test_both_stills_of_what_is_long_have_times_and_addresses_and_go_with_the_job(
+    api: RunningApi, owner: Customer, cuts: bool
+) -> None:
+    job_id = created(api, owner)
+    key = f"jobs/{job_id}/work/vision/thumbnails/one.jpg"
+    api.context.objects.write_bytes(key, STILL)
+    shown = with_stills(api, job_id, key)
+    scenes = [shown] if cuts else []
+    complete(api, job_id, [track(0)], [], scenes=scenes, overview=None if cuts else shown)
+    seen = api.client.get(f"/jobs/{job_id}/scenes", headers=owner.headers).json()["data"]
+    stills = (seen["scenes"][0] if cuts else seen["overview"])["stills"]
+    assert [still["time"] for still in stills] == [1.2, 9.0]
+    assert [api.client.get(still["url"]).content for still in stills] == [STILL, SECOND]
+    wrong = stills[1]["url"].replace("-2.jpg", "-3.jpg")
+    assert api.client.get(wrong).status_code in (400, 404)
+    with signed_in(api, owner) as browser:
+        page = browser.get(f"/dashboard/jobs/{job_id}")
+        assert f"/thumbnails/{'0' if cuts else 'overview'}-2.jpg?" in page.text
+    keys = api.transact(lambda c: list_thumbnail_keys(c, uuid.UUID(job_id)))
+    assert keys == {still["key"] for still in shown["stills"]}
+    api.client.post(f"/jobs/{job_id}/erase", headers=owner.headers)
+    assert api.client.get(stills[1]["url"]).status_code == 404
 
 
 def test_the_page_of_a_job_shows_it(api: RunningApi, owner: Customer, uncut: str) -> None:

@@ -13,16 +13,16 @@ import cv2
 
 from models.backends import Backend
 from models.backends.packaged.faces import FaceFinder
+from models.backends.packaged.shot_angle import shot_angle_of
 from models.backends.packaged.shot_list import SceneEvidence, sentences
 from models.contracts import (
     Box,
     SceneDescription,
     SceneStills,
     SeenThing,
-    ShotAngle,
     ShotType,
 )
-from models.pictures import measure
+from models.pictures import by_what_they_show, measure
 
 _FACE_SHOTS = (
     (0.80, ShotType.EXTREME_CLOSE_UP),
@@ -61,31 +61,38 @@ class PackagedSceneDescriber:
         self._faces = faces
 
     def describe(self, scenes: Sequence[SceneStills]) -> list[SceneDescription]:
-        return [
-            SceneDescription(
-                description=sentences(evidence),
-                objects=objects_in(evidence),
-                shot_type=evidence.shot,
-                shot_angle=ShotAngle.UNKNOWN,
-            )
-            for evidence in map(self._evidence, scenes)
-        ]
+        return [self._described(scene) for scene in scenes]
 
-    def _evidence(self, scene: SceneStills) -> SceneEvidence:
+    def _described(self, scene: SceneStills) -> SceneDescription:
         if not scene.stills:
             raise ValueError("A scene to describe needs at least one still.")
         facts = tuple(measure(still) for still in scene.stills)
-        middle = len(facts) // 2
-        may_show_faces = facts[middle].contrast >= _BLANK_CONTRAST and not facts[middle].colour_bars
-        faces = self._faces.find(scene.stills[middle]) if may_show_faces else ()
-        rows, columns = scene.stills[middle].shape[:2]
-        return SceneEvidence(
+        faces = [
+            self._faces.find_marked(still)
+            if fact.contrast >= _BLANK_CONTRAST and not fact.colour_bars
+            else ()
+            for still, fact in zip(scene.stills, facts, strict=True)
+        ]
+        visible = scene.visible or [0] * len(facts)
+        seen = [len(own) + things for own, things in zip(faces, visible, strict=True)]
+        order = by_what_they_show(scene.stills, seen)
+        best, marked = scene.stills[order[0]], faces[order[0]]
+        boxes = tuple(face.box for face in marked)
+        rows, columns = best.shape[:2]
+        evidence = SceneEvidence(
             facts=facts,
-            faces=faces,
+            faces=boxes,
             text=scene.text,
             camera_motion=scene.camera_motion,
             things=scene.things,
-            shot=shot_type_of(faces, scene.things, columns / rows),
+            shot=shot_type_of(boxes, scene.things, columns / rows),
+        )
+        return SceneDescription(
+            description=sentences(evidence),
+            objects=objects_in(evidence),
+            shot_type=evidence.shot,
+            shot_angle=shot_angle_of(best, marked),
+            stills=order,
         )
 
 

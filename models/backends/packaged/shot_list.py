@@ -87,7 +87,7 @@ class SceneEvidence:
 
     facts: tuple[PictureFacts, ...]
     faces: tuple[Box, ...]
-    """In the middle still, largest first."""
+    """In the still that shows most, largest first."""
     text: tuple[TextLine, ...]
     camera_motion: CameraMotion
     things: tuple[SeenThing, ...] = ()
@@ -140,9 +140,6 @@ def _people(evidence: SceneEvidence) -> str:
     if found is None:
         return f"{shot} of {_counted('face', faces, faces)}" if faces else ""
     who = _counted("person", max(faces, found.fewest), max(faces, found.most))
-    # Those who sit close together or are far away are missed: of what is counted as two, more are
-    # in five of twelve labelled stills.
-    who = who.replace(" people", " or more people") if who.startswith(_NUMBERS[2:]) else who
     is_one = max(faces, found.most) == 1
     where = _where(found.box) if is_one else ""
     if where in ("in the middle", "filling the picture") and evidence.shot in _CLOSE_SHOTS:
@@ -152,7 +149,7 @@ def _people(evidence: SceneEvidence) -> str:
 
 
 def _things(evidence: SceneEvidence) -> Iterator[str]:
-    """``a dog on the left``, ``three bottles``: each label that is not people's."""
+    """``a dog on the left``, ``three or more bottles``: each label that is not people's."""
     others = [thing for thing in evidence.things if thing.label != "person"][:_MOST_THINGS]
     for index, thing in enumerate(others):
         size = "small " if thing.box.area < _SMALL else ""
@@ -162,16 +159,18 @@ def _things(evidence: SceneEvidence) -> Iterator[str]:
 
 
 def _counted(label: str, fewest: int, most: int, size: str = "") -> str:
-    """``a dog``, ``one or more dogs``, ``several dogs``: what all looks agree on."""
+    """``a dog``, ``two or more dogs``, ``several dogs``: what all looks agree on."""
     noun = _NOUNS.get(label, label)
     if noun in _UNCOUNTED:
         return f"{size}{noun}"
     if most == 1:
         return f"{'an' if (size or noun)[0] in 'aeiou' else 'a'} {size}{noun}"
     plural = f"{size}{_PLURALS.get(noun, f'{noun}s')}"
-    if fewest == most:
-        return f"{_NUMBERS[most] if most < len(_NUMBERS) else 'many'} {plural}"
-    return f"one or more {plural}" if most == 2 else f"several {plural}"
+    if fewest < most:
+        return f"one or more {plural}" if most == 2 else f"several {plural}"
+    # What is close to others or far away is missed: of what is counted as two people, more are
+    # in five of twelve labelled stills, of two bottles there are three.
+    return f"{_NUMBERS[most]} or more {plural}" if most < len(_NUMBERS) else f"many {plural}"
 
 
 def _where(box: Box) -> str:

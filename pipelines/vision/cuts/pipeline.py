@@ -41,8 +41,8 @@ reading the features around them takes a tenth of a second."""
 class FoundCuts:
     """``cuts`` in order; times of all frames, and of key frames and damaged ones among them.
 
-    ``contrasts`` are the frames' (see FrameFacts), ``active`` is the picture between bars of each
-    part, as stored.
+    ``contrasts`` and ``details`` are the frames' (see FrameFacts), ``active`` is the picture
+    between bars of each part, as stored.
     """
 
     cuts: tuple[Cut, ...]
@@ -50,6 +50,7 @@ class FoundCuts:
     key_times_ms: Times
     damaged_ms: Times
     contrasts: Shapes
+    details: Shapes
     active: tuple[Box, ...]
 
 
@@ -92,6 +93,7 @@ def find_cuts(
         np.concatenate([own.key_times_ms for own in facts]),
         np.concatenate([own.damaged_ms for own in facts]),
         np.concatenate([own.contrasts for own in facts]),
+        np.concatenate([own.details for own in facts]),
         active,
     )
 

@@ -13,6 +13,7 @@ from pipelines.types import (
     Speaker,
     StageCode,
     StageOutcome,
+    StillFrame,
     TrackOutcome,
     TranscriptResult,
     TranscriptSegment,
@@ -112,6 +113,10 @@ def _scene(item_id: str, index: int) -> Scene:
         camera_motion=CameraMotion.STATIC,
         confidence=0.9,
         thumbnail_key=f"stills/{item_id}/{index:05d}.jpg",
+        stills=(
+            StillFrame(2000 * index + 400, f"stills/{item_id}/{index:05d}.jpg"),
+            StillFrame(2000 * index + 1_600, f"stills/{item_id}/{index:05d}-2.jpg"),
+        ),
         on_screen_text=(ScreenText("HIGH STREET", 0.97, Box(0.1, 0.2, 0.3, 0.05), 0, 1_500),),
     )
 

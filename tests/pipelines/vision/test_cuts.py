@@ -245,6 +245,7 @@ def test_scenes_are_contiguous_and_cover_the_whole_video() -> None:
         pytest.param(1_000, [], (480,), id="one of a short scene"),
         pytest.param(3_000, [], (880, 2_080), id="two of a longer one, the frames nearest"),
         pytest.param(10_000, [], (2_000, 5_000, 8_000), id="three of a long one"),
+        pytest.param(40_000, [], (5_600, 15_200, 24_800, 34_400), id="four of half a minute"),
         pytest.param(3_000, [0, 2_000], (0, 2_000), id="key frames close by are taken instead"),
         pytest.param(10_000, [1_000], (1_000, 8_000), id="one serves for several, far ones do not"),
         pytest.param(1_000, [400, 1_000], (400,), id="the next scene's are not"),
@@ -253,10 +254,10 @@ def test_scenes_are_contiguous_and_cover_the_whole_video() -> None:
 def test_stills_are_spread_and_rather_key_frames(
     length_ms: int, keys_ms: list[int], stills_ms: tuple[int, ...]
 ) -> None:
-    times = np.arange(0, 20_000, FRAME_MS)
+    times = np.arange(0, 60_000, FRAME_MS)
     scene = SceneBorders(0, length_ms, 1.0, 0, length_ms)
     even = np.full(len(times), 50, np.float32)
-    assert still_times(times, np.array(keys_ms, np.int64), even, scene) == stills_ms
+    assert still_times(times, np.array(keys_ms, np.int64), even, even, scene) == stills_ms
 
 
 @pytest.mark.parametrize("keys_ms", [[], [0, 2_000, 9_960]], ids=["no key frames", "key frames"])
@@ -265,9 +266,22 @@ def test_stills_are_away_from_fades_and_black(keys_ms: list[int]) -> None:
     times = np.arange(0, 10_000, FRAME_MS)
     light = np.clip(np.minimum(times, 10_000 - times) / 3_000, 0, 1)
     scene = SceneBorders(0, 10_000, 1.0, 0, 10_000)
-    found = still_times(times, np.array(keys_ms, np.int64), (60 * light).astype(np.float32), scene)
+    seen = (60 * light).astype(np.float32)
+    found = still_times(times, np.array(keys_ms, np.int64), seen, seen, scene)
     assert len(found) >= 2
     assert all(1_750 <= time_ms <= 8_250 for time_ms in found)
+
+
+@pytest.mark.parametrize("keys_ms", [[], [0, 5_000]], ids=["no key frames", "a blurred key frame"])
+def test_stills_are_not_of_frames_blurred_by_a_whip_pan(keys_ms: list[int]) -> None:
+    """A scene of 10 s with as much contrast throughout and no detail from 4 to 6 s."""
+    times = np.arange(0, 10_000, FRAME_MS)
+    even = np.full(len(times), 50, np.float32)
+    details = np.where((times >= 4_000) & (times < 6_000), 10, 30).astype(np.float32)
+    scene = SceneBorders(0, 10_000, 1.0, 0, 10_000)
+    found = still_times(times, np.array(keys_ms, np.int64), even, details, scene)
+    assert len(found) >= 2
+    assert not any(4_000 <= time_ms < 6_000 for time_ms in found)
 
 
 def test_without_cuts_there_are_no_scenes() -> None:
@@ -279,7 +293,7 @@ def test_stills_are_frames_of_the_scene_away_from_transitions(key_every: int) ->
     times = np.arange(0, len(PROGRAMME) * FRAME_MS, FRAME_MS)
     for scene in scenes_between(WHOLE_CUTS, len(PROGRAMME) * FRAME_MS):
         even = np.full(len(times), 50, np.float32)
-        stills = still_times(times, times[::key_every], even, scene)
-        assert 1 <= len(stills) <= 3
+        stills = still_times(times, times[::key_every], even, even, scene)
+        assert 1 <= len(stills) <= 4
         assert all(scene.clear_start_ms <= time < scene.clear_end_ms for time in stills)
         assert set(stills) <= set(times.tolist())

@@ -107,7 +107,7 @@ def test_scenes_and_the_whole_video_have_tags_which_are_shown_and_searched(tmp_p
     assert {tag.label for tag in result.overview.tags} == {"fire", "sea"}
     assert analysed(path, workspace, WithColours()).shards_computed == 0
     scene = result.scenes[0]
-    shown = overview_json(scene, "")
+    shown = overview_json(scene, str)
     assert shown["tags"] == [{"label": "fire", "score": scene.tags[0].score}]
     assert labels_of(shown) == [*scene.objects, "fire"]
     stored = {"start_ms": 0, "end_ms": 1, "index": 0, "objects": [], "tags": [{"label": "fire"}]}

@@ -30,6 +30,7 @@ from pipelines.vision.features import (
     segment_features,
 )
 from pipelines.vision.pipeline import VisionConfig, analyse_vision, grouped
+from pipelines.vision.scenes import STILLS_APART
 from tests.pipelines.media_builders import (
     dissolve,
     folder_workspace,
@@ -111,6 +112,8 @@ def test_each_scene_has_all_that_the_api_promises(unsharded: Unsharded) -> None:
         picture = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
         assert picture is not None
         assert picture.shape == (180, 320, 3)
+        assert [still.key for still in scene.stills] == [scene.thumbnail_key]
+        assert scene.start_ms <= scene.stills[0].time_ms < scene.end_ms
         assert 1 <= len(scene.color_palette) <= 5
         assert scene.description.endswith(".")
         assert list(scene.objects) == sorted(set(scene.objects))
@@ -130,7 +133,10 @@ def test_progress_rises_from_nothing_to_all(unsharded: Unsharded) -> None:
 
 
 def without_keys(scenes: tuple[Scene, ...]) -> list[Scene]:
-    return [replace(scene, thumbnail_key=scene.thumbnail_key.rsplit("/", 1)[1]) for scene in scenes]
+    return [
+        scene.at_keys({key: key.rsplit("/", 1)[1] for key in scene.still_names("")})
+        for scene in scenes
+    ]
 
 
 @pytest.mark.parametrize("segment_ms", [5_000, pytest.param(20_000, marks=pytest.mark.long)])
@@ -193,6 +199,18 @@ def test_a_video_of_one_shot_has_no_scenes_but_an_overview(
     assert found.overview.description
     assert found.overview.camera_motion is CameraMotion.PAN_RIGHT
     assert workspace.store.read_bytes(found.overview.thumbnail_key)[:2] == b"\xff\xd8"
+
+
+def test_what_is_longer_than_half_a_minute_has_two_stills_from_apart(
+    ray_session: None, tmp_path: Path
+) -> None:
+    workspace = folder_workspace(tmp_path)
+    path = write_video(tmp_path / "long.mp4", moving_shot(1, 320, across=0.5), rate=10)
+    overview = analysed(workspace, video_source(workspace, path)).overview
+    first, second = overview.stills
+    assert overview.thumbnail_key == first.key != second.key
+    assert abs(first.time_ms - second.time_ms) >= STILLS_APART * 32_000
+    assert all(workspace.store.exists(still.key) for still in overview.stills)
 
 
 def test_the_overview_of_an_edited_video_is_of_all_its_scenes(unsharded: Unsharded) -> None:

@@ -209,7 +209,7 @@ def test_tracks_go_out_with_the_scene_and_older_results_stay_readable(
     film: Path, tmp_path: Path
 ) -> None:
     scene = analysed(film, folder_workspace(tmp_path)).scenes[0]
-    assert scene_json(scene, "")["objectTracks"] == [
+    assert scene_json(scene, str)["objectTracks"] == [
         {"label": "square", "start": 2.98, "end": 4.98, "confidence": 0.9}
     ]
     stored = to_json(scene)

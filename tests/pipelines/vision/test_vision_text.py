@@ -61,13 +61,13 @@ def test_faces_are_counted_and_give_the_shot_type(analysed: Analysed) -> None:
 
 
 def test_the_document_has_the_lines_with_their_boxes(analysed: Analysed) -> None:
-    document = json.loads(json.dumps(scene_json(analysed[1].scenes[0], "")))
+    document = json.loads(json.dumps(scene_json(analysed[1].scenes[0], str)))
     title = document["onScreenText"][0]
     assert title["text"] == "A DAY BY THE SEA"
     assert 0.9 <= title["confidence"] <= 1
     assert title["box"].keys() == {"left", "top", "width", "height"}
     assert all(0 <= edge <= 1 for edge in title["box"].values())
-    assert scene_json(analysed[1].scenes[2], "")["onScreenText"] == []
+    assert scene_json(analysed[1].scenes[2], str)["onScreenText"] == []
 
 
 def test_findings_of_an_earlier_version_can_be_read(analysed: Analysed) -> None:

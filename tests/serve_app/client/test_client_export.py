@@ -95,6 +95,21 @@ def names(paths: list[Path]) -> list[str]:
     return [path.name for path in paths]
 
 
+def test_the_sheet_shows_the_second_still_of_a_long_scene_too(
+    api: ScriptedApi, client: ApiClient, tmp_path: Path
+) -> None:
+    sheets = []
+    for second in ((), ({"time": 40.0, "url": f"{api.base_url}/thumbnails/0-2.jpg"},)):
+        script_job(api, "completed", "skipped")
+        [scene] = script_scenes(api, 1, picture())
+        scene["stills"] = [{"time": 4.0, "url": scene["thumbnailUrl"]}, *second]
+        api.script("GET", f"{JOB}/scenes", data({"jobId": JOB_ID, "scenes": [scene]}))
+        api.script("GET", "/thumbnails/0-2.jpg", picture())
+        export_results(client, JOB_ID, tmp_path)
+        sheets.append((tmp_path / "contact-sheet.png").read_bytes())
+    assert sheets[0] != sheets[1]
+
+
 def test_a_whole_job_gives_five_files(api: ScriptedApi, client: ApiClient, tmp_path: Path) -> None:
     script_job(api, "completed", "completed")
     scenes = script_scenes(api, 3, picture())
