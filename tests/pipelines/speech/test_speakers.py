@@ -74,6 +74,7 @@ def in_turn(*voices: int, each_seconds: float = 4.0) -> list[Span]:
         pytest.param([(0, 0, 30), (1, 29, 33), (0, 33, 60)], 60, 2, id="one says little"),
         pytest.param([(0, 0, 60), (1, 30, 33)], 60, 1, id="one never speaks alone"),
         pytest.param([(0, 0, 30), (1, 30, 31), (0, 31, 60)], 60, 1, id="too little to believe in"),
+        pytest.param([(0, 0, 30), (1, 30, 31.4), (0, 31.4, 60)], 60, 2, id="one only replies"),
         pytest.param([], 20, 0, id="nobody"),
         pytest.param([(0, 3, 3.3)], 20, 1, id="a short reply is all"),
     ],
@@ -84,6 +85,11 @@ def test_there_are_as_many_voices_as_there_is_evidence_of(
     turns = find_turns(local_voices(spans, seconds), SpeakerRules())
     assert len({turn.voice for turn in turns}) == count
     assert turns == sorted(turns, key=lambda turn: turn.start_seconds)
+
+
+def test_a_short_reply_of_a_voice_that_is_not_far_from_another_is_that_others() -> None:
+    voices = local_voices([(0, 0, 30), (1, 30, 31.4), (0, 31.4, 60)], 60)
+    assert len(find_voices(voices, SpeakerRules(far_distance=1.2))) == 1
 
 
 def test_turns_are_when_voices_speak_overlap_included() -> None:
