@@ -21,6 +21,7 @@ class ErrorCode(StrEnum):
     NOT_FOUND = "NOT_FOUND"
     RESULTS_UNAVAILABLE = "RESULTS_UNAVAILABLE"
     JOB_NOT_CANCELLABLE = "JOB_NOT_CANCELLABLE"
+    LEGAL_HOLD = "LEGAL_HOLD"
     IDEMPOTENCY_IN_PROGRESS = "IDEMPOTENCY_IN_PROGRESS"
     RESULTS_NOT_READY = "RESULTS_NOT_READY"
     FILE_TOO_LARGE = "FILE_TOO_LARGE"
@@ -97,6 +98,11 @@ CATALOGUE: dict[ErrorCode, CatalogueEntry] = {
         "The job has already ended.",
         "Nothing to do: `state` says how it ended.",
         extra_fields=("jobId", "state"),
+    ),
+    ErrorCode.LEGAL_HOLD: CatalogueEntry(
+        409,
+        "A legal hold is on the job or its account: nothing of it may be deleted.",
+        "Ask the operator of the service, who can lift it.",
     ),
     ErrorCode.IDEMPOTENCY_IN_PROGRESS: CatalogueEntry(
         409,

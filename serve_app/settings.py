@@ -31,7 +31,7 @@ from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
 from pipelines.types import CutsBy
 from storage.objects import ObjectStore
 from storage.objects.folder import FolderStore
-from storage.types import Tier
+from storage.types import Retention, Tier
 
 GIB = 1024**3
 SECRET_KEY_LENGTH = 32
@@ -325,6 +325,35 @@ class Settings(BaseSettings):
         le=365 * 86_400,
         description="How long media, segments and unused stills stay after a job has ended.",
     )
+    source_retention_max_seconds: int | None = Field(
+        None,
+        ge=0,
+        le=365 * 86_400,
+        description="Most that accounts and jobs may choose instead; empty: no longer.",
+    )
+    result_retention_days: int | None = Field(
+        None,
+        ge=0,
+        le=36_500,
+        description="Ended jobs are erased after so many days; empty: results stay.",
+    )
+    result_retention_max_days: int | None = Field(
+        None,
+        ge=0,
+        le=36_500,
+        description="Most that accounts and jobs may choose instead; empty: no longer.",
+    )
+
+    @property
+    def retention(self) -> Retention:
+        """How long ended jobs keep their media and their content."""
+        most = (self.source_retention_max_seconds, self.result_retention_max_days)
+        return Retention(
+            self.source_retention_seconds,
+            self.source_retention_seconds if most[0] is None else most[0],
+            self.result_retention_days,
+            self.result_retention_days if most[1] is None else most[1],
+        )
 
     @model_validator(mode="before")
     @classmethod

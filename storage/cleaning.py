@@ -11,24 +11,44 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, or_, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    ScalarSelect,
+    Table,
+    cast,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    text,
+    update,
+)
 
 from storage.database import Connection
 from storage.job_records import JobRecord, JobSource
 from storage.tables import (
+    accounts,
+    api_keys,
     idempotency_records,
     jobs,
     previews,
     scene_lists,
     search_rows,
+    sessions,
+    sign_in_links,
+    signing_secrets,
     stages,
     summaries,
     transcripts,
     uploads,
+    webhook_endpoints,
     webhook_events,
 )
-from storage.types import JobState
+from storage.types import JobState, KeyStatus, Retention
 from storage.uploads import MOST_LATE
 
 CLEANING_LEASE = timedelta(minutes=2)
@@ -53,6 +73,7 @@ class CleaningRound:
     upload_expires_at: datetime | None
     claimed_at: datetime
     lease_ends_at: datetime
+    erased_at: datetime | None = None
 
     @property
     def tasks_may_run(self) -> bool:
@@ -73,7 +94,7 @@ class CleaningRound:
 
 
 async def lease_rounds(
-    connection: Connection, *, retention: timedelta, limit: int
+    connection: Connection, *, retention: Retention, limit: int
 ) -> list[CleaningRound]:
     """Lease up to ``limit`` rounds that are due."""
     due = (
@@ -91,6 +112,7 @@ async def lease_rounds(
             jobs.c.id.label("job_id"),
             jobs.c.completed_at,
             jobs.c.upload_expires_at,
+            jobs.c.erased_at,
             func.now().label("claimed_at"),
             jobs.c.cleaning_after.label("lease_ends_at"),
         )
@@ -98,15 +120,101 @@ async def lease_rounds(
     return [CleaningRound(**row) for row in (await connection.execute(statement)).mappings()]
 
 
-def _is_due(retention: timedelta) -> ColumnElement[bool]:
+_OWNER = select(accounts).where(accounts.c.id == jobs.c.account_id).correlate(jobs)
+
+
+def _of_owner(name: str) -> ScalarSelect[Any]:
+    return _OWNER.with_only_columns(accounts.c[name]).scalar_subquery()
+
+
+def _kept(name: str, default: int | None, most: int | None) -> ColumnElement[Any]:
+    """The job's value, else its account's, else the service's, but not more than the most."""
+    chosen = func.coalesce(
+        jobs.c.source[name].astext.cast(Integer), _of_owner(name), cast(default, Integer)
+    )
+    return func.least(chosen, cast(most, Integer))
+
+
+_IS_HELD = jobs.c.legal_hold_at.is_not(None) | _of_owner("legal_hold_at").is_not(None)
+
+
+def _is_due(retention: Retention) -> ColumnElement[bool]:
+    seconds = _kept(
+        "source_retention_seconds", retention.source_seconds, retention.most_source_seconds
+    )
     first = jobs.c.completed_at.is_not(None) & (
         jobs.c.cleaned_at.is_(None) & jobs.c.cleaning_after.is_(None)
     )
+    over = jobs.c.completed_at < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
     return or_(
         jobs.c.cleaning_after < func.now(),
-        first & jobs.c.state.in_(RETAINED) & (jobs.c.completed_at < func.now() - retention),
+        first & jobs.c.state.in_(RETAINED) & over,
         first & jobs.c.state.in_(UNWANTED) & (jobs.c.completed_at < func.now() - UNWANTED_AFTER),
+    ) & (jobs.c.erased_at.is_not(None) | ~_IS_HELD)
+
+
+async def list_due_erasures(
+    connection: Connection, retention: Retention, *, limit: int
+) -> list[tuple[uuid.UUID, uuid.UUID]]:
+    """Account and job of content whose time is over, or whose account is erased.
+
+    A job that still owes its client an event is not among them.
+    """
+    days = _kept("result_retention_days", retention.result_days, retention.most_result_days)
+    owed = exists().where(
+        webhook_events.c.account_id == jobs.c.account_id,
+        webhook_events.c.job_id == jobs.c.id,
+        webhook_events.c.next_attempt_at.is_not(None),
     )
+    over = jobs.c.completed_at < func.now() - func.make_interval(0, 0, 0, days)
+    due = _of_owner("erased_at").is_not(None) | (over & ~owed)
+    query = (
+        select(jobs.c.account_id, jobs.c.id)
+        .where(jobs.c.erased_at.is_(None), due, ~_IS_HELD)
+        .limit(limit)
+    )
+    return [(row.account_id, row.id) for row in await connection.execute(query)]
+
+
+async def is_held(connection: Connection, job_id: uuid.UUID) -> bool:
+    """Whether a legal hold is on the job or its account."""
+    query = select(_IS_HELD).where(jobs.c.id == job_id)
+    return bool((await connection.execute(query)).scalar_one())
+
+
+async def set_legal_hold(
+    connection: Connection, table: Table, row_id: uuid.UUID, *, holds: bool
+) -> bool:
+    """Put a legal hold on a row of ``jobs`` or ``accounts``, or lift it; False without the row."""
+    since = func.coalesce(table.c.legal_hold_at, func.now()) if holds else None
+    statement = update(table).where(table.c.id == row_id).values(legal_hold_at=since)
+    return (await connection.execute(statement)).rowcount == 1
+
+
+async def erase_account(connection: Connection, account_id: uuid.UUID) -> bool:
+    """Shut an account for good and leave its jobs to ``list_due_erasures``.
+
+    False, and nothing is changed, where a legal hold is on it. Its ledger, purchases and the
+    hashes of its keys stay.
+    """
+    shut = (
+        update(accounts)
+        .where(accounts.c.id == account_id, accounts.c.legal_hold_at.is_(None))
+        .values(
+            name=f"{ERASED_NAME}-{account_id}",
+            suspended_at=func.coalesce(accounts.c.suspended_at, func.now()),
+            erased_at=func.coalesce(accounts.c.erased_at, func.now()),
+        )
+    )
+    if (await connection.execute(shut)).rowcount == 0:
+        return False
+    for table in (sessions, sign_in_links, webhook_endpoints, signing_secrets, idempotency_records):
+        await connection.execute(delete(table).where(table.c.account_id == account_id))
+    revoked = {"status": KeyStatus.REVOKED, "benefit_id": None}
+    await connection.execute(
+        update(api_keys).where(api_keys.c.account_id == account_id).values(revoked)
+    )
+    return True
 
 
 async def end_round(connection: Connection, done: CleaningRound) -> bool:

@@ -43,7 +43,7 @@ async def add_endpoint(
 ) -> Endpoint | None:
     """``secret`` is encrypted. None where the account has MOST_ENDPOINTS already."""
     # The lock makes concurrent additions of one account count one after the other.
-    owner = select(accounts.c.id).where(accounts.c.id == account_id).with_for_update()
+    owner = select(accounts.c.id).where(accounts.c.id == account_id).with_for_update(key_share=True)
     await connection.execute(owner)
     if len(await list_endpoints(connection, account_id)) >= MOST_ENDPOINTS:
         return None

@@ -74,6 +74,9 @@ class JobSource(BaseModel):
     languages: tuple[str, ...] = ()
     speakers_expected: int | None = None
     speakers_at_most: int | None = None
+    source_retention_seconds: int | None = None
+    result_retention_days: int | None = None
+    """Chosen for this job; None: as its account's."""
     continuous: bool = False
     """The clips are laid end to end on one timeline."""
     traceparent: str | None = None

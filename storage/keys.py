@@ -62,6 +62,10 @@ class Account:
     max_active_jobs: int | None
     pay_as_you_go: bool
     credit_limit_cents: int
+    source_retention_seconds: int | None
+    result_retention_days: int | None
+    legal_hold_at: datetime | None
+    erased_at: datetime | None
 
     @property
     def available_cents(self) -> int:
@@ -403,6 +407,18 @@ async def set_restrictions(
     for column, value in (("suspended_at", suspended), ("throttled_at", throttled)):
         if value is not None:
             values[column] = func.now() if value else None
+    await connection.execute(update(accounts).where(accounts.c.id == account_id).values(values))
+
+
+async def set_retention(
+    connection: Connection,
+    account_id: uuid.UUID,
+    *,
+    source_seconds: int | None,
+    result_days: int | None,
+) -> None:
+    """How long the account's jobs keep their media and their content; None: as the service does."""
+    values = {"source_retention_seconds": source_seconds, "result_retention_days": result_days}
     await connection.execute(update(accounts).where(accounts.c.id == account_id).values(values))
 
 

@@ -77,6 +77,13 @@ accounts = Table(
     Column("pay_as_you_go", Boolean, nullable=False, server_default=text("false")),
     Column("credit_limit_cents", BigInteger, nullable=False, server_default=text("0")),
     Column("max_active_jobs", Integer),
+    # How long its jobs keep their media and their content; NULL: as the service does.
+    Column("source_retention_seconds", Integer),
+    Column("result_retention_days", Integer),
+    # Nothing of it may be deleted.
+    _time("legal_hold_at", nullable=True),
+    # Its jobs are to be erased, one after the other.
+    _time("erased_at", nullable=True),
     # Running totals, kept by the trigger on ledger_entries and by nothing else.
     Column("balance_cents", BigInteger, nullable=False, server_default=text("0")),
     Column("held_cents", BigInteger, nullable=False, server_default=text("0")),
@@ -177,6 +184,8 @@ jobs = Table(
     _time("cleaned_at", nullable=True),
     # Its content is gone from the database; its objects go with the next round.
     _time("erased_at", nullable=True),
+    # Nothing of it may be deleted.
+    _time("legal_hold_at", nullable=True),
     CheckConstraint("cleaned_at IS NULL OR cleaning_after IS NULL", name="cleaned_once"),
     CheckConstraint(_one_of("state", JobState), name="state"),
     CheckConstraint(_one_of("processing_mode", ProcessingMode), name="processing_mode"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -174,3 +175,15 @@ LEDGER_SIGNS: dict[LedgerKind, tuple[int, int]] = {
     LedgerKind.CHARGE: (-1, -1),
 }
 """Sign of an entry's effect on (balance, held). ``adjustment`` may have either sign on balance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long ended jobs keep things where neither they nor their accounts have a value, and the
+    most that these may have."""
+
+    source_seconds: int
+    most_source_seconds: int
+    result_days: int | None = None
+    """None: for good."""
+    most_result_days: int | None = None

@@ -5,6 +5,7 @@ What the commands run is imported in it: their help must not wait for the databa
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
@@ -232,6 +233,84 @@ def accounts_limit(
         }
 
     administer(data, limit, as_json)
+
+
+SourceSecondsOption = Annotated[
+    int | None, typer.Option(min=0, max=365 * 86_400, help="Media, after a job's end.")
+]
+ResultDaysOption = Annotated[
+    int | None, typer.Option(min=0, max=36_500, help="All content: then the job is erased.")
+]
+
+
+@accounts_app.command("retain")
+def accounts_retain(
+    account: str,
+    source_seconds: SourceSecondsOption = None,
+    result_days: ResultDaysOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set how long an account's jobs are kept; what is not named is as the service's settings."""
+    from storage import keys
+
+    async def retain(connection: Connection) -> dict[str, object]:
+        found = await keys.get_account(connection, account)
+        await keys.set_retention(
+            connection, found.id, source_seconds=source_seconds, result_days=result_days
+        )
+        return account_record(await keys.get_account(connection, account)) | {
+            "sourceSeconds": source_seconds,
+            "resultDays": result_days,
+        }
+
+    administer(data, retain, as_json)
+
+
+@accounts_app.command("erase")
+def accounts_erase(
+    account: str,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Shut an account for good and erase all of its jobs; ledger and receipts stay."""
+    from storage import cleaning, keys
+
+    if not yes:
+        typer.confirm(f"Erase all that {account} has? It cannot be undone.", abort=True, err=True)
+
+    async def erase(connection: Connection) -> dict[str, object]:
+        from serve_app.api.envelope import timestamp
+
+        found = await keys.get_account(connection, account)
+        if not await cleaning.erase_account(connection, found.id):
+            raise UsageError(f"A legal hold is on {account}: vas legal-hold {account} --release.")
+        erased = await keys.get_account(connection, str(found.id))
+        return account_record(erased) | {"erasedAt": timestamp(erased.erased_at)}
+
+    administer(data, erase, as_json)
+
+
+def legal_hold(
+    target: Annotated[str, typer.Argument(metavar="JOB|ACCOUNT", help="A job's id, or account.")],
+    release: Annotated[bool, typer.Option("--release", help="Lift it.")] = False,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep a job, or all that an account has, from being deleted by anybody, or lift that."""
+    from storage import cleaning, keys
+    from storage.tables import accounts, jobs
+
+    async def put(connection: Connection) -> dict[str, object]:
+        with contextlib.suppress(ValueError):
+            if await cleaning.set_legal_hold(connection, jobs, UUID(target), holds=not release):
+                return {"job": target, "legalHold": not release}
+        account = await keys.get_account(connection, target)
+        await cleaning.set_legal_hold(connection, accounts, account.id, holds=not release)
+        return {"account": account.name, "legalHold": not release}
+
+    administer(data, put, as_json)
 
 
 @keys_app.command("create")

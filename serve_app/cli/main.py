@@ -57,6 +57,11 @@ COMMANDS = {
         "Check ports, disk, GPU, codecs, database, and each model with one real inference.",
     ),
     "accounts": Listed(OPERATE, "accounts:accounts_app", "Accounts."),
+    "legal-hold": Listed(
+        OPERATE,
+        "accounts:legal_hold",
+        "Keep a job, or all that an account has, from being deleted by anybody, or lift that.",
+    ),
     "keys": Listed(OPERATE, "accounts:keys_app", "API keys."),
     "sessions": Listed(OPERATE, "accounts:sessions_app", "Dashboard sessions."),
     "credits": Listed(OPERATE, "money:credits_app", "Prepaid credits."),

@@ -28,6 +28,7 @@ from serve_app.jobs.schemas import (
     CreateJobFromUrlBody,
     FetchedTrack,
     JobOptions,
+    RetentionOptions,
     SeparateAudio,
     UploadedTrack,
     plain_file_name,
@@ -244,6 +245,13 @@ def _source(
 ) -> JobSource:
     if body.people and not planner.settings.people:
         raise invalid("This service does not put faces of people together.", "people")
+    chosen, allowed = body.retention or RetentionOptions(), planner.settings.retention
+    if (chosen.sourceSeconds or 0) > allowed.most_source_seconds:
+        message = f"At most {allowed.most_source_seconds} seconds are allowed."
+        raise invalid(message, "retention.sourceSeconds")
+    if allowed.most_result_days is not None and (chosen.resultDays or 0) > allowed.most_result_days:
+        message = f"At most {allowed.most_result_days} days are allowed."
+        raise invalid(message, "retention.resultDays")
     traceparent = current_traceparent()
     return JobSource(
         kind=kind,
@@ -256,6 +264,8 @@ def _source(
         languages=tuple(body.languages or ()),
         speakers_expected=body.speakersExpected,
         speakers_at_most=body.speakersAtMost,
+        source_retention_seconds=chosen.sourceSeconds,
+        result_retention_days=chosen.resultDays,
         **({"traceparent": traceparent} if traceparent else {}),
     )
 

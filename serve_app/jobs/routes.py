@@ -355,7 +355,7 @@ async def cancel_job_deprecated(request: Request, context: Context, job: Current
     status_code=202,
     response_model=Answer[Job],
     response_description="The job without its content.",
-    responses=errors(ErrorCode.NOT_FOUND),
+    responses=errors(ErrorCode.NOT_FOUND, ErrorCode.LEGAL_HOLD),
 )
 async def erase_job(request: Request, context: Context, job: CurrentJob) -> Response:
     """Media, results, names, metadata, search and kept answers are gone at once, files in the

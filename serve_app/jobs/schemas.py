@@ -181,9 +181,24 @@ class Body(BaseModel):
             shown = "".join(each if each.isprintable() else "?" for each in name[:_LONGEST_NAME])
             yield path + shown, known
         for field, value in self:
+            if isinstance(value, Body):
+                yield from value.unknown_fields(f"{path}{field}.")
             for index, each in enumerate(value if isinstance(value, list) else ()):
                 if isinstance(each, Body):
                     yield from each.unknown_fields(f"{path}{field}[{index}].")
+
+
+class RetentionOptions(Body):
+    """How long a job keeps things after its end, where not as long as its account's jobs do."""
+
+    sourceSeconds: Annotated[
+        Annotated[int, Field(ge=0, le=365 * 86_400), WHOLE] | None,
+        doc("Media, segments and unused stills.", 0),
+    ] = None
+    resultDays: Annotated[
+        Annotated[int, Field(ge=0, le=36_500), WHOLE] | None,
+        doc("Everything else: then the job is erased, once its webhook was delivered.", 30),
+    ] = None
 
 
 class JobOptions(Body):
@@ -228,6 +243,11 @@ class JobOptions(Body):
     speakersAtMost: Annotated[
         Annotated[int, Field(ge=1, le=MAX_SPEAKERS), WHOLE] | None,
         doc("No more people than these speak; not less than `speakersExpected`."),
+    ] = None
+
+    retention: Annotated[
+        RetentionOptions | None,
+        doc("Overrides the account's; not longer than the operator allows."),
     ] = None
 
     @model_validator(mode="after")

@@ -27,7 +27,7 @@ from serve_app.results.scenes import read_seen
 from serve_app.results.transcripts import legacy_entries, transcript_of
 from serve_app.settings import Settings
 from storage import endpoints, jobs, keys, ledger, results, webhooks
-from storage.cleaning import erase_content
+from storage.cleaning import erase_content, is_held
 from storage.database import Connection, DatabaseError
 from storage.job_records import JobRecord
 from storage.types import (
@@ -133,7 +133,10 @@ async def cancel_job(connection: Connection, account_id: uuid.UUID, job_id: str)
 
 
 async def erase_job(connection: Connection, account_id: uuid.UUID, job_id: str) -> JobRecord:
-    """Erase a job's content, cancelling it first; erased once, it stays as it is."""
+    """Erase a job's content, cancelling it first; erased once, it stays as it is.
+
+    Raises LEGAL_HOLD.
+    """
     job = _found(
         await jobs.find_job(
             connection, parse_job_id(job_id), account_id=account_id, for_update=True
@@ -141,6 +144,8 @@ async def erase_job(connection: Connection, account_id: uuid.UUID, job_id: str) 
     )
     if job.erased_at is not None:
         return job
+    if await is_held(connection, job.id):
+        raise ApiError(ErrorCode.LEGAL_HOLD)
     if job.state not in TERMINAL_STATES:
         job = await cancel_job(connection, account_id, job_id)
     # Locked before the deliveries that their deletion takes along.

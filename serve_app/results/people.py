@@ -17,10 +17,11 @@ from serve_app.api.envelope import public_url, success
 from serve_app.api.openapi import errors
 from serve_app.api.schemas import Answer, Count, Seconds, Url, Uuid, doc
 from serve_app.api.urls import still_path
-from serve_app.errors import ErrorCode
+from serve_app.errors import ApiError, ErrorCode
 from serve_app.results.availability import no_result, require_stage
 from serve_app.results.scenes import BoxJson, box_document
 from storage import results
+from storage.cleaning import is_held
 from storage.types import SkipReason, StageName
 
 
@@ -97,13 +98,18 @@ async def get_people(request: Request, context: Context, job: CurrentJob) -> Res
     response_model=Answer[PeopleDeleted],
     response_description="They are deleted.",
     responses=errors(
-        ErrorCode.NOT_FOUND, ErrorCode.RESULTS_UNAVAILABLE, ErrorCode.RESULTS_NOT_READY
+        ErrorCode.NOT_FOUND,
+        ErrorCode.LEGAL_HOLD,
+        ErrorCode.RESULTS_UNAVAILABLE,
+        ErrorCode.RESULTS_NOT_READY,
     ),
 )
 async def delete_people(request: Request, context: Context, job: CurrentJob) -> Response:
     """Groups, and pictures of faces; scenes and their stills stay. Without any it does nothing."""
     require_stage(job, StageName.VISION)
     async with context.database.transaction() as connection:
+        if await is_held(connection, job.id):
+            raise ApiError(ErrorCode.LEGAL_HOLD)
         stored = await results.delete_people(connection, job.id)
     people = [] if stored is None else decode(tuple[Person, ...], stored.encode())
     await run_in_threadpool(context.objects.delete_keys, [each.still_key for each in people])

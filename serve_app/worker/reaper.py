@@ -10,12 +10,12 @@ from datetime import timedelta
 
 from pipelines.execution.chain import is_stop_marker
 from serve_app.context import AppContext
-from serve_app.jobs.service import end_job
+from serve_app.jobs.service import end_job, erase_job
 from serve_app.observability.metrics import record_job_end
 from serve_app.uploads.partials import finish_for_lost_writers
 from serve_app.uploads.urls import direct_key
 from storage import access, jobs, keys, results, uploads
-from storage.cleaning import CleaningRound, end_round, lease_rounds
+from storage.cleaning import CleaningRound, end_round, lease_rounds, list_due_erasures
 from storage.database import UNAVAILABLE
 from storage.objects import DirectUploadStore, ObjectStore, ObjectStoreUnavailableError
 from storage.types import JobState, SkipReason, StageName, StageStatus
@@ -44,7 +44,7 @@ class Reaper:
         self._context = context
         self._forget_at = 0.0
         self._leftovers_at = 0.0
-        self._leases_count_from = 0.0
+        self._leases_count_from = self._erase_at = 0.0
         self._swept_at = _clock()
         self._direct = isinstance(context.objects, DirectUploadStore)
         self._grace = _UNSEEN if self._direct else timedelta(0)
@@ -76,6 +76,7 @@ class Reaper:
             self._wait_for_runners()
             raise
         await self._expire_uploads()
+        await self._erase_due()
         if time.monotonic() >= self._forget_at:
             # Rows whose time is over: remembered answers, rate windows, sign-in links, sessions.
             async with self._context.database.transaction() as connection:
@@ -132,6 +133,22 @@ class Reaper:
                 )
         self._record_ends(JobState.EXPIRED, ended)
 
+    async def _erase_due(self) -> None:
+        """Erase jobs whose retention is over, or whose accounts are erased; twice does no harm."""
+        if time.monotonic() < self._erase_at:
+            return
+        async with self._context.database.statement() as connection:
+            due = await list_due_erasures(
+                connection, self._context.settings.retention, limit=_ROUNDS_A_SWEEP
+            )
+        for account_id, job_id in due:
+            async with self._context.database.transaction() as connection:
+                before = await jobs.find_job(connection, job_id, for_update=True)
+                erased = await erase_job(connection, account_id, str(job_id))
+            self._record_ends(erased.state, before is not None and before.completed_at is None)
+        if len(due) < _ROUNDS_A_SWEEP:
+            self._erase_at = time.monotonic() + _FORGET_SECONDS
+
     async def _never_arrived(self) -> set[uuid.UUID] | None:
         """Jobs whose time is over and that have no unseen file in the bucket; None without one.
 
@@ -161,9 +178,10 @@ class Reaper:
 
 async def remove_due(context: AppContext) -> None:
     """Carry out the rounds that are due; one that fails is taken up again when its lease ends."""
-    retention = timedelta(seconds=context.settings.source_retention_seconds)
     async with context.database.transaction() as connection:
-        rounds = await lease_rounds(connection, retention=retention, limit=_ROUNDS_A_SWEEP)
+        rounds = await lease_rounds(
+            connection, retention=context.settings.retention, limit=_ROUNDS_A_SWEEP
+        )
     for due in rounds:
         try:
             kept = await _results(context, due.job_id)

@@ -71,6 +71,8 @@ BEYOND_SCHEMAS = {
     ("INVALID_REQUEST", "people"): "whether faces are put together depends on the operator",
     ("INVALID_REQUEST", "rules"): "which houses there are depends on the operator",
     ("INVALID_REQUEST", "url"): "an account has so many endpoints",
+    ("INVALID_REQUEST", "retention.sourceSeconds"): "the most depends on the operator",
+    ("INVALID_REQUEST", "retention.resultDays"): "the most depends on the operator",
     ("INVALID_REQUEST", "speakersAtMost"): "no fewer than are expected",
 }
 """Codes (and fields) with which valid data may be refused, and the rule that no schema tells."""

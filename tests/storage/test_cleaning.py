@@ -17,13 +17,14 @@ from storage.cleaning import (
     lease_rounds,
 )
 from storage.database import Database
-from storage.types import JobState
+from storage.types import JobState, Retention
 from storage.uploads import MOST_LATE
 from tests.storage.test_jobs import new_account, new_job
 
 END = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 RETENTION = timedelta(hours=1)
+KEPT = Retention(3600, 3600)
 
 
 def at(claimed_at: datetime, upload_expires_at: datetime | None = None) -> CleaningRound:
@@ -66,7 +67,7 @@ async def ended(database: Database, state: JobState, ago: timedelta) -> uuid.UUI
 
 async def claimed(database: Database, limit: int = 10) -> list[CleaningRound]:
     async with database.transaction() as connection:
-        return await lease_rounds(connection, retention=RETENTION, limit=limit)
+        return await lease_rounds(connection, retention=KEPT, limit=limit)
 
 
 DUE = {

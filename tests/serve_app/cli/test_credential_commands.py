@@ -14,6 +14,7 @@ from serve_app.cli.main import app, user_sentence
 from serve_app.cli.output import UsageError
 from storage import keys
 from tests.serve_app.dashboard.test_dashboard_pages import link_token, visitor
+from tests.serve_app.published_jobs import created
 from tests.serve_app.running_api import SECRET, Customer, RunningApi
 
 
@@ -54,6 +55,28 @@ def test_a_key_that_is_revoked_opens_nothing_and_others_stay(
     for gone in (leaked, uuid.uuid4()):
         with pytest.raises(UsageError, match="There is no active key"):
             run_vas(api, "keys", "revoke", gone)
+
+
+def test_an_operator_sets_retention_holds_and_erases(api: RunningApi, customer: Customer) -> None:
+    name = api.transact(lambda c: keys.get_account(c, str(customer.account_id))).name
+    kept = run_vas(api, "accounts", "retain", name, "--source-seconds", 0, "--result-days", 7)
+    assert (kept["sourceSeconds"], kept["resultDays"]) == (0, 7)
+    assert run_vas(api, "accounts", "retain", name)["resultDays"] is None
+    job = created(api, customer)
+    assert run_vas(api, "legal-hold", job) == {"job": job, "legalHold": True}
+    answer = api.client.post(f"/jobs/{job}/erase", headers=customer.headers)
+    assert answer.json()["code"] == "LEGAL_HOLD"
+    assert run_vas(api, "legal-hold", job, "--release") == {"job": job, "legalHold": False}
+    assert run_vas(api, "legal-hold", name) == {"account": name, "legalHold": True}
+    with pytest.raises(UsageError, match="legal hold"):
+        run_vas(api, "accounts", "erase", name, "--yes")
+    with pytest.raises(keys.AccountNotFoundError):
+        run_vas(api, "legal-hold", uuid.uuid4())
+    run_vas(api, "legal-hold", name, "--release")
+    erased = run_vas(api, "accounts", "erase", name, "--yes")
+    assert erased["name"] == f"erased-{customer.account_id}"
+    assert erased["erasedAt"] is not None
+    assert status(api, customer) == 401
 
 
 def sign_in(client: httpx.Client, token: str) -> int:
