@@ -44,7 +44,7 @@ from pipelines.types import (
 from storage.objects import ObjectStore
 from storage.objects.local_files import temporary_folder
 
-INGESTED = Artifact.of(IngestResult, "ingest", version=5)
+INGESTED = Artifact.of(IngestResult, "ingest", version=6)
 """Beside the files that it names, which several results share."""
 
 SHORTEST_SEGMENT_SECONDS = 10.0

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from models.contracts import Samples
+from models.contracts import Samples, Word
 from pipelines.media.audio import LEVEL_FRAME_SECONDS
 from pipelines.speech.languages import SpokenPart, quiet_places
 from pipelines.speech.regions import Chunk
@@ -25,6 +25,13 @@ _WORD_REACH_SECONDS = 0.15
 _REPETITION_CONFIDENCE = 0.5
 """A less probable word beside the same one is that word's end: the last of a clip was there twice,
 at 0.40 and 0.43; words that are spoken again have 0.9 and more."""
+
+
+_LOOKED_AT = 8
+_IMPROBABLE = 0.15
+_SHORTEST_SECONDS, _LONGEST_SECONDS = 0.133, 2.0
+_A_SECOND_SHORT = 15.0
+_MOST_ANOMALOUS = 3.0
 
 
 def uncovered(
@@ -75,6 +82,21 @@ def longest_gaps(
             place = next(i for i, part in enumerate(parts) if middle < part.end_frame)
             found.append((place, (low, high)))
     return found
+
+
+def is_invented(words: Sequence[Word]) -> bool:
+    """Whether words are improbable, or too short or too long to be spoken, nearly all of them.
+
+    ``is_segment_anomaly`` of Whisper's own ``transcribe.py``, which looks at the first eight.
+    """
+    scores = [
+        (word.confidence < _IMPROBABLE)
+        + _A_SECOND_SHORT * max(0.0, _SHORTEST_SECONDS - seconds)
+        + max(0.0, seconds - _LONGEST_SECONDS)
+        for word in words[:_LOOKED_AT]
+        for seconds in (word.end_seconds - word.start_seconds,)
+    ]
+    return sum(scores) >= _MOST_ANOMALOUS or sum(scores) + 0.01 >= len(scores)
 
 
 def filled(part: SpokenPart, again: SpokenPart, gap: tuple[int, int]) -> SpokenPart:

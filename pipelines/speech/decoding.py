@@ -12,7 +12,7 @@ from models.contracts import AudioChunk, ChunkTranscript, Samples, Word
 from models.languages import is_in_another_script
 from models.tasks import Transcriber
 from pipelines.media.audio import FRAME_SAMPLES, LEVEL_FRAME_SECONDS
-from pipelines.speech.coverage import filled, longest_gaps
+from pipelines.speech.coverage import filled, is_invented, longest_gaps
 from pipelines.speech.languages import (
     CERTAIN,
     DB_PER_NAT,
@@ -187,7 +187,7 @@ class ChunkDecoder:
         languages = [parts[index][place].language for index, place, _ in gaps]
         found = self._transcribed(pieces, samples, languages)
         for (index, place, gap), piece, answer in zip(gaps, pieces, found, strict=True):
-            if not is_below(answer, PROBABLE, FITTING):
+            if not is_below(answer, PROBABLE, FITTING) and not is_invented(answer.words):
                 part = parts[index][place]
                 cut = _cut(piece, samples[index])
                 again = _part(chunks[index], piece, answer, cut)

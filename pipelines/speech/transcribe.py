@@ -99,7 +99,7 @@ class Transcribe(Step[ShardTask, ShardTask]):
 
     name = "Transcription"
     code = StageCode.TRANSCRIPT_FAILED
-    version = 4
+    version = 5
     workspace: Workspace
     models: ModelProvider
     choice: LanguageChoice = field(default_factory=LanguageChoice)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
-from pipelines.speech.coverage import MOST_UNCOVERED, filled, uncovered
+from pipelines.speech.coverage import MOST_UNCOVERED, filled, is_invented, uncovered
 from pipelines.speech.decoding import ChunkDecoder
 from pipelines.speech.languages import Ranked, SpokenPart, changes_in, elected
 from pipelines.speech.regions import SHARDS, Chunk, Shard
@@ -305,6 +305,39 @@ def test_speech_without_words_is_decoded_again_twice_at_most(
     assert [word.start_seconds for word in part.words] == sorted(
         word.start_seconds for word in part.words
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "invented"),
+    [
+        # Seconds and confidences of words that were decoded in gaps of real recordings.
+        pytest.param([(0.2, 0.05), (0.0, 0.96), (0.0, 0.16), (0.56, 0.99)], True, id="breath"),
+        pytest.param([(0.42, 0.08)], True, id="a laugh"),
+        pytest.param([(0.0, 0.06), (0.0, 0.98)], True, id="a pause"),
+        pytest.param([(0.06, 0.08), (0.62, 0.56), (0.1, 0.67), (0.22, 0.32)], False, id="mumbled"),
+        pytest.param([(0.28, 0.39)], False, id="a reply"),
+        pytest.param([(0.48, 0.67), (2.22, 0.96), (0.42, 1.0)], False, id="a hesitation"),
+        pytest.param([], True, id="nothing"),
+    ],
+)
+def test_words_that_cannot_be_spoken_are_taken_for_invented(
+    words: list[tuple[float, float]], invented: bool
+) -> None:
+    assert is_invented([Word("a", 1.0, 1.0 + length, sure) for length, sure in words]) == invented
+
+
+def test_invented_words_fill_no_gap() -> None:
+    class Inventive(Gappy):
+        def answer(self, chunk: AudioChunk) -> ChunkTranscript:
+            found = super().answer(chunk)
+            if len(chunk.samples) > 6 * SAMPLE_RATE_HZ:
+                return found
+            words = tuple(Word("thanks", 1.0, 1.0, 0.1) for _ in range(4))
+            return replace(found, words=words)
+
+    [[part]] = ChunkDecoder(Inventive()).decode([GAPPY], [spoken(("en", 10.0))])
+    assert "thanks" not in [word.text for word in part.words]
+    assert (200, 300) in uncovered(GAPPY, part.words)
 
 
 def test_no_more_than_the_longest_stretches_are_decoded_again() -> None:
