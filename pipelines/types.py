@@ -310,6 +310,8 @@ class TranscriptSegment:
     words: tuple[TranscriptWord, ...]
     language: str | None = None
     """BCP 47 where it is not its track's; all its words are in it."""
+    estimated_words: tuple[int, ...] = ()
+    """Words of a correction whose times are spread over the text, not measured; from 0."""
 
 
 @dataclass(frozen=True, slots=True)

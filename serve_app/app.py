@@ -41,6 +41,7 @@ from serve_app.observability.metrics import LEVEL_SECONDS
 from serve_app.payments.routes import router as payment_routes
 from serve_app.payments.service import find_provider
 from serve_app.periodic import Periodic, repeated
+from serve_app.results.edits import router as edit_routes
 from serve_app.results.people import router as people_routes
 from serve_app.results.routes import router as result_routes
 from serve_app.search.routes import router as search_routes
@@ -56,6 +57,7 @@ _OPERATIONS = (
     job_event_routes,
     transcript_routes,
     result_routes,
+    edit_routes,
     people_routes,
     export_routes,
     search_routes,

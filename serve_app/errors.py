@@ -24,6 +24,7 @@ class ErrorCode(StrEnum):
     LEGAL_HOLD = "LEGAL_HOLD"
     IDEMPOTENCY_IN_PROGRESS = "IDEMPOTENCY_IN_PROGRESS"
     RESULTS_NOT_READY = "RESULTS_NOT_READY"
+    REVISION_CONFLICT = "REVISION_CONFLICT"
     FILE_TOO_LARGE = "FILE_TOO_LARGE"
     UNSUPPORTED_FORMAT = "UNSUPPORTED_FORMAT"
     IDEMPOTENCY_BODY_MISMATCH = "IDEMPOTENCY_BODY_MISMATCH"
@@ -116,6 +117,12 @@ CATALOGUE: dict[ErrorCode, CatalogueEntry] = {
         "Wait `Retry-After` seconds, or poll the job until the stage is completed.",
         retry_after_seconds=15,
         extra_fields=("state", "stage", "stageStatus"),
+    ),
+    ErrorCode.REVISION_CONFLICT: CatalogueEntry(
+        409,
+        "The transcript was corrected since it was read.",
+        "Read it again, at `currentRevision`, and repeat what is still to be changed.",
+        extra_fields=("currentRevision",),
     ),
     ErrorCode.FILE_TOO_LARGE: CatalogueEntry(
         413,

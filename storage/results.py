@@ -48,6 +48,8 @@ class TrackTranscript:
     """The names that its speakers were given, by their ids."""
     version: str = ""
     """Another one with every change of the row or of its speakers' names."""
+    revision: int = 0
+    """How often people have corrected it."""
 
 
 @dataclass(frozen=True, slots=True)

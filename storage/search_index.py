@@ -13,6 +13,7 @@ import itertools
 import re
 import unicodedata
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -259,6 +260,33 @@ def _columns(row: SearchRow) -> dict[str, Any]:
     }
 
 
+async def replace_rows(
+    connection: Connection, job_id: uuid.UUID, before: list[SearchRow], after: list[SearchRow]
+) -> None:
+    """Keep the rows of an indexed track in step with its transcript, with the vectors of those that
+    stay."""
+    gone = Counter(before) - Counter(after)
+    columns = [_columns(row) for row in gone]
+    if columns:
+        names = ("track_index", "start_ms", "end_ms", "passage")
+        values = {name: [column[name] for column in columns] for name in names}
+        await connection.execute(_DELETE, {"job_id": job_id, "kind": columns[0]["kind"]} | values)
+    made = Counter(after) - Counter(before)
+    await insert_rows(connection, job_id, made.elements(), StageName.TRANSCRIPT)
+
+
+_DELETE = text(
+    """
+    DELETE FROM search_rows r
+     USING unnest(CAST(:track_index AS smallint[]), CAST(:start_ms AS bigint[]),
+                  CAST(:end_ms AS bigint[]), CAST(:passage AS text[]))
+           AS gone (track_index, start_ms, end_ms, passage)
+     WHERE r.job_id = :job_id AND r.kind = :kind AND r.track_index = gone.track_index
+       AND r.start_ms = gone.start_ms AND r.end_ms = gone.end_ms AND r.text = gone.passage
+    """
+)
+
+
 async def _note_configs(connection: Connection, job_id: uuid.UUID, configs: set[str]) -> None:
     """Written once an account and configuration: later publications do not wait for each other."""
     own = select(jobs.c.account_id).where(jobs.c.id == job_id).scalar_subquery()
@@ -328,12 +356,13 @@ async def index_older_results(
         if row.status == StageStatus.COMPLETED and not row.indexed:
             if indexed == index:
                 return seen
-            indexed += await _index_once(connection, row.job_id, StageName(row.stage))
+            indexed += await index_once(connection, row.job_id, StageName(row.stage))
         seen = (row.job_id, StageName(row.stage))
     return seen if len(found) == look_at else None
 
 
-async def _index_once(connection: Connection, job_id: uuid.UUID, stage: StageName) -> bool:
+async def index_once(connection: Connection, job_id: uuid.UUID, stage: StageName) -> bool:
+    """Index a result that was published without; False where it is indexed."""
     claimed = await connection.execute(
         update(stages)
         .where(stages.c.job_id == job_id, stages.c.stage == stage, stages.c.indexed.is_(None))

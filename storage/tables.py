@@ -328,10 +328,41 @@ transcripts = Table(
     Column("status", Text, nullable=False),
     Column("error_code", Text),
     Column("language", Text),
+    # As people have corrected it so often; what each of them changed is in transcript_revisions.
     Column("document", JSON),
+    Column("revision", Integer, nullable=False, server_default=text("0")),
+    # Words of a correction have no measured times: when to align them, or, while that is done,
+    # when another may take it over.
+    _time("align_after", nullable=True),
     PrimaryKeyConstraint("job_id", "track_index"),
     CheckConstraint(_one_of("status", StageStatus), name="status"),
     CheckConstraint("(status = 'completed') = (document IS NOT NULL)", name="completed_has_text"),
+    Index(
+        "ix_transcripts_unaligned",
+        "align_after",
+        postgresql_where=text("align_after IS NOT NULL"),
+    ),
+)
+
+# What each correction took the place of: undone from the last to the first they lead back to
+# revision 0, which is what the machine wrote.
+transcript_revisions = Table(
+    "transcript_revisions",
+    metadata,
+    Column("job_id", Uuid, nullable=False),
+    Column("track_index", SmallInteger, nullable=False),
+    Column("revision", Integer, nullable=False),
+    _time("created_at", now=True),
+    Column("reverted_to", Integer),
+    Column("changed_segments", Integer, nullable=False),
+    Column("before", JSON, nullable=False),
+    PrimaryKeyConstraint("job_id", "track_index", "revision"),
+    ForeignKeyConstraint(
+        ["job_id", "track_index"],
+        ["transcripts.job_id", "transcripts.track_index"],
+        name="fk_transcript_revisions_transcript",
+        ondelete="CASCADE",
+    ),
 )
 
 # Of media that browsers cannot play; the object lies beside the source and goes with it.

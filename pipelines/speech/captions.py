@@ -54,6 +54,10 @@ def with_sounds(
     return sorted(found, key=lambda each: (each.start_ms, each.end_ms))
 
 
+_SRT_TAG = re.compile(r"<(?=[/a-zA-Z])|\{(?=\\)")
+"""What begins a tag, of SubRip or of ASS."""
+
+
 def to_srt(
     segments: Sequence[TranscriptSegment], limits: CaptionLimits | HouseRules = USUAL
 ) -> str:
@@ -61,8 +65,9 @@ def to_srt(
     blocks = []
     for number, cue in enumerate(cues_of(segments, limits), start=1):
         times = f"{vtt_time(cue.start_ms)} --> {vtt_time(cue.end_ms)}".replace(".", ",")
-        # SubRip has no escapes; an arrow in the text would read as a timing line.
-        text = "\n".join(cue.lines).replace("-->", "—>")
+        # SubRip has no escapes; an arrow in the text would read as a timing line, and players take
+        # tags out unless something stands in them.
+        text = _SRT_TAG.sub("\\g<0>\u2060", "\n".join(cue.lines).replace("-->", "—>"))
         blocks.append(f"{number}\n{times}\n{text}\n")
     return "\n".join(blocks)
 

@@ -118,6 +118,9 @@ REQUIRED_FIELDS: dict[ErrorCode, dict[str, Any]] = {
     ErrorCode.RESULTS_NOT_READY: _stage_fields(
         JobState.PROCESSING, StageName.VISION, StageStatus.RUNNING
     ),
+    ErrorCode.REVISION_CONFLICT: {
+        "currentRevision": Annotated[int, doc("The transcript's now.", 3, ge=0)]
+    },
     ErrorCode.FILE_TOO_LARGE: {
         "maxUploadBytes": Annotated[int, doc("The most that the tier takes.", ge=1)],
         "formatTier": Tier,

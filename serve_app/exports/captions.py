@@ -57,6 +57,7 @@ from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
 from storage.results import TrackTranscript, transcript_versions
+from storage.revisions import MOST_REVISIONS
 from storage.types import StageName
 
 _MEDIA_TYPES = {
@@ -184,6 +185,10 @@ async def get_transcript(
         Query(description="The form of the answer."),
     ] = "json",
     track: TrackQuery = None,
+    revision: Annotated[
+        Annotated[int, Field(ge=0, le=MOST_REVISIONS), WHOLE_NUMBER] | None,
+        Query(description="As it was then: 0 is the machine's. The present one if left out."),
+    ] = None,
     maxLineLength: Annotated[  # noqa: N803 - the API's name
         Annotated[int, Field(ge=12, le=120), WHOLE_NUMBER],
         Query(
@@ -212,12 +217,13 @@ async def get_transcript(
         if format != "json":
             limits = CaptionLimits(maxLineLength, maxLines, maxCharactersPerSecond)
             style = _Style(limits, rules, sounds, speakerLabels)
-            return await _file_response(context, job, track, format, style)
-        async with context.database.statement() as connection:
+            return await _file_response(context, job, (track, revision), format, style)
+        async with context.database.transaction() as connection:
             tracks = await transcripts.read_tracks(connection, job)
-        if track is None and len(tracks) > 1:
-            return success(request, transcripts.combined_transcript_json(job, tracks))
-        chosen = transcripts.choose_track(job, tracks, track)
+            if track is None and revision is None and len(tracks) > 1:
+                return success(request, transcripts.combined_transcript_json(job, tracks))
+            chosen = transcripts.choose_track(job, tracks, track)
+            chosen = await transcripts.at_revision(connection, job, chosen, revision)
         return success(
             request,
             transcripts.transcript_json(job, chosen, transcript_of(chosen), multi=len(tracks) > 1),
@@ -308,17 +314,23 @@ async def house_rules(
 
 
 async def _file_response(
-    context: AppContext, job: JobRecord, index: int | None, extension: str, style: _Style
+    context: AppContext,
+    job: JobRecord,
+    which: tuple[int | None, int | None],
+    extension: str,
+    style: _Style,
 ) -> Response:
-    """A track as an attachment named after the media; ``extension`` is one of _MEDIA_TYPES."""
+    """A track at a revision as an attachment named after the media; ``extension`` is one of
+    _MEDIA_TYPES."""
     require_stage(job, StageName.TRANSCRIPT)
-    asked = (job.id, index, extension, style)
-    async with context.database.statement() as connection:
+    asked = (job.id, which, extension, style)
+    async with context.database.transaction() as connection:
         key = (*asked, *await transcript_versions(connection, job.id))
         text = _kept.get(key)
         if text is None:
             tracks = await transcripts.read_tracks(connection, job, words=extension in _CAPTIONS)
-            track = transcripts.choose_track(job, tracks, index)
+            track = transcripts.choose_track(job, tracks, which[0])
+            track = await transcripts.at_revision(connection, job, track, which[1])
             limits: CaptionLimits | HouseRules = style.limits
             if style.house is not None:
                 limits = await house_rules(context, connection, job, track, style.house)

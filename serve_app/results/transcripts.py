@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
-from typing import Annotated, NotRequired, cast
+from typing import Annotated, Literal, NotRequired, TypeVar, cast
 
+from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from models.contracts import SoundKind
@@ -26,8 +27,12 @@ from serve_app.results.availability import no_result, require_stage
 from storage import results
 from storage.database import Connection
 from storage.job_records import JobRecord
-from storage.results import TrackTranscript
+from storage.results import Track, TrackTranscript
+from storage.revisions import document_at
 from storage.types import SkipReason, StageName, StageStatus
+
+AnyTrack = TypeVar("AnyTrack", Track, TrackTranscript)
+Timing = Literal["estimated"]
 
 
 class TranscriptEntry(TypedDict):
@@ -47,6 +52,7 @@ class WordJson(TypedDict):
     endTime: Annotated[Seconds, doc("Where it ends, in seconds of the media.")]
     confidence: Share
     speaker: Annotated[str | None, doc("A speaker's `id`.", "speaker_0")]
+    timing: NotRequired[Annotated[Timing, doc("Of a correction, until it is aligned.")]]
 
 
 class TranscriptSegmentJson(TypedDict):
@@ -60,6 +66,7 @@ class TranscriptSegmentJson(TypedDict):
     confidence: Share
     words: list[WordJson]
     language: NotRequired[Annotated[str, doc("BCP 47, where it is not its track's.", "fr")]]
+    timing: NotRequired[Annotated[Timing, doc("Where the times of some words are estimated.")]]
 
 
 class SpeakerJson(TypedDict):
@@ -138,6 +145,7 @@ class Transcript(TypedDict):
     sounds: Annotated[
         list[SoundJson], doc("Speech, singing and music, by start; kinds may overlap.")
     ]
+    revision: Annotated[Count, doc("How often people corrected it; what an edit sends back.")]
     trackIndex: NotRequired[Annotated[Count, doc("On multi-track jobs.")]]
     trackName: NotRequired[Annotated[str, doc("On multi-track jobs.")]]
     tracks: NotRequired[
@@ -198,6 +206,8 @@ def segment_json(segment: TranscriptSegment) -> TranscriptSegmentJson:
         "confidence": round(segment.confidence, 4),
         "words": [_word(word) for word in segment.words],
     }
+    for at in segment.estimated_words[: len(segment.words)]:
+        document["timing"] = document["words"][at]["timing"] = "estimated"
     if segment.language is not None:
         document["language"] = segment.language
     return document
@@ -249,18 +259,31 @@ async def find_summary(
     return [sentence_json(each) for each in sentences]
 
 
-def choose_track(
-    job: JobRecord, tracks: list[TrackTranscript], index: int | None
+async def at_revision(
+    connection: Connection, job: JobRecord, track: TrackTranscript, revision: int | None
 ) -> TrackTranscript:
+    """The track as it was at a revision, at the present one for None. Raises NOT_FOUND."""
+    if revision is None or revision == track.revision or track.document is None:
+        return track
+    if revision > track.revision:
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such revision.", param="revision")
+    present = from_json(track.document)
+    found = await document_at(connection, job.id, track.track_index, present, revision)
+    return replace(track, document=encode(found).decode(), revision=revision)
+
+
+def choose_track(
+    job: JobRecord, tracks: list[AnyTrack], index: int | None, param: str = "track"
+) -> AnyTrack:
     """The track that a request means; raises NOT_FOUND or RESULTS_UNAVAILABLE."""
     if index is None:
         if len(tracks) > 1:
-            raise invalid("This job has several audio tracks: say which.", "track")
+            raise invalid("This job has several audio tracks: say which.", param)
         index = tracks[0].track_index
     track = next((track for track in tracks if track.track_index == index), None)
     if track is None:
-        raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.", param="track")
-    if track.document is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such audio track.", param=param)
+    if track.status != StageStatus.COMPLETED:
         raise no_result(
             job,
             StageName.TRANSCRIPT,
@@ -299,6 +322,7 @@ def transcript_json(
             }
             for sound in found.sounds
         ],
+        "revision": track.revision,
     }
     if multi:
         rendered |= {"trackIndex": track.track_index, "trackName": track.track_name}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -74,6 +75,16 @@ BEYOND_SCHEMAS = {
     ("INVALID_REQUEST", "retention.sourceSeconds"): "the most depends on the operator",
     ("INVALID_REQUEST", "retention.resultDays"): "the most depends on the operator",
     ("INVALID_REQUEST", "speakersAtMost"): "no fewer than are expected",
+    ("INVALID_REQUEST", "trackIndex"): "required where there are several tracks",
+    ("INVALID_REQUEST", "segments[].index"): "a segment of the transcript, named once",
+    ("INVALID_REQUEST", "segments[].text"): "a word takes a millisecond",
+    ("INVALID_REQUEST", "segments[].speaker"): "a speaker of the track",
+    ("INVALID_REQUEST", "segments[].startTime"): "behind the segment before",
+    ("INVALID_REQUEST", "segments[].endTime"): "behind the start, before the next segment",
+    ("INVALID_REQUEST", "split[].index"): "a segment that is not merged too",
+    ("INVALID_REQUEST", "split[].word"): "a word of the segment, but not the first",
+    ("INVALID_REQUEST", "merge[].count"): "segments of the transcript, each once",
+    ("REVISION_CONFLICT", None): "the revision is that of the transcript",
 }
 """Codes (and fields) with which valid data may be refused, and the rule that no schema tells."""
 
@@ -195,7 +206,8 @@ def filter_failure(
     """Whether a failure counts: not where the rule is one that no schema can tell."""
     answer = response.json()
     if isinstance(failure, RejectedPositiveData):
-        blamed = {(answer["code"], None), (answer["code"], answer.get("param"))}
+        param = re.sub(r"\[\d+\]", "[]", answer.get("param") or "")
+        blamed = {(answer["code"], None), (answer["code"], param)}
         return blamed.isdisjoint(BEYOND_SCHEMAS)
     if isinstance(failure, EnsureResourceAvailability):
         # The job is there; the result asked for never will be.

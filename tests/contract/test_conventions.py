@@ -158,6 +158,7 @@ def test_the_message_is_for_people(caller: Caller) -> None:
 def test_the_code_is_one_of_the_specifications(caller: Caller) -> None:
     specified = set(rows_of("error-codes"))
     assert {code.value for code in ErrorCode} == specified | ADDED_CODES
+    assert {code.value for code in ErrorCode} == specified | {"REVISION_CONFLICT"}
     for ask in WRONG.values():
         assert ask(caller).json()["code"] in specified
 
@@ -222,6 +223,9 @@ ADDED = {
     ("GET", "/jobs/{jobId}/chapters", "getChapters"),
     ("GET", "/jobs/{jobId}/summary", "getSummary"),
     ("GET", "/jobs/{jobId}/captions/lint", "lintCaptions"),
+    ("PATCH", "/jobs/{jobId}/transcript", "editTranscript"),
+    ("POST", "/jobs/{jobId}/transcript/revert", "revertTranscript"),
+    ("GET", "/jobs/{jobId}/transcript/revisions", "listTranscriptRevisions"),
     ("GET", "/jobs/{jobId}/people", "getPeople"),
     ("DELETE", "/jobs/{jobId}/people", "deletePeople"),
     ("GET", "/jobs/{jobId}/clip", "getClip"),

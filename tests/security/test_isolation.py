@@ -78,6 +78,9 @@ ITEMS: Mapping[str, tuple[Item, ...]] = {
     "listAudioTracks": (Item(_finished), Item(_uploading)),
     "getAudioTrack": (Item(_track),),
     "getChapters": (Item(_finished), Item(_uploading)),
+    "editTranscript": (Item(_finished),),
+    "revertTranscript": (Item(_finished),),
+    "listTranscriptRevisions": (Item(_finished, ("", "?track=0")), Item(_uploading)),
     "lintCaptions": (Item(_finished, ("?rules=bbc&track=0",)),),
     "eraseJob": (Item(_uploading),),
     "getPeople": (Item(_finished), Item(_uploading)),
@@ -122,7 +125,13 @@ MAKERS: Mapping[str, dict[str, Any]] = {
 }
 """Operations that make something for the caller's account."""
 
-BODIES = {**MAKERS, "nameSpeaker": {"label": "Somebody"}, "changeWebhookEndpoint": {}}
+BODIES = {
+    **MAKERS,
+    "nameSpeaker": {"label": "Somebody"},
+    "changeWebhookEndpoint": {},
+    "editTranscript": {"revision": 0, "trackIndex": 0, "segments": [{"index": 0}]},
+    "revertTranscript": {"revision": 0, "trackIndex": 0},
+}
 
 TOLD_BY_THEMSELVES = {
     "createSession": "test_a_sign_in_link_opens_its_own_account",

@@ -52,6 +52,9 @@ def job(api: RunningApi, customer: Customer) -> str:
     complete(api, job_id, [marked_track()], [WARNING], summary, [scene], SCENES[0])
     path = f"/jobs/{job_id}/speakers/speaker_0"
     assert api.client.put(path, json={"label": MARKER}, headers=customer.headers).is_success
+    corrected = {"revision": 0, "segments": [{"index": 0, "text": f"{MARKER} speaks"}]}
+    path = f"/jobs/{job_id}/transcript"
+    assert api.client.patch(path, json=corrected, headers=customer.headers).is_success
     return job_id
 
 
@@ -85,6 +88,7 @@ def test_nothing_of_an_erased_job_is_in_any_table(
 ) -> None:
     assert places_of(api, MARKER) >= {
         "jobs", "scene_lists", "transcripts", "summaries", "search_rows", "speaker_labels",
+        "transcript_revisions",
         "webhook_events", "idempotency_records",
     }  # fmt: skip
     before = api.client.get(f"/jobs/{job}", headers=customer.headers).json()["data"]

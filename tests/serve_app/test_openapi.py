@@ -22,6 +22,7 @@ from serve_app.jobs.schemas import (
     CreateJobFromUrlBody,
 )
 from serve_app.keys.routes import SignInBody
+from serve_app.results.edits import TranscriptEditBody, TranscriptRevertBody
 from serve_app.results.routes import SpeakerBody
 from serve_app.webhooks.endpoints import EndpointChangesBody, NewEndpointBody
 from serve_app.webhooks.routes import TestWebhookBody
@@ -35,6 +36,8 @@ BODIES: dict[str, type[BaseModel]] = {
         CreateJobFromUrlBody,
         CreateBatchBody,
         SpeakerBody,
+        TranscriptEditBody,
+        TranscriptRevertBody,
         TestWebhookBody,
         NewEndpointBody,
         EndpointChangesBody,
@@ -91,6 +94,9 @@ ADDED_STATUSES: dict[str, set[int]] = {
     "getPeople": {200, 401, 404, 409},
     "deletePeople": {200, 401, 404, 409},
     "getClip": {200, 206, 400, 401, 404, 409},
+    "editTranscript": {200, 400, 401, 404, 409},
+    "revertTranscript": {200, 400, 401, 404, 409},
+    "listTranscriptRevisions": {200, 400, 401, 404, 409},
     "nameSpeaker": {200, 400, 401, 404, 409},
     "resetSpeaker": {200, 400, 401, 404, 409},
     "streamJobEvents": {200, 204, 401, 404, 429},

@@ -1,0 +1,371 @@
+"""Corrections of a transcript by people. Pure.
+
+Words that stay keep their times and confidence; the others share the time of those that they
+replace, as long as their characters, until an aligner has measured them (``aligned``).
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from itertools import accumulate, groupby, pairwise
+
+from pipelines.speech.script import SPACELESS, word_ends
+from pipelines.speech.words import joined
+from pipelines.types import (
+    Speaker,
+    SpeakerTurn,
+    TranscriptSegment,
+    TranscriptWord,
+)
+
+_ROOM_MS = 60
+"""A new word between others takes time from these where less is left for it."""
+
+Span = tuple[int, int]
+"""Start and end in milliseconds."""
+
+
+class EditError(ValueError):
+    """A correction that the transcript cannot take; ``param`` is the field at fault."""
+
+    def __init__(self, message: str, param: str) -> None:
+        super().__init__(message)
+        self.message, self.param = message, param
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentChange:
+    """What a segment is to be instead; a text without words removes it."""
+
+    index: int
+    text: str | None = None
+    speaker: str | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Another segment begins with a word of its text as changed, from 1."""
+
+    index: int
+    word: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """``count`` segments become one, of the first one's speaker."""
+
+    index: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A correction: changes, then splits, then merges; all indices are those before it."""
+
+    segments: tuple[SegmentChange, ...] = ()
+    split: tuple[Split, ...] = ()
+    merge: tuple[Merge, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """``segments`` in place of the ``count`` from ``first`` on; they keep those indices."""
+
+    first: int
+    count: int
+    segments: tuple[TranscriptSegment, ...]
+
+
+def splices_of(
+    edit: Edit,
+    segments: Sequence[TranscriptSegment],
+    speakers: Sequence[Speaker],
+    media_ms: int | None,
+) -> list[Splice]:
+    """What the edit replaces, in order; nothing for what is so already. Raises EditError."""
+    _check_places(edit, len(segments), {each.id for each in speakers})
+    made: dict[int, tuple[TranscriptSegment, ...]] = {}
+
+    def parts_at(index: int) -> tuple[TranscriptSegment, ...]:
+        return made[index] if index in made else (segments[index],)
+
+    for number, change in enumerate(edit.segments):
+        made[change.index] = _changed(segments[change.index], change, f"segments[{number}]")
+    for number, change in enumerate(edit.segments):
+        if change.start_ms is not None or change.end_ms is not None:
+            before = _first_of(parts_at, range(change.index - 1, -1, -1))
+            after = _first_of(parts_at, range(change.index + 1, len(segments)))
+            for part in made[change.index]:
+                if before and part.start_ms < before[-1].end_ms:
+                    message = "A segment begins behind the end of the one before it."
+                    raise EditError(message, f"segments[{number}].startTime")
+                if part.end_ms > (after[0].start_ms if after else media_ms or part.end_ms):
+                    message = "A segment ends before the next one begins, and inside the media."
+                    raise EditError(message, f"segments[{number}].endTime")
+    for number, split in sorted(enumerate(edit.split), key=lambda each: -each[1].word):
+        first, *others = parts_at(split.index) or (None,)
+        if first is None or split.word >= len(first.words):
+            message = "A segment is split before one of its words, but not the first."
+            raise EditError(message, f"split[{number}].word")
+        made[split.index] = (*_halves(first, split.word), *others)
+    spliced = {at: Splice(at, 1, parts) for at, parts in made.items()}
+    for merge in edit.merge:
+        places = range(merge.index, merge.index + merge.count)
+        parts = [part for at in places for part in parts_at(at)]
+        spliced = {at: each for at, each in spliced.items() if at not in places}
+        spliced[merge.index] = Splice(merge.index, merge.count, _merged(parts))
+    found = [each for _, each in sorted(spliced.items())]
+    return [it for it in found if it.segments != tuple(segments[it.first : it.first + it.count])]
+
+
+def _first_of(
+    parts_at: Callable[[int], tuple[TranscriptSegment, ...]], indices: Iterable[int]
+) -> tuple[TranscriptSegment, ...]:
+    return next((parts for parts in map(parts_at, indices) if parts), ())
+
+
+def _check_places(edit: Edit, count: int, speakers: set[str]) -> None:
+    """Raises EditError for segments and speakers that are not there, or are named twice."""
+    named, merged, splits = set[int](), set[int](), set[Split]()
+    for number, change in enumerate(edit.segments):
+        if change.index >= count or change.index in named:
+            raise EditError("must be a segment, each once.", f"segments[{number}].index")
+        if change.speaker is not None and change.speaker not in speakers:
+            raise EditError("must be a speaker of the track.", f"segments[{number}].speaker")
+        named.add(change.index)
+    for number, merge in enumerate(edit.merge):
+        places = {*range(merge.index, merge.index + merge.count)}
+        if merge.index + merge.count > count or places & merged:
+            raise EditError("must be segments, each once.", f"merge[{number}].count")
+        merged |= places
+    for number, split in enumerate(edit.split):
+        if split.index >= count or split.index in merged or split in splits:
+            raise EditError("must be a segment, not merged too.", f"split[{number}].index")
+        splits.add(split)
+
+
+def _changed(
+    segment: TranscriptSegment, change: SegmentChange, place: str
+) -> tuple[TranscriptSegment, ...]:
+    """None where the new text has no words. Raises EditError."""
+    start_ms = segment.start_ms if change.start_ms is None else change.start_ms
+    end_ms = segment.end_ms if change.end_ms is None else change.end_ms
+    if end_ms <= start_ms:
+        raise EditError("must lie behind the start.", f"{place}.endTime")
+    moved = (start_ms, end_ms) != (segment.start_ms, segment.end_ms)
+    text = segment.text if change.text is None else " ".join(change.text.split())
+    if moved or text != segment.text:
+        texts = words_of(text)
+        if not texts:
+            return ()
+        if len(texts) > end_ms - start_ms:
+            raise EditError("has more words than there is time for.", f"{place}.text")
+        segment = replace(segment, start_ms=start_ms, end_ms=end_ms, text=text)
+        segment = _timed(segment, texts, () if moved else segment.words)
+    if change.speaker is not None:
+        spoken = tuple(replace(word, speaker=change.speaker) for word in segment.words)
+        segment = replace(segment, speaker=change.speaker, words=spoken)
+    return (segment,)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text: between spaces, and as a dictionary has them in scripts without."""
+    words = list[str]()
+    for piece in text.split():
+        ends = word_ends(piece) if SPACELESS.search(piece) else set[int]()
+        words += [piece[start:end] for start, end in pairwise(sorted({0, len(piece), *ends}))]
+    return words
+
+
+def _timed(
+    segment: TranscriptSegment, texts: Sequence[str], former: Sequence[TranscriptWord]
+) -> TranscriptSegment:
+    """The segment with these words: those that it had with their times, the others spread."""
+    kept: list[TranscriptWord | None] = [None] * len(texts)
+    keys, others = [_key(word.text) for word in former], [_key(text) for text in texts]
+    for block in SequenceMatcher(None, keys, others, autojunk=False).get_matching_blocks():
+        for number in range(block.size):
+            text = texts[block.b + number]
+            kept[block.b + number] = replace(former[block.a + number], text=text)
+    while cramped := [run for run in _runs(kept) if _lacks_room(segment, kept, run)]:
+        for first, end in cramped:
+            kept[max(0, first - 1) : end + 1] = [None] * len(kept[max(0, first - 1) : end + 1])
+    words = [*kept]
+    for first, end in _runs(kept):
+        low, high = _room(segment, kept, (first, end))
+        free = [word for word in former if low <= word.start_ms and word.end_ms <= high]
+        if free and free[-1].end_ms - free[0].start_ms >= _ROOM_MS * (end - first):
+            low, high = free[0].start_ms, free[-1].end_ms
+        spans = spread(texts[first:end], low, high)
+        words[first:end] = [
+            TranscriptWord(text, start, until, 1.0, segment.speaker, segment.language)
+            for text, (start, until) in zip(texts[first:end], spans, strict=True)
+        ]
+    estimated = tuple(at for first, end in _runs(kept) for at in range(first, end))
+    timed = tuple(word for word in words if word is not None)
+    return _bounded(replace(segment, words=timed, estimated_words=estimated))
+
+
+def _key(text: str) -> str:
+    """What two spellings of a word have in common."""
+    letters = "".join(filter(str.isalnum, unicodedata.normalize("NFKC", text).casefold()))
+    return letters or text
+
+
+def _runs(kept: Sequence[TranscriptWord | None]) -> list[tuple[int, int]]:
+    """First and past-the-last of each run of words without times."""
+    runs, at = list[tuple[int, int]](), 0
+    for is_new, group in groupby(kept, key=lambda word: word is None):
+        size = len([*group])
+        runs += [(at, at + size)] if is_new else []
+        at += size
+    return runs
+
+
+def _room(
+    segment: TranscriptSegment, kept: Sequence[TranscriptWord | None], run: tuple[int, int]
+) -> Span:
+    before = kept[run[0] - 1] if run[0] else None
+    after = kept[run[1]] if run[1] < len(kept) else None
+    low = before.end_ms if before else segment.start_ms
+    return low, after.start_ms if after else max(low, segment.end_ms)
+
+
+def _lacks_room(
+    segment: TranscriptSegment, kept: Sequence[TranscriptWord | None], run: tuple[int, int]
+) -> bool:
+    """Whether words beside the run must share their time with it."""
+    low, high = _room(segment, kept, run)
+    return high - low < _ROOM_MS * (run[1] - run[0]) and run != (0, len(kept))
+
+
+def spread(texts: Sequence[str], start_ms: int, end_ms: int) -> list[Span]:
+    """Times of words, each as long as its characters and 1 ms at least."""
+    ends = [*accumulate((len(text) for text in texts), initial=0)]
+    spare = max(0, end_ms - start_ms - len(texts))
+    places = [start_ms + spare * each // (ends[-1] or 1) + n for n, each in enumerate(ends)]
+    return [*pairwise(places)]
+
+
+def _bounded(segment: TranscriptSegment) -> TranscriptSegment:
+    """As its words are: when they are spoken, and how certain they are."""
+    words = segment.words
+    lengths_ms = [max(1, word.end_ms - word.start_ms) for word in words]
+    certain = sum(word.confidence * ms for word, ms in zip(words, lengths_ms, strict=True))
+    return replace(
+        segment,
+        start_ms=words[0].start_ms,
+        end_ms=words[-1].end_ms,
+        confidence=certain / sum(lengths_ms),
+    )
+
+
+def _halves(segment: TranscriptSegment, count: int) -> Iterator[TranscriptSegment]:
+    """The segment up to its ``count``-th word, and the rest."""
+    cut = 0
+    for word in segment.words[:count]:
+        cut = max(cut, segment.text.find(word.text, cut)) + len(word.text)
+    for text, first, end in (
+        (segment.text[:cut], 0, count),
+        (segment.text[cut:], count, len(segment.words)),
+    ):
+        estimated = tuple(at - first for at in segment.estimated_words if first <= at < end)
+        part = replace(segment, text=text.strip(), words=segment.words[first:end])
+        yield _bounded(replace(part, estimated_words=estimated))
+
+
+def _merged(parts: Sequence[TranscriptSegment]) -> tuple[TranscriptSegment, ...]:
+    """One segment, of the first one's speaker and language; none of none."""
+    if not parts:
+        return ()
+    first, words, estimated = parts[0], list[TranscriptWord](), list[int]()
+    for part in parts:
+        estimated += [len(words) + at for at in part.estimated_words]
+        words += [replace(w, speaker=first.speaker, language=first.language) for w in part.words]
+    text = joined([part.text for part in parts])
+    whole = replace(first, text=text, words=tuple(words), estimated_words=tuple(estimated))
+    return (_bounded(whole),)
+
+
+def turns_after(
+    turns: Sequence[SpeakerTurn], splices: Sequence[Splice], segments: Sequence[TranscriptSegment]
+) -> list[SpeakerTurn]:
+    """The turns, with those of segments whose speaker was changed."""
+    found = [*turns]
+    for splice in splices:
+        for former in segments[splice.first : splice.first + splice.count]:
+            for part in splice.segments:
+                start = max(former.start_ms, part.start_ms)
+                end = min(former.end_ms, part.end_ms)
+                if start < end and part.speaker != former.speaker and part.speaker is not None:
+                    found = [each for turn in found for each in _without(turn, former, start, end)]
+                    found.append(SpeakerTurn(part.speaker, start, end))
+    return sorted(found, key=lambda turn: (turn.start_ms, turn.end_ms))
+
+
+def _without(
+    turn: SpeakerTurn, former: TranscriptSegment, start: int, end: int
+) -> Iterator[SpeakerTurn]:
+    """What is left of a turn where a stretch of its speaker's is another's."""
+    if turn.speaker != former.speaker or end <= turn.start_ms or turn.end_ms <= start:
+        yield turn
+        return
+    if turn.start_ms < start:
+        yield replace(turn, end_ms=start)
+    if end < turn.end_ms:
+        yield replace(turn, start_ms=end)
+
+
+def speakers_after(
+    speakers: Sequence[Speaker], turns: Sequence[SpeakerTurn]
+) -> tuple[Speaker, ...]:
+    """The speakers, with the time that they speak in all of the turns."""
+    spoken = Counter[str]()
+    for turn in turns:
+        spoken[turn.speaker] += turn.end_ms - turn.start_ms
+    return tuple(replace(each, speaking_seconds=spoken[each.id] / 1000) for each in speakers)
+
+
+LONGEST_MS = 28_000
+"""Of sound that an aligner is given at once."""
+_CONTEXT_WORDS = 8
+
+
+def passages_of(segment: TranscriptSegment) -> Iterator[tuple[int, int]]:
+    """First and past-the-last word of what is to be aligned: all of a segment that is short enough,
+    else what is estimated with words around it; nothing where that is too long."""
+    words = segment.words
+    kept = [None if at in segment.estimated_words else word for at, word in enumerate(words)]
+    for first, end in _runs(kept):
+        around = max(0, first - _CONTEXT_WORDS), min(len(words), end + _CONTEXT_WORDS)
+        for low, high in ((0, len(words)), around, (first, end)):
+            if words[high - 1].end_ms - words[low].start_ms <= LONGEST_MS:
+                yield low, high
+                break
+
+
+def aligned(
+    segment: TranscriptSegment, first: int, spans: Sequence[Span], room: Span
+) -> TranscriptSegment:
+    """The segment with measured times for its estimated words from ``first`` on, one a span, in
+    ``room`` and between the words that stay."""
+    words, behind = [*segment.words], first + len(spans)
+    is_new = [at in segment.estimated_words for at in range(len(words))]
+    for start, end in _runs(
+        [None if new else word for new, word in zip(is_new, words, strict=True)]
+    ):
+        earliest = words[start - 1].end_ms if start else room[0]
+        latest = words[end].start_ms if end < len(words) else room[1]
+        for at in range(max(start, first), min(end, behind)):
+            start_ms, end_ms = spans[at - first]
+            start_ms = min(max(start_ms, earliest), latest - (end - at))
+            earliest = min(max(end_ms, start_ms + 1), latest - (end - at - 1))
+            words[at] = replace(words[at], start_ms=start_ms, end_ms=earliest)
+    left = tuple(at for at in segment.estimated_words if not first <= at < behind)
+    return _bounded(replace(segment, words=tuple(words), estimated_words=left))

@@ -1,0 +1,366 @@
+"""Correcting a transcript: an edit with the revision as it was read, history, and back again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, NotRequired, overload
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from pipelines.codec import from_json, to_json
+from pipelines.speech.edits import (
+    Edit,
+    EditError,
+    Merge,
+    SegmentChange,
+    Split,
+    speakers_after,
+    splices_of,
+    turns_after,
+)
+from pipelines.types import Speaker, SpeakerTurn, TranscriptSegment
+from serve_app.api.authentication import CurrentJob, KeyedRoute
+from serve_app.api.context import API_PREFIX, Context
+from serve_app.api.envelope import success, timestamp
+from serve_app.api.openapi import errors
+from serve_app.api.queries import WHOLE_NUMBER
+from serve_app.api.schemas import Answer, Count, Timestamp, Uuid, doc
+from serve_app.context import AppContext
+from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.results.availability import require_stage
+from serve_app.results.routes import MAX_TRACK_INDEX, RESULT_ERRORS, TrackQuery
+from serve_app.results.transcripts import TranscriptSegmentJson, choose_track, segment_json
+from storage import jobs, revisions
+from storage.database import Connection
+from storage.job_records import JobRecord
+from storage.result_parts import Element
+from storage.results import list_tracks
+from storage.revisions import MOST_REVISIONS, Change, LockedTranscript
+from storage.types import StageName
+
+MOST_CHARACTERS = 10_000
+MOST_AT_ONCE = 1_000
+_PLAIN = (
+    "^[^\\u0000-\\u001f\\u007f-\\u009f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ufeff]*$"
+)
+"""No controls, and nothing that turns the direction of what stands around it."""
+_Index = Annotated[int, Field(ge=0, le=1_000_000)]
+_Time = Annotated[float, Field(ge=0, le=1_000_000)]
+_Operations: Any = Field(min_length=1, max_length=MOST_AT_ONCE, default_factory=list)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class SegmentEdit(_Body):
+    """What a segment is to be instead."""
+
+    index: Annotated[_Index, doc("Of the segment, as it was read.", 0)]
+    text: Annotated[
+        Annotated[str, Field(max_length=MOST_CHARACTERS, pattern=_PLAIN)] | None,
+        doc("Plain text; without words it removes the segment.", "Good evening."),
+    ] = None
+    speaker: Annotated[
+        Annotated[str, Field(max_length=100)] | None, doc("A speaker's `id`.", "speaker_1")
+    ] = None
+    startTime: Annotated[  # noqa: N815 - the API's name
+        _Time | None, doc("Where it begins, if that is wrong, in seconds of the media.", 1.2)
+    ] = None
+    endTime: Annotated[_Time | None, doc("Where it ends, if that is wrong.", 2.5)] = None  # noqa: N815
+
+
+class SegmentSplit(_Body):
+    """A segment becomes two."""
+
+    index: Annotated[_Index, doc("Of the segment, as it was read.", 1)]
+    word: Annotated[
+        Annotated[int, Field(ge=1, le=MOST_CHARACTERS)],
+        doc("The word that begins the second, counted from 0 in the changed text.", 4),
+    ]
+
+
+class SegmentMerge(_Body):
+    """Neighbouring segments become one, of the first one's speaker."""
+
+    index: Annotated[_Index, doc("Of the first, as it was read.", 2)]
+    count: Annotated[Annotated[int, Field(ge=2, le=MOST_AT_ONCE)], doc("How many.", 2)] = 2
+
+
+class _TrackBody(_Body):
+    trackIndex: Annotated[  # noqa: N815
+        Annotated[int, Field(ge=0, le=MAX_TRACK_INDEX)] | None,
+        doc("Required for files of multi-track jobs.", 0),
+    ] = None
+    revision: Annotated[
+        Annotated[int, Field(ge=0, le=MOST_REVISIONS)],
+        doc("Of the transcript that is corrected, as it was read.", 0),
+    ]
+
+
+class TranscriptEditBody(_TrackBody):
+    """Body of ``PATCH /jobs/{jobId}/transcript``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": [name]} for name in ("segments", "split", "merge")],
+            "examples": [{"revision": 0, "segments": [{"index": 0, "text": "Good evening."}]}],
+        }
+    )
+    segments: Annotated[list[SegmentEdit], _Operations, doc("What changes.")]
+    split: Annotated[list[SegmentSplit], _Operations, doc("Done after that.")]
+    merge: Annotated[list[SegmentMerge], _Operations, doc("Done at last.")]
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> TranscriptEditBody:
+        if not (self.segments or self.split or self.merge):
+            raise PydanticCustomError("edit", "must hold segments, split or merge")
+        return self
+
+
+class TranscriptRevertBody(_TrackBody):
+    """Body of ``POST /jobs/{jobId}/transcript/revert``."""
+
+    to: Annotated[
+        Annotated[int, Field(ge=0, le=MOST_REVISIONS)],
+        doc("The revision that it is to be like; 0 is the machine's.", 0),
+    ] = 0
+
+
+class TranscriptChange(TypedDict):
+    """Segments in place of others."""
+
+    index: Annotated[Count, doc("The first that is replaced, as it was read.", 0)]
+    removed: Annotated[Count, doc("How many are replaced.", 1)]
+    segments: Annotated[list[TranscriptSegmentJson], doc("In their place, with new indices.")]
+
+
+class EditedTranscript(TypedDict):
+    """What an edit did."""
+
+    jobId: Annotated[Uuid, doc("The job.")]
+    trackIndex: Annotated[Count, doc("The track.", 0)]
+    revision: Annotated[Count, doc("The transcript's now; as before where nothing changed.", 1)]
+    changes: Annotated[list[TranscriptChange], doc("In order.")]
+
+
+class RevisionJson(TypedDict):
+    """A state of a transcript."""
+
+    revision: Annotated[Count, doc("0 is what the machine wrote.", 1)]
+    createdAt: NotRequired[Annotated[Timestamp, doc("Of a correction.")]]
+    changedSegments: NotRequired[Annotated[Count, doc("How many it changed.", 1)]]
+    revertedTo: NotRequired[Annotated[Count, doc("Where it went back to an earlier one.", 0)]]
+
+
+class RevisionList(TypedDict):
+    """The states of a track's transcript."""
+
+    jobId: Annotated[Uuid, doc("The job.")]
+    trackIndex: Annotated[Count, doc("The track.", 0)]
+    revisions: Annotated[list[RevisionJson], doc("The latest first.", max_length=100)]
+
+
+router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
+_EDIT_ERRORS = (ErrorCode.INVALID_REQUEST, ErrorCode.REVISION_CONFLICT, *RESULT_ERRORS)
+
+
+@router.patch(
+    "/jobs/{jobId}/transcript",
+    operation_id="editTranscript",
+    summary="Correct the transcript",
+    response_model=Answer[EditedTranscript],
+    response_description="What changed.",
+    responses=errors(*_EDIT_ERRORS),
+)
+async def edit_transcript(
+    request: Request, context: Context, job: CurrentJob, body: TranscriptEditBody
+) -> Response:
+    """Changes, splits and merges of segments, all or none; captions, search, chapters and exports
+    follow at once.
+
+    Words that stay keep their times. Others share the time of those that they replace, with
+    `timing: "estimated"`, and get measured ones within seconds, as long as the media is kept. Where
+    the transcript is not at `revision` any more nothing changes.
+    """
+    ms = [[_ms(it.startTime), _ms(it.endTime)] for it in body.segments]
+    edit = Edit(
+        tuple(
+            SegmentChange(it.index, it.text, it.speaker, *times)
+            for it, times in zip(body.segments, ms, strict=True)
+        ),
+        tuple(Split(it.index, it.word) for it in body.split),
+        tuple(Merge(it.index, it.count) for it in body.merge),
+    )
+
+    async def make(_: Connection, job: JobRecord, held: LockedTranscript) -> Change:
+        try:
+            return await asyncio.to_thread(_change, edit, held, job.duration_ms)
+        except EditError as error:
+            raise invalid(error.message, error.param) from None
+
+    return await _edited(request, context, job, body, make)
+
+
+@router.post(
+    "/jobs/{jobId}/transcript/revert",
+    operation_id="revertTranscript",
+    summary="Take corrections back",
+    response_model=Answer[EditedTranscript],
+    response_description="What changed.",
+    responses=errors(*_EDIT_ERRORS),
+)
+async def revert_transcript(
+    request: Request, context: Context, job: CurrentJob, body: TranscriptRevertBody
+) -> Response:
+    """Makes a revision that is like an earlier one; no other is lost."""
+
+    async def make(connection: Connection, job: JobRecord, held: LockedTranscript) -> Change:
+        if body.to > held.revision:
+            raise invalid("There is no such revision.", "to")
+        former = await revisions.document_at(
+            connection, job.id, held.track_index, held.document, body.to
+        )
+        return await asyncio.to_thread(revisions.difference, held.document, former)
+
+    return await _edited(request, context, job, body, make, reverted_to=body.to)
+
+
+@router.get(
+    "/jobs/{jobId}/transcript/revisions",
+    operation_id="listTranscriptRevisions",
+    summary="List the corrections",
+    response_model=Answer[RevisionList],
+    response_description="The revisions.",
+    responses=errors(ErrorCode.INVALID_REQUEST, *RESULT_ERRORS),
+)
+async def list_transcript_revisions(
+    request: Request,
+    context: Context,
+    job: CurrentJob,
+    track: TrackQuery = None,
+    before: Annotated[
+        Annotated[int, Field(ge=1, le=MOST_REVISIONS), WHOLE_NUMBER] | None,
+        Query(description="Only those before this one: where the next page goes on."),
+    ] = None,
+    limit: Annotated[
+        Annotated[int, Field(ge=1, le=100), WHOLE_NUMBER], Query(description="Most of them.")
+    ] = 20,
+) -> Response:
+    """Of a track, the latest first, the machine's at the end."""
+    require_stage(job, StageName.TRANSCRIPT)
+    async with context.database.statement() as connection:
+        chosen = choose_track(job, await list_tracks(connection, job.id), track)
+        found = await revisions.list_revisions(
+            connection,
+            job.id,
+            chosen.track_index,
+            before=before or MOST_REVISIONS + 1,
+            limit=limit,
+        )
+    shown: list[RevisionJson] = []
+    for each in found:
+        shown.append(
+            {
+                "revision": each.revision,
+                "createdAt": timestamp(each.created_at),
+                "changedSegments": each.changed_segments,
+            }
+        )
+        if each.reverted_to is not None:
+            shown[-1]["revertedTo"] = each.reverted_to
+    if len(shown) < limit:
+        shown.append({"revision": 0})
+    listed: RevisionList = {
+        "jobId": str(job.id),
+        "trackIndex": chosen.track_index,
+        "revisions": shown,
+    }
+    return success(request, listed)
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
+
+
+class _Segments(Sequence[TranscriptSegment]):
+    """Stored segments, decoded as they are looked at."""
+
+    def __init__(self, stored: Sequence[Element]) -> None:
+        self._stored = stored
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    @overload
+    def __getitem__(self, at: int) -> TranscriptSegment: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[TranscriptSegment]: ...
+    def __getitem__(self, at: int | slice) -> TranscriptSegment | list[TranscriptSegment]:
+        if isinstance(at, slice):
+            return [from_json(TranscriptSegment, each) for each in self._stored[at]]
+        return from_json(TranscriptSegment, self._stored[at])
+
+
+def _change(edit: Edit, held: LockedTranscript, media_ms: int | None) -> Change:
+    """Raises EditError."""
+    document, segments = held.document, _Segments(held.document["segments"])
+    speakers = from_json(tuple[Speaker, ...], document["speakers"])
+    splices = splices_of(edit, segments, speakers, media_ms)
+    change: Change = {
+        "splices": [(each.first, each.count, to_json(each.segments)) for each in splices]
+    }
+    turns = from_json(tuple[SpeakerTurn, ...], document.get("turns", []))
+    spoken = turns_after(turns, splices, segments)
+    if turns and spoken != [*turns]:
+        change |= {"turns": to_json(spoken), "speakers": to_json(speakers_after(speakers, spoken))}
+    return change
+
+
+async def _edited(
+    request: Request,
+    context: AppContext,
+    job: JobRecord,
+    body: _TrackBody,
+    make: Callable[[Connection, JobRecord, LockedTranscript], Awaitable[Change]],
+    reverted_to: int | None = None,
+) -> Response:
+    """One transaction: the change and all that follows it."""
+    async with context.database.transaction() as connection:
+        locked = await jobs.find_job(connection, job.id, for_update=True)
+        if locked is None:
+            raise ApiError(ErrorCode.NOT_FOUND, "There is no such job.")
+        require_stage(locked, StageName.TRANSCRIPT)
+        tracks = await list_tracks(connection, job.id)
+        index = choose_track(locked, tracks, body.trackIndex, "trackIndex").track_index
+        held = await revisions.lock_transcript(connection, job.id, index)
+        if held is None or held.revision != body.revision:
+            now = {"currentRevision": held.revision if held else 0}
+            raise ApiError(ErrorCode.REVISION_CONFLICT, param="revision", extra=now)
+        if held.revision >= MOST_REVISIONS:
+            raise invalid(f"A transcript has at most {MOST_REVISIONS} revisions.", "revision")
+        change, revision = await make(connection, locked, held), held.revision
+        if change["splices"] or len(change) > 1:
+            revision = await revisions.store_revision(
+                connection, held, change, reverted_to=reverted_to
+            )
+    changes, shift = list[TranscriptChange](), 0
+    for first, count, segments in change["splices"]:
+        made = [
+            segment_json(from_json(TranscriptSegment, each | {"index": first + shift + at}))
+            for at, each in enumerate(segments)
+        ]
+        changes.append({"index": first, "removed": count, "segments": made})
+        shift += len(segments) - count
+    edited: EditedTranscript = {
+        "jobId": str(job.id),
+        "trackIndex": index,
+        "revision": revision,
+        "changes": changes,
+    }
+    return success(request, edited)

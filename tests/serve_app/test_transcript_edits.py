@@ -1,0 +1,318 @@
+"""Correcting a transcript: all that shows it follows, the rest stays, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from pipelines.codec import encode
+from pipelines.types import Speaker, SpeakerTurn, TranscriptResult
+from storage import revisions
+from storage.results import TrackTranscript
+from storage.revisions import applied, difference
+from storage.tables import stages, transcripts
+from tests.pipelines.speech.test_edits import segment
+from tests.serve_app.dashboard.test_dashboard_pages import signed_in
+from tests.serve_app.published_jobs import complete, created, track
+from tests.serve_app.running_api import Customer, RunningApi
+
+LINES = [("Good morning to the bakers.", "speaker_0"), ("Today it rains.", "speaker_1"),
+         ("We sell green tees.", "speaker_0"), ("Come by.", "speaker_1")]  # fmt: skip
+
+
+def said(index: int = 0) -> TrackTranscript:
+    segments = tuple(
+        segment(at, line, 5000 * at + 1000, who) for at, (line, who) in enumerate(LINES)
+    )
+    speakers = tuple(Speaker(f"speaker_{n}", f"Speaker {n + 1}", 5.0) for n in (0, 1))
+    turns = tuple(SpeakerTurn(it.speaker or "", it.start_ms, it.end_ms) for it in segments)
+    found = TranscriptResult("en", speakers, segments, turns=turns)
+    return replace(track(index), document=encode(found).decode())
+
+
+@pytest.fixture
+def job(api: RunningApi, customer: Customer) -> str:
+    job_id = created(api, customer)
+    complete(api, job_id, [said()], [])
+    return job_id
+
+
+def patch(api: RunningApi, customer: Customer, job: str, **body: Any) -> httpx.Response:
+    path = f"/jobs/{job}/transcript"
+    return api.client.patch(path, json={"revision": 0} | body, headers=customer.headers)
+
+
+def edit(api: RunningApi, customer: Customer, job: str, **body: Any) -> dict[str, Any]:
+    answer = patch(api, customer, job, **body)
+    assert answer.status_code == 200, answer.text
+    data: dict[str, Any] = answer.json()["data"]
+    return data
+
+
+def revert(api: RunningApi, customer: Customer, job: str, **body: Any) -> httpx.Response:
+    return api.client.post(f"/jobs/{job}/transcript/revert", json=body, headers=customer.headers)
+
+
+def get(api: RunningApi, customer: Customer, path: str) -> Any:
+    answer = api.client.get(path, headers=customer.headers)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["data"] if "json" in answer.headers["content-type"] else answer.text
+
+
+def hits(api: RunningApi, customer: Customer, words: str) -> list[str]:
+    found = api.client.get("/search", params={"q": words}, headers=customer.headers).json()["data"]
+    return [hit["snippet"]["text"] for hit in found]
+
+
+def test_all_that_shows_the_transcript_follows_a_correction(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    views = [f"/jobs/{job}/transcript?format={it}" for it in ("srt", "vtt", "ttml", "txt", "csv")]
+    views += [f"/jobs/{job}", f"/jobs/{job}/transcript"]
+    before = {path: json.dumps(get(api, customer, path)) for path in views}
+    assert "tees" in before[views[0]]
+    made = edit(api, customer, job, segments=[{"index": 2, "text": "We sell green quinoa."}])
+    assert made["revision"] == 1
+    assert [each["index"] for each in made["changes"]] == [2]
+    for path in views:
+        now = json.dumps(get(api, customer, path))
+        assert ("quinoa" in now, "tees" in now) == (True, False), path
+    assert hits(api, customer, "quinoa") == ["We sell green quinoa."]
+    assert hits(api, customer, "tees") == []
+    # A phrase over the border of two segments: the one before has what comes after it.
+    assert hits(api, customer, '"rains we sell"') == ["Today it rains. We sell green quinoa."]
+    chapters = json.dumps(get(api, customer, f"/jobs/{job}/chapters"))
+    assert "tees" not in chapters
+    with signed_in(api, customer) as browser:
+        page = browser.get(f"/dashboard/jobs/{job}").text
+        assert ("quinoa" in page, "tees" in page) == (True, False)
+
+
+def test_what_is_not_corrected_stays_as_it_is(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    def rows(connection: AsyncConnection) -> Any:
+        query = "SELECT id, text FROM search_rows WHERE job_id = :id AND kind = 'transcript'"
+        return connection.execute(text(query), {"id": uuid.UUID(job)})
+
+    before = get(api, customer, f"/jobs/{job}/transcript")
+    ids = {row.text: row.id for row in api.transact(rows)}
+    edit(api, customer, job, segments=[{"index": 2, "text": "We sell white teas."}])
+    after = get(api, customer, f"/jobs/{job}/transcript")
+    for at in (0, 1, 3):
+        assert after["segments"][at] == before["segments"][at]
+    assert after["segments"][2]["words"][:2] == before["segments"][2]["words"][:2]
+    assert [word.get("timing") for word in after["segments"][2]["words"]] == [
+        None, None, "estimated", "estimated"
+    ]  # fmt: skip
+    assert after["segments"][2]["timing"] == "estimated"
+    # Their rows stay too, and with them their vectors.
+    kept = {row.text: row.id for row in api.transact(rows)}
+    for line in ("Good morning to the bakers.", "Come by."):
+        assert kept[line] == ids[line]
+    machine = get(api, customer, f"/jobs/{job}/transcript?revision=0")
+    assert machine == before
+    assert "tees" in get(api, customer, f"/jobs/{job}/transcript?revision=0&format=srt")
+
+
+def test_a_speaker_who_is_changed_is_changed_everywhere(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    edit(api, customer, job, segments=[{"index": 1, "speaker": "speaker_0"}])
+    found = get(api, customer, f"/jobs/{job}/transcript")
+    assert {found["segments"][1]["speaker"], found["segments"][1]["words"][0]["speaker"]} == {
+        "speaker_0"
+    }
+    assert [turn["speaker"] for turn in found["turns"]] == ["speaker_0"] * 3 + ["speaker_1"]
+    assert [each["speakingSeconds"] for each in found["speakers"]] == [5.7, 0.9]
+    assert "<v Speaker 1>Today" in get(api, customer, f"/jobs/{job}/transcript?format=vtt")
+    before = get(api, customer, f"/jobs/{job}/transcript?revision=0")
+    assert [each["speakingSeconds"] for each in before["speakers"]] == [5.0, 5.0]
+
+
+def test_of_two_editors_at_once_one_is_refused_and_nothing_is_lost(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    with ThreadPoolExecutor(2) as both:
+        changes = [{"index": 0, "text": "Good evening."}, {"index": 3, "text": "Come in."}]
+        answers = [*both.map(lambda it: patch(api, customer, job, segments=[it]), changes)]
+    assert sorted(answer.status_code for answer in answers) == [200, 409]
+    lost = next(at for at, answer in enumerate(answers) if answer.status_code == 409)
+    refused = answers[lost].json()
+    assert (refused["code"], refused["param"]) == ("REVISION_CONFLICT", "revision")
+    assert refused["currentRevision"] == 1
+    edit(api, customer, job, revision=1, segments=[changes[lost]])
+    shown = get(api, customer, f"/jobs/{job}/transcript")
+    assert [shown["segments"][at]["text"] for at in (0, 3)] == ["Good evening.", "Come in."]
+
+
+def test_history_is_listed_and_taken_back(api: RunningApi, customer: Customer, job: str) -> None:
+    states = [get(api, customer, f"/jobs/{job}/transcript")]
+    edits: list[dict[str, Any]] = [
+        {"segments": [{"index": 0, "text": "Good evening to the bakers."}]},
+        {"split": [{"index": 0, "word": 2}]},
+        {"merge": [{"index": 2, "count": 3}], "segments": [{"index": 0, "text": ""}]},
+        {"segments": [{"index": 0, "startTime": 1.5, "endTime": 3.25}]},
+    ]
+    for revision, body in enumerate(edits):
+        assert edit(api, customer, job, revision=revision, **body)["revision"] == revision + 1
+        states.append(get(api, customer, f"/jobs/{job}/transcript"))
+    for revision, state in enumerate(states):
+        assert get(api, customer, f"/jobs/{job}/transcript?revision={revision}") == state
+    assert [each["text"] for each in states[3]["segments"]] == [
+        "to the bakers.", "Today it rains. We sell green tees. Come by."
+    ]  # fmt: skip
+    assert (states[4]["segments"][0]["startTime"], states[4]["segments"][0]["endTime"]) == (
+        1.5,
+        3.25,
+    )
+    made = revert(api, customer, job, revision=4, to=0)
+    assert made.status_code == 200, made.text
+    assert get(api, customer, f"/jobs/{job}/transcript") == states[0] | {"revision": 5}
+    assert hits(api, customer, '"good morning"') == ["Good morning to the bakers."]
+    listed = get(api, customer, f"/jobs/{job}/transcript/revisions")["revisions"]
+    assert [each["revision"] for each in listed] == [5, 4, 3, 2, 1, 0]
+    assert listed[0]["revertedTo"] == 0
+    paged = get(api, customer, f"/jobs/{job}/transcript/revisions?before=3&limit=2")["revisions"]
+    assert [each["revision"] for each in paged] == [2, 1]
+    assert revert(api, customer, job, revision=5, to=6).json()["param"] == "to"
+    assert revert(api, customer, job, revision=4).json()["code"] == "REVISION_CONFLICT"
+    missing = api.client.get(f"/jobs/{job}/transcript?revision=6", headers=customer.headers)
+    assert (missing.status_code, missing.json()["param"]) == (404, "revision")
+
+
+def test_an_edit_that_changes_nothing_makes_no_revision(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    made = edit(api, customer, job, segments=[{"index": 3, "text": "Come by."}])
+    assert (made["revision"], made["changes"]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"segments": [{"index": 4, "text": "x"}]}, "segments[0].index"),
+        ({"segments": [{"index": -1, "text": "x"}]}, "segments[0].index"),
+        ({"segments": [{"index": 0, "text": "x" * 10_001}]}, "segments[0].text"),
+        ({"segments": [{"index": 0, "text": "a\nb"}]}, "segments[0].text"),
+        ({"segments": [{"index": 0, "text": "a\u0085b"}]}, "segments[0].text"),
+        ({"segments": [{"index": 0, "text": "a\u202eb"}]}, "segments[0].text"),
+        ({"segments": [{"index": 0, "text": "a\u2066b"}]}, "segments[0].text"),
+        ({"segments": [{"index": 0, "speaker": "speaker_9"}]}, "segments[0].speaker"),
+        ({"segments": [{"index": 0, "startTime": 3, "endTime": 2}]}, "segments[0].endTime"),
+        ({"segments": [{"index": 0, "endTime": 9}]}, "segments[0].endTime"),
+        ({"segments": [{"index": 3, "endTime": 96}]}, "segments[0].endTime"),
+        ({"split": [{"index": 0, "word": 9}]}, "split[0].word"),
+        ({"merge": [{"index": 3}]}, "merge[0].count"),
+        ({"merge": [{"index": 0, "count": 1001}]}, "merge[0].count"),
+        ({"segments": [{"index": 0, "text": "x"}] * 1001}, "segments"),
+        ({"revision": -1, "split": [{"index": 0, "word": 1}]}, "revision"),
+        ({"trackIndex": 1, "split": [{"index": 0, "word": 1}]}, "trackIndex"),
+        ({}, None),
+    ],
+)
+def test_bad_input_is_refused_and_named(
+    api: RunningApi, customer: Customer, job: str, body: dict[str, Any], param: str | None
+) -> None:
+    before = get(api, customer, f"/jobs/{job}/transcript")
+    answer = patch(api, customer, job, **body)
+    assert answer.status_code == (404 if param == "trackIndex" else 400), answer.text
+    assert answer.json().get("param") == param
+    assert get(api, customer, f"/jobs/{job}/transcript") == before
+
+
+def test_markup_is_text_like_any_other(api: RunningApi, customer: Customer, job: str) -> None:
+    markup = "<b onclick=x()>Rain</b> {\\b1}tea"
+    edit(api, customer, job, segments=[{"index": 1, "text": markup}])
+    assert get(api, customer, f"/jobs/{job}/transcript")["segments"][1]["text"] == markup
+    for form in ("vtt", "ttml", "ebu-tt-d", "srt"):
+        file = get(api, customer, f"/jobs/{job}/transcript?format={form}")
+        assert "<b onclick" not in file, form
+    for form in ("srt", "ass"):
+        assert "{\\b1}" not in get(api, customer, f"/jobs/{job}/transcript?format={form}"), form
+    with signed_in(api, customer) as browser:
+        page = browser.get(f"/dashboard/jobs/{job}").text
+        assert ("<b onclick" in page, "&lt;b" in page) == (False, True)
+
+
+def test_tracks_are_corrected_apart(api: RunningApi, customer: Customer) -> None:
+    job = created(api, customer)
+    complete(api, job, [said(0), track(1, error="TRANSCRIPT_FAILED"), said(2)], [])
+    which = patch(api, customer, job, segments=[{"index": 3, "text": "Come in."}])
+    assert (which.status_code, which.json()["param"]) == (400, "trackIndex")
+    failed = patch(api, customer, job, trackIndex=1, segments=[{"index": 3, "text": "Come in."}])
+    assert (failed.status_code, failed.json()["code"]) == (404, "RESULTS_UNAVAILABLE")
+    edit(api, customer, job, trackIndex=2, segments=[{"index": 3, "text": "Come in."}])
+    first, last = [get(api, customer, f"/jobs/{job}/transcript?track={n}") for n in (0, 2)]
+    assert (first["revision"], first["segments"][3]["text"]) == (0, "Come by.")
+    assert (last["revision"], last["segments"][3]["text"]) == (1, "Come in.")
+
+
+def test_what_was_published_without_an_index_gets_all_of_it(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    async def forget(connection: AsyncConnection) -> None:
+        await connection.execute(text("DELETE FROM search_rows"))
+        await connection.execute(update(stages).values(indexed=None))
+
+    api.transact(forget)
+    edit(api, customer, job, segments=[{"index": 2, "text": "We sell quinoa."}])
+    assert hits(api, customer, "quinoa") == ["We sell quinoa."]
+    assert hits(api, customer, "bakers") == ["Good morning to the bakers."]
+
+
+def test_revisions_are_finite(
+    api: RunningApi, customer: Customer, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = update(transcripts).where(transcripts.c.job_id == uuid.UUID(job))
+    api.transact(lambda c: c.execute(most.values(revision=revisions.MOST_REVISIONS)))
+    body = {"revision": revisions.MOST_REVISIONS, "segments": [{"index": 0, "text": "x"}]}
+    answer = patch(api, customer, job, **body)
+    assert (answer.status_code, answer.json()["param"]) == (400, "revision")
+
+
+def test_a_correction_waits_for_an_erasure_and_finds_nothing(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    assert api.client.post(f"/jobs/{job}/erase", headers=customer.headers).is_success
+    answer = patch(api, customer, job, segments=[{"index": 0, "text": "x"}])
+    assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
+
+
+_SPLICES = st.lists(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 3)), max_size=3),
+    max_size=5,
+)
+
+
+@given(_SPLICES)
+def test_changes_lead_back_to_every_state(rounds: list[list[tuple[int, int, int]]]) -> None:
+    document: dict[str, Any] = {"segments": [{"index": at, "text": at} for at in range(6)]}
+    states, undo = [document], []
+    for number, splices in enumerate(rounds):
+        places, at = [], 0
+        for gap, count, new in splices:  # in order, apart from each other
+            first = at + gap
+            if first + count > len(document["segments"]):
+                break
+            made = [{"index": 0, "text": f"{number}/{first}/{n}"} for n in range(new)]
+            places.append((first, count, made))
+            at = first + count + 1
+        document, before = applied(document, {"splices": places})
+        assert [it["index"] for it in document["segments"]] == [*range(len(document["segments"]))]
+        states.append(document)
+        undo.append(json.loads(json.dumps(before)))
+    for state, change in zip(states[-2::-1], undo[::-1], strict=True):
+        again = applied(document, difference(document, state))[0]
+        document, _ = applied(document, change)
+        assert document == again == state
