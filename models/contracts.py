@@ -222,6 +222,17 @@ class ChunkTranscript:
 
 
 @dataclass(frozen=True, slots=True)
+class SpokenText:
+    """A stretch of speech whose words are known: mono samples at SAMPLE_RATE_HZ, 30 s at most."""
+
+    samples: Samples
+    words: tuple[str, ...]
+    """Without spaces in them; one at least."""
+    language: str | None = None
+    """BCP 47; None: the backend decides."""
+
+
+@dataclass(frozen=True, slots=True)
 class SceneStills:
     """A scene to describe: one to five stills in time order, and what was measured of it."""
 

@@ -76,7 +76,7 @@ class LocalModels(ModelProvider):
         if not has_task(self.profile, task, self.models_dir):
             return None
         loaded = REGISTRY[self.profile][task].shares or task
-        own = self.own if task.own_weights else None
+        own = self.own if loaded.own_weights else None
         return cast("Contract", _open_once(self.profile, loaded, self.models_dir, own))
 
 

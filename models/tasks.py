@@ -34,9 +34,11 @@ from models.contracts import (
     SceneDescription,
     SceneStills,
     SpeakerActivity,
+    SpokenText,
     SummarySentence,
     TextLine,
     Vectors,
+    Word,
 )
 
 Contract = TypeVar("Contract")
@@ -48,6 +50,7 @@ class Purpose(StrEnum):
     """What a task's answers are for; a change of one model outdates all results of its purpose."""
 
     TRANSCRIPT = "transcript"
+    CORRECTION = "correction"
     VISION = "vision"
     POLICY = "policy"
     SUMMARY = "summary"
@@ -197,6 +200,28 @@ TRANSCRIBE = Task(
     Purpose.TRANSCRIPT,
     in_task=False,
     most_replicas=2,
+    own_weights="whisper_weights",
+)
+
+
+class WordAligner(Protocol):
+    """Known words to times."""
+
+    def align(self, passages: Sequence[SpokenText]) -> list[tuple[Word, ...]]:
+        """When each word of each passage is spoken, in order, inside the samples; none for a
+        passage that cannot be aligned."""
+        ...
+
+
+ALIGN = Task(
+    "align",
+    batched(
+        WordAligner.align,
+        lambda: SpokenText(_hiss(1.0), ("Good", "morning.")),
+        lambda words: f"{len(words)} of two words in a second of faint noise",
+    ),
+    Purpose.CORRECTION,
+    in_task=False,
     own_weights="whisper_weights",
 )
 

@@ -63,6 +63,8 @@ class Track:
     language: str | None
     labels: Mapping[str, str]
     """The names that its speakers were given, by their ids."""
+    revision: int
+    """How often people have corrected it."""
 
 
 @dataclass(frozen=True, slots=True)

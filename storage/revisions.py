@@ -11,12 +11,12 @@ import asyncio
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic_core import from_json
-from sqlalchemy import JSON, Text, cast, func, insert, literal, select, text, update
+from sqlalchemy import JSON, Text, Update, cast, func, insert, literal, select, text, update
 
 from storage.database import Connection, Database
 from storage.older_results import transcript_of_today
@@ -135,7 +135,7 @@ async def store_revision(
         )
     )
     if any(segment.get("estimated_words") for *_, new in change["splices"] for segment in new):
-        await _align_after(connection, held, func.now())
+        await connection.execute(_of(held).values(align_after=func.now()))
     return held.revision + 1
 
 
@@ -159,14 +159,10 @@ async def _store(
     return before
 
 
-def _of(held: LockedTranscript) -> Any:
+def _of(held: LockedTranscript | LeasedAlignment) -> Update:
     return update(transcripts).where(
         transcripts.c.job_id == held.job_id, transcripts.c.track_index == held.track_index
     )
-
-
-async def _align_after(connection: Connection, held: LockedTranscript, moment: Any) -> None:
-    await connection.execute(_of(held).values(align_after=moment))
 
 
 async def document_at(
@@ -210,48 +206,75 @@ async def list_revisions(
     return [Revision(**row) for row in (await connection.execute(query)).mappings()]
 
 
+@dataclass(frozen=True, slots=True)
+class LeasedAlignment:
+    """A track whose words are to be aligned, until another may take it over."""
+
+    job_id: uuid.UUID
+    track_index: int
+    align_after: datetime
+
+
 _LEASE = text(
     """
     UPDATE transcripts SET align_after = now() + :lease
      WHERE (job_id, track_index) = (
            SELECT job_id, track_index FROM transcripts WHERE align_after <= now()
             ORDER BY align_after LIMIT 1 FOR UPDATE SKIP LOCKED)
-    RETURNING job_id, track_index
+    RETURNING job_id, track_index, align_after
     """
 )
 
 
-async def lease_unaligned(database: Database, *, lease: timedelta) -> tuple[uuid.UUID, int] | None:
-    """Lease a track with words that are to be aligned; None where there is none."""
+async def lease_unaligned(database: Database, *, lease: timedelta) -> LeasedAlignment | None:
+    """Lease the track that is due for longest; None where none is."""
     rows = await database.query(_LEASE, lease=lease)
-    return (rows[0]["job_id"], rows[0]["track_index"]) if rows else None
+    return LeasedAlignment(**rows[0]) if rows else None
 
 
 async def store_aligned(
     connection: Connection, held: LockedTranscript, made: Sequence[tuple[Element, Element]]
 ) -> None:
-    """Put aligned segments in the place of those that are as they were when they were read; what
-    was corrected meanwhile is to be aligned by itself. No revision: the text is the same."""
-    tried = {json.dumps(before, sort_keys=True): after for before, after in made}
-    splices, left = list[Splice](), False
-    for at, segment in enumerate(held.document["segments"]):
-        if segment.get("estimated_words"):
-            after = tried.get(json.dumps(segment | {"index": 0}, sort_keys=True))
-            left = left or after is None
-            if after is not None and after != segment | {"index": 0}:
-                splices.append((at, 1, [after | {"index": at}]))
+    """Put aligned segments in the place of those that are as they were when they were read. No
+    revision: the text is the same."""
+    tried = {_content(before): after for before, after in made}
+    splices = [
+        (at, 1, [after])
+        for at, segment in enumerate(held.document["segments"])
+        if segment.get("estimated_words") and (after := tried.get(_content(segment))) is not None
+    ]
     if splices:
         await _store(connection, held, {"splices": splices}, held.revision)
-    await _align_after(connection, held, func.now() if left else None)
 
 
-async def give_up_aligning(connection: Connection, held: LockedTranscript) -> bool:
-    """Leave what could not be aligned for GIVEN_UP_AFTER; False before."""
+def _content(segment: Element) -> str:
+    return json.dumps(segment | {"index": 0}, sort_keys=True)
+
+
+async def go_on_aligning(
+    connection: Connection, held: LeasedAlignment, *, lease: timedelta
+) -> LeasedAlignment | None:
+    """Keep the lease; None where the track was corrected meanwhile, and so is due again."""
+    statement = _leased(held).values(align_after=func.now() + lease)
+    later = await connection.scalar(statement.returning(transcripts.c.align_after))
+    return later and replace(held, align_after=later)
+
+
+async def end_alignment(connection: Connection, held: LeasedAlignment) -> None:
+    """All was tried; what was corrected meanwhile stays due."""
+    await connection.execute(_leased(held).values(align_after=None))
+
+
+async def give_up_aligning(connection: Connection, held: LeasedAlignment) -> bool:
+    """End it where nothing was corrected for GIVEN_UP_AFTER; False before."""
     newest = select(func.max(transcript_revisions.c.created_at)).where(
         transcript_revisions.c.job_id == held.job_id,
         transcript_revisions.c.track_index == held.track_index,
     )
     stale = newest.scalar_subquery() < func.now() - GIVEN_UP_AFTER
-    return bool(
-        (await connection.execute(_of(held).where(stale).values(align_after=None))).rowcount
-    )
+    ended = _leased(held).where(stale).values(align_after=None)
+    return bool((await connection.execute(ended)).rowcount)
+
+
+def _leased(held: LeasedAlignment) -> Update:
+    return _of(held).where(transcripts.c.align_after == held.align_after)

@@ -13,6 +13,7 @@ from models.backends import Backend
 from models.checkpoints import Checkpoint
 from models.registry.packaged import PACKAGED, SEGMENTATION_TORCH
 from models.tasks import (
+    ALIGN,
     CLASSIFY_CONTENT,
     DESCRIBE_SCENES,
     DETECT_OBJECTS,
@@ -91,6 +92,12 @@ _ON_A_PROCESSOR: dict[Task[Any], Backend] = {
         own_files=("config.json", "tokenizer.json", "*.safetensors"),
         languages="99 languages",
     ),
+    ALIGN: Backend(
+        "models.backends.transformers.whisper:open_whisper",
+        {"model": WHISPER_SMALL, **_ALIGNERS},
+        shares=TRANSCRIBE,
+        languages="99 languages",
+    ),
     DESCRIBE_SCENES: Backend(
         "models.backends.transformers.describer:open_describer",
         {"model": DESCRIBER_2B},
@@ -136,6 +143,7 @@ _ON_A_GPU: dict[Task[Any], dict[str, Any]] = {
         "max_batch": 32,
         "batch_wait_seconds": 0.1,
     },
+    ALIGN: {"weights": {"model": WHISPER_TURBO, **_ALIGNERS}},
     DESCRIBE_SCENES: {
         "weights": {"model": DESCRIBER_4B},
         "gpus": 0.35,
@@ -174,7 +182,12 @@ _TORCH_SEGMENTATION = Backend(
 REGISTRY: dict[str, dict[Task[Any], Backend]] = {
     "packaged": PACKAGED
     | {task: _ON_A_PROCESSOR[task] for task in (EMBED_PICTURES, EMBED_PHRASES)},
-    "cpu": PACKAGED | _ON_A_PROCESSOR | {TRANSCRIBE: _CTRANSLATE2_WHISPER},
+    "cpu": PACKAGED
+    | _ON_A_PROCESSOR
+    | {
+        TRANSCRIBE: _CTRANSLATE2_WHISPER,
+        ALIGN: replace(_CTRANSLATE2_WHISPER, shares=TRANSCRIBE, memory_bytes=0, own_files=()),
+    },
     "cpu-transformers": PACKAGED | _ON_A_PROCESSOR,
     "gpu": PACKAGED
     | {

@@ -9,6 +9,7 @@ from typing import Any
 
 from models.backends import Backend
 from models.tasks import (
+    ALIGN,
     CLASSIFY_CONTENT,
     DESCRIBE_SCENES,
     DETECT_BOUNDARIES,
@@ -264,6 +265,13 @@ PACKAGED: dict[Task[Any], Backend] = {
         own_files=("config.json", "tokenizer.json", "model.bin"),
         # Four chunks of 30 s at once, above 71 MB of an empty process.
         memory_bytes=1_300_000_000,
+        languages="99 languages",
+    ),
+    ALIGN: Backend(
+        "models.backends.packaged.transcriber:open_transcriber",
+        {"model": WHISPER_BASE},
+        dtype="int8",
+        shares=TRANSCRIBE,
         languages="99 languages",
     ),
     DETECT_SPEECH: Backend(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from io import RawIOBase
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import av
 import numpy as np
@@ -23,14 +24,15 @@ _SILENCE_POWER = 1e-12
 _EMPTY: Samples = np.empty(0, np.float32)
 
 
-def read_blocks(path: Path, start: int = 0) -> Iterator[Samples]:
+def read_blocks(file: Path | RawIOBase, start: int = 0) -> Iterator[Samples]:
     """The audio of a FLAC file as consecutive blocks of mono samples at SAMPLE_RATE_HZ.
 
     From sample ``start`` on, without decoding what lies before. A damaged file gives what can be
     decoded of it: count the samples.
     """
     resampler = av.AudioResampler(format="flt", layout="mono", rate=SAMPLE_RATE_HZ)
-    with av.open(str(path), format="flac") as container:
+    source: Any = str(file) if isinstance(file, Path) else file
+    with av.open(source, format="flac") as container:
         if start > 0:
             container.seek(start * av.time_base // SAMPLE_RATE_HZ)
         for frame in container.decode(audio=0):

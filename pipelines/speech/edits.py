@@ -369,3 +369,41 @@ def aligned(
             words[at] = replace(words[at], start_ms=start_ms, end_ms=earliest)
     left = tuple(at for at in segment.estimated_words if not first <= at < behind)
     return _bounded(replace(segment, words=tuple(words), estimated_words=left))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two transcripts differ: the words of both, and who speaks there in each."""
+
+    start_ms: int
+    speakers: tuple[str, str]
+    """Ids, joined where there are several."""
+    words: tuple[tuple[str, str], ...]
+    """``same``, ``gone`` or ``new``, and the words."""
+
+
+def differences(
+    before: Sequence[TranscriptSegment], after: Sequence[TranscriptSegment]
+) -> Iterator[Difference]:
+    """In order of time; segments that are alike are left out."""
+    one, other = ([(it.text, it.speaker) for it in segments] for segments in (before, after))
+    for tag, *places in SequenceMatcher(None, one, other).get_opcodes():
+        if tag != "equal":
+            here, there = before[places[0] : places[1]], after[places[2] : places[3]]
+            start_ms = min(each.start_ms for each in (*here, *there))
+            yield Difference(start_ms, (_names(here), _names(there)), _words_of_both(here, there))
+
+
+def _names(segments: Sequence[TranscriptSegment]) -> str:
+    return ", ".join(dict.fromkeys(each.speaker or "" for each in segments))
+
+
+def _words_of_both(
+    before: Sequence[TranscriptSegment], after: Sequence[TranscriptSegment]
+) -> tuple[tuple[str, str], ...]:
+    old, new = ([word for it in side for word in it.text.split()] for side in (before, after))
+    words = list[tuple[str, str]]()
+    for kind, a, b, c, d in SequenceMatcher(None, old, new).get_opcodes():
+        runs = {"same": new[c:d]} if kind == "equal" else {"gone": old[a:b], "new": new[c:d]}
+        words += [(name, " ".join(run)) for name, run in runs.items() if run]
+    return tuple(words)

@@ -31,6 +31,7 @@ from serve_app.observability.tracing import Span, traced
 from serve_app.periodic import Periodic, repeated
 from serve_app.uploads.direct import LOOK_SECONDS, DirectUploadWatcher
 from serve_app.worker import publishing
+from serve_app.worker.alignment import ALIGN_SECONDS, Realigner
 from serve_app.worker.calibration import Calibration
 from serve_app.worker.indexing import INDEX_SECONDS, SearchIndexer
 from serve_app.worker.previews import PREVIEW_SECONDS, Previewer
@@ -87,6 +88,7 @@ class Runner:
             Periodic("measuring the database", LEVEL_SECONDS, database_metrics.take),
             Periodic("measuring the disks", LEVEL_SECONDS, self._measure_disks),
             Periodic("indexing", INDEX_SECONDS, SearchIndexer(context).step),
+            Periodic("aligning", ALIGN_SECONDS, Realigner(context, self._models).step),
         ]
         if context.settings.previews:
             work.append(Periodic("previews", PREVIEW_SECONDS, Previewer(context).step))

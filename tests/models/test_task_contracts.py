@@ -32,10 +32,12 @@ from models.contracts import (
     ShotAngle,
     ShotType,
     SoundKind,
+    SpokenText,
 )
 from models.provider import LocalModels
 from models.registry import REGISTRY
 from models.tasks import (
+    ALIGN,
     CLASSIFY_CONTENT,
     DESCRIBE_SCENES,
     DETECT_OBJECTS,
@@ -86,7 +88,10 @@ def models(request: pytest.FixtureRequest, folder: Path) -> LocalModels:
 
 def test_the_neural_profiles_differ_in_their_transcriber_alone() -> None:
     one, other = REGISTRY[NEURAL], REGISTRY[OTHER_NEURAL]
-    assert {task for task in TASKS if one.get(task) != other.get(task)} == {TRANSCRIBE}
+    assert {task for task in TASKS if one.get(task) != other.get(task)} == {
+        TRANSCRIBE,
+        ALIGN,
+    }
 
 
 def sound(seconds: float, seed: int = 0) -> Samples:
@@ -115,6 +120,25 @@ def test_words_are_in_order_inside_the_chunk(models: LocalModels, seconds: float
     assert all(-1e-6 <= edge <= seconds + 1e-6 for edge in edges)
     assert all(0 <= word.confidence <= 1 for word in result.words)
     assert all(word.text == word.text.strip() != "" for word in result.words)
+
+
+@of_every_transcriber
+@pytest.mark.parametrize("seconds", [0.0, 1.0, 7.3, 30.0, 30.1])
+def test_known_words_are_in_order_inside_the_sound(models: LocalModels, seconds: float) -> None:
+    """Or none has a time, as beyond what a model takes."""
+    words = ("Good", "mor-ning,", "42", "Zürich", "–", "你好。")
+    [found] = models.get(ALIGN).align([SpokenText(sound(seconds), words, "en")])
+    assert tuple(word.text for word in found) in {words, ()}
+    assert bool(found) == (0 < seconds <= 30)
+    edges = [edge for word in found for edge in (word.start_seconds, word.end_seconds)]
+    assert all(before <= after for before, after in pairwise(edges))
+    assert all(-1e-6 <= edge <= seconds + 1e-6 for edge in edges)
+
+
+@of_every_transcriber
+def test_more_words_than_a_model_takes_get_no_times(models: LocalModels) -> None:
+    passage = SpokenText(sound(5.0), ("word",) * 600, "en")
+    assert models.get(ALIGN).align([passage]) == [()]
 
 
 @of_every_transcriber

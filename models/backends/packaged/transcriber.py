@@ -36,7 +36,14 @@ from models.backends.decoded_text import (
     is_silence,
     repeated_phrase,
 )
-from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
+from models.contracts import (
+    SAMPLE_RATE_HZ,
+    AudioChunk,
+    ChunkTranscript,
+    Samples,
+    SpokenText,
+    Word,
+)
 from models.languages import is_in_another_script, letter_beginnings, primary_language
 
 FULL_WINDOW_SECONDS = 30
@@ -141,6 +148,27 @@ class CTranslate2Transcriber:
             for index, hypothesis, ranked in zip(indices, hypotheses, languages, strict=True):
                 found[index] = self._transcript(chunks[index], hypothesis, seconds, ranked)
         return found
+
+    def align(self, passages: Sequence[SpokenText]) -> list[tuple[Word, ...]]:
+        """Known words with times from the decoder's attention; none for what is beyond 30 s, has no
+        sound or more tokens than the decoder takes."""
+        return [self._aligned(each) for each in passages]
+
+    def _aligned(self, passage: SpokenText) -> tuple[Word, ...]:
+        chunk = AudioChunk(passage.samples, passage.language)
+        seconds = len(passage.samples) / SAMPLE_RATE_HZ
+        if not _SHORTEST_SAMPLES <= len(passage.samples) <= FULL_WINDOW_SECONDS * SAMPLE_RATE_HZ:
+            return ()
+        encoded = self._encoded([chunk.samples], window_seconds(chunk.samples))
+        [((language, _), *_)] = self._detected(encoded, [chunk])
+        tokenizer = self._tokenizer(language)
+        text = "".join(passage.words) if language in SPACELESS else " " + " ".join(passage.words)
+        tokens = tokenizer.encode(text)
+        if len(tokens) > self._model.max_length - _PROMPT_TOKENS:
+            return ()
+        frames = math.ceil(seconds * _FRAMES_PER_SECOND)
+        [alignment] = self._model.find_alignment(tokenizer, [tokens], _storage(encoded), frames)
+        return tuple(_in_order(_placed(passage.words, alignment), seconds))
 
     def _batches(self, chunks: Sequence[AudioChunk]) -> Iterable[list[int]]:
         """Indices of chunks that share a window and a prompt, ``max_batch`` at most."""
@@ -374,7 +402,21 @@ def _joined(alignment: Sequence[Mapping[str, Any]], *, spaced: bool) -> list[Wor
     return words
 
 
-def _in_order(words: Sequence[Word], seconds: float) -> Iterable[Word]:
+def _placed(words: Sequence[str], alignment: Sequence[Mapping[str, Any]]) -> Iterable[Word]:
+    """Known words out of the pieces of their alignment, which have the same characters."""
+    letters = "".join("".join(piece["word"].split()) for piece in alignment)
+    pieces = [piece for piece in alignment for _ in "".join(piece["word"].split())]
+    if letters != "".join(words):
+        return  # characters that the tokenizer does not give back
+    at = 0
+    for word in words:
+        own, at = range(at, at + len(word)), at + len(word)
+        spoken = [pieces[n] for n in own if letters[n].isalnum()] or [pieces[n] for n in own]
+        probability = min(float(piece["probability"]) for piece in spoken)
+        yield Word(word, float(spoken[0]["start"]), float(spoken[-1]["end"]), probability)
+
+
+def _in_order(words: Iterable[Word], seconds: float) -> Iterable[Word]:
     """The words inside the chunk, none before the end of the one before."""
     earliest = 0.0
     for word in words:

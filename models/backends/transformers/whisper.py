@@ -38,7 +38,14 @@ from models.backends.transformers.alignment import (
     spread,
 )
 from models.backends.transformers.hardware import ATTENTION, Batches, Hardware, pick_hardware
-from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
+from models.contracts import (
+    SAMPLE_RATE_HZ,
+    AudioChunk,
+    ChunkTranscript,
+    Samples,
+    SpokenText,
+    Word,
+)
 from models.languages import primary_language
 
 _NO_REPEAT_NGRAM = 3
@@ -112,6 +119,30 @@ class WhisperTranscriber:
             answers = self._batches.run(self._batch, [chunks[index] for index in indices])
             found.update(zip(indices, answers, strict=True))
         return [found[index] for index in range(len(chunks))]
+
+    @torch.inference_mode()
+    def align(self, passages: Sequence[SpokenText]) -> list[tuple[Word, ...]]:
+        """Known words with times from forced alignment, else from attention; none for what is
+        beyond 30 s or longer than the decoder takes, or where neither serves."""
+        return [self._aligned(each) for each in passages]
+
+    def _aligned(self, passage: SpokenText) -> tuple[Word, ...]:
+        chunk = AudioChunk(passage.samples, passage.language)
+        if not 0 < len(chunk.samples) <= self._processor.feature_extractor.n_samples:
+            return ()
+        encoded = self._encode([chunk])
+        [[((language, _), *_)], _] = self._first_step(encoded, [chunk])
+        tokens, words = list[int](), list[SpokenWord]()
+        for text in passage.words:
+            spelt = text if language in SPACELESS else f" {text}"
+            found = self._processor.tokenizer(spelt, add_special_tokens=False).input_ids
+            words.append(SpokenWord(text, [0.0], len(tokens), len(tokens) + len(found)))
+            tokens += found
+        is_long = len(tokens) > self._model.config.max_target_positions - len(passage.words) - 8
+        decoding = _Decoding(tuple(words), tuple(tokens), Decoded("", 0.0, 0.0), language)
+        spans = None if is_long else self._measured(chunk.samples, decoding, encoded)
+        pairs = zip(passage.words, spans, strict=True) if spans else ()
+        return tuple(Word(text, start, end, 1.0) for text, (start, end) in pairs)
 
     @torch.inference_mode()
     def _batch(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
@@ -253,13 +284,21 @@ class WhisperTranscriber:
     def _spans(self, samples: Samples, decoding: _Decoding, encoded: torch.Tensor) -> list[Span]:
         """By the acoustic model, else by attention, else each word as long as its letters."""
         texts = [word.text for word in decoding.words]
+        seconds = len(samples) / SAMPLE_RATE_HZ
+        return self._measured(samples, decoding, encoded) or spread(texts, 0.0, seconds)
+
+    def _measured(
+        self, samples: Samples, decoding: _Decoding, encoded: torch.Tensor
+    ) -> list[Span] | None:
+        """None where neither an acoustic model nor attention serves."""
+        texts = [word.text for word in decoding.words]
         if self._aligner is not None:
             spans = self._aligner.align(samples, texts, decoding.language)
             if spans is not None:
                 return spans
         seconds = len(samples) / SAMPLE_RATE_HZ
         if not self._attention.is_able:
-            return spread(texts, 0.0, seconds)
+            return None
         opening = self._tokens.opening(decoding.language)
         starts = self._attention.starts(
             encoded, opening, decoding.tokens, self._tokens.end, seconds
