@@ -77,7 +77,7 @@ class DetectObjects(Step[SegmentTimes, Made]):
 
     name = "Detecting objects"
     code = StageCode.VISION_FAILED
-    version = 2
+    version = 3
     video: VideoSource
     workspace: Workspace
     models: ModelProvider

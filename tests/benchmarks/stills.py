@@ -50,7 +50,8 @@ class Look:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sheet", type=Path)
+    parser.add_argument("--sheet", type=Path, help="a PNG: of each scene its still, its middle")
+    parser.add_argument("--verbose", action="store_true", help="prints the descriptions too")
     options = parser.parse_args()
     counts: Counter[str] = Counter()
     shares: dict[str, list[float]] = {"still": [], "middle": []}
@@ -62,6 +63,9 @@ def main() -> None:
         looks = list(_looks(path, wanted, finder))
         for scene in scenes:
             own = [each for each in looks if scene.start_ms <= each.time_ms < scene.end_ms]
+            if options.verbose:
+                where = f"{path.name} {scene.start_ms / 1000:.2f}"
+                print(f"{where}: {scene.description} {scene.shot_angle}", flush=True)
             if not own:
                 continue
             middle_ms = (scene.start_ms + scene.end_ms) // 2

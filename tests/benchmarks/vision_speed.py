@@ -232,9 +232,14 @@ def _cuts(path: Path, cores: int) -> None:
 
 _PARTS = (
     ("decoding and features", "pipelines.vision.features", "segment_features"),
+    ("of it: strokes of writing", "pipelines.vision.features", "frame_strokes"),
     ("cuts", "pipelines.vision.pipeline", "find_cuts"),
+    (
+        "of it: judging",
+        "models.backends.packaged.boundaries.TransNetBoundaryDetector",
+        "detect_boundaries",
+    ),
     ("stills", "pipelines.vision.scenes", "fetch_stills"),
-    ("strokes of writing", "pipelines.vision.features", "frame_strokes"),
     ("when to read", "pipelines.vision.screen_text.ScenePlaces", "of"),
     ("frames to read", "pipelines.vision.screen_text", "segment_stills"),
     ("is there writing?", "pipelines.vision.screen_text", "may_show_text"),
@@ -243,7 +248,9 @@ _PARTS = (
     ("thumbnails", "pipelines.vision.scenes", "thumbnail"),
     ("light and colours", "models.backends.packaged.describer", "measure"),
     ("reading", "models.backends.packaged.text_reader.PackagedTextReader", "read"),
-    ("faces", "models.backends.packaged.faces.FaceFinder", "find"),
+    ("faces", "models.backends.packaged.faces.FaceFinder", "find_marked"),
+    ("which still", "models.backends.packaged.describer", "by_what_they_show"),
+    ("camera angle", "models.backends.packaged.describer", "shot_angle_of"),
     ("frames for objects", "pipelines.vision.objects", "segment_stills"),
     ("objects", "models.backends.packaged.objects.PackagedObjectDetector", "find"),
 )
@@ -263,7 +270,9 @@ def shares(path: Path) -> dict[str, Any]:
     _vision_seconds(path, SEGMENT_SECONDS, map_here)
     whole = _processor_seconds() - before
     parts = {name: round(sum(times), 2) for name, times in spent.items()}
-    rest = round(whole - sum(parts.values()), 2)
+    rest = round(
+        whole - sum(each for name, each in parts.items() if not name.startswith("of it")), 2
+    )
     return {
         "file": path.name,
         "seconds": {

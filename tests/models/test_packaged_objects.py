@@ -17,6 +17,7 @@ from models.backends.packaged.objects import (
 from models.contracts import Picture
 from models.registry.packaged import PACKAGED
 from models.tasks import DETECT_OBJECTS
+from tests.benchmarks.descriptions import read_frame
 from tests.media.studio.indoors import HOST
 from tests.media.studio.people import Pose, draw_person
 from tests.places import SHARED_MEDIA
@@ -58,6 +59,23 @@ def test_things_in_photographs_are_found_and_counted(
     picture = cv2.cvtColor(cv2.imread(str(SHARED_MEDIA / "objects" / name)), cv2.COLOR_BGR2RGB)
     [found] = detector.find([picture])
     assert Counter(thing.label for thing in found) == things
+
+
+@pytest.mark.shared_media
+@pytest.mark.parametrize(
+    ("clip", "seconds", "has_phone"),
+    [
+        ("cuts/narrated-cuts-a.mp4", 9.4, False),
+        ("cuts/car-detection.mp4", 7.0, False),
+        ("cuts2/advert-joyrides.mp4", 1.4, True),
+    ],
+    ids=["a car from above", "another", "a phone"],
+)
+def test_a_car_from_above_is_no_phone(
+    detector: PackagedObjectDetector, clip: str, seconds: float, has_phone: bool
+) -> None:
+    [found] = detector.find([read_frame(SHARED_MEDIA / clip, seconds)])
+    assert ("cell phone" in {thing.label for thing in found}) is has_phone
 
 
 @pytest.mark.parametrize(
