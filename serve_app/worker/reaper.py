@@ -19,7 +19,7 @@ from storage.cleaning import CleaningRound, end_round, lease_rounds, list_due_er
 from storage.database import UNAVAILABLE
 from storage.objects import DirectUploadStore, ObjectStore, ObjectStoreUnavailableError
 from storage.types import JobState, SkipReason, StageName, StageStatus
-from storage.uploads import JOBS_PREFIX, list_expired_awaited_uploads, source_prefix
+from storage.uploads import ERASED_PREFIX, JOBS_PREFIX, list_expired_awaited_uploads, source_prefix
 
 log = logging.getLogger("vas.reaper")
 
@@ -211,6 +211,8 @@ def remove_objects(store: ObjectStore, due: CleaningRound, kept: set[str]) -> No
     Markers that stop tasks stay as long as such a task may be running.
     """
     prefix = f"jobs/{due.job_id}"
+    if due.erased_at is not None:
+        store.write_bytes(f"{ERASED_PREFIX}/{due.job_id}", due.erased_at.isoformat().encode())
     if due.next_at is None and not kept:
         store.delete_prefix(prefix)
         return

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import subprocess
 import uuid
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from pipelines.codec import encode
 from pipelines.types import Speaker, TranscriptResult
+from storage.backup import dump_database
+from storage.database import postgres_package
 from storage.results import TrackTranscript
 from tests.serve_app.dashboard.test_dashboard_pages import signed_in
 from tests.serve_app.published_jobs import SCENES, SENTENCES, SPOKEN, complete, created, track
@@ -100,6 +105,33 @@ def test_nothing_of_an_erased_job_is_in_any_table(
     assert erase(api, customer, job)["erasedAt"] == shown["erasedAt"]
     found = api.client.get(f"/search?q={MARKER}", headers=customer.headers).json()
     assert found["data"] == []
+
+
+def test_nothing_of_an_erased_job_is_in_a_backup_made_after_or_in_the_log(
+    api: RunningApi,
+    customer: Customer,
+    job: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    fill(api.context.objects, job)
+    for path in ("transcript", "scenes", "summary", "export?format=csv", "chapters"):
+        assert api.client.get(f"/jobs/{job}/{path}", headers=customer.headers).is_success
+    erase(api, customer, job)
+    remove(api, api.context.objects)
+    dump_database(api.settings.database_url or "", tmp_path / "dump")
+    versions = postgres_package().utils.POSTGRES_VERSIONS
+    command = [versions[max(versions)] / "pg_restore", "--file=-", tmp_path / "dump"]
+    text_of_it = subprocess.run(command, capture_output=True, check=True).stdout
+    assert job.encode() in text_of_it
+    assert MARKER.encode() not in text_of_it
+    assert MARKER.encode().hex().encode() not in text_of_it
+    records = [*caplog.get_records("setup"), *caplog.get_records("call")]
+    ours = [each for each in records if not each.name.startswith(("httpcore", "httpx"))]
+    assert not [each for each in ours if MARKER in each.getMessage() + str(each.__dict__)]
+    store = api.context.objects
+    assert not [key for key in store.list_keys("jobs") if MARKER.encode() in store.read_bytes(key)]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from storage.database import embedded_postgres
 from tests.databases import fresh_database
 from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import SECRET, Customer, RunningApi
+from tests.serve_app.test_retention import fill, remove
 
 RUN_BY = {"VAS_SECRET_KEY": SECRET}
 
@@ -100,6 +102,47 @@ def test_a_restore_into_an_empty_machine_gives_the_same_rows_and_objects(
             assert found.json()["data"]["segments"][0]["text"] == "Good morning."
             quota = restored.client.get("/quota", headers=customer.headers).json()["data"]
             assert quota == api.client.get("/quota", headers=customer.headers).json()["data"]
+
+
+@pytest.mark.parametrize("known_by", ["a later backup", "the object store"])
+def test_a_restore_does_not_bring_back_what_was_erased_since(
+    api: RunningApi, customer: Customer, job_id: str, postgres_url: str, tmp_path: Path,
+    known_by: str,
+) -> None:  # fmt: skip
+    fill(api.context.objects, job_id)
+    run_vas("backup", tmp_path / "backups/old", env=settings_of(api))
+    assert api.client.post(f"/jobs/{job_id}/erase", headers=customer.headers).status_code == 202
+    remove(api, api.context.objects)
+    new = tmp_path / "new"
+    if known_by == "a later backup":
+        run_vas("backup", tmp_path / "backups/later", env=settings_of(api))
+    else:
+        shutil.copytree(api.settings.data_dir / "objects/erased", new / "objects/erased")
+    with fresh_database(postgres_url, migrated=False) as url:
+        other = {"VAS_DATABASE_URL": url, "VAS_DATA_DIR": str(new)}
+        said = run_vas("restore", tmp_path / "backups/old", "--json", env=RUN_BY | other)
+        assert json.loads(said)["erasedAgain"] == 1
+        rows = [row for each in rows_of(url).values() for row in each if job_id in row]
+        assert rows
+        assert not any("Good morning" in row for row in rows)
+        moved = api.settings.model_copy(update={"database_url": url, "data_dir": new})
+        assert [key for key in objects_of(moved) if job_id in key] == []
+
+
+def test_older_backups_beside_a_new_one_are_pruned(api: RunningApi, tmp_path: Path) -> None:
+    for name in ("old", "linked", "young"):
+        run_vas("backup", tmp_path / name, env=settings_of(api))
+    for name in ("old", "linked"):
+        path = tmp_path / name / "backup.json"
+        record = json.loads(path.read_text()) | {"createdAt": "2026-01-01T00:00:00+00:00"}
+        path.write_text(json.dumps(record))
+    (tmp_path / "linked").rename(tmp_path.parent / f"{tmp_path.name}-elsewhere")
+    (tmp_path / "linked").symlink_to(tmp_path.parent / f"{tmp_path.name}-elsewhere")
+    (tmp_path / "other").mkdir()
+    said = run_vas("backup", tmp_path / "new", "--prune", 7, "--json", env=settings_of(api))
+    assert json.loads(said)["pruned"] == ["old"]
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"linked", "young", "other", "new"}
 
 
 def test_the_embedded_database_and_its_secret_key_come_along(tmp_path: Path) -> None:
