@@ -22,6 +22,7 @@ from pipelines.types import (
     PipelineWarning,
     Scene,
     Speaker,
+    SpeakerTurn,
     StageOutcome,
     TrackOutcome,
     TranscriptSegment,
@@ -60,6 +61,7 @@ _TRACK = pa.struct(
         ("language", _TEXT),
         ("code", _TEXT),
         ("speakers", pa.list_(pa.struct(_columns(Speaker)))),
+        ("turns", pa.list_(pa.struct(_columns(SpeakerTurn)))),
     ]
 )
 _SCENE = [
@@ -201,6 +203,7 @@ def _track_values(track: TrackOutcome) -> TableRow:
         "language": None if found is None else found.language,
         "code": track.code,
         "speakers": [] if found is None else [asdict(speaker) for speaker in found.speakers],
+        "turns": [] if found is None else [asdict(turn) for turn in found.turns],
     }
 
 
@@ -292,4 +295,5 @@ def _track(row: TableRow, segments: list[TableRow]) -> TableRow:
     found = None
     if row["code"] is None:
         found = {name: row[name] for name in ("language", "speakers")} | {"segments": segments}
+        found["turns"] = row.get("turns") or []  # an earlier version's table has none
     return {name: row[name] for name in ("index", "name", "code")} | {"transcript": found}

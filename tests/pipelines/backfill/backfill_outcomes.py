@@ -11,6 +11,7 @@ from pipelines.types import (
     Scene,
     ScreenText,
     Speaker,
+    SpeakerTurn,
     StageCode,
     StageOutcome,
     StillFrame,
@@ -130,6 +131,7 @@ def _track() -> TrackOutcome:
     transcript = TranscriptResult(
         language="en",
         speakers=(Speaker("speaker_0", "Speaker 1", 0.58),),
+        turns=(SpeakerTurn("speaker_0", 300, 880),),
         segments=(
             TranscriptSegment(0, 100, 700, "good morning", "speaker_0", 0.85, words),
             TranscriptSegment(1, 900, 1200, "hello", None, 0.7, other),
