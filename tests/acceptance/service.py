@@ -79,6 +79,7 @@ class Service:
             scenes = [dict(scene) for scene in client.get_scenes(job_id)]
             for scene in scenes:
                 scene["thumbnailUrl"] = None
+                scene["stills"] = [still | {"url": None} for still in scene.get("stills", ())]
             transcript = dict(client.get_transcript(job_id)) | {"jobId": None}
         assert job["state"] == "completed", job
         return {"scenes": scenes, "transcript": transcript}

@@ -163,7 +163,12 @@ def read_results(caller: Caller, job_id: str, mode: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if mode != "transcript":
         scenes = caller.data("GET", f"/jobs/{job_id}/scenes")["scenes"]
-        found["scenes"] = [scene | {"thumbnailUrl": None} for scene in scenes]
+        found["scenes"] = [
+            scene
+            | {"thumbnailUrl": None}
+            | {"stills": [still | {"url": None} for still in scene.get("stills", ())]}
+            for scene in scenes
+        ]
     if mode != "vision":
         found["transcript"] = caller.data("GET", f"/jobs/{job_id}/transcript") | {"jobId": None}
     same = [path for path in files_of(mode) if mode == "all" or path not in CHAPTER_FILES]
