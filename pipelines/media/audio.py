@@ -99,9 +99,9 @@ def frame_levels(samples: Samples) -> Levels:
     return levels
 
 
-def write_flac(stream: BinaryIO, pieces: Iterable[Samples]) -> None:
-    """The pieces end to end as one 16-bit mono FLAC at SAMPLE_RATE_HZ."""
-    with av.open(stream, "w", format="flac") as container:
+def write_flac(stream: BinaryIO, pieces: Iterable[Samples], container_format: str = "flac") -> None:
+    """The pieces end to end as one 16-bit mono FLAC at SAMPLE_RATE_HZ, alone or in an Ogg."""
+    with av.open(stream, "w", format=container_format) as container:
         track = container.add_stream("flac", rate=SAMPLE_RATE_HZ, layout="mono", format="s16")
         position = 0
         for piece in filter(len, pieces):  # the encoder takes no empty frames

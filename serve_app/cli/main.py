@@ -46,6 +46,7 @@ COMMANDS = {
         "Write a job's scenes, chapters or transcript for an editing program or a player.",
     ),
     "jobs": Listed(USE, "library:jobs_app", "The jobs of an account."),
+    "corrections": Listed(USE, "corrections:corrections_app", "What people corrected."),
     "mcp": Listed(
         USE,
         "library:serve_agents",

@@ -359,6 +359,19 @@ class ApiClient:
             return self._get_data(path, query)
         return self._get(path, query | {"format": format}).content.decode("utf-8")
 
+    def get_transcript_at(self, job_id: str, revision: int, track: int | None) -> JsonObject:
+        """The transcript as it was; 0 is what the machine wrote."""
+        query = {"revision": str(revision)} | ({} if track is None else {"track": str(track)})
+        return self._get_data(_path("jobs", job_id, "transcript"), query)
+
+    def get_clip(
+        self, job_id: str, start_seconds: float, end_seconds: float
+    ) -> tuple[bytes, float]:
+        """A file of a part of the media, and where in the media it begins, in seconds."""
+        query = {"start": f"{start_seconds:.3f}", "end": f"{end_seconds:.3f}"}
+        answer = self._get(_path("jobs", job_id, "clip"), query)
+        return answer.content, float(answer.headers["X-Clip-Start"])
+
     def search(self, q: str | None = None, **query: str) -> JsonObject:
         """A page of hits, best first, under ``data``; the next one by ``cursor=nextCursor``.
 
