@@ -175,6 +175,15 @@ class AudioChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceText:
+    """A sentence or a few, to be written in another language; languages in BCP 47."""
+
+    text: str
+    language: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
 class SpeakerActivity:
     """Who speaks when in a window of ACTIVITY_WINDOW_SAMPLES, several at once included."""
 

@@ -13,6 +13,24 @@ _WHISPER = (
 SPOKEN_LANGUAGES = frozenset(_WHISPER.split())
 """Those of Whisper's tokenizers; a test holds them to faster-whisper's."""
 
+_M2M = (
+    "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu "
+    "ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms "
+    "my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur "
+    "uz vi wo xh yi yo zh zu"
+)
+_OTHERWISE = {"jw": "jv", "nn": "no", "yue": "zh"}
+
+
+def written_language(tag: str) -> str:
+    """The language of a BCP 47 tag as M2M100 names it."""
+    primary = primary_language(tag)
+    return _OTHERWISE.get(primary, primary)
+
+
+WRITTEN_LANGUAGES = frozenset(_M2M.split())
+"""Those of M2M100's tokenizer; a test holds them to it."""
+
 _SCRIPTS = {
     "ARABIC": "ar fa ps sd ur",
     "ARMENIAN": "hy",

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from models.checkpoints import Checkpoint
+from models.languages import WRITTEN_LANGUAGES
 from models.registry import FORMER_PROFILE_NAMES, OPTIONAL_ROLES, REGISTRY
-from models.tasks import Task
+from models.tasks import TRANSLATE_SPEECH, TRANSLATE_TEXT, Task
 from models.weights import PackagedWeights, WeightsError
 
 
@@ -50,6 +51,14 @@ def how_to_add(profile: str, task: Task[Any], models_dir: Path | None) -> str | 
 
 def _has_transformers() -> bool:
     return importlib.util.find_spec("transformers") is not None
+
+
+def translation_targets(profile: str, models_dir: Path | None) -> frozenset[str]:
+    """The languages (primary, BCP 47) that the profile (``auto``: ``packaged``) translates into."""
+    profile = "packaged" if profile == "auto" else profile
+    if has_task(profile, TRANSLATE_TEXT, models_dir):
+        return WRITTEN_LANGUAGES
+    return frozenset({"en"} if has_task(profile, TRANSLATE_SPEECH, models_dir) else ())
 
 
 def replicas_of(profile: str, task: Task[Any]) -> Task[Any] | None:

@@ -33,6 +33,7 @@ from models.contracts import (
     Samples,
     SceneDescription,
     SceneStills,
+    SourceText,
     SpeakerActivity,
     SpokenText,
     SummarySentence,
@@ -54,6 +55,7 @@ class Purpose(StrEnum):
     VISION = "vision"
     POLICY = "policy"
     SUMMARY = "summary"
+    TRANSLATION = "translation"
     SEARCH = "search"
 
 
@@ -223,6 +225,47 @@ ALIGN = Task(
     Purpose.CORRECTION,
     in_task=False,
     own_weights="whisper_weights",
+)
+
+
+class SpeechTranslator(Protocol):
+    """Speech in any language to English text."""
+
+    def translate_speech(self, chunks: Sequence[AudioChunk]) -> list[str]:
+        """The English of each chunk, in order; empty for one without speech."""
+        ...
+
+
+TRANSLATE_SPEECH = Task(
+    "translate_speech",
+    batched(
+        SpeechTranslator.translate_speech,
+        lambda: AudioChunk(_hiss(1.0), "de"),
+        lambda text: f"{len(text.split())} words in a second of faint noise",
+    ),
+    Purpose.TRANSLATION,
+    in_task=False,
+    own_weights="whisper_weights",
+)
+
+
+class TextTranslator(Protocol):
+    """Text in another language."""
+
+    def translate_texts(self, texts: Sequence[SourceText]) -> list[str]:
+        """One translation a text, in order. Raises ValueError for a language that it lacks."""
+        ...
+
+
+TRANSLATE_TEXT = Task(
+    "translate_text",
+    batched(
+        TextTranslator.translate_texts,
+        lambda: SourceText("Good morning.", "en", "de"),
+        lambda text: f"translates a greeting: {text}",
+    ),
+    Purpose.TRANSLATION,
+    optional=True,
 )
 
 

@@ -44,6 +44,7 @@ from serve_app.periodic import Periodic, repeated
 from serve_app.results.edits import router as edit_routes
 from serve_app.results.people import router as people_routes
 from serve_app.results.routes import router as result_routes
+from serve_app.results.translations import router as translation_routes
 from serve_app.search.routes import router as search_routes
 from serve_app.uploads.leases import UploadLimiter
 from serve_app.uploads.routes import router as upload_routes
@@ -58,6 +59,7 @@ _OPERATIONS = (
     transcript_routes,
     result_routes,
     edit_routes,
+    translation_routes,
     people_routes,
     export_routes,
     search_routes,

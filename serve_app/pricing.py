@@ -47,6 +47,8 @@ class PriceTable(BaseModel):
     min_billable_seconds: int = Field(ge=1, le=86_400, strict=True)
     volume_threshold_seconds: int = Field(ge=0, le=10**12, strict=True)
     rates: dict[Tier, dict[StageName, Rate]]
+    translation: Cents = 0
+    """Of an audio track into a language, per footage-hour."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> PriceTable:
@@ -112,6 +114,11 @@ def quote(
         units = audio_tracks if stage is StageName.TRANSCRIPT else 1
         result[stage] = _cents((base_seconds * rate.base + volume_seconds * rate.volume) * units)
     return result
+
+
+def translation_cents(prices: PriceTable, billable: int, audio_tracks: int) -> int:
+    """Cents for a job's tracks in another language."""
+    return _cents(billable * prices.translation * audio_tracks)
 
 
 def minimum_hold(prices: PriceTable, tier: Tier, mode: ProcessingMode) -> int:

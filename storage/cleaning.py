@@ -44,6 +44,7 @@ from storage.tables import (
     stages,
     summaries,
     transcripts,
+    translations,
     uploads,
     webhook_endpoints,
     webhook_events,
@@ -241,7 +242,15 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
     Its state, times and charges stay. Answers that are kept for retries and name the job go too,
     so that a retry of its creation with the old key creates another one.
     """
-    tables = (scene_lists, transcripts, summaries, previews, search_rows, webhook_events)
+    tables = (
+        scene_lists,
+        transcripts,
+        translations,
+        summaries,
+        previews,
+        search_rows,
+        webhook_events,
+    )
     for table in tables:  # Labels go with their transcripts, vectors with their search rows.
         await connection.execute(delete(table).where(table.c.job_id == job.id))
     names_it = text("position(convert_to(:job, 'UTF8') IN body) > 0").bindparams(job=str(job.id))

@@ -44,6 +44,7 @@ from storage.types import (
     StageName,
     StageStatus,
     Tier,
+    TranslationStatus,
 )
 
 metadata = MetaData(
@@ -385,6 +386,35 @@ previews = Table(
     ),
     CheckConstraint("lease_token IS NULL OR status = 'waiting'", name="leased_is_waiting"),
     Index("ix_previews_waiting", "created_at", postgresql_where=text("status = 'waiting'")),
+)
+
+translations = Table(
+    "translations",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("language", Text, nullable=False),
+    Column("status", Text, nullable=False, server_default=text("'pending'")),
+    # A sentence for whoever requested it.
+    Column("reason", Text),
+    Column("price_cents", Integer, nullable=False),
+    # Versions of the transcripts that it is made of.
+    Column("source", Text, nullable=False),
+    # A transcript a track, by its index.
+    Column("documents", JSON(none_as_null=True)),
+    Column("attempts", SmallInteger, nullable=False, server_default=text("0")),
+    Column("lease_token", Uuid),
+    _time("lease_expires_at", nullable=True),
+    _time("created_at", now=True),
+    _time("completed_at", nullable=True),
+    PrimaryKeyConstraint("job_id", "language"),
+    CheckConstraint(_one_of("status", TranslationStatus), name="status"),
+    CheckConstraint("(status = 'failed') = (reason IS NOT NULL)", name="failed_has_reason"),
+    CheckConstraint("(status = 'completed') = (documents IS NOT NULL)", name="completed_has_text"),
+    CheckConstraint("(status = 'pending') = (completed_at IS NULL)", name="ended_has_time"),
+    CheckConstraint(
+        "(lease_token IS NULL) = (lease_expires_at IS NULL)", name="lease_has_deadline"
+    ),
+    Index("ix_translations_pending", "created_at", postgresql_where=text("status = 'pending'")),
 )
 
 summaries = Table(

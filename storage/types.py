@@ -59,6 +59,15 @@ class PreviewStatus(StrEnum):
     FAILED = "failed"
 
 
+class TranslationStatus(StrEnum):
+    """What became of a translation."""
+
+    PENDING = "pending"
+    """It is to be made, or being made."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
 class ProcessingMode(StrEnum):
     """Which analysis stages a job runs."""
 
@@ -118,6 +127,8 @@ class EventType(StrEnum):
     JOB_CANCELLED = "job.cancelled"
     JOB_ERASED = "job.erased"
     JOB_PROGRESS = "job.progress"
+    TRANSLATION_COMPLETED = "translation.completed"
+    TRANSLATION_FAILED = "translation.failed"
 
 
 class DeliveryStatus(StrEnum):

@@ -23,6 +23,8 @@ from models.tasks import (
     SEGMENT_SPEAKERS,
     SUMMARIZE,
     TRANSCRIBE,
+    TRANSLATE_SPEECH,
+    TRANSLATE_TEXT,
     Task,
 )
 
@@ -64,6 +66,12 @@ SENTENCES = Checkpoint(
     "Apache-2.0",
     files=("config.json", "tokenizer*.json", "special_tokens_map*.json", "model.safetensors"),
 )
+TRANSLATOR = Checkpoint(
+    "facebook/m2m100_418M",
+    "55c2e61bbf05dfb8d7abccdc3fae6fc8512fd636",
+    "MIT",
+    files=("*.json", "sentencepiece.bpe.model", "pytorch_model.bin"),
+)
 PICTURES = Checkpoint(
     "google/siglip2-base-patch16-224",
     "75de2d55ec2d0b4efc50b3e9ad70dba96a7b2fa2",
@@ -97,6 +105,18 @@ _ON_A_PROCESSOR: dict[Task[Any], Backend] = {
         {"model": WHISPER_SMALL, **_ALIGNERS},
         shares=TRANSCRIBE,
         languages="99 languages",
+    ),
+    TRANSLATE_SPEECH: Backend(
+        "models.backends.transformers.whisper:open_whisper",
+        {"model": WHISPER_SMALL, **_ALIGNERS},
+        shares=TRANSCRIBE,
+        languages="from 99 languages into English",
+    ),
+    TRANSLATE_TEXT: Backend(
+        "models.backends.transformers.translation:open_translator",
+        {"model": TRANSLATOR},
+        max_batch=8,
+        languages="between 100 languages",
     ),
     DESCRIBE_SCENES: Backend(
         "models.backends.transformers.describer:open_describer",
@@ -151,6 +171,7 @@ _ON_A_GPU: dict[Task[Any], dict[str, Any]] = {
         "max_batch": 16,
         "batch_wait_seconds": 0.1,
     },
+    TRANSLATE_TEXT: {"gpus": 0.05, "max_batch": 32},
     CLASSIFY_CONTENT: {"gpus": 0.05, "max_batch": 32, "batch_wait_seconds": 0.05},
     DETECT_OBJECTS: {"gpus": 0.05, "max_batch": 32, "batch_wait_seconds": 0.05},
     SUMMARIZE: {"weights": {"model": DESCRIBER_4B}},
@@ -158,7 +179,8 @@ _ON_A_GPU: dict[Task[Any], dict[str, Any]] = {
     EMBED_PICTURES: {"gpus": 0.025, "max_batch": 16},
     EMBED_PHRASES: {},
 }
-"""What of the rows above is other on a GPU. The shares of all models fit on one."""
+"""What of the rows above is other on a GPU. The shares of all models fit on one. Whisper turbo was
+not trained to translate."""
 
 _CTRANSLATE2_WHISPER = Backend(
     "models.backends.packaged.transcriber:open_hub_transcriber",
@@ -181,18 +203,26 @@ _TORCH_SEGMENTATION = Backend(
 
 REGISTRY: dict[str, dict[Task[Any], Backend]] = {
     "packaged": PACKAGED
-    | {task: _ON_A_PROCESSOR[task] for task in (EMBED_PICTURES, EMBED_PHRASES)},
+    | {task: _ON_A_PROCESSOR[task] for task in (EMBED_PICTURES, EMBED_PHRASES, TRANSLATE_TEXT)},
     "cpu": PACKAGED
     | _ON_A_PROCESSOR
     | {
         TRANSCRIBE: _CTRANSLATE2_WHISPER,
         ALIGN: replace(_CTRANSLATE2_WHISPER, shares=TRANSCRIBE, memory_bytes=0, own_files=()),
+        TRANSLATE_SPEECH: replace(
+            _CTRANSLATE2_WHISPER,
+            shares=TRANSCRIBE,
+            memory_bytes=0,
+            own_files=(),
+            languages="from 99 languages into English",
+        ),
     },
     "cpu-transformers": PACKAGED | _ON_A_PROCESSOR,
-    "gpu": PACKAGED
+    "gpu": {task: row for task, row in PACKAGED.items() if task is not TRANSLATE_SPEECH}
     | {
         task: replace(row, device="cuda", **_ON_A_GPU[task])
         for task, row in _ON_A_PROCESSOR.items()
+        if task is not TRANSLATE_SPEECH
     }
     | {SEGMENT_SPEAKERS: _TORCH_SEGMENTATION},
 }

@@ -22,6 +22,7 @@ from models.tasks import (
     READ_TEXT,
     SEGMENT_SPEAKERS,
     TRANSCRIBE,
+    TRANSLATE_SPEECH,
     Task,
 )
 from models.weights import Carrier, PackagedWeights, WeightFile
@@ -273,6 +274,12 @@ PACKAGED: dict[Task[Any], Backend] = {
         dtype="int8",
         shares=TRANSCRIBE,
         languages="99 languages",
+    ),
+    TRANSLATE_SPEECH: Backend(
+        "models.backends.packaged.transcriber:open_transcriber",
+        {"model": WHISPER_BASE},
+        shares=TRANSCRIBE,
+        languages="from 99 languages into English",
     ),
     DETECT_SPEECH: Backend(
         "models.backends.packaged.speech:open_speech_detector", {"model": SILERO_VAD}

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from io import RawIOBase
 from pathlib import Path
 
-from models.contracts import SAMPLE_RATE_HZ, SpokenText
+from models.contracts import SAMPLE_RATE_HZ, Samples, SpokenText
 from models.tasks import WordAligner
 from pipelines.media.audio import SampleReader, read_blocks
 from pipelines.media.ranged import Fetch, RangedFile
@@ -43,20 +43,28 @@ def align_segment(
     for first, end in passages_of(segment):
         low = words[first - 1].end_ms if first else room[0]
         high = words[end].start_ms if end < len(words) else room[1]
-        start = max(0, round((low / 1000 - track.offset_seconds) * SAMPLE_RATE_HZ))
-        until = max(start, round((high / 1000 - track.offset_seconds) * SAMPLE_RATE_HZ))
-        with _sound(store, track.key) as file:
-            samples = SampleReader(read_blocks(file, start)).read(0, until - start)
+        samples = track_samples(store, track, low, high)
         texts = tuple(word.text for word in words[first:end])
         [found] = model.align([SpokenText(samples, texts, segment.language or language)])
         if found:
-            began = start / SAMPLE_RATE_HZ + track.offset_seconds
+            began = max(low / 1000, track.offset_seconds)
             spans = [
                 (to_ms(began + word.start_seconds), to_ms(began + word.end_seconds))
                 for word in settled(found, samples)
             ]
             segment = aligned(segment, first, spans, room)
     return segment
+
+
+def track_samples(store: ObjectStore, track: AudioTrack, start_ms: float, end_ms: float) -> Samples:
+    """The sound of a track from ``start_ms`` to ``end_ms`` of the media, as far as there is some.
+
+    Raises ObjectNotFoundError where the sound is not kept.
+    """
+    start = max(0, round((start_ms / 1000 - track.offset_seconds) * SAMPLE_RATE_HZ))
+    end = max(start, round((end_ms / 1000 - track.offset_seconds) * SAMPLE_RATE_HZ))
+    with _sound(store, track.key) as file:
+        return SampleReader(read_blocks(file, start)).read(0, end - start)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing_extensions import TypedDict
 
 from serve_app.api.schemas import Timestamp, doc
 from serve_app.jobs.answers import Job
+from serve_app.results.translations import TranslationJson
 from serve_app.webhooks.routes import TEST_EVENT, TEST_MESSAGE
 
 
@@ -47,6 +48,31 @@ class JobProgressEvent(JobEvent):
     """The body of `job.progress`, which is sent only to endpoints that subscribe to it."""
 
     type: Literal["job.progress"]
+
+
+class TranslatedJob(Job):
+    """The job, and its translation."""
+
+    translation: TranslationJson
+
+
+class TranslationEvent(TypedDict):
+    """The body of a translation's end, which is sent only to endpoints that subscribe to it."""
+
+    timestamp: Annotated[Timestamp, doc("When it happened.")]
+    data: TranslatedJob
+
+
+class TranslationCompletedEvent(TranslationEvent):
+    """The body of `translation.completed`."""
+
+    type: Literal["translation.completed"]
+
+
+class TranslationFailedEvent(TranslationEvent):
+    """The body of `translation.failed`."""
+
+    type: Literal["translation.failed"]
 
 
 class TestMessage(TypedDict):
@@ -122,4 +148,6 @@ _event("job.failed", JobFailedEvent, "A job has failed")
 _event("job.cancelled", JobCancelledEvent, "A job was cancelled")
 _event("job.erased", JobErasedEvent, "A job's content was erased")
 _event("job.progress", JobProgressEvent, "A job goes on: at most every 10 seconds")
+_event("translation.completed", TranslationCompletedEvent, "A translation is made")
+_event("translation.failed", TranslationFailedEvent, "A translation could not be made")
 _event(TEST_EVENT, WebhookTestEvent, "A test event")

@@ -53,6 +53,7 @@ from serve_app.results import transcripts
 from serve_app.results.availability import require_stage
 from serve_app.results.routes import RESULT_ERRORS, TrackQuery
 from serve_app.results.transcripts import Transcript, transcript_of
+from serve_app.results.translations import LanguageTag, in_language, require_translation
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
@@ -110,6 +111,15 @@ class _Style:
     house: str | None
     sounds: bool
     speaker_labels: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Which:
+    """What of the transcripts is requested."""
+
+    track: int | None = None
+    revision: int | None = None
+    language: str | None = None
 
 
 House = Annotated[str, Field(pattern="^[a-z0-9_-]{1,40}$")]
@@ -189,6 +199,14 @@ async def get_transcript(
         Annotated[int, Field(ge=0, le=MOST_REVISIONS), WHOLE_NUMBER] | None,
         Query(description="As it was then: 0 is the machine's. The present one if left out."),
     ] = None,
+    language: Annotated[
+        LanguageTag | None,
+        Query(
+            description="A translation that was made (`POST …/translations`), in BCP 47. As it is"
+            " spoken if left out.",
+            examples=["en"],
+        ),
+    ] = None,
     maxLineLength: Annotated[  # noqa: N803 - the API's name
         Annotated[int, Field(ge=12, le=120), WHOLE_NUMBER],
         Query(
@@ -213,17 +231,19 @@ async def get_transcript(
     speakerLabels: SpeakerLabelsQuery = False,  # noqa: N803
 ) -> Response:
     """As JSON, or as a file of captions, text or a table."""
+    if language is not None and revision is not None:
+        raise invalid("A translation has no revisions.", "revision")
+    which = _Which(track, revision, language)
     async with place.turn(request):
         if format != "json":
             limits = CaptionLimits(maxLineLength, maxLines, maxCharactersPerSecond)
             style = _Style(limits, rules, sounds, speakerLabels)
-            return await _file_response(context, job, (track, revision), format, style)
+            return await _file_response(context, job, which, format, style)
         async with context.database.transaction() as connection:
             tracks = await transcripts.read_tracks(connection, job)
-            if track is None and revision is None and len(tracks) > 1:
+            if which == _Which() and len(tracks) > 1:
                 return success(request, transcripts.combined_transcript_json(job, tracks))
-            chosen = transcripts.choose_track(job, tracks, track)
-            chosen = await transcripts.at_revision(connection, job, chosen, revision)
+            chosen = await _chosen(connection, job, tracks, which)
         return success(
             request,
             transcripts.transcript_json(job, chosen, transcript_of(chosen), multi=len(tracks) > 1),
@@ -313,24 +333,34 @@ async def house_rules(
     return found
 
 
+async def _chosen(
+    connection: Connection, job: JobRecord, tracks: list[TrackTranscript], which: _Which
+) -> TrackTranscript:
+    """Raises ApiError."""
+    track = transcripts.choose_track(job, tracks, which.track)
+    if which.language is not None:
+        return await in_language(connection, job, track, which.language)
+    return await transcripts.at_revision(connection, job, track, which.revision)
+
+
 async def _file_response(
     context: AppContext,
     job: JobRecord,
-    which: tuple[int | None, int | None],
+    which: _Which,
     extension: str,
     style: _Style,
 ) -> Response:
-    """A track at a revision as an attachment named after the media; ``extension`` is one of
-    _MEDIA_TYPES."""
+    """A track as an attachment named after the media; ``extension`` is one of _MEDIA_TYPES."""
     require_stage(job, StageName.TRANSCRIPT)
-    asked = (job.id, which, extension, style)
+    asked: tuple[object, ...] = (job.id, which, extension, style)
     async with context.database.transaction() as connection:
+        if which.language is not None:
+            asked += (await require_translation(connection, job, which.language),)
         key = (*asked, *await transcript_versions(connection, job.id))
         text = _kept.get(key)
         if text is None:
             tracks = await transcripts.read_tracks(connection, job, words=extension in _CAPTIONS)
-            track = transcripts.choose_track(job, tracks, which[0])
-            track = await transcripts.at_revision(connection, job, track, which[1])
+            track = await _chosen(connection, job, tracks, which)
             limits: CaptionLimits | HouseRules = style.limits
             if style.house is not None:
                 limits = await house_rules(context, connection, job, track, style.house)

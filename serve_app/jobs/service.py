@@ -190,28 +190,40 @@ async def announce_progress(connection: Connection, job: JobRecord) -> None:
         await _add_events(connection, job, EventType.JOB_PROGRESS, subscribers)
 
 
+async def announce_translation(
+    connection: Connection, job: JobRecord, event_type: EventType, **translation: Any
+) -> None:
+    """Write an event of a translation's end, beside the job in its data, for each endpoint."""
+    subscribers = await endpoints.list_subscribers(connection, job.id, event_type)
+    await _add_events(connection, job, event_type, subscribers, translation=translation)
+
+
+_ONCE_A_JOB = frozenset({*TERMINAL_EVENTS.values(), EventType.JOB_ERASED})
+
+
 async def _add_events(
     connection: Connection,
     job: JobRecord,
     event_type: EventType,
     subscribers: Sequence[tuple[uuid.UUID, str]],
+    **more: Any,
 ) -> None:
     now = datetime.now(UTC)
-    repeats = now if event_type is EventType.JOB_PROGRESS else None
+    repeats = None if event_type in _ONCE_A_JOB else now
     for endpoint_id, url in subscribers:
-        event = _new_event(job, event_type, url, now)
+        event = _new_event(job, event_type, url, now, **more)
         await webhooks.add_event(
             connection, replace(event, endpoint_id=endpoint_id, written_at=repeats)
         )
 
 
 def _new_event(
-    job: JobRecord, event_type: EventType, callback_url: str, written_at: datetime
+    job: JobRecord, event_type: EventType, callback_url: str, written_at: datetime, **more: Any
 ) -> NewEvent:
     body = {
         "type": str(event_type),
         "timestamp": timestamp(written_at),
-        "data": render_job(job, job.source.base_url),
+        "data": {**render_job(job, job.source.base_url), **more},
     }
     encoded = json.dumps(body, ensure_ascii=False).encode()
     return NewEvent(job.account_id, job.id, event_type, callback_url, encoded)

@@ -38,6 +38,7 @@ from serve_app.worker.previews import PREVIEW_SECONDS, Previewer
 from serve_app.worker.publishing import Lease
 from serve_app.worker.reaper import SWEEP_SECONDS, Reaper
 from serve_app.worker.stage_work import StageWork, machine_of
+from serve_app.worker.translating import TRANSLATE_SECONDS, TranslationMaker
 from storage import jobs
 from storage.database import UNAVAILABLE, DatabaseError
 from storage.endpoints import PROGRESS_SECONDS
@@ -80,6 +81,7 @@ class Runner:
     def _beside_the_jobs(self) -> list[Periodic]:
         context, reaper = self._context, Reaper(self._context)
         database_metrics = DatabaseMetrics(context.database, context.metrics)
+        maker = TranslationMaker(context, self._models)
         work = [
             Periodic("listening for jobs", 0.0, self._wake_when_notified),
             Periodic("sweeping the database", SWEEP_SECONDS, reaper.sweep_database),
@@ -87,6 +89,7 @@ class Runner:
             Periodic("sweeping the objects", SWEEP_SECONDS, reaper.sweep_objects),
             Periodic("measuring the database", LEVEL_SECONDS, database_metrics.take),
             Periodic("measuring the disks", LEVEL_SECONDS, self._measure_disks),
+            Periodic("translating", TRANSLATE_SECONDS, maker.step),
             Periodic("indexing", INDEX_SECONDS, SearchIndexer(context).step),
             Periodic("aligning", ALIGN_SECONDS, Realigner(context, self._models).step),
         ]

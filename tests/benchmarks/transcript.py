@@ -252,7 +252,7 @@ def ours_of(samples: Samples, config: TranscriptConfig | None = None) -> Answer:
 
 def plain(samples: Samples) -> Answer:
     """faster-whisper as its documentation uses it, with the times of words."""
-    segments, info = _plain_model().transcribe(samples, word_timestamps=True)
+    segments, info = plain_model().transcribe(samples, word_timestamps=True)
     words = [
         TranscriptWord(
             word.word.strip(),
@@ -268,7 +268,7 @@ def plain(samples: Samples) -> Answer:
 
 
 @functools.cache
-def _plain_model() -> Any:
+def plain_model() -> Any:
     from faster_whisper import WhisperModel
 
     files = WHISPER_BASE.read(None)

@@ -84,6 +84,11 @@ BEYOND_SCHEMAS = {
     ("INVALID_REQUEST", "split[].index"): "a segment that is not merged too",
     ("INVALID_REQUEST", "split[].word"): "a word of the segment, but not the first",
     ("INVALID_REQUEST", "merge[].count"): "segments of the transcript, each once",
+    (
+        "INVALID_REQUEST",
+        "language",
+    ): "one that the service translates into, and none that is spoken",
+    ("INVALID_REQUEST", "revision"): "a translation has none",
     ("REVISION_CONFLICT", None): "the revision is that of the transcript",
 }
 """Codes (and fields) with which valid data may be refused, and the rule that no schema tells."""

@@ -15,6 +15,7 @@ from models.tasks import (
     EMBED_PICTURES,
     EMBED_TEXT,
     TRANSCRIBE,
+    TRANSLATE_TEXT,
     Task,
 )
 from tests.models.tiny_models import (
@@ -24,6 +25,7 @@ from tests.models.tiny_models import (
     save_tiny_object_detector,
     save_tiny_pictures,
     save_tiny_sentences,
+    save_tiny_translator,
     save_tiny_vision_language,
     save_tiny_whisper,
 )
@@ -32,6 +34,7 @@ SAVERS: dict[tuple[Task[Any], str], Callable[[Path], Path]] = {
     (TRANSCRIBE, "model"): save_tiny_whisper,
     (TRANSCRIBE, "align_en"): save_tiny_ctc,
     (TRANSCRIBE, "align"): save_tiny_ctc,
+    (TRANSLATE_TEXT, "model"): save_tiny_translator,
     (DESCRIBE_SCENES, "model"): save_tiny_vision_language,
     (CLASSIFY_CONTENT, "model"): save_tiny_classifier,
     (DETECT_OBJECTS, "model"): save_tiny_object_detector,

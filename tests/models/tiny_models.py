@@ -19,6 +19,9 @@ from transformers import (
     BertConfig,
     BertModel,
     GenerationConfig,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    M2M100Tokenizer,
     PreTrainedTokenizerFast,
     Qwen2Tokenizer,
     Qwen2VLImageProcessor,
@@ -128,6 +131,48 @@ def save_whisper(
     model.save_pretrained(folder)
     extractor = WhisperFeatureExtractor(feature_size=config.num_mel_bins)
     WhisperProcessor(extractor, tokenizer).save_pretrained(folder)
+    return folder
+
+
+def save_tiny_translator(folder: Path) -> Path:
+    """An M2M100 of one layer that knows the Latin letters and all of its languages."""
+    import sentencepiece
+
+    folder.mkdir(parents=True, exist_ok=True)
+    model = folder / "letters"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([letter for letter in CTC_ALPHABET for _ in range(9)]),
+        model_prefix=str(model),
+        model_type="char",
+        vocab_size=len(CTC_ALPHABET) + 4,
+        minloglevel=2,
+    )
+    pieces = sentencepiece.SentencePieceProcessor(model_file=f"{model}.model")
+    names = [
+        "<s>",
+        "<pad>",
+        "</s>",
+        "<unk>",
+        *(pieces.id_to_piece(n) for n in range(3, len(pieces))),
+    ]
+    vocabulary = folder / "vocab.json"
+    vocabulary.write_text(json.dumps({name: number for number, name in enumerate(names)}))
+    tokenizer = M2M100Tokenizer(str(vocabulary), f"{model}.model")
+    torch.manual_seed(SEED)
+    config = M2M100Config(
+        vocab_size=len(names) + 108,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        max_position_embeddings=300,
+        init_std=0.5,
+    )
+    M2M100ForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
 
 

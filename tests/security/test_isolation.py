@@ -81,6 +81,9 @@ ITEMS: Mapping[str, tuple[Item, ...]] = {
     "editTranscript": (Item(_finished),),
     "revertTranscript": (Item(_finished),),
     "listTranscriptRevisions": (Item(_finished, ("", "?track=0")), Item(_uploading)),
+    "createTranslation": (Item(_finished),),
+    "listTranslations": (Item(_finished), Item(_uploading)),
+    "getTranslation": (Item(lambda account: _finished(account) | {"language": "en"}),),
     "lintCaptions": (Item(_finished, ("?rules=bbc&track=0",)),),
     "eraseJob": (Item(_uploading),),
     "getPeople": (Item(_finished), Item(_uploading)),
@@ -131,6 +134,7 @@ BODIES = {
     "changeWebhookEndpoint": {},
     "editTranscript": {"revision": 0, "trackIndex": 0, "segments": [{"index": 0}]},
     "revertTranscript": {"revision": 0, "trackIndex": 0},
+    "createTranslation": {"language": "en"},
 }
 
 TOLD_BY_THEMSELVES = {

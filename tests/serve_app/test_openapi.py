@@ -24,6 +24,7 @@ from serve_app.jobs.schemas import (
 from serve_app.keys.routes import SignInBody
 from serve_app.results.edits import TranscriptEditBody, TranscriptRevertBody
 from serve_app.results.routes import SpeakerBody
+from serve_app.results.translations import TranslationBody
 from serve_app.webhooks.endpoints import EndpointChangesBody, NewEndpointBody
 from serve_app.webhooks.routes import TestWebhookBody
 from storage.types import EventType
@@ -38,6 +39,7 @@ BODIES: dict[str, type[BaseModel]] = {
         SpeakerBody,
         TranscriptEditBody,
         TranscriptRevertBody,
+        TranslationBody,
         TestWebhookBody,
         NewEndpointBody,
         EndpointChangesBody,
@@ -97,6 +99,9 @@ ADDED_STATUSES: dict[str, set[int]] = {
     "editTranscript": {200, 400, 401, 404, 409},
     "revertTranscript": {200, 400, 401, 404, 409},
     "listTranscriptRevisions": {200, 400, 401, 404, 409},
+    "createTranslation": {202, 400, 401, 402, 404, 409},
+    "listTranslations": {200, 401, 404, 409},
+    "getTranslation": {200, 400, 401, 404, 409},
     "nameSpeaker": {200, 400, 401, 404, 409},
     "resetSpeaker": {200, 400, 401, 404, 409},
     "streamJobEvents": {200, 204, 401, 404, 429},

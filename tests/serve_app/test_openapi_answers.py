@@ -138,6 +138,7 @@ SUCCESSES = [
     Call("getTranscript", 200, "/jobs/{done}/transcript?format=csv"),
     Call("getChapters", 200, "/jobs/{done}/chapters"),
     Call("getSummary", 200, "/jobs/{done}/summary"),
+    Call("listTranslations", 200, "/jobs/{done}/translations"),
     Call("getPeople", 200, "/jobs/{done}/people"),
     Call("deletePeople", 200, "/jobs/{several}/people"),
     Call(
@@ -476,6 +477,8 @@ def test_every_operation_is_among_the_successes() -> None:
         "getClip",
         "createSession",
         "createWebhookEndpoint",
+        "createTranslation",
+        "getTranslation",
         "cancelJob",
         "cancelJobDeprecated",
         "eraseJob",

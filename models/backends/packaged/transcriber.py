@@ -1,4 +1,4 @@
-"""Task ``transcribe`` with Whisper on CTranslate2, through faster-whisper.
+"""Tasks ``transcribe`` and ``translate_speech`` with Whisper on CTranslate2, by faster-whisper.
 
 A chunk is padded with silence to a window of its own length, not to the 30 s that Whisper was
 trained with: the encoder costs 0.05 processor seconds for 5 s, 0.14 for 10 s, 0.24 for 15 s and
@@ -170,6 +170,25 @@ class CTranslate2Transcriber:
         [alignment] = self._model.find_alignment(tokenizer, [tokens], _storage(encoded), frames)
         return tuple(_in_order(_placed(passage.words, alignment), seconds))
 
+    def translate_speech(self, chunks: Sequence[AudioChunk]) -> list[str]:
+        """The English of each chunk, in order. Raises ValueError for chunks beyond 30 s."""
+        found = [""] * len(chunks)
+        for indices in self._batches(chunks):
+            batch = [chunks[index] for index in indices]
+            seconds = _window_of(batch[0])
+            encoded = self._encoded([chunk.samples for chunk in batch], seconds)
+            languages = [ranked[0][0] for ranked in self._detected(encoded, batch)]
+            first = self._decoded(encoded, batch, languages, task="translate")
+            for index, tried, language in zip(indices, first, languages, strict=True):
+                hypothesis = tried
+                if tried.is_doubtful:
+                    hypothesis = self._decoded_again(
+                        chunks[index], tried, seconds, language, task="translate"
+                    )
+                if not is_silence(hypothesis.decoded) and not is_loop(hypothesis.decoded.text):
+                    found[index] = " ".join(hypothesis.decoded.text.split())
+        return found
+
     def _batches(self, chunks: Sequence[AudioChunk]) -> Iterable[list[int]]:
         """Indices of chunks that share a window and a prompt, ``max_batch`` at most."""
 
@@ -228,11 +247,14 @@ class CTranslate2Transcriber:
         encoded: npt.NDArray[np.float32],
         chunks: Sequence[AudioChunk],
         languages: Sequence[str],
+        task: str = "transcribe",
         **options: Any,
     ) -> list[_Hypothesis]:
         prompts = [
             self._model.get_prompt(
-                self._tokenizer(language), self._prompt(chunk.keyterms), without_timestamps=True
+                self._tokenizer(language, task),
+                self._prompt(chunk.keyterms),
+                without_timestamps=True,
             )
             for chunk, language in zip(chunks, languages, strict=True)
         ]
@@ -264,11 +286,11 @@ class CTranslate2Transcriber:
         tokens: list[int] = self._tokenizer("en").encode(" " + ", ".join(keyterms))
         return tokens[:_PROMPT_TOKENS]
 
-    def _tokenizer(self, language: str) -> Any:
+    def _tokenizer(self, language: str, task: str = "transcribe") -> Any:
         return Tokenizer(
             self._model.hf_tokenizer,
             self._model.model.is_multilingual,
-            task="transcribe",
+            task=task,
             language=language,
         )
 
@@ -294,17 +316,22 @@ class CTranslate2Transcriber:
         return ChunkTranscript(words, language, probability, fit, languages, repeated)
 
     def _decoded_again(
-        self, chunk: AudioChunk, first: _Hypothesis, seconds: int, language: str
+        self,
+        chunk: AudioChunk,
+        first: _Hypothesis,
+        seconds: int,
+        language: str,
+        task: str = "transcribe",
     ) -> _Hypothesis:
         """The best of further attempts: the full window, then without repeated n-grams."""
         attempts = [first]
         encoded = first.encoded[None]
         if seconds < FULL_WINDOW_SECONDS:
             encoded = self._encoded([chunk.samples], FULL_WINDOW_SECONDS)
-            attempts += self._decoded(encoded, [chunk], [language])
+            attempts += self._decoded(encoded, [chunk], [language], task)
         if attempts[-1].is_doubtful:
             attempts += self._decoded(
-                encoded, [chunk], [language], no_repeat_ngram_size=_NO_REPEAT_NGRAM
+                encoded, [chunk], [language], task, no_repeat_ngram_size=_NO_REPEAT_NGRAM
             )
         intact = [each for each in attempts if not is_loop(each.decoded.text)]
         return max(intact or attempts, key=lambda each: each.decoded.mean_log_probability)

@@ -10,7 +10,7 @@ attention (both in ``alignment.py``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
@@ -105,6 +105,21 @@ class WhisperTranscriber:
         self._hardware = hardware
         self._batches = Batches(max_batch)
         self._tokens = _SpecialTokens.of(self._processor.tokenizer, model)
+
+    def translate_speech(self, chunks: Sequence[AudioChunk]) -> list[str]:
+        """The English of each chunk, in order. Raises ValueError for chunks beyond 30 s."""
+        return self._batches.run(self._translated, [replace(each, keyterms=()) for each in chunks])
+
+    @torch.inference_mode()
+    def _translated(self, chunks: Sequence[AudioChunk]) -> list[str]:
+        encoded = self._encode(chunks)
+        ranked, silences = self._first_step(encoded, chunks)
+        languages = [each[0][0] for each in ranked]
+        decoding = self._decode(encoded, chunks, languages, silences, is_translation=True)
+        return [
+            "" if is_silence(each.decoded) or is_loop(each.decoded.text) else each.decoded.text
+            for each in decoding
+        ]
 
     def transcribe(self, chunks: Sequence[AudioChunk]) -> list[ChunkTranscript]:
         """One transcript a chunk, in order. Raises ValueError for chunks beyond 30 s."""
@@ -208,9 +223,10 @@ class WhisperTranscriber:
         chunks: Sequence[AudioChunk],
         languages: Sequence[str],
         silences: Sequence[float],
+        is_translation: bool = False,
         **options: Any,
     ) -> list[_Decoding]:
-        starts = self._starts(chunks[0].keyterms, languages).to(encoded.device)
+        starts = self._starts(chunks[0].keyterms, languages, is_translation).to(encoded.device)
         room = self._model.config.max_target_positions - starts.shape[1] - 1
         # The mixin's own generate: the class's override is the long-form machinery.
         output: Any = GenerationMixin.generate(
@@ -230,13 +246,17 @@ class WhisperTranscriber:
         scores = torch.stack(output.logits, dim=1).float().log_softmax(dim=-1)
         chosen = scores.gather(2, sequences.unsqueeze(2)).squeeze(2)
         return [
-            self._decoding(sequence.tolist(), doubts.tolist(), language, silence)
+            self._decoding(
+                sequence.tolist(), doubts.tolist(), "en" if is_translation else language, silence
+            )
             for sequence, doubts, language, silence in zip(
                 sequences, chosen, languages, silences, strict=True
             )
         ]
 
-    def _starts(self, keyterms: tuple[str, ...], languages: Sequence[str]) -> torch.Tensor:
+    def _starts(
+        self, keyterms: tuple[str, ...], languages: Sequence[str], is_translation: bool = False
+    ) -> torch.Tensor:
         """Tokens before the first word: the vocabulary as prompt, language and task."""
         tokens = self._tokens
         prompt: list[int] = []
@@ -245,7 +265,8 @@ class WhisperTranscriber:
             text = self._processor.tokenizer(" " + ", ".join(keyterms), add_special_tokens=False)
             prompt = [tokens.previous, *text.input_ids[:limit]]
         return torch.tensor(
-            [[*prompt, *tokens.opening(language)] for language in languages], dtype=torch.long
+            [[*prompt, *tokens.opening(language, is_translation)] for language in languages],
+            dtype=torch.long,
         )
 
     def _decoding(
@@ -318,6 +339,7 @@ class _SpecialTokens:
     no_speech: int
     no_timestamps: int
     transcribe: int
+    translate: int
     end: int
     first_special: int
     languages: dict[str, int]
@@ -336,16 +358,18 @@ class _SpecialTokens:
             no_speech=config.no_timestamps_token_id - 1,
             no_timestamps=config.no_timestamps_token_id,
             transcribe=config.task_to_id["transcribe"] if is_multilingual else -1,
+            translate=config.task_to_id["translate"] if is_multilingual else -1,
             end=end,
             first_special=end,
             languages={token.strip("<|>"): number for token, number in languages.items()},
         )
 
-    def opening(self, language: str) -> list[int]:
+    def opening(self, language: str, is_translation: bool = False) -> list[int]:
         """The tokens before the first word."""
         if self.transcribe < 0:
             return [self.start, self.no_timestamps]
-        return [self.start, self.languages[language], self.transcribe, self.no_timestamps]
+        task = self.translate if is_translation else self.transcribe
+        return [self.start, self.languages[language], task, self.no_timestamps]
 
     def known_languages(self, tags: Iterable[str]) -> list[str]:
         """The languages of BCP 47 tags, those that Whisper has."""

@@ -1,0 +1,146 @@
+"""A transcript in another language: passages that are translated whole, by the sound where a model
+writes English of it, else by the text; and their words over the times of what they render."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby, pairwise
+from operator import itemgetter
+
+from models.contracts import AudioChunk, SourceText
+from models.languages import primary_language
+from models.provider import ModelProvider
+from models.tasks import TRANSLATE_SPEECH, TRANSLATE_TEXT
+from pipelines.speech.alignment import track_samples
+from pipelines.speech.edits import spread, words_of
+from pipelines.speech.words import ends_sentence, joined
+from pipelines.types import AudioTrack, TranscriptSegment, TranscriptWord
+from storage.objects import ObjectNotFoundError, ObjectStore
+
+LONGEST_MS = 28_000
+"""Of a passage: a chunk of Whisper has 30 s."""
+_PAUSE_MS = 2_000
+"""A longer one ends a passage, whatever the sentence."""
+_AROUND_MS = 500
+"""Sound before and after a passage."""
+
+
+class TranslationError(Exception):
+    """The transcript cannot be translated here; the message is for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenPassage:
+    """Neighbouring segments of one speaker in one language, mostly a sentence."""
+
+    segments: tuple[TranscriptSegment, ...]
+    language: str
+    """BCP 47."""
+
+    @property
+    def text(self) -> str:
+        return joined([each.text for each in self.segments])
+
+
+def passages_of(
+    segments: Sequence[TranscriptSegment], language: str | None
+) -> Iterator[SpokenPassage]:
+    """All segments, in order; ``language`` is their track's."""
+    run: list[TranscriptSegment] = []
+    for segment in segments:
+        if run and not _continues(run, segment):
+            yield SpokenPassage(tuple(run), run[0].language or language or "und")
+            run = []
+        run.append(segment)
+    if run:
+        yield SpokenPassage(tuple(run), run[0].language or language or "und")
+
+
+def _continues(run: Sequence[TranscriptSegment], segment: TranscriptSegment) -> bool:
+    last = run[-1]
+    return (
+        not ends_sentence(last.text)
+        and (last.speaker, last.language) == (segment.speaker, segment.language)
+        and segment.start_ms - last.end_ms <= _PAUSE_MS
+        and segment.end_ms - run[0].start_ms <= LONGEST_MS
+    )
+
+
+def translate_passages(
+    passages: Sequence[SpokenPassage],
+    target: str,
+    track: AudioTrack | None,
+    models: ModelProvider,
+    store: ObjectStore,
+) -> list[TranscriptSegment]:
+    """The passages' segments in ``target`` (BCP 47), those that are in it already as they are.
+
+    A segment that nothing is left for goes; a passage that no model makes anything of keeps its own
+    words. Raises TranslationError where there is no model, or no sound for the only one.
+    """
+    foreign = [each for each in passages if not is_same_language(each.language, target)]
+    texts = iter(_translated(foreign, target, track, models, store) if foreign else ())
+    found: list[TranscriptSegment] = []
+    for passage in passages:
+        text = "" if is_same_language(passage.language, target) else next(texts)
+        found += _divided(passage, text) if text else passage.segments
+    return found
+
+
+def _translated(
+    passages: Sequence[SpokenPassage],
+    target: str,
+    track: AudioTrack | None,
+    models: ModelProvider,
+    store: ObjectStore,
+) -> list[str]:
+    """English by the sound where that is kept, all else by the text."""
+    by_sound = models.find(TRANSLATE_SPEECH) if is_same_language(target, "en") else None
+    by_text = models.find(TRANSLATE_TEXT)
+    if by_sound is not None and track is not None:
+        try:
+            return by_sound.translate_speech([_chunk(each, track, store) for each in passages])
+        except ObjectNotFoundError:
+            pass  # the media is not kept any more
+    if by_text is not None:
+        texts = [SourceText(each.text, each.language, target) for each in passages]
+        return by_text.translate_texts(texts)
+    if by_sound is not None:
+        raise TranslationError("The sound is not kept any more, and no model translates text.")
+    raise TranslationError("The service has no model that translates into this language.")
+
+
+def _chunk(passage: SpokenPassage, track: AudioTrack, store: ObjectStore) -> AudioChunk:
+    start, end = passage.segments[0].start_ms, passage.segments[-1].end_ms
+    samples = track_samples(store, track, start - _AROUND_MS, end + _AROUND_MS)
+    return AudioChunk(samples, passage.language)
+
+
+def is_same_language(one: str, other: str) -> bool:
+    """Whether tags (BCP 47) name a language, whatever the region."""
+    return primary_language(one) == primary_language(other)
+
+
+def _divided(passage: SpokenPassage, text: str) -> Iterator[TranscriptSegment]:
+    """The text over the passage's segments, to each as much as its own text is long, so that every
+    segment keeps its times."""
+    words, sizes = words_of(text), [len(each.text) for each in passage.segments]
+    ends = [*accumulate(sizes)]
+    middles = [
+        (before + after) / 2 for before, after in pairwise(accumulate(map(len, words), initial=0))
+    ]
+    scale = ends[-1] / sum(map(len, words))
+    places = [bisect_left(ends, middle * scale) for middle in middles]
+    for at, group in groupby(zip(places, words, strict=True), key=itemgetter(0)):
+        own, segment = [word for _, word in group], passage.segments[at]
+        spans = spread(own, segment.start_ms, segment.end_ms)
+        timed = tuple(
+            TranscriptWord(word, start, end, segment.confidence, segment.speaker)
+            for word, (start, end) in zip(own, spans, strict=True)
+        )
+        everything = tuple(range(len(own)))
+        yield replace(
+            segment, text=joined(own), words=timed, language=None, estimated_words=everything
+        )
