@@ -11,12 +11,15 @@ import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from markupsafe import Markup, escape
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from pipelines.speech.edits import Difference, differences
 from serve_app.api.context import Context
 from serve_app.api.queries import WHOLE_NUMBER
 from serve_app.api.urls import still_path
@@ -29,9 +32,12 @@ from serve_app.errors import ApiError, ErrorCode
 from serve_app.exports.captions import lint
 from serve_app.jobs import service
 from serve_app.results.scenes import scene_json, scenes_of
+from serve_app.results.transcripts import at_revision, choose_track, read_tracks, transcript_of
 from storage.job_records import JobRecord
 from storage.result_parts import Element, Parts
 from storage.results import Track, list_tracks
+
+_MOST_CHANGES = 1_000
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -87,6 +93,7 @@ def lines_part(job: JobRecord, track: Track, parts: Parts, first: int = 0) -> Pa
             {
                 "index": segment["index"],
                 "startTime": segment["start_ms"] / 1000,
+                "voice": segment["speaker"] or "",
                 "speaker": speaker,
                 "label": speaker and labels.get(speaker, speaker),
                 "text": text,
@@ -134,6 +141,33 @@ async def get_captions(
     found = await lint(context, job, track, rules)
     houses = {name: languages[""].title for name, languages in context.caption_rules.items()}
     return await page(request, "captions.html", job=job, lint=found, houses=houses, track=track)
+
+
+@router.get(f"{PATH}/jobs/{{jobId}}/changes")
+async def get_changes(
+    request: Request,
+    context: Context,
+    viewer: CurrentViewer,
+    jobId: str,  # noqa: N803
+    track: Annotated[int, WHOLE_NUMBER] = 0,
+) -> Response:
+    """What people corrected in a transcript, beside what the machine wrote."""
+    async with context.database.transaction() as connection:
+        job = await service.get_job(connection, viewer.account.id, jobId)
+        now = choose_track(job, await read_tracks(connection, job), track)
+        machine = await at_revision(connection, job, now, 0)
+
+    def compared() -> list[Difference]:
+        found = transcript_of(now)
+        changes = differences(transcript_of(machine).segments, found.segments)
+        return [*islice(changes, _MOST_CHANGES + 1)]
+
+    changes = await run_in_threadpool(compared)
+    more, changes = len(changes) > _MOST_CHANGES, changes[:_MOST_CHANGES]
+    labels = {each.id: each.label for each in transcript_of(now).speakers}
+    return await page(
+        request, "changes.html", job=job, track=track, changes=changes, more=more, labels=labels
+    )
 
 
 @router.get(f"{PATH}/jobs/{{jobId}}/{{kind}}")

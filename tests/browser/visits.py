@@ -16,7 +16,9 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, sync_playwright
 
+from serve_app.worker import publishing
 from storage import keys
+from storage.results import TrackTranscript
 from tests.contract.calling import Caller, ContractApi
 from tests.contract.runner_side import FOOTAGE, RunnerSide
 from tests.places import DEMO
@@ -121,7 +123,9 @@ def sign_in_path(caller: Caller) -> str:
     return f"/dashboard/sign-in?token={token}"
 
 
-def playable_job(runner: RunnerSide, caller: Caller, **body: Any) -> str:
+def playable_job(
+    runner: RunnerSide, caller: Caller, said: TrackTranscript | None = None, **body: Any
+) -> str:
     """A completed job whose media is the demo video; 'track 1' is said from second 1 on."""
     job = caller.create(fileName="demo.mp4", **body)
     content = DEMO.read_bytes()
@@ -134,6 +138,10 @@ def playable_job(runner: RunnerSide, caller: Caller, **body: Any) -> str:
     runner.start(lease, "vision")
     runner.publish_scenes(lease)
     runner.start(lease, "transcript")
-    runner.publish_transcripts(lease)
+    if said is None:
+        runner.publish_transcripts(lease)
+    else:
+        tracks = [said]
+        runner.api.transact(lambda c: publishing.publish_transcripts(c, lease, tracks, {}))
     assert caller.job(job["jobId"])["state"] == "completed"
     return str(job["jobId"])

@@ -181,6 +181,7 @@ ROUTES_OUTSIDE = {
         "test_pages_of_what_is_anothers_look_like_what_is_missing"
     ),
     "/dashboard/jobs/{jobId}/captions": "test_pages_of_what_is_anothers_look_like_what_is_missing",
+    "/dashboard/jobs/{jobId}/changes": "test_pages_of_what_is_anothers_look_like_what_is_missing",
     "/dashboard/jobs/{jobId}/erase": "tests/serve_app/test_erasing.py",
     "/dashboard/jobs/{jobId}/cancel": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/keys/{id}/rotate": "tests/serve_app/dashboard/test_dashboard_pages.py",
@@ -358,6 +359,7 @@ PARTS = (
     "/scenes/texts",
     "/segments/outline",
     "/segments/texts",
+    "/changes",
 )
 
 

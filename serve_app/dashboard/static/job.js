@@ -1,11 +1,12 @@
 // A job's results together: the player, the transcript beside it, the timeline, the scenes.
 import { api, fetched } from "./page.js";
 import { showChapters } from "./chapters.js";
+import { edit } from "./editor.js";
 import { find } from "./find.js";
 import { Parts } from "./parts.js";
 import { nameSpeakers } from "./speakers.js";
 import { Timeline } from "./timeline.js";
-import { Transcript } from "./transcript.js";
+import { lastBefore, Transcript } from "./transcript.js";
 
 const watch = document.getElementById("watch");
 if (watch) open(watch.dataset).catch((error) => console.error(error));
@@ -51,6 +52,7 @@ async function open({ job, seconds, track, tracks, speakers }) {
   const transcript = spoken && new Transcript(lines, segments, spoken);
   const timeline = new Timeline({ seconds: Number(seconds), scenes, segments, speakers: JSON.parse(speakers), seek });
   let sceneNow = null;
+  let editor = null;
 
   function show(time, { jumped = false } = {}) {
     transcript?.show(time, jumped);
@@ -103,6 +105,7 @@ async function open({ job, seconds, track, tracks, speakers }) {
       k: () => player && (player.paused ? player.play() : player.pause()),
       j: () => seek(Math.max(0, now - 10)),
       l: () => seek(Math.min(Number(seconds), now + 10)),
+      e: () => editor?.start(lastBefore(segments, now)).catch((error) => console.error(error)),
       "/": () => document.getElementById("find-text")?.focus(),
     };
     if (!keys[event.key]) return;
@@ -113,15 +116,26 @@ async function open({ job, seconds, track, tracks, speakers }) {
   spoken?.each((part) => timeline.colour(part));
   spoken?.each((part) => nameSpeakers(part, timeline.names, job, query, (speaker) => timeline.rename(speaker)));
   if (transcript) {
-    find(
-      [
-        { parts: spoken, address: `${page}/segments/texts?track=${track}`, searched: ".segment > span" },
-        { parts: seen, address: `${page}/scenes/texts`, searched: ".scene > p:not(.small), .scene li" },
-      ].filter(({ parts }) => parts),
-    );
-    api(`/jobs/${job}/chapters`)
-      .then(({ chapters }) => showChapters(chapters, timeline))
-      .catch((error) => console.warn(error.message));
+    const lists = [
+      { parts: spoken, address: `${page}/segments/texts?track=${track}`, searched: ".segment > span" },
+      { parts: seen, address: `${page}/scenes/texts`, searched: ".scene > p:not(.small), .scene li" },
+    ].filter(({ parts }) => parts);
+    find(lists);
+    const chapters = () =>
+      api(`/jobs/${job}/chapters`)
+        .then(({ chapters }) => showChapters(chapters, timeline))
+        .catch((error) => console.warn(error.message));
+    chapters();
+    editor = edit({
+      ...{ job, track, query, lines, parts: spoken, segments, names: timeline.names, player, seek },
+      refresh: (first, count) => spoken.refresh(`${page}/segments?track=${track}`, first, count),
+      changed() {
+        delete lists[0].texts;
+        timeline.draw();
+        chapters();
+      },
+    });
+    await editor.recover();
   }
 
   /** Where the address leads: a time, a scene, a line. */

@@ -11,6 +11,7 @@ export class Parts {
     this.size = Number(box.dataset.size);
     this.listeners = [];
     this.all = [box.firstElementChild];
+    this.near = new IntersectionObserver(() => {});
     const next = box.querySelector('a[rel="next"]');
     if (!next) return;
     this.address = new URL(next.href);
@@ -23,7 +24,7 @@ export class Parts {
     }
     next.parentElement.replaceWith(...this.all.slice(1));
     const near = new Set();
-    const observer = new IntersectionObserver(
+    this.near = new IntersectionObserver(
       (entries) => {
         for (const { isIntersecting, target } of entries) {
           near[isIntersecting ? "add" : "delete"](target);
@@ -32,7 +33,23 @@ export class Parts {
       },
       { root, rootMargin: "1000px" },
     );
-    for (const part of this.all.slice(1)) observer.observe(part);
+    for (const part of this.all.slice(1)) this.near.observe(part);
+  }
+
+  /** Fetch the parts from an item's on again, of a list that has `count` items by now. */
+  async refresh(address, first, count) {
+    this.address ??= new URL(address, location);
+    const needed = Math.max(1, Math.ceil(count / this.size));
+    while (this.all.length > needed) this.all.pop().remove();
+    while (this.all.length < needed) {
+      const part = this.all[0].cloneNode(false);
+      this.all.at(-1).after(part);
+      this.near.observe(part);
+      this.all.push(part);
+    }
+    const from = Math.floor(first / this.size);
+    for (const [number, part] of this.all.entries()) if (number >= from) part.dataset.first = number * this.size;
+    await Promise.all(this.all.slice(from, from + 2).map((part) => this.load(part)));
   }
 
   /** Call `listener` with each part that is there, now and later. */

@@ -52,7 +52,7 @@ export class Transcript {
     if (line) {
       const words = wordsOf(line);
       const at = lastBefore(words, time);
-      if (at >= 0 && time < words[at].endTime + 0.25) word = line.lastElementChild.children[at];
+      if (at >= 0 && time < words[at].endTime + 0.25) word = line.querySelector(".spoken").children[at];
     }
     if (word === this.word) return;
     this.word?.classList.remove("now");

@@ -1,0 +1,283 @@
+// Correcting the transcript in its place, by keyboard; what is not saved is kept in the browser.
+import { api } from "./page.js";
+
+const MOST_AT_ONCE = 1000;
+
+/** `refresh(first, count)` fetches the lines from one on; `changed()` after every correction. */
+export function edit({ job, track, query, lines, parts, segments, names, player, seek, refresh, changed }) {
+  const key = `vas-draft:${job}:${track}`;
+  const status = document.getElementById("edit-status");
+  const bar = document.getElementById("edit-bar");
+  const path = `/jobs/${job}/transcript`;
+  const editing = document.getElementById("edit");
+  let revision = Number(lines.dataset.revision);
+  let open = null; // { index, line, field, text }
+  let busy = Promise.resolve();
+  const [undone, done] = [[], []];
+
+  const say = (text) => (status.textContent = text);
+  const textOf = (line) => line.querySelector(".spoken").textContent;
+
+  /** One correction after the other; the changes, or null where it was refused. */
+  function send(method, address, body) {
+    busy = busy.then(async () => {
+      const before = revision;
+      try {
+        const made = await api(address, { method, body: { revision, trackIndex: Number(track), ...body } });
+        revision = made.revision;
+        if (made.changes.length) {
+          if (method === "PATCH") {
+            undone.length = 0;
+            done.push(before);
+          }
+          for (const { index, removed, segments: put } of [...made.changes].reverse()) segments.splice(index, removed, ...put);
+          segments.forEach((segment, index) => (segment.index = index));
+          changed();
+          say(`Saved. Correction ${revision}.`);
+        }
+        return made.changes;
+      } catch (error) {
+        say(`${error.message} What you typed is kept in this browser.`);
+        return null;
+      }
+    });
+    return busy;
+  }
+
+  const patch = (body) => send("PATCH", path, body);
+
+  /** Show corrected lines; all from the first on where their number or speakers changed. */
+  async function show(changes) {
+    for (const { index, removed, segments: put } of changes) {
+      const line = parts.find(index);
+      const alike = removed === 1 && put.length === 1 && (!line || line.dataset.speaker === (put[0].speaker ?? ""));
+      if (!alike) return refresh(changes[0].index, segments.length);
+      if (line) spell(line, put[0]);
+    }
+  }
+
+  /** The words of a line, each in an element of its own, as the page has them. */
+  function spell(line, { text, words }) {
+    const spoken = line.querySelector(".spoken");
+    let at = 0;
+    const nodes = words.flatMap((word) => {
+      const start = text.indexOf(word.text, at);
+      const gap = text.slice(at, start);
+      at = start + word.text.length;
+      return [gap, Object.assign(document.createElement("i"), { textContent: word.text })];
+    });
+    spoken.replaceChildren(...nodes, text.slice(at));
+    line.dataset.times = words.flatMap((word) => [word.startTime, word.endTime]).join(" ");
+    delete line.words;
+  }
+
+  async function begin(index, caret = null, draft = null) {
+    if (index < 0 || index >= segments.length) return;
+    await close();
+    const line = await parts.element(index);
+    if (!line || open) return;
+    const field = document.createElement("textarea");
+    const text = textOf(line);
+    field.value = draft ?? text;
+    field.rows = Math.max(1, Math.ceil(field.value.length / 60));
+    field.maxLength = 10000;
+    field.setAttribute("aria-label", `Line ${index + 1}`);
+    field.setAttribute("aria-describedby", "edit-keys");
+    line.classList.add("edited");
+    line.append(field);
+    open = { index, line, field, text };
+    field.addEventListener("input", () => {
+      field.value = field.value.replace(/\s*\n\s*/g, " ");
+      localStorage.setItem(key, JSON.stringify({ index, base: text, text: field.value }));
+    });
+    field.addEventListener("keydown", pressed);
+    field.focus();
+    const end = caret ?? field.value.length;
+    field.setSelectionRange(end, end);
+    field.scrollIntoView({ block: "nearest" });
+  }
+
+  /** Put the text back in its line, saved unless `discard`; false where it was refused. */
+  async function close({ discard = false } = {}) {
+    if (!open) return true;
+    const { index, line, field, text } = open;
+    const typed = field.value.trim();
+    if (!discard && typed !== text) {
+      field.readOnly = true;
+      const changes = await patch({ segments: [{ index, text: typed }] });
+      field.readOnly = false;
+      if (!changes) return false;
+      leave(line, field);
+      await show(changes);
+      return true;
+    }
+    leave(line, field);
+    return true;
+  }
+
+  function leave(line, field) {
+    localStorage.removeItem(key);
+    open = null;
+    field.remove();
+    line.classList.remove("edited");
+  }
+
+  /** A correction of more than the open line's text: saved first, then shown, then gone on in. */
+  async function restructure(body, index, caret) {
+    const { line, field } = open;
+    const changes = await patch(body);
+    if (!changes) return;
+    leave(line, field);
+    await show(changes);
+    await begin(index, caret);
+  }
+
+  /** How many words of a line lie before a place in its text. */
+  function wordsBefore({ text, words }, caret) {
+    let [at, count] = [0, 0];
+    for (const word of words) {
+      at = text.indexOf(word.text, at) + word.text.length;
+      if (at > caret) break;
+      count += 1;
+    }
+    return count;
+  }
+
+  async function wordsOf(index) {
+    const segment = segments[index];
+    if (segment.words) return segment;
+    const all = await api(`${path}${query}`);
+    all.segments.forEach((each, at) => segments[at] && Object.assign(segments[at], each));
+    return segments[index];
+  }
+
+  async function split() {
+    const { index, field, text } = open;
+    const caret = field.selectionStart;
+    if (caret >= field.value.trimEnd().length) return begin(index + 1, 0);
+    if (field.value.trim() !== text) {
+      const typed = field.value;
+      if (!(await close())) return;
+      await begin(index, Math.min(caret, typed.length));
+      if (!open) return;
+    }
+    const word = wordsBefore(await wordsOf(index), open.field.selectionStart);
+    if (word) await restructure({ split: [{ index, word }] }, index + 1, 0);
+  }
+
+  async function merge() {
+    const { index, field } = open;
+    if (!index) return;
+    const before = textOf(await parts.element(index - 1));
+    const body = { merge: [{ index: index - 1, count: 2 }], segments: [{ index, text: field.value }] };
+    await restructure(body, index - 1, before.length + 1);
+  }
+
+  function play() {
+    if (!player) return;
+    if (!player.paused) return player.pause();
+    const { line, field, text } = open;
+    const times = (line.dataset.times ?? "").split(" ").map(Number);
+    const typed = field.value.slice(0, field.selectionStart).trimEnd().split(/\s+/).filter(Boolean).length;
+    const word = Math.min(Math.max(0, typed - (/\s$/.test(field.value.slice(0, field.selectionStart)) ? 0 : 1)), times.length / 2 - 1);
+    seek(times[2 * word] || segments[open.index].startTime);
+    player.play().catch((error) => error.name === "AbortError" || say(error.message)); // paused at once
+  }
+
+  /** Back to before the last correction of this page, or forth again. */
+  async function step(from, to) {
+    if (!from.length || !(await close())) return;
+    to.push(revision);
+    const changes = await send("POST", `${path}/revert`, { to: from.pop() });
+    if (changes) await refresh(0, segments.length);
+  }
+
+  function pressed(event) {
+    const { index, field, text } = open;
+    const { selectionStart: start, selectionEnd: end, value } = field;
+    const control = event.ctrlKey || event.metaKey;
+    const name = [control && "Control", event.altKey && "Alt", event.shiftKey && "Shift", event.key].filter(Boolean).join("+");
+    const number = event.altKey && /^Digit([1-9])$/.exec(event.code);
+    const speaker = number && [...names.keys()][number[1] - 1];
+    const actions = {
+      Enter: () => split(),
+      "Control+Enter": play,
+      "Control+s": () => close().then(() => begin(index, start)),
+      Escape: () => close({ discard: true }).then(() => lines.focus()),
+      "Alt+ArrowUp": () => begin(index - 1),
+      "Alt+ArrowDown": () => begin(index + 1),
+      ArrowUp: start === 0 && end === 0 && (() => begin(index - 1)),
+      ArrowDown: start === value.length && (() => begin(index + 1, 0)),
+      Backspace: start === 0 && end === 0 && index > 0 && merge,
+      "Control+z": value === text && (() => step(done, undone)),
+      "Control+Shift+Z": value === text && (() => step(undone, done)),
+    };
+    const action = speaker ? () => restructure({ segments: [{ index, text: value, speaker }] }, index, start) : actions[name];
+    if (!action || event.isComposing || field.readOnly) return;
+    event.preventDefault();
+    event.stopPropagation();
+    Promise.resolve(action()).catch((error) => say(error.message));
+  }
+
+  async function toggle(on) {
+    if (!on && !(await close())) return;
+    editing.setAttribute("aria-pressed", String(on));
+    bar.hidden = !on;
+    lines.classList.toggle("correcting", on);
+  }
+
+  async function replaceAll() {
+    const [wanted, put] = ["replace-from", "replace-to"].map((id) => document.getElementById(id).value);
+    if (!wanted || !(await close())) return;
+    const all = await api(`${path}${query}`);
+    revision = all.revision;
+    const found = all.segments.filter(({ text }) => text.includes(wanted));
+    const before = revision;
+    for (let at = 0; at < found.length; at += MOST_AT_ONCE) {
+      const some = found.slice(at, at + MOST_AT_ONCE).filter(({ text }) => text.replaceAll(wanted, put).trim());
+      if (!some.length || !(await patch({ segments: some.map(({ index, text }) => ({ index, text: text.replaceAll(wanted, put) })) }))) break;
+    }
+    await refresh(0, segments.length);
+    const count = found.reduce((sum, { text }) => sum + text.split(wanted).length - 1, 0);
+    if (revision !== before || !found.length) say(count ? `${count} replaced in ${found.length} lines. Correction ${revision}.` : "That stands nowhere in the transcript.");
+  }
+
+  editing.hidden = false;
+  editing.addEventListener("click", () => toggle(bar.hidden));
+  document.getElementById("replace").addEventListener("submit", (event) => {
+    event.preventDefault();
+    replaceAll().catch((error) => say(error.message));
+  });
+  document.getElementById("undo").addEventListener("click", () => step(done, undone));
+  document.getElementById("redo").addEventListener("click", () => step(undone, done));
+  lines.addEventListener("click", (event) => {
+    const line = !bar.hidden && !event.target.closest("textarea, a, button") && event.target.closest(".segment");
+    if (!line) return;
+    const words = [...line.querySelector(".spoken").childNodes];
+    const before = words.slice(0, words.indexOf(event.target) + 1).reduce((sum, node) => sum + node.textContent.length, 0);
+    begin(Number(line.id.slice(1)), before || null).catch((error) => say(error.message));
+  });
+
+  /** Text of before a reload, or of a correction that was refused. */
+  async function recover() {
+    const kept = JSON.parse(localStorage.getItem(key) ?? "null");
+    if (!kept) return;
+    await toggle(true);
+    const line = await parts.element(kept.index).catch(() => null);
+    if (line && textOf(line) === kept.base) {
+      await begin(kept.index, null, kept.text);
+      say("This text was not saved yet.");
+    } else {
+      say(`The line was corrected elsewhere. What you had typed: ${kept.text}`);
+    }
+  }
+
+  return {
+    recover,
+    /** From the line that is said now. */
+    async start(index) {
+      await toggle(true);
+      await begin(Math.max(0, index));
+    },
+  };
+}
