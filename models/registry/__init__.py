@@ -108,7 +108,7 @@ _ON_A_PROCESSOR: dict[Task[Any], Backend] = {
     ),
     TRANSLATE_SPEECH: Backend(
         "models.backends.transformers.whisper:open_whisper",
-        {"model": WHISPER_SMALL, **_ALIGNERS},
+        {"model": WHISPER_SMALL},
         shares=TRANSCRIBE,
         languages="from 99 languages into English",
     ),
@@ -171,7 +171,7 @@ _ON_A_GPU: dict[Task[Any], dict[str, Any]] = {
         "max_batch": 16,
         "batch_wait_seconds": 0.1,
     },
-    TRANSLATE_TEXT: {"gpus": 0.05, "max_batch": 32},
+    TRANSLATE_TEXT: {"gpus": 0.025, "max_batch": 32},
     CLASSIFY_CONTENT: {"gpus": 0.05, "max_batch": 32, "batch_wait_seconds": 0.05},
     DETECT_OBJECTS: {"gpus": 0.05, "max_batch": 32, "batch_wait_seconds": 0.05},
     SUMMARIZE: {"weights": {"model": DESCRIBER_4B}},

@@ -164,7 +164,14 @@ def check_captions(data: bytes) -> None:
 
 
 def _bare(text: str) -> str:
-    controls = [*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+    # A word joiner keeps what looks like a tag from being one.
+    controls = [
+        0x2060,
+        *range(32),
+        *range(127, 160),
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+    ]
     return "".join(text.split()).translate(dict.fromkeys(controls))
 
 

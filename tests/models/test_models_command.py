@@ -26,7 +26,7 @@ from models.profiles import (
 )
 from models.registry import OPTIONAL_ROLES, PICTURES, REGISTRY
 from models.registry.packaged import SFACE, WHISPER_BASE
-from models.tasks import EMBED_PHRASES, EMBED_PICTURES, TASKS
+from models.tasks import EMBED_PHRASES, EMBED_PICTURES, TASKS, TRANSLATE_SPEECH
 from models.weights import PackagedWeights
 from pipelines.backfill import __main__ as backfill
 from serve_app.cli.main import main
@@ -222,7 +222,8 @@ def test_every_checkpoint_is_pinned_to_a_commit_and_states_its_licence(profile: 
 
 @pytest.mark.parametrize("profile", NEURAL)
 def test_a_neural_profile_serves_every_task(profile: str) -> None:
-    assert set(REGISTRY[profile]) == set(TASKS)
+    lacking = {TRANSLATE_SPEECH} if profile == "gpu" else set()  # Whisper turbo cannot
+    assert set(TASKS) - set(REGISTRY[profile]) == lacking
     assert sum(entry.gpus for entry in REGISTRY[profile].values()) <= 1, "must fit on one GPU"
 
 
@@ -263,7 +264,7 @@ def test_weights_that_an_operator_may_leave_out_are_not_missed(tmp_path: Path) -
     for task, entry in REGISTRY["cpu-transformers"].items():
         for role in OPTIONAL_ROLES & set(entry.weights):
             complete = tmp_path / entry.weights[role].identity / ".complete"
-            complete.unlink()
+            complete.unlink(missing_ok=True)  # several tasks may share them
             assert not entry.weights[role].is_installed(tmp_path), task
     assert missing_checkpoints("cpu-transformers", tmp_path) == []
 

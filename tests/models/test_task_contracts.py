@@ -52,6 +52,7 @@ from models.tasks import (
     SUMMARIZE,
     TASKS,
     TRANSCRIBE,
+    TRANSLATE_SPEECH,
     Task,
 )
 from tests.models.tiny_folder import fill_models_folder
@@ -91,6 +92,7 @@ def test_the_neural_profiles_differ_in_their_transcriber_alone() -> None:
     assert {task for task in TASKS if one.get(task) != other.get(task)} == {
         TRANSCRIBE,
         ALIGN,
+        TRANSLATE_SPEECH,
     }
 
 

@@ -321,17 +321,17 @@ class CTranslate2Transcriber:
         first: _Hypothesis,
         seconds: int,
         language: str,
-        task: str = "transcribe",
+        **how: Any,
     ) -> _Hypothesis:
         """The best of further attempts: the full window, then without repeated n-grams."""
         attempts = [first]
         encoded = first.encoded[None]
         if seconds < FULL_WINDOW_SECONDS:
             encoded = self._encoded([chunk.samples], FULL_WINDOW_SECONDS)
-            attempts += self._decoded(encoded, [chunk], [language], task)
+            attempts += self._decoded(encoded, [chunk], [language], **how)
         if attempts[-1].is_doubtful:
             attempts += self._decoded(
-                encoded, [chunk], [language], task, no_repeat_ngram_size=_NO_REPEAT_NGRAM
+                encoded, [chunk], [language], no_repeat_ngram_size=_NO_REPEAT_NGRAM, **how
             )
         intact = [each for each in attempts if not is_loop(each.decoded.text)]
         return max(intact or attempts, key=lambda each: each.decoded.mean_log_probability)

@@ -23,7 +23,7 @@ class FakePacket:
         self.time_base, self.size, self.duration = MS, 1, None
         self.dts = None if seconds is None else round(seconds * 1000)
         self.pts = self.dts if shown is None else round(shown * 1000)
-        self.is_discard, self.is_keyframe = False, True
+        self.is_discard, self.is_corrupt, self.is_keyframe = False, False, True
 
     def has_sidedata(self, _: str) -> bool:
         return False
