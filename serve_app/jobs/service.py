@@ -26,7 +26,7 @@ from serve_app.jobs.rendering import render_job
 from serve_app.results.scenes import read_seen
 from serve_app.results.transcripts import legacy_entries, transcript_of
 from serve_app.settings import Settings
-from storage import endpoints, jobs, keys, ledger, results, webhooks
+from storage import endpoints, jobs, keys, ledger, results, translations, webhooks
 from storage.cleaning import erase_content, is_held
 from storage.database import Connection, DatabaseError
 from storage.job_records import JobRecord
@@ -39,6 +39,7 @@ from storage.types import (
     SkipReason,
     StageName,
     StageStatus,
+    TranslationStatus,
 )
 from storage.webhooks import NewEvent
 
@@ -152,6 +153,10 @@ async def erase_job(
         job = await cancel_job(connection, account_id, job_id)
     # Locked before the deliveries that their deletion takes along.
     subscribers = await endpoints.list_subscribers(connection, job.id, EventType.JOB_ERASED)
+    for each in await translations.list_translations(connection, job.id):
+        if each.status is TranslationStatus.PENDING and each.price_cents:
+            why = f"no translation of {job.id} into {each.language}"
+            await ledger.adjust(connection, account_id, each.price_cents, why)
     await erase_content(connection, job)
     erased = await get_job(connection, account_id, job_id)
     await _add_events(connection, erased, EventType.JOB_ERASED, subscribers)

@@ -105,7 +105,9 @@ async def create_translation(
             price = pricing.translation_cents(
                 context.prices, locked.billable_seconds or 0, len(tracks)
             )
-            if price:
+            if found is not None and found.status is TranslationStatus.PENDING:
+                price = found.price_cents  # charged already, and nothing was made for it
+            elif price:
                 why = f"translation of {job.id} into {language}"
                 try:
                     await ledger.adjust(connection, job.account_id, -price, why)

@@ -193,7 +193,16 @@ def test_a_price_is_charged_at_once_and_given_back_where_it_fails(
     before = balance()
     price = ask(api, customer, job).json()["data"]["priceCents"]
     assert balance() == before - price == before - 40
+    edit = {"revision": 0, "segments": [{"index": 0, "text": "Guten Abend."}]}
+    path = f"/jobs/{job}/transcript"
+    assert api.client.patch(path, json=edit, headers=customer.headers).status_code == 200
+    assert ask(api, customer, job).json()["data"]["priceCents"] == price
+    assert balance() == before - price, "once, however often the transcript changes before"
     at_work(api, Dictionary())
+    assert balance() == before
+    ask(api, customer, job)
+    assert balance() == before - price
+    assert api.client.post(f"/jobs/{job}/erase", headers=customer.headers).status_code == 202
     assert balance() == before
 
 

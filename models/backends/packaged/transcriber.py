@@ -1,4 +1,4 @@
-"""Tasks ``transcribe`` and ``translate_speech`` with Whisper on CTranslate2, by faster-whisper.
+"""Tasks ``transcribe``, ``align`` and ``translate_speech``: Whisper on CTranslate2, faster-whisper.
 
 A chunk is padded with silence to a window of its own length, not to the 30 s that Whisper was
 trained with: the encoder costs 0.05 processor seconds for 5 s, 0.14 for 10 s, 0.24 for 15 s and
