@@ -58,7 +58,8 @@ def parse_srt(text: str) -> list[ParsedCue]:
         match = SRT_BLOCK.match(text, position)
         assert match, f"no cue at {text[position : position + 40]!r}"
         assert int(match[1]) == len(cues) + 1
-        lines = visible(match[10]).removesuffix("\n").split("\n")
+        # A word joiner keeps "<" and "{" of the text from being read as a tag; nobody sees it.
+        lines = visible(match[10]).replace("\u2060", "").removesuffix("\n").split("\n")
         assert not any("-->" in line for line in lines)
         cues.append(
             (milliseconds(*match.group(2, 3, 4, 5)), milliseconds(*match.group(6, 7, 8, 9)), lines)
