@@ -128,11 +128,15 @@ def missing_checkpoints(profile: str, models_dir: Path) -> list[Checkpoint]:
 
 def check_weights(profile: str, models_dir: Path | None) -> None:
     """Raise WeightsError where packaged weights that a task needs are missing or altered."""
-    for task, row in REGISTRY[profile].items():
-        if has_task(profile, task, models_dir):
-            for weights in row.weights.values():
-                if isinstance(weights, PackagedWeights):
-                    weights.read(models_dir)
+    needed = dict.fromkeys(  # tasks share some
+        weights
+        for task, row in REGISTRY[profile].items()
+        if has_task(profile, task, models_dir)
+        for weights in row.weights.values()
+    )
+    for weights in needed:
+        if isinstance(weights, PackagedWeights):
+            weights.read(models_dir)
 
 
 def check_own_weights(profile: str, task: Task[Any], own: Path) -> None:

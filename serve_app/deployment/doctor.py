@@ -8,7 +8,7 @@ import tempfile
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import httpx
 
 from models.profiles import Choice, has_task, how_to_add, listed_weights
 from models.provider import open_model
+from models.registry import REGISTRY
 from models.tasks import TASKS, Task
 from serve_app.deployment.data import NoServiceDataError, prepared
 from serve_app.deployment.model_choice import chosen_models, own_weights, visible_gpus
@@ -37,6 +38,17 @@ class MachineFacts:
     def models(self) -> Choice:
         """Chosen once, for it reads all weights. Raises ModelProfileError."""
         return chosen_models(self.settings)
+
+    @cached_property
+    def opened(self) -> Callable[[str, Task[Any]], Any]:
+        """The model that is loaded for a task, kept while the next tasks share it."""
+
+        def opened(profile: str, task: Task[Any]) -> Any:
+            return open_model(
+                profile, task, self.settings.models_dir, own_weights(self.settings, task)
+            )
+
+        return lru_cache(maxsize=1)(opened)
 
 
 Check = Callable[[MachineFacts], str]
@@ -152,7 +164,8 @@ def _model(task: Task[Any]) -> Check:
             how = how_to_add(profile, task, settings.models_dir)
             return missing if how is None else f"{missing}; {how}"
         own = own_weights(settings, task)
-        answer = task.probe(open_model(profile, task, settings.models_dir, own))
+        loaded = REGISTRY[profile][task].shares or task
+        answer = task.probe(machine.opened(profile, loaded))
         weights = "; ".join(
             f"{each.weights.origin} @ {each.weights.version[:12]} from {each.weights.carrier}, "
             f"{each.weights.licence}"

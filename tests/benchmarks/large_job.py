@@ -39,7 +39,7 @@ from tests.places import PROJECT
 
 PAGES_AT_ONCE = 8
 EXPORTS = ("edl", "otio", "fcpxml", "csv", "ffmetadata", "youtube", "webvtt-chapters")
-TRANSCRIPTS = ("json", "srt", "vtt", "ttml", "txt", "md", "csv")
+TRANSCRIPTS = ("json", "srt", "vtt", "ttml", "ebu-tt-d", "ass", "txt", "md", "csv")
 MOST_PARTS = 300
 """Half of what a customer may read in a minute."""
 STOP_SECONDS = 120
@@ -99,6 +99,7 @@ async def seed():
             job_id, account.id, ProcessingMode.ALL, "conference.mp4", {},
             JobSource(kind="backfill"),
             HOURS_SECONDS * 1000, [], {}, scenes,
+            *([None] if "overview" in ImportedJob.__annotations__ else []),
             [TrackTranscript(0, "Track 1", StageStatus.COMPLETED, None, "en", document)]))
         await connection.execute(
             text("UPDATE jobs SET ingest_result = CAST(:found AS jsonb) WHERE id = :id"),

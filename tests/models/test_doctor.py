@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from models.profiles import Choice
+from models.provider import open_model
 from models.registry import OBJECT_DETECTOR, PICTURES
 from models.registry.packaged import SILERO_VAD, SSD_MOBILENET, TRANSNETV2, WHISPER_BASE
-from models.tasks import TASKS
+from models.tasks import TASKS, Task
 from serve_app.deployment.doctor import CHECKS, examine
 from serve_app.settings import Settings
 from tests.models.tiny_folder import fill_models_folder
@@ -101,3 +103,19 @@ def test_models_are_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(CHECKS, name)
     assert [finding["ok"] for finding in examine(Settings())] == [True] * 3
     assert len(chosen) == 1
+
+
+def test_a_model_that_tasks_share_is_opened_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def open_noted(profile: str, task: Task[Any], *where: Path | None) -> Any:
+        opened.append(task.name)
+        return open_model(profile, task, *where)
+
+    monkeypatch.setattr("serve_app.deployment.doctor.open_model", open_noted)
+    sharing = {"model: transcribe", "model: align", "model: translate_speech"}
+    for name in set(CHECKS) - sharing:
+        monkeypatch.delitem(CHECKS, name)
+    findings = examine(Settings(model_profile="packaged"))
+    assert [finding["ok"] for finding in findings] == [True] * 3
+    assert opened == ["transcribe"]

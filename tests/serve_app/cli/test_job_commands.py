@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -127,3 +129,24 @@ def test_a_job_is_shown_in_words_and_cancelled(
     assert json.loads(vas(api, customer, "jobs", "show", waiting, "--json").output)["jobId"] == (
         waiting
     )
+
+
+def test_an_analysis_prints_the_jobs_id_and_its_page_before_it_ends(
+    api: RunningApi, customer: Customer, tmp_path: Path
+) -> None:
+    media = tmp_path / "clip.mp4"
+    media.write_bytes(b"never analysed")
+    with ThreadPoolExecutor(1) as aside:
+        words = ("analyze", str(media), "--out", str(tmp_path / "out"))
+        running = aside.submit(vas, api, customer, *words)
+        deadline = time.monotonic() + 30
+        path = "/jobs?state=queued"
+        while not (jobs := api.client.get(path, headers=customer.headers).json()["data"]):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        job_id = jobs[0]["jobId"]
+        api.client.post(f"/jobs/{job_id}/cancel", headers=customer.headers).raise_for_status()
+        result = running.result(60)
+    assert f"Job {job_id}: {api.root}/dashboard/jobs/{job_id}" in result.output
+    assert result.exit_code == 1
+    assert "The job cancelled" in result.output
