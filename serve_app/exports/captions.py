@@ -241,13 +241,18 @@ async def get_transcript(
             return await _file_response(context, job, which, format, style)
         async with context.database.transaction() as connection:
             tracks = await transcripts.read_tracks(connection, job)
-            if which == _Which() and len(tracks) > 1:
+            is_whole = which == _Which() and len(tracks) > 1
+            chosen = tracks[0] if is_whole else await _chosen(connection, job, tracks, which)
+
+        def rendered() -> Response:
+            if is_whole:
                 return success(request, transcripts.combined_transcript_json(job, tracks))
-            chosen = await _chosen(connection, job, tracks, which)
-        return success(
-            request,
-            transcripts.transcript_json(job, chosen, transcript_of(chosen), multi=len(tracks) > 1),
-        )
+            found = transcript_of(chosen)
+            shown = transcripts.transcript_json(job, chosen, found, multi=len(tracks) > 1)
+            return success(request, shown)
+
+        # Twenty megabytes of ten hours, for which other requests do not wait.
+        return await run_in_threadpool(rendered)
 
 
 @router.get(

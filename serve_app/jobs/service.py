@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import Request
+from starlette.concurrency import run_in_threadpool
 
 from serve_app import pricing
 from serve_app.api.authentication import parse_job_id
@@ -178,7 +179,8 @@ async def processed_data(
     if "transcript" in include and transcribed:
         tracks = await results.list_transcripts(connection, job.id, words=False)
         first = next((track for track in tracks if track.document), tracks[0])
-        data["transcript"] = legacy_entries(transcript_of(first))
+        entries = await run_in_threadpool(lambda: legacy_entries(transcript_of(first)))
+        data["transcript"] = entries
     return data
 
 

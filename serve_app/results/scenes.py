@@ -8,6 +8,7 @@ from typing import Annotated, NotRequired
 
 from fastapi import Request
 from pydantic import Field
+from starlette.concurrency import run_in_threadpool
 from typing_extensions import TypedDict
 
 from models.contracts import Box, CameraMotion, ShotAngle, ShotType
@@ -248,16 +249,19 @@ def box_document(box: Box) -> BoxJson:
 async def read_seen(request: Request, connection: Connection, job: JobRecord) -> Seen:
     """What is seen in a job whose vision stage is completed, its stills at signed addresses."""
     require_stage(job, StageName.VISION)
-    scenes = scenes_of(await results.get_scenes(connection, job.id))
+    stored = await results.get_scenes(connection, job.id)
     overview = await find_overview(connection, job.id)
 
     def address(name: str) -> str:
         return public_url(request) + still_path(context_of(request).signer, job.id, name)
 
-    seen: Seen = {"scenes": [scene_json(each, address) for each in scenes]}
-    if overview is not None:
-        seen["overview"] = overview_json(overview, address)
-    return seen
+    def rendered() -> Seen:
+        seen: Seen = {"scenes": [scene_json(each, address) for each in scenes_of(stored)]}
+        if overview is not None:
+            seen["overview"] = overview_json(overview, address)
+        return seen
+
+    return await run_in_threadpool(rendered)
 
 
 async def find_overview(connection: Connection, job_id: uuid.UUID) -> Scene | None:

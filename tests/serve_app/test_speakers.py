@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import uuid
 from dataclasses import replace
@@ -11,8 +13,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from pipelines.codec import decode
 from pipelines.speech.cues import CaptionLimits
 from serve_app.exports import captions
+from serve_app.results import scenes, transcripts
 from serve_app.results.transcripts import transcript_of
 from storage.results import SceneSpan, get_scene_spans, list_transcripts
 from tests.serve_app.published_jobs import SCENES, complete, created, track
@@ -206,3 +210,27 @@ def test_labels_go_with_the_job(api: RunningApi, customer: Customer, job: str) -
         return count
 
     assert api.transact(removed) == 0
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/scenes", "/transcript", "/transcript?format=srt", "/transcript?format=md"]
+)
+def test_long_results_are_read_and_written_aside_of_other_requests(
+    api: RunningApi,
+    customer: Customer,
+    job: str,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+) -> None:
+    """Ten hours take a second: the event loop, which all share, goes on meanwhile."""
+    on_the_loop: list[bool] = []
+
+    def noted(*args: Any, **named: Any) -> Any:
+        with contextlib.suppress(RuntimeError):
+            on_the_loop.append(bool(asyncio.get_running_loop()))
+        return decode(*args, **named)
+
+    for module in (scenes, transcripts):
+        monkeypatch.setattr(module, "decode", noted)
+    get(api, customer, f"/jobs/{job}{path}")
+    assert on_the_loop == []
