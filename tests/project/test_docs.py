@@ -11,6 +11,7 @@ import pytest
 from pipelines.types import StageCode, WarningCode
 from serve_app import __version__
 from serve_app.cli.main import COMMANDS, load
+from tests.pipelines.ingest.test_field_kinds import KINDS as FIELD_KINDS
 from tests.settings_reference import reference
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -42,6 +43,20 @@ def test_every_file_module_and_link_that_a_page_names_exists(page: Path) -> None
     assert [name for name in _MODULE.findall(text) if not exists_as_module(name)] == []
 
 
+def tables_of(text: str) -> list[list[list[str]]]:
+    """Each table's rows, of cells."""
+    blocks = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    return [[row.strip("|").split("|") for row in block.splitlines()] for block in blocks]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_every_table_of_a_page_has_a_header(page: Path) -> None:
+    """A line between its rows ends a table: what follows is shown as text."""
+    for first, *rest in tables_of(page.read_text()):
+        assert rest, first
+        assert {*"".join(rest[0])} <= {*"-: "}, first
+
+
 def test_the_page_of_media_has_every_warning_and_each_kind_has_its_test() -> None:
     text = (PROJECT / "docs" / "media.md").read_text()
     codes = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", text))
@@ -52,6 +67,9 @@ def test_the_page_of_media_has_every_warning_and_each_kind_has_its_test() -> Non
         if f"def {name}(" not in (PROJECT / path).read_text()
     ]
     assert missing == []
+    last_cells = [row[-1].strip(" |") for table in tables_of(text) for row in table[2:]]
+    untested = {each for each in last_cells if not _TEST.search(each)} - {"the same"}
+    assert untested | {"a streamed WAV, signed"} == FIELD_KINDS.keys()
 
 
 def test_the_reference_of_settings_is_what_the_settings_make() -> None:
