@@ -31,7 +31,7 @@ from pipelines.ingest.headers import RAW_FAMILY_NAMES, command_words
 from pipelines.types import CutsBy
 from storage.objects import ObjectStore
 from storage.objects.folder import FolderStore
-from storage.types import Retention, Tier
+from storage.types import Priority, Retention, Tier
 
 GIB = 1024**3
 SECRET_KEY_LENGTH = 32
@@ -59,6 +59,12 @@ Networks = Annotated[tuple[IPvAnyNetwork, ...], NoDecode]
 
 TaskName = Annotated[str, AfterValidator(lambda name: get_task(name).name)]
 """Of a model task; a former name becomes the present one."""
+
+PRIORITY_WEIGHTS = {Priority.LOW: 0.25, Priority.NORMAL: 1.0, Priority.HIGH: 4.0}
+PriorityWeights = Annotated[
+    dict[Priority, Annotated[float, Field(ge=0.01, le=100)]],
+    AfterValidator(lambda given: PRIORITY_WEIGHTS | given),
+]
 
 DEPRECATED_NAMES = {
     "answer_timeout_seconds": "proxy_timeout_seconds",
@@ -169,6 +175,16 @@ class Settings(BaseSettings):
     )
 
     max_active_jobs: int = Field(50, ge=1, le=100_000, description="Unfinished jobs an account.")
+    max_running_jobs: int | None = Field(
+        None, ge=1, le=100_000, description="Jobs of an account that run at once; all without it."
+    )
+    highest_priority: Priority = Field(
+        Priority.HIGH, description="The most urgent priority that jobs may have at creation."
+    )
+    priority_weights: PriorityWeights = Field(
+        PRIORITY_WEIGHTS,
+        description="Jobs of each priority that start while one of weight 1 does.",
+    )
     runners: int = Field(1, ge=1, le=256, description="Replicas of the runner that drives jobs.")
     service_resource: str | None = Field(
         None,

@@ -24,7 +24,15 @@ from sqlalchemy import (
 
 from storage.database import Connection
 from storage.tables import jobs, scene_lists, stages, transcripts
-from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
+from storage.types import (
+    JobState,
+    Priority,
+    ProcessingMode,
+    SkipReason,
+    StageName,
+    StageStatus,
+    Tier,
+)
 
 
 class SourceFile(BaseModel):
@@ -132,6 +140,7 @@ class JobRecord:
     quote_cents: dict[str, int] | None
     lease_token: uuid.UUID | None
     lease_count: int
+    priority: Priority
     scene_count: int | None
     tracks_completed: int
     clips: list[dict[str, Any]] | None
@@ -155,6 +164,11 @@ class NewJob:
     batch_index: int | None = None
     upload_lifetime: timedelta | None = None
     warnings: list[dict[str, Any]] = field(default_factory=list)
+    priority: Priority = Priority.NORMAL
+    queue_weight: float = 1.0
+    """Of its account and priority together."""
+    running_limit: int | None = None
+    """How many jobs of its account run at once; None: as many as there are runners for."""
     id: uuid.UUID = field(default_factory=uuid.uuid4)
 
 
@@ -223,6 +237,7 @@ def job_record(row: Mapping[str, Any] | RowMapping) -> JobRecord:
     values["state"] = JobState(values["state"])
     values["processing_mode"] = ProcessingMode(values["processing_mode"])
     values["tier"] = Tier(values["tier"])
+    values["priority"] = Priority(values["priority"])
     raw_stages = values["stages"]
     values["stages"] = {name: _stage(raw_stages[name]) for name in StageName}
     return JobRecord(**values)

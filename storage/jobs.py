@@ -176,33 +176,29 @@ async def _wake_runners(connection: Connection) -> None:
 async def lease_next(
     connection: Connection, *, lease: timedelta
 ) -> tuple[uuid.UUID, uuid.UUID] | None:
-    """Take the oldest waiting job: ``(job id, lease token)``, or None if nothing waits.
+    """Take the job whose turn it is: ``(job id, lease token)``, or None if nothing waits.
 
-    SKIP LOCKED: any number of runners lease concurrently without waiting for each other.
+    The turn is the tag that migration 0018's trigger gave it when it was queued; leasing it sets
+    the clock that later tags follow. SKIP LOCKED: any number of runners lease concurrently
+    without waiting for each other.
     """
-    oldest = (
-        select(jobs.c.id)
-        .where(jobs.c.state == JobState.QUEUED)
-        .order_by(jobs.c.created_at)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-        .scalar_subquery()
-    )
     token = uuid.uuid4()
-    statement = (
-        update(jobs)
-        .where(jobs.c.id == oldest)
-        .values(
-            state=JobState.PROCESSING,
-            lease_token=token,
-            lease_expires_at=func.now() + lease,
-            lease_count=jobs.c.lease_count + 1,
-            started_at=func.coalesce(jobs.c.started_at, func.now()),
-        )
-        .returning(jobs.c.id)
-    )
-    job_id = (await connection.execute(statement)).scalar_one_or_none()
-    return None if job_id is None else (job_id, token)
+    rows = await run(connection, LEASE, token=token, lease=lease)
+    return (rows[0]["id"], token) if rows else None
+
+
+LEASE = text(
+    """
+    UPDATE jobs
+       SET state = 'processing', lease_token = :token, lease_expires_at = now() + :lease,
+           lease_count = lease_count + 1, started_at = coalesce(started_at, now())
+     WHERE id = (
+        SELECT id FROM jobs WHERE state = 'queued' AND NOT parked
+         ORDER BY finish_tag, created_at LIMIT 1 FOR UPDATE SKIP LOCKED)
+    RETURNING id, setval('virtual_clock', greatest(
+        finish_tag, (SELECT last_value FROM virtual_clock)))
+    """
+)
 
 
 async def extend_lease(

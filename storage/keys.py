@@ -60,6 +60,9 @@ class Account:
     suspended_at: datetime | None
     throttled_at: datetime | None
     max_active_jobs: int | None
+    queue_weight: float
+    max_running_jobs: int | None
+    highest_priority: str | None
     pay_as_you_go: bool
     credit_limit_cents: int
     source_retention_seconds: int | None

@@ -39,6 +39,7 @@ from storage.types import (
     JobState,
     KeyStatus,
     PreviewStatus,
+    Priority,
     ProcessingMode,
     SearchKind,
     StageName,
@@ -78,6 +79,11 @@ accounts = Table(
     Column("pay_as_you_go", Boolean, nullable=False, server_default=text("false")),
     Column("credit_limit_cents", BigInteger, nullable=False, server_default=text("0")),
     Column("max_active_jobs", Integer),
+    # Its share of the queue, how many of its jobs run at once, and the most urgent priority that
+    # they may have; NULL: as the service's settings have it.
+    Column("queue_weight", Float, nullable=False, server_default=text("1")),
+    Column("max_running_jobs", Integer),
+    Column("highest_priority", Text),
     # How long its jobs keep their media and their content; NULL: as the service does.
     Column("source_retention_seconds", Integer),
     Column("result_retention_days", Integer),
@@ -97,6 +103,9 @@ accounts = Table(
     ),
     CheckConstraint("credit_limit_cents >= 0", name="credit_limit_not_negative"),
     CheckConstraint("max_active_jobs > 0", name="max_active_jobs_positive"),
+    CheckConstraint("queue_weight > 0", name="queue_weight_positive"),
+    CheckConstraint("max_running_jobs > 0", name="max_running_jobs_positive"),
+    CheckConstraint(_one_of("highest_priority", Priority), name="highest_priority"),
 )
 
 api_keys = Table(
@@ -179,6 +188,15 @@ jobs = Table(
     Column("lease_token", Uuid),
     _time("lease_expires_at", nullable=True),
     Column("lease_count", SmallInteger, nullable=False, server_default=text("0")),
+    Column("priority", Text, nullable=False, server_default=text("'normal'")),
+    # Of its account and priority together, as they were when it was created.
+    Column("queue_weight", Float, nullable=False, server_default=text("1")),
+    # How many jobs of its account may be ahead of it or run; the others are parked.
+    Column("running_limit", Integer),
+    Column("parked", Boolean, nullable=False, server_default=text("false")),
+    # Its place among all that were ever queued: given by the trigger of migration 0018, which
+    # explains it.
+    Column("finish_tag", BigInteger),
     # Objects of a job that ended are removed, in several rounds: when the next one is due
     # (or, while one runs, when another may take it over), and when the last one was done.
     _time("cleaning_after", nullable=True),
@@ -191,6 +209,9 @@ jobs = Table(
     CheckConstraint(_one_of("state", JobState), name="state"),
     CheckConstraint(_one_of("processing_mode", ProcessingMode), name="processing_mode"),
     CheckConstraint(_one_of("tier", Tier), name="tier"),
+    CheckConstraint(_one_of("priority", Priority), name="priority"),
+    CheckConstraint("queue_weight > 0", name="queue_weight_positive"),
+    CheckConstraint("running_limit > 0", name="running_limit_positive"),
     CheckConstraint("held_cents >= 0", name="held_not_negative"),
     CheckConstraint("charged_cents >= 0", name="charged_not_negative"),
     CheckConstraint(
@@ -208,7 +229,30 @@ jobs = Table(
     CheckConstraint("completed_at IS NULL OR held_cents = 0", name="ended_holds_nothing"),
     # Newest first with a stable tie-break: the order of GET /jobs and its cursor.
     Index("ix_jobs_listing", "account_id", text("created_at DESC"), text("id DESC")),
-    # What runners lease, oldest first; small, because only waiting jobs are in it.
+    # What runners lease, in order; small, because only waiting jobs are in it.
+    Index(
+        "ix_jobs_turns",
+        "finish_tag",
+        "created_at",
+        postgresql_where=text("state = 'queued' AND NOT parked"),
+    ),
+    # The last tag of an account and priority, and how many jobs an account has in the queue.
+    Index(
+        "ix_jobs_tagged",
+        "account_id",
+        "parked",
+        "priority",
+        "finish_tag",
+        postgresql_where=text("completed_at IS NULL AND finish_tag IS NOT NULL"),
+    ),
+    Index(
+        "ix_jobs_parked",
+        "account_id",
+        "finish_tag",
+        "created_at",
+        postgresql_where=text("state = 'queued' AND parked"),
+    ),
+    # How long the oldest has waited; what versions before 0.2.0 lease by.
     Index("ix_jobs_waiting", "created_at", postgresql_where=text("state = 'queued'")),
     Index("ix_jobs_leased", "lease_expires_at", postgresql_where=text("state = 'processing'")),
     Index(

@@ -76,6 +76,14 @@ class ProcessingMode(StrEnum):
     VISION = "vision"
 
 
+class Priority(StrEnum):
+    """How urgent a job is beside others, of its own account and of all; least urgent first."""
+
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+
+
 class SearchKind(StrEnum):
     """What a search finds."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import get_args
 
 from pydantic import SecretStr
@@ -49,6 +50,8 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if value is None or value in ((), {}) or isinstance(value, SecretStr):
         return ""
+    if isinstance(value, dict):
+        return f"`{json.dumps(value)}`"
     if isinstance(value, tuple):
         return f"`{', '.join(str(each) for each in value)}`"
     if isinstance(value, int) and value >= GIB and value % GIB == 0:

@@ -24,6 +24,7 @@ from serve_app.cli.output import (
     show_list,
 )
 from serve_app.dashboard import SIGN_IN_PATH
+from storage.types import Priority
 
 if TYPE_CHECKING:
     from serve_app.settings import Settings
@@ -233,6 +234,46 @@ def accounts_limit(
         }
 
     administer(data, limit, as_json)
+
+
+@accounts_app.command("queue")
+def accounts_queue(
+    account: str,
+    weight: Annotated[
+        float | None, typer.Option(min=0.01, max=100, help="Its jobs that start while 1 does.")
+    ] = None,
+    running: Annotated[
+        int | None, typer.Option(min=0, max=100_000, help="Run at once; 0 for the default.")
+    ] = None,
+    priority: Annotated[
+        Priority | None, typer.Option(help="The most urgent that it may use.")
+    ] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set an account's share of the queue; what is not named stays as it is."""
+    from storage import keys, queue
+
+    async def change(connection: Connection, settings: Settings) -> dict[str, object]:
+        found = await keys.get_account(connection, account)
+        await queue.set_rules(
+            connection,
+            found.id,
+            weight=weight,
+            max_running_jobs=running,
+            highest_priority=priority,
+        )
+        changed = await keys.get_account(connection, account)
+        if running is not None:
+            limit = changed.max_running_jobs or settings.max_running_jobs
+            await queue.limit_running(connection, found.id, limit)
+        return account_record(changed) | {
+            "queueWeight": changed.queue_weight,
+            "maxRunningJobs": changed.max_running_jobs,
+            "highestPriority": changed.highest_priority,
+        }
+
+    show(in_service(settings_with(data), change), as_json=as_json)
 
 
 SourceSecondsOption = Annotated[

@@ -13,7 +13,15 @@ from serve_app.jobs.metadata import EchoedMetadata
 from serve_app.results.scenes import OVERVIEW, OverviewJson, ProcessedScene
 from serve_app.results.transcripts import TranscriptEntry
 from storage.job_records import LEGACY_STATUSES
-from storage.types import JobState, ProcessingMode, SkipReason, StageName, StageStatus, Tier
+from storage.types import (
+    JobState,
+    Priority,
+    ProcessingMode,
+    SkipReason,
+    StageName,
+    StageStatus,
+    Tier,
+)
 
 FileName = Annotated[str, doc("Name of the media file.", "interview.mp4")]
 
@@ -80,6 +88,7 @@ class JobSummary(TypedDict):
     jobId: Annotated[Uuid, doc("The job's id.")]
     state: Annotated[JobState, Field(examples=["completed"])]
     processingMode: ProcessingMode
+    priority: Priority
     stages: Stages
     metadata: EchoedMetadata
     fileName: FileName
@@ -139,6 +148,24 @@ class Job(JobSummary):
     processedData: NotRequired[ProcessedData]
     clips: NotRequired[
         Annotated[list[ProgrammeClip], doc("Of a continuous programme: its clips in order.")]
+    ]
+    queuePosition: NotRequired[
+        Annotated[
+            int | None,
+            doc(
+                "While it waits for its turn: 1 is the next. Null beyond 10,000, and while it "
+                "waits for other jobs of its account to end."
+            ),
+        ]
+    ]
+    estimatedStartSeconds: NotRequired[
+        Annotated[
+            float | None,
+            doc(
+                "While it waits: seconds until its turn, by what the last completed jobs took. "
+                "Null where that is not known."
+            ),
+        ]
     ]
 
 

@@ -37,7 +37,7 @@ from serve_app.media.formats import in_address, tier_of
 from serve_app.observability.tracing import current_traceparent
 from serve_app.settings import Settings
 from storage.job_records import JobSource, NewJob, SourceAudio, SourceClip
-from storage.types import JobState, ProcessingMode, Tier
+from storage.types import JobState, Priority, ProcessingMode, Tier
 from storage.uploads import AUDIO_SLOT, MEDIA_SLOT, TRACK_SLOT, Upload, source_prefix
 
 DEFAULT_FILE_NAME = "video"
@@ -86,6 +86,7 @@ def plan_upload(planner: Planner, body: CreateJobBody) -> JobPlan:
         account_id=planner.account_id,
         state=JobState.AWAITING_UPLOAD,
         processing_mode=ProcessingMode(body.processingMode),
+        priority=Priority(body.priority),
         file_name=body.fileName,
         tier=tier,
         callback_url=callback,
@@ -120,6 +121,7 @@ def plan_from_url(planner: Planner, body: CreateJobFromUrlBody) -> JobPlan:
             account_id=planner.account_id,
             state=JobState.QUEUED,
             processing_mode=ProcessingMode(body.processingMode),
+            priority=Priority(body.priority),
             file_name=name,
             tier=tier,
             callback_url=callback,
@@ -152,6 +154,7 @@ def plan_batch(planner: Planner, body: CreateBatchBody) -> list[JobPlan]:
                 account_id=planner.account_id,
                 state=JobState.QUEUED,
                 processing_mode=mode,
+                priority=Priority(body.priority),
                 file_name=clips[index].name or DEFAULT_FILE_NAME,
                 tier=tier,
                 callback_url=callback,

@@ -57,6 +57,7 @@ def render_summary(job: JobRecord) -> answers.JobSummary:
         "jobId": str(job.id),
         "state": job.state,
         "processingMode": job.processing_mode,
+        "priority": job.priority,
         "stages": _stages(job, with_errors=False),
         "metadata": job.metadata,
         "fileName": job.file_name,

@@ -33,6 +33,7 @@ from serve_app.observability.metrics import record_job_end
 from serve_app.uploads.urls import direct_urls, upload_fields
 from storage.database import Connection
 from storage.job_records import LEGACY_FILTERS, JobRecord, list_jobs
+from storage.queue import find_place
 from storage.types import JobState
 
 _CREATION_ERRORS = (
@@ -311,6 +312,13 @@ async def get_job(
     To poll, use `include=none` every 5 to 15 seconds.
     """
     data = render_job(job, base_url(request))
+    if job.state is JobState.QUEUED:
+        async with context.database.statement() as connection:
+            place = await find_place(connection, job.id)
+        if place is not None:
+            slots = context.settings.runners * context.settings.runner_concurrency
+            data["queuePosition"] = place.position
+            data["estimatedStartSeconds"] = place.start_seconds(slots)
     if include != "none":
         wanted = INCLUDABLE if include is None else frozenset(include.split(","))
         async with context.database.statement() as connection:

@@ -207,6 +207,10 @@ class JobOptions(Body):
     processingMode: Annotated[
         Literal["all", "transcript", "vision"], doc("Which analysis stages run.")
     ] = "all"
+    priority: Annotated[
+        Literal["low", "normal", "high"],
+        doc("How urgent it is; refused where the account may not use it."),
+    ] = "normal"
     callbackUrl: Annotated[
         CallbackUrl | None, doc("Public HTTPS endpoint that gets the webhook.")
     ] = None

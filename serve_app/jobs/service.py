@@ -20,7 +20,7 @@ from serve_app import pricing
 from serve_app.api.authentication import parse_job_id
 from serve_app.api.envelope import timestamp
 from serve_app.context import AppContext
-from serve_app.errors import ApiError, ErrorCode
+from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs import answers
 from serve_app.jobs.plans import JobPlan
 from serve_app.jobs.rendering import render_job
@@ -30,13 +30,14 @@ from serve_app.settings import Settings
 from storage import endpoints, jobs, keys, ledger, results, translations, webhooks
 from storage.cleaning import erase_content, is_held
 from storage.database import Connection, DatabaseError
-from storage.job_records import JobRecord
+from storage.job_records import JobRecord, NewJob
 from storage.types import (
     ENDED_STATUSES,
     TERMINAL_EVENTS,
     TERMINAL_STATES,
     EventType,
     JobState,
+    Priority,
     SkipReason,
     StageName,
     StageStatus,
@@ -52,13 +53,14 @@ async def create_jobs(
 ) -> list[JobRecord]:
     """All of the planned jobs, their minimum charges held, or none of them.
 
-    Raises THROTTLED, TOO_MANY_ACTIVE_JOBS, INSUFFICIENT_CREDITS, or SERVICE_UNAVAILABLE
-    where the balance cannot be verified.
+    Raises THROTTLED, TOO_MANY_ACTIVE_JOBS, INSUFFICIENT_CREDITS, INVALID_REQUEST for a priority
+    that the account may not use, or SERVICE_UNAVAILABLE where the balance cannot be verified.
     """
-    await _check_admission(connection, account_id, len(plans), context.settings)
+    account = await _check_admission(connection, account_id, len(plans), context.settings)
     created = []
     for plan in plans:
-        await jobs.insert_job(connection, plan.job, plan.uploads)
+        job = _queued_by_rules(plan.job, account, context.settings)
+        await jobs.insert_job(connection, job, plan.uploads)
         with _verifying_balance():
             amount = pricing.minimum_hold(context.prices, plan.job.tier, plan.job.processing_mode)
             try:
@@ -73,7 +75,7 @@ async def create_jobs(
 
 async def _check_admission(
     connection: Connection, account_id: uuid.UUID, count: int, settings: Settings
-) -> None:
+) -> keys.Account:
     # The lock makes concurrent creations of one account count one after the other.
     with _verifying_balance():
         account = await keys.lock_account(connection, account_id)
@@ -86,6 +88,18 @@ async def _check_admission(
             ErrorCode.TOO_MANY_ACTIVE_JOBS,
             extra={"maxActiveJobs": limit, "activeJobs": active},
         )
+    return account
+
+
+def _queued_by_rules(job: NewJob, account: keys.Account, settings: Settings) -> NewJob:
+    """The job with its share of the queue, by the rules of its account and the service."""
+    highest = Priority(account.highest_priority or settings.highest_priority)
+    urgency = list(Priority)
+    if urgency.index(job.priority) > urgency.index(highest):
+        raise invalid(f"The account may use priorities up to {highest}.", "priority")
+    weight = settings.priority_weights[job.priority] * account.queue_weight
+    limit = account.max_running_jobs or settings.max_running_jobs
+    return replace(job, queue_weight=weight, running_limit=limit)
 
 
 @contextlib.contextmanager

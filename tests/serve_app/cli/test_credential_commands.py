@@ -128,3 +128,23 @@ def test_an_account_that_is_not_there_is_named(api: RunningApi, words: tuple[str
     with pytest.raises(keys.AccountNotFoundError) as refused:
         run_vas(api, *words, "nobody")
     assert user_sentence(refused.value) == "No account has that name or id. (nobody)"
+
+
+def test_an_operator_sets_an_accounts_share_of_the_queue(
+    api: RunningApi, customer: Customer
+) -> None:
+    name = api.transact(lambda c: keys.get_account(c, str(customer.account_id))).name
+    rules = ["--weight", 2.5, "--running", 1, "--priority", "normal"]
+    shown = run_vas(api, "accounts", "queue", name, *rules)
+    of_queue = (shown["queueWeight"], shown["maxRunningJobs"], shown["highestPriority"])
+    assert of_queue == (2.5, 1, "normal")
+    job_ids = [created(api, customer), created(api, customer)]
+    places = [
+        api.client.get(f"/jobs/{job_id}", headers=customer.headers).json()["data"]["queuePosition"]
+        for job_id in job_ids
+    ]
+    assert places[1] is None
+    shown = run_vas(api, "accounts", "queue", name, "--running", 0)
+    assert (shown["queueWeight"], shown["maxRunningJobs"]) == (2.5, None)
+    admitted = api.client.get(f"/jobs/{job_ids[1]}", headers=customer.headers).json()["data"]
+    assert admitted["queuePosition"] == places[0] + 1

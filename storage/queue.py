@@ -1,0 +1,110 @@
+"""The queue as accounts share it: an account's rules, and how far a waiting job is from its turn.
+
+Who is next is decided where jobs are queued (the triggers of migration 0018) and leased
+(``storage.jobs.lease_next``).
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from sqlalchemy import text, update
+
+from storage.database import Connection, run
+from storage.tables import accounts
+from storage.types import Priority
+
+MAX_POSITION = 10_000
+"""Waiting jobs are counted up to here: a place further behind is not known exactly."""
+_LEAST_EXAMPLES = 3
+"""Of completed jobs that a wait is estimated by; of up to 50."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlace:
+    """Where a queued job stands."""
+
+    ahead: int | None
+    """Jobs whose turn is before; None beyond MAX_POSITION, and for a parked one."""
+    running: int
+    mean_seconds: float | None
+    """What the last completed jobs took each, from their start; None of too few."""
+
+    @property
+    def position(self) -> int | None:
+        return None if self.ahead is None else self.ahead + 1
+
+    def start_seconds(self, slots: int) -> float | None:
+        """Until its turn comes, with so many jobs run at once; None where that is not known."""
+        if self.ahead is None:
+            return None
+        to_end = max(0, self.ahead + 1 + self.running - slots)
+        if to_end == 0:
+            return 0.0
+        if self.mean_seconds is None:
+            return None
+        return round(to_end * self.mean_seconds / slots, 1)
+
+
+_PLACE = text(
+    """
+    SELECT CASE WHEN NOT job.parked THEN (SELECT count(*) FROM (
+               SELECT FROM jobs WHERE state = 'queued' AND NOT parked
+                  AND (finish_tag, created_at) < (job.finish_tag, job.created_at)
+                LIMIT :most) AS ahead) END AS ahead,
+           (SELECT count(*) FROM jobs WHERE state = 'processing') AS running,
+           (SELECT CASE WHEN count(*) >= :least THEN avg(seconds) END FROM (
+               SELECT extract(epoch FROM completed_at - started_at)::float AS seconds
+                 FROM jobs WHERE state = 'completed'
+                ORDER BY completed_at DESC LIMIT 50) AS ended) AS mean_seconds
+      FROM jobs AS job WHERE job.id = :job_id AND job.state = 'queued'
+    """
+)
+
+
+async def find_place(connection: Connection, job_id: uuid.UUID) -> QueuePlace | None:
+    """Of a queued job; None once it is not in the queue any more."""
+    rows = await run(
+        connection, _PLACE, job_id=job_id, most=MAX_POSITION + 1, least=_LEAST_EXAMPLES
+    )
+    if not rows:
+        return None
+    place = QueuePlace(**rows[0])
+    beyond = place.ahead is not None and place.ahead > MAX_POSITION
+    return QueuePlace(None, place.running, place.mean_seconds) if beyond else place
+
+
+async def set_rules(
+    connection: Connection,
+    account_id: uuid.UUID,
+    *,
+    weight: float | None = None,
+    max_running_jobs: int | None = None,
+    highest_priority: Priority | None = None,
+) -> None:
+    """Change an account's rules for jobs created from now on.
+
+    None leaves one as it is, 0 running jobs is the default.
+    """
+    rules = {
+        "queue_weight": weight,
+        "max_running_jobs": max_running_jobs,
+        "highest_priority": highest_priority,
+    }
+    given = {name: value or None for name, value in rules.items() if value is not None}
+    if given:
+        await connection.execute(update(accounts).where(accounts.c.id == account_id).values(given))
+
+
+async def limit_running(connection: Connection, account_id: uuid.UUID, limit: int | None) -> None:
+    """Have the limit hold for the account's waiting jobs too.
+
+    More of them are admitted if it grew; those admitted already stay.
+    """
+    # A state that is set anew is what the queue's trigger looks at.
+    waiting = text(
+        "UPDATE jobs SET running_limit = :limit, state = state"
+        " WHERE account_id = :account_id AND completed_at IS NULL"
+    )
+    await connection.execute(waiting, {"account_id": account_id, "limit": limit})
