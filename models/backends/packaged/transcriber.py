@@ -181,7 +181,7 @@ class CTranslate2Transcriber:
             first = self._decoded(encoded, batch, languages, task="translate")
             for index, tried, language in zip(indices, first, languages, strict=True):
                 hypothesis = tried
-                if tried.is_doubtful:
+                if tried.is_doubtful and not is_silence(tried.decoded):
                     hypothesis = self._decoded_again(
                         chunks[index], tried, seconds, language, task="translate"
                     )
