@@ -21,7 +21,7 @@ from models.provider import ModelProvider
 from pipelines.execution.chain import Control, Mapper, Resources, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray
 from pipelines.media.audio import LEVEL_FRAME_SECONDS
-from pipelines.speech.coverage import uncovered
+from pipelines.speech.coverage import founded, uncovered
 from pipelines.speech.languages import PROBABLE, LanguageChoice, SpokenPart, elected, is_noise
 from pipelines.speech.regions import SHARDS, ChunkLimits, CutTrack, Shard, Sharding
 from pipelines.speech.script import in_one_script
@@ -157,7 +157,9 @@ def reduce_shards(
     store = workspace.store
     planned = [chunk for task in tasks for chunk in task.shard.chunks]
     chunks = [chunk for task in tasks for chunk in WORDS.load(store, task.words_key)]
-    chunks = without_overlaps(planned, chunks)
+    chunks = [
+        ChunkWords(tuple(map(founded, chunk.parts))) for chunk in without_overlaps(planned, chunks)
+    ]
     parts = [part for chunk in chunks for part in chunk.parts]
     voices = join_voices([VOICES.load(store, each.voices_key) for each in voiced])
     turns = find_turns(voices, config.speakers)

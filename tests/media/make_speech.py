@@ -39,6 +39,14 @@ TWO_VOICES = (
     Sentence(MALE_VOICE, "people are going home for the night"),
     Sentence(FEMALE_VOICE, "we are going to the city tonight"),
 )
+REPLIES = (
+    Sentence(MALE_VOICE, "yes"),
+    Sentence(FEMALE_VOICE, "thank you"),
+    Sentence(MALE_VOICE, "stop"),
+    Sentence(FEMALE_VOICE, "never"),
+    Sentence(MALE_VOICE, "no"),
+    Sentence(FEMALE_VOICE, "goodbye"),
+)
 
 
 def write_flac(path: Path, samples: Sound) -> None:
@@ -53,20 +61,21 @@ def write_flac(path: Path, samples: Sound) -> None:
 
 
 def write_conversation(
-    name: str, sentences: tuple[Sentence, ...], seed: int
+    name: str, sentences: tuple[Sentence, ...], seed: int, pause_ms: int = 700
 ) -> list[SentenceTruth]:
     """Write ``<name>.flac``; return what is said in it and when."""
-    samples, truths = conversation(sentences, pause_ms=700, lead_ms=500, seed=seed)
+    samples, truths = conversation(sentences, pause_ms=pause_ms, lead_ms=500, seed=seed)
     write_flac(FOLDER / f"{name}.flac", samples)
     return truths
 
 
 def main() -> None:
-    """Write both files and their truth."""
+    """Write the files and their truth."""
     FOLDER.mkdir(exist_ok=True)
     truth = {
         "one_voice.flac": {"sentences": write_conversation("one_voice", ONE_VOICE, seed=1)},
         "two_voices.flac": {"sentences": write_conversation("two_voices", TWO_VOICES, seed=2)},
+        "replies.flac": {"sentences": write_conversation("replies", REPLIES, 3, pause_ms=1500)},
     }
     (FOLDER / "truth.json").write_text(json.dumps(truth, indent=2) + "\n")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from models.contracts import SAMPLE_RATE_HZ, AudioChunk, ChunkTranscript, Samples, Word
-from pipelines.speech.coverage import MOST_UNCOVERED, filled, is_invented, uncovered
+from pipelines.speech.coverage import MOST_UNCOVERED, filled, founded, is_invented, uncovered
 from pipelines.speech.decoding import ChunkDecoder
 from pipelines.speech.languages import Ranked, SpokenPart, changes_in, elected
 from pipelines.speech.regions import SHARDS, Chunk, Shard
@@ -324,6 +324,29 @@ def test_words_that_cannot_be_spoken_are_taken_for_invented(
     words: list[tuple[float, float]], invented: bool
 ) -> None:
     assert is_invented([Word("a", 1.0, 1.0 + length, sure) for length, sure in words]) == invented
+
+
+@pytest.mark.parametrize(
+    ("confidences", "fit", "kept"),
+    [
+        # Of clips of one to three seconds, of noise and of short replies.
+        pytest.param([0.03, 0.97], -0.92, False, id="thank you, of breath"),
+        pytest.param([0.07, 0.51], -0.79, False, id="here, okay, of steps"),
+        pytest.param([0.49, 0.12], -1.12, False, id="text that does not fit"),
+        pytest.param([0.13], -0.94, True, id="a word cut off"),
+        pytest.param([0.26, 0.7], -0.48, True, id="thank you, spoken"),
+        pytest.param([0.48], -0.6, True, id="okay, spoken"),
+        pytest.param([0.09, 0.82, 0.98, 0.87], -0.5, True, id="a soft beginning"),
+        pytest.param([0.05, *[0.6] * 5], -1.1, True, id="six words"),
+        pytest.param([0.03], None, True, id="no estimate"),
+    ],
+)
+def test_few_words_that_rest_on_no_sound_are_left_out(
+    confidences: list[float], fit: float | None, kept: bool
+) -> None:
+    words = tuple(TrackWord("a", at, at + 0.5, each) for at, each in enumerate(confidences))
+    part = SpokenPart(0, 100, words, "en", 0.6, fit)
+    assert founded(part) == (part if kept else replace(part, words=()))
 
 
 def test_invented_words_fill_no_gap() -> None:

@@ -7,12 +7,14 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import ray
+from scipy.signal import butter, sosfilt
 
 from models.backends.packaged.speakers import OnnxSpeakerSegmenter
 from models.contracts import (
@@ -512,3 +514,63 @@ def test_a_stop_marker_ends_the_work(store: FolderStore, track: AudioTrack) -> N
     config = replace(SHARDED, models="not asked yet")
     with pytest.raises(StageStoppedError):
         transcript(store, track, config=config)
+
+
+def murmur(samples: Samples) -> Samples:
+    """Noise in three bands, each as loud as the voice is there: nobody understands a word."""
+    noise = np.random.default_rng(7).normal(size=len(samples))
+    smoothing = butter(2, 30, fs=SAMPLE_RATE_HZ, output="sos")
+    total = np.zeros(len(samples))
+    for low, high in pairwise(np.geomspace(150, 5_000, 4)):
+        band = butter(3, [low, high], "bandpass", fs=SAMPLE_RATE_HZ, output="sos")
+        levels = sosfilt(smoothing, np.abs(sosfilt(band, samples))).clip(0)
+        total += levels * sosfilt(band, noise)
+    loud: Samples = (0.4 * total / np.abs(total).max()).astype(np.float32)
+    return loud
+
+
+AROUND = 6_400
+"""Samples before and after what is heard in a clip."""
+
+
+def clip_transcript(folder: Path, samples: Samples) -> TranscriptResult:
+    store = FolderStore(folder)
+    track = put_track(store, [samples])
+    return transcribe_track(
+        track,
+        workspace=Workspace(store, "jobs/1"),
+        models=LocalModels(),
+        control=FreeRun(),
+        config=TranscriptConfig(),
+        media_duration_ms=round(track.duration_seconds * 1000),
+        mapper=map_here,
+    )
+
+
+@pytest.mark.parametrize(
+    ("start_seconds", "seconds"), [(2.05, 0.9), (2.05, 1.4), (7.0, 0.9), (9.2, 1.4), (13.05, 1.4)]
+)
+def test_a_short_clip_of_murmur_has_no_words_and_a_warning(
+    start_seconds: float, seconds: float, tmp_path: Path
+) -> None:
+    """Whisper makes "Thank you.", "Thank you for sharing." and "Thank you very much." of them."""
+    heard = murmur(np.concatenate([*read_blocks(SPEECH / "two_voices.flac")]))
+    start = round(start_seconds * SAMPLE_RATE_HZ)
+    silence = np.zeros(AROUND, np.float32)
+    heard = heard[start : start + round(seconds * SAMPLE_RATE_HZ)]
+    found = clip_transcript(tmp_path, np.concatenate([silence, heard, silence]))
+    assert [word.text for word in words_of(found)] == []
+    assert {each.code for each in found.warnings} == {WarningCode.SPEECH_WITHOUT_WORDS}
+
+
+REPLIES = json.loads((SPEECH / "truth.json").read_text())["replies.flac"]["sentences"]
+
+
+@pytest.mark.parametrize("reply", REPLIES, ids=[each["text"] for each in REPLIES])
+def test_a_short_reply_that_is_spoken_alone_is_there(reply: dict[str, Any], tmp_path: Path) -> None:
+    samples = np.concatenate([*read_blocks(SPEECH / "replies.flac")])
+    start, end = reply["start_ms"] * 16 - AROUND, reply["end_ms"] * 16 + AROUND
+    found = clip_transcript(tmp_path, samples[start:end])
+    said = " ".join(word.text.casefold().strip(".,!") for word in words_of(found))
+    assert said == reply["text"]
+    assert found.warnings == ()
