@@ -46,7 +46,7 @@ class ClipOrder:
 
     source: Source
     is_ranged: bool
-    """Bytes are fetched as they are read (``RangedFile``); not where times are repaired."""
+    """Bytes are fetched as they are read (``RangedFile``); not of joined files."""
     picture: int | None
     """The stream that was analysed; None where there is none."""
     folder: Path

@@ -198,8 +198,8 @@ class _Clip:
 
 @contextmanager
 def _source(store: ObjectStore, stretch: _Stretch) -> Iterator[RangedCopy]:
-    """All of it where times are repaired: those are counted from its beginning."""
-    if not stretch.timeline.repairs:
+    """All of it where FFmpeg opens a part of it by its path: one of several joined files."""
+    if not (stretch.timeline.joined_at or stretch.timeline.begins_at):
         with store.ranged_copy(stretch.key) as copy:
             yield copy
     else:

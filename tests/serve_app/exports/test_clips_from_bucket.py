@@ -18,6 +18,7 @@ from serve_app.settings import Settings
 from storage.objects.s3 import S3Store
 from storage.objects.s3_multipart import client_of
 from tests.databases import fresh_database
+from tests.pipelines.ingest.clock_material import remuxed, with_tag_times
 from tests.serve_app.exports.test_clips import clip, pictures, publish_ingest
 from tests.serve_app.published_jobs import created, media
 from tests.serve_app.running_api import SECRET, Customer, RunningApi
@@ -97,3 +98,24 @@ def test_a_source_that_is_gone_is_not_found(api: RunningApi, customer: Customer)
     job = created(api, customer)
     publish_ingest(api, job, IngestResult(media(1), None, ()))
     assert clip(api, customer, job, 0, 1).status_code == 404
+
+
+@pytest.mark.parametrize("film", ["mp4"], indirect=True)
+def test_of_a_file_whose_clock_leaps_no_more_is_fetched_than_up_to_the_clips_end(
+    api: RunningApi, customer: Customer, film: Path, tmp_path: Path
+) -> None:
+    """The times of its content are counted from its beginning."""
+    plain = remuxed(film, tmp_path / "plain.flv")
+    leaps = with_tag_times(
+        plain, tmp_path / "leaps.flv", lambda _, n, ms: ms + 7_200_000 * (n > 250)
+    )
+    job = created(api, customer)
+    api.context.objects.write_bytes(f"jobs/{job}/source/clip-000", leaps.read_bytes())
+    publish_ingest(api, job, IngestResult(probe(leaps), None, ()))
+    with fetched_bytes(api) as fetched:
+        answer = clip(api, customer, job, 2, 3)
+    assert answer.status_code == 200, answer.text
+    assert sum(fetched) < leaps.stat().st_size / 2
+    (found := tmp_path / "clip").write_bytes(answer.content)
+    expected = [shown for time, shown in pictures(str(plain)) if 2 <= round(time, 3) < 3]
+    assert [shown for _, shown in pictures(str(found))][: len(expected)] == expected
