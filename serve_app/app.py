@@ -30,6 +30,7 @@ from serve_app.exports.clips import router as clip_routes
 from serve_app.exports.routes import router as export_routes
 from serve_app.jobs.events import JobChanges
 from serve_app.jobs.events import router as job_event_routes
+from serve_app.jobs.reruns import router as rerun_routes
 from serve_app.jobs.routes import creation_router as creation_routes
 from serve_app.jobs.routes import router as job_routes
 from serve_app.keys.portal import router as portal_routes
@@ -65,6 +66,7 @@ _OPERATIONS = (
     search_routes,
     clip_routes,
     creation_routes,
+    rerun_routes,
     thumbnail_routes,
     media_routes,
     upload_routes,

@@ -22,6 +22,7 @@ class ErrorCode(StrEnum):
     RESULTS_UNAVAILABLE = "RESULTS_UNAVAILABLE"
     JOB_NOT_CANCELLABLE = "JOB_NOT_CANCELLABLE"
     LEGAL_HOLD = "LEGAL_HOLD"
+    SOURCE_GONE = "SOURCE_GONE"
     IDEMPOTENCY_IN_PROGRESS = "IDEMPOTENCY_IN_PROGRESS"
     RESULTS_NOT_READY = "RESULTS_NOT_READY"
     REVISION_CONFLICT = "REVISION_CONFLICT"
@@ -104,6 +105,11 @@ CATALOGUE: dict[ErrorCode, CatalogueEntry] = {
         409,
         "A legal hold is on the job or its account: nothing of it may be deleted.",
         "Ask the operator of the service, who can lift it.",
+    ),
+    ErrorCode.SOURCE_GONE: CatalogueEntry(
+        410,
+        "The media of the job is not kept any more.",
+        "Create a job with the media again; longer retention keeps it for reruns.",
     ),
     ErrorCode.IDEMPOTENCY_IN_PROGRESS: CatalogueEntry(
         409,

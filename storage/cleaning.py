@@ -139,6 +139,11 @@ def _kept(name: str, default: int | None, most: int | None) -> ColumnElement[Any
 _IS_HELD = jobs.c.legal_hold_at.is_not(None) | _of_owner("legal_hold_at").is_not(None)
 
 
+# The media is read again.
+_rerun = jobs.alias("rerun")
+_IS_RERUN = exists().where(_rerun.c.rerun_of == jobs.c.id, _rerun.c.completed_at.is_(None))
+
+
 def _is_due(retention: Retention) -> ColumnElement[bool]:
     seconds = _kept(
         "source_retention_seconds", retention.source_seconds, retention.most_source_seconds
@@ -151,7 +156,7 @@ def _is_due(retention: Retention) -> ColumnElement[bool]:
         jobs.c.cleaning_after < func.now(),
         first & jobs.c.state.in_(RETAINED) & over,
         first & jobs.c.state.in_(UNWANTED) & (jobs.c.completed_at < func.now() - UNWANTED_AFTER),
-    ) & (jobs.c.erased_at.is_not(None) | ~_IS_HELD)
+    ) & (jobs.c.erased_at.is_not(None) | ~(_IS_HELD | _IS_RERUN))
 
 
 async def list_due_erasures(

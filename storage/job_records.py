@@ -141,6 +141,7 @@ class JobRecord:
     lease_token: uuid.UUID | None
     lease_count: int
     priority: Priority
+    rerun_of: uuid.UUID | None
     scene_count: int | None
     tracks_completed: int
     clips: list[dict[str, Any]] | None
@@ -167,6 +168,8 @@ class NewJob:
     priority: Priority = Priority.NORMAL
     queue_weight: float = 1.0
     """Of its account and priority together."""
+    rerun_of: uuid.UUID | None = None
+    """The job whose results it renews."""
     running_limit: int | None = None
     """How many jobs of its account run at once; None: as many as there are runners for."""
     id: uuid.UUID = field(default_factory=uuid.uuid4)

@@ -249,6 +249,7 @@ async def set_stage(
     error_code: str | None = None,
     error_message: str | None = None,
     timings: dict[str, float] | None = None,
+    made_with: str | None = None,
 ) -> None:
     """Move a stage that has not ended. The caller holds the job's lock or lease."""
     values: dict[str, Any] = {
@@ -264,7 +265,7 @@ async def set_stage(
     if status is StageStatus.COMPLETED:
         values["progress"] = 1
     if timings is not None:
-        values["timings"] = timings
+        values |= {"timings": timings, "made_with": made_with}
     await connection.execute(
         update(stages)
         .where(

@@ -197,6 +197,8 @@ jobs = Table(
     # Its place among all that were ever queued: given by the trigger of migration 0018, which
     # explains it.
     Column("finish_tag", BigInteger),
+    # The job whose results it renews.
+    Column("rerun_of", ForeignKey("jobs.id", name="fk_jobs_rerun_of")),
     # Objects of a job that ended are removed, in several rounds: when the next one is due
     # (or, while one runs, when another may take it over), and when the last one was done.
     _time("cleaning_after", nullable=True),
@@ -227,6 +229,14 @@ jobs = Table(
     CheckConstraint("(state = 'failed') = (error_code IS NOT NULL)", name="failed_has_code"),
     # A job that has ended holds no money.
     CheckConstraint("completed_at IS NULL OR held_cents = 0", name="ended_holds_nothing"),
+    Index("ix_jobs_rerun_of", "rerun_of", postgresql_where=text("rerun_of IS NOT NULL")),
+    # One at a time of a job.
+    Index(
+        "uq_jobs_rerun_open",
+        "rerun_of",
+        unique=True,
+        postgresql_where=text("rerun_of IS NOT NULL AND completed_at IS NULL"),
+    ),
     # Newest first with a stable tie-break: the order of GET /jobs and its cursor.
     Index("ix_jobs_listing", "account_id", text("created_at DESC"), text("id DESC")),
     # What runners lease, in order; small, because only waiting jobs are in it.
@@ -305,12 +315,23 @@ stages = Table(
     Column("timings", JSONB, nullable=False, server_default=text("'{}'")),
     # Whether its result is in search_rows; versions before 0.2.0 publish without.
     Column("indexed", Boolean),
+    # Digest of the models, versions and settings of its result.
+    Column("made_with", Text),
     PrimaryKeyConstraint("job_id", "stage"),
     CheckConstraint(_one_of("stage", StageName), name="stage"),
     CheckConstraint(_one_of("status", StageStatus), name="status"),
     CheckConstraint("progress BETWEEN 0 AND 1", name="progress"),
     CheckConstraint("(status = 'failed') <= (error_code IS NOT NULL)", name="failed_has_code"),
     CheckConstraint("(status = 'skipped') = (skip_reason IS NOT NULL)", name="skipped_has_reason"),
+)
+
+# What a stage's result is made with now, as the runner that started last found it.
+stage_versions = Table(
+    "stage_versions",
+    metadata,
+    Column("stage", Text, primary_key=True),
+    Column("made_with", Text, nullable=False),
+    CheckConstraint(_one_of("stage", StageName), name="stage"),
 )
 
 uploads = Table(

@@ -55,6 +55,7 @@ _REASONS = {
     403: "The account may not do this.",
     404: "There is no such thing.",
     409: "Not in the present state.",
+    410: "Not kept any more.",
     413: "The file is too large.",
     415: "The file type is not taken.",
     422: "The idempotency key does not fit the body.",

@@ -52,6 +52,11 @@ COMMANDS = {
         "library:serve_agents",
         "Offer the service to agents over the Model Context Protocol (stdio, or --http PORT).",
     ),
+    "rerun": Listed(
+        OPERATE,
+        "rerun:rerun",
+        "Make results again where models, versions or settings changed since.",
+    ),
     "doctor": Listed(
         OPERATE,
         "service:doctor",

@@ -115,6 +115,9 @@ class JobSummary(TypedDict):
         Annotated[str | None, doc("The message of `error`, for older clients.")]
     ]
     erasedAt: NotRequired[Annotated[Timestamp, doc("When its content was erased.")]]
+    rerunOf: NotRequired[
+        Annotated[Uuid, doc("The job whose results it renews; then it has those it replaced.")]
+    ]
     batchId: NotRequired[Annotated[Uuid, doc("The batch that the job came from.")]]
     index: NotRequired[Annotated[Count, doc("Position of its clip in that batch.")]]
     audioTrackCount: NotRequired[Annotated[int, doc("On multi-track jobs.", ge=2)]]

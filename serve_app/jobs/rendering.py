@@ -76,6 +76,8 @@ def render_summary(job: JobRecord) -> answers.JobSummary:
     if job.state is JobState.FAILED:
         rendered["error"] = _error(job)
         rendered["errorMessage"] = job.error_message
+    if job.rerun_of is not None:
+        rendered["rerunOf"] = str(job.rerun_of)
     if job.erased_at is not None:
         rendered["erasedAt"] = timestamp(job.erased_at)
     if job.batch_id is not None:

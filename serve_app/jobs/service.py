@@ -27,7 +27,7 @@ from serve_app.jobs.rendering import render_job
 from serve_app.results.scenes import read_seen
 from serve_app.results.transcripts import legacy_entries, transcript_of
 from serve_app.settings import Settings
-from storage import endpoints, jobs, keys, ledger, results, translations, webhooks
+from storage import endpoints, jobs, keys, ledger, reruns, results, translations, webhooks
 from storage.cleaning import erase_content, is_held
 from storage.database import Connection, DatabaseError
 from storage.job_records import JobRecord, NewJob
@@ -155,6 +155,11 @@ async def erase_job(
 
     Raises LEGAL_HOLD.
     """
+    if not despite_hold and await is_held(connection, parse_job_id(job_id)):
+        raise ApiError(ErrorCode.LEGAL_HOLD)
+    for rerun in await reruns.list_reruns(connection, parse_job_id(job_id)):
+        if despite_hold or not await is_held(connection, rerun):
+            await erase_job(connection, account_id, str(rerun), despite_hold=despite_hold)
     job = _found(
         await jobs.find_job(
             connection, parse_job_id(job_id), account_id=account_id, for_update=True
@@ -184,6 +189,8 @@ async def processed_data(
     """``{ length, scenes, overview, transcript }``, each only once its stage is completed."""
     length = None if job.duration_ms is None else job.duration_ms / 1000
     data: answers.ProcessedData = {"length": length}
+    if job.erased_at is not None:
+        return data
     if "scenes" in include and job.stages[StageName.VISION].status is StageStatus.COMPLETED:
         seen = await read_seen(request, connection, job)
         data["scenes"] = [{**scene, "endTs": scene["endTime"]} for scene in seen["scenes"]]
@@ -329,6 +336,8 @@ async def finish_if_ended(connection: Connection, job_id: uuid.UUID) -> JobState
         job.stages[name] for name in StageName if job.stages[name].status is StageStatus.FAILED
     ]
     if not failed:
+        if job.rerun_of is not None:
+            await reruns.exchange_results(connection, job)
         return JobState.COMPLETED if await end_job(connection, job, JobState.COMPLETED) else None
     moved = await end_job(
         connection,

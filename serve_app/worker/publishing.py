@@ -127,6 +127,7 @@ async def publish_scenes(
     scenes: Sequence[Mapping[str, Any]],
     timings: dict[str, float],
     *,
+    made_with: str | None = None,
     overview: Mapping[str, Any] | None = None,
     people: Sequence[Mapping[str, Any]] | None = None,
     warnings: Sequence[Mapping[str, Any]] = (),
@@ -138,7 +139,7 @@ async def publish_scenes(
     await results.store_scenes(connection, job.id, scenes, overview, people)
     if warnings:
         await jobs.add_warnings(connection, job.id, warnings)
-    return await _complete(connection, job, StageName.VISION, timings)
+    return await _complete(connection, job, StageName.VISION, timings, made_with)
 
 
 async def publish_transcripts(
@@ -147,6 +148,7 @@ async def publish_transcripts(
     tracks: list[TrackTranscript],
     timings: dict[str, float],
     *,
+    made_with: str | None = None,
     warnings: Sequence[PipelineWarning] = (),
     summary: Sequence[TimedSentence] | PipelineWarning | None = None,
 ) -> JobState | None:
@@ -164,15 +166,21 @@ async def publish_transcripts(
         await results.store_summary(connection, job.id, to_json(summary))
     documents = [warning_document(each, StageName.TRANSCRIPT) for each in warnings]
     await jobs.add_warnings(connection, job.id, documents)
-    return await _complete(connection, job, StageName.TRANSCRIPT, timings)
+    return await _complete(connection, job, StageName.TRANSCRIPT, timings, made_with)
 
 
 async def _complete(
-    connection: Connection, job: JobRecord, stage: StageName, timings: dict[str, float]
+    connection: Connection,
+    job: JobRecord,
+    stage: StageName,
+    timings: dict[str, float],
+    made_with: str | None,
 ) -> JobState | None:
     amount = (job.quote_cents or {}).get(str(stage), 0)
     await ledger.charge(connection, job.account_id, job.id, stage, amount)
-    await jobs.set_stage(connection, job.id, stage, StageStatus.COMPLETED, timings=timings)
+    await jobs.set_stage(
+        connection, job.id, stage, StageStatus.COMPLETED, timings=timings, made_with=made_with
+    )
     return await finish_if_ended(connection, job.id)
 
 

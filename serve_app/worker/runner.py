@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from uuid import UUID
 
 from models.provider import ModelProvider
 from pipelines.codec import from_json
@@ -37,9 +38,9 @@ from serve_app.worker.indexing import INDEX_SECONDS, SearchIndexer
 from serve_app.worker.previews import PREVIEW_SECONDS, Previewer
 from serve_app.worker.publishing import Lease
 from serve_app.worker.reaper import SWEEP_SECONDS, Reaper
-from serve_app.worker.stage_work import StageWork, machine_of
+from serve_app.worker.stage_work import StageWork, machine_of, made_with
 from serve_app.worker.translating import TRANSLATE_SECONDS, TranslationMaker
-from storage import jobs
+from storage import jobs, reruns
 from storage.database import UNAVAILABLE, DatabaseError
 from storage.endpoints import PROGRESS_SECONDS
 from storage.job_records import JobRecord
@@ -53,6 +54,8 @@ LEASING_SECONDS = 5
 """How long a stop waits for a lease that is just being taken."""
 ENDING_SECONDS = 5
 """How long a stop waits for running jobs to end; they are requeued whether they did or not."""
+VERSIONS_SECONDS = 3600
+"""Until it is recorded again what stages are made with."""
 _THREADS_PER_JOB = 3
 """Vision and transcript side by side, and one to spare for probing."""
 _LONGEST_OUTAGE = sum(OUTAGE_PAUSES_SECONDS)
@@ -90,6 +93,7 @@ class Runner:
             Periodic("measuring the database", LEVEL_SECONDS, database_metrics.take),
             Periodic("measuring the disks", LEVEL_SECONDS, self._measure_disks),
             Periodic("translating", TRANSLATE_SECONDS, maker.step),
+            Periodic("recording versions", VERSIONS_SECONDS, self._record_versions),
             Periodic("indexing", INDEX_SECONDS, SearchIndexer(context).step),
             Periodic("aligning", ALIGN_SECONDS, Realigner(context, self._models).step),
         ]
@@ -133,6 +137,10 @@ class Runner:
         except DatabaseError:
             # The lease runs out by itself, and the job is taken up again a little later.
             log.exception("job %s: could not be requeued", driver.lease.job_id)
+
+    async def _record_versions(self) -> None:
+        async with self._context.database.transaction() as connection:
+            await reruns.publish_versions(connection, made_with(self._context))
 
     async def _measure_disks(self) -> None:
         context = self._context
@@ -219,13 +227,15 @@ class JobDriver:
     """Seconds of the stages that were completed."""
     stopped: bool = False
     traceparent: str | None = None
+    rerun_of: UUID | None = None
 
     @property
     def workspace(self) -> Workspace:
-        """The job's folder of intermediate objects, with this lease's own stop marker."""
+        """The job's folder of intermediate objects, a rerun's that of the first job, with this
+        lease's own stop marker."""
         return Workspace(
             store=self.context.objects,
-            prefix=f"jobs/{self.lease.job_id}/work",
+            prefix=f"jobs/{self.rerun_of or self.lease.job_id}/work",
             stop_name=f"stop-{self.lease.token}",
         )
 
@@ -303,7 +313,7 @@ class JobDriver:
 
     async def _run_stages(self) -> None:
         job = await self.stage_runner.retry_on_outage("reading the job", self._read_job)
-        self.traceparent = job.source.traceparent
+        self.traceparent, self.rerun_of = job.source.traceparent, job.rerun_of
         note(accountId=job.account_id)
         is_new = job.stages[StageName.INGEST].status is not StageStatus.COMPLETED
         if is_new:

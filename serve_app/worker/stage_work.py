@@ -9,15 +9,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from models.profiles import concurrent_inputs, digest_of
 from models.provider import ModelProvider
 from models.registry import REGISTRY
 from models.tasks import SUMMARIZE, TRANSCRIBE, Purpose, tasks_for
+from pipelines.artifacts import digest
 from pipelines.codec import to_json
-from pipelines.execution.chain import Control, ControlSpan, Workspace, parts_of
+from pipelines.execution.chain import Control, ControlSpan, Step, Workspace, parts_of
 from pipelines.ingest.pipeline import (
     PROBE_SHARE,
     SHORTEST_SEGMENT_SECONDS,
@@ -174,6 +175,7 @@ class StageWork:
                 self.lease,
                 to_json(found.scenes),
                 self.timings.values,
+                made_with=made_with(self.context)[StageName.VISION],
                 overview=to_json(found.overview),
                 people=None if found.people is None else to_json(found.people),
                 warnings=warnings,
@@ -202,6 +204,7 @@ class StageWork:
                 self.lease,
                 [*map(track_transcript, tracks)],
                 self.timings.values,
+                made_with=made_with(self.context)[StageName.TRANSCRIPT],
                 warnings=transcript_warnings(tracks),
                 summary=summary,
             )
@@ -238,28 +241,19 @@ class StageWork:
                 segment_seconds=segment_seconds or UNSHARDED_SECONDS,
                 shortest_segment_seconds=SHORTEST_SEGMENT_SECONDS if segment_seconds else None,
             ),
-            vision_config=VisionConfig(
-                describe=DescribeConfig(
-                    models=digest_of(settings.model_profile, tasks_for(Purpose.VISION))
-                ),
-                tags=self.context.tags,
-                people=job.source.people and settings.people,
-                policy=self.context.content_policy,
-                cuts=CutConfig(by=settings.cuts),
+            vision_config=replace(
+                vision_config(self.context), people=job.source.people and settings.people
             ),
-            transcript_config=TranscriptConfig(
+            transcript_config=replace(
+                transcript_config(settings),
                 choice=LanguageChoice(job.source.language, job.source.languages),
                 keyterms=job.source.keyterms,
-                models=digest_of(
-                    settings.model_profile, tasks_for(Purpose.TRANSCRIPT), settings.whisper_weights
-                ),
                 transcribe_concurrency=transcribe_concurrency(settings),
-                sharding=Sharding(shard_seconds=settings.transcript_shard_seconds),
                 speakers=SpeakerRules(
                     job.source.speakers_expected, job.source.speakers_at_most or MAX_SPEAKERS
                 ),
             ),
-            summary_config=SummaryConfig(models=digest_of(settings.model_profile, (SUMMARIZE,))),
+            summary_config=summary_config(settings),
         )
 
     def _count_shards(self, found: VisionResult | TranscriptResult) -> None:
@@ -272,6 +266,46 @@ class StageWork:
         return await asyncio.get_running_loop().run_in_executor(
             self.threads, lambda: inside.run(call)
         )
+
+
+def vision_config(context: AppContext) -> VisionConfig:
+    """How every video is analysed, whatever its job chose."""
+    profile = context.settings.model_profile
+    return VisionConfig(
+        describe=DescribeConfig(models=digest_of(profile, tasks_for(Purpose.VISION))),
+        tags=context.tags,
+        policy=context.content_policy,
+        cuts=CutConfig(by=context.settings.cuts),
+    )
+
+
+def transcript_config(settings: Settings) -> TranscriptConfig:
+    """How every track is transcribed, whatever its job chose."""
+    weights = settings.whisper_weights
+    return TranscriptConfig(
+        models=digest_of(settings.model_profile, tasks_for(Purpose.TRANSCRIPT), weights),
+        sharding=Sharding(shard_seconds=settings.transcript_shard_seconds),
+    )
+
+
+def summary_config(settings: Settings) -> SummaryConfig:
+    """How every transcript is summed up."""
+    return SummaryConfig(models=digest_of(settings.model_profile, (SUMMARIZE,)))
+
+
+def made_with(context: AppContext) -> dict[StageName, str]:
+    """For each analysis a digest of the models, settings and versions of steps that it uses."""
+    transcript = transcript_config(context.settings), summary_config(context.settings)
+    return {
+        StageName.VISION: digest(vision_config(context), _versions("pipelines.vision.")),
+        StageName.TRANSCRIPT: digest(transcript, _versions("pipelines.speech.")),
+    }
+
+
+def _versions(package: str) -> list[tuple[str, int]]:
+    """Of all steps of a stage: this module's imports define them."""
+    steps = [each for each in Step.__subclasses__() if each.__module__.startswith(package)]
+    return sorted((each.__qualname__, each.version) for each in steps)
 
 
 def ingest_parts(control: Control, *, fetches: bool) -> list[ControlSpan]:

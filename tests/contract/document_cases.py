@@ -89,6 +89,7 @@ BEYOND_SCHEMAS = {
         "language",
     ): "one that the service translates into, and none that is spoken",
     ("INVALID_REQUEST", "revision"): "a translation has none",
+    ("SOURCE_GONE", None): "how long media is kept depends on settings",
     ("REVISION_CONFLICT", None): "the revision is that of the transcript",
 }
 """Codes (and fields) with which valid data may be refused, and the rule that no schema tells."""

@@ -213,7 +213,7 @@ def test_the_version_stands_in_the_base_path(caller: Caller) -> None:
         refusal(client.get(f"{caller.api.root}{other}"), 404, "NOT_FOUND")
 
 
-ADDED_CODES = {"LEGAL_HOLD", "REVISION_CONFLICT"}
+ADDED_CODES = {"LEGAL_HOLD", "REVISION_CONFLICT", "SOURCE_GONE"}
 """Codes beside those of the specification."""
 
 ADDED = {
@@ -234,6 +234,7 @@ ADDED = {
     ("PUT", "/jobs/{jobId}/speakers/{speakerId}", "nameSpeaker"),
     ("DELETE", "/jobs/{jobId}/speakers/{speakerId}", "resetSpeaker"),
     ("POST", "/jobs/{jobId}/erase", "eraseJob"),
+    ("POST", "/jobs/{jobId}/rerun", "rerunJob"),
     ("POST", "/sessions", "createSession"),
     ("GET", "/jobs/{jobId}/events", "streamJobEvents"),
     ("GET", "/webhooks/endpoints", "listWebhookEndpoints"),

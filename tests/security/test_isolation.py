@@ -87,6 +87,7 @@ ITEMS: Mapping[str, tuple[Item, ...]] = {
     "getTranslation": (Item(lambda account: _finished(account) | {"language": "en"}),),
     "lintCaptions": (Item(_finished, ("?rules=bbc&track=0",)),),
     "eraseJob": (Item(_uploading),),
+    "rerunJob": (Item(_finished), Item(_uploading)),
     "getPeople": (Item(_finished), Item(_uploading)),
     "deletePeople": (Item(_finished), Item(_uploading)),
     "getSummary": (Item(_finished), Item(_uploading)),
@@ -136,6 +137,7 @@ BODIES = {
     "editTranscript": {"revision": 0, "trackIndex": 0, "segments": [{"index": 0}]},
     "revertTranscript": {"revision": 0, "trackIndex": 0},
     "createTranslation": {"language": "en"},
+    "rerunJob": {},
 }
 
 TOLD_BY_THEMSELVES = {

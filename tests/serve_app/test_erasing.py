@@ -102,6 +102,8 @@ def test_nothing_of_an_erased_job_is_in_any_table(
     assert (shown["state"], shown["chargedCents"]) == ("completed", before["chargedCents"])
     assert shown["durationSeconds"] == before["durationSeconds"]
     assert (shown["fileName"], shown["metadata"], shown["warnings"]) == ("erased", {}, [])
+    read = api.client.get(f"/jobs/{job}", headers=customer.headers).json()["data"]
+    assert read["processedData"].keys() == {"length"}
     assert erase(api, customer, job)["erasedAt"] == shown["erasedAt"]
     found = api.client.get(f"/search?q={MARKER}", headers=customer.headers).json()
     assert found["data"] == []

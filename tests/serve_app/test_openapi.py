@@ -16,6 +16,7 @@ from serve_app.api.authentication import Auth
 from serve_app.api.schemas import OPTIONAL_FIELDS, REQUIRED_FIELDS, schema_name
 from serve_app.app import ROUTERS, TAGS
 from serve_app.errors import CATALOGUE, ErrorCode
+from serve_app.jobs.reruns import RerunBody
 from serve_app.jobs.schemas import (
     CreateBatchBody,
     CreateJobBody,
@@ -40,6 +41,7 @@ BODIES: dict[str, type[BaseModel]] = {
         TranscriptEditBody,
         TranscriptRevertBody,
         TranslationBody,
+        RerunBody,
         TestWebhookBody,
         NewEndpointBody,
         EndpointChangesBody,
@@ -99,6 +101,7 @@ ADDED_STATUSES: dict[str, set[int]] = {
     "editTranscript": {200, 400, 401, 404, 409},
     "revertTranscript": {200, 400, 401, 404, 409},
     "listTranscriptRevisions": {200, 400, 401, 404, 409},
+    "rerunJob": {202, 400, 401, 402, 404, 409, 410, 429, 503},
     "createTranslation": {202, 400, 401, 402, 404, 409},
     "listTranslations": {200, 401, 404, 409},
     "getTranslation": {200, 400, 401, 404, 409},

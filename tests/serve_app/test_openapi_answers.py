@@ -482,6 +482,7 @@ def test_every_operation_is_among_the_successes() -> None:
         "cancelJob",
         "cancelJobDeprecated",
         "eraseJob",
+        "rerunJob",
         "getKeysPortal",
         "sendTestWebhook",
     }

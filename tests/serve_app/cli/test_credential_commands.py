@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -13,8 +14,11 @@ from typer.testing import CliRunner
 from serve_app.cli.main import app, user_sentence
 from serve_app.cli.output import UsageError
 from storage import keys
+from storage.jobs import lease_next
+from storage.reruns import publish_versions
+from storage.types import StageName
 from tests.serve_app.dashboard.test_dashboard_pages import link_token, visitor
-from tests.serve_app.published_jobs import created
+from tests.serve_app.published_jobs import complete, created, track
 from tests.serve_app.running_api import SECRET, Customer, RunningApi
 
 
@@ -148,3 +152,40 @@ def test_an_operator_sets_an_accounts_share_of_the_queue(
     assert (shown["queueWeight"], shown["maxRunningJobs"]) == (2.5, None)
     admitted = api.client.get(f"/jobs/{job_ids[1]}", headers=customer.headers).json()["data"]
     assert admitted["queuePosition"] == places[0] + 1
+
+
+def test_an_operator_runs_jobs_again_by_conditions(api: RunningApi, customer: Customer) -> None:
+    name = api.transact(lambda c: keys.get_account(c, str(customer.account_id))).name
+    while api.transact(lambda c: lease_next(c, lease=timedelta(minutes=5))):
+        pass
+    job = created(api, customer)
+    complete(api, job, [track(0)], [])
+    made_with = {StageName.VISION: "1", StageName.TRANSCRIPT: "1"}
+    api.transact(lambda c: publish_versions(c, made_with))
+    where = ["--where", f"account={name}", "--where", "created-after=2026-01-01"]
+    [row] = run_vas(api, "rerun", *where, "--dry-run")["jobs"]
+    assert (row["jobId"], row["stages"], row["rerunJobId"]) == (job, "vision transcript", None)
+    assert row["cents"] > 0
+    [row] = run_vas(api, "rerun", *where, "--stage", "vision", "--yes")["jobs"]
+    assert row["stages"] == "vision"
+    shown = api.client.get(f"/jobs/{row['rerunJobId']}", headers=customer.headers).json()["data"]
+    assert (shown["rerunOf"], shown["state"]) == (job, "queued")
+    assert run_vas(api, "rerun", "--where", f"job={uuid.uuid4()}", "--yes")["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--where", "owner=x"),
+        ("--where", "account="),
+        ("--where", "account=a", "--where", "account=b"),
+        ("--where", "created-after=yesterday"),
+        ("--where", "account=a", "--stage", "ingest"),
+    ],
+    ids=" ".join,
+)
+def test_conditions_of_a_rerun_that_are_none_are_refused(
+    api: RunningApi, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(UsageError, match=r"--where|--stage"):
+        run_vas(api, "rerun", *words)
