@@ -69,7 +69,7 @@ _BASIS = text(
                OR EXISTS (SELECT FROM speaker_labels l WHERE l.job_id = job.id) AS corrected,
            (SELECT count(*)::int FROM transcripts t WHERE t.job_id = job.id) AS tracks,
            (SELECT id FROM jobs r
-             WHERE r.rerun_of = job.id AND r.completed_at IS NULL) AS open_rerun
+             WHERE r.rerun_of = job.id AND r.completed_at IS NULL LIMIT 1) AS open_rerun
       FROM jobs AS job WHERE job.id = :job_id
     """
 )

@@ -230,13 +230,6 @@ jobs = Table(
     # A job that has ended holds no money.
     CheckConstraint("completed_at IS NULL OR held_cents = 0", name="ended_holds_nothing"),
     Index("ix_jobs_rerun_of", "rerun_of", postgresql_where=text("rerun_of IS NOT NULL")),
-    # One at a time of a job.
-    Index(
-        "uq_jobs_rerun_open",
-        "rerun_of",
-        unique=True,
-        postgresql_where=text("rerun_of IS NOT NULL AND completed_at IS NULL"),
-    ),
     # Newest first with a stable tie-break: the order of GET /jobs and its cursor.
     Index("ix_jobs_listing", "account_id", text("created_at DESC"), text("id DESC")),
     # What runners lease, in order; small, because only waiting jobs are in it.

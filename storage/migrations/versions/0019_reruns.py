@@ -22,13 +22,6 @@ def upgrade() -> None:
     op.create_index(
         "ix_jobs_rerun_of", "jobs", ["rerun_of"], postgresql_where=sa.text("rerun_of IS NOT NULL")
     )
-    op.create_index(
-        "uq_jobs_rerun_open",
-        "jobs",
-        ["rerun_of"],
-        unique=True,
-        postgresql_where=sa.text("rerun_of IS NOT NULL AND completed_at IS NULL"),
-    )
     op.create_table(
         "stage_versions",
         sa.Column("stage", sa.Text(), nullable=False),
