@@ -344,6 +344,15 @@ class TimedSound:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeakerVoice:
+    """What a speaker of one track sounds like."""
+
+    speaker: str
+    vector: tuple[float, ...]
+    """Of unit length, of the task embed_voice: near to those of the same voice elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
 class TranscriptResult:
     """The transcript of one track."""
 
@@ -359,6 +368,8 @@ class TranscriptResult:
     """By start."""
     sounds: tuple[TimedSound, ...] = ()
     """By start."""
+    voices: tuple[SpeakerVoice, ...] = ()
+    """Of speakers with turns; never stored with the transcript."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ from serve_app.results.edits import router as edit_routes
 from serve_app.results.people import router as people_routes
 from serve_app.results.routes import router as result_routes
 from serve_app.results.translations import router as translation_routes
+from serve_app.results.voices import router as voice_routes
 from serve_app.search.routes import router as search_routes
 from serve_app.uploads.leases import UploadLimiter
 from serve_app.uploads.routes import router as upload_routes
@@ -62,6 +63,7 @@ _OPERATIONS = (
     edit_routes,
     translation_routes,
     people_routes,
+    voice_routes,
     export_routes,
     search_routes,
     clip_routes,

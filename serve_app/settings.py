@@ -250,6 +250,9 @@ class Settings(BaseSettings):
     people: bool = Field(
         False, description="Let jobs put faces of the same person together (`people`)."
     )
+    voices: bool = Field(
+        False, description="Let accounts name voices and have them recognised (`voices`)."
+    )
     tags_file: Path | None = Field(
         None, description="Bank of tags (TOML, as pipelines/vision/tags.toml) in place of ours."
     )

@@ -41,11 +41,13 @@ from storage.tables import (
     sessions,
     sign_in_links,
     signing_secrets,
+    speaker_voices,
     stages,
     summaries,
     transcripts,
     translations,
     uploads,
+    voices,
     webhook_endpoints,
     webhook_events,
 )
@@ -219,7 +221,8 @@ async def erase_account(connection: Connection, account_id: uuid.UUID) -> bool:
     )
     if (await connection.execute(shut)).rowcount == 0:
         return False
-    for table in (sessions, sign_in_links, webhook_endpoints, signing_secrets, idempotency_records):
+    of_account = (sessions, sign_in_links, webhook_endpoints, signing_secrets, idempotency_records)
+    for table in (*of_account, voices):
         await connection.execute(delete(table).where(table.c.account_id == account_id))
     revoked = {"status": KeyStatus.REVOKED, "benefit_id": None}
     await connection.execute(
@@ -261,8 +264,12 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
         search_rows,
         webhook_events,
     )
-    for table in tables:  # Labels go with their transcripts, vectors with their search rows.
+    for table in tables:  # Labels and voices go with their transcripts, vectors with rows.
         await connection.execute(delete(table).where(table.c.job_id == job.id))
+    learnt = exists().where(speaker_voices.c.voice_id == voices.c.id)
+    await connection.execute(
+        delete(voices).where(voices.c.account_id == job.account_id, ~learnt)
+    )  # Those that were learnt from this job alone.
     names_it = text("position(convert_to(:job, 'UTF8') IN body) > 0").bindparams(job=str(job.id))
     await connection.execute(
         delete(idempotency_records).where(

@@ -78,6 +78,7 @@ class JobSource(BaseModel):
     audio: tuple[SourceAudio, ...] = ()
     keyterms: tuple[str, ...] = ()
     people: bool = False
+    voices: bool = False
     language: str | None = None
     languages: tuple[str, ...] = ()
     speakers_expected: int | None = None

@@ -66,7 +66,10 @@ _BASIS = text(
            cleaned_at IS NULL AND cleaning_after IS NULL AND ingest_result IS NOT NULL
                AND rerun_of IS NULL AS media_kept,
            EXISTS (SELECT FROM transcripts t WHERE t.job_id = job.id AND t.revision > 0)
-               OR EXISTS (SELECT FROM speaker_labels l WHERE l.job_id = job.id) AS corrected,
+               OR EXISTS (SELECT FROM speaker_labels l
+                           WHERE l.job_id = job.id AND l.voice_id IS NULL)
+               OR EXISTS (SELECT FROM speaker_voices v
+                           WHERE v.job_id = job.id AND v.voice_id IS NOT NULL) AS corrected,
            (SELECT count(*)::int FROM transcripts t WHERE t.job_id = job.id) AS tracks,
            (SELECT id FROM jobs r
              WHERE r.rerun_of = job.id AND r.completed_at IS NULL LIMIT 1) AS open_rerun
@@ -166,6 +169,15 @@ _EXCHANGE = {
             " AND 1 = (SELECT count(*) FROM summaries WHERE job_id IN (:first, :rerun))"
         ),
         text("DELETE FROM search_rows WHERE job_id = :first AND kind = 'transcript'"),
+        # What the first job's speakers sounded like is not kept: nothing was learnt from it.
+        *(
+            text(statement)
+            for table in ("speaker_labels", "speaker_voices")
+            for statement in (
+                f"DELETE FROM {table} WHERE job_id = :first",  # noqa: S608 - two constants
+                f"UPDATE {table} SET job_id = :first WHERE job_id = :rerun",  # noqa: S608
+            )
+        ),
     ),
 }
 """What a stage's result is made of. What is searched for is the newest only."""

@@ -46,6 +46,8 @@ class TrackTranscript:
     document: str | None
     labels: Mapping[str, str] = field(default_factory=dict)
     """The names that its speakers were given, by their ids."""
+    voices: Mapping[str, str] = field(default_factory=dict)
+    """The ids of the account's named voices that its speakers are, by their ids."""
     version: str = ""
     """Another one with every change of the row or of its speakers' names."""
     revision: int = 0
@@ -193,7 +195,18 @@ SPEAKER_LABELS = (
     .scalar_subquery()
 )
 
-_VERSION = func.md5(func.concat(literal_column("transcripts.xmin"), SPEAKER_LABELS))
+_VOICES = (
+    select(func.jsonb_object_agg(speaker_labels.c.speaker_id, speaker_labels.c.voice_id))
+    .where(
+        speaker_labels.c.job_id == transcripts.c.job_id,
+        speaker_labels.c.track_index == transcripts.c.track_index,
+        speaker_labels.c.voice_id.is_not(None),
+    )
+    .correlate(transcripts)
+    .scalar_subquery()
+)
+
+_VERSION = func.md5(func.concat(literal_column("transcripts.xmin"), SPEAKER_LABELS, _VOICES))
 
 
 # Words are most of a transcript: ten times its text.
@@ -214,13 +227,16 @@ async def list_transcripts(
 
     Without ``words`` segments have none.
     """
-    names = [*TrackTranscript.__dataclass_fields__.keys() - {"version", "document", "labels"}]
+    names = [
+        *TrackTranscript.__dataclass_fields__.keys() - {"version", "document", "labels", "voices"}
+    ]
     document = cast(transcripts.c.document, Text) if words else _WITHOUT_WORDS
     query = (
         select(
             *[transcripts.c[name] for name in names],
             document.label("document"),
             SPEAKER_LABELS.label("labels"),
+            _VOICES.label("voices"),
             _VERSION.label("version"),
         )
         .where(transcripts.c.job_id == job_id)
@@ -253,21 +269,26 @@ async def list_tracks(connection: Connection, job_id: uuid.UUID) -> list[Track]:
 
 def _track(row: dict[str, Any]) -> TrackTranscript:
     document = row["document"] and transcript_of_today(row["document"])
-    row |= {"document": document, "labels": row["labels"] or {}}
+    row |= {"document": document, "labels": row["labels"] or {}, "voices": row["voices"] or {}}
     return TrackTranscript(**row | {"status": StageStatus(row["status"])})
 
 
 async def name_speaker(
-    connection: Connection, job_id: uuid.UUID, track_index: int, speaker_id: str, label: str
+    connection: Connection,
+    job_id: uuid.UUID,
+    track_index: int,
+    speaker_id: str,
+    label: str,
+    voice_id: uuid.UUID | None = None,
 ) -> None:
-    """Give a speaker of a transcribed track a label; an empty one gives back its own."""
+    """Give a speaker of a transcribed track a label, that of a named voice or people's own; an
+    empty one gives back its first."""
     row = {"job_id": job_id, "track_index": track_index, "speaker_id": speaker_id}
     if label:
-        statement = insert(speaker_labels).values(label=label, **row)
+        given = {"label": label, "voice_id": voice_id}
+        statement = insert(speaker_labels).values(**given, **row)
         await connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=list(row), set_={"label": statement.excluded.label}
-            )
+            statement.on_conflict_do_update(index_elements=list(row), set_=given)
         )
     else:
         await connection.execute(delete(speaker_labels).filter_by(**row))

@@ -535,6 +535,8 @@ speaker_labels = Table(
     Column("track_index", SmallInteger, nullable=False),
     Column("speaker_id", Text, nullable=False),
     Column("label", Text, nullable=False),
+    # Of the label of a named voice; people's own labels have none.
+    Column("voice_id", ForeignKey("voices.id", ondelete="CASCADE"), index=True),
     PrimaryKeyConstraint("job_id", "track_index", "speaker_id"),
     ForeignKeyConstraint(
         ["job_id", "track_index"],
@@ -543,6 +545,38 @@ speaker_labels = Table(
         ondelete="CASCADE",
     ),
     CheckConstraint("label <> ''", name="label_not_empty"),
+)
+
+# Voices that an account has named.
+voices = Table(
+    "voices",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    _time("created_at", now=True),
+    Index("uq_voices_account_id_name", "account_id", "name", unique=True),
+    CheckConstraint("name <> ''", name="name_not_empty"),
+)
+
+# What speakers sound like, of jobs with `voices`: float32, little-endian.
+speaker_voices = Table(
+    "speaker_voices",
+    metadata,
+    Column("job_id", Uuid, nullable=False),
+    Column("track_index", SmallInteger, nullable=False),
+    Column("speaker_id", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("vector", LargeBinary, nullable=False),
+    # The voice that is learnt from it.
+    Column("voice_id", ForeignKey("voices.id", ondelete="SET NULL"), index=True),
+    PrimaryKeyConstraint("job_id", "track_index", "speaker_id"),
+    ForeignKeyConstraint(
+        ["job_id", "track_index"],
+        ["transcripts.job_id", "transcripts.track_index"],
+        name="fk_speaker_voices_transcript",
+        ondelete="CASCADE",
+    ),
 )
 
 WEBHOOK_ENDPOINT_SQL = (

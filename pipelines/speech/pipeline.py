@@ -26,11 +26,17 @@ from pipelines.speech.languages import PROBABLE, LanguageChoice, SpokenPart, ele
 from pipelines.speech.regions import SHARDS, ChunkLimits, CutTrack, Shard, Sharding
 from pipelines.speech.script import in_one_script
 from pipelines.speech.sounds import find_sounds, without_sung
-from pipelines.speech.speakers import SpeakerRules, attribute, find_turns, place_turns
+from pipelines.speech.speakers import SpeakerRules, attribute, find_turns, find_voices, place_turns
 from pipelines.speech.transcribe import WORDS, ChunkWords, ShardTask, Transcribe, without_overlaps
 from pipelines.speech.voices import VOICES, EmbedVoices, Stretch, join_voices, plan_stretches
 from pipelines.speech.words import SegmentLimits, TimeSpan, build_segments, place_words, to_ms
-from pipelines.types import AudioTrack, PipelineWarning, TranscriptResult, WarningCode
+from pipelines.types import (
+    AudioTrack,
+    PipelineWarning,
+    SpeakerVoice,
+    TranscriptResult,
+    WarningCode,
+)
 
 _VOICES_SHARE, _REGIONS_SHARE = 0.2, 0.05
 """Shares of the progress that voices and cutting the track stand for."""
@@ -162,7 +168,8 @@ def reduce_shards(
     ]
     parts = [part for chunk in chunks for part in chunk.parts]
     voices = join_voices([VOICES.load(store, each.voices_key) for each in voiced])
-    turns = find_turns(voices, config.speakers)
+    centroids = find_voices(voices, config.speakers)
+    turns = find_turns(voices, centroids)
     parts = without_sung(parts, voices)
     language, probability = elected(parts)
     if is_noise(parts, probability):
@@ -194,6 +201,11 @@ def reduce_shards(
         shards_reused=0,
         turns=found.turns,
         sounds=find_sounds(voices, track, media_duration_ms),
+        voices=tuple(
+            SpeakerVoice(speaker, tuple(centroids[int(number)].tolist()))
+            for number, speaker in found.ids.items()
+            if len(centroids)
+        ),
     )
     silent = [
         (start * LEVEL_FRAME_SECONDS, end * LEVEL_FRAME_SECONDS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from scipy.optimize import linear_sum_assignment
 from models.contracts import ACTIVITY_FRAMES, ACTIVITY_START_SAMPLES, SAMPLE_RATE_HZ
 from pipelines.speech.voices import FRAME_SECONDS, MARGIN_FRAMES, STEP_FRAMES, LocalVoices
 from pipelines.speech.words import to_ms
-from pipelines.types import AudioTrack, Speaker, SpeakerTurn, TranscriptWord
+from pipelines.types import AudioTrack, Speaker, SpeakerTurn, SpeakerVoice, TranscriptWord
 
 Curve = npt.NDArray[np.float64]
 Clusters = npt.NDArray[np.int32]
@@ -33,6 +33,9 @@ MAX_SPEAKERS = 20
 _SHORTEST_PAUSE_SECONDS = 0.1
 """Shorter gaps are part of a turn: closures of stops last 50 to 80 ms."""
 _SHORTEST_TURN_SECONDS = 0.1
+_KNOWN_NEARNESS = 0.55
+_KNOWN_MARGIN = 0.1
+"""Cosines: of a known voice at least, and so much more than of any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,10 @@ class VoiceTurn:
     end_seconds: float
 
 
-def find_turns(voices: LocalVoices, rules: SpeakerRules) -> list[VoiceTurn]:
-    """Who speaks when over the whole track, by start; turns of different voices may overlap."""
-    centroids = find_voices(voices, rules)
+def find_turns(voices: LocalVoices, centroids: Curve) -> list[VoiceTurn]:
+    """Who speaks when over the whole track, by start; turns of different voices may overlap.
+
+    ``centroids`` are those of ``find_voices``."""
     if not len(centroids):
         return []
     owners = _owners(voices, centroids)
@@ -215,6 +219,8 @@ class Attribution:
     words: list[TranscriptWord]
     turns: tuple[SpeakerTurn, ...]
     speakers: tuple[Speaker, ...]
+    ids: Mapping[str, str]
+    """Of speakers, by what the turns named them before."""
 
 
 def attribute(words: Sequence[TranscriptWord], turns: Sequence[SpeakerTurn]) -> Attribution:
@@ -242,6 +248,7 @@ def attribute(words: Sequence[TranscriptWord], turns: Sequence[SpeakerTurn]) -> 
             Speaker(id_, f"Speaker {number}", milliseconds[name] / 1000)
             for number, (name, id_) in enumerate(ids.items(), start=1)
         ),
+        ids,
     )
 
 
@@ -268,3 +275,29 @@ def _speakers(words: Sequence[TranscriptWord], turns: Sequence[SpeakerTurn]) -> 
 def _shared_ms(turn: SpeakerTurn, word: TranscriptWord) -> int:
     """Less than 0 where they are so far apart."""
     return min(turn.end_ms, word.end_ms) - max(turn.start_ms, word.start_ms)
+
+
+def recognise(
+    found: Sequence[SpeakerVoice], known: Sequence[tuple[str, npt.NDArray[np.float32]]]
+) -> dict[str, str]:
+    """Speakers of one track who are known voices: the speaker's id to the voice's name.
+
+    ``known`` has unit vectors, one for each sample of a voice; the nearest of a voice counts. A
+    voice is one speaker at most, and near by itself: another voice that is nearly as near leaves
+    the speaker unknown. Precision before recall; bounds by ``tests/benchmarks/voices.py``.
+    """
+    names = sorted({name for name, _ in known})
+    if not found or not names:
+        return {}
+    nearness = np.array([each.vector for each in found]) @ np.array([it for _, it in known]).T
+    best = np.array(
+        [nearness[:, [each == name for each, _ in known]].max(axis=1) for name in names]
+    ).T
+    rows, columns = linear_sum_assignment(-best)
+    recognised = {}
+    for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
+        others = np.delete(best[row], column)
+        is_alone = not len(others) or best[row, column] - others.max() >= _KNOWN_MARGIN
+        if best[row, column] >= _KNOWN_NEARNESS and is_alone:
+            recognised[found[row].speaker] = names[column]
+    return recognised

@@ -248,6 +248,8 @@ def _source(
 ) -> JobSource:
     if body.people and not planner.settings.people:
         raise invalid("This service does not put faces of people together.", "people")
+    if body.voices and not planner.settings.voices:
+        raise invalid("This service does not recognise voices.", "voices")
     chosen, allowed = body.retention or RetentionOptions(), planner.settings.retention
     if (chosen.sourceSeconds or 0) > allowed.most_source_seconds:
         message = f"At most {allowed.most_source_seconds} seconds are allowed."
@@ -263,6 +265,7 @@ def _source(
         audio=tuple(audio),
         keyterms=tuple(body.keyterms or ()),
         people=body.people,
+        voices=body.voices,
         language=body.language,
         languages=tuple(body.languages or ()),
         speakers_expected=body.speakersExpected,

@@ -240,6 +240,13 @@ class JobOptions(Body):
         bool,
         doc("Put faces of the same person together; refused where the service does not do it."),
     ] = False
+    voices: Annotated[
+        bool,
+        doc(
+            "Recognise the voices that the account has named, and keep what the speakers sound like"
+            " so that they can be named; refused where the service does not do it."
+        ),
+    ] = False
     speakersExpected: Annotated[
         Annotated[int, Field(ge=1, le=MAX_SPEAKERS), WHOLE] | None,
         doc("How many people speak, where you know; of several audio tracks, on each of them."),

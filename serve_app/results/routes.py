@@ -25,7 +25,7 @@ from serve_app.results.transcripts import (
     AudioTrackList,
     SpeakerJson,
     Summary,
-    speaker_json,
+    speakers_json,
     transcript_of,
 )
 from storage import results as stored
@@ -38,7 +38,7 @@ TrackQuery = Annotated[
     Annotated[int, Field(ge=0, le=MAX_TRACK_INDEX), WHOLE_NUMBER] | None,
     Query(description="Audio track; required for files of multi-track jobs."),
 ]
-_SpeakerId = Annotated[
+SpeakerId = Annotated[
     str,
     Path(
         alias="speakerId",
@@ -140,7 +140,7 @@ async def name_speaker(
     request: Request,
     context: Context,
     job: CurrentJob,
-    speaker_id: _SpeakerId,
+    speaker_id: SpeakerId,
     body: SpeakerBody,
     track: TrackQuery = None,
 ) -> Response:
@@ -163,7 +163,7 @@ async def reset_speaker(
     request: Request,
     context: Context,
     job: CurrentJob,
-    speaker_id: _SpeakerId,
+    speaker_id: SpeakerId,
     track: TrackQuery = None,
 ) -> Response:
     """The same as an empty label."""
@@ -185,8 +185,8 @@ async def _name_speaker(
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such speaker.")
         await stored.name_speaker(connection, job.id, chosen.track_index, speaker_id, label)
         tracks = await transcripts.read_tracks(connection, job, words=False)
-    named = transcript_of(transcripts.choose_track(job, tracks, chosen.track_index)).speakers
-    return success(request, next(speaker_json(each) for each in named if each.id == speaker_id))
+    named = speakers_json(transcripts.choose_track(job, tracks, chosen.track_index))
+    return success(request, next(each for each in named if each["id"] == speaker_id))
 
 
 @router.get(

@@ -12,7 +12,6 @@ from typing_extensions import TypedDict
 from models.contracts import SoundKind
 from pipelines.codec import decode, encode
 from pipelines.types import (
-    Speaker,
     StageCode,
     TimedSentence,
     TrackOutcome,
@@ -75,6 +74,7 @@ class SpeakerJson(TypedDict):
     id: Annotated[str, doc("`speaker_0`, `speaker_1`…", "speaker_0")]
     label: Annotated[str, doc("A name to show.", "Speaker 1")]
     speakingSeconds: Annotated[Seconds, doc("How long they speak in all.")]
+    voiceId: NotRequired[Annotated[Uuid, doc("The account's named voice that they have.")]]
 
 
 class TurnJson(TypedDict):
@@ -162,7 +162,7 @@ def track_transcript(track: TrackOutcome) -> TrackTranscript:
         status=StageStatus.FAILED if found is None else StageStatus.COMPLETED,
         error_code=track.code,
         language=None if found is None else found.language,
-        document=None if found is None else encode(found).decode(),
+        document=None if found is None else encode(replace(found, voices=())).decode(),
     )
 
 
@@ -177,13 +177,21 @@ def transcript_of(track: TrackTranscript) -> TranscriptResult:
     return replace(found, speakers=tuple(speakers))
 
 
-def speaker_json(speaker: Speaker) -> SpeakerJson:
-    """Somebody who speaks on a track."""
-    return {
-        "id": speaker.id,
-        "label": speaker.label,
-        "speakingSeconds": round(speaker.speaking_seconds, 3),
-    }
+def speakers_json(
+    track: TrackTranscript, found: TranscriptResult | None = None
+) -> list[SpeakerJson]:
+    """Who speaks on a track; ``found`` is what is stored of it, where it was read already."""
+    rendered: list[SpeakerJson] = []
+    for speaker in (found or transcript_of(track)).speakers:
+        document: SpeakerJson = {
+            "id": speaker.id,
+            "label": speaker.label,
+            "speakingSeconds": round(speaker.speaking_seconds, 3),
+        }
+        if speaker.id in track.voices:
+            document["voiceId"] = track.voices[speaker.id]
+        rendered.append(document)
+    return rendered
 
 
 def sentence_json(sentence: TimedSentence) -> SummarySentenceJson:
@@ -302,7 +310,7 @@ def transcript_json(
     rendered: Transcript = {
         "jobId": str(job.id),
         "language": track.language,
-        "speakers": [speaker_json(speaker) for speaker in found.speakers],
+        "speakers": speakers_json(track, found),
         "text": "\n".join(segment.text for segment in found.segments),
         "segments": [segment_json(segment) for segment in found.segments],
         "turns": [

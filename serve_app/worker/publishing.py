@@ -14,8 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelines.codec import to_json
+from pipelines.speech.speakers import recognise
 from pipelines.stages import skip_reason
-from pipelines.types import MediaInfo, PipelineWarning, StageCode, StageError, TimedSentence
+from pipelines.types import (
+    MediaInfo,
+    PipelineWarning,
+    SpeakerVoice,
+    StageCode,
+    StageError,
+    TimedSentence,
+)
 from serve_app import pricing
 from serve_app.jobs.rendering import warning_document
 from serve_app.jobs.service import end_job, finish_if_ended
@@ -26,6 +34,7 @@ from storage.job_records import JobRecord
 from storage.results import TrackTranscript
 from storage.search_index import file_rows, insert_rows
 from storage.types import ANALYSES, ENDED_STATUSES, JobState, StageName, StageStatus
+from storage.voices import keep_voices, list_samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +43,15 @@ class Lease:
 
     job_id: uuid.UUID
     token: uuid.UUID
+
+
+@dataclass(frozen=True, slots=True)
+class KeptVoices:
+    """What speakers sound like, of a job with `voices`, by track."""
+
+    model: str
+    """Names what made the vectors."""
+    by_track: Mapping[int, Sequence[SpeakerVoice]]
 
 
 async def start_stage(connection: Connection, lease: Lease, stage: StageName) -> None:
@@ -151,6 +169,7 @@ async def publish_transcripts(
     made_with: str | None = None,
     warnings: Sequence[PipelineWarning] = (),
     summary: Sequence[TimedSentence] | PipelineWarning | None = None,
+    voices: KeptVoices | None = None,
 ) -> JobState | None:
     """Complete the transcript stage: results of all tracks, charge and status together.
 
@@ -160,6 +179,8 @@ async def publish_transcripts(
     if job.stages[StageName.TRANSCRIPT].status in ENDED_STATUSES:
         return None
     await results.store_transcripts(connection, job.id, tracks)
+    if voices is not None:
+        await _recognise(connection, job, voices)
     if isinstance(summary, PipelineWarning):
         warnings = [*warnings, summary]
     elif summary is not None:
@@ -167,6 +188,19 @@ async def publish_transcripts(
     documents = [warning_document(each, StageName.TRANSCRIPT) for each in warnings]
     await jobs.add_warnings(connection, job.id, documents)
     return await _complete(connection, job, StageName.TRANSCRIPT, timings, made_with)
+
+
+async def _recognise(connection: Connection, job: JobRecord, kept: KeptVoices) -> None:
+    """Keep what the job's speakers sound like, and name those who are voices of the account."""
+    samples = await list_samples(connection, job.account_id, kept.model)
+    known = [(str(each.voice_id), each.vector) for each in samples]
+    names = {str(each.voice_id): each.name for each in samples}
+    for index, found in kept.by_track.items():
+        vectors = [(each.speaker, each.vector) for each in found]
+        await keep_voices(connection, job.id, index, vectors, kept.model)
+        for speaker, voice in recognise(found, known).items():
+            named = speaker, names[voice], uuid.UUID(voice)
+            await results.name_speaker(connection, job.id, index, *named)
 
 
 async def _complete(

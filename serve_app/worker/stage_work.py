@@ -15,7 +15,7 @@ from typing import TypeVar
 from models.profiles import concurrent_inputs, digest_of
 from models.provider import ModelProvider
 from models.registry import REGISTRY
-from models.tasks import SUMMARIZE, TRANSCRIBE, Purpose, tasks_for
+from models.tasks import EMBED_VOICE, SUMMARIZE, TRANSCRIBE, Purpose, tasks_for
 from pipelines.artifacts import digest
 from pipelines.codec import to_json
 from pipelines.execution.chain import Control, ControlSpan, Step, Workspace, parts_of
@@ -56,7 +56,7 @@ from serve_app.settings import Settings
 from serve_app.worker import publishing
 from serve_app.worker.calibration import Calibration, Machine
 from serve_app.worker.fetch import SourceFetcher, has_files_to_fetch
-from serve_app.worker.publishing import Lease
+from serve_app.worker.publishing import KeptVoices, Lease
 from storage.job_records import JobRecord
 from storage.types import JobState, StageName
 from storage.uploads import Upload, list_uploads
@@ -207,6 +207,7 @@ class StageWork:
                 made_with=made_with(self.context)[StageName.TRANSCRIPT],
                 warnings=transcript_warnings(tracks),
                 summary=summary,
+                voices=self._voices(job, tracks),
             )
         record_media(self.context.metrics, StageName.TRANSCRIPT, ingested.media.duration_seconds)
         return end
@@ -228,6 +229,14 @@ class StageWork:
                 WarningCode.SUMMARY_FAILED, "The transcript could not be summed up."
             )
         return found
+
+    def _voices(self, job: JobRecord, tracks: Sequence[TrackOutcome]) -> KeptVoices | None:
+        """What its speakers sound like, where the service and the job both have `voices`."""
+        if not (job.source.voices and self.context.settings.voices):
+            return None
+        model = digest_of(self.context.settings.model_profile, (EMBED_VOICE,))
+        found = {each.index: each.transcript for each in tracks}
+        return KeptVoices(model, {at: each.voices for at, each in found.items() if each})
 
     def _stages(self, job: JobRecord) -> MediaStages:
         """How this job's media is analysed, by the settings."""

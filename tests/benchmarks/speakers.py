@@ -36,7 +36,7 @@ from models.provider import LocalModels
 from pipelines.execution.chain import Workspace
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.regions import Sharding
-from pipelines.speech.speakers import SpeakerRules, VoiceTurn, find_turns
+from pipelines.speech.speakers import SpeakerRules, VoiceTurn, find_turns, find_voices
 from pipelines.speech.voices import VOICES, EmbedVoices, join_voices, plan_stretches
 from storage.objects.folder import FolderStore
 from tests.benchmarks.speech.material import Turn, load, scored_tokens
@@ -139,7 +139,7 @@ def turns(samples: Samples, rules: SpeakerRules | None = None) -> list[VoiceTurn
         embed = EmbedVoices(workspace, LocalModels())
         parts = [embed.process(each) for each in plan_stretches(track, workspace, "")]
         found = join_voices([VOICES.load(store, part.voices_key) for part in parts])
-    return find_turns(found, rules or SpeakerRules())
+    return find_turns(found, find_voices(found, rules or SpeakerRules()))
 
 
 def voices(samples: Samples) -> set[int]:

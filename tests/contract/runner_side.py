@@ -21,6 +21,7 @@ from pipelines.types import (
     MediaInfo,
     Scene,
     Speaker,
+    SpeakerVoice,
     StageCode,
     StageError,
     TimedSentence,
@@ -120,7 +121,9 @@ class RunnerSide:
         """``broken`` is the index of a track that could not be transcribed."""
         found = [_track(index, failed=index == broken) for index in range(tracks)]
         self.api.transact(
-            lambda c: publishing.publish_transcripts(c, lease, found, {}, summary=SUMMARY)
+            lambda c: publishing.publish_transcripts(
+                c, lease, found, {}, summary=SUMMARY, voices=VOICES
+            )
         )
 
     def fail(self, lease: Lease, stage: str, code: str) -> None:
@@ -204,6 +207,8 @@ class RunnerSide:
         self.sweep()
 
 
+VOICES = publishing.KeptVoices("a model", {0: (SpeakerVoice("speaker_0", (1.0, 0.0)),)})
+"""Of every job: as if all had asked for it."""
 SUMMARY = [TimedSentence("Somebody counts tracks.", 1000, 1900)]
 
 

@@ -25,6 +25,7 @@ class FurnishedAccount:
     batch: dict[str, Any]
     key_id: str
     endpoint_id: str
+    voice_id: str
     signing_secret: str
     portal_url: str
     still_urls: tuple[str, ...]
@@ -51,6 +52,8 @@ class FurnishedAccount:
         clips = [{"sourceUrl": f"https://{word}.example.com/{n}.mp4"} for n in range(BATCH_CLIPS)]
         batch = shown(caller.post("/jobs/batch", {"mode": "independent", "clips": clips}))
         endpoint = {"url": f"https://{word}.example.com/hook"}
+        voiced = f"/jobs/{job_id}/speakers/speaker_0/voice?track=0"
+        voice_id = shown(caller.ask("PUT", voiced, json={"name": f"{word}-voice"}))["id"]
         endpoint_id = shown(caller.post("/webhooks/endpoints", endpoint))["id"]
         account = caller.customer.account_id
         spare = api.transact(lambda c: keys.create_key(c, account))
@@ -61,11 +64,12 @@ class FurnishedAccount:
         ids = [job_id, uploading["jobId"], *(job["jobId"] for job in batch["jobs"])]
         words = [f"{word}-film", f"{word}-upload", f"{word}-metadata", f"{word}-receipt",
                  f"{word}-path", f"{word}.example.com", f"{word}.customers"]  # fmt: skip
-        ids.append(endpoint_id)
+        ids += [endpoint_id, voice_id, f"{word}-voice"]
         marks = {*ids, *words, batch["batchId"], str(account), str(spare.id), spare.secret, secret}
         return cls(
             caller, session, caller.job(job_id), uploading, batch, str(spare.id), endpoint_id,
-            secret, portal, tuple(scene["thumbnailUrl"] for scene in scenes), frozenset(marks),
+            voice_id, secret, portal, tuple(scene["thumbnailUrl"] for scene in scenes),
+            frozenset(marks),
         )  # fmt: skip
 
 

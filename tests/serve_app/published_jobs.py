@@ -132,6 +132,7 @@ def complete(
     scenes: list[dict[str, Any]] = SCENES,
     overview: dict[str, Any] | None = None,
     people: Sequence[Mapping[str, Any]] | None = None,
+    voices: publishing.KeptVoices | None = None,
 ) -> None:
     async def publish(connection: AsyncConnection) -> None:
         lease = await lease_of(connection, job_id)
@@ -155,7 +156,9 @@ def complete(
             overview=overview and stored(overview),
             people=people,
         )
-        await publishing.publish_transcripts(connection, lease, tracks, {}, summary=summary)
+        await publishing.publish_transcripts(
+            connection, lease, tracks, {}, summary=summary, voices=voices
+        )
 
     api.transact(publish)
 

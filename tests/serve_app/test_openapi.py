@@ -26,6 +26,7 @@ from serve_app.keys.routes import SignInBody
 from serve_app.results.edits import TranscriptEditBody, TranscriptRevertBody
 from serve_app.results.routes import SpeakerBody
 from serve_app.results.translations import TranslationBody
+from serve_app.results.voices import VoiceBody
 from serve_app.webhooks.endpoints import EndpointChangesBody, NewEndpointBody
 from serve_app.webhooks.routes import TestWebhookBody
 from storage.types import EventType
@@ -38,6 +39,7 @@ BODIES: dict[str, type[BaseModel]] = {
         CreateJobFromUrlBody,
         CreateBatchBody,
         SpeakerBody,
+        VoiceBody,
         TranscriptEditBody,
         TranscriptRevertBody,
         TranslationBody,
@@ -97,6 +99,9 @@ ADDED_STATUSES: dict[str, set[int]] = {
     "getSummary": {200, 401, 404, 409},
     "getPeople": {200, 401, 404, 409},
     "deletePeople": {200, 401, 404, 409},
+    "nameVoice": {200, 400, 401, 404, 409},
+    "listVoices": {200, 401, 429},
+    "deleteVoice": {200, 401, 404},
     "getClip": {200, 206, 400, 401, 404, 409},
     "editTranscript": {200, 400, 401, 404, 409},
     "revertTranscript": {200, 400, 401, 404, 409},

@@ -14,9 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from models.contracts import Box
 from pipelines.codec import to_json
-from pipelines.types import Appearance, Person, PipelineWarning, WarningCode
+from pipelines.types import Appearance, Person, PipelineWarning, SpeakerVoice, WarningCode
 from serve_app.exports.routes import ExportFormat
 from serve_app.jobs.rendering import warning_document
+from serve_app.worker.publishing import KeptVoices
 from storage import keys, purchases
 from storage.types import StageName
 from tests.serve_app.interface_contract import BY_ID, Contract
@@ -32,6 +33,7 @@ class Scenery:
     session: dict[str, str]
     key_id: str
     endpoint: str
+    voice: str
     waiting: str
     done: str
     several_tracks: str
@@ -53,7 +55,10 @@ def scenery(api: RunningApi) -> Iterator[Scenery]:
     )
     warnings = [warning_document(about, StageName.INGEST)]
     somebody = (Person("person_0", (Appearance(400, Box(0.1, 0.2, 0.3, 0.4), 0),), "jobs/x/0.jpg"),)
-    complete(api, done, [track(0)], warnings, SENTENCES, people=to_json(somebody))
+    voices = KeptVoices("a model", {0: (SpeakerVoice("speaker_0", (1.0, 0.0)),)})
+    complete(api, done, [track(0)], warnings, SENTENCES, people=to_json(somebody), voices=voices)
+    voiced = f"/jobs/{done}/speakers/speaker_0/voice"
+    voice = api.client.put(voiced, json={"name": "Anna"}, headers=customer.headers).json()["data"]
     several = created(api, customer)
     complete(api, several, [track(0), track(1, "TRANSCRIPT_FAILED")], [])
     failed = created(api, customer, callbackUrl=callback)
@@ -65,7 +70,9 @@ def scenery(api: RunningApi) -> Iterator[Scenery]:
     made = api.client.post("/webhooks/endpoints", json=hook, headers=customer.headers)
     Contract(api.client.get("/openapi.json").json()).check("createWebhookEndpoint", made)
     endpoint = made.json()["data"]["id"]
-    yield Scenery(customer, session, key_id, endpoint, waiting_id, done, several, failed)
+    yield Scenery(
+        customer, session, key_id, endpoint, voice["id"], waiting_id, done, several, failed
+    )
     api.client.post(f"/jobs/{waiting_id}/cancel", headers=customer.headers)
 
 
@@ -85,6 +92,7 @@ class Call:
         names = {name: getattr(scenery, name) for name in ("waiting", "done", "failed", "key_id")}
         names |= {
             "endpoint": scenery.endpoint,
+            "voice": scenery.voice,
             "several": scenery.several_tracks,
             "new": "",
             "missing": str(uuid.uuid4()),
@@ -166,6 +174,10 @@ SUCCESSES = [
     ),
     Call("rotateWebhookEndpoint", 200, "/webhooks/endpoints/{endpoint}/rotate"),
     Call("deleteWebhookEndpoint", 200, "/webhooks/endpoints/{endpoint}"),
+    Call("nameVoice", 200, "/jobs/{done}/speakers/speaker_0/voice", {"name": "Anna"}),
+    Call("getTranscript", 200, "/jobs/{done}/transcript"),
+    Call("listVoices", 200),
+    Call("deleteVoice", 200, "/voices/{voice}"),
     Call("getOpenApi", 200),
     Call("getOpenApi", 304, headers=(("If-None-Match", "*"),)),
     Call("getPricing", 200),
@@ -246,6 +258,12 @@ FAILURES = [
     Call("nameSpeaker", 404, "/jobs/{done}/speakers/speaker_7", {"label": "Anna"}),
     Call("nameSpeaker", 404, "/jobs/{several}/speakers/speaker_0?track=1", {"label": "Anna"}),
     Call("resetSpeaker", 409, "/jobs/{waiting}/speakers/speaker_0"),
+    Call("nameVoice", 400, "/jobs/{done}/speakers/speaker_0/voice", {"name": " "}),
+    Call("nameVoice", 400, "/jobs/{done}/speakers/speaker_0/voice", {"name": "a\nb"}),
+    Call("nameVoice", 404, "/jobs/{done}/speakers/speaker_7/voice", {"name": "Anna"}),
+    Call("nameVoice", 404, "/jobs/{several}/speakers/speaker_0/voice?track=0", {"name": "Anna"}),
+    Call("nameVoice", 409, "/jobs/{waiting}/speakers/speaker_0/voice", {"name": "Anna"}),
+    Call("deleteVoice", 404, "/voices/{missing}"),
     Call("getClip", 400, "/jobs/{done}/clip?start=5&end=5"),
     Call("getClip", 400, "/jobs/{done}/clip?start=0&end=600.001"),
     Call("getClip", 400, "/jobs/{done}/clip?start=0&end=95.3"),

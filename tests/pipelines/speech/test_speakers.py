@@ -14,10 +14,12 @@ from models.contracts import ACTIVITY_FRAMES, LOCAL_SPEAKERS
 from pipelines.execution.chain import Workspace
 from pipelines.speech.speakers import (
     SpeakerRules,
+    VoiceTurn,
     attribute,
     find_turns,
     find_voices,
     place_turns,
+    recognise,
 )
 from pipelines.speech.voices import (
     FRAME_SECONDS,
@@ -26,12 +28,16 @@ from pipelines.speech.voices import (
     join_voices,
     plan_stretches,
 )
-from pipelines.types import AudioTrack, SpeakerTurn, TranscriptWord
+from pipelines.types import AudioTrack, SpeakerTurn, SpeakerVoice, TranscriptWord
 from storage.objects.folder import FolderStore
 
 Span = tuple[int, float, float]
 """A voice speaks from one second to another."""
 DIMENSIONS = 32
+
+
+def turns_of(voices: LocalVoices, rules: SpeakerRules) -> list[VoiceTurn]:
+    return find_turns(voices, find_voices(voices, rules))
 
 
 def local_voices(spans: list[Span], seconds: float, *, spread: float = 0.1) -> LocalVoices:
@@ -82,7 +88,7 @@ def in_turn(*voices: int, each_seconds: float = 4.0) -> list[Span]:
 def test_there_are_as_many_voices_as_there_is_evidence_of(
     spans: list[Span], seconds: float, count: int
 ) -> None:
-    turns = find_turns(local_voices(spans, seconds), SpeakerRules())
+    turns = turns_of(local_voices(spans, seconds), SpeakerRules())
     assert len({turn.voice for turn in turns}) == count
     assert turns == sorted(turns, key=lambda turn: turn.start_seconds)
 
@@ -94,7 +100,7 @@ def test_a_short_reply_of_a_voice_that_is_not_far_from_another_is_that_others() 
 
 def test_turns_are_when_voices_speak_overlap_included() -> None:
     spans: list[Span] = [(0, 1, 9), (1, 8, 14), (0, 15, 25), (1, 17, 19), (1, 26, 30)]
-    turns = find_turns(local_voices(spans, 30.0), SpeakerRules())
+    turns = turns_of(local_voices(spans, 30.0), SpeakerRules())
     found = sorted((turn.start_seconds, turn.end_seconds) for turn in turns)
     # Frames stand for what is 0.0225 s later than their number says.
     expected = [(start + 0.0225, end + 0.0225) for _, start, end in spans]
@@ -110,7 +116,7 @@ def test_vectors_without_structure_are_one_voice() -> None:
 
 def test_speech_of_more_than_there_are_voices_is_still_somebodys() -> None:
     spans: list[Span] = [(0, 0, 60), (1, 29, 30)]
-    [turn] = find_turns(local_voices(spans, 60.0), SpeakerRules(expected=1))
+    [turn] = turns_of(local_voices(spans, 60.0), SpeakerRules(expected=1))
     assert (turn.start_seconds, turn.end_seconds) == pytest.approx((0, 60), abs=0.1)
 
 
@@ -139,14 +145,14 @@ def test_more_are_expected_than_there_are_local_speakers() -> None:
 def test_a_cough_does_not_take_the_place_of_an_expected_voice() -> None:
     spans: list[Span] = [*in_turn(0, 1, 0, 1, 0, 1), (5, 24, 25)]
     voices = local_voices(spans, 25)
-    turns = find_turns(voices, SpeakerRules(expected=2))
+    turns = turns_of(voices, SpeakerRules(expected=2))
     assert {turn.voice for turn in turns if turn.start_seconds < 23} == {0, 1}
 
 
 def test_a_long_track_is_clustered_on_a_bounded_number_of_exemplars() -> None:
     voices = local_voices(in_turn(*[0, 1] * 100), 800)
-    few = find_turns(voices, SpeakerRules(max_exemplars=20))
-    assert few == find_turns(voices, SpeakerRules())
+    few = turns_of(voices, SpeakerRules(max_exemplars=20))
+    assert few == turns_of(voices, SpeakerRules())
     assert {turn.voice for turn in few} == {0, 1}
 
 
@@ -157,7 +163,7 @@ def test_parts_of_a_track_give_what_the_whole_gives() -> None:
         for i in range(len(whole.vectors))
     ]
     joined = join_voices([LocalVoices.from_npz(part.to_npz()) for part in parts])
-    assert find_turns(joined, SpeakerRules()) == find_turns(whole, SpeakerRules())
+    assert turns_of(joined, SpeakerRules()) == turns_of(whole, SpeakerRules())
 
 
 @pytest.mark.parametrize(
@@ -180,7 +186,7 @@ def test_stretches_cover_a_track_of_any_length_and_are_few(
 
 def test_turns_lie_inside_the_media_where_their_track_does() -> None:
     voices = local_voices([(0, 1, 9), (1, 12, 20)], 20.0)
-    turns = find_turns(voices, SpeakerRules())
+    turns = turns_of(voices, SpeakerRules())
     track = AudioTrack(0, "camera", "track", 18.0, offset_seconds=-3.0)
     placed = place_turns(turns, track, media_duration_ms=14_000)
     assert [(turn.start_ms, turn.end_ms) for turn in placed] == [
@@ -263,3 +269,31 @@ def test_every_word_has_a_listed_speaker(
         own = [t for t in found.turns if t.speaker == each.speaker]
         if any(t.start_ms < each.end_ms and each.start_ms < t.end_ms for t in found.turns):
             assert any(t.start_ms < each.end_ms and each.start_ms < t.end_ms for t in own)
+
+
+def along(*shares: float) -> tuple[float, ...]:
+    """A unit vector with such a share of each axis; the last one takes the rest."""
+    rest = max(0.0, 1.0 - sum(share**2 for share in shares)) ** 0.5
+    return (*shares, *[0.0] * (7 - len(shares)), rest)
+
+
+ANNA, BERTA = (np.array(along(*axes), np.float32) for axes in ((1.0,), (0.0, 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        pytest.param([along(0.6)], {"0": "Anna"}, id="near"),
+        pytest.param([along(0.5)], {}, id="not near enough"),
+        pytest.param([along(0.66, 0.6)], {}, id="nearly as near to another"),
+        pytest.param([along(0.7), along(0.9)], {"1": "Anna"}, id="a voice is one speaker"),
+        pytest.param([along(0.2, 0.9), along(0.9, 0.2)], {"0": "Berta", "1": "Anna"}, id="both"),
+    ],
+)
+def test_a_known_voice_is_near_and_nearer_than_others(
+    found: list[tuple[float, ...]], expected: dict[str, str]
+) -> None:
+    voices = [SpeakerVoice(str(number), vector) for number, vector in enumerate(found)]
+    known = [("Anna", ANNA), ("Berta", -BERTA), ("Berta", BERTA)]
+    assert recognise(voices, known) == expected
+    assert recognise(voices, []) == recognise([], known) == {}

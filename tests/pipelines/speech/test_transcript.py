@@ -32,7 +32,7 @@ from pipelines.media.audio import read_blocks, write_flac
 from pipelines.speech.languages import LanguageChoice
 from pipelines.speech.pipeline import TranscriptConfig, transcribe_track
 from pipelines.speech.regions import ChunkLimits, Sharding
-from pipelines.speech.speakers import SpeakerRules
+from pipelines.speech.speakers import SpeakerRules, recognise
 from pipelines.speech.voices import windows_of
 from pipelines.types import (
     AudioTrack,
@@ -150,6 +150,16 @@ def test_sentences_are_heard_when_and_by_whom_they_are_said(result: TranscriptRe
         assert len(set(sentence["text"].split()) ^ set(words)) <= 2  # "ten" is written 10
         start_ms = end_ms + PAUSE_MS
     assert [segment.speaker for segment in result.segments] == ["speaker_0", "speaker_1"] * 2
+
+
+def test_speakers_are_known_by_their_voices_in_another_recording(result: TranscriptResult) -> None:
+    assert [each.speaker for each in result.voices] == [each.id for each in result.speakers]
+    anna, berta = (np.array(each.vector, np.float32) for each in result.voices)
+    assert recognise(result.voices, [("Anna", anna), ("Berta", berta)]) == {
+        "speaker_0": "Anna",
+        "speaker_1": "Berta",
+    }
+    assert recognise(result.voices, [("Berta", berta)]) == {"speaker_1": "Berta"}
 
 
 def test_speakers_are_listed_with_the_time_they_speak(result: TranscriptResult) -> None:

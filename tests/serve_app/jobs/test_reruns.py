@@ -27,6 +27,7 @@ from tests.serve_app.dashboard.test_dashboard import run_sql
 from tests.serve_app.interface_contract import DOCUMENT, Contract
 from tests.serve_app.published_jobs import SCENES, complete, created, stored, track
 from tests.serve_app.running_api import Customer, RunningApi
+from tests.serve_app.test_voices import ANNA, job_of, name, speaker, voices_of
 
 CONTRACT = Contract(DOCUMENT)
 LEASE = timedelta(minutes=5)
@@ -91,7 +92,14 @@ def first_scene(api: RunningApi, customer: Customer, job_id: str) -> str:
     return scene
 
 
-def run(api: RunningApi, rerun_id: str, *, text: str | None = None, vision: bool = True) -> None:
+def run(
+    api: RunningApi,
+    rerun_id: str,
+    *,
+    text: str | None = None,
+    vision: bool = True,
+    voices: publishing.KeptVoices | None = None,
+) -> None:
     """As a runner does it: lease, publish the stages that are not ended."""
 
     async def publish(connection: Connection) -> None:
@@ -106,7 +114,7 @@ def run(api: RunningApi, rerun_id: str, *, text: str | None = None, vision: bool
             )
         if text is not None:
             await publishing.publish_transcripts(
-                connection, lease, [said(text)], {}, made_with="transcript-2"
+                connection, lease, [said(text)], {}, made_with="transcript-2", voices=voices
             )
 
     api.transact(publish)
@@ -187,6 +195,23 @@ def test_a_rerun_that_fails_leaves_the_results_as_they_were(
     assert read(api, customer, f"/jobs/{rerun_id}")["state"] == "failed"
     assert first_scene(api, customer, job) == SCENES[0]["description"]
     assert text_of(api, customer, job) == "Good morning"
+
+
+def test_a_rerun_recognises_voices_anew_and_keeps_those_that_were_learnt(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    learnt = job_of(api, customer)
+    voice = name(api, customer, learnt).json()["data"]["id"]
+    uses(api, {StageName.VISION: "vision-1", StageName.TRANSCRIPT: "transcript-2"})
+    rerun_id = planned(api, customer, job)["rerunJobId"]
+    run(api, rerun_id, text="Good evening", vision=False, voices=voices_of(ANNA))
+    assert speaker(api, customer, job) == ("Anna", voice)
+    assert speaker(api, customer, rerun_id) == ("Speaker 1", None)
+    uses(api, {StageName.VISION: "vision-1", StageName.TRANSCRIPT: "transcript-3"})
+    run(api, planned(api, customer, job)["rerunJobId"], text="Bye", vision=False)
+    assert speaker(api, customer, job) == ("Speaker 1", None)
+    plan = planned(api, customer, learnt, dryRun=True)
+    assert plan["stages"]["transcript"]["reason"] == "corrected"
 
 
 def test_what_people_corrected_is_kept(api: RunningApi, customer: Customer, job: str) -> None:
