@@ -57,6 +57,7 @@ class Purpose(StrEnum):
     SUMMARY = "summary"
     TRANSLATION = "translation"
     SEARCH = "search"
+    REDACTION = "redaction"
 
 
 class Shape(Enum):
@@ -537,6 +538,42 @@ EMBED_FACES = Task(
     Purpose.VISION,
     optional=True,
     enabled_by="people",
+)
+
+
+class EntityKind(StrEnum):
+    """What a name is of."""
+
+    PERSON = "person"
+    PLACE = "place"
+    ORGANIZATION = "organization"
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A name in a text: characters ``start`` to ``end``."""
+
+    kind: EntityKind
+    start: int
+    end: int
+
+
+class EntityRecognizer(Protocol):
+    """Names in texts."""
+
+    def recognize_entities(self, texts: Sequence[str]) -> list[tuple[Entity, ...]]:
+        """Those of each English text, in order; they do not overlap."""
+        ...
+
+
+RECOGNIZE_ENTITIES = Task(
+    "recognize_entities",
+    batched(
+        EntityRecognizer.recognize_entities,
+        lambda: "My name is Anna Weber and I live in London.",
+        lambda entities: f"{len(entities)} names in a sentence with two",
+    ),
+    Purpose.REDACTION,
 )
 
 

@@ -44,6 +44,7 @@ from serve_app.payments.service import find_provider
 from serve_app.periodic import Periodic, repeated
 from serve_app.results.edits import router as edit_routes
 from serve_app.results.people import router as people_routes
+from serve_app.results.redaction import router as redaction_routes
 from serve_app.results.routes import router as result_routes
 from serve_app.results.translations import router as translation_routes
 from serve_app.results.voices import router as voice_routes
@@ -62,6 +63,7 @@ _OPERATIONS = (
     result_routes,
     edit_routes,
     translation_routes,
+    redaction_routes,
     people_routes,
     voice_routes,
     export_routes,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from models.registry import REGISTRY
 from models.tasks import CLASSIFY_CONTENT
+from pipelines.redaction.texts import FindEntities, no_recognizer
 from pipelines.speech.caption_rules import HouseTable, read_rules
 from pipelines.vision.policy import BlocklistError, ContentPolicy, read_blocklist
 from pipelines.vision.tags import TagBank, load_tag_bank
@@ -40,6 +41,8 @@ class AppContext:
     """Of queries and of the index; None: searches are by words alone."""
     pictures: PictureEncoder | None = None
     """Of scenes' stills; None: scenes that look alike cannot be found."""
+    recognizer: FindEntities = no_recognizer
+    """Of names to be redacted, opened when it is first needed."""
 
 
 def build_context(
@@ -47,6 +50,7 @@ def build_context(
     metrics: Metrics = NULL_METRICS,
     encoder: TextEncoder | None = None,
     pictures: PictureEncoder | None = None,
+    recognizer: FindEntities = no_recognizer,
 ) -> AppContext:
     """Connect a process to what ``settings`` name; ValueError without database or secret key."""
     if settings.database_url is None:
@@ -74,6 +78,7 @@ def build_context(
         tracing=open_tracing(settings),
         encoder=encoder,
         pictures=pictures,
+        recognizer=recognizer,
     )
 
 

@@ -79,6 +79,8 @@ class JobSource(BaseModel):
     keyterms: tuple[str, ...] = ()
     people: bool = False
     voices: bool = False
+    redact: tuple[str, ...] = ()
+    """Kinds of personal data."""
     language: str | None = None
     languages: tuple[str, ...] = ()
     speakers_expected: int | None = None
@@ -135,6 +137,7 @@ class JobRecord:
     error_code: str | None
     error_message: str | None
     erased_at: datetime | None
+    redact_after: datetime | None
     held_cents: int
     charged_cents: int
     billable_seconds: int | None
@@ -148,6 +151,12 @@ class JobRecord:
     clips: list[dict[str, Any]] | None
     """Of a batch's job after ingest: where its clips lie (``pipelines.types.ClipSpan``)."""
     stages: dict[StageName, StageRecord]
+
+    @property
+    def hides_sound(self) -> bool:
+        """Whether its media is given out only once it was muted."""
+        reason = self.stages[StageName.TRANSCRIPT].skip_reason
+        return bool(self.source.redact) and reason is not SkipReason.NO_AUDIO
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,16 @@ async def want_preview(connection: Connection, job_id: uuid.UUID, source_key: st
     await connection.execute(statement.on_conflict_do_nothing())
 
 
+async def want_muted_preview(connection: Connection, job_id: uuid.UUID, source_key: str) -> None:
+    """Queue another preview of the object, whatever became of the one before."""
+    fresh = {"status": PreviewStatus.WAITING, "reason": None, "attempts": 0}
+    fresh |= {"lease_token": None, "lease_expires_at": None}
+    statement = insert(previews).values(job_id=job_id, source_key=source_key)
+    await connection.execute(
+        statement.on_conflict_do_update(index_elements=[previews.c.job_id], set_=fresh)
+    )
+
+
 async def find_preview(connection: Connection, job_id: uuid.UUID) -> Preview | None:
     """None for media that is played as it is."""
     query = select(previews.c.status, previews.c.reason).where(previews.c.job_id == job_id)

@@ -41,7 +41,7 @@ class RerunBasis:
     """The analyses that completed."""
     media_kept: bool
     corrected: bool
-    """Whether people corrected its transcript or named a speaker."""
+    """Whether people corrected its transcript, had it redacted, or named a speaker."""
     tracks: int
     open_rerun: uuid.UUID | None
 
@@ -65,7 +65,8 @@ _BASIS = text(
              WHERE s.job_id = job.id AND s.status = 'completed' AND stage <> 'ingest') AS stages,
            cleaned_at IS NULL AND cleaning_after IS NULL AND ingest_result IS NOT NULL
                AND rerun_of IS NULL AS media_kept,
-           EXISTS (SELECT FROM transcripts t WHERE t.job_id = job.id AND t.revision > 0)
+           EXISTS (SELECT FROM transcripts t WHERE t.job_id = job.id
+               AND (t.revision > 0 OR t.redacted_revision IS NOT NULL))
                OR EXISTS (SELECT FROM speaker_labels l
                            WHERE l.job_id = job.id AND l.voice_id IS NULL)
                OR EXISTS (SELECT FROM speaker_voices v

@@ -52,6 +52,8 @@ class TrackTranscript:
     """Another one with every change of the row or of its speakers' names."""
     revision: int = 0
     """How often people have corrected it."""
+    redacted_revision: int | None = None
+    """Earlier revisions have what was redacted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Track:
     """The names that its speakers were given, by their ids."""
     revision: int
     """How often people have corrected it."""
+    redacted_revision: int | None
+    """Earlier revisions have what was redacted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,8 +121,9 @@ async def store_revision(
     change: Change,
     *,
     reverted_to: int | None = None,
+    redacts: bool = False,
 ) -> int:
-    """Store a change and make it searchable; its revision."""
+    """Store a change and make it searchable; its revision. ``redacts``: those before are hidden."""
     before = await _store(connection, held, change, held.revision + 1)
     await connection.execute(
         insert(transcript_revisions).values(
@@ -134,9 +135,35 @@ async def store_revision(
             before=before,
         )
     )
+    if redacts:
+        await hide_revisions(connection, held, held.revision + 1)
     if any(segment.get("estimated_words") for *_, new in change["splices"] for segment in new):
         await connection.execute(_of(held).values(align_after=func.now()))
     return held.revision + 1
+
+
+async def hide_revisions(connection: Connection, held: LockedTranscript, before: int) -> None:
+    """From now on those before that one are original."""
+    await connection.execute(_of(held).values(redacted_revision=before))
+
+
+async def store_redaction(
+    connection: Connection, job_id: uuid.UUID, track_index: int, before: Change
+) -> None:
+    """Of a transcript that is published redacted: its first revision, and what leads back to what
+    the machine wrote."""
+    row = {"job_id": job_id, "track_index": track_index, "revision": 1}
+    await connection.execute(
+        insert(transcript_revisions).values(
+            changed_segments=len(before["splices"]), before=before, **row
+        )
+    )
+    redacted = {"revision": 1, "redacted_revision": 1}
+    await connection.execute(
+        update(transcripts)
+        .where(transcripts.c.job_id == job_id, transcripts.c.track_index == track_index)
+        .values(redacted)
+    )
 
 
 async def _store(

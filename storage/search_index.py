@@ -261,27 +261,34 @@ def _columns(row: SearchRow) -> dict[str, Any]:
 
 
 async def replace_rows(
-    connection: Connection, job_id: uuid.UUID, before: list[SearchRow], after: list[SearchRow]
+    connection: Connection,
+    job_id: uuid.UUID,
+    before: list[SearchRow],
+    after: list[SearchRow],
+    *,
+    stage: StageName = StageName.TRANSCRIPT,
 ) -> None:
-    """Keep the rows of an indexed track in step with its transcript, with the vectors of those that
-    stay."""
+    """Keep the rows of an indexed result in step with it, with the vectors of those that stay."""
     gone = Counter(before) - Counter(after)
     columns = [_columns(row) for row in gone]
     if columns:
-        names = ("track_index", "start_ms", "end_ms", "passage")
+        names = ("kind", "track_index", "scene_index", "start_ms", "end_ms", "passage")
         values = {name: [column[name] for column in columns] for name in names}
-        await connection.execute(_DELETE, {"job_id": job_id, "kind": columns[0]["kind"]} | values)
+        await connection.execute(_DELETE, {"job_id": job_id} | values)
     made = Counter(after) - Counter(before)
-    await insert_rows(connection, job_id, made.elements(), StageName.TRANSCRIPT)
+    await insert_rows(connection, job_id, made.elements(), stage)
 
 
 _DELETE = text(
     """
     DELETE FROM search_rows r
-     USING unnest(CAST(:track_index AS smallint[]), CAST(:start_ms AS bigint[]),
+     USING unnest(CAST(:kind AS text[]), CAST(:track_index AS smallint[]),
+                  CAST(:scene_index AS integer[]), CAST(:start_ms AS bigint[]),
                   CAST(:end_ms AS bigint[]), CAST(:passage AS text[]))
-           AS gone (track_index, start_ms, end_ms, passage)
-     WHERE r.job_id = :job_id AND r.kind = :kind AND r.track_index = gone.track_index
+           AS gone (kind, track_index, scene_index, start_ms, end_ms, passage)
+     WHERE r.job_id = :job_id AND r.kind = gone.kind
+       AND r.track_index IS NOT DISTINCT FROM gone.track_index
+       AND r.scene_index IS NOT DISTINCT FROM gone.scene_index
        AND r.start_ms = gone.start_ms AND r.end_ms = gone.end_ms AND r.text = gone.passage
     """
 )

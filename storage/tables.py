@@ -207,6 +207,11 @@ jobs = Table(
     _time("erased_at", nullable=True),
     # Nothing of it may be deleted.
     _time("legal_hold_at", nullable=True),
+    # Personal data is to be redacted (the kinds are in source): when, or, while that is done, when
+    # another may take it over.
+    _time("redact_after", nullable=True),
+    # [[start, end], …] in milliseconds, in order: where what shows the media is silent.
+    Column("muted", JSON(none_as_null=True)),
     CheckConstraint("cleaned_at IS NULL OR cleaning_after IS NULL", name="cleaned_once"),
     CheckConstraint(_one_of("state", JobState), name="state"),
     CheckConstraint(_one_of("processing_mode", ProcessingMode), name="processing_mode"),
@@ -264,6 +269,7 @@ jobs = Table(
         postgresql_where=text("state = 'awaiting_upload'"),
     ),
     # Counting an account's unfinished jobs must not read its history.
+    Index("ix_jobs_unredacted", "redact_after", postgresql_where=text("redact_after IS NOT NULL")),
     Index("ix_jobs_unfinished", "account_id", postgresql_where=text("completed_at IS NULL")),
     # A month's usage is the sum over its quoted jobs.
     Index(
@@ -390,6 +396,8 @@ transcripts = Table(
     # As people have corrected it so often; what each of them changed is in transcript_revisions.
     Column("document", JSON),
     Column("revision", Integer, nullable=False, server_default=text("0")),
+    # Earlier revisions have what was redacted.
+    Column("redacted_revision", Integer),
     # Words of a correction have no measured times: when to align them, or, while that is done,
     # when another may take it over.
     _time("align_after", nullable=True),
@@ -678,6 +686,19 @@ idempotency_records = Table(
     _time("created_at", now=True),
     PrimaryKeyConstraint("account_id", "operation", "key"),
     Index("ix_idempotency_records_age", "created_at"),
+)
+
+# Who did what that must be known afterwards; no content of a customer.
+audit_log = Table(
+    "audit_log",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    Column("job_id", Uuid),
+    Column("action", Text, nullable=False),
+    Column("request_id", Text, nullable=False),
+    _time("created_at", now=True),
+    Index("ix_audit_log_account", "account_id", "id"),
 )
 
 signing_secrets = Table(

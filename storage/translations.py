@@ -54,26 +54,35 @@ def _shown(row: RowMapping) -> Translation:
 _SHOWN = [translations.c[name] for name in Translation.__dataclass_fields__]
 
 
+_QUEUED: Mapping[str, object] = {
+    "status": TranslationStatus.PENDING,
+    "reason": None,
+    "documents": None,
+    "attempts": 0,
+    "created_at": func.now(),
+    "completed_at": None,
+    "lease_token": None,
+    "lease_expires_at": None,
+}
+
+
 async def want_translation(
     connection: Connection, job_id: uuid.UUID, language: str, *, price_cents: int, source: str
 ) -> Translation:
     """Queue a translation, another one in the place of one that is there."""
     fresh = {"price_cents": price_cents, "source": source}
     statement = insert(translations).values(job_id=job_id, language=language, **fresh)
-    again = fresh | {
-        "status": TranslationStatus.PENDING,
-        "reason": None,
-        "documents": None,
-        "attempts": 0,
-        "created_at": func.now(),
-        "completed_at": None,
-        "lease_token": None,
-        "lease_expires_at": None,
-    }
+    again = {**fresh, **_QUEUED}
     statement = statement.on_conflict_do_update(
         index_elements=[translations.c.job_id, translations.c.language], set_=again
     )
     return _shown((await connection.execute(statement.returning(*_SHOWN))).mappings().one())
+
+
+async def make_again(connection: Connection, job_id: uuid.UUID, source: str) -> None:
+    """Queue all of a job anew, for the price that was paid; what was made is gone."""
+    statement = update(translations).where(translations.c.job_id == job_id)
+    await connection.execute(statement.values({"source": source, **_QUEUED}))
 
 
 async def list_translations(connection: Connection, job_id: uuid.UUID) -> list[Translation]:

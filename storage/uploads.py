@@ -6,8 +6,9 @@ move on only while bytes arrive, so that a dead process blocks nothing for long.
 
 from __future__ import annotations
 
+import hashlib
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -55,9 +56,13 @@ def source_prefix(job_id: uuid.UUID) -> str:
     return f"{JOBS_PREFIX}/{job_id}/source"
 
 
-def preview_key(job_id: uuid.UUID) -> str:
-    """Where the preview of a job's media lies: beside the source, so that it goes with it."""
-    return f"{source_prefix(job_id)}/preview.mp4"
+def preview_key(job_id: uuid.UUID, muted: Sequence[tuple[int, int]] = ()) -> str:
+    """Where the preview of a job's media lies: beside the source, so that it goes with it.
+
+    One with other stretches of silence is another object, whoever is still making the one before.
+    """
+    silence = f"-{hashlib.sha256(repr([*muted]).encode()).hexdigest()[:16]}" if muted else ""
+    return f"{source_prefix(job_id)}/preview{silence}.mp4"
 
 
 @dataclass(frozen=True, slots=True)

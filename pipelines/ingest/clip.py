@@ -20,6 +20,7 @@ from av.container import InputContainer
 from av.packet import Packet
 
 from pipelines.ingest.programs import Program, beside, programs_of
+from pipelines.media.audio import silenced
 from pipelines.media.files import (
     Source,
     codec_name,
@@ -36,6 +37,9 @@ _STEPS_BACK_MS = (0, 1_500, 5_000, 30_000, None)
 """How long before the start to look for its key frame; None: from the beginning. Demuxers find
 places by decoding times, which differ from those of the pictures."""
 _OTHER_FORMAT = "The format changes between these times; no clip can be cut without encoding it."
+_AAC_RATES_HZ = frozenset(
+    {8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 64_000, 88_200, 96_000}
+)
 _HELD_BYTES = 512 << 20
 """Between a key frame and the start; more is not held in memory."""
 
@@ -55,6 +59,8 @@ class ClipOrder:
     end_ms: int
     origin_ms: int
     """The media's start in the file's own times."""
+    muted: tuple[tuple[int, int], ...] = ()
+    """Stretches whose sound is silent, in milliseconds as above: then sound is encoded anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +111,74 @@ def _copied(order: ClipOrder, file: Path | RangedFile, target: Path, container: 
             copies = {
                 number: output.add_stream_from_template(stream)
                 for number, stream in found.templates.items()
+                if not (order.muted and is_sound_stream(stream))
+            }
+            sounds = {
+                number: _MutedSound.into(output, stream, order, found.key_seconds)
+                for number, stream in found.templates.items()
+                if number not in copies
             }
             bounds: list[int] = []
             for number, packet in packets:
                 time_ms = packet_time_ms(packet, order.origin_ms)
                 bounds += [] if time_ms is None else [time_ms]
+                if number in sounds:
+                    output.mux(sounds[number].add(packet))
+                    continue
                 # Shifted by milliseconds, a picture whose time is rounded up would lie before 0.
                 ticks = round(found.key_seconds / packet.time_base)
                 packet.pts = None if packet.pts is None else packet.pts - ticks
                 packet.dts = None if packet.dts is None else packet.dts - ticks
                 packet.stream = copies[number]
                 output.mux(packet)
+            for sound in sounds.values():
+                output.mux(sound.finish())
     if not bounds:
         raise MediaRefusedError("The file has nothing between these times.")
     return CutClip(container, max(0, found.start_ms), min(order.end_ms, max(bounds) + 1))
+
+
+@dataclass(slots=True)
+class _MutedSound:
+    """A stream of sound, decoded, silenced where it is to be, and encoded as AAC."""
+
+    output: Any
+    resampler: Any
+    order: ClipOrder
+    begins: Fraction
+    """Of the clip, in seconds of the file's own times."""
+
+    @classmethod
+    def into(cls, target: Any, stream: Any, order: ClipOrder, begins: Fraction) -> _MutedSound:
+        context = stream.codec_context
+        rate = context.sample_rate if context.sample_rate in _AAC_RATES_HZ else 48_000
+        # Files without a layout have a count of channels alone, which no encoder takes.
+        layout = {1: "mono", 2: "stereo"}.get(context.layout.nb_channels, context.layout.name)
+        output = target.add_stream("aac", rate=rate, layout=layout)
+        resampler = av.AudioResampler(format="fltp", layout=layout, rate=rate)
+        return cls(output, resampler, order, begins)
+
+    def add(self, packet: Packet[Any]) -> list[Packet[Any]]:
+        """Packets that are ready after ``packet``."""
+        try:
+            frames = packet.decode()
+        except av.error.InvalidDataError:
+            return []  # damaged, and so nothing that could be played
+        return [out for frame in frames for out in self._encoded(frame)]
+
+    def finish(self) -> list[Packet[Any]]:
+        return [*self._encoded(None), *self.output.encode(None)]
+
+    def _encoded(self, frame: Any) -> Iterator[Packet[Any]]:
+        for ready in self.resampler.resample(frame):
+            rate = ready.sample_rate
+            seconds = ready.pts * ready.time_base
+            at_ms = float(seconds * 1000) - self.order.origin_ms
+            samples = silenced(ready.to_ndarray(), self.order.muted, rate, at_ms)
+            quiet: Any = av.AudioFrame.from_ndarray(samples, "fltp", ready.layout.name)
+            quiet.sample_rate, quiet.time_base = rate, Fraction(1, rate)
+            quiet.pts = round((seconds - self.begins) * rate)
+            yield from self.output.encode(quiet)
 
 
 _Numbered: TypeAlias = "tuple[int, Packet[Any]]"

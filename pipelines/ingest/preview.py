@@ -75,6 +75,8 @@ class PreviewOrder:
     most_bytes: int
     wall_seconds: float
     """It waits while others need the processors, so this is long."""
+    muted: tuple[tuple[int, int], ...] = ()
+    """Milliseconds of the media, in order: stretches without sound."""
 
 
 def make_preview(
@@ -99,7 +101,7 @@ def make_preview(
         path = source.resolve()
         task = ConfinedTask(
             program=preview_file.make,
-            order=_encode_order(path, folder.resolve(), order.media, order.most_bytes),
+            order=_encode_order(order, path, folder.resolve()),
             allowance=Allowance(limits.memory_bytes, math.ceil(seconds), order.most_bytes),
             wall_seconds=order.wall_seconds,
             readable=(path,),
@@ -115,9 +117,10 @@ def make_preview(
             shutil.copyfileobj(made, target, 1 << 20)
 
 
-def _encode_order(path: Path, folder: Path, media: MediaInfo, most_bytes: int) -> EncodeOrder:
-    """Rates that keep the preview below ``most_bytes``; raises StageError for media too long."""
-    bits = int(most_bytes * 8 * _SHARE_OF_BYTES / max(1.0, media.duration_seconds))
+def _encode_order(order: PreviewOrder, path: Path, folder: Path) -> EncodeOrder:
+    """Rates that keep the preview below its bytes; raises StageError for media too long."""
+    media = order.media
+    bits = int(order.most_bytes * 8 * _SHARE_OF_BYTES / max(1.0, media.duration_seconds))
     roomy = bits >= PICTURE_BITS + SOUND_BITS
     sound_bits = SOUND_BITS if roomy else FEWEST_SOUND_BITS
     picture_bits = min(PICTURE_BITS, bits - sound_bits)
@@ -138,6 +141,7 @@ def _encode_order(path: Path, folder: Path, media: MediaInfo, most_bytes: int) -
         audio_bits=sound_bits,
         origin_ms=media.origin_ms,
         duration_seconds=media.duration_seconds,
+        muted=order.muted,
     )
 
 

@@ -23,6 +23,7 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 
 from pipelines.ingest.programs import beside, programs_of
+from pipelines.media.audio import silenced
 from pipelines.media.files import ShownOrder, Source, is_sound_stream, packets_of, pixel_aspect
 from pipelines.media.tone_mapping import is_high_dynamic_range, standard_range
 from pipelines.media_types import Orientation, PixelShape
@@ -67,6 +68,8 @@ class EncodeOrder:
     audio_bits: int
     origin_ms: int
     duration_seconds: float
+    muted: tuple[tuple[int, int], ...] = ()
+    """Milliseconds of the media, in order: stretches without sound."""
 
 
 def make(order: EncodeOrder, emit: Emit) -> dict[str, int]:
@@ -236,6 +239,7 @@ class Sound:
     origin_ms: int
     most_samples: int
     """Nothing is written behind the media's end, whatever timestamps claim."""
+    muted: tuple[tuple[int, int], ...] = ()
     written: int = 0
     unit: str = "samples"
     _format: tuple[str, str, int] = ("", "", 0)
@@ -247,7 +251,7 @@ class Sound:
         output.codec_context.layout = "stereo"
         output.codec_context.bit_rate = order.audio_bits
         most = math.ceil((order.duration_seconds + 1) * SOUND_RATE_HZ)
-        return cls(output, stream.time_base, order.origin_ms, most)
+        return cls(output, stream.time_base, order.origin_ms, most, order.muted)
 
     def add(self, frame: AudioFrame, _: Any) -> list[Packet[Any]]:
         """Packets that are ready after ``frame``."""
@@ -295,6 +299,9 @@ class Sound:
         samples = samples[:, : max(0, self.most_samples - self.written)]
         if not samples.shape[1]:
             return []
+        if self.muted:
+            at_ms = self.written * 1000 / SOUND_RATE_HZ
+            samples = silenced(samples, self.muted, SOUND_RATE_HZ, at_ms)
         frame: Any = AudioFrame.from_ndarray(np.ascontiguousarray(samples), "fltp", "stereo")
         frame.sample_rate, frame.time_base = SOUND_RATE_HZ, Fraction(1, SOUND_RATE_HZ)
         frame.pts = self.written

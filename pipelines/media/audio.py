@@ -24,6 +24,19 @@ _SILENCE_POWER = 1e-12
 _EMPTY: Samples = np.empty(0, np.float32)
 
 
+def silenced(
+    samples: Samples, muted: Iterable[tuple[int, int]], rate_hz: int, at_ms: float = 0
+) -> Samples:
+    """The samples with silence in the stretches, which are in milliseconds as ``at_ms`` is, the
+    time of the first sample. The last axis is time."""
+    quiet = samples.copy()
+    for stretch in muted:
+        first, end = (round((each - at_ms) * rate_hz / 1000) for each in stretch)
+        if end > 0:
+            quiet[..., max(0, first) : end] = 0
+    return quiet
+
+
 def read_blocks(file: Path | RawIOBase, start: int = 0) -> Iterator[Samples]:
     """The audio of a FLAC file as consecutive blocks of mono samples at SAMPLE_RATE_HZ.
 

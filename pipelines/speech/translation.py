@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 
-from models.contracts import AudioChunk, SourceText
+from models.contracts import SAMPLE_RATE_HZ, AudioChunk, SourceText
 from models.languages import primary_language
 from models.provider import ModelProvider
 from models.tasks import TRANSLATE_SPEECH, TRANSLATE_TEXT
+from pipelines.media.audio import silenced
 from pipelines.speech.alignment import track_samples
 from pipelines.speech.edits import spread, words_of
 from pipelines.speech.words import ends_sentence, joined
@@ -74,14 +75,16 @@ def translate_passages(
     track: AudioTrack | None,
     models: ModelProvider,
     store: ObjectStore,
+    muted: Sequence[tuple[int, int]] = (),
 ) -> list[TranscriptSegment]:
     """The passages' segments in ``target`` (BCP 47), those that are in it already as they are.
 
     A segment that nothing is left for goes; a passage that no model makes anything of keeps its own
-    words. Raises TranslationError where there is no model, or no sound for the only one.
+    words. What is ``muted`` (milliseconds) is silence. Raises TranslationError where there
+    is no model, or no sound for the only one.
     """
     foreign = [each for each in passages if not is_same_language(each.language, target)]
-    texts = iter(_translated(foreign, target, track, models, store) if foreign else ())
+    texts = iter(_translated(foreign, target, track, models, store, muted) if foreign else ())
     found: list[TranscriptSegment] = []
     for passage in passages:
         text = "" if is_same_language(passage.language, target) else next(texts)
@@ -95,13 +98,16 @@ def _translated(
     track: AudioTrack | None,
     models: ModelProvider,
     store: ObjectStore,
+    muted: Sequence[tuple[int, int]],
 ) -> list[str]:
     """English by the sound where that is kept, all else by the text."""
     by_sound = models.find(TRANSLATE_SPEECH) if is_same_language(target, "en") else None
     by_text = models.find(TRANSLATE_TEXT)
     if by_sound is not None and track is not None:
         try:
-            return by_sound.translate_speech([_chunk(each, track, store) for each in passages])
+            return by_sound.translate_speech(
+                [_chunk(each, track, store, muted) for each in passages]
+            )
         except ObjectNotFoundError:
             pass  # the media is not kept any more
     if by_text is not None:
@@ -112,9 +118,16 @@ def _translated(
     raise TranslationError("The service has no model that translates into this language.")
 
 
-def _chunk(passage: SpokenPassage, track: AudioTrack, store: ObjectStore) -> AudioChunk:
+def _chunk(
+    passage: SpokenPassage,
+    track: AudioTrack,
+    store: ObjectStore,
+    muted: Sequence[tuple[int, int]],
+) -> AudioChunk:
     start, end = passage.segments[0].start_ms, passage.segments[-1].end_ms
     samples = track_samples(store, track, start - _AROUND_MS, end + _AROUND_MS)
+    at_ms = max(start - _AROUND_MS, track.offset_seconds * 1000)  # none lie before the track
+    samples = silenced(samples, muted, SAMPLE_RATE_HZ, at_ms)
     return AudioChunk(samples, passage.language)
 
 

@@ -155,7 +155,7 @@ async def get_changes(
     async with context.database.transaction() as connection:
         job = await service.get_job(connection, viewer.account.id, jobId)
         now = choose_track(job, await read_tracks(connection, job), track)
-        machine = await at_revision(connection, job, now, 0)
+        machine = await at_revision(connection, job, now, now.redacted_revision or 0)
 
     def compared() -> list[Difference]:
         found = transcript_of(now)

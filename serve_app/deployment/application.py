@@ -17,7 +17,7 @@ from models.profiles import concurrent_inputs, has_task, replicas_of
 from models.provider import ServedModels
 from models.registry import REGISTRY
 from models.replica import ModelReplica
-from models.tasks import Task
+from models.tasks import RECOGNIZE_ENTITIES, Task
 from serve_app.observability.logs import LogTarget, configure_logging
 from serve_app.observability.ray_metrics import ModelObserver, RayMetrics
 from serve_app.settings import Settings
@@ -98,7 +98,13 @@ def _searching_context(settings: Settings) -> AppContext:
     from serve_app.deployment.model_choice import encoder_of, picture_encoder_of
 
     models = _models(settings)
-    return build_context(settings, RayMetrics(), encoder_of(models), picture_encoder_of(models))
+    return build_context(
+        settings,
+        RayMetrics(),
+        encoder_of(models),
+        picture_encoder_of(models),
+        lambda: models.get(RECOGNIZE_ENTITIES),
+    )
 
 
 @serve.ingress()

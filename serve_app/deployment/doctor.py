@@ -159,6 +159,10 @@ def _objects(machine: MachineFacts) -> str:
     return f"bucket {settings.s3_bucket}: written, read, deleted"
 
 
+def _models(machine: MachineFacts) -> str:
+    return f"profile {machine.models.profile}: {machine.models.reason}"
+
+
 def _model(task: Task[Any]) -> Check:
     """One real inference of a task's model, and which weights it is done with."""
 
@@ -191,6 +195,6 @@ CHECKS: dict[str, Check] = {
     "codecs": _codecs,
     "database": _database,
     "objects": _objects,
-    "models": lambda machine: f"profile {machine.models.profile}: {machine.models.reason}",
+    "models": _models,
     **{f"model: {task.name}": _model(task) for task in TASKS},
 }

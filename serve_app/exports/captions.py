@@ -57,6 +57,7 @@ from serve_app.results.translations import LanguageTag, in_language, require_tra
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
+from storage.redactions import AuditAction, add_audit_entry
 from storage.results import TrackTranscript, transcript_versions
 from storage.revisions import MOST_REVISIONS
 from storage.types import StageName
@@ -120,6 +121,7 @@ class _Which:
     track: int | None = None
     revision: int | None = None
     language: str | None = None
+    original: bool = False
 
 
 House = Annotated[str, Field(pattern="^[a-z0-9_-]{1,40}$")]
@@ -229,30 +231,48 @@ async def get_transcript(
     rules: Annotated[House | None, _HOUSE] = None,
     sounds: SoundsQuery = False,
     speakerLabels: SpeakerLabelsQuery = False,  # noqa: N803
+    original: Annotated[
+        bool,
+        Query(
+            description="Of a redacted job: what was spoken, as JSON, at the last revision that was"
+            " not redacted or at `revision`. Every such request is written to the audit log."
+        ),
+    ] = False,
 ) -> Response:
     """As JSON, or as a file of captions, text or a table."""
     if language is not None and revision is not None:
         raise invalid("A translation has no revisions.", "revision")
-    which = _Which(track, revision, language)
+    if original and (format != "json" or language is not None):
+        raise invalid("The original is given as JSON, as it is spoken.", "original")
+    which = _Which(track, revision, language, original)
     async with place.turn(request):
-        if format != "json":
-            limits = CaptionLimits(maxLineLength, maxLines, maxCharactersPerSecond)
-            style = _Style(limits, rules, sounds, speakerLabels)
-            return await _file_response(context, job, which, format, style)
-        async with context.database.transaction() as connection:
-            tracks = await transcripts.read_tracks(connection, job)
-            is_whole = which == _Which() and len(tracks) > 1
-            chosen = tracks[0] if is_whole else await _chosen(connection, job, tracks, which)
+        if format == "json":
+            return await _json_response(request, context, job, which)
+        limits = CaptionLimits(maxLineLength, maxLines, maxCharactersPerSecond)
+        style = _Style(limits, rules, sounds, speakerLabels)
+        return await _file_response(context, job, which, format, style)
 
-        def rendered() -> Response:
-            if is_whole:
-                return success(request, transcripts.combined_transcript_json(job, tracks))
-            found = transcript_of(chosen)
-            shown = transcripts.transcript_json(job, chosen, found, multi=len(tracks) > 1)
-            return success(request, shown)
 
-        # Twenty megabytes of ten hours, for which other requests do not wait.
-        return await run_in_threadpool(rendered)
+async def _json_response(
+    request: Request, context: AppContext, job: JobRecord, which: _Which
+) -> Response:
+    async with context.database.transaction() as connection:
+        tracks = await transcripts.read_tracks(connection, job)
+        is_whole = which == _Which() and len(tracks) > 1
+        chosen = tracks[0] if is_whole else await _chosen(connection, job, tracks, which)
+        if which.original and job.source.redact:
+            read = AuditAction.READ_ORIGINAL, request.scope["vas_request_id"]
+            await add_audit_entry(connection, job.account_id, job.id, *read)
+
+    def rendered() -> Response:
+        if is_whole:
+            return success(request, transcripts.combined_transcript_json(job, tracks))
+        found = transcript_of(chosen)
+        shown = transcripts.transcript_json(job, chosen, found, multi=len(tracks) > 1)
+        return success(request, shown)
+
+    # Twenty megabytes of ten hours, for which other requests do not wait.
+    return await run_in_threadpool(rendered)
 
 
 @router.get(
@@ -345,7 +365,9 @@ async def _chosen(
     track = transcripts.choose_track(job, tracks, which.track)
     if which.language is not None:
         return await in_language(connection, job, track, which.language)
-    return await transcripts.at_revision(connection, job, track, which.revision)
+    return await transcripts.at_revision(
+        connection, job, track, which.revision, original=which.original
+    )
 
 
 async def _file_response(

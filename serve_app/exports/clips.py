@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Annotated, Any, BinaryIO
 
@@ -27,17 +27,19 @@ from pipelines.types import Timeline
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.downloads import ClipPlace, RangedContent, ranged_response
-from serve_app.api.openapi import OF_RESULTS, errors, headers
+from serve_app.api.openapi import errors, headers
 from serve_app.api.queries import NUMBER
 from serve_app.api.rate_limits import Bucket
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.exports.captions import attachment
 from serve_app.media.formats import MAX_DURATION_SECONDS
 from serve_app.results.availability import require_stage
+from serve_app.results.redaction import find_muted
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
 from storage.objects import ObjectNotFoundError, ObjectStore, RangedCopy
 from storage.objects.local_files import temporary_folder
+from storage.redactions import Span
 from storage.types import StageName
 from storage.uploads import MEDIA_SLOT, find_upload, source_prefix
 
@@ -70,7 +72,12 @@ _BODY = {
     summary="Cut a clip out of the source",
     response_description="The clip.",
     response_class=Response,
-    responses=errors(*OF_RESULTS)
+    responses=errors(
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NOT_FOUND,
+        ErrorCode.RESULTS_UNAVAILABLE,
+        ErrorCode.RESULTS_NOT_READY,
+    )
     | {
         200: {
             "headers": headers("X-Clip-Start", "Content-Disposition", "Accept-Ranges"),
@@ -97,7 +104,8 @@ async def get_clip(
         ),
     ],
 ) -> Response:
-    """By stream copy, so that nothing is encoded anew.
+    """By stream copy, so that nothing is encoded anew; of a redacted job the sound is, silent where
+    something was redacted.
 
     It begins at the last key frame at or before `start`; `X-Clip-Start` says where that is. The
     container is MP4 where the source's is, else Matroska. A source is kept for a while after its
@@ -115,8 +123,12 @@ async def get_clip(
     async with context.database.statement() as connection:
         ingested = await find_ingest_result(connection, job.id)
         upload = await find_upload(connection, job.id, MEDIA_SLOT)
+        muted = await find_muted(connection, job)
     key = None if upload is None else upload.object_key
     stretch = _stretch(job, ingested or {}, key, round(start * 1000), round(end * 1000))
+    heard = [(first - stretch.at_ms, last - stretch.at_ms) for first, last in muted]
+    silent = tuple(it for it in heard if it[0] < stretch.end_ms and it[1] > 0)
+    stretch = replace(stretch, muted=silent)
     async with place.turn(request):
         clip = await run_in_threadpool(_cut, context.objects, stretch)
     place.resources.enter_context(clip.file)
@@ -136,6 +148,8 @@ class _Stretch:
     picture: int | None
     at_ms: int
     """Of the file, on the job's timeline."""
+    muted: tuple[Span, ...] = ()
+    """From the start of that file too."""
 
 
 def _stretch(
@@ -221,6 +235,7 @@ def _cut(store: ObjectStore, stretch: _Stretch) -> _Clip:
                     start_ms=stretch.start_ms,
                     end_ms=stretch.end_ms,
                     origin_ms=stretch.origin_ms,
+                    muted=stretch.muted,
                 ),
                 allowance=Allowance(_MEMORY_BYTES, round(_WALL_SECONDS), size_bytes + (64 << 20)),
                 wall_seconds=_WALL_SECONDS,

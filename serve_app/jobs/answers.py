@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 from pipelines.types import StageCode, WarningCode
 from serve_app.api.schemas import Count, RequestId, Seconds, Share, Timestamp, Url, Uuid, doc
 from serve_app.jobs.metadata import EchoedMetadata
+from serve_app.results.redaction import RedactionJson
 from serve_app.results.scenes import OVERVIEW, OverviewJson, ProcessedScene
 from serve_app.results.transcripts import TranscriptEntry
 from storage.job_records import LEGACY_STATUSES
@@ -118,6 +119,7 @@ class JobSummary(TypedDict):
     rerunOf: NotRequired[
         Annotated[Uuid, doc("The job whose results it renews; then it has those it replaced.")]
     ]
+    redaction: NotRequired[Annotated[RedactionJson, doc("Where personal data is hidden.")]]
     batchId: NotRequired[Annotated[Uuid, doc("The batch that the job came from.")]]
     index: NotRequired[Annotated[Count, doc("Position of its clip in that batch.")]]
     audioTrackCount: NotRequired[Annotated[int, doc("On multi-track jobs.", ge=2)]]

@@ -266,6 +266,7 @@ def _source(
         keyterms=tuple(body.keyterms or ()),
         people=body.people,
         voices=body.voices,
+        **({"redact": tuple(body.redact)} if body.redact else {}),
         language=body.language,
         languages=tuple(body.languages or ()),
         speakers_expected=body.speakersExpected,

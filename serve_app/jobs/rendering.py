@@ -9,6 +9,7 @@ from pipelines.types import ClipSpan, PipelineWarning, StageCode
 from serve_app.api.envelope import timestamp
 from serve_app.jobs import answers
 from serve_app.jobs.eta import seconds_left
+from serve_app.results.redaction import redaction_json
 from storage.job_records import JobRecord, StageRecord
 from storage.types import ENDED_STATUSES, JobState, StageName, StageStatus
 
@@ -80,6 +81,8 @@ def render_summary(job: JobRecord) -> answers.JobSummary:
         rendered["rerunOf"] = str(job.rerun_of)
     if job.erased_at is not None:
         rendered["erasedAt"] = timestamp(job.erased_at)
+    if job.source.redact:
+        rendered["redaction"] = redaction_json(job)
     if job.batch_id is not None:
         rendered |= {"batchId": str(job.batch_id), "index": cast("int", job.batch_index)}
     names = job.audio_track_names or []

@@ -28,6 +28,7 @@ from pipelines.net.addresses import MAX_URL_LENGTH
 from serve_app.api.schemas import NO_NUL_PATTERN, doc
 from serve_app.api.urls import CallbackUrl
 from serve_app.jobs.metadata import Metadata
+from serve_app.results.redaction import RedactedKinds
 
 MAX_AUDIO_TRACKS = 16
 MAX_CLIPS = 100
@@ -256,6 +257,10 @@ class JobOptions(Body):
         doc("No more people than these speak; not less than `speakersExpected`."),
     ] = None
 
+    redact: Annotated[
+        RedactedKinds | None,
+        doc("Personal data that nothing shows: see `redactJob`.", ["email", "phone", "name"]),
+    ] = None
     retention: Annotated[
         RetentionOptions | None,
         doc("Overrides the account's; not longer than the operator allows."),

@@ -22,13 +22,14 @@ from serve_app.api.downloads import Download, RangedContent, downloads_of, range
 from serve_app.context import AppContext
 from serve_app.crypto import BadSignatureError
 from serve_app.errors import ApiError, ErrorCode
-from storage import jobs, uploads
+from storage import jobs, redactions
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.objects import ObjectNotFoundError
 from storage.previews import Preview, find_preview
-from storage.types import JobState, PreviewStatus
-from storage.uploads import MEDIA_SLOT, preview_key, source_prefix
+from storage.redactions import find_source_key
+from storage.types import PreviewStatus
+from storage.uploads import preview_key
 
 _PURPOSE = "media"
 _LIFETIME_HOURS = 12
@@ -67,28 +68,17 @@ class PlayableMedia:
 async def find_media(context: AppContext, connection: Connection, job: JobRecord) -> PlayableMedia:
     """Where the job's media is."""
     preview = await find_preview(connection, job.id)
-    key = await _source_key(connection, job)
+    key = await find_source_key(connection, job)
     if key is None or not await run_in_threadpool(context.objects.exists, key):
         return PlayableMedia(preview=preview)
     # Whole hours, so that a page that is read twice shows the same address.
     expires_at = (int(time.time()) // 3600 + _LIFETIME_HOURS + 1) * 3600
     path = f"{API_PREFIX}/jobs/{job.id}/media"
     signed = context.signer.sign_path(_PURPOSE, path, expires_at=expires_at)
+    if job.hides_sound:
+        return PlayableMedia(signed if _is_made(job, preview) else None, None, preview)
     playable = preview is None or preview.status is PreviewStatus.MADE
     return PlayableMedia(signed if playable else None, f"{signed}&original=true", preview)
-
-
-async def _source_key(connection: Connection, job: JobRecord) -> str | None:
-    if job.state in {JobState.AWAITING_UPLOAD, JobState.CANCELLED, JobState.EXPIRED}:
-        return None
-    if job.erased_at is not None:
-        return None
-    if job.source.kind == "upload":
-        upload = await uploads.find_upload(connection, job.id, MEDIA_SLOT)
-        return None if upload is None or upload.completed_at is None else upload.object_key
-    if job.source.kind == "url" and len(job.source.clips) == 1:
-        return f"{source_prefix(job.id)}/clip-000"
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +108,23 @@ async def _shown(
         if job is None:
             raise _missing()
         await require_active_owner(connection, job.id)
-        key, preview = await _source_key(connection, job), await find_preview(connection, job.id)
-    if key is None:
+        key = await find_source_key(connection, job)
+        preview = await find_preview(connection, job.id)
+        muted = await redactions.find_muted(connection, job.id)
+    is_made = _is_made(job, preview)
+    if key is None or (job.hides_sound and not is_made):
         raise _missing()
     media_type = _TYPES.get(PurePosixPath(job.file_name).suffix[1:].lower(), _UNNAMED)
-    if preview is not None and preview.status is PreviewStatus.MADE and original != "true":
-        key, media_type = preview_key(job.id), "video/mp4"
+    if is_made and (original != "true" or job.hides_sound):
+        key, media_type = preview_key(job.id, muted), "video/mp4"
     with downloads_of(request, Download.MEDIA).place(job.account_id):
         yield _Held(key, media_type)
+
+
+def _is_made(job: JobRecord, preview: Preview | None) -> bool:
+    """Not one of before the job's redaction."""
+    made = preview is not None and preview.status is PreviewStatus.MADE
+    return made and job.redact_after is None
 
 
 def _missing() -> ApiError:

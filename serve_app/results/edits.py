@@ -33,6 +33,7 @@ from serve_app.api.schemas import Answer, Count, Timestamp, Uuid, doc
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import require_stage
+from serve_app.results.redaction import add_muted, redacted_change, redacted_kinds
 from serve_app.results.routes import MAX_TRACK_INDEX, RESULT_ERRORS, TrackQuery
 from serve_app.results.transcripts import TranscriptSegmentJson, choose_track, segment_json
 from storage import jobs, revisions
@@ -345,6 +346,11 @@ async def _edited(
         if held.revision >= MOST_REVISIONS:
             raise invalid(f"A transcript has at most {MOST_REVISIONS} revisions.", "revision")
         change, revision = await make(connection, locked, held), held.revision
+        if kinds := redacted_kinds(locked):
+            change, muted = await asyncio.to_thread(
+                redacted_change, change, held.language, kinds, context.recognizer
+            )
+            await add_muted(context, connection, locked, muted)
         if change["splices"] or len(change) > 1:
             revision = await revisions.store_revision(
                 connection, held, change, reverted_to=reverted_to

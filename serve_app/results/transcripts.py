@@ -263,14 +263,29 @@ async def find_summary(
     found = await results.find_summary(connection, job_id)
     if found is None:
         return None
-    sentences = decode(tuple[TimedSentence, ...], found.encode(), ignore_unknown=True)
-    return [sentence_json(each) for each in sentences]
+    return [sentence_json(each) for each in sentences_of(found)]
+
+
+def sentences_of(stored: str) -> tuple[TimedSentence, ...]:
+    """A summary as it is stored."""
+    return decode(tuple[TimedSentence, ...], stored.encode(), ignore_unknown=True)
 
 
 async def at_revision(
-    connection: Connection, job: JobRecord, track: TrackTranscript, revision: int | None
+    connection: Connection,
+    job: JobRecord,
+    track: TrackTranscript,
+    revision: int | None,
+    *,
+    original: bool = False,
 ) -> TrackTranscript:
-    """The track as it was at a revision, at the present one for None. Raises NOT_FOUND."""
+    """The track as it was at a revision, at the present one for None; at the last that was not
+    redacted if the ``original`` is meant. Raises NOT_FOUND, for redacted revisions too."""
+    redacted = track.redacted_revision or 0
+    if original and revision is None and redacted:
+        revision = redacted - 1
+    if revision is not None and revision < redacted and not original:
+        raise ApiError(ErrorCode.NOT_FOUND, "What it had was redacted.", param="revision")
     if revision is None or revision == track.revision or track.document is None:
         return track
     if revision > track.revision:

@@ -29,6 +29,7 @@ from storage.previews import (
     give_back_preview,
     lease_next_preview,
 )
+from storage.redactions import find_muted
 from storage.types import PreviewStatus
 from storage.uploads import preview_key
 
@@ -126,13 +127,15 @@ class Previewer:
     async def _order(self, held: LeasedPreview) -> PreviewOrder:
         async with self._context.database.statement() as connection:
             ingested = await jobs.find_ingest_result(connection, held.job_id)
+            muted = await find_muted(connection, held.job_id)
         settings = self._context.settings
         return PreviewOrder(
             source_key=held.source_key,
-            target_key=preview_key(held.job_id),
+            target_key=preview_key(held.job_id, muted),
             media=from_json(MediaInfo, (ingested or {}).get("media")),
             most_bytes=settings.preview_max_bytes,
             wall_seconds=settings.stage_timeout_seconds,
+            muted=muted,
         )
 
     async def _is_wanted(self, held: LeasedPreview) -> bool:

@@ -28,10 +28,12 @@ from serve_app import pricing
 from serve_app.jobs.rendering import warning_document
 from serve_app.jobs.service import end_job, finish_if_ended
 from serve_app.pricing import PriceTable
-from storage import jobs, keys, ledger, previews, results
+from storage import jobs, keys, ledger, previews, redactions, results, revisions
 from storage.database import Connection
 from storage.job_records import JobRecord
+from storage.redactions import Span
 from storage.results import TrackTranscript
+from storage.revisions import Change
 from storage.search_index import file_rows, insert_rows
 from storage.types import ANALYSES, ENDED_STATUSES, JobState, StageName, StageStatus
 from storage.voices import keep_voices, list_samples
@@ -170,10 +172,13 @@ async def publish_transcripts(
     warnings: Sequence[PipelineWarning] = (),
     summary: Sequence[TimedSentence] | PipelineWarning | None = None,
     voices: KeptVoices | None = None,
+    before: Mapping[int, Change] | None = None,
+    muted: Sequence[Span] = (),
 ) -> JobState | None:
     """Complete the transcript stage: results of all tracks, charge and status together.
 
-    ``summary`` is the warning where it should have been made and was not.
+    ``summary`` is the warning where it should have been made and was not. Of redacted ones
+    ``before`` leads back to the machine's, by index, and their sound is ``muted``.
     """
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
     if job.stages[StageName.TRANSCRIPT].status in ENDED_STATUSES:
@@ -181,6 +186,10 @@ async def publish_transcripts(
     await results.store_transcripts(connection, job.id, tracks)
     if voices is not None:
         await _recognise(connection, job, voices)
+    for index, change in (before or {}).items():
+        await revisions.store_redaction(connection, job.id, index, change)
+    if muted:
+        await redactions.store_muted(connection, job.id, muted)
     if isinstance(summary, PipelineWarning):
         warnings = [*warnings, summary]
     elif summary is not None:

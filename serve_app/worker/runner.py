@@ -38,6 +38,7 @@ from serve_app.worker.indexing import INDEX_SECONDS, SearchIndexer
 from serve_app.worker.previews import PREVIEW_SECONDS, Previewer
 from serve_app.worker.publishing import Lease
 from serve_app.worker.reaper import SWEEP_SECONDS, Reaper
+from serve_app.worker.redacting import REDACT_SECONDS, Redactor
 from serve_app.worker.stage_work import StageWork, machine_of, made_with
 from serve_app.worker.translating import TRANSLATE_SECONDS, TranslationMaker
 from storage import jobs, reruns
@@ -95,6 +96,7 @@ class Runner:
             Periodic("translating", TRANSLATE_SECONDS, maker.step),
             Periodic("recording versions", VERSIONS_SECONDS, self._record_versions),
             Periodic("indexing", INDEX_SECONDS, SearchIndexer(context).step),
+            Periodic("redacting", REDACT_SECONDS, Redactor(context).step),
             Periodic("aligning", ALIGN_SECONDS, Realigner(context, self._models).step),
         ]
         if context.settings.previews:

@@ -26,6 +26,7 @@ from pipelines.ingest.pipeline import (
 )
 from pipelines.ingest.preview import is_playable
 from pipelines.ingest.source import ProbedMedia
+from pipelines.redaction.texts import redact_scenes, redact_sentences
 from pipelines.speech.languages import LanguageChoice
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.regions import Sharding
@@ -36,6 +37,7 @@ from pipelines.types import (
     AudioTrack,
     IngestResult,
     PipelineWarning,
+    Scene,
     StageError,
     TimedSentence,
     TrackOutcome,
@@ -51,12 +53,14 @@ from serve_app.context import AppContext
 from serve_app.jobs.eta import timings_of
 from serve_app.jobs.rendering import warning_document
 from serve_app.observability.metrics import record_media
+from serve_app.results.redaction import redacted_kinds, want_preview
 from serve_app.results.transcripts import track_transcript
 from serve_app.settings import Settings
 from serve_app.worker import publishing
 from serve_app.worker.calibration import Calibration, Machine
 from serve_app.worker.fetch import SourceFetcher, has_files_to_fetch
 from serve_app.worker.publishing import KeptVoices, Lease
+from serve_app.worker.redacting import RedactedTracks, redact_tracks
 from storage.job_records import JobRecord
 from storage.types import JobState, StageName
 from storage.uploads import Upload, list_uploads
@@ -149,12 +153,14 @@ class StageWork:
                     warning_document(warning, StageName.INGEST) for warning in result.warnings
                 ],
                 timings=self.timings.values,
-                preview_of=self._preview_of(found),
+                preview_of=self._preview_of(job, found),
             )
 
-    def _preview_of(self, found: ProbedMedia) -> str | None:
+    def _preview_of(self, job: JobRecord, found: ProbedMedia) -> str | None:
         """The file that browsers cannot play; a timeline of several clips has none."""
         main = found.main
+        if job.source.redact:
+            return None  # one is made once it is known what is to be silent
         if not self.context.settings.previews or main is None or is_playable(main.media):
             return None
         return main.key
@@ -169,14 +175,18 @@ class StageWork:
             found = await self._in_thread(lambda: self._stages(job).vision(ingested, self.control))
         self._count_shards(found)
         warnings = [warning_document(each, StageName.VISION) for each in found.warnings]
+        seen: Sequence[Scene] = (*found.scenes, found.overview)
+        if kinds := redacted_kinds(job):
+            recognizer = self.context.recognizer
+            seen = await self._in_thread(lambda: redact_scenes(seen, kinds, recognizer))
         async with self.context.database.transaction() as connection:
             end = await publishing.publish_scenes(
                 connection,
                 self.lease,
-                to_json(found.scenes),
+                to_json(seen[:-1]),
                 self.timings.values,
                 made_with=made_with(self.context)[StageName.VISION],
-                overview=to_json(found.overview),
+                overview=to_json(seen[-1]),
                 people=None if found.people is None else to_json(found.people),
                 warnings=warnings,
             )
@@ -197,8 +207,17 @@ class StageWork:
 
         span = ControlSpan(self.control, 0.0, transcribed)
         tracks = await self.runner.run_tracks(ingested, span, transcribe)
+        redacted: RedactedTracks | None = None
+        if kinds := redacted_kinds(job):
+            recognizer = self.context.recognizer
+            redacted = await self._in_thread(lambda: redact_tracks(tracks, kinds, recognizer))
+            tracks = tuple(redacted.tracks)
         summary = await self._summary(stages, tracks) if summarizes else None
+        if kinds and isinstance(summary, tuple):
+            summary = redact_sentences(summary, kinds, self.context.recognizer)
         async with self.context.database.transaction() as connection:
+            if redacted is not None:
+                await want_preview(self.context, connection, job)
             end = await publishing.publish_transcripts(
                 connection,
                 self.lease,
@@ -208,6 +227,8 @@ class StageWork:
                 warnings=transcript_warnings(tracks),
                 summary=summary,
                 voices=self._voices(job, tracks),
+                before={} if redacted is None else redacted.before,
+                muted=() if redacted is None else redacted.muted,
             )
         record_media(self.context.metrics, StageName.TRANSCRIPT, ingested.media.duration_seconds)
         return end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -23,6 +24,7 @@ from serve_app.results.translations import translation_json
 from storage import jobs, ledger, results, translations
 from storage.database import UNAVAILABLE
 from storage.objects import is_outage
+from storage.redactions import Span, find_muted
 from storage.results import TrackTranscript
 from storage.translations import MAX_ATTEMPTS, LeasedTranslation
 from storage.types import EventType
@@ -75,6 +77,7 @@ class TranslationMaker:
         async with self._context.database.statement() as connection:
             found = await results.list_transcripts(connection, held.job_id, words=False)
             ingested = await jobs.find_ingest_result(connection, held.job_id) or {}
+            muted = await find_muted(connection, held.job_id)
         kept = {each["index"]: each for each in ingested.get("tracks", ())}
         made: dict[int, object] = {}
         for track in found:
@@ -82,7 +85,8 @@ class TranslationMaker:
                 continue
             sound = kept.get(track.track_index)
             try:
-                document = await self._track(held, track, sound and from_json(AudioTrack, sound))
+                spoken = sound and from_json(AudioTrack, sound)
+                document = await self._track(held, track, spoken, muted)
             except TranslationError as error:
                 return str(error)
             if document is None:
@@ -92,7 +96,11 @@ class TranslationMaker:
         return None
 
     async def _track(
-        self, held: LeasedTranslation, track: TrackTranscript, sound: AudioTrack | None
+        self,
+        held: LeasedTranslation,
+        track: TrackTranscript,
+        sound: AudioTrack | None,
+        muted: Sequence[Span],
     ) -> TranscriptResult | None:
         """None where the lease was lost: the job was erased, or somebody else has it."""
         found = transcript_of(track)
@@ -106,6 +114,7 @@ class TranslationMaker:
                 sound,
                 self._models,
                 self._context.objects,
+                muted,
             )
             async with self._context.database.transaction() as connection:
                 if not await translations.extend_translation(connection, held, lease=_LEASE):

@@ -238,6 +238,7 @@ ADDED = {
     ("DELETE", "/voices/{voiceId}", "deleteVoice"),
     ("POST", "/jobs/{jobId}/erase", "eraseJob"),
     ("POST", "/jobs/{jobId}/rerun", "rerunJob"),
+    ("POST", "/jobs/{jobId}/redact", "redactJob"),
     ("POST", "/sessions", "createSession"),
     ("GET", "/jobs/{jobId}/events", "streamJobEvents"),
     ("GET", "/webhooks/endpoints", "listWebhookEndpoints"),

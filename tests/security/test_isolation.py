@@ -88,6 +88,7 @@ ITEMS: Mapping[str, tuple[Item, ...]] = {
     "lintCaptions": (Item(_finished, ("?rules=bbc&track=0",)),),
     "eraseJob": (Item(_uploading),),
     "rerunJob": (Item(_finished), Item(_uploading)),
+    "redactJob": (Item(_finished),),
     "getPeople": (Item(_finished), Item(_uploading)),
     "deletePeople": (Item(_finished), Item(_uploading)),
     "getSummary": (Item(_finished), Item(_uploading)),
@@ -147,6 +148,7 @@ BODIES = {
     "revertTranscript": {"revision": 0, "trackIndex": 0},
     "createTranslation": {"language": "en"},
     "rerunJob": {},
+    "redactJob": {"kinds": ["email"]},
 }
 
 TOLD_BY_THEMSELVES = {

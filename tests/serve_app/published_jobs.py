@@ -33,7 +33,9 @@ from serve_app.worker import publishing
 from serve_app.worker.publishing import Lease
 from storage import jobs, keys
 from storage.older_results import of_today
+from storage.redactions import Span
 from storage.results import TrackTranscript
+from storage.revisions import Change
 from storage.types import StageName, StageStatus
 from tests.serve_app.running_api import Customer, RunningApi
 
@@ -133,6 +135,8 @@ def complete(
     overview: dict[str, Any] | None = None,
     people: Sequence[Mapping[str, Any]] | None = None,
     voices: publishing.KeptVoices | None = None,
+    before: Mapping[int, Change] | None = None,
+    muted: Sequence[Span] = (),
 ) -> None:
     async def publish(connection: AsyncConnection) -> None:
         lease = await lease_of(connection, job_id)
@@ -156,8 +160,9 @@ def complete(
             overview=overview and stored(overview),
             people=people,
         )
+        redacted: dict[str, Any] = {"before": before, "muted": muted}
         await publishing.publish_transcripts(
-            connection, lease, tracks, {}, summary=summary, voices=voices
+            connection, lease, tracks, {}, summary=summary, voices=voices, **redacted
         )
 
     api.transact(publish)

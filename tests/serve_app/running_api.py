@@ -15,6 +15,8 @@ import httpx
 import uvicorn
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from models.provider import LocalModels
+from models.tasks import RECOGNIZE_ENTITIES
 from serve_app.app import build_api
 from serve_app.context import AppContext, build_context
 from serve_app.encoder import PictureEncoder, TextEncoder
@@ -50,7 +52,9 @@ class RunningApi:
         pictures: PictureEncoder | None = None,
     ) -> None:
         self.settings = settings
-        self.context: AppContext = build_context(settings, metrics, encoder, pictures)
+        self.context: AppContext = build_context(
+            settings, metrics, encoder, pictures, lambda: LocalModels().get(RECOGNIZE_ENTITIES)
+        )
         self.app = build_api(self.context)
         config = uvicorn.Config(
             self.app, host="127.0.0.1", port=0, log_level="warning", lifespan="on"

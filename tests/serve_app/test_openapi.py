@@ -24,6 +24,7 @@ from serve_app.jobs.schemas import (
 )
 from serve_app.keys.routes import SignInBody
 from serve_app.results.edits import TranscriptEditBody, TranscriptRevertBody
+from serve_app.results.redaction import RedactionBody
 from serve_app.results.routes import SpeakerBody
 from serve_app.results.translations import TranslationBody
 from serve_app.results.voices import VoiceBody
@@ -42,6 +43,7 @@ BODIES: dict[str, type[BaseModel]] = {
         VoiceBody,
         TranscriptEditBody,
         TranscriptRevertBody,
+        RedactionBody,
         TranslationBody,
         RerunBody,
         TestWebhookBody,
@@ -107,6 +109,7 @@ ADDED_STATUSES: dict[str, set[int]] = {
     "revertTranscript": {200, 400, 401, 404, 409},
     "listTranscriptRevisions": {200, 400, 401, 404, 409},
     "rerunJob": {202, 400, 401, 402, 404, 409, 410, 429, 503},
+    "redactJob": {202, 400, 401, 404, 409},
     "createTranslation": {202, 400, 401, 402, 404, 409},
     "listTranslations": {200, 401, 404, 409},
     "getTranslation": {200, 400, 401, 404, 409},

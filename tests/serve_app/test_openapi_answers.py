@@ -501,6 +501,7 @@ def test_every_operation_is_among_the_successes() -> None:
         "cancelJobDeprecated",
         "eraseJob",
         "rerunJob",
+        "redactJob",
         "getKeysPortal",
         "sendTestWebhook",
     }

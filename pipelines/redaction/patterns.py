@@ -1,0 +1,379 @@
+"""Personal data that has a form: addresses, numbers of telephones, cards, accounts and persons.
+
+Written in any language; in English as it is spoken too: "john dot smith at example dot com",
+"double five", letters one by one. Checks are those of the issuers: Luhn (ISO/IEC 7812-1), ISO 13616
+for IBANs, and the national ones named below.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class PersonalData(StrEnum):
+    """What can be redacted; what stands in its place is its value in brackets."""
+
+    EMAIL = "email"
+    PHONE = "phone"
+    CARD = "card"
+    IBAN = "iban"
+    NATIONAL_NUMBER = "national_number"
+    NAME = "name"
+    PLACE = "place"
+
+    @property
+    def mark(self) -> str:
+        """What is shown instead."""
+        return f"[{self}]"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PersonalSpan:
+    """Personal data in a text: characters ``start`` to ``end``."""
+
+    start: int
+    end: int
+    kind: PersonalData
+
+
+_EMAIL = re.compile(r"[\w.+%-]*\w@\w[\w-]*(?:\.[\w-]+)*\.\w{2,}")
+_TOKEN = re.compile(r"\[\w+\]|\+?[^\W_]+(?:['’][^\W_]+)*|[@._-]|\n")
+
+
+def words_of(text: str) -> frozenset[str]:
+    """Words that a space parts."""
+    return frozenset(text.split())
+
+
+def _numbered(text: str, first: int) -> dict[str, str]:
+    """Words, those that mean the same joined by a stroke, and their numbers."""
+    numbered = enumerate(text.split(), first)
+    return {word: str(value) for value, each in numbered for word in each.split("|")}
+
+
+_DIGITS = _numbered("zero|oh|o|nought one two three four five six seven eight nine", 0)
+_TEENS = _numbered(
+    "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen", 10
+)
+_TENS = _numbered("twenty thirty forty fifty sixty seventy eighty ninety", 2)
+_ROUND = {"hundred": "00", "thousand": "000"}
+_HOMOPHONES = {"for": "4", "to": "2", "too": "2"}
+"""Before another digit."""
+_REPEATED = {"double": 2, "triple": 3, "treble": 3}
+_BETWEEN = words_of("dash hyphen space dot point slash then area code um uh plus - . _")
+"""May stand inside a number that is spoken."""
+
+_NO_PARTS = words_of("i iban bic ssn nhs dni nif cpf bsn ahv nie pin id tel fax uk us")
+"""Capitals beside a number that are none of it."""
+
+_JOINTS = words_of("dot period point underscore dash hyphen plus . _ -")
+_AT, _DOTS = words_of("at @"), words_of("dot period point .")
+_TOP_LEVELS = words_of(
+    "com org net edu gov mil int info biz io ai app dev me tv co uk us ca au nz ie de fr es it pt"
+    " nl be ch at se no dk fi pl cz ru cn jp kr in br mx za eu online site shop tech cloud"
+)
+_NO_LOCAL_PART = words_of(
+    "is are was it its it's at to me us them him her you email emails mail address addresses my his"
+    " our your the a an on by via reach write contact send use look looked looking find found visit"
+    " here and or for please that which as be this works work working arrived available online"
+    " there we i he she they in of with from"
+)
+_MOST_LOCAL_WORDS = 4
+
+_DOMAIN = re.compile(rf"\b\w[\w.-]*\.(?:{'|'.join(sorted(_TOP_LEVELS))})\b", re.IGNORECASE)
+_EMAIL_CUE = re.compile(r"mail|\bwrite|\bcontact|\breach|\bsend", re.IGNORECASE)
+_ADDRESS_CUE = re.compile(r"mail(?: address\w*)?(?: is)? (?:\w+ )?$", re.IGNORECASE)
+"""After it one word may be an address all the same: "johnatexample.com"."""
+_CARD_CUE = re.compile(r"card|visa|amex|american express|credit|debit", re.IGNORECASE)
+_PHONE_CUE = re.compile(
+    r"phone|\bcall|number|reach|mobile|\bcell|\btel\b|\bfax|\btext|\bring|dial|whatsapp|telefon|"
+    r"téléphone|teléfono|anrufen|numéro|número|\bnumero|nummer",
+    re.IGNORECASE,
+)
+_NATIONAL_CUE = re.compile(
+    r"social security|\bssn\b|national insurance|\bnhs\b|passport|tax (?:id|number)|national "
+    r"(?:id|number)|identity|\bid number|\bdni\b|\bnif\b|insee|pesel|\bcpf\b|aadhaar|\bbsn\b|"
+    r"personnummer|\bahv\b|codice fiscale|steuer|licen[cs]e number|sozialversicherung|"
+    r"sécurité sociale",
+    re.IGNORECASE,
+)
+_IBAN = re.compile(r"[A-Z]{1,2}\d{10,}")
+_IBAN_CUE = re.compile(r"\bib+[aei]?n\b|account number|bank account", re.IGNORECASE)
+_CUE_CHARACTERS = 60
+"""A word that announces what follows stands so near before it."""
+
+_DATE = re.compile(
+    r"(?:\d{1,2}[./-]\d{1,2}[./-](?:\d\d){1,2}"
+    r"|\d{4}[./-]\d{1,2}[./-]\d{1,2})"
+)
+_YEARS = re.compile(r"(?:19|20)\d\d(?:\D+(?:19|20)\d\d)*")
+_FEWEST_DIGITS = 6
+_THOUSANDS = re.compile(r"\d{1,3}(?:[,.]\d{3})+")
+
+
+_NO_NUMBERS = (_DATE, _YEARS, _THOUSANDS)
+
+
+def find_patterns(text: str) -> list[PersonalSpan]:
+    """All in the text, in order, none inside another."""
+    found = [PersonalSpan(it.start(), it.end(), PersonalData.EMAIL) for it in _EMAIL.finditer(text)]
+    found += (
+        PersonalSpan(it.start(), it.end(), PersonalData.EMAIL)
+        for it in _DOMAIN.finditer(text)
+        if _EMAIL_CUE.search(text, max(0, it.start() - _CUE_CHARACTERS), it.start())
+        and ("at" in it[0].lower() or _ADDRESS_CUE.search(text[: it.start()]))
+    )
+    tokens = [_Token(it[0], it.start(), it.end()) for it in _TOKEN.finditer(text)]
+    found += _spoken_addresses(tokens)
+    found += _numbers(text, tokens)
+    return without_overlaps(found)
+
+
+def without_overlaps(found: Sequence[PersonalSpan]) -> list[PersonalSpan]:
+    """In order; of those that overlap the longer one."""
+    chosen: list[PersonalSpan] = []
+    for each in sorted(found, key=lambda it: it.start - it.end):
+        if all(each.end <= other.start or each.start >= other.end for other in chosen):
+            chosen.append(each)
+    return sorted(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: str
+    start: int
+    end: int
+
+    @property
+    def word(self) -> str:
+        return self.text.lower()
+
+
+def _spoken_addresses(tokens: Sequence[_Token]) -> Iterator[PersonalSpan]:
+    for at, token in enumerate(tokens):
+        if token.word in _AT:
+            last, first = _after_domain(tokens, at + 1), _before_at(tokens, at)
+            if last is not None and first < at:
+                yield PersonalSpan(tokens[first].start, tokens[last - 1].end, PersonalData.EMAIL)
+
+
+def _after_domain(tokens: Sequence[_Token], at: int) -> int | None:
+    """Where the domain that begins there is over; None where it is none."""
+    ends, words = None, 0
+    while at < len(tokens) and tokens[at].text != "\n" and words < _MOST_LOCAL_WORDS:
+        word = tokens[at].word
+        if word in _DOTS:
+            following = tokens[at + 1].word if at + 1 < len(tokens) else ""
+            if not words or not following.isalnum():
+                break
+            if following in _TOP_LEVELS:
+                ends = at + 2
+            at, words = at + 2, 1
+        elif ends is not None:
+            break
+        else:
+            at, words = at + 1, words + (word not in _JOINTS)
+    return ends
+
+
+def _before_at(tokens: Sequence[_Token], at: int) -> int:
+    """Where the part before "at" begins: words until one that no such part has."""
+    first, words, joined = at, 0, False
+    while first > 0 and words < 2 * _MOST_LOCAL_WORDS:
+        before = tokens[first - 1]
+        if before.text == "\n" or before.text.startswith("["):
+            break
+        if before.word in _JOINTS:
+            joined = True
+        elif (
+            before.word in _NO_LOCAL_PART
+            or (words >= _MOST_LOCAL_WORDS and not joined)
+            or (words and not joined and _is_parted(tokens, first))
+        ):
+            break
+        else:
+            words, joined = words + 1, False
+        first -= 1
+    while first < at and tokens[first].word in _JOINTS:
+        first += 1
+    return first
+
+
+def _is_parted(tokens: Sequence[_Token], at: int) -> bool:
+    """Whether more than a space stands before the token."""
+    return tokens[at].start - tokens[at - 1].end > 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Neighbouring tokens that spell a number or a code."""
+
+    code: str
+    """Capitals and digits."""
+    start: int
+    end: int
+    spoken: bool
+    written: str
+    """As it stands in the text."""
+
+    @property
+    def digits(self) -> str:
+        return "".join(filter(str.isdigit, self.code))
+
+
+def _numbers(text: str, tokens: Sequence[_Token]) -> Iterator[PersonalSpan]:
+    for run in _runs(text, tokens):
+        before = text[max(0, run.start - _CUE_CHARACTERS) : run.start]
+        kind = _kind(run, before)
+        if kind is not None:
+            yield PersonalSpan(run.start, run.end, kind)
+
+
+def _runs(text: str, tokens: Sequence[_Token]) -> Iterator[_Run]:
+    at = 0
+    while at < len(tokens):
+        parts: list[tuple[str, int]] = []  # what each token adds, and its place
+        spoken = False
+        while at < len(tokens):
+            code, used = _code(tokens, at, bool(parts))
+            if not used or (parts and _is_apart(text, tokens, at)):
+                break
+            spoken = spoken or (bool(code) and tokens[at].word.isalpha() and len(code) < 4)
+            parts.append((code, at))
+            parts += [("", at + more) for more in range(1, used)]
+            at += used
+        while parts and not parts[-1][0] and not _completes(tokens, parts):
+            parts.pop()
+        if parts:
+            first, last = tokens[parts[0][1]], tokens[parts[-1][1]]
+            start = first.start - (text[max(0, first.start - 1)] in "+(" and first.start > 0)
+            code = "".join(each for each, _ in parts)
+            yield _Run(code, start, last.end, spoken, text[start : last.end])
+        at = max(at, parts[-1][1] + 1 if parts else at + 1)
+
+
+def _completes(tokens: Sequence[_Token], parts: Sequence[tuple[str, int]]) -> bool:
+    """Whether the last token belongs to the number of the one before: "twenty three"."""
+    word = tokens[parts[-1][1]].word
+    return len(parts) > 1 and (word in _DIGITS or word in _ROUND or word in _TEENS)
+
+
+def _is_apart(text: str, tokens: Sequence[_Token], at: int) -> bool:
+    between = text[tokens[at - 1].end : tokens[at].start]
+    return any(it not in " ,-./()\t–—" for it in between) or len(between) > 3
+
+
+def _code(tokens: Sequence[_Token], at: int, inside: bool) -> tuple[str, int]:  # noqa: PLR0911
+    """What a token adds to a code, and how many tokens that takes; 0 where it ends one."""
+    token, word = tokens[at], tokens[at].word
+    following = tokens[at + 1].word if at + 1 < len(tokens) else ""
+    if any(map(str.isdigit, token.text)) and "'" not in token.text:
+        return token.text.lstrip("+").upper(), 1
+    if word in _REPEATED and (
+        following in _DIGITS or (len(following) == 1 and following.isdigit())
+    ):
+        return _DIGITS.get(following, following) * _REPEATED[word], 2
+    if word in _DIGITS and (inside or word not in {"o", "oh"}):
+        return _DIGITS[word], 1
+    is_digit = following[:1].isdigit() and (inside or len(following) > 2)
+    if word in _HOMOPHONES and (is_digit or (inside and following in _DIGITS)):
+        return _HOMOPHONES[word], 1
+    if word in _TEENS:
+        return _TEENS[word], 1
+    if word in _TENS:
+        if following in _DIGITS and following not in {"oh", "o", "zero", "nought"}:
+            return _TENS[word] + _DIGITS[following], 2
+        return _TENS[word] + "0", 1
+    if word in _ROUND and inside:
+        return _ROUND[word], 1
+    if token.text.isupper() and token.text.isascii() and len(token.text) <= 4:
+        is_part = inside or (len(word) < 3 and any(map(str.isdigit, following)))
+        if is_part and word not in _NO_PARTS:
+            return token.text, 1
+    if len(word) == 1 and word.isascii() and word.isalpha() and word not in "ai":
+        return word.upper(), 1
+    if inside and len(word) == 1 and word == "a" and following in _DIGITS:
+        return "A", 1
+    return "", int(inside and word in _BETWEEN)
+
+
+def _kind(run: _Run, before: str) -> PersonalData | None:  # noqa: PLR0911
+    """What a code is, by its checks, the words before it, and its length.
+
+    Recognisers write some digits twice and leave others out: words decide before lengths.
+    """
+    digits, code = run.digits, run.code
+    if len(digits) < _FEWEST_DIGITS or any(form.fullmatch(run.written) for form in _NO_NUMBERS):
+        return None
+    if _is_iban(code) or (len(digits) >= 10 and (_IBAN_CUE.search(before) or _IBAN.match(code))):
+        return PersonalData.IBAN
+    is_national = _is_national(code, run.written)
+    if _NATIONAL_CUE.search(before) or (is_national and (code != digits or "-" in run.written)):
+        return PersonalData.NATIONAL_NUMBER
+    is_card = 13 <= len(digits) <= 19 and is_luhn(digits)
+    if is_card or (len(digits) >= 10 and _CARD_CUE.search(before)):
+        return PersonalData.CARD
+    if _PHONE_CUE.search(before) or run.written.startswith(("+", "(", "00")):
+        return PersonalData.PHONE
+    if is_national:
+        return PersonalData.NATIONAL_NUMBER
+    if len(digits) < 7 or not (run.spoken or len(re.findall(r"\d+", run.written)) > 1):
+        return None
+    return PersonalData.CARD if len(digits) >= 15 else PersonalData.PHONE
+
+
+def is_luhn(digits: str) -> bool:
+    """Whether the last digit is the check of the others (ISO/IEC 7812-1)."""
+    doubled = [int(it) * (1 + at % 2) for at, it in enumerate(reversed(digits))]
+    return sum(each - 9 * (each > 9) for each in doubled) % 10 == 0
+
+
+def _is_iban(code: str) -> bool:
+    if not re.fullmatch(r"[A-Z]{2}\d{2}[A-Z0-9]{11,30}", code):
+        return False
+    return int("".join(str(int(it, 36)) for it in code[4:] + code[:4])) % 97 == 1
+
+
+def _weighted(digits: str, weights: Sequence[int]) -> int:
+    return sum(int(it) * weight for it, weight in zip(digits, weights, strict=False))
+
+
+def _is_cpf(code: str) -> bool:
+    checks = (-_weighted(code, range(size + 1, 1, -1)) % 11 % 10 for size in (9, 10))
+    return len(set(code)) > 1 and [*map(int, code[9:])] == [*checks]
+
+
+_NATIONAL: tuple[tuple[str, Callable[[str], bool]], ...] = (
+    # United Kingdom: National Insurance. Italy: codice fiscale.
+    (r"[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z]\d{6}[A-D]", lambda code: True),
+    (r"[A-Z]{6}\d\d[A-EHLMPRST]\d\d[A-Z]\d{3}[A-Z]", lambda code: True),
+    # Spain: DNI and NIE. France: INSEE. Switzerland: AHV, an EAN-13.
+    (
+        r"[XYZ\d]\d{7}[A-Z]",
+        lambda code: (
+            "TRWAGMYFPDXBNJZSQVHLCKE"[int(code[:8].translate(str.maketrans("XYZ", "012"))) % 23]
+            == code[8]
+        ),
+    ),
+    (r"[12]\d{14}", lambda code: 97 - int(code[:13]) % 97 == int(code[13:])),
+    (r"756\d{10}", lambda code: _weighted(code, [1, 3] * 7) % 10 == 0),
+    # Poland: PESEL, its date too. Brazil: CPF.
+    (
+        r"\d{4}[0-3]\d{6}",
+        lambda code: (
+            0 < int(code[2:4]) % 20 <= 12
+            and (_weighted(code, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3)) + int(code[10])) % 10 == 0
+        ),
+    ),
+    (r"\d{11}", _is_cpf),
+)
+_SOCIAL_SECURITY = re.compile(r"(?!000|666|9)\d{3}-(?!00)\d\d-(?!0000)\d{4}")
+"""United States; others are found by the words before them."""
+
+
+def _is_national(code: str, written: str) -> bool:
+    known = any(re.fullmatch(form, code) and check(code) for form, check in _NATIONAL)
+    return known or _SOCIAL_SECURITY.fullmatch(written) is not None

@@ -1,0 +1,306 @@
+"""Personal data in transcripts and other texts, with marks in its place."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
+
+from models.languages import primary_language
+from models.tasks import Entity, EntityKind, EntityRecognizer
+from pipelines.redaction.patterns import (
+    PersonalData,
+    PersonalSpan,
+    find_patterns,
+    without_overlaps,
+    words_of,
+)
+from pipelines.speech.words import joined
+from pipelines.types import Scene, TimedSentence, TranscriptSegment, TranscriptWord
+
+Span = tuple[int, int]
+"""Milliseconds."""
+Kinds = Collection[PersonalData]
+FindEntities = Callable[[], EntityRecognizer]
+"""Opens the model of names when it is needed. Raises what opening it raises: nothing is published
+where names were not looked for."""
+
+_NAMED = frozenset({PersonalData.NAME, PersonalData.PLACE})
+"""PersonalSpan by a model, in English only."""
+
+_KINDS = {
+    EntityKind.PERSON: PersonalData.NAME,
+    EntityKind.PLACE: PersonalData.PLACE,
+}
+
+_PAUSE_MS = 3_000
+"""What is spoken after a longer one, or by somebody else, does not continue a number."""
+_MOST_SEGMENTS = 40
+"""Of a passage that is looked at in one piece."""
+_AROUND_MS = 120
+"""Muted before and after a word, whose measured times are as exact as that."""
+_UNWRITTEN_MS = 6_000
+"""So much beside a hidden word that nothing is written of may belong to it."""
+_REST = re.compile(r"[.,;:?!…。、]+$")
+"""What stays of a word that is hidden."""
+_MARK = re.compile(r"\[(?:" + "|".join(PersonalData) + r")\]")
+_NAME = r"[A-ZÀ-Þ][\w’'-]+"
+_NAMED_CUE = re.compile(
+    r"\b(?:(?i:my|his|her|their) (?i:(?:first |last |full )?name)(?:’s|'s| is| was)"
+    r"|(?i:i am|i['’]m|this is|call me|named|called|dear|signed by|speaking with|"
+    r"spoke (?:to|with)|mister|missus|miss|doctor|professor|mr|mrs|ms|dr)\.?),? "
+    rf"({_NAME}(?:,? {_NAME}){{0,2}})"
+)
+_PLACE_CUE = re.compile(
+    r"\b(?i:live[sd]? in|living in|born in|moved to|from|based in|travel(?:led|ed)? to|flew to|"
+    rf"arrived in|trip to|drove to|office in|near|outside of?|in)[.,]? ({_NAME}(?: {_NAME}){{0,2}})"
+)
+_NO_NAMES = words_of(
+    "i i'm monday tuesday wednesday thursday friday saturday sunday january february march april"
+    " may june july august september october november december english french german spanish"
+    " italian the this that ok okay yes no"
+)
+
+
+def no_recognizer() -> EntityRecognizer:
+    """Of processes that redact nothing. Raises RuntimeError."""
+    raise RuntimeError("This process has no model of names.")
+
+
+def find_personal_data(
+    texts: Sequence[str], kinds: Kinds, *, english: bool, recognizer: FindEntities
+) -> list[list[PersonalSpan]]:
+    """What of the kinds is in each text, in order, none inside another. A name that is found in one
+    text is looked for in all."""
+    found = [[it for it in find_patterns(text) if it.kind in kinds] for text in texts]
+    if english and _NAMED & {*kinds}:
+        recognized = recognizer().recognize_entities(texts)
+        names = [
+            [*_by_model(entities), *_by_cue(text)]
+            for text, entities in zip(texts, recognized, strict=True)
+        ]
+        known = {
+            part
+            for text, each in zip(texts, names, strict=True)
+            for it in each
+            if it.kind is PersonalData.NAME
+            for part in re.findall(_NAME, text[it.start : it.end])
+            if len(part) > 2 and part.lower() not in _NO_NAMES
+        }
+        for at, text in enumerate(texts):
+            repeated = (
+                PersonalSpan(it.start(), it.end(), PersonalData.NAME)
+                for it in re.finditer(_NAME, text)
+                if it[0].removesuffix("'s").removesuffix("’s") in known
+            )
+            found[at] += (it for it in (*names[at], *repeated) if it.kind in kinds)
+    marks = [[*_MARK.finditer(text)] for text in texts]
+    return [
+        [
+            it
+            for it in without_overlaps(own)
+            if all(it.end <= mark.start() or it.start >= mark.end() for mark in there)
+        ]
+        for own, there in zip(found, marks, strict=True)
+    ]
+
+
+def _by_model(entities: Sequence[Entity]) -> Iterator[PersonalSpan]:
+    for each in entities:
+        if each.kind in _KINDS:
+            yield PersonalSpan(each.start, each.end, _KINDS[each.kind])
+
+
+def _by_cue(text: str) -> Iterator[PersonalSpan]:
+    """Names after words that announce them."""
+    for cue, kind in ((_NAMED_CUE, PersonalData.NAME), (_PLACE_CUE, PersonalData.PLACE)):
+        for it in cue.finditer(text):
+            if it[1].split()[0].lower() not in _NO_NAMES:
+                yield PersonalSpan(it.start(1), it.end(1), kind)
+
+
+def redact_texts(
+    texts: Sequence[str], kinds: Kinds, recognizer: FindEntities, *, english: bool = True
+) -> list[str]:
+    """The texts with marks."""
+    found = find_personal_data(texts, kinds, english=english, recognizer=recognizer)
+    return [_marked(text, own) for text, own in zip(texts, found, strict=True)]
+
+
+def _marked(text: str, found: Sequence[PersonalSpan]) -> str:
+    for each in reversed(found):
+        text = text[: each.start] + each.kind.mark + text[each.end :]
+    return text
+
+
+def redact_scenes(
+    scenes: Sequence[Scene], kinds: Kinds, recognizer: FindEntities
+) -> tuple[Scene, ...]:
+    """Scenes with marks in their descriptions and in what is written in the picture."""
+    texts = [[it.description, *(line.text for line in it.on_screen_text)] for it in scenes]
+    marked = iter(redact_texts([*chain(*texts)], kinds, recognizer))
+    return tuple(
+        replace(
+            scene,
+            description=next(marked),
+            on_screen_text=tuple(replace(it, text=next(marked)) for it in scene.on_screen_text),
+        )
+        for scene in scenes
+    )
+
+
+def redact_sentences(
+    sentences: Sequence[TimedSentence], kinds: Kinds, recognizer: FindEntities
+) -> tuple[TimedSentence, ...]:
+    """A summary with marks."""
+    marked = redact_texts([it.text for it in sentences], kinds, recognizer)
+    return tuple(replace(it, text=text) for it, text in zip(sentences, marked, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class RedactedSegments:
+    """Segments with marks in place of words."""
+
+    segments: tuple[TranscriptSegment, ...]
+    muted: tuple[Span, ...]
+    """When the words were spoken that marks are in place of; in order, apart."""
+
+
+def redact_segments(
+    segments: Sequence[TranscriptSegment],
+    language: str | None,
+    kinds: Kinds,
+    recognizer: FindEntities,
+) -> RedactedSegments:
+    """A track's segments, with marks; ``language`` is the track's."""
+    hidden: list[dict[int, PersonalData]] = [{} for _ in segments]
+    for is_english, group in groupby(
+        _passages(segments, language), lambda it: it.language in (None, "en")
+    ):
+        passages = [*group]
+        texts = [it.text for it in passages]
+        found = find_personal_data(texts, kinds, english=is_english, recognizer=recognizer)
+        for passage, own in zip(passages, found, strict=True):
+            for each in own:
+                for segment, word in passage.words_in(each):
+                    hidden[segment].setdefault(word, each.kind)
+    redacted = (
+        _redacted(each, words) if words else each
+        for each, words in zip(segments, hidden, strict=True)
+    )
+    return RedactedSegments(tuple(redacted), tuple(merged(_spans(segments, hidden))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Passage:
+    """The words of one speaker without a long pause."""
+
+    language: str | None
+    text: str
+    places: tuple[tuple[int, int, int], ...]
+    """Of each word: where it ends in the text, its segment, its number in that."""
+
+    def words_in(self, found: PersonalSpan) -> Iterator[tuple[int, int]]:
+        """Segment and number of each word that it has a part of."""
+        at = bisect_right(self.places, found.start, key=lambda it: it[0])
+        for end, segment, word in self.places[at:]:
+            yield segment, word
+            if end >= found.end:
+                return
+
+
+def _passages(segments: Sequence[TranscriptSegment], language: str | None) -> Iterator[_Passage]:
+    run: list[int] = []
+    for at, segment in enumerate(segments):
+        before = segments[at - 1]
+        goes_on = (
+            run
+            and len(run) < _MOST_SEGMENTS
+            and (before.speaker, before.language) == (segment.speaker, segment.language)
+            and segment.start_ms - before.end_ms <= _PAUSE_MS
+        )
+        if run and not goes_on:
+            yield _passage(segments, run, language)
+            run = []
+        run.append(at)
+    if run:
+        yield _passage(segments, run, language)
+
+
+def _passage(
+    segments: Sequence[TranscriptSegment], run: Sequence[int], language: str | None
+) -> _Passage:
+    spoken = segments[run[0]].language or language
+    words = [(word.text, at, n) for at in run for n, word in enumerate(segments[at].words)]
+    text, places, written = joined([it for it, *_ in words]), [], 0
+    for word, segment, number in words:
+        written = text.index(word, written) + len(word)
+        places.append((written, segment, number))
+    return _Passage(None if spoken is None else primary_language(spoken), text, tuple(places))
+
+
+def _redacted(segment: TranscriptSegment, hidden: Mapping[int, PersonalData]) -> TranscriptSegment:
+    words, estimated, before = list[TranscriptWord](), list[int](), {*segment.estimated_words}
+    for kind, group in groupby(range(len(segment.words)), hidden.get):
+        run = [*group]
+        if kind is None:
+            estimated += (len(words) + n for n, at in enumerate(run) if at in before)
+            words += (segment.words[at] for at in run)
+            continue
+        if before.intersection(run):
+            estimated.append(len(words))
+        first, last = segment.words[run[0]], segment.words[run[-1]]
+        [rest] = _REST.findall(last.text) or [""]
+        words.append(replace(first, text=kind.mark + rest, end_ms=last.end_ms))
+    return replace(
+        segment,
+        text=joined([it.text for it in words]),
+        words=tuple(words),
+        estimated_words=tuple(estimated),
+    )
+
+
+def _spans(
+    segments: Sequence[TranscriptSegment], hidden: Sequence[Mapping[int, PersonalData]]
+) -> Iterator[Span]:
+    """When the words are spoken, up to the words around them: of a long number a recogniser writes
+    one word whose end is seconds too early. With estimated times all of a segment."""
+    before_ms = 0
+    muted: list[TranscriptWord] = []
+    for segment, words in zip(segments, hidden, strict=True):
+        if words.keys() & {*segment.estimated_words}:
+            yield segment.start_ms, segment.end_ms
+        for at, word in enumerate(segment.words):
+            apart = muted and word.start_ms - muted[-1].end_ms > 2 * _UNWRITTEN_MS
+            if muted and (apart or at not in words):
+                yield _span(muted, before_ms, word.start_ms)
+                muted = []
+            if at in words:
+                muted.append(word)
+            else:
+                before_ms = word.end_ms
+    if muted:
+        yield _span(muted, before_ms, muted[-1].end_ms + _UNWRITTEN_MS)
+
+
+def _span(words: Sequence[TranscriptWord], before_ms: int, after_ms: int) -> Span:
+    start, end = words[0].start_ms, words[-1].end_ms
+    first = max(before_ms, start - _UNWRITTEN_MS)
+    last = min(after_ms, end + _UNWRITTEN_MS)
+    return min(first, start - _AROUND_MS), max(last, end + _AROUND_MS)
+
+
+def merged(spans: Iterable[Span]) -> Iterator[Span]:
+    """In order, those that touch as one."""
+    last: Span | None = None
+    for start, end in sorted(spans):
+        if last is not None and start <= last[1]:
+            last = last[0], max(last[1], end)
+        else:
+            if last is not None:
+                yield last
+            last = max(0, start), end
+    if last is not None:
+        yield last

@@ -1,0 +1,193 @@
+"""Redacting a job: its personal data hidden from all that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from pipelines.codec import from_json, to_json
+from pipelines.redaction.patterns import PersonalData
+from pipelines.redaction.texts import FindEntities, Span, merged, redact_segments
+from pipelines.types import TranscriptSegment
+from serve_app.api.authentication import CurrentJob, KeyedRoute
+from serve_app.api.context import API_PREFIX, Context
+from serve_app.api.envelope import success
+from serve_app.api.openapi import errors
+from serve_app.api.schemas import Answer, Uuid, doc
+from serve_app.context import AppContext
+from serve_app.errors import ApiError, ErrorCode
+from serve_app.results.availability import no_result, require_stage
+from storage import jobs, redactions, reruns
+from storage.cleaning import is_held
+from storage.database import Connection
+from storage.job_records import JobRecord
+from storage.previews import want_muted_preview
+from storage.revisions import Change
+from storage.types import StageName
+
+
+def _each_once(value: list[PersonalData]) -> list[PersonalData]:
+    if len({*value}) < len(value):
+        raise PydanticCustomError("redact", "must name each kind once")
+    return value
+
+
+RedactedKinds = Annotated[
+    list[Annotated[PersonalData, Field(strict=False)]],
+    Field(min_length=1, max_length=len(PersonalData), json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_each_once),
+]
+
+
+class RedactionBody(BaseModel):
+    """Body of ``POST /jobs/{jobId}/redact``."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+    kinds: Annotated[RedactedKinds, doc("What to hide.", ["email", "phone", "name"])]
+
+
+class RedactionJson(TypedDict):
+    """What is hidden of a job's personal data."""
+
+    kinds: Annotated[
+        list[PersonalData],
+        doc("What is replaced by `[email]`, `[phone]` … and silent.", ["email", "name"]),
+    ]
+    status: Annotated[
+        Literal["pending", "completed"],
+        doc("`completed` once nothing shows it any more.", "completed"),
+    ]
+
+
+class RedactedJob(TypedDict):
+    """A job's redaction."""
+
+    jobId: Annotated[Uuid, doc("The job.")]
+    redaction: RedactionJson
+
+
+def redaction_json(job: JobRecord) -> RedactionJson:
+    """What is hidden, or will be."""
+    pending = job.redact_after is not None or job.completed_at is None
+    kinds = [PersonalData(it) for it in job.source.redact]
+    return {"kinds": kinds, "status": "pending" if pending else "completed"}
+
+
+def redacted_kinds(job: JobRecord) -> frozenset[PersonalData]:
+    """What is hidden of the job's texts."""
+    return frozenset(map(PersonalData, job.source.redact))
+
+
+async def want_preview(context: AppContext, connection: Connection, job: JobRecord) -> None:
+    """Have another preview made of a redacted job's media, if it has one file of its own."""
+    key = await redactions.find_source_key(connection, job)
+    if job.hides_sound and key is not None and context.settings.previews:
+        await want_muted_preview(connection, job.id, key)
+
+
+async def add_muted(
+    context: AppContext, connection: Connection, job: JobRecord, muted: Sequence[Span]
+) -> None:
+    """More stretches of a redacted job's media to be silent."""
+    before = await redactions.find_muted(connection, job.id)
+    everything = [*merged([*before, *muted])]
+    if everything != [*before]:
+        await redactions.store_muted(connection, job.id, everything)
+        await want_preview(context, connection, job)
+
+
+async def find_muted(connection: Connection, job: JobRecord) -> tuple[Span, ...]:
+    """When the sound of the job's media is to be silent.
+
+    Raises RESULTS_NOT_READY or RESULTS_UNAVAILABLE where that is not known.
+    """
+    if not job.hides_sound:
+        return ()
+    require_stage(job, StageName.TRANSCRIPT)
+    if job.redact_after is not None:
+        raise no_result(job, StageName.TRANSCRIPT, "The job is being redacted.")
+    return await redactions.find_muted(connection, job.id)
+
+
+def change_between(
+    before: Sequence[TranscriptSegment], after: Iterable[TranscriptSegment]
+) -> Change:
+    """What makes redacted segments of those before; as many."""
+    pairs = enumerate(zip(before, after, strict=True))
+    return {"splices": [(at, 1, [to_json(new)]) for at, (old, new) in pairs if new != old]}
+
+
+def redacted_change(
+    change: Change,
+    language: str | None,
+    kinds: frozenset[PersonalData],
+    recognizer: FindEntities,
+) -> tuple[Change, list[Span]]:
+    """A correction without personal data, and when what was left out is spoken."""
+    splices, muted = [], list[Span]()
+    for first, count, new in change["splices"]:
+        segments = [from_json(TranscriptSegment, each) for each in new]
+        found = redact_segments(segments, language, kinds, recognizer)
+        splices.append((first, count, to_json(found.segments)))
+        # What is beside them is of segments that stay.
+        room = (segments[0].start_ms, segments[-1].end_ms) if segments else (0, 0)
+        muted += ((max(room[0], start), min(room[1], end)) for start, end in found.muted)
+    return change | {"splices": splices}, [*merged(muted)]
+
+
+router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
+
+
+@router.post(
+    "/jobs/{jobId}/redact",
+    operation_id="redactJob",
+    summary="Hide personal data",
+    status_code=202,
+    response_model=Answer[RedactedJob],
+    response_description="It is being hidden, or was already.",
+    responses=errors(
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NOT_FOUND,
+        ErrorCode.LEGAL_HOLD,
+        ErrorCode.RESULTS_NOT_READY,
+    ),
+)
+async def redact_job(
+    request: Request, context: Context, job: CurrentJob, body: RedactionBody
+) -> Response:
+    """Of a job that has ended; for one to come there is `redact` at its creation.
+
+    Transcripts, captions, chapters, search, summaries, translations, descriptions and writing in
+    the picture show `[email]`, `[phone]` and so on in the place of what is found, and clips and
+    previews are silent there; the media itself is not given out any more. It is done within
+    seconds, `redaction.status` of the job shows when; what is corrected afterwards is redacted too.
+    It cannot be undone, only extended by more kinds.
+
+    Names and places are found in English, all else in any language; as it is spoken ("john dot
+    smith at example dot com") in English too.
+    """
+    async with context.database.transaction() as connection:
+        locked = await jobs.find_job(connection, job.id, for_update=True)
+        if locked is None or locked.erased_at is not None:
+            raise ApiError(ErrorCode.NOT_FOUND, "The job was erased.")
+        if locked.completed_at is None:
+            raise no_result(locked, StageName.TRANSCRIPT, "The job has not ended.")
+        if (await reruns.get_basis(connection, job.id)).open_rerun is not None:
+            raise no_result(locked, StageName.TRANSCRIPT, "A rerun of the job has not ended.")
+        if await is_held(connection, job.id):
+            raise ApiError(ErrorCode.LEGAL_HOLD)
+        present = locked.source.redact
+        kinds = [*present, *(it for it in body.kinds if it not in present)]
+        if len(kinds) > len(present):
+            for each in (job.id, *await reruns.list_reruns(connection, job.id)):
+                await redactions.request_redaction(connection, each, kinds)
+            found = await jobs.find_job(connection, job.id)
+            locked = found or locked
+    answer: RedactedJob = {"jobId": str(job.id), "redaction": redaction_json(locked)}
+    return success(request, answer, status=202)

@@ -1,0 +1,172 @@
+"""Redacts jobs: what is about to be published, and what was, a job at a time beside the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from pipelines.codec import to_json
+from pipelines.redaction.patterns import PersonalData
+from pipelines.redaction.texts import (
+    FindEntities,
+    Span,
+    merged,
+    redact_scenes,
+    redact_segments,
+    redact_sentences,
+)
+from pipelines.types import Scene, TimedSentence, TrackOutcome
+from serve_app.context import AppContext
+from serve_app.observability.logs import log_context
+from serve_app.results.redaction import change_between, redacted_kinds, want_preview
+from serve_app.results.scenes import find_overview, scenes_of
+from serve_app.results.transcripts import sentences_of, transcript_of
+from storage import jobs, redactions, results, revisions, translations
+from storage.database import Connection
+from storage.job_records import JobRecord
+from storage.redactions import LeasedRedaction
+from storage.results import TrackTranscript
+from storage.revisions import Change
+from storage.types import StageName, StageStatus
+
+log = logging.getLogger("vas.redaction")
+
+REDACT_SECONDS = 1.0
+"""Until it is looked again whether a job is to be redacted."""
+_LEASE = timedelta(minutes=10)
+"""A day of speech takes a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedactedTracks:
+    """Transcripts to publish, what leads back to the machine's, and when sound is to be silent."""
+
+    tracks: list[TrackOutcome]
+    before: Mapping[int, Change]
+    """By a track's index."""
+    muted: Sequence[Span]
+
+
+def redact_tracks(
+    tracks: Sequence[TrackOutcome], kinds: frozenset[PersonalData], recognizer: FindEntities
+) -> RedactedTracks:
+    """The tracks of a job that is not published yet."""
+    redacted, before, muted = list[TrackOutcome](), dict[int, Change](), list[Span]()
+    for track in tracks:
+        said = track.transcript
+        if said is None:
+            redacted.append(track)
+            continue
+        found = redact_segments(said.segments, said.language, kinds, recognizer)
+        redacted.append(replace(track, transcript=replace(said, segments=found.segments)))
+        before[track.index] = change_between(found.segments, said.segments)
+        muted += found.muted
+    return RedactedTracks(redacted, before, [*merged(muted)])
+
+
+class Redactor:
+    """Any number may be at work, each on another job."""
+
+    def __init__(self, context: AppContext) -> None:
+        self._context = context
+
+    async def step(self) -> float | None:
+        """Redact the job that is due for longest; None where none is."""
+        held = await redactions.lease_redaction(self._context.database, lease=_LEASE)
+        if held is None:
+            return None
+        with log_context(jobId=held.job_id):
+            await self._redact(held)
+        return 0.0
+
+    async def _redact(self, held: LeasedRedaction) -> None:
+        async with self._context.database.transaction() as connection:
+            job = await jobs.find_job(connection, held.job_id)
+            if job is None:
+                return
+            tracks = await results.list_transcripts(connection, job.id)
+            scenes: tuple[Scene, ...] | None = None
+            if job.stages[StageName.VISION].status is StageStatus.COMPLETED:
+                scenes = scenes_of(await results.get_scenes(connection, job.id))
+            overview = await find_overview(connection, job.id)
+            summary = await results.find_summary(connection, job.id)
+        kinds, recognizer = redacted_kinds(job), self._context.recognizer
+        made = await asyncio.to_thread(
+            _Made.of, tracks, scenes, overview, summary, kinds, recognizer
+        )
+        async with self._context.database.transaction() as connection:
+            locked = await jobs.find_job(connection, held.job_id, for_update=True)
+            if locked is None or locked.redact_after != held.redact_after:
+                return  # erased, requested again, or somebody else's
+            if not await self._stored(connection, locked, tracks, made):
+                log.info("a transcript was corrected meanwhile: once more")
+                await redactions.request_redaction(connection, job.id, locked.source.redact)
+
+    async def _stored(
+        self, connection: Connection, job: JobRecord, tracks: Sequence[TrackTranscript], made: _Made
+    ) -> bool:
+        """All or nothing; False where a track was corrected since it was read."""
+        locked = [
+            (await revisions.lock_transcript(connection, job.id, track.track_index), track)
+            for track in tracks
+            if track.document is not None
+        ]
+        if any(held is None or held.revision != track.revision for held, track in locked):
+            return False
+        for held, track in locked:
+            change = made.changes[track.track_index]
+            if held is not None and change["splices"]:
+                await revisions.store_revision(connection, held, change, redacts=True)
+            elif held is not None:
+                await revisions.hide_revisions(connection, held, held.revision)
+        if made.scenes is not None:
+            overview = None if made.overview is None else to_json(made.overview)
+            await redactions.replace_scenes(connection, job.id, to_json(made.scenes), overview)
+        if made.summary is not None:
+            await redactions.replace_summary(connection, job.id, to_json(made.summary))
+        versions = await results.transcript_versions(connection, job.id)
+        source = " ".join(f"{index}:{version}" for index, version in versions)
+        await translations.make_again(connection, job.id, source)
+        before = await redactions.find_muted(connection, job.id)
+        await redactions.store_muted(connection, job.id, [*merged([*before, *made.muted])])
+        await redactions.end_redaction(connection, job.id)
+        await want_preview(self._context, connection, job)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    changes: Mapping[int, Change]
+    muted: Sequence[Span]
+    scenes: tuple[Scene, ...] | None
+    overview: Scene | None
+    summary: tuple[TimedSentence, ...] | None
+
+    @classmethod
+    def of(
+        cls,
+        tracks: Sequence[TrackTranscript],
+        scenes: tuple[Scene, ...] | None,
+        overview: Scene | None,
+        summary: str | None,
+        kinds: frozenset[PersonalData],
+        recognizer: FindEntities,
+    ) -> _Made:
+        changes, muted = dict[int, Change](), list[Span]()
+        for track in tracks:
+            said = transcript_of(track).segments
+            found = redact_segments(said, track.language, kinds, recognizer)
+            changes[track.track_index] = change_between(said, found.segments)
+            muted += found.muted
+        seen = redact_scenes([*(scenes or ()), *filter(None, [overview])], kinds, recognizer)
+        told = None if summary is None else sentences_of(summary)
+        return cls(
+            changes,
+            muted,
+            None if scenes is None else seen[: len(scenes)],
+            None if overview is None else seen[-1],
+            None if told is None else redact_sentences(told, kinds, recognizer),
+        )

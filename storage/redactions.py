@@ -1,0 +1,160 @@
+"""Redaction: which jobs are due for it, when their sound is silent, and who read what it hides."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from pydantic_core import from_json
+from sqlalchemy import Text, cast, func, insert, null, select, text, update
+from sqlalchemy.dialects.postgresql import JSONB
+
+from storage.database import Connection, Database
+from storage.job_records import JobRecord
+from storage.older_results import of_today
+from storage.search_index import index_once, replace_rows, scene_rows
+from storage.tables import audit_log, jobs, scene_lists, summaries
+from storage.types import JobState, StageName
+from storage.uploads import MEDIA_SLOT, find_upload, source_prefix
+
+Span = tuple[int, int]
+"""Milliseconds of the media."""
+
+
+class AuditAction(StrEnum):
+    """What the audit log has."""
+
+    READ_ORIGINAL = "read_original_transcript"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """Somebody with a key of the account did something."""
+
+    job_id: uuid.UUID | None
+    action: AuditAction
+    request_id: str
+    created_at: datetime
+
+
+async def add_audit_entry(
+    connection: Connection,
+    account_id: uuid.UUID,
+    job_id: uuid.UUID,
+    action: AuditAction,
+    request_id: str,
+) -> None:
+    """Write down what is about to be done; without it, it is not done."""
+    row = {"job_id": job_id, "action": action, "request_id": request_id}
+    await connection.execute(insert(audit_log).values(account_id=account_id, **row))
+
+
+async def list_audit_entries(
+    connection: Connection, account_id: uuid.UUID, *, limit: int
+) -> list[AuditEntry]:
+    """Of an account, the latest first."""
+    names = [audit_log.c[name] for name in AuditEntry.__dataclass_fields__]
+    query = select(*names).where(audit_log.c.account_id == account_id)
+    rows = await connection.execute(query.order_by(audit_log.c.id.desc()).limit(limit))
+    return [AuditEntry(**{**row, "action": AuditAction(row["action"])}) for row in rows.mappings()]
+
+
+async def request_redaction(
+    connection: Connection, job_id: uuid.UUID, kinds: Sequence[str]
+) -> None:
+    """Make an ended job due for redaction of all these kinds."""
+    merged = jobs.c.source.op("||")(cast({"redact": [*kinds]}, JSONB))
+    statement = update(jobs).where(jobs.c.id == job_id)
+    await connection.execute(statement.values(source=merged, redact_after=func.now()))
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedRedaction:
+    """A job to redact, until another may take it over."""
+
+    job_id: uuid.UUID
+    redact_after: datetime
+
+
+_LEASE = text(
+    """
+    UPDATE jobs SET redact_after = now() + :lease
+     WHERE id = (SELECT id FROM jobs WHERE redact_after <= now()
+                  ORDER BY redact_after LIMIT 1 FOR UPDATE SKIP LOCKED)
+    RETURNING id AS job_id, redact_after
+    """
+)
+
+
+async def lease_redaction(database: Database, *, lease: timedelta) -> LeasedRedaction | None:
+    """Lease the job that is due for longest; None where none is."""
+    rows = await database.query(_LEASE, lease=lease)
+    return LeasedRedaction(**rows[0]) if rows else None
+
+
+async def find_muted(connection: Connection, job_id: uuid.UUID) -> tuple[Span, ...]:
+    """When the sound of a job's media is silent, in order; empty unless it was redacted."""
+    found = await connection.scalar(select(jobs.c.muted).where(jobs.c.id == job_id))
+    return tuple((start, end) for start, end in found or ())
+
+
+async def store_muted(connection: Connection, job_id: uuid.UUID, muted: Sequence[Span]) -> None:
+    """These are all stretches to be silent."""
+    await connection.execute(update(jobs).where(jobs.c.id == job_id).values(muted=muted))
+
+
+async def end_redaction(connection: Connection, job_id: uuid.UUID) -> None:
+    """The job is not due any more."""
+    await connection.execute(update(jobs).where(jobs.c.id == job_id).values(redact_after=None))
+
+
+async def replace_scenes(
+    connection: Connection,
+    job_id: uuid.UUID,
+    scenes: Sequence[Mapping[str, Any]],
+    overview: Mapping[str, Any] | None,
+) -> None:
+    """Put redacted scenes in the place of a job's, and of what is found of them."""
+    seen = (cast(scene_lists.c.scenes, Text), cast(scene_lists.c.overview, Text))
+    query = select(*seen).where(scene_lists.c.job_id == job_id).with_for_update()
+    before, whole = (await connection.execute(query)).one()
+    rows = [
+        [
+            *scene_rows(
+                from_json(of_today(before)), None if whole is None else from_json(of_today(whole))
+            )
+        ],
+        [*scene_rows(scenes, overview)],
+    ]
+    values = {"scenes": scenes, "overview": null() if overview is None else overview}
+    await connection.execute(
+        update(scene_lists).where(scene_lists.c.job_id == job_id).values(values)
+    )
+    if not await index_once(connection, job_id, StageName.VISION):
+        await replace_rows(connection, job_id, *rows, stage=StageName.VISION)
+
+
+async def replace_summary(
+    connection: Connection, job_id: uuid.UUID, sentences: Sequence[Mapping[str, Any]]
+) -> None:
+    """Put redacted sentences in the place of a job's summary."""
+    statement = update(summaries).where(summaries.c.job_id == job_id)
+    await connection.execute(statement.values(sentences=sentences))
+
+
+async def find_source_key(connection: Connection, job: JobRecord) -> str | None:
+    """The object of a job's media; None before it is there, once it is erased, or of several."""
+    if job.state in {JobState.AWAITING_UPLOAD, JobState.CANCELLED, JobState.EXPIRED}:
+        return None
+    if job.erased_at is not None:
+        return None
+    if job.source.kind == "upload":
+        upload = await find_upload(connection, job.id, MEDIA_SLOT)
+        return None if upload is None or upload.completed_at is None else upload.object_key
+    if job.source.kind == "url" and len(job.source.clips) == 1:
+        return f"{source_prefix(job.id)}/clip-000"
+    return None

@@ -1,0 +1,143 @@
+"""Personal data in texts and transcripts: what is found, and what is shown in its place."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from models.provider import LocalModels
+from models.tasks import RECOGNIZE_ENTITIES, EntityKind
+from pipelines.redaction.patterns import PersonalData, find_patterns, is_luhn
+from pipelines.redaction.texts import merged, redact_segments, redact_texts
+from pipelines.types import TranscriptSegment, TranscriptWord
+
+EVERYTHING = frozenset(PersonalData)
+
+
+def recognizer() -> object:
+    return LocalModels().get(RECOGNIZE_ENTITIES)
+
+
+def marked(text: str) -> str:
+    for found in reversed(find_patterns(text)):
+        text = text[: found.start] + found.kind.mark + text[found.end :]
+    return text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Write to john.smith@example.com today.", "Write to [email] today."),
+        ("It is john dot smith at example dot com.", "It is [email]."),
+        ("Use j underscore weber at example dot co dot uk", "Use [email]"),
+        ("My email is Mary.Jonesathotmail.com, see?", "My email is [email], see?"),
+        ("Call five five five, one two three, four.", "Call [phone]."),
+        ("call me on 0 7 7 double 0 9 0 0 1 2 3", "call me on [phone]"),
+        ("It is +44 20 7946 0958, okay?", "It is [phone], okay?"),
+        ("The card is 4111 1111 1111 1111 now", "The card is [card] now"),
+        ("four" + " one" * 15 + " is it", "[card] is it"),
+        ("IBAN GB29 NWBK 6016 1331 9268 19 thanks", "IBAN [iban] thanks"),
+        ("My SSN is 078-05-1120.", "My SSN is [national_number]."),
+        ("insurance AB123456C here", "insurance [national_number] here"),
+        ("Mein Konto: DE89370400440532013000", "Mein Konto: [iban]"),
+        ("Meine Nummer ist 0171 2345678.", "Meine Nummer ist [phone]."),
+    ],
+)
+def test_what_has_a_form_is_found_written_and_spoken(text: str, shown: str) -> None:
+    assert marked(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "In 2019 and 2020 we had 1,234,567 people, as in 1914-1918.",
+        "You can look at example.com or call back later.",
+        "I have two or three cats, ten dogs and twenty five fish.",
+        "It was on 12/05/1980 at 10.30 in room 101.",
+        "[email] or [phone] is what stands there already.",
+    ],
+)
+def test_other_numbers_and_addresses_of_pages_stay(text: str) -> None:
+    assert marked(text) == text
+
+
+def test_a_card_has_its_check_digit() -> None:
+    assert (is_luhn("4111111111111111"), is_luhn("4111111111111112")) == (True, False)
+
+
+def test_the_recogniser_finds_names_as_spacy_does() -> None:
+    """Its answers to these were those of spaCy 3.8 with the same weights, to the character."""
+    texts = [
+        "Please call Siobhan O'Neill when you're in Baker Street, she doesn't answer.",
+        "i spoke to Mark Johnson yesterday about the trip to San Francisco",
+    ]
+    found = recognizer().recognize_entities(texts)  # type: ignore[attr-defined]
+    names = [
+        [(each.kind, text[each.start : each.end]) for each in own]
+        for text, own in zip(texts, found, strict=True)
+    ]
+    assert names == [
+        [(EntityKind.PERSON, "Siobhan O'Neill"), (EntityKind.PLACE, "Baker Street")],
+        [(EntityKind.PERSON, "Mark Johnson"), (EntityKind.PLACE, "San Francisco")],
+    ]
+
+
+def said(texts: list[str]) -> list[TranscriptSegment]:
+    segments, at = list[TranscriptSegment](), 1000
+    for index, text in enumerate(texts):
+        words = []
+        for word in text.split():
+            words.append(TranscriptWord(word, at, at + 250, 0.9, "speaker_0"))
+            at += 300
+        start = words[0].start_ms
+        segments.append(TranscriptSegment(index, start, at, text, "speaker_0", 0.9, tuple(words)))
+    return segments
+
+
+def shown(texts: list[str], language: str = "en") -> list[str]:
+    found = redact_segments(said(texts), language, EVERYTHING, recognizer)  # type: ignore[arg-type]
+    return [each.text for each in found.segments]
+
+
+def test_marks_take_the_times_of_what_they_stand_for_and_the_sound_is_known() -> None:
+    [segment] = said(["Hello, my name is Anna Weber and I leave."])
+    found = redact_segments([segment], "en", EVERYTHING, recognizer)  # type: ignore[arg-type]
+    [redacted] = found.segments
+    assert redacted.text == "Hello, my name is [name] and I leave."
+    mark = redacted.words[4]
+    first, last = segment.words[4], segment.words[5]
+    assert (mark.start_ms, mark.end_ms) == (first.start_ms, last.end_ms)
+    [(start, end)] = found.muted
+    assert start < first.start_ms < last.end_ms < end
+    assert "Weber" not in json.dumps([each.text for each in redacted.words])
+
+
+def test_a_number_over_two_segments_and_a_name_said_again_are_found() -> None:
+    assert shown(
+        ["Call me at five five five", "one two three four. I am Igor Vasic.", "Ask Vasic."]
+    )[:2] == ["Call me at [phone]", "[phone]. I am [name]."]
+
+
+def test_names_are_looked_for_in_english_only_and_patterns_everywhere() -> None:
+    texts = ["Mein Name ist Anna Weber, anna@example.de bitte."]
+    assert shown(texts, "de") == ["Mein Name ist Anna Weber, [email] bitte."]
+
+
+def test_only_the_kinds_that_are_chosen_are_hidden() -> None:
+    text = "I am Anna Weber, anna@example.com."
+    kinds = frozenset({PersonalData.EMAIL})
+    assert redact_texts([text], kinds, recognizer) == ["I am Anna Weber, [email]."]  # type: ignore[arg-type]
+
+
+def test_estimated_times_mute_the_whole_segment() -> None:
+    [segment] = said(["I am Anna Weber today."])
+    segment = replace(segment, estimated_words=(2, 3))
+    found = redact_segments([segment], "en", EVERYTHING, recognizer)  # type: ignore[arg-type]
+    assert found.muted[0][0] <= segment.start_ms < segment.end_ms <= found.muted[0][1]
+    assert found.segments[0].estimated_words == (2,)
+
+
+def test_stretches_that_touch_are_one() -> None:
+    assert [*merged([(500, 900), (-20, 100), (90, 200)])] == [(0, 200), (500, 900)]

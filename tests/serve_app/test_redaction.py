@@ -1,0 +1,481 @@
+"""Redacted jobs: nothing that shows them has what is hidden, but one request that is audited."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+import uuid
+import wave
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import av
+import httpx
+import numpy as np
+import numpy.typing as npt
+import pytest
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from models.provider import LocalModels
+from pipelines.codec import decode, encode, to_json
+from pipelines.ingest.clip import NAME, ClipOrder, copy
+from pipelines.ingest.probe import probe
+from pipelines.media.files import Source
+from pipelines.redaction.patterns import PersonalData
+from pipelines.speech.pipeline import TranscriptConfig
+from pipelines.types import (
+    IngestResult,
+    Speaker,
+    TimedSentence,
+    TrackOutcome,
+    TranscriptResult,
+)
+from serve_app.app import operation_routes
+from serve_app.context import AppContext, build_context
+from serve_app.media.source import PlayableMedia, find_media
+from serve_app.results.redaction import want_preview
+from serve_app.results.transcripts import track_transcript
+from serve_app.worker import publishing
+from serve_app.worker.previews import Previewer
+from serve_app.worker.redacting import Redactor, redact_tracks
+from storage import jobs, redactions, reruns
+from storage.results import TrackTranscript
+from storage.tables import search_rows, transcript_revisions, translations
+from storage.types import StageName
+from tests.benchmarks.speech.plain_loop import transcribe_samples
+from tests.pipelines.speech.test_edits import segment
+from tests.places import PROJECT
+from tests.serve_app.dashboard.test_dashboard import run_sql
+from tests.serve_app.dashboard.test_dashboard_pages import signed_in
+from tests.serve_app.interface_contract import DOCUMENT, Contract
+from tests.serve_app.published_jobs import SCENES, complete, created, lease_of, track
+from tests.serve_app.running_api import Customer, RunningApi
+
+CONTRACT = Contract(DOCUMENT)
+LINES = (
+    "Hello, my name is Zebulon Quimby today.",
+    "Write to zebulon dot quimby at example dot com soon.",
+    "Or call five five five one two three four now.",
+)
+MARKERS = re.compile("zebulon|quimby|five five|5551234", re.IGNORECASE)
+FORMATS = ("json", "srt", "vtt", "ttml", "ebu-tt-d", "ass", "txt", "md", "csv")
+EXPORTS = ("edl", "otio", "fcpxml", "chapters", "csv", "json")
+KINDS = ["email", "phone", "name"]
+PARTS = (
+    "", "/captions?rules=bbc&track=0", "/scenes", "/segments", "/scenes/outline", "/scenes/texts",
+    "/segments/outline", "/segments/texts", "/changes",
+)  # fmt: skip
+
+
+def said() -> TrackTranscript:
+    segments = tuple(segment(at, line, 20_000 * at + 1000, "speaker_0") for at, line in
+                     enumerate(LINES))  # fmt: skip
+    found = TranscriptResult("en", (Speaker("speaker_0", "Speaker 1", 9.0),), segments)
+    return replace(track(0), document=encode(found).decode())
+
+
+def written() -> list[dict[str, Any]]:
+    [scene] = SCENES
+    line = scene["onScreenText"][0] | {"text": "Zebulon Quimby, zebulon.quimby@example.com"}
+    return [scene | {"onScreenText": [line], "description": "A note to Zebulon Quimby."}]
+
+
+@pytest.fixture
+def job(api: RunningApi, customer: Customer) -> Iterator[str]:
+    job_id = created(api, customer)
+    summary = [TimedSentence("Zebulon Quimby gives his address.", 1000, 9000)]
+    complete(api, job_id, [said()], [], summary=summary, scenes=written(), overview=written()[0])
+    yield job_id
+    run_sql(api, "DELETE FROM translations")
+
+
+def redact(api: RunningApi, customer: Customer, job: str, kinds: Any = KINDS) -> httpx.Response:
+    body = {"kinds": kinds}
+    return api.client.post(f"/jobs/{job}/redact", json=body, headers=customer.headers)
+
+
+def read(api: RunningApi, customer: Customer, path: str) -> httpx.Response:
+    return api.client.get(path, headers=customer.headers)
+
+
+def at_work(api: RunningApi) -> None:
+    """A runner's redactor, in a loop of its own."""
+
+    async def redact_all(context: AppContext) -> None:
+        while await Redactor(context).step() is not None:
+            pass
+
+    at_work_on(api, redact_all)
+
+
+def at_work_on(api: RunningApi, work: Callable[[AppContext], Awaitable[None]]) -> None:
+    async def run() -> None:
+        context = build_context(api.settings, recognizer=api.context.recognizer)
+        try:
+            await work(context)
+        finally:
+            await context.database.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(run())).result()
+
+
+def shown_everywhere(api: RunningApi, customer: Customer, job: str) -> dict[str, str]:
+    """What every operation that reads a job, and every page of it, answers with 200."""
+    named = {"jobId": job, "trackIndex": "0", "language": "de", "speakerId": "speaker_0"}
+    paths = [
+        path
+        for route in operation_routes()
+        if "GET" in (route.methods or ())
+        and "{jobId}" in route.path
+        and "/events" not in route.path
+        for path in [route.path.removeprefix("/v1/api")]
+        if {*re.findall(r"\{(\w+)\}", path)} <= {*named}
+    ]
+    paths = [re.sub(r"\{(\w+)\}", lambda it: named[it[1]], path) for path in paths]
+    paths += [f"/jobs/{job}/transcript?format={form}" for form in FORMATS]
+    paths += [f"/jobs/{job}/transcript?language=de", f"/jobs/{job}/captions/lint?rules=bbc"]
+    paths += [f"/jobs/{job}/export?format={form}" for form in EXPORTS]
+    paths += ["/jobs", *(f"/search?q={word}" for word in ("zebulon", "quimby", "hello", "write"))]
+    shown = {path: read(api, customer, path) for path in paths}
+    with signed_in(api, customer) as browser:
+        for part in PARTS:
+            shown[f"page {part}"] = browser.get(f"/dashboard/jobs/{job}{part}")
+    return {path: answer.text for path, answer in shown.items() if answer.status_code == 200}
+
+
+def test_nothing_that_reads_a_redacted_job_has_what_is_hidden(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    before = shown_everywhere(api, customer, job)
+    having = {path for path, text in before.items() if MARKERS.search(text)}
+    assert len(having) > 15, sorted(having)
+    asked = redact(api, customer, job)
+    assert asked.status_code == 202, asked.text
+    CONTRACT.check("redactJob", asked)
+    assert asked.json()["data"]["redaction"] == {"kinds": KINDS, "status": "pending"}
+    at_work(api)
+    after = shown_everywhere(api, customer, job)
+    left = {path for path, text in after.items() if MARKERS.search(text)}
+    assert left <= {"/search?q=zebulon", "/search?q=quimby"}, left  # the words of the question
+    assert {path for path in before if path not in after} == set()
+    found = read(api, customer, f"/jobs/{job}").json()["data"]
+    CONTRACT.check("getJob", read(api, customer, f"/jobs/{job}"))
+    assert found["redaction"] == {"kinds": KINDS, "status": "completed"}
+    text = read(api, customer, f"/jobs/{job}/transcript?format=txt").text
+    for line in ("my name is [name] today.", "Write to [email] soon.", "Or call [phone] now."):
+        assert line in text
+    for word in ("zebulon", "quimby"):
+        hits = read(api, customer, f"/search?q={word}").json()["data"]
+        assert [hit for hit in hits if hit.get("jobId") == job] == []
+
+
+def test_the_original_is_read_by_an_explicit_request_that_the_audit_log_has(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    redact(api, customer, job)
+    at_work(api)
+    refused = read(api, customer, f"/jobs/{job}/transcript?revision=0")
+    assert (refused.status_code, refused.json()["param"]) == (404, "revision")
+    for form in ("srt", "txt"):
+        path = f"/jobs/{job}/transcript?original=true&format={form}"
+        assert read(api, customer, path).json()["param"] == "original"
+
+    def entries() -> list[redactions.AuditEntry]:
+        return api.transact(
+            lambda c: redactions.list_audit_entries(c, customer.account_id, limit=10)
+        )
+
+    assert entries() == []
+    original = read(api, customer, f"/jobs/{job}/transcript?original=true")
+    assert "Zebulon Quimby" in original.json()["data"]["text"]
+    [entry] = entries()
+    assert (str(entry.job_id), entry.request_id) == (job, original.json()["requestId"])
+
+
+def test_corrections_of_a_redacted_job_are_redacted_before_they_are_stored(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    redact(api, customer, job)
+    at_work(api)
+    revision = read(api, customer, f"/jobs/{job}/transcript").json()["data"]["revision"]
+    edit = {"index": 0, "text": "Hello, my name is Zebulon Quimby, zebulon@quimby.com, indeed."}
+    answer = api.client.patch(
+        f"/jobs/{job}/transcript",
+        json={"revision": revision, "segments": [edit]},
+        headers=customer.headers,
+    )
+    assert answer.status_code == 200, answer.text
+    assert MARKERS.search(answer.text) is None
+    reverted = api.client.post(
+        f"/jobs/{job}/transcript/revert",
+        json={"revision": answer.json()["data"]["revision"], "to": 0},
+        headers=customer.headers,
+    )
+    assert reverted.status_code == 200, reverted.text
+    assert MARKERS.search(reverted.text) is None
+    after = shown_everywhere(api, customer, job)
+    assert not [path for path, text in after.items() if MARKERS.search(text) and "q=" not in path]
+
+    async def later(connection: AsyncConnection) -> list[Any]:
+        query = select(transcript_revisions.c.before).where(
+            transcript_revisions.c.job_id == uuid.UUID(job), transcript_revisions.c.revision > 1
+        )
+        return [*(await connection.execute(query)).scalars()]
+
+    assert MARKERS.search(json.dumps(api.transact(later))) is None
+
+
+def test_what_is_redacted_from_the_start_is_published_redacted(
+    api: RunningApi, customer: Customer
+) -> None:
+    job = created(api, customer, redact=KINDS)
+    document = said().document or ""
+    outcome = TrackOutcome(0, "Mic 0", decode(TranscriptResult, document.encode()))
+    kinds = frozenset(map(PersonalData, KINDS))
+    made = redact_tracks([outcome], kinds, api.context.recognizer)
+    complete(
+        api, job, [*map(track_transcript, made.tracks)], [], before=made.before, muted=made.muted
+    )
+    after = shown_everywhere(api, customer, job)
+    assert not [path for path, text in after.items() if MARKERS.search(text) and "q=" not in path]
+    shown = read(api, customer, f"/jobs/{job}/transcript").json()["data"]
+    assert (shown["revision"], "[name]" in shown["text"]) == (1, True)
+    original = read(api, customer, f"/jobs/{job}/transcript?original=true").json()["data"]
+    assert [each["text"] for each in original["segments"]] == [*LINES]
+    muted = api.transact(lambda c: redactions.find_muted(c, uuid.UUID(job)))
+    assert len(muted) == 3
+
+    async def rows(connection: AsyncConnection) -> list[str]:
+        query = select(search_rows.c.text).where(search_rows.c.job_id == uuid.UUID(job))
+        return [*(await connection.execute(query)).scalars()]
+
+    assert MARKERS.search(" ".join(api.transact(rows))) is None
+
+
+def test_a_translation_is_made_again_of_what_is_left(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    document = json.dumps({"0": json.loads(said().document or "")})
+    run_sql(
+        api,
+        "INSERT INTO translations (job_id, language, status, price_cents, source, documents,"
+        " completed_at) VALUES (:id, 'de', 'completed', 7, 'x', CAST(:made AS json), now())",
+        id=job,
+        made=document,
+    )
+    assert MARKERS.search(read(api, customer, f"/jobs/{job}/transcript?language=de").text)
+    redact(api, customer, job)
+    at_work(api)
+    answer = read(api, customer, f"/jobs/{job}/transcript?language=de").json()
+    assert answer["code"] == "RESULTS_NOT_READY"
+
+    async def kept(connection: AsyncConnection) -> Any:
+        query = select(translations.c.documents, translations.c.price_cents)
+        return (await connection.execute(query)).one()
+
+    assert tuple(api.transact(kept)) == (None, 7)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "param"),
+    [
+        ([], "kinds"),
+        (["email", "email"], "kinds"),
+        (["email", "shoes"], "kinds[1]"),
+        ("all", "kinds"),
+    ],
+)
+def test_unknown_kinds_are_refused_by_name(
+    api: RunningApi, customer: Customer, job: str, kinds: Any, param: str
+) -> None:
+    answer = redact(api, customer, job, kinds)
+    assert (answer.status_code, answer.json()["param"]) == (400, param)
+    body = {"url": "https://media.example.com/clip.mp4", "redact": kinds}
+    answer = api.client.post("/jobs/from-url", json=body, headers=customer.headers)
+    assert (answer.status_code, answer.json()["param"]) == (400, param.replace("kinds", "redact"))
+
+
+def test_a_redaction_is_extended_never_undone(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    redact(api, customer, job, ["email"])
+    at_work(api)
+    assert "Zebulon Quimby" in read(api, customer, f"/jobs/{job}/transcript").text
+    assert redact(api, customer, job, ["name"]).json()["data"]["redaction"]["kinds"] == [
+        "email", "name",
+    ]  # fmt: skip
+    at_work(api)
+    text = read(api, customer, f"/jobs/{job}/transcript").json()["data"]["text"]
+    assert ("[name]" in text, "[email]" in text, "five five five" in text) == (True, True, True)
+
+
+def test_nothing_is_redacted_before_its_job_has_ended_or_under_a_legal_hold(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    running = created(api, customer)
+    assert redact(api, customer, running).json()["code"] == "RESULTS_NOT_READY"
+    api.client.post(f"/jobs/{running}/cancel", headers=customer.headers)
+    run_sql(api, "UPDATE jobs SET legal_hold_at = now() WHERE id = :id", id=job)
+    assert redact(api, customer, job).json()["code"] == "LEGAL_HOLD"
+
+
+def test_scenes_of_a_redacted_job_show_marks(api: RunningApi, customer: Customer, job: str) -> None:
+    redact(api, customer, job)
+    at_work(api)
+    [scene] = read(api, customer, f"/jobs/{job}/scenes").json()["data"]["scenes"]
+    assert scene["description"] == "A note to [name]."
+    assert scene["onScreenText"][0]["text"] == "[name], [email]"
+
+
+SPOKEN = PROJECT / "tests" / "media" / "speech" / "one_voice.flac"
+TRUTH = json.loads((SPOKEN.parent / "truth.json").read_text())["one_voice.flac"]["sentences"]
+
+
+@pytest.fixture
+def silent(api: RunningApi, customer: Customer) -> Iterator[str]:
+    """A job of spoken sentences whose second is redacted."""
+    run_sql(api, "DELETE FROM previews")
+    answer = api.client.post(
+        "/jobs", json={"fileName": "spoken.flac", "redact": ["phone"]}, headers=customer.headers
+    )
+    job = answer.json()["data"]
+    httpx.put(job["uploadUrl"], content=SPOKEN.read_bytes(), trust_env=False).raise_for_status()
+    job_id: str = job["jobId"]
+    media = probe(SPOKEN)
+    span = TRUTH[1]["start_ms"] - 100, TRUTH[1]["end_ms"] + 100
+
+    async def publish(connection: AsyncConnection) -> None:
+        lease = await lease_of(connection, job_id)
+        await publishing.start_stage(connection, lease, StageName.INGEST)
+        await publishing.raise_hold(connection, lease, media, api.context.prices)
+        await publishing.publish_ingest(
+            connection, lease, media=media, result=to_json(IngestResult(media, None, ())),
+            track_names=["Track 1"], warnings=[], timings={},
+        )  # fmt: skip
+        await publishing.publish_transcripts(
+            connection, lease, [track(0)], {}, before={0: {"splices": []}}, muted=[span]
+        )
+        found = await jobs.find_job(connection, lease.job_id)
+        assert found is not None
+        await want_preview(api.context, connection, found)
+
+    api.transact(publish)
+    yield job_id
+    run_sql(api, "DELETE FROM previews")
+
+
+def heard(content: bytes) -> npt.NDArray[np.float32]:
+    """Mono samples at 16 kHz, from the time 0 on."""
+    resampler = av.AudioResampler(format="flt", layout="mono", rate=16_000)
+    with av.open(io.BytesIO(content)) as container:
+        frames = [*container.decode(audio=0), None]
+    blocks = [out.to_ndarray()[0] for each in frames for out in resampler.resample(each)]
+    return np.concatenate(blocks)
+
+
+def assert_silent_in_the_second_sentence_only(content: bytes) -> None:
+    samples = heard(content)
+    for number, sentence in enumerate(TRUTH):
+        stretch = samples[sentence["start_ms"] * 16 : sentence["end_ms"] * 16]
+        loudest = float(np.abs(stretch).max())
+        assert loudest < 0.01 if number == 1 else loudest > 0.1, (number, loudest)
+
+
+def clip_of(api: RunningApi, customer: Customer, job: str) -> httpx.Response:
+    end = TRUTH[2]["end_ms"] / 1000
+    return read(api, customer, f"/jobs/{job}/clip?start=0&end={end}")
+
+
+def test_clips_and_previews_are_silent_where_something_was_redacted(
+    api: RunningApi, customer: Customer, silent: str
+) -> None:
+    clip = clip_of(api, customer, silent)
+    assert clip.status_code == 200, clip.text
+    assert_silent_in_the_second_sentence_only(clip.content)
+
+    def media() -> PlayableMedia:
+        async def find(connection: AsyncConnection) -> PlayableMedia:
+            found = await jobs.find_job(connection, uuid.UUID(silent))
+            assert found is not None
+            return await find_media(api.context, connection, found)
+
+        return api.transact(find)
+
+    waiting = media()
+    assert (waiting.player, waiting.source) == (None, None)
+
+    async def make(context: AppContext) -> None:
+        while await Previewer(context).make_next():
+            pass
+
+    at_work_on(api, make)
+    made = media()
+    assert (made.player is not None, made.source) == (True, None)
+    address = str(api.client.base_url).removesuffix("/v1/api/").removesuffix("/v1/api")
+    for query in ("", "&original=true"):
+        answer = httpx.get(f"{address}{made.player}{query}", trust_env=False)
+        assert answer.status_code == 200, answer.text
+        assert_silent_in_the_second_sentence_only(answer.content)
+
+
+@pytest.mark.long
+def test_a_silent_clip_transcribed_again_has_nothing_of_what_was_redacted(
+    api: RunningApi, customer: Customer, silent: str, tmp_path: Path
+) -> None:
+    samples = heard(clip_of(api, customer, silent).content)
+    found = transcribe_samples(samples, tmp_path, LocalModels(), TranscriptConfig())
+    text = " ".join(each.text.lower() for each in found.segments)
+    assert "market" not in text
+    assert "mountains" in text
+
+
+def test_the_sound_of_a_job_that_waits_for_its_redaction_is_not_given_out(
+    api: RunningApi, customer: Customer, silent: str
+) -> None:
+    run_sql(api, "UPDATE jobs SET redact_after = now() + interval '1 hour' WHERE id = :id",
+            id=silent)  # fmt: skip
+    answer = clip_of(api, customer, silent)
+    assert (answer.status_code, answer.json()["code"]) == (409, "RESULTS_NOT_READY")
+    run_sql(api, "UPDATE jobs SET redact_after = NULL WHERE id = :id", id=silent)
+
+
+def test_what_a_rerun_replaced_is_redacted_too_and_none_undoes_it(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    other = created(api, customer)
+    complete(api, other, [said()], [], scenes=written())
+    run_sql(api, "UPDATE jobs SET rerun_of = :first WHERE id = :id", first=job, id=other)
+    redact(api, customer, job)
+    at_work(api)
+    for path in (f"/jobs/{other}/transcript", f"/jobs/{other}/scenes"):
+        answer = read(api, customer, path)
+        assert (answer.status_code, MARKERS.search(answer.text)) == (200, None)
+    basis = api.transact(lambda c: reruns.get_basis(c, uuid.UUID(job)))
+    assert basis.corrected, "a rerun would bring the words back"
+    running = created(api, customer)
+    run_sql(api, "UPDATE jobs SET rerun_of = :first WHERE id = :id", first=job, id=running)
+    answer = redact(api, customer, job, ["place"])
+    assert (answer.status_code, answer.json()["code"]) == (409, "RESULTS_NOT_READY")
+    api.client.post(f"/jobs/{running}/cancel", headers=customer.headers)
+
+
+def test_a_file_that_states_no_layout_of_its_channels_is_silenced_too(tmp_path: Path) -> None:
+    samples = np.full(4 * 16_000, 9_000, np.int16)
+    samples[::40] = -9_000
+    source = tmp_path / "tone.wav"
+    with wave.open(str(source), "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes(samples.tobytes())
+    order = ClipOrder(Source(source), False, None, tmp_path, 0, 4000, 0, ((1000, 3000),))
+    assert copy(order, lambda _: None).container == "matroska"
+    found = heard((tmp_path / NAME).read_bytes())
+    loud, quiet = found[4_000:15_000], found[17_000:47_000]
+    assert float(np.abs(loud).max()) > 0.2
+    assert float(np.abs(quiet).max()) < 0.02
