@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from pipelines.codec import decode, encode
 from storage.objects import ObjectStore
@@ -70,9 +70,10 @@ class Made:
 
 def digest(*inputs: object) -> str:
     """A name for exactly these inputs: dataclasses, JSON values, bytes."""
-    text = json.dumps(inputs, sort_keys=True, default=_plain, allow_nan=False)
+    text = json.dumps(
+        inputs,
+        sort_keys=True,
+        default=lambda value: value.hex() if isinstance(value, bytes) else asdict(value),
+        allow_nan=False,
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
-
-
-def _plain(value: Any) -> object:
-    return value.hex() if isinstance(value, bytes) else asdict(value)

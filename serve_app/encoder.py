@@ -90,10 +90,7 @@ class PictureEncoder:
 
     async def encode(self, stills: Sequence[Picture]) -> Vectors:
         """A unit vector for each still. Raises what the model raises."""
-        return await asyncio.to_thread(self._encoded, stills)
-
-    def _encoded(self, stills: Sequence[Picture]) -> Vectors:
-        return _opened(self._open).embed_pictures(stills)
+        return await asyncio.to_thread(lambda: _opened(self._open).embed_pictures(stills))
 
 
 def _opened(open_embedder: Callable[[], Model | None]) -> Model:

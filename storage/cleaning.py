@@ -73,6 +73,7 @@ class CleaningRound:
 
     job_id: uuid.UUID
     completed_at: datetime
+    """Of the job, or of its last rerun, whose tasks write into the same folder."""
     upload_expires_at: datetime | None
     claimed_at: datetime
     lease_ends_at: datetime
@@ -113,7 +114,7 @@ async def lease_rounds(
         .values(cleaning_after=func.now() + CLEANING_LEASE)
         .returning(
             jobs.c.id.label("job_id"),
-            jobs.c.completed_at,
+            func.greatest(jobs.c.completed_at, _RERUNS_END).label("completed_at"),
             jobs.c.upload_expires_at,
             jobs.c.erased_at,
             func.now().label("claimed_at"),
@@ -144,6 +145,10 @@ _IS_HELD = jobs.c.legal_hold_at.is_not(None) | _of_owner("legal_hold_at").is_not
 # The media is read again.
 _rerun = jobs.alias("rerun")
 _IS_RERUN = exists().where(_rerun.c.rerun_of == jobs.c.id, _rerun.c.completed_at.is_(None))
+# Tasks of a rerun write into the first job's folder.
+_RERUNS_END = (
+    select(func.max(_rerun.c.completed_at)).where(_rerun.c.rerun_of == jobs.c.id).scalar_subquery()
+)
 
 
 def _is_due(retention: Retention) -> ColumnElement[bool]:

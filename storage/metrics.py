@@ -132,7 +132,8 @@ async def _count_some(database: Database, known: LedgerTotals, last_id: int) -> 
     for row in await database.query(_LEDGER, after=known.last_id, last=last_id):
         kind = LedgerKind(row["kind"])
         entries, cents = by_kind[kind]
-        by_kind[kind] = (entries + row["entries"], cents + _sign(kind) * row["cents"])
+        sign = -1 if -1 in LEDGER_SIGNS.get(kind, ()) else 1  # -1: negative by nature
+        by_kind[kind] = (entries + row["entries"], cents + sign * row["cents"])
         balance, held = balance + row["balance"], held + row["held"]
     return LedgerTotals(last_id, by_kind, balance, held)
 
@@ -146,11 +147,6 @@ async def ledger_mismatch(database: Database, known: LedgerTotals) -> tuple[int,
         _MISMATCH, after=known.last_id, balance=known.balance_cents, held=known.held_cents
     )
     return row["balance"], row["held"]
-
-
-def _sign(kind: LedgerKind) -> int:
-    """-1 for kinds whose entries are negative by nature."""
-    return -1 if -1 in LEDGER_SIGNS.get(kind, ()) else 1
 
 
 # What operators look at. Each query reads an index of what is unfinished, or of what ended within

@@ -181,11 +181,11 @@ class _ItemRun:
             await self._stored(self._note_worker)
             ingested = await self._run(StageName.INGEST, self._ingest)
         except StageError as error:
-            skipped = (StageName.VISION, StageName.TRANSCRIPT)
-            return ItemOutcome(
-                self.item,
-                (_failed(StageName.INGEST, error), *map(_skipped_for_failure, skipped)),
+            skipped = (
+                StageOutcome(stage, StageStatus.SKIPPED, SkipReason.JOB_FAILED)
+                for stage in (StageName.VISION, StageName.TRANSCRIPT)
             )
+            return ItemOutcome(self.item, (_failed(StageName.INGEST, error), *skipped))
         vision, seen = await self._vision(ingested)
         transcript, tracks = await self._transcript(ingested)
         picture = ingested.media.video
@@ -267,7 +267,3 @@ async def _call(call: Callable[[], Result]) -> Result:
 
 def _failed(stage: StageName, error: StageError) -> StageOutcome:
     return StageOutcome(stage, StageStatus.FAILED, None, error.code, error.message)
-
-
-def _skipped_for_failure(stage: StageName) -> StageOutcome:
-    return StageOutcome(stage, StageStatus.SKIPPED, SkipReason.JOB_FAILED)

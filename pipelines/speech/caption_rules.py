@@ -163,7 +163,9 @@ def _joined_segments(
             last is not None
             and last.speaker == segment.speaker
             and segment.start_ms - last.end_ms <= _JOIN_MS
-            and any(rules.needed_ms(each.text) > _spoken_ms(each) for each in (last, segment))
+            and any(
+                rules.needed_ms(each.text) > each.end_ms - each.start_ms for each in (last, segment)
+            )
         ):
             text = joined((last.text, segment.text))
             words = last.words + segment.words
@@ -171,10 +173,6 @@ def _joined_segments(
         else:
             found.append(segment)
     return found
-
-
-def _spoken_ms(segment: TranscriptSegment) -> int:
-    return segment.end_ms - segment.start_ms
 
 
 def _shared(cues: Sequence[Cue], rules: HouseRules) -> list[Cue]:

@@ -143,7 +143,8 @@ def _cut(
     """Start, end, lines and columns of the segment's cues: the cheapest within the limits."""
     written, words, room = segment.text, segment.words, limits.line_columns
     start_ms, end_ms = words[0].start_ms, words[-1].end_ms
-    is_simple = _is_simple(written)
+    # All characters have one column, and all spaces are between two words.
+    is_simple = written.isprintable() and not _NOT_SIMPLE(f" {written} ")
     pieces = [] if is_simple else _spoken(words)
     if not is_simple:
         written = "".join(itertools.chain.from_iterable((each.gap, each.text) for each in pieces))
@@ -168,11 +169,6 @@ def _cut(
 def _turned(line: str, is_right_to_left: bool | None) -> str:
     """The line of a text of that direction; None: of one without words from right to left."""
     return line if is_right_to_left is None else isolated(line, right_to_left=is_right_to_left)
-
-
-def _is_simple(text: str) -> bool:
-    """Whether all characters have one column, and all spaces are between two words."""
-    return text.isprintable() and not _NOT_SIMPLE(f" {text} ")
 
 
 class _Piece(NamedTuple):

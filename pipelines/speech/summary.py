@@ -62,7 +62,13 @@ def summarize(
         most = config.max_sentences if is_last else config.window_sentences
         excerpts = [
             Excerpt(
-                tuple(_cut(line.text, config.line_bytes) for line in window),
+                # Each on one line, cut between characters.
+                tuple(
+                    " ".join(line.text.split())
+                    .encode()[: config.line_bytes]
+                    .decode(errors="ignore")
+                    for line in window
+                ),
                 max_sentences=min(most, len(window)),
             )
             for window in windows
@@ -121,8 +127,3 @@ def _windows(
     count = min(len(runs), config.max_windows)
     for position in range(count):
         yield runs[position * len(runs) // count]
-
-
-def _cut(text: str, most_bytes: int) -> str:
-    """On one line, cut between characters."""
-    return " ".join(text.split()).encode()[:most_bytes].decode(errors="ignore")

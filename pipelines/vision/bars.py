@@ -56,16 +56,13 @@ def active_picture(facts: Iterable[FrameFacts]) -> Box:
     level = np.sum([one.sums for one in each], axis=0) / frames
     shown = lit >= _SHOWN_SHARE
     rows, columns = slice(0, LUMA_HEIGHT), slice(0, LUMA_WIDTH)
-    for part, needed in ((_middle(LUMA_HEIGHT), 0.5), (None, _FILLED)):
+    middle = slice(*(round(LUMA_HEIGHT * (0.5 + side * _MIDDLE)) for side in (-1, 1)))
+    for part, needed in ((middle, 0.5), (None, _FILLED)):
         columns = _extent(shown[part or rows].mean(axis=0) >= needed)
         rows = _extent(shown[:, columns].mean(axis=1) >= _FILLED)
     top, bottom = _bars(lit[:, columns], level[:, columns], rows)
     left, right = _bars(lit[rows].T, level[rows].T, columns)
     return Box(left, top, 1.0 - left - right, 1.0 - top - bottom)
-
-
-def _middle(size: int) -> slice:
-    return slice(round(size * (0.5 - _MIDDLE)), round(size * (0.5 + _MIDDLE)))
 
 
 def _extent(filled: npt.NDArray[np.bool_]) -> slice:

@@ -48,6 +48,13 @@ _COMMON_ERRORS: dict[Auth, frozenset[ErrorCode]] = {
     Auth.SESSION: frozenset({ErrorCode.UNAUTHORIZED, ErrorCode.ACCOUNT_SUSPENDED}),
 }
 _ANY_ERRORS = frozenset({ErrorCode.INTERNAL_ERROR, ErrorCode.SERVICE_UNAVAILABLE})
+OF_RESULTS = (
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.NOT_FOUND,
+    ErrorCode.RESULTS_UNAVAILABLE,
+    ErrorCode.RESULTS_NOT_READY,
+)
+"""Of operations that read results and take parameters."""
 _REASONS = {
     400: "The request is malformed, incomplete or out of range.",
     401: "The credential is missing or not valid.",

@@ -25,6 +25,7 @@ from serve_app.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from models.profiles import Choice
     from serve_app.settings import Settings
 
 policy_app = typer.Typer(no_args_is_help=True, help="Content policy.")
@@ -70,16 +71,16 @@ def started(settings: Settings, *, quiet: bool = False) -> Iterator[tuple[str, s
     from serve_app.cli.accounts import demo_key
     from serve_app.deployment.data import prepared
     from serve_app.deployment.local import running_service
-    from serve_app.deployment.model_choice import chosen_models
 
-    if not quiet:
-        choice = chosen_models(settings)
-        console.print(f"Models: {choice.profile} ({choice.reason})", highlight=False)
+    def print_choice(choice: Choice) -> None:
+        if not quiet:
+            console.print(f"Models: {choice.profile} ({choice.reason})", highlight=False)
+
     status = contextlib.nullcontext() if quiet else console.status("Starting the service …")
     with contextlib.ExitStack() as stack:
         with status:
             complete = stack.enter_context(prepared(settings))
-            base = stack.enter_context(running_service(complete))
+            base = stack.enter_context(running_service(complete, on_choice=print_choice))
             key = demo_key(complete)
         yield base, key, complete
 

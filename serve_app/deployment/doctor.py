@@ -159,10 +159,6 @@ def _objects(machine: MachineFacts) -> str:
     return f"bucket {settings.s3_bucket}: written, read, deleted"
 
 
-def _models(machine: MachineFacts) -> str:
-    return f"profile {machine.models.profile}: {machine.models.reason}"
-
-
 def _model(task: Task[Any]) -> Check:
     """One real inference of a task's model, and which weights it is done with."""
 
@@ -195,6 +191,6 @@ CHECKS: dict[str, Check] = {
     "codecs": _codecs,
     "database": _database,
     "objects": _objects,
-    "models": _models,
+    "models": lambda machine: f"profile {machine.models.profile}: {machine.models.reason}",
     **{f"model: {task.name}": _model(task) for task in TASKS},
 }

@@ -19,13 +19,14 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import psutil
 
+from models.profiles import Choice
 from pipelines.execution.ray_start import quiet, start_ray
 from pipelines.speech.caption_rules import read_rules
 from serve_app.deployment.data import DataFolderError, prepared, write_privately
@@ -61,9 +62,12 @@ class ServiceStartError(Exception):
 
 
 @contextlib.contextmanager
-def running_service(settings: Settings) -> Iterator[str]:
+def running_service(
+    settings: Settings, *, on_choice: Callable[[Choice], None] = lambda _: None
+) -> Iterator[str]:
     """Run the service until the block ends; yields the base address clients use.
 
+    ``on_choice`` receives the models that will serve, before anything of Ray starts.
     Raises PortInUseError, ServiceStartError, what ``prepared`` does, RayStartError, PriceFileError,
     TagBankError, ProviderNotInstalledError, TracingNotInstalledError, ContentPolicyError or
     ModelProfileError.
@@ -76,7 +80,7 @@ def running_service(settings: Settings) -> Iterator[str]:
         except OSError as error:
             message = f"{settings.log_dir} cannot be the folder of the log ({error.strerror}): name"
             raise DataFolderError(f"{message} another with VAS_LOG_DIR.") from error
-        _require_what_is_named(settings)
+        on_choice(_require_what_is_named(settings))
         run_dir = stack.enter_context(_run_folder())
         _clear_earlier_run(settings.data_dir)
         require_free_port(settings.host, settings.port)
@@ -91,8 +95,8 @@ def running_service(settings: Settings) -> Iterator[str]:
         yield f"{base}/v1/api"
 
 
-def _require_what_is_named(settings: Settings) -> None:
-    """Check before anything starts what would otherwise fail in the replicas."""
+def _require_what_is_named(settings: Settings) -> Choice:
+    """Check before anything starts what would otherwise fail in the replicas; choose the models."""
     from pipelines.vision.tags import load_tag_bank
     from serve_app.context import load_content_policy
 
@@ -109,6 +113,7 @@ def _require_what_is_named(settings: Settings) -> None:
     load_content_policy(settings.model_copy(update={"model_profile": choice.profile}))
     require_machine(choice.profile)
     log.info("models: %s (%s)", choice.profile, choice.reason)
+    return choice
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from pipelines.types import Timeline
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.downloads import ClipPlace, RangedContent, ranged_response
-from serve_app.api.openapi import errors, headers
+from serve_app.api.openapi import OF_RESULTS, errors, headers
 from serve_app.api.queries import NUMBER
 from serve_app.api.rate_limits import Bucket
 from serve_app.errors import ApiError, ErrorCode, invalid
@@ -72,12 +72,7 @@ _BODY = {
     summary="Cut a clip out of the source",
     response_description="The clip.",
     response_class=Response,
-    responses=errors(
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.NOT_FOUND,
-        ErrorCode.RESULTS_UNAVAILABLE,
-        ErrorCode.RESULTS_NOT_READY,
-    )
+    responses=errors(*OF_RESULTS)
     | {
         200: {
             "headers": headers("X-Clip-Start", "Content-Disposition", "Accept-Ranges"),

@@ -15,8 +15,8 @@ from pipelines.speech.chapters import Chapter
 from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.downloads import FilePlace
-from serve_app.api.openapi import errors, headers
-from serve_app.errors import ErrorCode, invalid
+from serve_app.api.openapi import OF_RESULTS, errors, headers
+from serve_app.errors import invalid
 from serve_app.exports import timeline_files
 from serve_app.exports.captions import attachment
 from serve_app.exports.timeline import FrameTimeline, Section, find_sources, frame_timeline
@@ -91,12 +91,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
     summary="Export scenes or chapters",
     response_description="The file.",
     response_class=Response,
-    responses=errors(
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.NOT_FOUND,
-        ErrorCode.RESULTS_UNAVAILABLE,
-        ErrorCode.RESULTS_NOT_READY,
-    )
+    responses=errors(*OF_RESULTS)
     | {
         200: {
             "headers": headers("Content-Disposition"),

@@ -29,7 +29,7 @@ from storage.cleaning import is_held
 from storage.database import Connection
 from storage.job_records import JobRecord, NewJob
 from storage.reruns import RerunBasis
-from storage.types import ANALYSES, MODE_STAGES, JobState, ProcessingMode, StageName
+from storage.types import ANALYSES, MODE_STAGES, JobState, Priority, ProcessingMode, StageName
 
 Analysis = Literal["vision", "transcript"]
 
@@ -216,7 +216,7 @@ async def _queue(
         source=source,
         tier=job.tier,
         metadata=job.metadata,
-        priority=job.priority,
+        priority=Priority.LOW,
         rerun_of=job.id,
     )
     [made] = await create_jobs(connection, job.account_id, [JobPlan(planned)], context)

@@ -117,12 +117,12 @@ def dollars(amount_cents: int) -> str:
     return f"{sign}${whole:,}.{rest:02}"
 
 
-def _utc(at: datetime) -> datetime:
-    return at.astimezone(UTC)
-
-
 _PAGES = templates(Path(__file__).parent / "templates")
-_PAGES.filters |= {"dollars": dollars, "utc": _utc, "display_key": display_key}
+_PAGES.filters |= {
+    "dollars": dollars,
+    "utc": lambda at: at.astimezone(UTC),
+    "display_key": display_key,
+}
 
 
 def billing_page(billing: Billing) -> str:

@@ -16,11 +16,11 @@ from starlette.responses import Response
 from serve_app.api.authentication import CurrentAccount, KeyedRoute, parse_job_id
 from serve_app.api.context import API_PREFIX, Context, base_url
 from serve_app.api.envelope import ExactJSONResponse, request_id
-from serve_app.api.openapi import errors, headers, links
+from serve_app.api.openapi import OF_RESULTS, errors, headers, links
 from serve_app.api.pagination import BadCursorError, read_payload, sign_payload
 from serve_app.api.queries import WHOLE_NUMBER, matching, shown
 from serve_app.context import AppContext
-from serve_app.errors import ErrorCode, invalid
+from serve_app.errors import invalid
 from serve_app.search.schemas import SearchPage
 from serve_app.search.service import (
     MAX_ALTERNATIVES,
@@ -107,12 +107,7 @@ router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Results"])
     summary="Search all results",
     response_model=SearchPage,
     response_description="A page of what was found.",
-    responses=errors(
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.NOT_FOUND,
-        ErrorCode.RESULTS_UNAVAILABLE,
-        ErrorCode.RESULTS_NOT_READY,
-    )
+    responses=errors(*OF_RESULTS)
     | {
         200: {
             "headers": headers(sometimes=["Link"]),

@@ -275,7 +275,14 @@ def test_short_recordings_of_people_are_transcribed(
 
 
 @pytest.mark.shared_media
-@pytest.mark.parametrize(("times", "pause_seconds"), [(7, 0.1), (7, 0.3), (10, 0.3)])
+@pytest.mark.parametrize(
+    ("times", "pause_seconds"),
+    [
+        (7, 0.3),
+        pytest.param(7, 0.1, marks=pytest.mark.long),
+        pytest.param(10, 0.3, marks=pytest.mark.long),
+    ],
+)
 def test_a_roll_call_is_written_as_often_as_it_is_spoken_and_spelt_alike(
     transcriber: CTranslate2Transcriber, times: int, pause_seconds: float
 ) -> None:

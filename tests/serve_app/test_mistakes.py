@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,14 +14,21 @@ import psutil
 import pytest
 
 from tests.databases import fresh_database
-from tests.places import PROJECT
+from tests.serve_app.cli.vas_processes import VasProcesses, vas_processes
 
 KEY = f"vas_live_{'k' * 43}"
+RUNS = {"DATABASE_URL": "{database}"}
+"""What these cases come past needs a database; whose, is no part of the mistake."""
 MISTAKES = [
     ("a data folder that is a file", "serve --data {file}", {}, "data folder .* with --data"),
     ("a data folder below a file", "serve --data {file}/a", {}, "data folder .* with --d"),
     ("no service", "keys create a --data {new}", {}, "There is no service data in {new}: .*--data"),
-    ("a log folder that is a file", "serve", {"LOG_DIR": "{file}"}, "another with VAS_LOG_DIR"),
+    (
+        "a log folder that is a file",
+        "serve",
+        RUNS | {"LOG_DIR": "{file}"},
+        "another with VAS_LOG_DIR",
+    ),
     ("a port that is no number", "serve", {"PORT": "abc"}, "VAS_PORT: .* valid integer"),
     ("a port beyond all", "serve --port 70000", {}, "--port.* less than or equal to 65535"),
     (
@@ -37,18 +41,18 @@ MISTAKES = [
     ("half a key of S3", "serve", {"S3_ACCESS_KEY_ID": "a"}, "belong together"),
     ("an unknown profile", "serve", {"MODEL_PROFILE": "a"}, "VAS_MODEL_PROFILE: .* 'packaged'"),
     ("a short secret key", "serve", {"SECRET_KEY": "short"}, "VAS_SECRET_KEY .* longer"),
-    ("no such prices", "serve", {"PRICE_FILE": "{new}"}, "{new}"),
-    ("no such list", "serve", {"BLOCKED_HASHES_FILE": "{new}"}, "VAS_BLOCKED_HASHES_FILE: "),
-    ("no such authorities", "serve", {"WEBHOOK_CA_FILE": "{new}"}, "VAS_WEBHOOK_CA_FILE: "),
+    ("no such prices", "serve", RUNS | {"PRICE_FILE": "{new}"}, "{new}"),
+    ("no such list", "serve", RUNS | {"BLOCKED_HASHES_FILE": "{new}"}, "VAS_BLOCKED_HASHES_FILE: "),
+    ("no such authorities", "serve", RUNS | {"WEBHOOK_CA_FILE": "{new}"}, "VAS_WEBHOOK_CA_FILE: "),
     ("no database URL", "keys create a", {"DATABASE_URL": "a"}, "VAS_DATABASE_URL: .*postgresql:"),
     ("MySQL", "keys create a", {"DATABASE_URL": "mysql://a/b"}, "VAS_DATABASE_URL: .*postgresql:"),
     ("no such server", "keys create a", {"DATABASE_URL": "postgresql://127.0.0.1:1/a"}, "used .*?"),
-    ("a port in use", "serve --port {taken}", {}, "{taken} .* in use: name another with --port"),
-    ("an address of others", "serve --host 192.0.2.1", {}, "192.0.2.1 is no choice .* --host"),
-    ("a second service", "serve --data {served}", {}, "running service, process .* with --data"),
-    ("no such account", "keys create nobody", {"DATABASE_URL": "{database}"}, "No account.*nobody"),
-    ("no such customer", "webhooks secret a", {"DATABASE_URL": "{database}"}, "No account .*a"),
-    ("no such job", "webhooks replay a", {"DATABASE_URL": "{database}"}, "a"),
+    ("a port in use", "serve --port {taken}", RUNS, "{taken} .* in use: name another with --port"),
+    ("an address of others", "serve --host 192.0.2.1", RUNS, "192.0.2.1 is no choice .* --host"),
+    ("a second service", "serve --data {served}", RUNS, "running service, process .* with --data"),
+    ("no such account", "keys create nobody", RUNS, "No account.*nobody"),
+    ("no such customer", "webhooks secret a", RUNS, "No account .*a"),
+    ("no such job", "webhooks replay a", RUNS, "a"),
     ("a folder", "analyze {folder}", {}, "python -m pipelines.backfill {folder}"),
     ("no such file", "analyze {new}", {}, "There is no file {new}"),
     ("a URL of another kind", "analyze ftp://a.example.com/b", {}, "There is no file ftp"),
@@ -117,20 +121,10 @@ def places(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Itera
         other.shutdown()
 
 
-def vas(arguments: list[str], folder: Path, **settings: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name[:4] != "VAS_"}
-    environment |= {"PYTHONPATH": str(PROJECT), "COLUMNS": "200", "TERM": "dumb"}
-    environment |= {f"VAS_{name}": value for name, value in settings.items()}
-    command = [sys.executable, "-m", "serve_app.cli", *arguments]
-    return subprocess.run(
-        command,
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+@pytest.fixture(scope="module")
+def vas() -> Iterator[VasProcesses]:
+    with vas_processes() as started:
+        yield started
 
 
 @pytest.mark.parametrize(
@@ -142,11 +136,12 @@ def test_a_mistake_is_a_sentence_on_what_to_do(
     settings: dict[str, str],
     sentence: str,
     places: dict[str, str],
+    vas: VasProcesses,
     tmp_path: Path,
 ) -> None:
     arguments = [each.format(**places) for each in command.split()]
     given = {name: value.format(**places) for name, value in settings.items()}
-    ended = vas(arguments, tmp_path, **given)
+    ended = vas.run(arguments, tmp_path, given)
     said = ended.stderr.strip()
     assert "Traceback" not in said
     assert (ended.returncode, ended.stdout.count("Error")) == (2, 0), said
@@ -156,8 +151,10 @@ def test_a_mistake_is_a_sentence_on_what_to_do(
         assert len(said.splitlines()) == 1
 
 
-def test_a_base_url_without_its_path_is_completed(places: dict[str, str], tmp_path: Path) -> None:
+def test_a_base_url_without_its_path_is_completed(
+    places: dict[str, str], vas: VasProcesses, tmp_path: Path
+) -> None:
     for url in (places["other"], f"{places['other']}/", f"{places['other']}/v1/api/"):
         OtherService.paths.clear()
-        vas(["analyze", places["file"], "--url", url, "--key", KEY], tmp_path)
+        vas.run(["analyze", places["file"], "--url", url, "--key", KEY], tmp_path, {})
         assert OtherService.paths == ["/v1/api/jobs"]

@@ -113,7 +113,9 @@ def sentences(evidence: SceneEvidence) -> str:
             return "A white screen."
         return f"A plain {evidence.facts[0].hue or 'grey'} screen."
     changes = ", and ".join(_changes(evidence))
-    return " ".join(f"{_capital(part)}." for part in (_subject(evidence), changes) if part)
+    return " ".join(
+        f"{part[0].upper()}{part[1:]}." for part in (_subject(evidence), changes) if part
+    )
 
 
 def _subject(evidence: SceneEvidence) -> str:
@@ -271,7 +273,3 @@ def _listed(parts: Sequence[str]) -> str:
 
 def _graded(value: float, grades: Sequence[tuple[float, str]]) -> str:
     return next(word for limit, word in grades if value < limit)
-
-
-def _capital(words: str) -> str:
-    return words[0].upper() + words[1:]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from html import unescape
 
@@ -144,6 +146,25 @@ def test_the_page_of_thousands_of_scenes_is_small(api: RunningApi) -> None:
         last = own.get(f"/dashboard/jobs/{huge}/segments", params={"from": 5_999})
         assert ids(last, "segments")[-1] == 5_999
         assert len(last.content) <= MOST_PAGE_BYTES
+
+
+@pytest.mark.parametrize("part", ["", "/scenes?from=24", "/segments?from=100"])
+def test_a_page_is_rendered_aside_of_other_requests(
+    browser: httpx.Client, job_id: str, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    places: list[str] = []
+
+    def noted(content: bytes, **how: int) -> bytes:
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop()
+            places.append("on the event loop")
+        places.append("compressed")
+        return zlib.compress(content, wbits=31)
+
+    browser.get("/dashboard")  # its files are compressed once
+    monkeypatch.setattr("serve_app.dashboard.pages.gzip.compress", noted)
+    assert browser.get(f"/dashboard/jobs/{job_id}{part}").status_code == 200
+    assert places == ["compressed"]
 
 
 def test_results_that_are_stored_anew_are_read_anew(

@@ -60,6 +60,25 @@ def film(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return path
 
 
+@pytest.fixture(scope="module")
+def owner(api: RunningApi) -> Customer:
+    return api.customer()
+
+
+@pytest.fixture(scope="module")
+def job(api: RunningApi, owner: Customer, film: Path) -> str:
+    """A job of the film, which is in the bucket."""
+    made = created(api, owner)
+    api.context.objects.write_bytes(f"jobs/{made}/source/clip-000", film.read_bytes())
+    publish_ingest(api, made, IngestResult(probe(film), None, ()))
+    return made
+
+
+@pytest.fixture(scope="module")
+def shown(film: Path) -> list[Any]:
+    return pictures(str(film))
+
+
 @contextmanager
 def fetched_bytes(api: RunningApi) -> Iterator[list[int]]:
     """What the bucket sends during the block, answer by answer."""
@@ -79,19 +98,17 @@ def fetched_bytes(api: RunningApi) -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("start", [0, 6.2, 11])
 def test_a_clip_of_a_second_fetches_little_of_a_long_file(
-    api: RunningApi, customer: Customer, film: Path, start: float
+    api: RunningApi, owner: Customer, job: str, film: Path, shown: list[Any], start: float
 ) -> None:
-    job = created(api, customer)
-    api.context.objects.write_bytes(f"jobs/{job}/source/clip-000", film.read_bytes())
-    publish_ingest(api, job, IngestResult(probe(film), None, ()))
     with fetched_bytes(api) as fetched:
-        answer = clip(api, customer, job, start, start + 1)
+        answer = clip(api, owner, job, start, start + 1)
     assert answer.status_code == 200, answer.text
     assert sum(fetched) < film.stat().st_size / 2
     true_start = float(answer.headers["x-clip-start"])
     (path := film.with_name("clip")).write_bytes(answer.content)
-    expected = [p for t, p in pictures(str(film)) if true_start <= round(t, 3) < start + 1]
-    assert [shown for _, shown in pictures(str(path))][: len(expected)] == expected
+    expected = [p for t, p in shown if true_start <= round(t, 3) < start + 1]
+    assert expected
+    assert [picture for _, picture in pictures(str(path))][: len(expected)] == expected
 
 
 def test_a_source_that_is_gone_is_not_found(api: RunningApi, customer: Customer) -> None:

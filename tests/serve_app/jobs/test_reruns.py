@@ -152,6 +152,7 @@ def test_a_changed_stage_is_estimated_made_again_and_exchanged_at_once(
     shown = read(api, customer, f"/jobs/{rerun_id}")
     assert (shown["rerunOf"], shown["processingMode"], shown["state"]) == (job, "vision", "queued")
     assert shown["stages"]["ingest"]["status"] == "completed"
+    assert shown["priority"] == "low"
     assert first_scene(api, customer, job) == SCENES[0]["description"], "until it is completed"
 
     run(api, rerun_id)
@@ -280,6 +281,21 @@ def test_the_media_is_kept_while_it_is_read_again(
     assert job not in due()
     run(api, rerun_id)
     assert job in due()
+
+
+def test_what_a_rerun_wrote_late_is_removed_with_the_media(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    run_sql(api, "UPDATE jobs SET completed_at = now() - interval '1 day' WHERE id = :job", job=job)
+    rerun_id = planned(api, customer, job, stages=["vision"])["rerunJobId"]
+    api.client.post(f"/jobs/{rerun_id}/cancel", headers=customer.headers)
+    api.client.post(f"/jobs/{job}/erase", headers=customer.headers)
+    kept = Retention(source_seconds=10**6, most_source_seconds=10**6)
+    run_sql(api, "UPDATE jobs SET cleaning_after = now() - interval '1 s' WHERE id = :j", j=job)
+    rounds = api.transact(lambda c: lease_rounds(c, retention=kept, limit=1000))
+    [own] = [each for each in rounds if str(each.job_id) == job]
+    assert own.tasks_may_run
+    assert own.next_at is not None
 
 
 def test_a_rerun_of_less_credits_than_it_costs_is_not_made(
