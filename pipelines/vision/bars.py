@@ -90,10 +90,12 @@ def _bar(lit: Shares, level: Shares, lines: int) -> float:
     if not 0 < lines < len(lit) // 2:
         return 0.0
     outside = level[:lines][lit[:lines] < _SHOWN_SHARE]
-    edge = np.percentile(lit[lines : lines + 2].max(axis=0), _EDGE_PERCENTILE)
     if not len(outside) or outside.mean() > _BLACK_LEVEL:
         return 0.0
-    if edge < _SHARP * np.median(lit[lines:-lines].mean(axis=1)):
+    # Each place by those further in: shots that are narrower than the film light its sides seldom.
+    further_in = np.maximum(np.median(lit[lines:-lines], axis=0), _SHOWN_SHARE)
+    edge = np.percentile(lit[lines : lines + 2].max(axis=0) / further_in, _EDGE_PERCENTILE)
+    if edge < _SHARP:
         return 0.0
     # The first line inside is of the bar in part: its level is that of the next one, less so.
     covered = float(level[lines].mean() / max(1.0, level[lines + 1].mean()))

@@ -115,6 +115,16 @@ def test_dark_pictures_have_no_bars(pictures: object, tmp_path: Path) -> None:
     assert box_of(tmp_path, pictures()) == WHOLE
 
 
+def test_narrower_shots_hide_no_letterbox(tmp_path: Path) -> None:
+    """Most shots of the film are narrow, black at their sides."""
+    narrow = [shot[:, 80:240] for shot in still_shot(14, 255)]
+    shots = [*boxed(narrow, 80, 0), *still_shot(15, 45)]
+    box = box_of(tmp_path, boxed(shots, 0, 30))
+    assert (box.left, box.top, box.width, box.height) == pytest.approx(
+        (0, 1 / 8, 1, 3 / 4), abs=0.012
+    )
+
+
 def test_a_sunset_over_black_ground_in_letterbox_keeps_its_ground(tmp_path: Path) -> None:
     sunset = (shot[::-1] for shot in lit_below(still_shot(22, 100), 50))
     box = box_of(tmp_path, boxed(sunset, 0, 30))
