@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,7 @@ class PackagedEntityRecognizer:
     def _vectors(self, tokens: Sequence[Token]) -> Floats:
         """Shape (tokens, 64)."""
         words = [word for word, *_ in tokens]
+        features: tuple[Callable[[str], str], ...]
         features = (self._norm, lambda word: word[0], lambda word: word[-3:], _shape)
         columns = [
             _embedded([feature(word) for word in words], *embedding)
