@@ -37,7 +37,21 @@ STREAM_SECONDS = 300.0
 """Then clients connect again by themselves, and their credential is looked at again."""
 
 _TYPE = "text/event-stream"
-_EXAMPLE = 'id: 5f0c2b7a9d3e4f1a\nevent: job.progress\ndata: {"jobId":"…","state":"processing"}\n\n'
+_EACH_EVENT = {
+    "type": "object",
+    "description": "Each event of the stream.",
+    "properties": {
+        "id": {"type": "string", "description": "What `Last-Event-ID` sends back."},
+        "event": {"type": "string", "description": "`job.progress`, or of the end."},
+        "data": {"type": "string", "description": "The job, as JSON in one line."},
+    },
+    "required": ["id", "event", "data"],
+}
+_EXAMPLE = {
+    "id": "5f0c2b7a9d3e4f1a",
+    "event": "job.progress",
+    "data": '{"jobId":"…","state":"processing"}',
+}
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Jobs"])
 
@@ -87,7 +101,7 @@ class JobChanges:
     responses=errors(ErrorCode.NOT_FOUND)
     | {
         200: {
-            "content": {_TYPE: {"schema": {"type": "string"}, "example": _EXAMPLE}},
+            "content": {_TYPE: {"schema": _EACH_EVENT, "example": _EXAMPLE}},
             "headers": headers("Cache-Control"),
         },
         204: {"description": "There is nothing to come."},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 from io import StringIO
@@ -18,6 +19,7 @@ import webvtt
 from pysubs2 import SSAFile
 from ttconv.model import ContentDocument, P
 
+from models.provider import LocalModels
 from pipelines.speech.caption_rules import (
     CaptionRule,
     CaptionRulesError,
@@ -30,8 +32,12 @@ from pipelines.speech.caption_rules import (
 )
 from pipelines.speech.captions import to_ass, to_ebu_tt_d, to_srt, to_ttml, to_vtt
 from pipelines.speech.cues import Cue
+from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.speech.words import SegmentLimits, build_segments
 from pipelines.types import Speaker, TranscriptSegment, TranscriptWord
+from tests.benchmarks.speech.material import load
+from tests.benchmarks.speech.plain_loop import transcribe_samples
+from tests.places import SHARED_MEDIA
 
 HOUSES = sorted(read_rules())
 SPEAKERS = [Speaker(f"speaker_{number}", f"Speaker {number + 1}", 1.0) for number in range(3)]
@@ -202,6 +208,40 @@ def test_outside_readers_take_all_formats_and_find_the_same_captions(language: s
         vtt.to_model(StringIO(to_vtt(segments, SPEAKERS, rules))),
     ):
         assert spans_of(document) == times
+
+
+RECORDINGS = (
+    "speech/jfk.wav", "speech/azure-en.wav", "speech/leopard-test.wav", "speech/spk1_snt1.wav",
+    "speech/spk1_snt5.wav", "speech/whatstheweatherlike.wav", "speech/sonnet-I-p001.mp3",
+    "speech/librivox-austen-0870.wav", "speech/azure-de.wav", "speech/leopard-test_de.wav",
+    "speech/leopard-test_es.wav", "speech/leopard-test_fr.wav", "speech/azure-ja.wav",
+    "mixed-speech/fleurs-de.wav", "mixed-speech/fleurs-hi.wav", "mixed-speech/watson-ko.wav",
+    "mixed-speech/zh-meeting-farfield.wav", "speakers/sample.wav",
+    "speakers2/watson-dutch-duo.wav", "speakers2/watson-ja-call-a.wav",
+)  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.shared_media
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_captions_of_recordings_break_no_rule_but_where_speech_outruns_readers(
+    name: str, tmp_path: Path
+) -> None:
+    samples = load(SHARED_MEDIA / name)
+    said = transcribe_samples(samples, tmp_path, LocalModels(), TranscriptConfig())
+    language = said.language or "en"
+    for house in HOUSES:
+        rules = rules_of(house, language)
+        cues = cues_of(said.segments, rules)
+        assert cues
+        broken = [each for each in find_violations(cues, rules) if not each.is_advice]
+        print(name, language, house, len(cues), Counter(each.rule for each in broken))
+        assert {each.rule for each in broken} <= {CaptionRule.READING_SPEED, CaptionRule.DURATION}
+        read = webvtt.from_buffer(StringIO(to_vtt(said.segments, SPEAKERS, rules))).captions
+        times = [(cue.start_ms, cue.end_ms) for cue in cues]
+        assert len(read) == len(cues)
+        assert spans_of(imsc.to_model(tree(to_ebu_tt_d(said.segments, language, rules)))) == times
 
 
 def tree(document: str) -> ET.ElementTree[ET.Element]:
