@@ -56,8 +56,10 @@ def rerun(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make results again: of each job that matches the stages whose models, versions or settings
-    changed since. The price is estimated first; unchanged jobs cost nothing."""
+    """Make results again where models, versions or settings changed since.
+
+    Of each job that matches the stages that changed; the price is estimated first, and unchanged
+    jobs cost nothing."""
     conditions = _conditions(where)
     if not {*(stage or ())} <= {*ANALYSES}:
         raise UsageError("--stage is vision or transcript.")
