@@ -93,9 +93,16 @@ class Contract:
             assert answer.content == b""
             return
         media_type = answer.headers["content-type"].split(";")[0]
-        body = answer.json() if media_type == "application/json" else answer.text
         assert media_type in responses[status]["content"]
-        self.validator(*path, status, "content", media_type, "schema").validate(body)
+        bodies: list[Any] = [answer.text]
+        if media_type == "application/json":
+            bodies = [answer.json()]
+        elif media_type == "text/event-stream":  # The schema is of each event.
+            events = [each for each in answer.text.split("\n\n") if each and each[0] != ":"]
+            bodies = [dict(line.split(": ", 1) for line in each.split("\n")) for each in events]
+            assert bodies
+        for body in bodies:
+            self.validator(*path, status, "content", media_type, "schema").validate(body)
 
     def _check_headers(self, described: dict[str, Any], answer: httpx.Response) -> None:
         components = self.document["components"]["headers"]
