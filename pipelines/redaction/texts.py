@@ -28,7 +28,7 @@ FindEntities = Callable[[], EntityRecognizer]
 where names were not looked for."""
 
 _NAMED = frozenset({PersonalData.NAME, PersonalData.PLACE})
-"""PersonalSpan by a model, in English only."""
+"""Found by a model, in English only."""
 
 _KINDS = {
     EntityKind.PERSON: PersonalData.NAME,

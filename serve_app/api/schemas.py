@@ -9,12 +9,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, get_type_hints
 
-from pydantic import Field, TypeAdapter
+from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from pipelines.types import StageCode
 from serve_app.errors import CATALOGUE, ErrorCode
 from storage.types import JobState, SkipReason, StageName, StageStatus, Tier
+
+
+def each_once(noun: str) -> AfterValidator:
+    """For lists that name each thing once, in whatever case."""
+
+    def check(value: list[Any]) -> list[Any]:
+        if len({each.lower() for each in value}) < len(value):
+            raise PydanticCustomError("each_once", "must name each {noun} once", {"noun": noun})
+        return value
+
+    return AfterValidator(check)
 
 
 def doc(description: str, *examples: Any, **rules: Any) -> Any:

@@ -25,7 +25,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from models.languages import SAME_LANGUAGES, SPOKEN_LANGUAGES
 from pipelines.net.addresses import MAX_URL_LENGTH
-from serve_app.api.schemas import NO_NUL_PATTERN, doc
+from serve_app.api.schemas import NO_NUL_PATTERN, doc, each_once
 from serve_app.api.urls import CallbackUrl
 from serve_app.jobs.metadata import Metadata
 from serve_app.results.redaction import RedactedKinds
@@ -129,12 +129,6 @@ def _known_language(value: str) -> str:
     return value
 
 
-def _each_once(value: list[str] | None) -> list[str] | None:
-    if value is not None and len({each.lower() for each in value}) < len(value):
-        raise PydanticCustomError("languages", "must name each language once")
-    return value
-
-
 SpokenLanguage = Annotated[
     str,
     Field(max_length=60, json_schema_extra={"pattern": LANGUAGE_PATTERN}),
@@ -232,7 +226,7 @@ class JobOptions(Body):
         Annotated[
             list[SpokenLanguage],
             Field(min_length=1, max_length=MAX_LANGUAGES, json_schema_extra={"uniqueItems": True}),
-            AfterValidator(_each_once),
+            each_once("language"),
         ]
         | None,
         doc("BCP 47: no other language is considered. Without effect beside `language`."),

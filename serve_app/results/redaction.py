@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Request
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -19,7 +18,7 @@ from serve_app.api.authentication import CurrentJob, KeyedRoute
 from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.envelope import success
 from serve_app.api.openapi import errors
-from serve_app.api.schemas import Answer, Uuid, doc
+from serve_app.api.schemas import Answer, Uuid, doc, each_once
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.results.availability import no_result, require_stage
@@ -31,17 +30,10 @@ from storage.previews import want_muted_preview
 from storage.revisions import Change
 from storage.types import StageName
 
-
-def _each_once(value: list[PersonalData]) -> list[PersonalData]:
-    if len({*value}) < len(value):
-        raise PydanticCustomError("redact", "must name each kind once")
-    return value
-
-
 RedactedKinds = Annotated[
     list[Annotated[PersonalData, Field(strict=False)]],
     Field(min_length=1, max_length=len(PersonalData), json_schema_extra={"uniqueItems": True}),
-    AfterValidator(_each_once),
+    each_once("kind"),
 ]
 
 

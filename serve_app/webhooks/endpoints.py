@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -15,7 +14,7 @@ from serve_app.api.context import API_PREFIX, Context
 from serve_app.api.envelope import NO_STORE, success, timestamp
 from serve_app.api.openapi import errors, headers
 from serve_app.api.queries import one_of
-from serve_app.api.schemas import Answer, RequestId, Timestamp, Url, Uuid, doc
+from serve_app.api.schemas import Answer, RequestId, Timestamp, Url, Uuid, doc, each_once
 from serve_app.api.urls import CallbackUrl, require_callback_url
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.webhooks.routes import SigningSecretText
@@ -25,12 +24,6 @@ from storage.endpoints import MOST_ENDPOINTS, Endpoint
 from storage.types import TERMINAL_EVENTS, EventType
 
 router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Webhooks"])
-
-
-def _each_once(value: list[str]) -> list[str]:
-    if len(set(value)) < len(value):
-        raise PydanticCustomError("events", "must name each event once")
-    return value
 
 
 Events = Annotated[
@@ -46,7 +39,7 @@ Events = Annotated[
         max_length=len(EventType),
         json_schema_extra={"uniqueItems": True},
     ),
-    AfterValidator(_each_once),
+    each_once("event"),
 ]
 EndpointUrl = Annotated[CallbackUrl, doc("A public HTTPS URL.", "https://hooks.example.com/events")]
 
