@@ -33,6 +33,7 @@ from serve_app.jobs.events import router as job_event_routes
 from serve_app.jobs.reruns import router as rerun_routes
 from serve_app.jobs.routes import creation_router as creation_routes
 from serve_app.jobs.routes import router as job_routes
+from serve_app.keys.audit import router as audit_routes
 from serve_app.keys.portal import router as portal_routes
 from serve_app.keys.routes import open_router as sign_in_routes
 from serve_app.keys.routes import router as key_routes
@@ -82,6 +83,7 @@ _OPERATIONS = (
     discovery_routes,
     page_routes,
     key_routes,
+    audit_routes,
     sign_in_routes,
     payment_routes,
     portal_routes,

@@ -28,6 +28,7 @@ from sqlalchemy import (
     update,
 )
 
+from storage.audit import AuditAction, forget_addresses, record
 from storage.database import Connection
 from storage.job_records import JobRecord, JobSource
 from storage.tables import (
@@ -200,15 +201,22 @@ async def set_legal_hold(
 ) -> bool:
     """Put a legal hold on a row of ``jobs`` or ``accounts``, or lift it; False without the row."""
     since = func.coalesce(table.c.legal_hold_at, func.now()) if holds else None
+    is_job = table is jobs
+    owner = jobs.c.account_id if is_job else table.c.id
     statement = update(table).where(table.c.id == row_id).values(legal_hold_at=since)
-    return (await connection.execute(statement)).rowcount == 1
+    found = (await connection.execute(statement.returning(owner))).scalar_one_or_none()
+    if found is None:
+        return False
+    action, job_id = AuditAction.SET_LEGAL_HOLD, row_id if is_job else None
+    await record(connection, found, action, job_id=job_id, detail=f"holds={holds}")
+    return True
 
 
 async def erase_account(connection: Connection, account_id: uuid.UUID) -> bool:
     """Shut an account for good and leave its jobs to ``list_due_erasures``.
 
     False, and nothing is changed, where a legal hold is on it. Its ledger, purchases and the
-    hashes of its keys stay.
+    hashes of its keys stay, and what was done to it, without from where.
     """
     shut = (
         update(accounts)
@@ -228,6 +236,8 @@ async def erase_account(connection: Connection, account_id: uuid.UUID) -> bool:
     await connection.execute(
         update(api_keys).where(api_keys.c.account_id == account_id).values(revoked)
     )
+    await forget_addresses(connection, account_id)
+    await record(connection, account_id, AuditAction.ERASE_ACCOUNT)
     return True
 
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import delete, exists, func, insert, select, update
 
+from storage.audit import AuditAction, record
 from storage.database import Connection
 from storage.tables import accounts, jobs, webhook_endpoints, webhook_events
 from storage.types import DeliveryStatus, EventType
@@ -55,7 +56,9 @@ async def add_endpoint(
         "current": secret,
     }
     statement = insert(webhook_endpoints).values(values).returning(*_COLUMNS)
-    return Endpoint(**(await connection.execute(statement)).mappings().one())
+    added = Endpoint(**(await connection.execute(statement)).mappings().one())
+    await record(connection, account_id, AuditAction.CREATE_ENDPOINT, target=added.id)
+    return added
 
 
 async def list_endpoints(
@@ -101,7 +104,11 @@ async def change_endpoint(
             .where(webhook_events.c.endpoint_id == endpoint_id, owed)
             .values(url=url)
         )
-    return None if row is None else Endpoint(**row)
+    if row is None:
+        return None
+    action = AuditAction.CHANGE_ENDPOINT if secret is None else AuditAction.ROTATE_ENDPOINT
+    await record(connection, account_id, action, target=endpoint_id)
+    return Endpoint(**row)
 
 
 async def delete_endpoint(
@@ -114,7 +121,10 @@ async def delete_endpoint(
         .returning(*_COLUMNS)
     )
     row = (await connection.execute(statement)).mappings().one_or_none()
-    return None if row is None else Endpoint(**row)
+    if row is None:
+        return None
+    await record(connection, account_id, AuditAction.DELETE_ENDPOINT, target=endpoint_id)
+    return Endpoint(**row)
 
 
 async def list_subscribers(

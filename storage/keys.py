@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from storage.audit import AuditAction, record
 from storage.database import Connection, run
 from storage.tables import accounts, api_keys, jobs, operator_sessions, sessions, sign_in_links
 from storage.types import KeyStatus
@@ -137,6 +138,7 @@ async def create_account(connection: Connection, name: str) -> Account:
             await connection.execute(insert(accounts).values(id=account_id, name=name))
     except IntegrityError as error:
         raise AccountExistsError(name) from error
+    await record(connection, account_id, AuditAction.CREATE_ACCOUNT)
     return await get_account(connection, str(account_id))
 
 
@@ -177,6 +179,17 @@ async def create_key(
     benefit_id: str | None = None,
 ) -> IssuedKey:
     """A new active key for the account."""
+    issued = await _insert_key(connection, account_id, expires_at, benefit_id)
+    await record(connection, account_id, AuditAction.CREATE_KEY, target=issued.id)
+    return issued
+
+
+async def _insert_key(
+    connection: Connection,
+    account_id: uuid.UUID,
+    expires_at: datetime | None,
+    benefit_id: str | None,
+) -> IssuedKey:
     secret = new_secret(KEY_PREFIX)
     key_id = uuid.uuid4()
     statement = (
@@ -219,8 +232,12 @@ async def revoke_key(connection: Connection, key_id: uuid.UUID) -> bool:
         update(api_keys)
         .where(api_keys.c.id == key_id, api_keys.c.status == KeyStatus.ACTIVE)
         .values(status=KeyStatus.REVOKED)
+        .returning(api_keys.c.account_id)
     )
-    return (await connection.execute(statement)).rowcount == 1
+    account_id = (await connection.execute(statement)).scalar_one_or_none()
+    if account_id is not None:
+        await record(connection, account_id, AuditAction.REVOKE_KEY, target=key_id)
+    return account_id is not None
 
 
 async def create_sign_in_link(connection: Connection, account_id: uuid.UUID) -> str:
@@ -233,6 +250,7 @@ async def create_sign_in_link(connection: Connection, account_id: uuid.UUID) -> 
             expires_at=func.now() + SIGN_IN_LINK_LIFETIME,
         )
     )
+    await record(connection, account_id, AuditAction.CREATE_LINK)
     return token
 
 
@@ -275,9 +293,11 @@ async def rotate_key(
     row = (await connection.execute(statement)).first()
     if row is None:
         return None
-    return await create_key(
-        connection, account_id, expires_at=row.expires_at, benefit_id=row.benefit_id
+    issued = await _insert_key(connection, account_id, row.expires_at, row.benefit_id)
+    await record(
+        connection, account_id, AuditAction.ROTATE_KEY, target=key_id, detail=f"by {issued.id}"
     )
+    return issued
 
 
 async def exchange_sign_in_link(connection: Connection, token: str) -> str | None:
@@ -303,6 +323,7 @@ async def exchange_sign_in_link(connection: Connection, token: str) -> str | Non
             expires_at=func.now() + SESSION_LIFETIME,
         )
     )
+    await record(connection, account_id, AuditAction.SIGN_IN)
     return session
 
 
@@ -321,7 +342,10 @@ async def find_session(connection: Connection, token: str) -> SessionAccount | N
 
 async def end_session(connection: Connection, token: str) -> None:
     """Sign out: the session token opens nothing any more."""
-    await connection.execute(delete(sessions).where(sessions.c.token_sha256 == fingerprint(token)))
+    own = sessions.c.token_sha256 == fingerprint(token)
+    ended = await connection.execute(delete(sessions).where(own).returning(sessions.c.account_id))
+    for account_id in ended.scalars():
+        await record(connection, account_id, AuditAction.SIGN_OUT)
 
 
 async def create_operator_link(connection: Connection) -> str:
@@ -395,6 +419,7 @@ async def end_sign_ins(connection: Connection, account_id: uuid.UUID | None) -> 
         return ended
     for table in (sign_in_links, sessions):
         await connection.execute(delete(table).where(table.c.account_id == account_id))
+    await record(connection, account_id, AuditAction.END_SESSIONS, detail=str(ended))
     return ended
 
 
@@ -411,6 +436,8 @@ async def set_restrictions(
         if value is not None:
             values[column] = func.now() if value else None
     await connection.execute(update(accounts).where(accounts.c.id == account_id).values(values))
+    detail = f"suspended={suspended} throttled={throttled}"
+    await record(connection, account_id, AuditAction.RESTRICT_ACCOUNT, detail=detail)
 
 
 async def set_retention(
@@ -423,6 +450,8 @@ async def set_retention(
     """How long the account's jobs keep their media and their content; None: as the service does."""
     values = {"source_retention_seconds": source_seconds, "result_retention_days": result_days}
     await connection.execute(update(accounts).where(accounts.c.id == account_id).values(values))
+    detail = f"source_seconds={source_seconds} result_days={result_days}"
+    await record(connection, account_id, AuditAction.SET_RETENTION, detail=detail)
 
 
 async def set_limits(
@@ -454,6 +483,8 @@ async def set_limits(
             )
     except IntegrityError as error:
         raise LimitTooLowError(str(account_id)) from error
+    detail = " ".join(f"{name}={value}" for name, value in values.items())
+    await record(connection, account_id, AuditAction.LIMIT_ACCOUNT, detail=detail)
 
 
 async def forget_old_sign_ins(connection: Connection) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import text, update
 
+from storage.audit import AuditAction, record
 from storage.database import Connection, run
 from storage.tables import accounts
 from storage.types import Priority
@@ -95,6 +96,8 @@ async def set_rules(
     given = {name: value or None for name, value in rules.items() if value is not None}
     if given:
         await connection.execute(update(accounts).where(accounts.c.id == account_id).values(given))
+        detail = " ".join(f"{name}={value}" for name, value in given.items())
+        await record(connection, account_id, AuditAction.LIMIT_ACCOUNT, detail=detail)
 
 
 async def limit_running(connection: Connection, account_id: uuid.UUID, limit: int | None) -> None:

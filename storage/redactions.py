@@ -1,4 +1,4 @@
-"""Redaction: which jobs are due for it, when their sound is silent, and who read what it hides."""
+"""Redaction: which jobs are due for it, and when their sound is silent."""
 
 from __future__ import annotations
 
@@ -6,61 +6,22 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 from pydantic_core import from_json
-from sqlalchemy import Text, cast, func, insert, null, select, text, update
+from sqlalchemy import Text, cast, func, null, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 
 from storage.database import Connection, Database
 from storage.job_records import JobRecord
 from storage.older_results import of_today
 from storage.search_index import index_once, replace_rows, scene_rows
-from storage.tables import audit_log, jobs, scene_lists, summaries
+from storage.tables import jobs, scene_lists, summaries
 from storage.types import JobState, StageName
 from storage.uploads import MEDIA_SLOT, find_upload, source_prefix
 
 Span = tuple[int, int]
 """Milliseconds of the media."""
-
-
-class AuditAction(StrEnum):
-    """What the audit log has."""
-
-    READ_ORIGINAL = "read_original_transcript"
-
-
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
-    """Somebody with a key of the account did something."""
-
-    job_id: uuid.UUID | None
-    action: AuditAction
-    request_id: str
-    created_at: datetime
-
-
-async def add_audit_entry(
-    connection: Connection,
-    account_id: uuid.UUID,
-    job_id: uuid.UUID,
-    action: AuditAction,
-    request_id: str,
-) -> None:
-    """Write down what is about to be done; without it, it is not done."""
-    row = {"job_id": job_id, "action": action, "request_id": request_id}
-    await connection.execute(insert(audit_log).values(account_id=account_id, **row))
-
-
-async def list_audit_entries(
-    connection: Connection, account_id: uuid.UUID, *, limit: int
-) -> list[AuditEntry]:
-    """Of an account, the latest first."""
-    names = [audit_log.c[name] for name in AuditEntry.__dataclass_fields__]
-    query = select(*names).where(audit_log.c.account_id == account_id)
-    rows = await connection.execute(query.order_by(audit_log.c.id.desc()).limit(limit))
-    return [AuditEntry(**{**row, "action": AuditAction(row["action"])}) for row in rows.mappings()]
 
 
 async def request_redaction(

@@ -688,17 +688,29 @@ idempotency_records = Table(
     Index("ix_idempotency_records_age", "created_at"),
 )
 
-# Who did what that must be known afterwards; no content of a customer.
+# Who did what, when and from where; no content of a customer. Rows are appended, never changed: the
+# trigger of migration 0022 gives each its place in its account's chain, and refuses the rest.
 audit_log = Table(
     "audit_log",
     metadata,
     Column("id", BigInteger, Identity(), primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
-    Column("job_id", Uuid),
+    Column("position", BigInteger),
+    Column("actor_kind", Text, nullable=False, server_default=text("'key'")),
+    Column("actor_id", Uuid),
     Column("action", Text, nullable=False),
+    Column("job_id", Uuid),
+    Column("target", Text),
+    Column("detail", Text),
+    # "" where none did it.
     Column("request_id", Text, nullable=False),
     _time("created_at", now=True),
-    Index("ix_audit_log_account", "account_id", "id"),
+    # The chain has the hash; the address and its salt may be erased.
+    Column("address", Text),
+    Column("address_salt", Text),
+    Column("address_sha256", Text),
+    Column("hash", Text),
+    Index("uq_audit_log_place", "account_id", "position", unique=True),
 )
 
 signing_secrets = Table(

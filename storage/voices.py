@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import delete, func, insert, select, update
 
+from storage.audit import AuditAction, record
 from storage.database import Connection
 from storage.results import name_speaker
 from storage.tables import accounts, speaker_voices, voices
@@ -137,4 +138,7 @@ async def delete_voice(connection: Connection, account_id: uuid.UUID, voice_id: 
     """With the names that it gave to speakers, none of which it is learnt from any more; False
     without such a voice."""
     statement = delete(voices).where(voices.c.account_id == account_id, voices.c.id == voice_id)
-    return (await connection.execute(statement)).rowcount == 1
+    deleted = (await connection.execute(statement)).rowcount == 1
+    if deleted:
+        await record(connection, account_id, AuditAction.DELETE_VOICE, target=voice_id)
+    return deleted

@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import func, select, text, union_all, update
 from sqlalchemy.dialects.postgresql import Insert, insert
 
+from storage.audit import AuditAction, record
 from storage.database import Connection, Database
 from storage.tables import signing_secrets, webhook_endpoints, webhook_events
 from storage.types import DeliveryStatus, EventType
@@ -62,6 +63,7 @@ async def rotate_signing_secret(
             .where(signing_secrets.c.account_id == account_id)
             .values(previous=signing_secrets.c.current, current=fresh, rotated_at=func.now())
         )
+    await record(connection, account_id, AuditAction.ROTATE_SECRET)
     return await _get_signing_secret(connection, account_id)
 
 

@@ -30,6 +30,7 @@ from storage.access import (
     authenticate_count_and_read,
     count_request,
 )
+from storage.audit import Actor, ActorKind, act_as
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.keys import KEY_PREFIX, SESSION_PREFIX, find_session, is_owner_suspended
@@ -147,6 +148,7 @@ async def _admit_key(request: Request, bucket: Bucket) -> None:
     if caller.suspended:
         raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
     request.state.account_id = caller.account_id
+    act_as(actor_of(request, ActorKind.KEY, caller.key_id))
     note(accountId=caller.account_id)
 
 
@@ -210,6 +212,7 @@ class KeylessRoute(OperationRoute):
         window = await count_request(context.database, f"ip:{address}")
         add_answer_headers(request, rate_headers(Bucket.DISCOVERY, window))
         check_rate(Bucket.DISCOVERY, window)
+        act_as(actor_of(request, ActorKind.LINK))
 
 
 class SessionRoute(OperationRoute):
@@ -237,7 +240,15 @@ async def _admit_session(request: Request) -> None:
     if found.suspended:
         raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
     request.state.account_id = found.account_id
+    act_as(actor_of(request, ActorKind.LINK))
     note(accountId=found.account_id)
+
+
+def actor_of(request: Request, kind: ActorKind, actor_id: uuid.UUID | None = None) -> Actor:
+    """Who acts by this request, for the audit log."""
+    context: AppContext = request.app.state.context
+    address = client_address(request, context.settings.trusted_proxies)
+    return Actor(kind, actor_id, address, request.scope["vas_request_id"])
 
 
 def add_answer_headers(request: Request, headers: dict[str, str]) -> None:

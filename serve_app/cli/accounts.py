@@ -333,35 +333,6 @@ def accounts_erase(
     administer(data, erase, as_json)
 
 
-@accounts_app.command("audit")
-def accounts_audit(
-    account: str,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most entries.")] = 100,
-    data: DataOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List who read what redaction hides, the latest first: job and request of each time."""
-    from storage import keys, redactions
-
-    async def listed(connection: Connection) -> dict[str, object]:
-        from serve_app.api.envelope import timestamp
-
-        found = await keys.get_account(connection, account)
-        entries = await redactions.list_audit_entries(connection, found.id, limit=limit)
-        shown = [
-            {
-                "action": str(each.action),
-                "jobId": str(each.job_id),
-                "requestId": each.request_id,
-                "createdAt": timestamp(each.created_at),
-            }
-            for each in entries
-        ]
-        return {"account": found.name, "entries": shown}
-
-    administer(data, listed, as_json)
-
-
 def legal_hold(
     target: Annotated[str, typer.Argument(metavar="JOB|ACCOUNT", help="A job's id, or account.")],
     release: Annotated[bool, typer.Option("--release", help="Lift it.")] = False,

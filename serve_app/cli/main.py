@@ -70,6 +70,7 @@ COMMANDS = {
     ),
     "keys": Listed(OPERATE, "accounts:keys_app", "API keys."),
     "sessions": Listed(OPERATE, "accounts:sessions_app", "Dashboard sessions."),
+    "audit": Listed(OPERATE, "audit:audit_app", "Audit logs of accounts."),
     "credits": Listed(OPERATE, "money:credits_app", "Prepaid credits."),
     "usage": Listed(
         OPERATE,

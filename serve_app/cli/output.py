@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable
@@ -155,9 +156,11 @@ def in_service(
     Raises DataFolderError where there is no service's data, unless they need not be ``existing``.
     """
     from serve_app.deployment.data import prepared
+    from storage.audit import Actor, ActorKind, act_as
     from storage.database import Database
 
     async def run(complete: Settings) -> Result:
+        act_as(Actor(ActorKind.OPERATOR, address=socket.gethostname()))
         database = Database(complete.database_url or "", pool_size=2)
         try:
             async with database.transaction() as connection:

@@ -25,6 +25,7 @@ from serve_app.api.authentication import (
     Handler,
     KeyedRoute,
     OperationRoute,
+    actor_of,
     add_answer_headers,
     parse_job_id,
 )
@@ -39,6 +40,7 @@ from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.observability.logs import note
 from storage import jobs, keys
 from storage.access import count_request
+from storage.audit import ActorKind, act_as
 from storage.database import UNAVAILABLE
 from storage.keys import Account
 from storage.objects import ObjectStoreUnavailableError
@@ -222,6 +224,7 @@ class OpenPageRoute(APIRoute):
         if request.method not in _SAFE_METHODS:
             address = client_address(request, context_of(request).settings.trusted_proxies)
             await _count(request, f"ip:{address}", Bucket.DISCOVERY)
+            act_as(actor_of(request, ActorKind.LINK))
             require_own_page(request)
             request.state.form = await read_form(request)
         return None
@@ -238,6 +241,7 @@ class PageRoute(OpenPageRoute):
             return RedirectResponse(SIGN_IN_PATH + ended, status_code=303)
         request.state.viewer = viewer
         request.state.account_id = viewer.account.id
+        act_as(actor_of(request, ActorKind.LINK))
         await self._admit_session(request, str(viewer.account.id), viewer.session)
         return None
 
@@ -258,6 +262,7 @@ class OperatorRoute(PageRoute):
         operator = await find_operator(request)
         if operator is not None:
             request.state.viewer, request.state.operator = None, operator
+            act_as(actor_of(request, ActorKind.OPERATOR))
             await self._admit_session(request, "operator", operator.session)
             return None
         refusal = await super()._admit(request)
@@ -305,6 +310,7 @@ class SessionApiRoute(KeyedRoute):
             require_own_page(request)
             _require_token(request, viewer.session, request.headers.get(CSRF_HEADER, ""))
         request.state.account_id = viewer.account.id
+        act_as(actor_of(request, ActorKind.LINK))
         job_id = request.path_params.get("jobId")
         if job_id is not None:
             async with context_of(request).database.statement() as connection:

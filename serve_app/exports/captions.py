@@ -54,10 +54,10 @@ from serve_app.results.availability import require_stage
 from serve_app.results.routes import RESULT_ERRORS, TrackQuery
 from serve_app.results.transcripts import Transcript, transcript_of
 from serve_app.results.translations import LanguageTag, in_language, require_translation
+from storage.audit import AuditAction, record
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
-from storage.redactions import AuditAction, add_audit_entry
 from storage.results import TrackTranscript, transcript_versions
 from storage.revisions import MOST_REVISIONS
 from storage.types import StageName
@@ -261,8 +261,7 @@ async def _json_response(
         is_whole = which == _Which() and len(tracks) > 1
         chosen = tracks[0] if is_whole else await _chosen(connection, job, tracks, which)
         if which.original and job.source.redact:
-            read = AuditAction.READ_ORIGINAL, request.scope["vas_request_id"]
-            await add_audit_entry(connection, job.account_id, job.id, *read)
+            await record(connection, job.account_id, AuditAction.READ_ORIGINAL, job_id=job.id)
 
     def rendered() -> Response:
         if is_whole:

@@ -25,6 +25,7 @@ from serve_app.jobs.plans import JobPlan
 from serve_app.jobs.service import create_jobs
 from serve_app.results.availability import require_stage
 from storage import jobs, ledger, reruns
+from storage.audit import AuditAction, record
 from storage.cleaning import is_held
 from storage.database import Connection
 from storage.job_records import JobRecord, NewJob
@@ -233,4 +234,5 @@ async def _queue(
     except ledger.InsufficientCreditsError as error:
         raise ApiError(ErrorCode.INSUFFICIENT_CREDITS) from error
     await reruns.begin(connection, made.id)
+    await record(connection, job.account_id, AuditAction.RERUN_JOB, job_id=job.id, target=made.id)
     return made.id

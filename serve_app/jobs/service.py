@@ -27,7 +27,7 @@ from serve_app.jobs.rendering import render_job
 from serve_app.results.scenes import read_seen
 from serve_app.results.transcripts import legacy_entries, transcript_of
 from serve_app.settings import Settings
-from storage import endpoints, jobs, keys, ledger, reruns, results, translations, webhooks
+from storage import audit, endpoints, jobs, keys, ledger, reruns, results, translations, webhooks
 from storage.cleaning import erase_content, is_held
 from storage.database import Connection, DatabaseError
 from storage.job_records import JobRecord, NewJob
@@ -69,6 +69,7 @@ async def create_jobs(
                 )
             except ledger.InsufficientCreditsError as error:
                 raise ApiError(ErrorCode.INSUFFICIENT_CREDITS) from error
+        await audit.record(connection, account_id, audit.AuditAction.CREATE_JOB, job_id=plan.job.id)
         created.append(await get_job(connection, account_id, str(plan.job.id)))
     return created
 
@@ -145,6 +146,7 @@ async def cancel_job(connection: Connection, account_id: uuid.UUID, job_id: str)
         open_stages=SkipReason.JOB_CANCELLED,
         stage_error_code="CANCELLED",
     )
+    await audit.record(connection, account_id, audit.AuditAction.CANCEL_JOB, job_id=job.id)
     return await get_job(connection, account_id, job_id)
 
 
@@ -178,6 +180,7 @@ async def erase_job(
             why = f"no translation of {job.id} into {each.language}"
             await ledger.adjust(connection, account_id, each.price_cents, why)
     await erase_content(connection, job)
+    await audit.record(connection, account_id, audit.AuditAction.ERASE_JOB, job_id=job.id)
     erased = await get_job(connection, account_id, job_id)
     await _add_events(connection, erased, EventType.JOB_ERASED, subscribers)
     return erased

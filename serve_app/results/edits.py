@@ -37,6 +37,7 @@ from serve_app.results.redaction import add_muted, redacted_change, redacted_kin
 from serve_app.results.routes import MAX_TRACK_INDEX, RESULT_ERRORS, TrackQuery
 from serve_app.results.transcripts import TranscriptSegmentJson, choose_track, segment_json
 from storage import jobs, revisions
+from storage.audit import AuditAction, record
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.result_parts import Element
@@ -354,6 +355,12 @@ async def _edited(
         if change["splices"] or len(change) > 1:
             revision = await revisions.store_revision(
                 connection, held, change, reverted_to=reverted_to
+            )
+            action = AuditAction.EDIT_TRANSCRIPT
+            if reverted_to is not None:
+                action = AuditAction.REVERT_TRANSCRIPT
+            await record(
+                connection, job.account_id, action, job_id=job.id, detail=f"revision={revision}"
             )
     changes, shift = list[TranscriptChange](), 0
     for first, count, segments in change["splices"]:

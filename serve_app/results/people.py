@@ -21,6 +21,7 @@ from serve_app.errors import ApiError, ErrorCode
 from serve_app.results.availability import no_result, require_stage
 from serve_app.results.scenes import BoxJson, box_document
 from storage import results
+from storage.audit import AuditAction, record
 from storage.cleaning import is_held
 from storage.types import SkipReason, StageName
 
@@ -111,6 +112,7 @@ async def delete_people(request: Request, context: Context, job: CurrentJob) -> 
         if await is_held(connection, job.id):
             raise ApiError(ErrorCode.LEGAL_HOLD)
         stored = await results.delete_people(connection, job.id)
+        await record(connection, job.account_id, AuditAction.DELETE_PEOPLE, job_id=job.id)
     people = [] if stored is None else decode(tuple[Person, ...], stored.encode())
     await run_in_threadpool(context.objects.delete_keys, [each.still_key for each in people])
     return success(request, {"jobId": str(job.id), "deleted": len(people)})

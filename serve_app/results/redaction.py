@@ -23,6 +23,7 @@ from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
 from serve_app.results.availability import no_result, require_stage
 from storage import jobs, redactions, reruns
+from storage.audit import AuditAction, record
 from storage.cleaning import is_held
 from storage.database import Connection
 from storage.job_records import JobRecord
@@ -179,6 +180,10 @@ async def redact_job(
         if len(kinds) > len(present):
             for each in (job.id, *await reruns.list_reruns(connection, job.id)):
                 await redactions.request_redaction(connection, each, kinds)
+            detail = f"kinds={','.join(kinds)}"
+            await record(
+                connection, job.account_id, AuditAction.REDACT_JOB, job_id=job.id, detail=detail
+            )
             found = await jobs.find_job(connection, job.id)
             locked = found or locked
     answer: RedactedJob = {"jobId": str(job.id), "redaction": redaction_json(locked)}

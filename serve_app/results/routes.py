@@ -29,6 +29,7 @@ from serve_app.results.transcripts import (
     transcript_of,
 )
 from storage import results as stored
+from storage.audit import AuditAction, record
 from storage.job_records import JobRecord
 
 MAX_TRACK_INDEX = 9999
@@ -184,6 +185,9 @@ async def _name_speaker(
         if all(each.id != speaker_id for each in transcript_of(chosen).speakers):
             raise ApiError(ErrorCode.NOT_FOUND, "There is no such speaker.")
         await stored.name_speaker(connection, job.id, chosen.track_index, speaker_id, label)
+        action = AuditAction.NAME_SPEAKER if label else AuditAction.RESET_SPEAKER
+        detail = f"track={chosen.track_index} speaker={speaker_id}"
+        await record(connection, job.account_id, action, job_id=job.id, detail=detail)
         tracks = await transcripts.read_tracks(connection, job, words=False)
     named = speakers_json(transcripts.choose_track(job, tracks, chosen.track_index))
     return success(request, next(each for each in named if each["id"] == speaker_id))

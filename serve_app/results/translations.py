@@ -22,6 +22,7 @@ from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.results.availability import no_result, require_stage
 from serve_app.results.routes import RESULT_ERRORS
 from storage import jobs, ledger, results, translations
+from storage.audit import AuditAction, record
 from storage.database import Connection
 from storage.job_records import JobRecord
 from storage.results import TrackTranscript
@@ -116,6 +117,8 @@ async def create_translation(
             found = await translations.want_translation(
                 connection, job.id, language, price_cents=price, source=source
             )
+            action, detail = AuditAction.CREATE_TRANSLATION, f"language={language}"
+            await record(connection, job.account_id, action, job_id=job.id, detail=detail)
     return success(request, translation_json(job, found), status=202)
 
 

@@ -19,6 +19,7 @@ from serve_app.results.availability import no_result
 from serve_app.results.routes import RESULT_ERRORS, SpeakerId, TrackQuery
 from serve_app.results.transcripts import choose_track, read_tracks, transcript_of
 from storage import voices
+from storage.audit import AuditAction, record
 from storage.types import SkipReason, StageName
 from storage.voices import MOST_SAMPLES, MOST_VOICES, NamedVoice
 
@@ -98,6 +99,9 @@ async def name_voice(
         [learnt] = await voices.list_voices(connection, account_id, voice.id)
         if learnt.samples > MOST_SAMPLES:
             raise invalid(f"A voice is learnt from at most {MOST_SAMPLES} speakers.", "name")
+        await record(
+            connection, account_id, AuditAction.NAME_VOICE, job_id=job.id, target=learnt.id
+        )
     return success(request, _voice(learnt))
 
 

@@ -31,6 +31,7 @@ from serve_app.errors import ErrorCode
 from serve_app.webhooks.sending import Outcome, delivery_options, send_event
 from serve_app.webhooks.signing import new_signing_secret, signed_headers
 from storage import webhooks
+from storage.audit import AuditAction, record
 from storage.types import DeliveryStatus, EventType
 from storage.webhooks import Delivery, EncryptedSecret, list_deliveries
 
@@ -151,6 +152,7 @@ async def send_test_webhook(
     fresh = context.encrypter.encrypt(new_signing_secret())
     async with context.database.transaction() as connection:
         stored = await webhooks.get_or_create_signing_secret(connection, account_id, fresh)
+        await record(connection, account_id, AuditAction.SEND_TEST)
     encrypted = [stored.current] + ([stored.previous] if stored.previous else [])
     event = {
         "type": TEST_EVENT,

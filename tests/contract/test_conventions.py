@@ -241,6 +241,7 @@ ADDED = {
     ("POST", "/jobs/{jobId}/redact", "redactJob"),
     ("POST", "/sessions", "createSession"),
     ("GET", "/jobs/{jobId}/events", "streamJobEvents"),
+    ("GET", "/audit", "listAuditLog"),
     ("GET", "/webhooks/endpoints", "listWebhookEndpoints"),
     ("POST", "/webhooks/endpoints", "createWebhookEndpoint"),
     ("GET", "/webhooks/endpoints/{endpointId}", "getWebhookEndpoint"),

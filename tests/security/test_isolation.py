@@ -124,6 +124,7 @@ LISTS = {
         "?q=track&jobId={foreign}",
     ),
     "listKeys": ("",),
+    "listAuditLog": ("", "?limit=1000"),
     "getKeysPortal": ("",),
     "getWebhookSecret": ("",),
 }

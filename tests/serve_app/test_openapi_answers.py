@@ -184,6 +184,7 @@ SUCCESSES = [
     Call("estimatePrice", 200, "/pricing/estimate?durationSeconds=90.5&audioTracks=3"),
     Call("listFormats", 200),
     Call("listKeys", 200),
+    Call("listAuditLog", 200),
     Call("rotateKey", 200, "/keys/{key_id}/rotate"),
     Call("getWebhookSecret", 200),
     Call("rotateWebhookSecret", 200),

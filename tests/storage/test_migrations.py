@@ -28,7 +28,7 @@ def test_processes_that_migrate_an_empty_database_at_once_all_succeed(postgres_u
     with fresh_database(postgres_url, migrated=False) as url:
         program = f"from storage.database import migrate; migrate({url!r})"
         running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
-        assert [process.wait(timeout=60) for process in running] == [0, 0, 0]
+        assert [process.wait(timeout=170) for process in running] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("url", ["mysql://x/y", "sqlite://"])
