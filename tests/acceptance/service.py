@@ -72,6 +72,12 @@ class Service:
         with ApiClient(self.base_url, self.api_key) as client:
             return dict(client.wait(job_id, timeout_seconds=timeout_seconds))
 
+    def completed(self, job_id: str, timeout_seconds: float = JOB_SECONDS) -> dict[str, Any]:
+        """Wait for a job's end, which must be its completion: else its errors are shown."""
+        job = self.ended(job_id, timeout_seconds)
+        assert job["state"] == "completed", job
+        return job
+
     def results(self, job_id: str) -> dict[str, Any]:
         """Scenes and transcript of a completed job, without what differs from job to job."""
         with ApiClient(self.base_url, self.api_key) as client:

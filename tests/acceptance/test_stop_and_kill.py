@@ -57,7 +57,7 @@ def test_what_was_under_way_goes_on_after_a_stop_in_order_and_after_a_hard_kill(
         assert leases(service, busy) <= {0, 1}
         rest_of_an_upload(service, upload, clip)
         for job_id in (waiting, *busy):
-            assert service.ended(job_id)["state"] == "completed"
+            service.completed(job_id)
             # Nothing disturbed the analysis of the one that waited for its upload.
             assert service.results(job_id) == service.results(waiting)
         held = service.query("SELECT sum(held_cents) FROM accounts")
@@ -73,7 +73,7 @@ def test_what_was_under_way_goes_on_after_a_stop_in_order_and_after_a_hard_kill(
         assert [process for process in orphans if process.is_running()] == []
         shows_its_jobs_to_us_alone(third, first.api_key, interrupted)
         service = Service(third.process, third.base_url, first.api_key, data, third.port)
-        assert service.ended(interrupted)["state"] == "completed"
+        service.completed(interrupted)
         leftover = third.processes()
     assert third.process.returncode == 0
     wait_until(lambda: not any(p.is_running() for p in leftover), 15, f"still there: {leftover}")
@@ -119,7 +119,7 @@ def test_after_a_hard_kill_work_goes_on_and_a_stop_requeues_it(
         service = Service(second.process, second.base_url, first.api_key, data, second.port)
         rest_of_an_upload(service, upload, clip)
         for job_id in (interrupted, waiting):
-            assert service.ended(job_id)["state"] == "completed"
+            service.completed(job_id)
         assert service.results(interrupted) == service.results(waiting)
         busy = [service.submit(clip) for _ in range(3)]
         wait_until(lambda: processing(service) == 2, 60, "two jobs run and one waits")

@@ -53,7 +53,7 @@ def cluster() -> Iterator[Cluster]:
 
 def test_a_job_survives_the_loss_of_a_node_on_which_its_shards_ran(cluster: Cluster) -> None:
     undisturbed = cluster.service.submit(DEMO)
-    assert cluster.service.ended(undisturbed)["state"] == "completed"
+    cluster.service.completed(undisturbed)
     earlier = cluster.shards()
     assert earlier[HEAD]
     assert earlier[WORKER]
@@ -66,7 +66,7 @@ def test_a_job_survives_the_loss_of_a_node_on_which_its_shards_ran(cluster: Clus
 
     wait_until(runs_on_both, 60, "shards of the second job on both nodes")
     cluster.worker.kill()
-    assert cluster.service.ended(disturbed)["state"] == "completed"
+    cluster.service.completed(disturbed)
     assert cluster.service.results(disturbed) == cluster.service.results(undisturbed)
     assert [key for key in everything_in(cluster.head.store) if disturbed in key]
     assert not cluster.head.node.data.exists()

@@ -70,7 +70,7 @@ def test_a_full_disk_costs_time_and_nothing_else(
 
 
 def completed(service: Service, job_id: str) -> dict[str, object]:
-    assert service.ended(job_id)["state"] == "completed"
+    service.completed(job_id)
     return service.results(job_id)
 
 
