@@ -63,7 +63,6 @@ def service(
     started = running(
         folder / "data",
         folder / "service.log",
-        VAS_LEASE_SECONDS="4",
         VAS_SEGMENT_SECONDS="5",
         VAS_ALLOWED_NETWORKS='["127.0.0.0/8"]',
         VAS_WEBHOOK_CA_FILE=str(authority.folder / "authority.pem"),

@@ -155,7 +155,10 @@ def serving_files(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def running(data: Path, log: Path, **environment: str) -> Iterator[Service]:
-    """Start ``vas serve`` with ``environment``; stop it in order at the end."""
+    """Start ``vas serve`` with ``environment``; stop it in order at the end.
+
+    An error inside shows what the service printed last.
+    """
     port, metrics_port = free_port(), free_port()
     command = [sys.executable, "-m", "serve_app.cli", "serve", "--json"]
     command += ["--port", str(port), "--data", str(data)]
@@ -173,6 +176,9 @@ def running(data: Path, log: Path, **environment: str) -> Iterator[Service]:
         started = _started(process, data, port, log)
         started.metrics_port, started.settings = metrics_port, environment
         yield started
+    except BaseException as error:
+        error.add_note(log.read_text()[-6000:])
+        raise
     finally:
         _stop(process)
 

@@ -27,8 +27,6 @@ CLIP_SECONDS = 6.0
 SPOKEN = PROJECT / "tests" / "media" / "speech" / "one_voice.flac"
 SETTINGS = {
     "VAS_SEGMENT_SECONDS": "3",
-    # So long the job of a killed service waits until it is taken up again.
-    "VAS_LEASE_SECONDS": "6",
     "VAS_MODEL_REPLICAS": '{"transcribe": 1}',
 }
 TUS = {"Tus-Resumable": "1.0.0"}
