@@ -27,6 +27,8 @@ from storage.database import Database, embedded_postgres, migrate
 
 LEASE = timedelta(minutes=30)
 TURN = 100
+UPLOAD = '{"kind": "upload"}'
+"""The source of every job."""
 BY_TURNS = str(jobs.LEASE.compile(dialect=Database("postgresql://x").engine.dialect))
 OLDEST = """
     UPDATE jobs
@@ -99,11 +101,12 @@ def queue_up(connection: psycopg.Connection[Any], waiting: int, accounts: int) -
         "WITH numbered AS (SELECT id, row_number() OVER () - 1 AS n FROM accounts)"
         " INSERT INTO jobs (id, account_id, state, processing_mode, tier, file_name, source,"
         "   created_at)"
-        " SELECT gen_random_uuid(), numbered.id, 'queued', 'all', 'standard', 'a.mp4', '{}',"
+        " SELECT gen_random_uuid(), numbered.id, 'queued', 'all', 'standard', 'a.mp4',"
+        "   %(source)s,"
         "   now() + n_job * interval '1 ms'"
         " FROM generate_series(1, %(waiting)s) AS n_job JOIN numbered"
         "   ON numbered.n = CASE WHEN n_job %% 4 = 0 THEN 0 ELSE n_job %% %(accounts)s END",
-        {"waiting": waiting, "accounts": accounts},
+        {"waiting": waiting, "accounts": accounts, "source": UPLOAD},
     )
     connection.execute("VACUUM ANALYZE jobs")
 
