@@ -63,7 +63,8 @@ def main() -> None:
                     queue_up(connection, WAITING, ACCOUNTS)
                     connection.execute(
                         "INSERT INTO stages (job_id, stage, status) SELECT id, stage, 'pending'"
-                        " FROM jobs CROSS JOIN unnest(ARRAY['ingest', 'vision', 'transcript']) AS stage"
+                        " FROM jobs CROSS JOIN"
+                        " unnest(ARRAY['ingest', 'vision', 'transcript']) AS stage"
                     )
                 add_ended(connection, ended, size)
             ended = size
