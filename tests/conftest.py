@@ -14,6 +14,8 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 import models  # noqa: F401  (before any test imports onnxruntime: its telemetry is off then)
+from pipelines.ingest import preview
+from pipelines.sandbox.parent import ConfinedTask
 from storage.database import Database
 from tests.background import restore_signals
 from tests.databases import fresh_database, server_with_template
@@ -145,3 +147,13 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     pool = Database(database_url)
     yield pool
     await pool.close()
+
+
+@pytest.fixture
+def previews_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Previews are made of idle processor time, of which there is none beside other tests."""
+
+    def task(**given: Any) -> ConfinedTask:
+        return ConfinedTask(**(given | {"gives_way": False}))
+
+    monkeypatch.setattr(preview, "ConfinedTask", task)

@@ -37,6 +37,8 @@ from tests.serve_app.published_jobs import SCENES, lease_of, stored, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.serve_app.test_job_media import path_of
 
+pytestmark = pytest.mark.usefixtures("previews_at_once")
+
 MPEG = next(sample for sample in STANDARD if sample.file_name == "mpeg2.mpeg")
 LARGE = Sample("large.mkv", Pictures("ffv1", 1920, 1080), Sound("flac", format="s16"))
 """Takes some seconds."""

@@ -26,6 +26,8 @@ from tests.pipelines.ingest.clock_material import (
 )
 from tests.pipelines.ingest.ingest_material import Ingested, ingested
 
+pytestmark = pytest.mark.usefixtures("previews_at_once")
+
 FRAMES = SECONDS * 25
 
 

@@ -38,6 +38,9 @@ from tests.pipelines.ingest.format_samples import (
 from tests.pipelines.ingest.ingest_material import onsets
 from tests.pipelines.media_builders import write_video
 from tests.places import DEMO, SHARED_MEDIA
+from tests.stopwatch import stopwatch
+
+pytestmark = pytest.mark.usefixtures("previews_at_once")
 
 SAMPLES = {sample.file_name: sample for sample in (*STANDARD, *AUDIO_ONLY)}
 PLAYABLE = {
@@ -51,7 +54,7 @@ GIB = 1 << 30
 
 
 def order(path: Path, media: MediaInfo, most_bytes: int = GIB) -> PreviewOrder:
-    return PreviewOrder(path.name, "preview.mp4", media, most_bytes, 60)
+    return PreviewOrder(path.name, "preview.mp4", media, most_bytes, 600)
 
 
 def preview_of(path: Path, media: MediaInfo | None = None, most_bytes: int = GIB) -> Path:
@@ -254,14 +257,17 @@ def test_making_ends_soon_after_it_was_told_to(tmp_path: Path) -> None:
         if time.monotonic() - began > 0.1:
             raise StageStoppedError("no")
 
-    with pytest.raises(StageStoppedError):
+    with stopwatch() as watch, pytest.raises(StageStoppedError):
         make_preview(order(path, media), FolderStore(tmp_path), check=check)
-    assert time.monotonic() - began < 1.5
+    assert watch.seconds < 1.5
     assert not (tmp_path / "preview.mp4").exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system has no idle class")
-def test_making_takes_only_idle_processor_time(tmp_path: Path) -> None:
+def test_making_takes_only_idle_processor_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
     sample = Sample("large.mkv", Pictures("mpeg2video", 1920, 1080), Sound("flac", format="s16"))
     path = write_sample(tmp_path, sample)
     policies: set[int] = set()
@@ -273,8 +279,11 @@ def test_making_takes_only_idle_processor_time(tmp_path: Path) -> None:
                 policies.add(os.sched_getscheduler(child.pid))
                 # Empty where the child ends while it is read.
                 sessions.update(Path(f"/proc/{child.pid}/autogroup").read_text().split()[-1:])
+        if os.SCHED_IDLE in policies and (not sessions or "19" in sessions):
+            raise StageStoppedError("seen")  # of idle time there may be none
 
-    make_preview(order(path, probe(path)), FolderStore(tmp_path), check=check)
+    with contextlib.suppress(StageStoppedError):
+        make_preview(order(path, probe(path)), FolderStore(tmp_path), check=check)
     assert os.SCHED_IDLE in policies
     assert not sessions or "19" in sessions  # of kernels that share between sessions first
     assert os.sched_getscheduler(0) != os.SCHED_IDLE

@@ -179,6 +179,7 @@ def test_of_a_multiplex_picture_and_sound_of_one_program_are_analysed(
     assert heard(done) == pytest.approx(CLICKS, abs=0.1)
 
 
+@pytest.mark.usefixtures("previews_at_once")
 def test_a_preview_has_the_sound_of_the_program_with_the_picture(
     film: Path, tmp_path: Path
 ) -> None:
