@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -30,7 +31,7 @@ from tests.contract.document_cases import (
     run_sequences,
     try_operation,
 )
-from tests.serve_app.running_api import wait_for_a_fresh_minute
+from tests.serve_app.running_api import within_a_minute
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
@@ -60,8 +61,8 @@ def test_keyless_requests_are_counted_by_the_address_that_the_proxy_passes_on(
     service: Service,
 ) -> None:
     """The proxy adds its own hop; what stands left of a stranger's address is not believed."""
-    wait_for_a_fresh_minute(30)
-    with httpx.Client(base_url=service.base_url, trust_env=False) as client:
+    hosts = itertools.count(7)
+    with httpx.Client(base_url=service.base_url, trust_env=False, timeout=180) as client:
 
         def remaining(forwarded: str | None) -> int:
             headers = {} if forwarded is None else {"X-Forwarded-For": forwarded}
@@ -69,12 +70,14 @@ def test_keyless_requests_are_counted_by_the_address_that_the_proxy_passes_on(
             assert answer.status_code == 200
             return int(answer.headers["X-RateLimit-Remaining"])
 
+        def ask() -> list[int]:
+            one, other = (f"203.0.113.{next(hosts)}" for _ in range(2))
+            return [remaining(hops) for hops in (one, other, f"198.51.100.1, {one}", None, None)]
+
         limit = LIMITS[Bucket.DISCOVERY]
-        assert remaining("203.0.113.7") == limit - 1
-        assert remaining("203.0.113.8") == limit - 1
-        assert remaining("198.51.100.1, 203.0.113.7") == limit - 2
-        local = remaining(None)
-        assert remaining(None) == local - 1
+        *strangers, local, again = within_a_minute(ask)
+        assert strangers == [limit - 1, limit - 1, limit - 2]
+        assert again == local - 1
 
 
 def test_no_request_is_sent_to_a_log_that_anybody_may_read(service: Service) -> None:
@@ -106,7 +109,7 @@ def test_what_listens_to_other_machines_refuses_whoever_has_not_rays_token(
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
             with pytest.raises(grpc.RpcError) as refused:
-                call(b"", timeout=20)
+                call(b"", timeout=120)
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -122,26 +125,26 @@ def test_reads_under_way_survive_the_loss_of_a_replica(service: Service) -> None
     killed = threading.Event()
 
     def read(_: int) -> list[int]:
-        with httpx.Client(trust_env=False, timeout=60) as client:
+        with httpx.Client(trust_env=False, timeout=180) as client:
             statuses = [client.get(f"{service.root}/health").status_code for _ in range(20)]
-            killed.wait(30)
+            killed.wait(120)
             return statuses + [client.get(f"{service.root}/health").status_code for _ in range(20)]
 
     with ThreadPoolExecutor(8) as pool:
         running_reads = [pool.submit(read, number) for number in range(8)]
         victim.kill()
         killed.set()
-        statuses = [status for reads in running_reads for status in reads.result(120)]
+        statuses = [status for reads in running_reads for status in reads.result(300)]
     assert len(statuses) == 8 * 40
     assert set(statuses) <= {200, 503}
-    wait_until(lambda: service.replica("Api").pid != victim.pid, 60, "a new replica runs")
+    wait_until(lambda: service.replica("Api").pid != victim.pid, 300, "a new replica runs")
 
 
 def test_the_loss_of_the_controller_is_no_loss_of_the_service(service: Service) -> None:
     """A new one knows of no replica at first, and so did the proxy, which then said 404."""
     victim, seen = service.titled("ServeController"), []
 
-    with httpx.Client(trust_env=False, timeout=60) as client:
+    with httpx.Client(trust_env=False, timeout=180) as client:
 
         def replaced() -> bool:
             seen.append(client.get(f"{service.root}/health").status_code)
@@ -150,8 +153,8 @@ def test_the_loss_of_the_controller_is_no_loss_of_the_service(service: Service) 
             return False
 
         victim.kill()
-        victim.wait(10)
-        wait_until(replaced, 60, "a new controller runs")
+        victim.wait(120)
+        wait_until(replaced, 300, "a new controller runs")
         settled = time.monotonic() + SETTLING_SECONDS
         while time.monotonic() < settled:
             time.sleep(0.1)
@@ -175,7 +178,7 @@ def test_while_no_replica_can_answer_the_proxy_says_so_in_the_envelope(service: 
         assert_unavailable(answer, service)
         wait_until(
             lambda: client.get(f"{service.root}/health").status_code == 200,
-            60,
+            300,
             "the service answers again",
         )
 

@@ -7,7 +7,6 @@ that still hold.
 from __future__ import annotations
 
 import collections
-import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from sqlalchemy import text
 
 from serve_app.api.rate_limits import LIMITS, Bucket
 from serve_app.cli.accounts import create_account, create_key
@@ -27,7 +27,7 @@ from storage.objects.s3 import S3Store
 from tests.acceptance.service import Service, running, wait_until
 from tests.benchmarks.service_jobs import first_seconds
 from tests.places import DEMO
-from tests.serve_app.running_api import wait_for_a_fresh_minute
+from tests.serve_app.running_api import within_a_minute
 from tests.storage.s3_server import everything_in, fresh_store, s3_process
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
@@ -56,7 +56,7 @@ def in_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InS3]:
             folder / "service.log",
             VAS_RAY_CPUS="1",
             VAS_API_REPLICAS="2",
-            VAS_RUNNER_CONCURRENCY="4",
+            VAS_RUNNER_CONCURRENCY="2",
             VAS_MODEL_REPLICAS='{"transcribe": 1}',
             VAS_SEGMENT_SECONDS="5",
             VAS_S3_BUCKET=place.bucket,
@@ -92,7 +92,7 @@ def test_a_presigned_put_is_all_that_a_job_needs(in_s3: InS3, excerpt: Path) -> 
         assert urlsplit(job["resumableUploadUrl"]).port == in_s3.service.port
         assert put(job["uploadUrl"], excerpt.read_bytes()) == 200
 
-        ended = client.wait(job["jobId"], timeout_seconds=150)
+        ended = client.wait(job["jobId"], timeout_seconds=300)
         assert ended["state"] == "completed", ended
         scenes = client.get_scenes(job["jobId"])
         assert scenes
@@ -102,7 +102,7 @@ def test_a_presigned_put_is_all_that_a_job_needs(in_s3: InS3, excerpt: Path) -> 
     assert all(still.content.startswith(b"\xff\xd8") for still in stills)
     wait_until(
         lambda: len(objects_of(in_s3, job["jobId"])) == len(scenes),
-        30,
+        120,
         "media and segments are gone, the stills of the scenes stay",
     )
     assert httpx.get(scenes[0]["thumbnailUrl"], trust_env=False).content == stills[0].content
@@ -113,11 +113,11 @@ def test_a_file_over_the_limit_fails_its_job_and_is_not_kept(in_s3: InS3) -> Non
     with ApiClient(in_s3.service.base_url, in_s3.service.api_key) as client:
         job = client.create_job("large.mp4", None, "all")
         assert put(job["uploadUrl"], bytes(LIMIT_BYTES + 1)) == 200
-        ended = client.wait(job["jobId"], timeout_seconds=60)
+        ended = client.wait(job["jobId"], timeout_seconds=300)
     assert ended["state"] == "failed"
     assert ended["stages"]["ingest"]["error"]["code"] == "VALIDATION_FAILED"
     assert str(LIMIT_BYTES) in ended["stages"]["ingest"]["error"]["message"]
-    wait_until(lambda: not objects_of(in_s3, job["jobId"]), 30, "nothing of it is kept")
+    wait_until(lambda: not objects_of(in_s3, job["jobId"]), 120, "nothing of it is kept")
 
 
 def test_a_cancelled_job_leaves_nothing_of_what_was_sent_for_it(in_s3: InS3) -> None:
@@ -126,7 +126,7 @@ def test_a_cancelled_job_leaves_nothing_of_what_was_sent_for_it(in_s3: InS3) -> 
         client.cancel(job["jobId"])
     assert put(job["uploadUrl"], b"too late") == 200
     assert objects_of(in_s3, job["jobId"])
-    wait_until(lambda: not objects_of(in_s3, job["jobId"]), 40, "the late file is removed")
+    wait_until(lambda: not objects_of(in_s3, job["jobId"]), 120, "the late file is removed")
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def small_service(in_s3: InS3) -> Service:
     return in_s3.service
 
 
-@pytest.mark.parametrize("count", [5, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [3, pytest.param(20, marks=pytest.mark.long)])
 def test_many_jobs_on_one_logical_cpu_all_complete_alike(
     small_service: Service, tmp_path: Path, count: int
 ) -> None:
@@ -148,32 +148,37 @@ def test_many_jobs_on_one_logical_cpu_all_complete_alike(
     assert all(small_service.results(job) == first for job in jobs[1:])
 
 
-def fresh_key(service: Service) -> str:
-    """A key of an account that has not been counted yet, made beside the running service."""
+def fresh_key(service: Service, *, unasked: int) -> str:
+    """A key of an account that counts so many reads already, made beside the running service."""
     settings = Settings(data_dir=service.data)
     name = uuid.uuid4().hex
-    in_transaction(settings, lambda connection: create_account(connection, name))
+    account_id = in_transaction(settings, lambda connection: create_account(connection, name))["id"]
     key: str = in_transaction(settings, lambda connection: create_key(connection, name))["key"]
+    headers = {"X-API-Key": key}
+    httpx.get(f"{service.base_url}/quota", headers=headers, trust_env=False, timeout=60)
+    query = text("UPDATE rate_limits SET used = :used WHERE bucket = :name")
+    counted = {"used": unasked, "name": f"{account_id}:{Bucket.READS}"}
+    in_transaction(settings, lambda connection: connection.execute(query, counted))
     return key
 
 
 def test_two_replicas_behind_the_proxy_count_as_one(small_service: Service) -> None:
-    limit = LIMITS[Bucket.READS]
-    each = limit // CLIENTS + 5
-    headers = {"X-API-Key": fresh_key(small_service)}
-    wait_for_a_fresh_minute(30)
-    started = int(time.time()) // 60
+    each, passing = 10, 100
 
-    def work(_: int) -> list[int]:
-        with httpx.Client(headers=headers, trust_env=False, timeout=30) as client:
-            url = f"{small_service.base_url}/jobs/{uuid.uuid4()}"
-            return [client.get(url).status_code for _ in range(each)]
+    def ask() -> collections.Counter[int]:
+        unasked = LIMITS[Bucket.READS] - passing
+        headers = {"X-API-Key": fresh_key(small_service, unasked=unasked)}
 
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        counts = collections.Counter(
-            status for part in pool.map(work, range(CLIENTS)) for status in part
-        )
-    assert int(time.time()) // 60 == started, "the machine was too slow for one window"
-    assert counts == {404: limit, 429: each * CLIENTS - limit}
+        def work(_: int) -> list[int]:
+            with httpx.Client(headers=headers, trust_env=False, timeout=60) as client:
+                url = f"{small_service.base_url}/jobs/{uuid.uuid4()}"
+                return [client.get(url).status_code for _ in range(each)]
+
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            return collections.Counter(
+                status for part in pool.map(work, range(CLIENTS)) for status in part
+            )
+
+    assert within_a_minute(ask) == {404: passing, 429: each * CLIENTS - passing}
     titles = [" ".join(process.cmdline()) for process in small_service.processes()]
     assert sum("ServeReplica:vas:Api" in title for title in titles) == 2

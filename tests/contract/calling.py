@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,7 +60,7 @@ class ContractApi(RunningApi):
         super().__exit__(*error)
         self.run(self.database.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._loop_thread.join(10)
+        self._loop_thread.join(120)
         self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -166,10 +165,3 @@ def refusal(
     assert body["requestId"] == answer.headers["x-request-id"]
     assert answer.headers.get("retry-after") == retry_after
     return body
-
-
-def wait_for_a_window(seconds_needed: float) -> None:
-    """Return when the current one-minute window lasts at least so much longer."""
-    left = 60 - time.time() % 60
-    if left < seconds_needed:
-        time.sleep(left + 0.05)
