@@ -132,7 +132,6 @@ def _environment_of_nodes(database_url: str, store: S3Store) -> dict[str, str]:
         "VAS_S3_SECRET_ACCESS_KEY": place.secret_access_key or "",
         "VAS_SEGMENT_SECONDS": "3",
         "VAS_TRANSCRIPT_SHARD_SECONDS": "4",
-        "VAS_LEASE_SECONDS": "4",
     }
 
 

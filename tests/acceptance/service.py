@@ -32,7 +32,7 @@ START_SECONDS = 150
 JOB_SECONDS = 300
 QUICK_CLEANING = {"VAS_SOURCE_RETENTION_SECONDS": "60"}
 """Tests look at what is left; as delivered, media stay for a day."""
-ANSWER_SECONDS = 8
+ANSWER_SECONDS = 15
 """The patience of the proxy of the service that acceptance tests share."""
 
 
@@ -204,10 +204,10 @@ def _stop(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
     try:
-        process.wait(60)
+        process.wait(180)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait(10)
+        process.wait(60)
         raise
     finally:
         if process.stdout is not None:

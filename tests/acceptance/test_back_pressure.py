@@ -80,5 +80,5 @@ def test_what_a_replica_cannot_hold_is_told_to_come_again(service: Service) -> N
             assert headers["x-request-id"] == json.loads(body)["requestId"]
     assert replica.memory_info().rss - before < MOST_GROWTH_BYTES
     assert service.replica("Api").pid == replica.pid
-    health = httpx.get(f"{service.root}/health", trust_env=False, timeout=20)
+    health = httpx.get(f"{service.root}/health", trust_env=False, timeout=120)
     assert health.json() == {"status": "ok"}

@@ -199,7 +199,7 @@ def test_a_big_resumable_upload_goes_on_after_the_service_was_killed_and_started
         url = moved(job["resumableUploadUrl"], second)
         offset = int(httpx.head(url, headers=TUS, trust_env=False).headers["upload-offset"])
         assert offset == kept
-        wait_until(lambda: is_free(second, job), 20, "the killed writer's lease lapses")
+        wait_until(lambda: is_free(second, job), 120, "the killed writer's lease lapses")
         began = time.perf_counter()
         with memory.watch(second), begin_patch(url, offset) as connection:
             for piece in footage.pieces(offset, SIZE_BYTES):
@@ -272,8 +272,8 @@ def test_what_cannot_be_written_yet_is_not_read_into_memory_either(service: Serv
     with begin_patch(job["resumableUploadUrl"], 0) as connection:
         connection.sendall(b"begin")
         path = service.data / "objects" / "jobs" / job["jobId"] / "source" / ".partial-media"
-        wait_until(lambda: path.exists() and path.stat().st_size == 5, 10, "it begins")
-    wait_until(lambda: lets_go(path), 10, "the broken request is over")
+        wait_until(lambda: path.exists() and path.stat().st_size == 5, 60, "it begins")
+    wait_until(lambda: lets_go(path), 60, "the broken request is over")
     with path.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with begin_patch(job["resumableUploadUrl"], 5) as connection:

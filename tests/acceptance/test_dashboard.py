@@ -98,7 +98,7 @@ def plays(page: Page) -> None:
     page.evaluate("document.getElementById('player').play()")
     before = page.evaluate("document.getElementById('player').currentTime")
     now = "document.getElementById('player').currentTime"
-    until(page, lambda: page.evaluate(now) > before + 0.2, 10, "it does not play")
+    until(page, lambda: page.evaluate(now) > before + 0.2, 60, "it does not play")
     page.evaluate("document.getElementById('player').pause()")
 
 
@@ -118,7 +118,7 @@ def test_from_a_link_to_results_taken_away(
     line: Line = page.line  # type: ignore[attr-defined]
     page.set_input_files("#files", large)
     bar = page.locator(".upload progress")
-    until(page, lambda: bar.evaluate("bar => bar.value") > 0.3, 20, "nothing is sent")
+    until(page, lambda: bar.evaluate("bar => bar.value") > 0.3, 60, "nothing is sent")
     line.cut()
     expect(page.locator(".upload .line")).to_contain_text("connection broke")
     line.mend()

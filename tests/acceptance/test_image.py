@@ -75,7 +75,7 @@ def test_a_container_becomes_healthy_and_stops_in_order_at_sigterm(image: Image)
         command = ("vas", "accounts", "create", "studio")
         assert image.inside(container, *command, **settings)[0] == 0
         # KubeRay asks the head for this before it sends clients there.
-        answer = httpx.get(f"http://127.0.0.1:{port}/-/healthz", trust_env=False, timeout=5)
+        answer = httpx.get(f"http://127.0.0.1:{port}/-/healthz", trust_env=False, timeout=30)
         assert (answer.status_code, answer.text) == (200, "success")
         first = process_one(container)
         assert first is not None
@@ -127,6 +127,6 @@ def test_a_pod_of_kubernetes_starts_a_node_with_its_resources_and_its_environmen
 
 def _is_success(url: str) -> bool:
     try:
-        return httpx.get(url, trust_env=False, timeout=5).is_success
+        return httpx.get(url, trust_env=False, timeout=30).is_success
     except httpx.HTTPError:
         return False

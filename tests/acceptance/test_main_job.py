@@ -87,7 +87,7 @@ def test_what_was_said_is_found_by_its_meaning(service: Service, demo_job: str) 
     def found() -> dict[str, Any]:
         return service.client().search(q, kinds="transcript", jobId=demo_job)
 
-    wait_until(lambda: found()["mode"] == "hybrid" and found()["data"], 60, "found by its meaning")
+    wait_until(lambda: found()["mode"] == "hybrid" and found()["data"], 300, "found by its meaning")
     assert "short film" in found()["data"][0]["snippet"]["text"].lower()
 
 
@@ -193,12 +193,12 @@ def test_killing_the_runner_changes_nothing_but_the_time(service: Service, demo_
         "SELECT count(*) FROM stages WHERE job_id = %s AND stage <> 'ingest' AND status = 'running'"
     )
     shards = service.data / "objects" / "jobs" / job_id / "work"
-    wait_until(lambda: service.query(count, job_id)[0][0], 90, "no analysis began")
-    wait_until(lambda: computed_shards(shards), 60, "no shard was stored")
+    wait_until(lambda: service.query(count, job_id)[0][0], 300, "no analysis began")
+    wait_until(lambda: computed_shards(shards), 300, "no shard was stored")
     runner = service.replica("Runner")
     runner.kill()
     before = computed_shards(shards)
-    job = service.ended(job_id, timeout_seconds=240)
+    job = service.ended(job_id, timeout_seconds=600)
     assert job["state"] == "completed"
     assert service.results(job_id) == service.results(demo_job)
     [(leases,)] = service.query("SELECT lease_count FROM jobs WHERE id = %s", job_id)
@@ -220,17 +220,22 @@ def computed_shards(folder: Path) -> dict[str, int]:
 def test_cancelling_stops_the_work_within_seconds(service: Service) -> None:
     job_id = service.submit(DEMO)
     with service.client() as client:
-        wait_until(lambda: client.get_job(job_id)["state"] == "processing", 60, "not begun")
+        wait_until(lambda: client.get_job(job_id)["state"] == "processing", 300, "not begun")
         cancelled = client.cancel(job_id)
         assert cancelled["state"] == "cancelled"
         with pytest.raises(RequestFailedError) as again:
             client.cancel(job_id)
         assert again.value.code == "JOB_NOT_CANCELLABLE"
     folder = service.data / "objects" / "jobs" / job_id
+
+    def is_still() -> bool:
+        files = set(folder.rglob("*"))
+        time.sleep(2)
+        return {path for path in folder.rglob("*") if path not in files} == set()
+
+    wait_until(is_still, 30, "work goes on after the job was cancelled")
     time.sleep(5)
-    files = set(folder.rglob("*"))
-    time.sleep(2)
-    assert {path for path in folder.rglob("*") if path not in files} == set()
+    assert is_still()
 
 
 def test_audio_only_media_skip_vision(service: Service) -> None:

@@ -39,7 +39,7 @@ _LINE = re.compile(r"^(ray_vas_\w+)\{(.*)\} (\S+)$", re.MULTILINE)
 
 
 def get(url: str) -> httpx.Response:
-    return httpx.get(url, trust_env=False, timeout=20)
+    return httpx.get(url, trust_env=False, timeout=120)
 
 
 def scrape(service: Service) -> list[tuple[str, str, float]]:

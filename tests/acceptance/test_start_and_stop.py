@@ -97,9 +97,9 @@ def test_a_start_that_was_killed_leaves_word_of_what_it_had_begun(tmp_path: Path
     command[-1] = str(local_service.free_port())
     with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.DEVNULL) as starting:
         record = data / "run.json"
-        wait_until(record.exists, 120, "no record")
+        wait_until(record.exists, 300, "no record")
         run_dir = Path(json.loads(record.read_text())["run_dir"])
-        wait_until(lambda: bool(local_service._processes_of(run_dir)), 60, "no process")
+        wait_until(lambda: bool(local_service._processes_of(run_dir)), 300, "no process")
         starting.kill()
     local_service._clear_earlier_run(data)
     assert local_service._processes_of(run_dir) == []
@@ -120,7 +120,7 @@ def test_a_lost_machine_is_restored_from_a_backup_made_while_a_job_ran(
         key, completed = service.api_key, service.submit(excerpt)
         service.ended(completed)
         results, under_way = service.results(completed), service.submit(DEMO)
-        wait_until(lambda: state_of(service, under_way) == "processing", 60, "not begun")
+        wait_until(lambda: state_of(service, under_way) == "processing", 300, "not begun")
         subprocess.run([*vas, "backup", str(backup), "--data", str(old)], check=True, timeout=120)
         money = service.query(LEDGER, completed)
         assert state_of(service, under_way) == "processing"

@@ -64,7 +64,7 @@ def test_a_job_survives_the_loss_of_a_node_on_which_its_shards_ran(cluster: Clus
         ran, runs = cluster.shards(), cluster.shards(running=True)
         return bool(ran[HEAD] - earlier[HEAD] and runs[WORKER] - earlier[WORKER])
 
-    wait_until(runs_on_both, 60, "shards of the second job on both nodes")
+    wait_until(runs_on_both, 300, "shards of the second job on both nodes")
     cluster.worker.kill()
     cluster.service.completed(disturbed)
     assert cluster.service.results(disturbed) == cluster.service.results(undisturbed)

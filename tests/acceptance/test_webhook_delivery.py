@@ -77,7 +77,7 @@ def test_a_completed_job_is_told_to_its_callback(
     )
     assert scenes.json()["data"]["scenes"]
     wait_until(
-        lambda: log_record(service, job["jobId"])["status"] == "delivered", 30, "not recorded"
+        lambda: log_record(service, job["jobId"])["status"] == "delivered", 120, "not recorded"
     )
 
 

@@ -174,7 +174,7 @@ class RunnerSide:
             yield
         finally:
             stop.set()
-            thread.join(10)
+            thread.join(120)
 
     def _finish(self, lease: Lease) -> None:
         [(name,)] = self.api.sql("SELECT file_name FROM jobs WHERE id = :id", id=lease.job_id)

@@ -19,6 +19,7 @@ from serve_app.webhooks.sender import Sender, SenderClock
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.spec_rows import covers, covers_each
 from tests.pipelines.net.fetch_servers import Authority
+from tests.webhooks.harness import assert_pauses
 from tests.webhooks.receivers import (
     Delivered,
     Receiver,
@@ -31,8 +32,8 @@ from tests.webhooks.receivers import (
     status,
 )
 
-DEADLINE_SECONDS = 2.0
-PATIENCE_SECONDS = 20.0
+DEADLINE_SECONDS = 5.0
+PATIENCE_SECONDS = 120.0
 
 
 def unknown_name(host: str, _port: int) -> list[str]:
@@ -218,9 +219,9 @@ def test_eight_attempts_in_all_with_pauses_from_10_seconds_to_10_minutes(
     pauses = []
     for attempt in range(1, 8):
         assert deliveries.after(caller, job_id, attempt)["status"] == "pending_retry"
-        pauses.append(round(deliveries.pass_pause(job_id)))
+        pauses.append(deliveries.pass_pause(job_id))
     assert deliveries.after(caller, job_id, 8)["status"] == "failed"
-    assert pauses == [10, 20, 40, 80, 160, 320, 600]
+    assert_pauses(pauses, [10, 20, 40, 80, 160, 320, 600])
     assert len(receiver.received) == 8
 
 
@@ -229,7 +230,7 @@ def test_a_longer_retry_after_is_honoured(caller: Caller, deliveries: Deliveries
     receiver = deliveries.receiver(caller, status(429, retry_after=300))
     job_id = deliveries.cancelled(caller, receiver.url)
     deliveries.after(caller, job_id, 1)
-    assert round(deliveries.pass_pause(job_id)) == 300
+    assert_pauses([deliveries.pass_pause(job_id)], [300])
 
 
 @covers("delivery/3")

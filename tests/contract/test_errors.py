@@ -180,7 +180,7 @@ def test_the_connection_stays_open_after_an_internal_error(
     """A client that sends its retry on the same connection must not run into a reset."""
     api, _ = fragile
     headers = {"X-API-Key": api.customer().key}
-    connection = http.client.HTTPConnection(urlsplit(api.root).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(api.root).netloc, timeout=120)
     connection.connect()
     connection.auto_open = 0
     api.sql("ALTER TABLE jobs RENAME TO jobs_away")
@@ -212,7 +212,7 @@ def test_more_uploads_at_once_than_a_replica_takes_are_told_to_come_back(
 def half_an_upload(url: str) -> Iterator[None]:
     """A PUT that has begun, and does not go on for the block."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.netloc, timeout=10)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=120)
     with contextlib.closing(connection):
         connection.putrequest("PUT", f"{parts.path}?{parts.query}")
         connection.putheader("Content-Length", "1000")

@@ -72,7 +72,7 @@ def receiving(folder: Path) -> Iterator[Receiver]:
     receiver.leaving.set()
     server.shutdown()
     server.server_close()
-    thread.join(5)
+    thread.join(120)
 
 
 def _handler(receiver: Receiver) -> type[BaseHTTPRequestHandler]:

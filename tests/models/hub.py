@@ -45,7 +45,7 @@ class Hub:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(120)
 
     def answer(self, request: BaseHTTPRequestHandler, *, body: bool) -> None:
         path = unquote(request.path.partition("?")[0]).strip("/")

@@ -20,11 +20,12 @@ class Embedder:
     """Answers once it is let go."""
 
     def __init__(self) -> None:
-        self.free = threading.Event()
+        self.free, self.begun = threading.Event(), threading.Event()
         self.asked = 0
 
     def embed(self, utterances: Sequence[Samples]) -> Any:
         self.asked += 1
+        self.begun.set()
         assert self.free.wait(60)
         return np.zeros((len(utterances), 2), np.float32)
 
@@ -41,16 +42,16 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Embedder:
 async def test_a_call_that_hangs_has_the_replica_replaced(
     model: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deployments, "CALL_TIMEOUT_SECONDS", 0.3)
     replica = ModelReplica("packaged", EMBED_VOICE)
     await replica.check_health()
     asked = model.asked
     model.free.clear()
+    model.begun.clear()
     call = asyncio.create_task(replica._work([np.zeros(16_000, np.float32)]))
-    await asyncio.sleep(0.1)
+    assert await asyncio.to_thread(model.begun.wait, 60)
     await replica.check_health()
     assert model.asked == asked + 1, "no probe waits behind the call"
-    await asyncio.sleep(0.4)
+    monkeypatch.setattr(deployments, "CALL_TIMEOUT_SECONDS", 0.0)
     with pytest.raises(RuntimeError, match="does not come to an end"):
         await replica.check_health()
     model.free.set()

@@ -91,4 +91,4 @@ def send(api: ContractApi, told: Event) -> httpx.Response:
 
 def post(api: ContractApi, body: bytes, headers: dict[str, str]) -> httpx.Response:
     address = f"{api.root}/payments/stripe/events"
-    return httpx.post(address, content=body, headers=headers, trust_env=False, timeout=20)
+    return httpx.post(address, content=body, headers=headers, trust_env=False, timeout=120)

@@ -86,7 +86,7 @@ def test_killed_runners_charge_nothing_twice_and_miss_nothing(settings: Settings
         victim = start(chance.randrange(1, STATEMENTS_OF_TWO_JOBS) if at_a_statement else None)
         victim.join(10 if at_a_statement else chance.uniform(0.05, 0.6))
         victim.kill()
-        victim.join(10)
+        victim.join(120)
         killed += victim.exitcode == -signal.SIGKILL
     last = start(None)
     last.join(60)

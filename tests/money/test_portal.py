@@ -31,7 +31,7 @@ def link(caller: Caller) -> str:
 
 
 def open_page(url: str) -> httpx.Response:
-    return httpx.get(url, trust_env=False, timeout=20)
+    return httpx.get(url, trust_env=False, timeout=120)
 
 
 class Text(HTMLParser):

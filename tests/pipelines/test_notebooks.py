@@ -118,7 +118,6 @@ def test_the_committed_fine_tuning_helped_on_clips_that_were_held_back() -> None
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_fine_tuning_spells_names_in_sentences_that_it_never_heard() -> None:
     notebook = executed("04_fine_tune_whisper")
     said = printed(notebook)

@@ -65,7 +65,6 @@ def analyse(folder: Path, video: Path, segment_seconds: float) -> dict[str, Any]
     }
 
 
-@pytest.mark.timeout(600)  # the whole pipeline, three times
 @pytest.mark.usefixtures("ray_session")
 @pytest.mark.parametrize(
     ("length", "pieces", "segments", "scenes"),

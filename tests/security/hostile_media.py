@@ -45,7 +45,7 @@ class Trap:
         # Closing alone would not wake a thread that waits in accept.
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
-        self._thread.join(5)
+        self._thread.join(120)
 
     def _watch(self) -> None:
         with contextlib.suppress(OSError):

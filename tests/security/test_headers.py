@@ -377,7 +377,7 @@ def answer_of(script: Path, configuration: Path, port: int) -> httpx.Response:
         return when_up(f"http://127.0.0.1:{port}/v1/api/jobs/1")
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(120)
 
 
 def when_up(url: str) -> httpx.Response:

@@ -32,7 +32,7 @@ CONTENT = b"footage"
 
 
 def put(url: str, content: bytes = CONTENT) -> httpx.Response:
-    return httpx.put(url, content=content, trust_env=False, timeout=20)
+    return httpx.put(url, content=content, trust_env=False, timeout=120)
 
 
 def stored(api: ContractApi, job_id: str) -> list[bytes]:

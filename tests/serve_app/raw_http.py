@@ -27,7 +27,7 @@ def exchange(api: RunningApi, request: bytes) -> Answer:
     """Send raw bytes, read one answer."""
     parts = urlsplit(api.root)
     assert parts.hostname is not None
-    with socket.create_connection((parts.hostname, parts.port or 80), timeout=15) as connection:
+    with socket.create_connection((parts.hostname, parts.port or 80), timeout=120) as connection:
         received = b""
         # Refused before all was sent: the answer may be there all the same.
         with contextlib.suppress(OSError):

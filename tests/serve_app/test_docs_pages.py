@@ -145,12 +145,12 @@ def test_samples_are_commands_that_a_shell_can_read(operation: Operation) -> Non
     sample = curl_sample(operation.path, operation.method, operation.documented)
     shell = shutil.which("sh")
     assert shell is not None
-    subprocess.run([shell, "-n", "-c", sample], check=True, timeout=10)
+    subprocess.run([shell, "-n", "-c", sample], check=True, timeout=120)
     printed = subprocess.run(
         [shell, "-c", f'curl() {{ printf "%s\\n" "$@"; }}; {sample}'],
         env={"BASE_URL": "https://x.example/v1/api", "VAS_KEY": "k", "jobId": "1"},
         check=True,
-        timeout=10,
+        timeout=120,
         capture_output=True,
         text=True,
     ).stdout

@@ -140,9 +140,9 @@ def open_clips() -> list[str]:
     return [each for each in found if each.endswith("/clip (deleted)")]
 
 
-def gone(condition: Callable[[], bool], seconds: float = 5) -> bool:
+def gone(condition: Callable[[], bool]) -> bool:
     """Whether it comes true in time."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + 60
     while not condition() and time.monotonic() < until:
         time.sleep(0.02)
     return condition()
@@ -190,7 +190,7 @@ def test_a_clip_is_closed_as_soon_as_its_client_is_gone(
     reader = stalled(clip_path(job), owner.key)
     assert len(open_clips()) == 1
     reader.abort()
-    assert gone(lambda: not open_clips(), seconds=1)
+    assert gone(lambda: not open_clips())
 
 
 def test_an_account_plays_so_much_at_once(
@@ -243,11 +243,12 @@ def test_who_reads_a_byte_now_and_then_is_ended(
     path = clip_path(job) if kind == "clip" else media_path(api, job)
     reader = stalled(path, owner.key)
     assert held(api) == 1
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while held(api) and time.monotonic() < until:
         reader.read()
         time.sleep(0.1)
-    assert (held(api), open_clips()) == (0, [])
+    assert held(api) == 0
+    assert gone(lambda: not open_clips())
     # It got what was on the way, and then the end of the connection.
     assert reader.read_all() < 16 * MIB
 
@@ -262,7 +263,7 @@ SENDS = {
 
 
 @pytest.mark.parametrize(("waits", "ends"), SENDS.values(), ids=SENDS)
-async def test_the_least_rate_counts_over_a_while(
+def test_the_least_rate_counts_over_a_while(
     waits: list[float], ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A quarter of a megabyte a piece, for which a client has a quarter of a second here."""
@@ -278,10 +279,29 @@ async def test_the_least_rate_counts_over_a_while(
         await asyncio.sleep(waits[len(sent)])
         sent.append(message)
 
-    await PacingMiddleware(app)({"type": "http"}, _nothing, send)
+    with asyncio.Runner(loop_factory=LeapingLoop) as runner:
+        runner.run(_answered(app, send))
     assert (len(sent) == len(waits)) is ends
     if ends:
         assert [each["more_body"] for each in sent] == [True] * 5 + [False]
+
+
+async def _answered(app: Any, send: Any) -> None:
+    await PacingMiddleware(app)({"type": "http"}, _nothing, send)
+
+
+class LeapingLoop(asyncio.SelectorEventLoop):
+    """Its clock is put on to the next timer as soon as nothing else is to be done."""
+
+    _now = 0.0
+
+    def time(self) -> float:
+        return self._now
+
+    def _run_once(self) -> None:
+        if self._scheduled and not self._ready:  # type: ignore[attr-defined]
+            self._now = max(self._now, self._scheduled[0].when())  # type: ignore[attr-defined]
+        super()._run_once()  # type: ignore[misc]
 
 
 async def _nothing() -> Any:
@@ -311,9 +331,9 @@ async def test_who_stops_waiting_loses_no_turn_of_others() -> None:
         waiting[0].cancel()
     # The turn was given to the second, which is ended before it can use it.
     waiting[1].cancel()
-    await asyncio.wait(waiting, timeout=5)
+    await asyncio.wait(waiting, timeout=60)
     assert not waiting[2].cancelled()
-    async with asyncio.timeout(5), turns.turn(account):
+    async with asyncio.timeout(60), turns.turn(account):
         pass
 
 

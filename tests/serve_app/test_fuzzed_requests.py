@@ -330,7 +330,7 @@ def test_odd_hosts_never_fail_inside(api: RunningApi, client: Customer, host: by
 def test_what_is_no_http_never_fails_inside(api: RunningApi, head: bytes) -> None:
     parts = urlsplit(api.root)
     assert parts.hostname is not None
-    with socket.create_connection((parts.hostname, parts.port or 80), timeout=15) as connection:
+    with socket.create_connection((parts.hostname, parts.port or 80), timeout=120) as connection:
         connection.sendall(head)
         connection.shutdown(socket.SHUT_WR)
         answer = parse(connection.recv(65536))

@@ -133,7 +133,6 @@ def test_what_is_missing_is_named(
     assert body["checks"] == dict.fromkeys(CHECKS, "ok") | {part: says}
 
 
-@pytest.mark.timeout(120)
 def test_without_its_database_the_service_is_alive_and_not_ready_and_says_no_address(
     tmp_path: Path,
 ) -> None:

@@ -64,19 +64,18 @@ def cancel(api: RunningApi, customer: Customer, job_id: str) -> None:
 
 
 def test_each_change_comes_at_once_and_the_stream_ends_with_the_job(
-    api: RunningApi, customer: Customer
+    api: RunningApi, customer: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(events, "HEARTBEAT_SECONDS", 3600.0)
     job_id = created(api, customer)
     with following(api.client, f"/jobs/{job_id}/events", customer.headers) as told:
         first = next(told)
         assert (first["event"], json.loads(first["data"])["state"]) == ("job.progress", "queued")
-        began = time.monotonic()
         move(api, job_id)
         data = json.loads(next(told)["data"])
         assert (data["state"], data["stages"]["ingest"]["progress"]) == ("processing", 0.5)
         cancel(api, customer, job_id)
         last = next(told)
-        assert time.monotonic() - began < events.HEARTBEAT_SECONDS / 2
         assert last["event"] == "job.cancelled"
         shown = api.client.get(f"/jobs/{job_id}?include=none", headers=customer.headers)
         assert json.loads(last["data"]) == shown.json()["data"]
@@ -102,7 +101,6 @@ def test_silence_is_filled_and_a_lost_notification_found(
     api: RunningApi, customer: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "HEARTBEAT_SECONDS", 0.3)
-    monkeypatch.setattr(events, "STREAM_SECONDS", 2.0)
     job_id = created(api, customer)
     with following(api.client, f"/jobs/{job_id}/events", customer.headers) as told:
         assert "data" in next(told)
@@ -113,10 +111,19 @@ def test_silence_is_filled_and_a_lost_notification_found(
                 "UPDATE stages SET progress = 0.25 WHERE job_id = %s AND stage = 'ingest'", [job_id]
             )
             connection.execute("ALTER TABLE stages ENABLE TRIGGER ALL")
-        began = time.monotonic()
-        rest = list(told)
-        assert [each["event"] for each in rest if "data" in each] == ["job.progress"]
-        assert time.monotonic() - began < 3.0
+        found = next(each for each in told if "data" in each)
+        assert found["event"] == "job.progress"
+        assert json.loads(found["data"])["stages"]["ingest"]["progress"] == 0.25
+    cancel(api, customer, job_id)
+
+
+def test_a_stream_ends_in_time_also_where_the_job_goes_on(
+    api: RunningApi, customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "STREAM_SECONDS", 0.3)
+    job_id = created(api, customer)
+    with following(api.client, f"/jobs/{job_id}/events", customer.headers) as told:
+        assert [each["event"] for each in told if "data" in each] == ["job.progress"]
     cancel(api, customer, job_id)
 
 
@@ -135,7 +142,7 @@ def test_an_account_follows_so_many_jobs_at_once(api: RunningApi, customer: Cust
         other = api.customer()
         cancel(api, other, created(api, other))
     cancel(api, customer, job_id)
-    until_free = time.monotonic() + 10
+    until_free = time.monotonic() + 60
     while api.client.get(path, headers=customer.headers).status_code == 429:
         assert time.monotonic() < until_free
 

@@ -18,7 +18,6 @@ from tests.serve_app.uploads.test_uploads import MIB, Sender
 from tests.storage.tcp_postgres import tcp_postgres
 
 
-@pytest.mark.timeout(120)
 def test_without_its_database_the_api_says_503_and_recovers(tmp_path: Path) -> None:
     folder = tmp_path / "pg"
     with embedded_postgres(folder) as url:
@@ -45,7 +44,6 @@ DOWN_SECONDS = 3.0
 """Longer than a heartbeat of an upload is trusted."""
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "moment", [pytest.param("in the middle", marks=pytest.mark.long), "at the end"]
 )

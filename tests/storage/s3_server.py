@@ -52,7 +52,7 @@ def s3_process(**environment: str) -> Iterator[str]:
         yield endpoint
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(120)
 
 
 def wait_for_server(endpoint: str) -> None:

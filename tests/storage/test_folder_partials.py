@@ -195,7 +195,7 @@ def writing(store: FolderStore) -> subprocess.Popen[str]:
 
 def kill(process: subprocess.Popen[str]) -> None:
     os.kill(process.pid, signal.SIGKILL)
-    process.wait(10)
+    process.wait(120)
     assert process.stdout is not None
     process.stdout.close()
 
@@ -238,7 +238,7 @@ def test_a_writer_is_never_robbed_by_a_sweeper(store: FolderStore) -> None:
             store.write_bytes(f"jobs/{number}", b"x")
     finally:
         sweeper.stdin.close()
-        assert sweeper.wait(20) == 0
+        assert sweeper.wait(120) == 0
     assert len(list(store.list_keys("jobs"))) == 200
 
 

@@ -162,7 +162,7 @@ class Clients:
         finally:
             self.stopping.set()
             for thread in threads:
-                thread.join(30)
+                thread.join(120)
 
     def _work(self, customer: Customer) -> None:
         job_id = _created(self.api, customer)

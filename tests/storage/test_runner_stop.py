@@ -23,7 +23,6 @@ from storage.types import JobState, ProcessingMode, StageStatus
 
 WAITING = 3
 DRIP_SECONDS = 0.05
-pytestmark = pytest.mark.timeout(60)
 
 
 @asynccontextmanager
@@ -102,7 +101,7 @@ async def stopped_amid_a_fetch(
         left = await found(context, ids)
         for driver in deaf:
             driver.stopped = True
-        await asyncio.wait_for(running, 30)
+        await asyncio.wait_for(running, 120)
     return left
 
 

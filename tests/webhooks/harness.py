@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ssl
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from ipaddress import ip_network
@@ -25,8 +25,16 @@ from tests.pipelines.net.fetch_servers import Authority
 from tests.webhooks.receivers import Receiver, Script, Verifier, receivers_clock, status
 
 SECRET_KEY = "a secret for tests, long enough for the encrypter"
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 ALLOWED = (ip_network("127.0.0.0/8"),)
+LATE_SECONDS = 5.0
+"""What may pass from the record of an attempt until its pause is read."""
+
+
+def assert_pauses(found: Sequence[float], expected: Sequence[float]) -> None:
+    """Pauses as ``pass_pause`` gives them, less what has passed of each."""
+    for pause, whole in zip(found, expected, strict=True):
+        assert whole - LATE_SECONDS < pause < whole + 0.5, (found, expected)
 
 
 @dataclass(slots=True)

@@ -106,7 +106,7 @@ class Receiver:
                 self.leaving.set()
                 with contextlib.suppress(OSError):
                     listener.shutdown(socket.SHUT_RDWR)
-                thread.join(5)
+                thread.join(120)
         assert self.refused == []
 
     def _accept(self, listener: socket.socket) -> None:

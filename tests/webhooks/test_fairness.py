@@ -47,7 +47,7 @@ async def test_dead_endpoints_of_many_accounts_leave_room_for_others(
     harness.change_settings(webhook_concurrency=8)
     dead, sound = harness.receiver(SILENT), harness.receiver()
     lost = [await harness.event(dead.url) for _ in range(8)]
-    async with harness.sending(deadline_seconds=3.0) as sender:
+    async with harness.sending(deadline_seconds=6.0) as sender:
         for event_id in lost:
             await harness.attempted(event_id)
         harness.clock.ahead += timedelta(seconds=12)
@@ -108,13 +108,13 @@ async def test_a_stopping_sender_lets_what_is_under_way_end(harness: WebhookHarn
 
     def slow(delivered: Delivered, connection: socket.socket) -> None:
         entered.set()
-        leave.wait(10)
+        leave.wait(60)
         status(204)(delivered, connection)
 
     receiver = harness.receiver(slow)
     event_id = await harness.event(receiver.url)
     async with harness.sending():
-        await asyncio.to_thread(entered.wait, 10)
+        await asyncio.to_thread(entered.wait, 60)
         asyncio.get_running_loop().call_later(0.3, leave.set)
     row = await harness.row(event_id)
     assert (row["status"], row["attempts"]) == ("delivered", 1)

@@ -18,7 +18,7 @@ from tests.webhooks.harness import WebhookHarness, open_desk, settings_for
 from tests.webhooks.misbehaviour import CASES
 from tests.webhooks.receivers import Receiver, status
 
-DEADLINE_SECONDS = 4.0
+DEADLINE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ CLIPS = int(os.environ.get("VAS_BACKFILL_ITEMS", "12")) - 4
 BAD_ROWS = 2
 PART_ITEMS = max(2, CLIPS // 20)
 FEW_PARTS = 1 if CLIPS < 20 else 5
-RUN_SECONDS = 60 + 5 * CLIPS
+RUN_SECONDS = 400 + 5 * CLIPS
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from tests.pipelines.execution.steps import Calls
 # Ray's workers cannot import it by name.
 ray.cloudpickle.register_pickle_by_value(steps)
 
-pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.usefixtures("ray_session")
 
 
 class Patience:
@@ -216,7 +216,7 @@ def test_ray_still_keeps_something_of_each_dataset() -> None:
         [sys.executable, "-c", _PLAIN_RAY],
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=500,
         check=True,
         env=environment,
     )

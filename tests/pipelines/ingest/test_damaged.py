@@ -46,7 +46,6 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
-@pytest.mark.timeout(600)
 def test_every_damaged_file_becomes_a_result_or_a_failure_with_a_code(
     seed: int, originals: list[Path], tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-_LONGEST_CONNECTION_SECONDS = 20.0
+_LONGEST_CONNECTION_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ScriptedServer:
                 self.stopping.set()
                 with contextlib.suppress(OSError):
                     listener.shutdown(socket.SHUT_RDWR)
-                acceptor.join(5)
+                acceptor.join(60)
 
     def url(self, target: str = "/clip.mp4", host: str | None = None) -> str:
         scheme = "https" if self.tls else "http"
@@ -150,7 +150,7 @@ def drip(connection: socket.socket, data: bytes, pause_seconds: float) -> None:
 def mute_after_headers(_asked: Asked, connection: socket.socket) -> None:
     """Headers that promise a body, and then nothing."""
     send_head(connection, content_length=99)
-    time.sleep(10)
+    time.sleep(60)
 
 
 def body_in_drops(_asked: Asked, connection: socket.socket) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -19,14 +20,19 @@ LOOPBACK = AddressPolicy((ipaddress.ip_network("127.0.0.0/8"),))
 BODY = bytes(itertools.islice(itertools.cycle(range(251)), 300_000))
 QUICK = FetchLimits(
     max_bytes=1 << 20,
-    total_seconds=8,
-    idle_seconds=0.6,
+    total_seconds=120,
+    idle_seconds=60,
     idle_bytes=100,
-    connect_seconds=1,
-    header_seconds=1,
+    connect_seconds=60,
+    header_seconds=60,
     attempts=3,
     backoff_seconds=0.02,
 )
+"""Tries again at once, and waits as long as a busy machine takes."""
+IMPATIENT = replace(
+    QUICK, total_seconds=8, idle_seconds=0.6, connect_seconds=1, header_seconds=1, attempts=1
+)
+"""For sources that make us wait."""
 KEY = "jobs/1/source"
 
 Serve = Callable[..., ScriptedServer]

@@ -53,7 +53,7 @@ def test_a_worker_whose_children_are_ended_before_itself_blames_no_file(
             time.sleep(OWN_END_SECONDS / 4)
         finally:
             worker.kill()
-        told, _ = worker.communicate(timeout=20)
+        told, _ = worker.communicate(timeout=120)
     assert worker.returncode == -signal.SIGKILL
     assert told == ""
 

@@ -223,7 +223,6 @@ RECORDINGS = (
 
 @pytest.mark.long
 @pytest.mark.shared_media
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_captions_of_recordings_break_no_rule_but_where_speech_outruns_readers(
     name: str, tmp_path: Path

@@ -139,7 +139,7 @@ def test_an_analysis_prints_the_jobs_id_and_its_page_before_it_ends(
     with ThreadPoolExecutor(1) as aside:
         words = ("analyze", str(media), "--out", str(tmp_path / "out"))
         running = aside.submit(vas, api, customer, *words)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         path = "/jobs?state=queued"
         while not (jobs := api.client.get(path, headers=customer.headers).json()["data"]):
             assert time.monotonic() < deadline

@@ -94,7 +94,7 @@ class Command:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=120)
 
     def end(self, number: int = 0) -> list[dict[str, Any]]:
         """The events that it printed, after it has ended by itself or by a signal."""
@@ -234,7 +234,7 @@ def test_a_file_that_grows_is_not_taken_before_it_lies_still(
 
     thread = threading.Thread(target=grow)
     with watcher(caller, tmp_path) as (made, events):
-        made.settle_seconds = 0.4
+        made.settle_seconds = 3.0
         running = threading.Thread(target=made.run)
         thread.start()
         running.start()
@@ -243,8 +243,8 @@ def test_a_file_that_grows_is_not_taken_before_it_lies_still(
         growing.set()
         until(lambda: results_of(path) == RESULTS)
         made.stop.set()
-        running.join(10)
-        thread.join(10)
+        running.join(120)
+        thread.join(120)
     [size] = caller.api.sql(
         "SELECT received_bytes FROM uploads JOIN jobs ON id = job_id WHERE account_id = :id",
         id=caller.customer.account_id,
@@ -491,7 +491,7 @@ def test_a_lock_that_is_a_link_leads_nowhere(
     target.write_text("mine")
     link(tmp_path / ".vas-watch.lock", target)
     command = Command(caller, tmp_path, "--once")
-    _, error = command.process.communicate(timeout=30)
+    _, error = command.process.communicate(timeout=120)
     assert command.process.returncode == 2
     assert ".vas-watch.lock: Is a symbolic link, remove it." in error
     assert target.read_text() == "mine"
@@ -523,7 +523,7 @@ def test_trouble_with_one_file_ends_nothing_and_is_tried_again(
         until(lambda: all(results_of(tmp_path / name) == RESULTS
                           for name in ("film.mp4", "good.mp4")))  # fmt: skip
         made.stop.set()
-        running.join(10)
+        running.join(120)
     assert 1 <= len([event for event in events if event["event"] == "waiting"]) <= 2
     assert jobs_of(caller) == {("film.mp4", "completed"): 1, ("good.mp4", "completed"): 1}
 
@@ -543,7 +543,7 @@ def test_a_refused_key_is_a_sentence_and_exit_status_1_although_the_folder_is_em
     caller: Caller, tmp_path: Path
 ) -> None:
     command = Command(caller, tmp_path, "--once", "--key", f"vas_live_{'x' * 43}")
-    _, error = command.process.communicate(timeout=30)
+    _, error = command.process.communicate(timeout=120)
     assert (command.process.returncode, len(error.splitlines())) == (1, 1)
     assert error.startswith("UNAUTHORIZED: ")
 
@@ -551,7 +551,7 @@ def test_a_refused_key_is_a_sentence_and_exit_status_1_although_the_folder_is_em
 def test_only_one_watches_a_folder(caller: Caller, tmp_path: Path) -> None:
     with watcher(caller, tmp_path) as (made, _), made._only_watcher():
         second = Command(caller, tmp_path, "--once")
-        _, error = second.process.communicate(timeout=30)
+        _, error = second.process.communicate(timeout=120)
     assert second.process.returncode == 2
     assert "Another vas watch is at work" in error
 
@@ -572,7 +572,7 @@ def test_a_service_that_is_away_is_waited_for(
         made.client._base_url = there
         until(lambda: results_of(path) == RESULTS)
         made.stop.set()
-        running.join(10)
+        running.join(120)
     assert jobs_of(caller) == {("film.mp4", "completed"): 1}
 
 

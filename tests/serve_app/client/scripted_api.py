@@ -112,7 +112,7 @@ def serving(api: ScriptedApi) -> Iterator[ScriptedApi]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not server.started:
         assert time.monotonic() < deadline, "the scripted server did not start"
         time.sleep(0.01)
@@ -122,5 +122,5 @@ def serving(api: ScriptedApi) -> Iterator[ScriptedApi]:
         yield api
     finally:
         server.should_exit = True
-        thread.join(timeout=10)
+        thread.join(timeout=120)
         assert not thread.is_alive(), "the scripted server did not stop"

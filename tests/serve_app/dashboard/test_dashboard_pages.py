@@ -39,7 +39,7 @@ def link_token(api: RunningApi, customer: Customer) -> str:
 
 
 def visitor(api: RunningApi) -> httpx.Client:
-    return httpx.Client(base_url=api.root, trust_env=False, timeout=20)
+    return httpx.Client(base_url=api.root, trust_env=False, timeout=120)
 
 
 @contextmanager

@@ -33,7 +33,7 @@ CONTENT = bytes(range(256)) * 1024 * 8  # 2 MiB
 @pytest.fixture(scope="module")
 def api_settings(api_settings: Settings) -> Settings:
     """A short lease, so that a silent writer is soon replaced."""
-    return api_settings.model_copy(update={"upload_lease_seconds": 2.0})
+    return api_settings.model_copy(update={"upload_lease_seconds": 6.0})
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_while_one_request_writes_a_second_is_locked_out(
         try:
             for second in (
                 patch(url, offset_of(url), b"other"),
-                httpx.delete(url, headers=TUS, trust_env=False, timeout=20),
+                httpx.delete(url, headers=TUS, trust_env=False, timeout=120),
             ):
                 assert second.status_code == 423
                 assert second.headers["tus-resumable"] == "1.0.0"
@@ -136,10 +136,10 @@ def test_a_client_that_comes_back_replaces_its_hanging_connection(
     with contextlib.closing(patching(url, 0, len(CONTENT))) as hanging:
         hanging.send(CONTENT[:MIB])
         offset = eventually(lambda: offset_of(url), "it writes")
-        answers = [patch(url, offset, CONTENT[offset:])]
-        while answers[-1].status_code == 423 and len(answers) < 6:
-            answers.append(patch(url, offset, CONTENT[offset:]))
-        assert answers[-1].status_code == 204
+        ends = time.monotonic() + 60
+        while (answer := patch(url, offset, CONTENT[offset:])).status_code == 423:
+            assert time.monotonic() < ends
+        assert answer.status_code == 204
         assert hanging.answer().status == 409
     assert api.context.objects.read_bytes(object_of(api, job)) == CONTENT
 
@@ -161,7 +161,7 @@ def test_requests_that_race_for_the_same_offset_never_interleave(
         barrier = threading.Barrier(8)
 
         def send(number: int) -> int:
-            barrier.wait(10)
+            barrier.wait(120)
             return patch(urls[number % 2], 0, pieces[number]).status_code
 
         statuses = list(threads.map(send, range(8)))

@@ -33,14 +33,14 @@ def files_of(api: RunningApi, job: dict[str, Any]) -> list[str]:
 
 
 def head(url: str, **headers: str) -> httpx.Response:
-    return httpx.head(url, headers=TUS | headers, trust_env=False, timeout=20)
+    return httpx.head(url, headers=TUS | headers, trust_env=False, timeout=120)
 
 
 def patch(url: str, offset: int, content: Any, **headers: str) -> httpx.Response:
     """A PATCH; ``headers`` with ``_`` for ``-``."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     sent = TUS | OCTETS | {"Upload-Offset": str(offset)} | named
-    return httpx.patch(url, content=content, headers=sent, trust_env=False, timeout=20)
+    return httpx.patch(url, content=content, headers=sent, trust_env=False, timeout=120)
 
 
 def offset_of(url: str) -> int:
