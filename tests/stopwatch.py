@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Self
 
 BEAT_SECONDS = 0.02
 
 
 class Stopwatch:
     """Counts beats of a thread that does nothing else: on a busy machine they come later, as does
-    what is timed, so that a bound holds for the code and not for what runs beside it."""
+    what is timed, so that a bound holds for the code and not for what runs beside it.
+
+    It runs during its block and can be read after it.
+    """
 
     def __init__(self) -> None:
         self._beats = 0
         self._over = threading.Event()
+        self._thread = threading.Thread(target=self._count, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
 
     @property
     def seconds(self) -> float:
@@ -25,16 +36,3 @@ class Stopwatch:
     def _count(self) -> None:
         while not self._over.wait(BEAT_SECONDS):
             self._beats += 1
-
-
-@contextmanager
-def stopwatch() -> Iterator[Stopwatch]:
-    """One that runs during the block and can be read after it."""
-    made = Stopwatch()
-    thread = threading.Thread(target=made._count, daemon=True)
-    thread.start()
-    try:
-        yield made
-    finally:
-        made._over.set()
-        thread.join()

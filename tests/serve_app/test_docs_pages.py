@@ -127,17 +127,16 @@ def test_the_pages_are_no_operations(api: RunningApi) -> None:
     assert not [path for path in document["paths"] if path.startswith("/docs")]
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.operation_id)
-def test_every_operation_has_its_entry(read: dict[str, Reading], operation: Operation) -> None:
-    assert f"op-{operation.operation_id}" in read["/docs"].ids
-    assert operation.documented["summary"] in read["/docs"].text
-    for parameter in operation.parameters:
-        assert parameter["name"] in read["/docs"].text
+def test_every_operation_has_its_entry(read: dict[str, Reading]) -> None:
+    for operation in OPERATIONS:
+        assert f"op-{operation.operation_id}" in read["/docs"].ids
+        assert operation.documented["summary"] in read["/docs"].text
+        for parameter in operation.parameters:
+            assert parameter["name"] in read["/docs"].text, operation.operation_id
 
 
-@pytest.mark.parametrize("name", DOCUMENT["components"]["schemas"])
-def test_every_schema_has_its_entry(read: dict[str, Reading], name: str) -> None:
-    assert f"schema-{name}" in read["/docs"].ids
+def test_every_schema_has_its_entry(read: dict[str, Reading]) -> None:
+    assert {f"schema-{name}" for name in DOCUMENT["components"]["schemas"]} <= {*read["/docs"].ids}
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.operation_id)

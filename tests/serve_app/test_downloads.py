@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import selectors
 import socket
 import time
 import uuid
@@ -290,18 +291,26 @@ async def _answered(app: Any, send: Any) -> None:
     await PacingMiddleware(app)({"type": "http"}, _nothing, send)
 
 
-class LeapingLoop(asyncio.SelectorEventLoop):
-    """Its clock is put on to the next timer as soon as nothing else is to be done."""
+class LeapingSelector(selectors.SelectSelector):
+    """Puts its clock on instead of waiting."""
 
-    _now = 0.0
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(0)
+        self.now += 0 if found else timeout or 0
+        return found
+
+
+class LeapingLoop(asyncio.SelectorEventLoop):
+    """Time passes as soon as nothing else is to be done."""
+
+    def __init__(self) -> None:
+        self.clock = LeapingSelector()
+        super().__init__(self.clock)
 
     def time(self) -> float:
-        return self._now
-
-    def _run_once(self) -> None:
-        if self._scheduled and not self._ready:  # type: ignore[attr-defined]
-            self._now = max(self._now, self._scheduled[0].when())  # type: ignore[attr-defined]
-        super()._run_once()  # type: ignore[misc]
+        return self.clock.now
 
 
 async def _nothing() -> Any:

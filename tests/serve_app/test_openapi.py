@@ -136,15 +136,19 @@ def test_the_document_is_valid_openapi_3_1() -> None:
     assert errors == []
 
 
-@pytest.mark.parametrize("name", DOCUMENT["components"]["schemas"])
-def test_every_component_is_a_valid_schema(name: str) -> None:
-    Draft202012Validator.check_schema(DOCUMENT["components"]["schemas"][name])
+def test_every_component_is_a_valid_schema() -> None:
+    checker = Draft202012Validator(Draft202012Validator.META_SCHEMA)
+    schemas = DOCUMENT["components"]["schemas"]
+    errors = {name: [*checker.iter_errors(schema)] for name, schema in schemas.items()}
+    assert len(errors) > 100
+    assert {name: found for name, found in errors.items() if found} == {}
 
 
-@pytest.mark.parametrize("name", DOCUMENT["components"]["schemas"])
-def test_every_component_speaks_json_schema_only(name: str) -> None:
+def test_every_component_speaks_json_schema_only() -> None:
     """A word that JSON Schema does not know is a rule that nobody checks."""
-    assert set(_keywords(DOCUMENT["components"]["schemas"][name])) <= KEYWORDS
+    schemas = DOCUMENT["components"]["schemas"]
+    others = {name: {*_keywords(schema)} - KEYWORDS for name, schema in schemas.items()}
+    assert {name: words for name, words in others.items() if words} == {}
 
 
 def _keywords(schema: Any) -> Iterator[str]:

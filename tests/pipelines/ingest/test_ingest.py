@@ -24,7 +24,7 @@ from pipelines.ingest.streams import ProbeLimits
 from pipelines.types import StageCode, StageError, StageStoppedError
 from storage.objects.folder import FolderStore
 from tests.pipelines.ingest.ingest_material import Clip, Sound, clicks, write_clip, write_sound
-from tests.stopwatch import stopwatch
+from tests.stopwatch import Stopwatch
 
 CLIP = Clip("clip.mp4", "libx264", {"x264-params": "keyint=15:scenecut=0:threads=1"}, frames=100)
 
@@ -298,7 +298,7 @@ def test_work_that_is_told_to_stop_stops_within_two_seconds_and_leaves_nothing(
     endless: Place,
 ) -> None:
     before = _children()
-    with stopwatch() as watch, pytest.raises(StageStoppedError):
+    with Stopwatch() as watch, pytest.raises(StageStoppedError):
         endless.ingest(workspace=_with_pipe(endless), control=StopAfter(0.5))
 
     assert watch.seconds < 2.5

@@ -38,7 +38,7 @@ from tests.pipelines.ingest.format_samples import (
 from tests.pipelines.ingest.ingest_material import onsets
 from tests.pipelines.media_builders import write_video
 from tests.places import DEMO, SHARED_MEDIA
-from tests.stopwatch import stopwatch
+from tests.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.usefixtures("previews_at_once")
 
@@ -257,7 +257,7 @@ def test_making_ends_soon_after_it_was_told_to(tmp_path: Path) -> None:
         if time.monotonic() - began > 0.1:
             raise StageStoppedError("no")
 
-    with stopwatch() as watch, pytest.raises(StageStoppedError):
+    with Stopwatch() as watch, pytest.raises(StageStoppedError):
         make_preview(order(path, media), FolderStore(tmp_path), check=check)
     assert watch.seconds < 1.5
     assert not (tmp_path / "preview.mp4").exists()

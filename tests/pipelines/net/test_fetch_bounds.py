@@ -36,7 +36,7 @@ from tests.pipelines.net.fetching import (
     nothing_stored,
     refused,
 )
-from tests.stopwatch import stopwatch
+from tests.stopwatch import Stopwatch
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_headers_are_bounded(store: FolderStore, serve: Serve, head: bytes) -> N
 
 
 def in_time(seconds: float, action: Callable[[], str]) -> str:
-    with stopwatch() as watch:
+    with Stopwatch() as watch:
         result = action()
     assert watch.seconds < seconds
     return result
@@ -205,7 +205,7 @@ def test_a_stop_is_heard_within_two_seconds(
 ) -> None:
     server = serve(script)
     limits = FetchLimits(max_bytes=1 << 40)
-    with stopwatch() as watch, pytest.raises(StageStoppedError):
+    with Stopwatch() as watch, pytest.raises(StageStoppedError):
         get(store, server.url(), limits, control=StopsSoon())
     assert watch.seconds < 2.3
     assert nothing_stored(store)
@@ -213,7 +213,7 @@ def test_a_stop_is_heard_within_two_seconds(
 
 def test_a_stop_is_heard_while_a_name_is_resolved(store: FolderStore) -> None:
     release = threading.Event()
-    with stopwatch() as watch, pytest.raises(StageStoppedError):
+    with Stopwatch() as watch, pytest.raises(StageStoppedError):
         get(
             store,
             "http://slow.example.com/",

@@ -29,7 +29,7 @@ from tests.pipelines.net.fetch_servers import (
     redirect,
 )
 from tests.pipelines.net.fetching import BODY, IMPATIENT, KEY, QUICK, nothing_stored
-from tests.stopwatch import stopwatch
+from tests.stopwatch import Stopwatch
 
 LOOPBACK = AddressPolicy((ipaddress.ip_network("127.0.0.0/8"),))
 NAME = "media.example.com"
@@ -163,7 +163,7 @@ def test_a_server_without_tls_is_refused(
 def test_a_handshake_that_never_ends_is_left(store: FolderStore, authority: Authority) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         url = f"https://{NAME}:{mute.getsockname()[1]}/"
-        with stopwatch() as watch, pytest.raises(StageError, match="does not answer"):
+        with Stopwatch() as watch, pytest.raises(StageError, match="does not answer"):
             fetch(
                 url,
                 store=store,

@@ -31,7 +31,7 @@ from tests.pipelines.net.fetch_servers import (
     body_in_drops,
     drip,
 )
-from tests.stopwatch import stopwatch
+from tests.stopwatch import Stopwatch
 
 LOOPBACK = AddressPolicy((ipaddress.ip_network("127.0.0.0/8"),))
 PATIENT = TransportLimits(60, 60, 60, 60, 120)
@@ -92,7 +92,7 @@ async def test_a_receiver_that_misbehaves_is_left_in_time(
     serve: Serve, script: Script, error: type[Exception]
 ) -> None:
     server = serve(script)
-    with stopwatch() as watch, pytest.raises(error):
+    with Stopwatch() as watch, pytest.raises(error):
         await post(server.url(), QUICK)
     assert watch.seconds < 3
 
@@ -109,7 +109,7 @@ async def test_a_resolver_that_hangs_is_left() -> None:
 
     request = httpx.Request("GET", "http://slow.example.com/")
     async with AsyncSafeTransport(limits=QUICK, resolver=hanging) as transport:
-        with stopwatch() as watch, pytest.raises(httpx.ConnectTimeout):
+        with Stopwatch() as watch, pytest.raises(httpx.ConnectTimeout):
             await transport.handle_async_request(request)
     assert watch.seconds < 2
 

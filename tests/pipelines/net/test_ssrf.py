@@ -47,10 +47,10 @@ HOME_ONLY = AddressPolicy((ipaddress.ip_network(f"{HOME}/32"),))
 ALL_LOOPBACK = AddressPolicy((ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128")))
 LIMITS = FetchLimits(
     max_bytes=1 << 20,
-    total_seconds=5,
-    idle_seconds=1,
-    connect_seconds=1,
-    header_seconds=1,
+    total_seconds=60,
+    idle_seconds=60,
+    connect_seconds=60,
+    header_seconds=60,
     attempts=1,
 )
 FORMS = {**LOOPBACK_FORMS, **OTHER_FORMS}
