@@ -147,6 +147,17 @@ async def _wake_senders(connection: Connection) -> None:
     await connection.execute(text(f"NOTIFY {EVENTS_CHANNEL}"))
 
 
+_ANEW = {
+    "status": DeliveryStatus.IN_FLIGHT,
+    "attempts": 0,
+    "last_status": None,
+    "last_error": None,
+    "next_attempt_at": func.now(),
+    "lease_token": None,
+    "delivered_at": None,
+}
+
+
 async def replay_event(connection: Connection, event: NewEvent) -> bool:
     """Deliver an event again: a new series of attempts under its old id.
 
@@ -159,15 +170,7 @@ async def replay_event(connection: Connection, event: NewEvent) -> bool:
         _insert_event(event)
         .on_conflict_do_update(
             index_elements=[table.id],
-            set_={
-                "status": DeliveryStatus.IN_FLIGHT,
-                "attempts": 0,
-                "last_status": None,
-                "last_error": None,
-                "next_attempt_at": func.now(),
-                "lease_token": None,
-                "delivered_at": None,
-            },
+            set_=_ANEW,
             where=table.status != DeliveryStatus.DISABLED,
         )
         .returning(table.id)
@@ -176,6 +179,28 @@ async def replay_event(connection: Connection, event: NewEvent) -> bool:
     if written:
         await _wake_senders(connection)
     return written
+
+
+async def replay_logged_events(
+    connection: Connection, job_id: uuid.UUID, endpoint_id: uuid.UUID
+) -> list[str]:
+    """Deliver again, as ``replay_event`` does, what an endpoint's log has of a job but its
+    progress; the ids."""
+    table = webhook_events.c
+    statement = (
+        update(webhook_events)
+        .where(
+            table.endpoint_id == endpoint_id,
+            table.job_id == job_id,
+            table.event_type != EventType.JOB_PROGRESS,
+            table.status != DeliveryStatus.DISABLED,
+        )
+        .values(_ANEW)
+        .returning(table.id)
+    )
+    written = [*(await connection.execute(statement)).scalars()]
+    await _wake_senders(connection)
+    return sorted(written)
 
 
 async def list_deliveries(

@@ -35,13 +35,19 @@ webhooks_app = typer.Typer(no_args_is_help=True, help="Webhooks.")
 @webhooks_app.command("replay")
 def webhooks_replay(
     job: Annotated[str, typer.Argument(help="Id of a job that has ended.")],
+    endpoint: Annotated[
+        str | None, typer.Option(help="Its events to this endpoint of its account, by its id.")
+    ] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Deliver a job's event again: eight new attempts under the same webhook-id."""
+    """Deliver a job's event again: eight new attempts under the same webhook-id.
+
+    That of its callbackUrl, or with --endpoint all that an endpoint of its account gets.
+    """
     from serve_app.jobs.service import replay
 
-    administer(data, lambda connection: replay(connection, job), as_json)
+    administer(data, lambda connection: replay(connection, job, endpoint), as_json)
 
 
 @webhooks_app.command("secret")

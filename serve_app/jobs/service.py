@@ -260,21 +260,29 @@ def _new_event(
     return NewEvent(job.account_id, job.id, event_type, callback_url, encoded)
 
 
-async def replay(connection: Connection, job_id: str) -> dict[str, Any]:
-    """Start a new series of attempts at the job's event, under its old ``webhook-id``.
+async def replay(
+    connection: Connection, job_id: str, endpoint_id: str | None = None
+) -> dict[str, Any]:
+    """Start a new series of attempts at the job's event, under its old ``webhook-id``; or at those
+    of an endpoint of its account.
 
     An event that is still in the log keeps its bytes; one that has left it is written
     anew from the job. Raises ReplayError.
     """
     try:
-        known_id = uuid.UUID(job_id)
+        job = await jobs.find_job(connection, uuid.UUID(job_id))
     except ValueError as error:
         raise ReplayError(f"{job_id} is no job's id: ids are UUIDs.") from error
-    job = await jobs.find_job(connection, known_id)
     if job is None:
         raise ReplayError(f"There is no job {job_id}.")
+    if endpoint_id is not None:
+        ids, url = await _replay_to_endpoint(connection, job, endpoint_id)
+        return {"events": ids, "urlHost": urlsplit(url).hostname}
     if job.callback_url is None:
-        raise ReplayError(f"Job {job.id} has no callbackUrl: no event belongs to it.")
+        raise ReplayError(
+            f"Job {job.id} has no callbackUrl: no event belongs to it. Those of an endpoint are "
+            "sent again with --endpoint."
+        )
     event_type = TERMINAL_EVENTS.get(job.state)
     if event_type is None or job.completed_at is None:
         raise ReplayError(f"Job {job.id} is {job.state}: no event belongs to that.")
@@ -289,6 +297,27 @@ async def replay(connection: Connection, job_id: str) -> dict[str, Any]:
         "eventType": str(event_type),
         "urlHost": urlsplit(job.callback_url).hostname,
     }
+
+
+async def _replay_to_endpoint(
+    connection: Connection, job: JobRecord, endpoint_id: str
+) -> tuple[list[str], str]:
+    """All of the job's events that the endpoint has in its log, and that of its end, where it
+    subscribes to that; with its URL."""
+    of_account = await endpoints.list_endpoints(connection, job.account_id)
+    found = next((each for each in of_account if str(each.id) == endpoint_id.lower()), None)
+    if found is None:
+        raise ReplayError(f"The account of job {job.id} has no endpoint {endpoint_id}.")
+    ids = {*await webhooks.replay_logged_events(connection, job.id, found.id)}
+    end = EventType.JOB_ERASED if job.erased_at else TERMINAL_EVENTS.get(job.state)
+    at = job.erased_at or job.completed_at
+    if end in found.event_types and end is not None and at is not None:
+        event = replace(_new_event(job, end, found.url, at), endpoint_id=found.id)
+        if await webhooks.replay_event(connection, event):
+            ids.add(event.id)
+    if not ids:
+        raise ReplayError(f"The endpoint {found.id} has no event of job {job.id} to send again.")
+    return sorted(ids), found.url
 
 
 async def end_job(

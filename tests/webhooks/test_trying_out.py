@@ -36,7 +36,10 @@ from serve_app.webhooks.signing import (
     signed_headers,
     verify,
 )
-from storage import jobs, keys
+from storage import endpoints, jobs, keys, webhooks
+from storage.endpoints import Endpoint
+from storage.types import EventType
+from storage.webhooks import NewEvent
 from tests.places import PROJECT
 from tests.serve_app.running_api import RunningApi
 from tests.webhooks.harness import WebhookHarness
@@ -304,6 +307,57 @@ async def test_an_event_that_has_left_the_log_is_written_anew_from_its_job(
     assert job is not None
     assert job.completed_at is not None
     assert body["timestamp"][:19] == job.completed_at.isoformat()[:19]
+
+
+async def endpoint_at(harness: WebhookHarness, url: str, *events: EventType) -> tuple[str, str]:
+    """Ids of an ended job without an event, and of an endpoint of its account."""
+    secret = new_signing_secret()
+    harness.secrets.append(secret)
+    owner = await harness.account()
+    job_id = (await harness.event(url, owner)).partition(":")[0]
+    await harness.execute("DELETE FROM webhook_events")
+    async with harness.context.database.transaction() as connection:
+        sealed = harness.context.encrypter.encrypt(secret)
+        made: Endpoint | None = await endpoints.add_endpoint(
+            connection, owner, url=url, event_types=events, secret=sealed
+        )
+        assert made is not None
+        body = b'{"type":"translation.completed"}'
+        ours = (owner, uuid.UUID(job_id), EventType.TRANSLATION_COMPLETED, url, body, made.id)
+        await webhooks.add_event(connection, NewEvent(*ours))
+    return job_id, str(made.id)
+
+
+async def test_events_of_an_endpoint_are_sent_to_it_again(harness: WebhookHarness) -> None:
+    receiver = harness.receiver()
+    ended, translated = EventType.JOB_COMPLETED, EventType.TRANSLATION_COMPLETED
+    job_id, endpoint_id = await endpoint_at(harness, receiver.url, ended, translated)
+    ids = [f"{job_id}:{each}:{endpoint_id}" for each in (ended, translated)]
+    async with harness.sending():
+        assert (await harness.attempted(ids[1]))["status"] == "delivered"
+        async with harness.context.database.transaction() as connection:
+            sent_again = await replay(connection, job_id, endpoint_id)
+        assert sent_again == {"events": ids, "urlHost": "127.0.0.1"}
+        for each in ids:
+            assert (await harness.attempted(each))["status"] == "delivered"
+    assert [each.webhook_id for each in receiver.received].count(ids[1]) == 2
+    assert receiver.refused == []
+
+
+async def test_an_endpoint_of_another_account_or_without_an_event_is_named(
+    harness: WebhookHarness,
+) -> None:
+    job_id, endpoint_id = await endpoint_at(harness, "https://a.example.com/", EventType.JOB_FAILED)
+    other, others_endpoint = await endpoint_at(
+        harness, "https://b.example.com/", EventType.JOB_FAILED
+    )
+    await harness.execute("DELETE FROM webhook_events")
+    cases = ((job_id, others_endpoint, "has no endpoint"), (job_id, endpoint_id, "has no event"))
+    for job, endpoint, said in cases:
+        async with harness.context.database.transaction() as connection:
+            with pytest.raises(ReplayError, match=said):
+                await replay(connection, job, endpoint)
+    assert other != job_id
 
 
 async def test_what_its_endpoint_switched_off_is_not_sent_again(harness: WebhookHarness) -> None:
