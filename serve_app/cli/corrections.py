@@ -47,11 +47,15 @@ def corrections_export(
     """Write corrected sentences with their sound, and key terms that the machine never wrote.
 
     OUT gets truth.json, trained.ogg, held_back.ogg (every fifth sentence) and an empty
-    other_voice.ogg, as notebooks/04_fine_tune_whisper.ipynb reads them, and keyterms.txt.
+    other_voice.ogg, as notebooks/04_fine_tune_whisper.ipynb reads them, and keyterms.txt. Jobs that
+    are redacted are left out.
     """
     sentences, terms = list[Sentence](), Counter[str]()
     with ApiClient(base_address(url), usable_key(key)) as client:
         for job_id in job_ids:
+            if "redaction" in client.get_job(job_id):
+                console.print(f"{job_id} is left out: its personal data is hidden.")
+                continue
             machine = client.get_transcript_at(job_id, 0, track)
             present = client.get_transcript(job_id, track=track)
             terms.update(new_words(machine, present))

@@ -34,12 +34,14 @@ from serve_app.results.scenes import OverviewJson, find_overview, overview_json
 from serve_app.results.transcripts import SummarySentenceJson, find_summary
 from storage.job_records import JobRecord, list_jobs
 from storage.results import Track, list_tracks
+from storage.translations import list_translations
 from storage.types import (
     TERMINAL_STATES,
     JobState,
     ProcessingMode,
     StageName,
     StageStatus,
+    TranslationStatus,
 )
 
 PAGE_SIZE = 25
@@ -212,6 +214,8 @@ class JobView:
     lines: Part | None = None
     speakers: dict[str, str] = field(default_factory=dict)
     """Names by the ids that stand in the transcript."""
+    translations: list[str] = field(default_factory=list)
+    """Languages that the transcript is there in beside its own."""
 
 
 @router.get(f"{PATH}/jobs/{{jobId}}")
@@ -229,10 +233,14 @@ async def get_job(
         summary = await find_summary(connection, job.id)
         seen = await find_overview(connection, job.id)
         tracks = await list_tracks(connection, job.id)
+        made = await list_translations(connection, job.id)
     overview = None
     if seen is not None:
         overview = overview_json(seen, partial(still_path, context.signer, job.id))
     shown = JobView(job.audio_track_names or [], media, summary, overview)
+    shown.translations = [
+        each.language for each in made if each.status is TranslationStatus.COMPLETED
+    ]
     await _add_results(context, job, shown, tracks, track)
     return await page(
         request,

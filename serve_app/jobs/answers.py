@@ -145,10 +145,20 @@ class ProgrammeClip(TypedDict):
     metadata: Annotated[EchoedMetadata, doc("The clip's own, as given.")]
 
 
+class RetentionJson(TypedDict):
+    """How long a job keeps things after its end, as its creation had it."""
+
+    sourceSeconds: NotRequired[Annotated[Count, doc("Media, segments and unused stills.", 0)]]
+    resultDays: NotRequired[Annotated[Count, doc("Everything else; then it is erased.", 30)]]
+
+
 class Job(JobSummary):
     """A job with its links and, where included, its results."""
 
     links: Links
+    retention: NotRequired[
+        Annotated[RetentionJson, doc("Where chosen; else its account's, or the service's.")]
+    ]
     warnings: Annotated[list[JobWarning], doc("What else is worth knowing.")]
     processedData: NotRequired[ProcessedData]
     clips: NotRequired[

@@ -34,6 +34,13 @@ def render_job(job: JobRecord, base_url: str) -> answers.Job:
     }
     if job.source.continuous:
         rendered["clips"] = _clips(job)
+    retention: answers.RetentionJson = {}
+    if job.source.source_retention_seconds is not None:
+        retention["sourceSeconds"] = job.source.source_retention_seconds
+    if job.source.result_retention_days is not None:
+        retention["resultDays"] = job.source.result_retention_days
+    if retention:
+        rendered["retention"] = retention
     return rendered
 
 

@@ -71,6 +71,17 @@ def retain(
     api.transact(set_values)
 
 
+@pytest.mark.parametrize("retention", [{"sourceSeconds": 0, "resultDays": 30}, {"resultDays": 0}])
+def test_a_job_shows_the_retention_that_it_was_created_with(
+    api: RunningApi, customer: Customer, retention: dict[str, int]
+) -> None:
+    plain, chosen = created(api, customer), created(api, customer, retention=retention)
+    for job_id, expected in ((plain, None), (chosen, retention)):
+        shown = api.client.get(f"/jobs/{job_id}", headers=customer.headers).json()["data"]
+        assert shown.get("retention") == expected
+        api.client.post(f"/jobs/{job_id}/cancel", headers=customer.headers)
+
+
 def hold(api: RunningApi, table: Any, row_id: uuid.UUID, *, holds: bool = True) -> None:
     assert api.transact(lambda c: cleaning.set_legal_hold(c, table, row_id, holds=holds))
 

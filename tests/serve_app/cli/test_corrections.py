@@ -47,6 +47,15 @@ def test_corrected_sentences_are_exported_with_their_sound(
     assert held == {"trained.ogg", "held_back.ogg", "other_voice.ogg"}
 
 
+def test_a_redacted_job_is_left_out(api: RunningApi, customer: Customer, tmp_path: Path) -> None:
+    job = created(api, customer, redact=["name"])
+    complete(api, job, [said()], [])
+    done = vas(api, customer, "corrections", "export", job, "--out", str(tmp_path / "none"))
+    assert isinstance(done.exception, UsageError), done.output
+    assert f"{job} is left out: its personal data is hidden." in done.output
+    assert not (tmp_path / "none").exists()
+
+
 def said_spans() -> list[tuple[float, float]]:
     """Of the first two lines, in seconds."""
     return [(1.0, 3.4), (6.0, 7.4)]

@@ -309,6 +309,29 @@ def test_results_are_there_without_scripts(
     assert "00:00:01,200" in srt.text
 
 
+def test_translations_are_downloaded_in_every_format_and_shown_as_subtitles(
+    api: RunningApi, customer: Customer, browser: httpx.Client
+) -> None:
+    job_id = created(api, customer)
+    complete(api, job_id, [track(0)], [])
+    spoken = json.dumps({"0": json.loads(track(0).document or "")}).replace("Good", "Guten")
+    insert = (
+        "INSERT INTO translations (job_id, language, status, price_cents, source, documents,"
+        " completed_at) VALUES (:id, :language, :status, 0, 'x', CAST(:made AS json),"
+        " CASE WHEN :status = 'completed' THEN now() END)"
+    )
+    run_sql(api, insert, id=job_id, language="de", status="completed", made=spoken)
+    run_sql(api, insert, id=job_id, language="fr", status="pending", made=None)
+    page = browser.get(f"/dashboard/jobs/{job_id}").text
+    links = re.findall(r'href="(/dashboard/api/[^"]+language=\w+)" download', page)
+    assert [re.search(r"format=(\w+)&amp;language=de$", link)[1] for link in links] == [  # type: ignore[index]
+        "srt", "vtt", "ttml", "txt", "md", "csv",
+    ]  # fmt: skip
+    for link in links:
+        answer = browser.get(unescape(link))
+        assert (answer.status_code, "Guten" in answer.text) == (200, True), link
+
+
 def test_search_marks_what_was_found_and_leads_to_its_place(
     api: RunningApi, customer: Customer, browser: httpx.Client
 ) -> None:
