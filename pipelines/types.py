@@ -199,6 +199,8 @@ class ScreenText:
     """Where it was read; lines that roll are elsewhere before and after."""
     start_ms: int | None = None
     end_ms: int | None = None
+    rolls: bool = False
+    """Whether it moved through the picture when it was read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,7 @@ class JobRecord:
     error_message: str | None
     erased_at: datetime | None
     redact_after: datetime | None
+    redact_error: str | None
     held_cents: int
     charged_cents: int
     billable_seconds: int | None
@@ -151,6 +152,11 @@ class JobRecord:
     clips: list[dict[str, Any]] | None
     """Of a batch's job after ingest: where its clips lie (``pipelines.types.ClipSpan``)."""
     stages: dict[StageName, StageRecord]
+
+    @property
+    def shows_personal_data(self) -> bool:
+        """Whether some is to be hidden that is not yet, or could not be."""
+        return self.redact_after is not None or self.redact_error is not None
 
     @property
     def hides_sound(self) -> bool:

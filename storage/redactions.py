@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic_core import from_json
-from sqlalchemy import Text, cast, func, null, select, text, update
+from sqlalchemy import Text, Update, cast, func, null, select, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 
 from storage.database import Connection, Database
@@ -20,6 +20,8 @@ from storage.tables import jobs, scene_lists, summaries
 from storage.types import JobState, StageName
 from storage.uploads import MEDIA_SLOT, find_upload, source_prefix
 
+MAX_ATTEMPTS = 3
+"""A redaction that broke, or whose redactor was lost, this often is given up."""
 Span = tuple[int, int]
 """Milliseconds of the media."""
 
@@ -29,8 +31,9 @@ async def request_redaction(
 ) -> None:
     """Make an ended job due for redaction of all these kinds."""
     merged = jobs.c.source.op("||")(cast({"redact": [*kinds]}, JSONB))
+    due = {"redact_after": func.now(), "redact_attempts": 0, "redact_error": None}
     statement = update(jobs).where(jobs.c.id == job_id)
-    await connection.execute(statement.values(source=merged, redact_after=func.now()))
+    await connection.execute(statement.values(source=merged, **due))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +42,16 @@ class LeasedRedaction:
 
     job_id: uuid.UUID
     redact_after: datetime
+    attempts: int
+    """This one included."""
 
 
 _LEASE = text(
     """
-    UPDATE jobs SET redact_after = now() + :lease
+    UPDATE jobs SET redact_after = now() + :lease, redact_attempts = redact_attempts + 1
      WHERE id = (SELECT id FROM jobs WHERE redact_after <= now()
                   ORDER BY redact_after LIMIT 1 FOR UPDATE SKIP LOCKED)
-    RETURNING id AS job_id, redact_after
+    RETURNING id AS job_id, redact_after, redact_attempts AS attempts
     """
 )
 
@@ -68,9 +73,36 @@ async def store_muted(connection: Connection, job_id: uuid.UUID, muted: Sequence
     await connection.execute(update(jobs).where(jobs.c.id == job_id).values(muted=muted))
 
 
-async def end_redaction(connection: Connection, job_id: uuid.UUID) -> None:
-    """The job is not due any more."""
-    await connection.execute(update(jobs).where(jobs.c.id == job_id).values(redact_after=None))
+async def extend_redaction(
+    connection: Connection, held: LeasedRedaction, *, lease: timedelta
+) -> LeasedRedaction | None:
+    """Keep the lease; None where somebody else has it, or the job is erased."""
+    statement = _of(held).values(redact_after=func.now() + lease).returning(jobs.c.redact_after)
+    until = await connection.scalar(statement)
+    return None if until is None else replace(held, redact_after=until)
+
+
+async def end_redaction(
+    connection: Connection, held: LeasedRedaction, reason: str | None = None
+) -> None:
+    """The job is not due any more; ``reason``: it could not be redacted. Nothing happens where
+    somebody else has it."""
+    await connection.execute(_of(held).values(redact_after=None, redact_error=reason))
+
+
+async def give_back_redaction(
+    connection: Connection, held: LeasedRedaction, pause: timedelta, *, counts: bool
+) -> None:
+    """Leave it to another, after a pause; whether the attempt counts. Nothing happens where
+    somebody else has it."""
+    attempts = held.attempts if counts else held.attempts - 1
+    again = {"redact_after": func.now() + pause, "redact_attempts": attempts}
+    await connection.execute(_of(held).values(again))
+
+
+def _of(held: LeasedRedaction) -> Update:
+    mine = (jobs.c.id == held.job_id, jobs.c.redact_after == held.redact_after)
+    return update(jobs).where(*mine)
 
 
 async def replace_scenes(

@@ -153,6 +153,9 @@ operator_sessions = Table(
     CheckConstraint("(token_sha256 IS NULL) = (expires_at IS NULL)", name="session_has_end"),
 )
 
+OWN_DAYS = "(source ->> 'result_retention_days') IS NOT NULL"
+"""That a job was created with a retention of its results."""
+
 jobs = Table(
     "jobs",
     metadata,
@@ -210,6 +213,9 @@ jobs = Table(
     # Personal data is to be redacted (the kinds are in source): when, or, while that is done, when
     # another may take it over.
     _time("redact_after", nullable=True),
+    # How often that was begun, and why it was given up.
+    Column("redact_attempts", SmallInteger, nullable=False, server_default=text("0")),
+    Column("redact_error", Text),
     # [[start, end], …] in milliseconds, in order: where what shows the media is silent.
     Column("muted", JSON(none_as_null=True)),
     CheckConstraint("cleaned_at IS NULL OR cleaning_after IS NULL", name="cleaned_once"),
@@ -290,6 +296,13 @@ jobs = Table(
         postgresql_where=text(
             "completed_at IS NOT NULL AND cleaned_at IS NULL AND cleaning_after IS NULL"
         ),
+    ),
+    # Results whose time is over, by their account's retention, or by their own.
+    Index("ix_jobs_kept", "account_id", "completed_at", postgresql_where=text("erased_at IS NULL")),
+    Index(
+        "ix_jobs_own_days",
+        "completed_at",
+        postgresql_where=text(f"erased_at IS NULL AND {OWN_DAYS}"),
     ),
     Index(
         "ix_jobs_cleaning",

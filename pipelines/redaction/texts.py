@@ -45,7 +45,8 @@ _UNWRITTEN_MS = 6_000
 """So much beside a hidden word that nothing is written of may belong to it."""
 _REST = re.compile(r"[.,;:?!…。、]+$")
 """What stays of a word that is hidden."""
-_MARK = re.compile(r"\[(?:" + "|".join(PersonalData) + r")\]")
+MARK = re.compile(r"\[(?:" + "|".join(PersonalData) + r")\]")
+"""What stands in the place of personal data."""
 _NAME = r"[A-ZÀ-Þ][\w’'-]+"
 _NAMED_CUE = re.compile(
     r"\b(?:(?i:my|his|her|their) (?i:(?:first |last |full )?name)(?:’s|'s| is| was)"
@@ -96,7 +97,7 @@ def find_personal_data(
                 if it[0].removesuffix("'s").removesuffix("’s") in known
             )
             found[at] += (it for it in (*names[at], *repeated) if it.kind in kinds)
-    marks = [[*_MARK.finditer(text)] for text in texts]
+    marks = [[*MARK.finditer(text)] for text in texts]
     return [
         [
             it

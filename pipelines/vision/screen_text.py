@@ -251,7 +251,8 @@ def screen_texts(
                 start_ms = (times_ms[first - 1] + times_ms[first]) // 2
             if last + 1 < count:
                 end_ms = (times_ms[last] + times_ms[last + 1]) // 2
-            _add(found, ScreenText(line.text, line.confidence, line.box, start_ms, end_ms), rolls)
+            stay = start_ms, end_ms
+            _add(found, ScreenText(line.text, line.confidence, line.box, *stay, rolls), rolls)
     if not places.samples.times_ms:
         own = places.start_ms, places.end_ms
         for time_ms, lines in readings.items():

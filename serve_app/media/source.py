@@ -124,7 +124,7 @@ async def _shown(
 def _is_made(job: JobRecord, preview: Preview | None) -> bool:
     """Not one of before the job's redaction."""
     made = preview is not None and preview.status is PreviewStatus.MADE
-    return made and job.redact_after is None
+    return made and not job.shows_personal_data
 
 
 def _missing() -> ApiError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NotRequired
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -53,9 +53,10 @@ class RedactionJson(TypedDict):
         doc("What is replaced by `[email]`, `[phone]` … and silent.", ["email", "name"]),
     ]
     status: Annotated[
-        Literal["pending", "completed"],
-        doc("`completed` once nothing shows it any more.", "completed"),
+        Literal["pending", "completed", "failed"],
+        doc("`completed` once nothing shows it any more; `failed`: ask again.", "completed"),
     ]
+    reason: NotRequired[Annotated[str, doc("Why it failed. Texts show it still.")]]
 
 
 class RedactedJob(TypedDict):
@@ -67,8 +68,10 @@ class RedactedJob(TypedDict):
 
 def redaction_json(job: JobRecord) -> RedactionJson:
     """What is hidden, or will be."""
-    pending = job.redact_after is not None or job.completed_at is None
     kinds = [PersonalData(it) for it in job.source.redact]
+    if job.redact_error is not None:
+        return {"kinds": kinds, "status": "failed", "reason": job.redact_error}
+    pending = job.redact_after is not None or job.completed_at is None
     return {"kinds": kinds, "status": "pending" if pending else "completed"}
 
 
@@ -105,6 +108,8 @@ async def find_muted(connection: Connection, job: JobRecord) -> tuple[Span, ...]
     require_stage(job, StageName.TRANSCRIPT)
     if job.redact_after is not None:
         raise no_result(job, StageName.TRANSCRIPT, "The job is being redacted.")
+    if job.redact_error is not None:
+        raise no_result(job, StageName.TRANSCRIPT, job.redact_error, "redaction_failed")
     return await redactions.find_muted(connection, job.id)
 
 
@@ -160,7 +165,8 @@ async def redact_job(
     the picture show `[email]`, `[phone]` and so on in the place of what is found, and clips and
     previews are silent there; the media itself is not given out any more. It is done within
     seconds, `redaction.status` of the job shows when; what is corrected afterwards is redacted too.
-    It cannot be undone, only extended by more kinds.
+    It cannot be undone, only extended by more kinds. One that `failed` is tried again by the same
+    request; until then texts show what they did, and no media is given out.
 
     Names and places are found in English, all else in any language; as it is spoken ("john dot
     smith at example dot com") in English too.
@@ -177,7 +183,7 @@ async def redact_job(
             raise ApiError(ErrorCode.LEGAL_HOLD)
         present = locked.source.redact
         kinds = [*present, *(it for it in body.kinds if it not in present)]
-        if len(kinds) > len(present):
+        if len(kinds) > len(present) or locked.redact_error is not None:
             for each in (job.id, *await reruns.list_reruns(connection, job.id)):
                 await redactions.request_redaction(connection, each, kinds)
             detail = f"kinds={','.join(kinds)}"

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from pipelines.codec import to_json
 from pipelines.redaction.patterns import PersonalData
+from pipelines.redaction.pictures import Places, cover_pictures, hidden_places
 from pipelines.redaction.texts import (
     FindEntities,
     Span,
@@ -25,9 +26,10 @@ from serve_app.results.redaction import change_between, redacted_kinds, want_pre
 from serve_app.results.scenes import find_overview, scenes_of
 from serve_app.results.transcripts import sentences_of, transcript_of
 from storage import jobs, redactions, results, revisions, translations
-from storage.database import Connection
+from storage.database import UNAVAILABLE, Connection
 from storage.job_records import JobRecord
-from storage.redactions import LeasedRedaction
+from storage.objects import is_outage
+from storage.redactions import MAX_ATTEMPTS, LeasedRedaction
 from storage.results import TrackTranscript
 from storage.revisions import Change
 from storage.types import StageName, StageStatus
@@ -36,8 +38,10 @@ log = logging.getLogger("vas.redaction")
 
 REDACT_SECONDS = 1.0
 """Until it is looked again whether a job is to be redacted."""
-_LEASE = timedelta(minutes=10)
-"""A day of speech takes a minute."""
+_LEASE = timedelta(minutes=1)
+_RENEWED_SECONDS = 15.0
+_PAUSE = timedelta(seconds=10)
+"""After an attempt that broke."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +83,32 @@ class Redactor:
         if held is None:
             return None
         with log_context(jobId=held.job_id):
-            await self._redact(held)
+            try:
+                await self._redact(held)
+            except BaseException as error:
+                await self._give_back(held, error)
+                raise
         return 0.0
+
+    async def _give_back(self, held: LeasedRedaction, error: BaseException) -> None:
+        """What is the machine's fault alone does not count; what broke too often is given up."""
+        is_its_own = not isinstance(error, UNAVAILABLE) and isinstance(error, Exception)
+        counts = is_its_own and not is_outage(error)
+        async with self._context.database.transaction() as connection:
+            if counts and held.attempts >= MAX_ATTEMPTS:
+                reason = f"Redacting broke ({type(error).__name__})."
+                await redactions.end_redaction(connection, held, reason)
+            else:
+                await redactions.give_back_redaction(connection, held, _PAUSE, counts=counts)
 
     async def _redact(self, held: LeasedRedaction) -> None:
         async with self._context.database.transaction() as connection:
             job = await jobs.find_job(connection, held.job_id)
             if job is None:
+                return
+            if held.attempts > MAX_ATTEMPTS:
+                reason = "Who redacted it was lost again and again."
+                await redactions.end_redaction(connection, held, reason)
                 return
             tracks = await results.list_transcripts(connection, job.id)
             scenes: tuple[Scene, ...] | None = None
@@ -93,20 +116,38 @@ class Redactor:
                 scenes = scenes_of(await results.get_scenes(connection, job.id))
             overview = await find_overview(connection, job.id)
             summary = await results.find_summary(connection, job.id)
-        kinds, recognizer = redacted_kinds(job), self._context.recognizer
-        made = await asyncio.to_thread(
-            _Made.of, tracks, scenes, overview, summary, kinds, recognizer
-        )
+        kinds, objects = redacted_kinds(job), self._context.objects
+        recognizer = self._context.recognizer
+
+        def make() -> _Made:
+            made = _Made.of(tracks, scenes, overview, summary, kinds, recognizer)
+            cover_pictures(objects, made.places)
+            return made
+
+        making = asyncio.create_task(asyncio.to_thread(make))
+        while not (await asyncio.wait([making], timeout=_RENEWED_SECONDS))[0]:
+            async with self._context.database.transaction() as connection:
+                renewed = await redactions.extend_redaction(connection, held, lease=_LEASE)
+            held = renewed or held
+        made = making.result()
         async with self._context.database.transaction() as connection:
             locked = await jobs.find_job(connection, held.job_id, for_update=True)
             if locked is None or locked.redact_after != held.redact_after:
-                return  # erased, requested again, or somebody else's
-            if not await self._stored(connection, locked, tracks, made):
+                pass  # erased, requested again, or somebody else's
+            elif not await self._stored(connection, held, locked, tracks, made):
                 log.info("a transcript was corrected meanwhile: once more")
                 await redactions.request_redaction(connection, job.id, locked.source.redact)
+        if locked is None or locked.erased_at is not None:
+            # Whoever removes the job's objects may have been here already.
+            await asyncio.to_thread(objects.delete_keys, made.places)
 
     async def _stored(
-        self, connection: Connection, job: JobRecord, tracks: Sequence[TrackTranscript], made: _Made
+        self,
+        connection: Connection,
+        lease: LeasedRedaction,
+        job: JobRecord,
+        tracks: Sequence[TrackTranscript],
+        made: _Made,
     ) -> bool:
         """All or nothing; False where a track was corrected since it was read."""
         locked = [
@@ -132,7 +173,7 @@ class Redactor:
         await translations.make_again(connection, job.id, source)
         before = await redactions.find_muted(connection, job.id)
         await redactions.store_muted(connection, job.id, [*merged([*before, *made.muted])])
-        await redactions.end_redaction(connection, job.id)
+        await redactions.end_redaction(connection, lease)
         await want_preview(self._context, connection, job)
         return True
 
@@ -144,6 +185,10 @@ class _Made:
     scenes: tuple[Scene, ...] | None
     overview: Scene | None
     summary: tuple[TimedSentence, ...] | None
+
+    @property
+    def places(self) -> Places:
+        return hidden_places(self.scenes or (), self.overview)
 
     @classmethod
     def of(

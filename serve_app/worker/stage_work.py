@@ -26,6 +26,7 @@ from pipelines.ingest.pipeline import (
 )
 from pipelines.ingest.preview import is_playable
 from pipelines.ingest.source import ProbedMedia
+from pipelines.redaction.pictures import cover_pictures, hidden_places
 from pipelines.redaction.texts import redact_scenes, redact_sentences
 from pipelines.speech.languages import LanguageChoice
 from pipelines.speech.pipeline import TranscriptConfig
@@ -179,6 +180,8 @@ class StageWork:
         if kinds := redacted_kinds(job):
             recognizer = self.context.recognizer
             seen = await self._in_thread(lambda: redact_scenes(seen, kinds, recognizer))
+            places = hidden_places(seen[:-1], seen[-1])
+            await self._in_thread(lambda: cover_pictures(self.workspace.store, places))
         async with self.context.database.transaction() as connection:
             end = await publishing.publish_scenes(
                 connection,

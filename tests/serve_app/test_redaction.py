@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import re
 import uuid
 import wave
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import av
+import cv2
 import httpx
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +26,13 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from models.provider import LocalModels
+from models.tasks import EntityRecognizer
 from pipelines.codec import decode, encode, to_json
 from pipelines.ingest.clip import NAME, ClipOrder, copy
 from pipelines.ingest.probe import probe
 from pipelines.media.files import Source
 from pipelines.redaction.patterns import PersonalData
+from pipelines.redaction.pictures import Places, cover_pictures
 from pipelines.speech.pipeline import TranscriptConfig
 from pipelines.types import (
     IngestResult,
@@ -41,11 +46,13 @@ from serve_app.context import AppContext, build_context
 from serve_app.media.source import PlayableMedia, find_media
 from serve_app.results.redaction import want_preview
 from serve_app.results.transcripts import track_transcript
-from serve_app.worker import publishing
+from serve_app.worker import publishing, redacting
 from serve_app.worker.previews import Previewer
 from serve_app.worker.redacting import Redactor, redact_tracks
 from storage import jobs, redactions, reruns
 from storage.audit import AuditAction, AuditEntry, list_entries
+from storage.objects import ObjectStore, ObjectStoreUnavailableError
+from storage.redactions import MAX_ATTEMPTS
 from storage.results import TrackTranscript
 from storage.tables import search_rows, transcript_revisions, translations
 from storage.types import StageName
@@ -57,6 +64,8 @@ from tests.serve_app.dashboard.test_dashboard_pages import signed_in
 from tests.serve_app.interface_contract import DOCUMENT, Contract
 from tests.serve_app.published_jobs import SCENES, complete, created, lease_of, track
 from tests.serve_app.running_api import Customer, RunningApi
+from tests.serve_app.test_erasing import places_of
+from tests.stills import RED, jpeg
 
 CONTRACT = Contract(DOCUMENT)
 LINES = (
@@ -74,9 +83,9 @@ PARTS = (
 )  # fmt: skip
 
 
-def said() -> TrackTranscript:
+def said(lines: Sequence[str] = LINES) -> TrackTranscript:
     segments = tuple(segment(at, line, 20_000 * at + 1000, "speaker_0") for at, line in
-                     enumerate(LINES))  # fmt: skip
+                     enumerate(lines))  # fmt: skip
     found = TranscriptResult("en", (Speaker("speaker_0", "Speaker 1", 9.0),), segments)
     return replace(track(0), document=encode(found).decode())
 
@@ -479,3 +488,127 @@ def test_a_file_that_states_no_layout_of_its_channels_is_silenced_too(tmp_path: 
     loud, quiet = found[4_000:15_000], found[17_000:47_000]
     assert float(np.abs(loud).max()) > 0.2
     assert float(np.abs(quiet).max()) < 0.02
+
+
+def seconds_pass(api: RunningApi) -> None:
+    run_sql(api, "UPDATE jobs SET redact_after = now() WHERE redact_after IS NOT NULL")
+
+
+def test_a_redaction_that_breaks_ends_as_failed_and_is_tried_again_when_asked(
+    api: RunningApi, customer: Customer, silent: str
+) -> None:
+    def broken() -> EntityRecognizer:
+        raise RuntimeError("no model of names")
+
+    async def try_once(context: AppContext) -> None:
+        with contextlib.suppress(RuntimeError):
+            await Redactor(replace(context, recognizer=broken)).step()
+
+    def shown() -> dict[str, Any]:
+        found: dict[str, Any] = read(api, customer, f"/jobs/{silent}").json()["data"]["redaction"]
+        return found
+
+    spoken = "UPDATE transcripts SET document = CAST(:document AS json) WHERE job_id = :id"
+    run_sql(api, spoken, document=said().document, id=silent)
+    redact(api, customer, silent, ["name"])
+    for _ in range(MAX_ATTEMPTS):
+        assert shown()["status"] == "pending"
+        seconds_pass(api)
+        at_work_on(api, try_once)
+    assert shown() == {
+        "kinds": ["phone", "name"],
+        "status": "failed",
+        "reason": "Redacting broke (RuntimeError).",
+    }
+    CONTRACT.check("getJob", read(api, customer, f"/jobs/{silent}"))
+    assert clip_of(api, customer, silent).json()["code"] == "RESULTS_UNAVAILABLE"
+    again = redact(api, customer, silent, ["name"])
+    assert again.json()["data"]["redaction"]["status"] == "pending"
+    at_work(api)
+    assert shown() == {"kinds": ["phone", "name"], "status": "completed"}
+    assert "Zebulon" not in read(api, customer, f"/jobs/{silent}/transcript").text
+
+
+def test_a_redaction_whose_redactors_are_lost_is_given_up(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    async def lose(context: AppContext) -> None:
+        assert await redactions.lease_redaction(context.database, lease=timedelta(0))
+
+    redact(api, customer, job)
+    for _ in range(MAX_ATTEMPTS):
+        at_work_on(api, lose)
+    at_work(api)
+    redaction = read(api, customer, f"/jobs/{job}").json()["data"]["redaction"]
+    assert redaction["status"] == "failed"
+    assert "lost" in redaction["reason"]
+
+
+def test_an_outage_of_the_store_does_not_count(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    def away() -> EntityRecognizer:
+        raise ObjectStoreUnavailableError("the store is away")
+
+    async def try_once(context: AppContext) -> None:
+        with contextlib.suppress(ObjectStoreUnavailableError):
+            await Redactor(replace(context, recognizer=away)).step()
+
+    redact(api, customer, job)
+    for _ in range(MAX_ATTEMPTS + 2):
+        seconds_pass(api)
+        at_work_on(api, try_once)
+    seconds_pass(api)
+    at_work(api)
+    assert read(api, customer, f"/jobs/{job}").json()["data"]["redaction"]["status"] == "completed"
+
+
+def test_stills_of_a_redacted_job_do_not_show_what_is_hidden(
+    api: RunningApi, customer: Customer, job: str
+) -> None:
+    key = written()[0]["thumbnailKey"]
+    api.context.objects.write_bytes(key, jpeg(RED))
+    [scene] = read(api, customer, f"/jobs/{job}/scenes").json()["data"]["scenes"]
+    redact(api, customer, job, ["card"])
+    at_work(api)
+    assert api.client.get(scene["thumbnailUrl"]).content == jpeg(RED)
+    redact(api, customer, job, ["email"])
+    at_work(api)
+    answer = api.client.get(scene["thumbnailUrl"])
+    still = cv2.imdecode(np.frombuffer(answer.content, np.uint8), cv2.IMREAD_COLOR)
+    assert still is not None
+    assert int(np.ptp(still)) < 8, "results of before there were times: all of it is covered"
+
+
+def test_no_still_of_an_erased_job_comes_back(
+    api: RunningApi, customer: Customer, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = written()[0]["thumbnailKey"]
+    api.context.objects.write_bytes(key, jpeg(RED))
+
+    def erased_meanwhile(store: ObjectStore, places: Places) -> None:
+        answer = api.client.post(f"/jobs/{job}/erase", headers=customer.headers)
+        assert answer.status_code == 202
+        cover_pictures(store, places)
+
+    redact(api, customer, job)
+    monkeypatch.setattr(redacting, "cover_pictures", erased_meanwhile)
+    at_work(api)
+    assert not api.context.objects.exists(key)
+
+
+def test_a_redacted_job_is_erased_with_what_redaction_hides(
+    api: RunningApi, customer: Customer
+) -> None:
+    job = created(api, customer)
+    complete(api, job, [said(["Hello, my name is Ottokar Wolfram today."])], [])
+    redact(api, customer, job, ["name"])
+    at_work(api)
+    assert "Ottokar" not in read(api, customer, f"/jobs/{job}/transcript").text
+    assert "Ottokar" in read(api, customer, f"/jobs/{job}/transcript?original=true").text
+    assert places_of(api, "Ottokar") == {"transcript_revisions"}
+    answer = api.client.post(f"/jobs/{job}/erase", headers=customer.headers)
+    assert answer.status_code == 202, answer.text
+    assert places_of(api, "[Oo]ttokar|[Ww]olfram") == set()
+    assert "redaction" not in read(api, customer, f"/jobs/{job}").json()["data"]
+    assert read(api, customer, f"/jobs/{job}/transcript?original=true").status_code == 404

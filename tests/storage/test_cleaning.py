@@ -15,6 +15,7 @@ from storage.cleaning import (
     CleaningRound,
     end_round,
     lease_rounds,
+    list_due_erasures,
 )
 from storage.database import Database
 from storage.types import JobState, Retention
@@ -126,3 +127,25 @@ async def test_a_claim_is_bounded(database: Database) -> None:
     for _ in range(3):
         await ended(database, JobState.CANCELLED, timedelta(minutes=1))
     assert [len(await claimed(database, limit=2)) for _ in range(3)] == [2, 1, 0]
+
+
+async def test_due_erasures_are_found_by_indexes(database: Database) -> None:
+    due = await ended(database, JobState.COMPLETED, timedelta(days=9))
+    own = await ended(database, JobState.COMPLETED, timedelta(days=4))
+    many = (
+        "INSERT INTO jobs SELECT (jsonb_populate_record(each, jsonb_build_object("
+        "'id', gen_random_uuid(), 'completed_at', now()))).* FROM jobs AS each,"
+        " generate_series(1, 5000) WHERE each.id = :id"
+    )
+    chosen = "UPDATE jobs SET source = source || '{\"result_retention_days\": 3}' WHERE id = :id"
+    async with database.transaction() as connection:
+        await connection.execute(text(many), {"id": due})
+        await connection.execute(text(chosen), {"id": own})
+        await connection.execute(text("ANALYZE jobs, accounts"))
+    scans = text("SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'jobs'")
+    async with database.transaction() as connection:
+        before = await connection.scalar(scans)
+        kept = Retention(3600, 3600, result_days=7, most_result_days=30)
+        found = await list_due_erasures(connection, kept, limit=10)
+        assert {job_id for _, job_id in found} == {due, own}
+        assert await connection.scalar(scans) == before
