@@ -51,7 +51,7 @@ def _arrow_type(hint: Any, name: str) -> pa.DataType:
         return pa.struct(_columns(hint))
     if hint is int:
         return _MS if name.endswith("_ms") else _COUNT
-    return pa.float64() if hint is float else _TEXT
+    return {float: pa.float64(), bool: pa.bool_()}.get(hint, _TEXT)
 
 
 _TRACK = pa.struct(
