@@ -16,7 +16,7 @@ import psutil
 
 from serve_app.deployment.local import free_port
 
-START_SECONDS = 60
+START_SECONDS = 300
 STOP_SECONDS = 15
 PROGRAMS = Path(sys.executable).parent
 
