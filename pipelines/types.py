@@ -272,6 +272,33 @@ class Person:
     """A picture of the face."""
 
 
+class ShardKind(StrEnum):
+    """What a shard holds that is the same on any number of processors."""
+
+    PICTURES = "pictures"
+    """The features of a segment's frames."""
+    SOUND = "sound"
+    """The samples of a track."""
+    WORDS = "words"
+    """What the transcriber made of a shard's chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardDigest:
+    """A stored output that can be computed again from the media: SHA-256 in hexadecimal."""
+
+    kind: ShardKind
+    index: int
+    start_ms: int
+    end_ms: int
+    sha256: str
+    track: int | None = None
+    language: str | None = None
+    """Of its track, in which the doubtful ones of its words were transcribed again."""
+    claimed: bool = True
+    """Whether it is the same each time: not where FFmpeg conceals damage, in several threads."""
+
+
 @dataclass(frozen=True, slots=True)
 class VisionResult:
     """Scenes of the whole video; empty when it has no cuts."""
@@ -282,6 +309,7 @@ class VisionResult:
     people: tuple[Person, ...] | None = None
     """By first appearance; None where they were not looked for."""
     warnings: tuple[PipelineWarning, ...] = ()
+    shards: tuple[ShardDigest, ...] = field(default=(), compare=False)
     shards_computed: int = field(default=0, compare=False)
     shards_reused: int = field(default=0, compare=False)
 
@@ -372,6 +400,8 @@ class TranscriptResult:
     """By start."""
     voices: tuple[SpeakerVoice, ...] = ()
     """Of speakers with turns; never stored with the transcript."""
+    shards: tuple[ShardDigest, ...] = field(default=(), compare=False)
+    """Never stored with the transcript."""
 
 
 @dataclass(frozen=True, slots=True)

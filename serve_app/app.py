@@ -45,6 +45,8 @@ from serve_app.payments.service import find_provider
 from serve_app.periodic import Periodic, repeated
 from serve_app.results.edits import router as edit_routes
 from serve_app.results.people import router as people_routes
+from serve_app.results.receipts import key_router as receipt_key_routes
+from serve_app.results.receipts import router as receipt_routes
 from serve_app.results.redaction import router as redaction_routes
 from serve_app.results.routes import router as result_routes
 from serve_app.results.translations import router as translation_routes
@@ -66,6 +68,7 @@ _OPERATIONS = (
     translation_routes,
     redaction_routes,
     people_routes,
+    receipt_routes,
     voice_routes,
     export_routes,
     search_routes,
@@ -88,6 +91,7 @@ _OPERATIONS = (
     payment_routes,
     portal_routes,
     health_routes,
+    receipt_key_routes,
 )
 # Routes are tried in this order, so what clients poll comes first.
 ROUTERS = (*_OPERATIONS, session_api(_OPERATIONS), *DASHBOARD_ROUTERS)

@@ -10,7 +10,7 @@ from pipelines.redaction.texts import FindEntities, no_recognizer
 from pipelines.speech.caption_rules import HouseTable, read_rules
 from pipelines.vision.policy import BlocklistError, ContentPolicy, read_blocklist
 from pipelines.vision.tags import TagBank, load_tag_bank
-from serve_app.crypto import Encrypter, Signer
+from serve_app.crypto import Encrypter, ReceiptSigner, Signer
 from serve_app.encoder import PictureEncoder, TextEncoder
 from serve_app.observability.metrics import NULL_METRICS, Metrics
 from serve_app.observability.tracing import Tracing
@@ -31,6 +31,7 @@ class AppContext:
     objects: ObjectStore
     signer: Signer
     encrypter: Encrypter
+    receipts: ReceiptSigner
     prices: PriceTable
     caption_rules: HouseTable
     content_policy: ContentPolicy
@@ -70,6 +71,7 @@ def build_context(
         objects=settings.object_store,
         signer=Signer(secret),
         encrypter=Encrypter(secret),
+        receipts=ReceiptSigner(secret),
         prices=load_prices(settings.price_file),
         caption_rules=read_rules(settings.caption_rules_file),
         content_policy=load_content_policy(settings),

@@ -5,12 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import json
 import re
 import time
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
+from cryptography.exceptions import InvalidSignature
 from cryptography.fernet import Fernet, InvalidToken
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from typing_extensions import TypedDict
 
 _EXPIRES_FORM = re.compile("[1-9][0-9]{0,11}")
 """As ``sign_path`` writes it, so that a signed URL has one spelling."""
@@ -75,3 +79,71 @@ class Encrypter:
         # The signer uses the same secret; the label keeps the two keys apart.
         key = hashlib.sha256(b"vas sealing\n" + self.secret).digest()
         return Fernet(base64.urlsafe_b64encode(key))
+
+
+class PublicKeyJson(TypedDict):
+    """An Ed25519 key as a JSON Web Key (RFC 8037)."""
+
+    kty: str
+    crv: str
+    x: str
+    kid: str
+    alg: str
+    use: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptSigner:
+    """Ed25519 (RFC 8032) with a key derived from the service's secret, so that it is kept, backed
+    up and shared with other nodes as that is."""
+
+    secret: bytes
+
+    def sign(self, message: bytes) -> str:
+        """The signature in base64url; always the same of a message."""
+        return _text(self._key().sign(message))
+
+    def public_key(self) -> PublicKeyJson:
+        """What checks the signatures; ``kid`` is its thumbprint (RFC 7638)."""
+        x = _text(self._key().public_key().public_bytes_raw())
+        required = {"crv": "Ed25519", "kty": "OKP", "x": x}
+        kid = _text(hashlib.sha256(canonical(required)).digest())
+        return {**required, "kid": kid, "alg": "EdDSA", "use": "sig"}  # type: ignore[typeddict-item]
+
+    def _key(self) -> Ed25519PrivateKey:
+        seed = hashlib.sha256(b"vas receipts\n" + self.secret).digest()
+        return Ed25519PrivateKey.from_private_bytes(seed)
+
+
+def check_signature(x: str, message: bytes, signature: str) -> None:
+    """Raises BadSignatureError unless the private half of key ``x`` signed ``message``."""
+    try:
+        key, value = (base64.urlsafe_b64decode(each + "==") for each in (x, signature))
+        if _text(value) != signature:  # bits beyond the last byte
+            raise BadSignatureError
+        Ed25519PublicKey.from_public_bytes(key).verify(value, message)
+    except (InvalidSignature, ValueError) as error:
+        raise BadSignatureError from error
+
+
+def canonical(value: object) -> bytes:
+    """The one JSON text of a value: sorted names, no blanks, UTF-8, whole numbers without a point
+    (RFC 8785 as far as integers and short fractions go)."""
+    text = json.dumps(_whole(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.encode()
+
+
+def _whole(value: object) -> object:
+    match value:
+        case dict():
+            return {name: _whole(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_whole(each) for each in value]
+        case float() if value.is_integer():
+            return int(value)
+        case _:
+            return value
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

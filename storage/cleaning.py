@@ -22,6 +22,7 @@ from sqlalchemy import (
     delete,
     exists,
     func,
+    null,
     or_,
     select,
     text,
@@ -306,7 +307,7 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
         update(uploads).where(uploads.c.job_id == job.id).values(file_name=ERASED_NAME)
     )
     await connection.execute(
-        update(stages).where(stages.c.job_id == job.id).values(error_message=None)
+        update(stages).where(stages.c.job_id == job.id).values(error_message=None, receipt=null())
     )
     source = JobSource(kind=job.source.kind, base_url=job.source.base_url)
     await connection.execute(

@@ -250,6 +250,7 @@ async def set_stage(
     error_message: str | None = None,
     timings: dict[str, float] | None = None,
     made_with: str | None = None,
+    receipt: Mapping[str, Any] | None = None,
 ) -> None:
     """Move a stage that has not ended. The caller holds the job's lock or lease."""
     values: dict[str, Any] = {
@@ -266,6 +267,8 @@ async def set_stage(
         values["progress"] = 1
     if timings is not None:
         values |= {"timings": timings, "made_with": made_with}
+    if receipt is not None:
+        values["receipt"] = receipt
     await connection.execute(
         update(stages)
         .where(

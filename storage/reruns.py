@@ -10,13 +10,14 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Text, TextClause, cast, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Connection, run
 from storage.job_records import JobRecord
-from storage.tables import jobs, stage_versions
+from storage.tables import jobs, stage_versions, stages
 from storage.types import ANALYSES, JobState, StageName, StageStatus
 
 
@@ -86,6 +87,17 @@ async def get_basis(connection: Connection, job_id: uuid.UUID) -> RerunBasis:
     return RerunBasis(**row | {"stages": {at: found[at] for at in ANALYSES if at in found}})
 
 
+async def find_receipts(connection: Connection, job_id: uuid.UUID) -> dict[StageName, Any]:
+    """What receipts name of a job's completed stages; those of earlier versions are left out."""
+    query = select(stages.c.stage, stages.c.receipt).where(
+        stages.c.job_id == job_id,
+        stages.c.status == StageStatus.COMPLETED,
+        stages.c.receipt.is_not(None),
+    )
+    found = {row.stage: row.receipt for row in await connection.execute(query)}
+    return {stage: found[stage] for stage in StageName if found.get(stage) is not None}
+
+
 async def begin(connection: Connection, rerun_id: uuid.UUID) -> None:
     """Give a rerun what ingest found for the first job, in place of an ingest of its own."""
     for statement in (_COPY_INGEST, _SKIP_INGEST):
@@ -99,7 +111,7 @@ _COPY_INGEST = text(
 )
 _SKIP_INGEST = text(
     "UPDATE stages AS rerun SET status = 'completed', progress = 1, ended_at = now(),"
-    " indexed = first.indexed, made_with = first.made_with"
+    " indexed = first.indexed, made_with = first.made_with, receipt = first.receipt"
     " FROM stages AS first, jobs WHERE jobs.id = :rerun AND first.job_id = jobs.rerun_of"
     " AND rerun.job_id = jobs.id AND rerun.stage = 'ingest' AND first.stage = 'ingest'"
 )
@@ -189,7 +201,7 @@ _EXCHANGE_ROWS = (
     ),
     _between(
         "UPDATE stages AS mine SET made_with = theirs.made_with, timings = theirs.timings,"
-        " indexed = theirs.indexed"
+        " indexed = theirs.indexed, receipt = theirs.receipt"
         " FROM stages AS theirs WHERE both_jobs"
         " AND mine.stage = theirs.stage AND mine.stage = ANY(:stages)"
     ),

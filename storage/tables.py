@@ -329,6 +329,8 @@ stages = Table(
     Column("indexed", Boolean),
     # Digest of the models, versions and settings of its result.
     Column("made_with", Text),
+    # What a receipt names of it.
+    Column("receipt", JSONB),
     PrimaryKeyConstraint("job_id", "stage"),
     CheckConstraint(_one_of("stage", StageName), name="stage"),
     CheckConstraint(_one_of("status", StageStatus), name="status"),

@@ -13,14 +13,17 @@ language is uncertain is transcribed again in that of its track.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from models.provider import ModelProvider
 from pipelines.execution.chain import Control, Mapper, Resources, Workspace, parts_of
 from pipelines.execution.ray_data import map_on_ray
-from pipelines.media.audio import LEVEL_FRAME_SECONDS
+from pipelines.media.audio import LEVEL_FRAME_SECONDS, read_blocks
 from pipelines.speech.coverage import founded, uncovered
 from pipelines.speech.languages import PROBABLE, LanguageChoice, SpokenPart, elected, is_noise
 from pipelines.speech.regions import SHARDS, ChunkLimits, CutTrack, Shard, Sharding
@@ -33,6 +36,8 @@ from pipelines.speech.words import SegmentLimits, TimeSpan, build_segments, plac
 from pipelines.types import (
     AudioTrack,
     PipelineWarning,
+    ShardDigest,
+    ShardKind,
     SpeakerVoice,
     TranscriptResult,
     WarningCode,
@@ -83,17 +88,7 @@ def transcribe_track(
     """
     shares = _VOICES_SHARE, _REGIONS_SHARE, 1.0 - _VOICES_SHARE - _REGIONS_SHARE
     embedding, cutting, transcribing = parts_of(control, shares)
-    short = Resources(
-        config.regions_cpus,
-        why="A 200th of the sound's length: no reason to keep the vision stage off a processor.",
-    )
-    limits = config.chunks, config.sharding
-    waits = Resources(
-        config.transcribe_cpus,
-        config.transcribe_concurrency,
-        why="It mostly waits for a model in another process.",
-    )
-    transcribe = Transcribe(workspace, models, config.choice, config.keyterms, resources=waits)
+    transcribe = transcribe_step(workspace, models, config)
 
     def compute_missing(tasks: Sequence[ShardTask]) -> int:
         missing = [task for task in tasks if not workspace.store.exists(task.words_key)]
@@ -101,19 +96,80 @@ def transcribe_track(
             mapper(missing, transcribe, transcribing)
         return len(missing)
 
-    voiced = mapper(
-        plan_stretches(track, workspace, config.models), EmbedVoices(workspace, models), embedding
+    voiced, shards = cut_track(
+        track, workspace, models, config, (embedding, cutting), mapper=mapper
     )
-    voices = tuple(each.voices_key for each in voiced)
-    cut = CutTrack(workspace, models, *limits, config.models, voices, resources=short)
-    [made] = mapper([track], cut, cutting)
-    first = shard_tasks(SHARDS.load(workspace.store, made.key), workspace, config)
+    first = shard_tasks(shards, workspace, config)
     computed = compute_missing(first)
     tasks = in_track_language(first, workspace, config)
     compute_missing([task for task in tasks if task.track_language])
     result = reduce_shards(tasks, voiced, track, workspace, config, media_duration_ms)
     control.progress(1.0)
-    return replace(result, shards_computed=computed, shards_reused=len(tasks) - computed)
+    return replace(
+        result,
+        shards_computed=computed,
+        shards_reused=len(tasks) - computed,
+        shards=(
+            sound_digest(track, workspace),
+            *(words_digest(track, index, task, workspace) for index, task in enumerate(tasks)),
+        ),
+    )
+
+
+def transcribe_step(
+    workspace: Workspace, models: ModelProvider, config: TranscriptConfig
+) -> Transcribe:
+    """The step that transcribes a shard."""
+    waits = Resources(
+        config.transcribe_cpus,
+        config.transcribe_concurrency,
+        why="It mostly waits for a model in another process.",
+    )
+    return Transcribe(workspace, models, config.choice, config.keyterms, resources=waits)
+
+
+def cut_track(
+    track: AudioTrack,
+    workspace: Workspace,
+    models: ModelProvider,
+    config: TranscriptConfig,
+    controls: tuple[Control, Control],
+    *,
+    mapper: Mapper,
+) -> tuple[list[Stretch], tuple[Shard, ...]]:
+    """Who speaks in each stretch, and the shards to transcribe; with a control for each."""
+    short = Resources(
+        config.regions_cpus,
+        why="A 200th of the sound's length: no reason to keep the vision stage off a processor.",
+    )
+    stretches = plan_stretches(track, workspace, config.models)
+    voiced = mapper(stretches, EmbedVoices(workspace, models), controls[0])
+    voices = tuple(each.voices_key for each in voiced)
+    limits = config.chunks, config.sharding
+    cut = CutTrack(workspace, models, *limits, config.models, voices, resources=short)
+    [made] = mapper([track], cut, controls[1])
+    return voiced, SHARDS.load(workspace.store, made.key)
+
+
+def sound_digest(track: AudioTrack, workspace: Workspace) -> ShardDigest:
+    """What a receipt names of a track's samples; other versions pack them into other files."""
+    total = hashlib.sha256()
+    with workspace.store.local_copy(track.key) as path:
+        for block in read_blocks(path):
+            total.update(np.ascontiguousarray(block, "<f4").data)
+    end_ms = to_ms(track.duration_seconds)
+    return ShardDigest(ShardKind.SOUND, 0, 0, end_ms, total.hexdigest(), track.index)
+
+
+def words_digest(
+    track: AudioTrack, index: int, task: ShardTask, workspace: Workspace
+) -> ShardDigest:
+    """What a receipt names of the stored words of a track's shard."""
+    chunks = task.shard.chunks
+    span = to_ms(chunks[0].start_seconds), to_ms(chunks[-1].end_seconds)
+    found = hashlib.sha256(workspace.store.read_bytes(task.words_key)).hexdigest()
+    language = task.track_language
+    return ShardDigest(ShardKind.WORDS, index, *span, found, track.index, language)
 
 
 def shard_tasks(
@@ -142,12 +198,23 @@ def in_track_language(
     language, _ = elected(part for shard in words for chunk in shard for part in chunk.parts)
     if language is None:
         return [*tasks]
-    again = shard_tasks((task.shard for task in tasks), workspace, config, language)
+    again = second_pass(tasks, workspace, config, language)
     return [
-        replace(second, track_language=language, first_words_key=first.words_key)
+        second
         if any(part.may_be_in(language) for chunk in shard for part in chunk.parts)
         else first
         for first, second, shard in zip(tasks, again, words, strict=True)
+    ]
+
+
+def second_pass(
+    tasks: Sequence[ShardTask], workspace: Workspace, config: TranscriptConfig, language: str
+) -> list[ShardTask]:
+    """A task a task, for its uncertain parts in the language of the track."""
+    again = shard_tasks((task.shard for task in tasks), workspace, config, language)
+    return [
+        replace(second, track_language=language, first_words_key=first.words_key)
+        for first, second in zip(tasks, again, strict=True)
     ]
 
 

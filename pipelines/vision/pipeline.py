@@ -42,7 +42,7 @@ from pipelines.types import (
 from pipelines.vision.camera_motion import pair_times
 from pipelines.vision.cuts.pipeline import FoundCuts, find_cuts
 from pipelines.vision.cuts.selection import CutConfig
-from pipelines.vision.features import FeaturesConfig, ReadFrames
+from pipelines.vision.features import FeaturesConfig, ReadFrames, picture_shards
 from pipelines.vision.objects import (
     DETECTIONS,
     Detections,
@@ -166,7 +166,8 @@ def analyse_vision(
     control.progress(1.0)
     result = _result([*features, *detected], [*chain(*described)], seen, texts, workspace.store)
     warnings = tuple(damage_warnings(found.damaged_ms.tolist()))
-    return replace(result, warnings=warnings, people=people)
+    shards = tuple(picture_shards(video, features, workspace.store))
+    return replace(result, warnings=warnings, people=people, shards=shards)
 
 
 def _with_things(plans: Sequence[ScenePlan], seen: Detections) -> list[ScenePlan]:

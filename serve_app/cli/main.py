@@ -45,6 +45,11 @@ COMMANDS = {
         "library:export_job",
         "Write a job's scenes, chapters or transcript for an editing program or a player.",
     ),
+    "verify": Listed(
+        USE,
+        "receipts:verify",
+        "Check a receipt: its signature, then the media and the results that are given.",
+    ),
     "jobs": Listed(USE, "library:jobs_app", "The jobs of an account."),
     "corrections": Listed(USE, "corrections:corrections_app", "What people corrected."),
     "mcp": Listed(

@@ -162,7 +162,7 @@ def track_transcript(track: TrackOutcome) -> TrackTranscript:
         status=StageStatus.FAILED if found is None else StageStatus.COMPLETED,
         error_code=track.code,
         language=None if found is None else found.language,
-        document=None if found is None else encode(replace(found, voices=())).decode(),
+        document=None if found is None else encode(replace(found, voices=(), shards=())).decode(),
     )
 
 

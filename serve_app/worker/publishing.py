@@ -28,6 +28,7 @@ from serve_app import pricing
 from serve_app.jobs.rendering import warning_document
 from serve_app.jobs.service import end_job, finish_if_ended
 from serve_app.pricing import PriceTable
+from serve_app.results.receipts import StageReceipt
 from storage import jobs, keys, ledger, previews, redactions, results, revisions
 from storage.database import Connection
 from storage.job_records import JobRecord
@@ -116,6 +117,7 @@ async def publish_ingest(
     warnings: Sequence[Mapping[str, Any]],
     timings: dict[str, float],
     preview_of: str | None = None,
+    receipt: StageReceipt | None = None,
 ) -> JobState | None:
     """Complete ingest; analyses that the media has nothing for are skipped.
 
@@ -130,7 +132,12 @@ async def publish_ingest(
     named = file_rows(job.file_name, round(media.duration_seconds * 1000))
     await insert_rows(connection, job.id, named, StageName.INGEST)
     await jobs.set_stage(
-        connection, job.id, StageName.INGEST, StageStatus.COMPLETED, timings=timings
+        connection,
+        job.id,
+        StageName.INGEST,
+        StageStatus.COMPLETED,
+        timings=timings,
+        receipt=receipt,
     )
     if preview_of is not None:
         await previews.want_preview(connection, job.id, preview_of)
@@ -151,6 +158,7 @@ async def publish_scenes(
     overview: Mapping[str, Any] | None = None,
     people: Sequence[Mapping[str, Any]] | None = None,
     warnings: Sequence[Mapping[str, Any]] = (),
+    receipt: StageReceipt | None = None,
 ) -> JobState | None:
     """Complete vision: result, charge and status together."""
     job = await jobs.lock_leased(connection, lease.job_id, lease.token)
@@ -159,7 +167,7 @@ async def publish_scenes(
     await results.store_scenes(connection, job.id, scenes, overview, people)
     if warnings:
         await jobs.add_warnings(connection, job.id, warnings)
-    return await _complete(connection, job, StageName.VISION, timings, made_with)
+    return await _complete(connection, job, StageName.VISION, timings, made_with, receipt)
 
 
 async def publish_transcripts(
@@ -174,6 +182,7 @@ async def publish_transcripts(
     voices: KeptVoices | None = None,
     before: Mapping[int, Change] | None = None,
     muted: Sequence[Span] = (),
+    receipt: StageReceipt | None = None,
 ) -> JobState | None:
     """Complete the transcript stage: results of all tracks, charge and status together.
 
@@ -196,7 +205,7 @@ async def publish_transcripts(
         await results.store_summary(connection, job.id, to_json(summary))
     documents = [warning_document(each, StageName.TRANSCRIPT) for each in warnings]
     await jobs.add_warnings(connection, job.id, documents)
-    return await _complete(connection, job, StageName.TRANSCRIPT, timings, made_with)
+    return await _complete(connection, job, StageName.TRANSCRIPT, timings, made_with, receipt)
 
 
 async def _recognise(connection: Connection, job: JobRecord, kept: KeptVoices) -> None:
@@ -218,11 +227,18 @@ async def _complete(
     stage: StageName,
     timings: dict[str, float],
     made_with: str | None,
+    receipt: StageReceipt | None,
 ) -> JobState | None:
     amount = (job.quote_cents or {}).get(str(stage), 0)
     await ledger.charge(connection, job.account_id, job.id, stage, amount)
     await jobs.set_stage(
-        connection, job.id, stage, StageStatus.COMPLETED, timings=timings, made_with=made_with
+        connection,
+        job.id,
+        stage,
+        StageStatus.COMPLETED,
+        timings=timings,
+        made_with=made_with,
+        receipt=receipt,
     )
     return await finish_if_ended(connection, job.id)
 

@@ -18,7 +18,7 @@ from models.registry import REGISTRY
 from models.tasks import EMBED_VOICE, SUMMARIZE, TRANSCRIBE, Purpose, tasks_for
 from pipelines.artifacts import digest
 from pipelines.codec import to_json
-from pipelines.execution.chain import Control, ControlSpan, Step, Workspace, parts_of
+from pipelines.execution.chain import Control, ControlSpan, Workspace, parts_of
 from pipelines.ingest.pipeline import (
     PROBE_SHARE,
     SHORTEST_SEGMENT_SECONDS,
@@ -61,6 +61,7 @@ from serve_app.worker import publishing
 from serve_app.worker.calibration import Calibration, Machine
 from serve_app.worker.fetch import SourceFetcher, has_files_to_fetch
 from serve_app.worker.publishing import KeptVoices, Lease
+from serve_app.worker.receipts import Recorder, ingest_receipt, step_versions
 from serve_app.worker.redacting import RedactedTracks, redact_tracks
 from storage.job_records import JobRecord
 from storage.types import JobState, StageName
@@ -131,6 +132,7 @@ class StageWork:
         fetching.progress(1.0)
         with self.timings.measure("decode"):
             media_files = await self._in_thread(lambda: sources.decoded(fetched))
+        files = fetched, media_files
         with self.timings.measure("probe"):
             found = await self._in_thread(lambda: stages.probe(media_files, probing))
         probing.progress(1.0)
@@ -139,6 +141,12 @@ class StageWork:
             await publishing.raise_hold(connection, self.lease, media, self.context.prices)
         with self.timings.measure("cut"):
             result = await self._in_thread(lambda: stages.ingest(found, cutting))
+        with self.timings.measure("digest"):
+            receipt = await self._in_thread(
+                lambda: ingest_receipt(
+                    *files, stages.ingest_config, self.context.objects, self.control
+                )
+            )
         machine = machine_of(self.context.settings)
         expected = self.calibration.expected_seconds(machine.work_seconds(result))
         for name, value in timings_of(machine.gain, expected).items():
@@ -155,6 +163,7 @@ class StageWork:
                 ],
                 timings=self.timings.values,
                 preview_of=self._preview_of(job, found),
+                receipt=receipt,
             )
 
     def _preview_of(self, job: JobRecord, found: ProbedMedia) -> str | None:
@@ -182,6 +191,7 @@ class StageWork:
             seen = await self._in_thread(lambda: redact_scenes(seen, kinds, recognizer))
             places = hidden_places(seen[:-1], seen[-1])
             await self._in_thread(lambda: cover_pictures(self.workspace.store, places))
+        receipt = await self._in_thread(lambda: self._recorder(job).vision(seen, found.shards))
         async with self.context.database.transaction() as connection:
             end = await publishing.publish_scenes(
                 connection,
@@ -192,6 +202,7 @@ class StageWork:
                 overview=to_json(seen[-1]),
                 people=None if found.people is None else to_json(found.people),
                 warnings=warnings,
+                receipt=receipt,
             )
         record_media(self.context.metrics, StageName.VISION, ingested.media.duration_seconds)
         return end
@@ -218,13 +229,15 @@ class StageWork:
         summary = await self._summary(stages, tracks) if summarizes else None
         if kinds and isinstance(summary, tuple):
             summary = redact_sentences(summary, kinds, self.context.recognizer)
+        stored = [*map(track_transcript, tracks)]
+        receipt = await self._in_thread(lambda: self._recorder(job).transcript(tracks, stored))
         async with self.context.database.transaction() as connection:
             if redacted is not None:
                 await want_preview(self.context, connection, job)
             end = await publishing.publish_transcripts(
                 connection,
                 self.lease,
-                [*map(track_transcript, tracks)],
+                stored,
                 self.timings.values,
                 made_with=made_with(self.context)[StageName.TRANSCRIPT],
                 warnings=transcript_warnings(tracks),
@@ -232,6 +245,7 @@ class StageWork:
                 voices=self._voices(job, tracks),
                 before={} if redacted is None else redacted.before,
                 muted=() if redacted is None else redacted.muted,
+                receipt=receipt,
             )
         record_media(self.context.metrics, StageName.TRANSCRIPT, ingested.media.duration_seconds)
         return end
@@ -261,6 +275,9 @@ class StageWork:
         model = digest_of(self.context.settings.model_profile, (EMBED_VOICE,))
         found = {each.index: each.transcript for each in tracks}
         return KeptVoices(model, {at: each.voices for at, each in found.items() if each})
+
+    def _recorder(self, job: JobRecord) -> Recorder:
+        return Recorder(self.context.settings, job)
 
     def _stages(self, job: JobRecord) -> MediaStages:
         """How this job's media is analysed, by the settings."""
@@ -330,15 +347,9 @@ def made_with(context: AppContext) -> dict[StageName, str]:
     """For each analysis a digest of the models, settings and versions of steps that it uses."""
     transcript = transcript_config(context.settings), summary_config(context.settings)
     return {
-        StageName.VISION: digest(vision_config(context), _versions("pipelines.vision.")),
-        StageName.TRANSCRIPT: digest(transcript, _versions("pipelines.speech.")),
+        StageName.VISION: digest(vision_config(context), step_versions("pipelines.vision.")),
+        StageName.TRANSCRIPT: digest(transcript, step_versions("pipelines.speech.")),
     }
-
-
-def _versions(package: str) -> list[tuple[str, int]]:
-    """Of all steps of a stage: this module's imports define them."""
-    steps = [each for each in Step.__subclasses__() if each.__module__.startswith(package)]
-    return sorted((each.__qualname__, each.version) for each in steps)
 
 
 def ingest_parts(control: Control, *, fetches: bool) -> list[ControlSpan]:

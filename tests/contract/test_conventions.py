@@ -228,6 +228,7 @@ ADDED = {
     ("POST", "/jobs/{jobId}/translations", "createTranslation"),
     ("GET", "/jobs/{jobId}/translations", "listTranslations"),
     ("GET", "/jobs/{jobId}/translations/{language}", "getTranslation"),
+    ("GET", "/jobs/{jobId}/receipt", "getReceipt"),
     ("GET", "/jobs/{jobId}/people", "getPeople"),
     ("DELETE", "/jobs/{jobId}/people", "deletePeople"),
     ("GET", "/jobs/{jobId}/clip", "getClip"),

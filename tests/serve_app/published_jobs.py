@@ -28,6 +28,7 @@ from pipelines.types import (
     TranscriptWord,
     VideoStream,
 )
+from serve_app.results.receipts import StageReceipt
 from serve_app.results.transcripts import SummarySentenceJson
 from serve_app.worker import publishing
 from serve_app.worker.publishing import Lease
@@ -137,7 +138,10 @@ def complete(
     voices: publishing.KeptVoices | None = None,
     before: Mapping[int, Change] | None = None,
     muted: Sequence[Span] = (),
+    receipts: Mapping[StageName, StageReceipt] | None = None,
 ) -> None:
+    kept = receipts or {}
+
     async def publish(connection: AsyncConnection) -> None:
         lease = await lease_of(connection, job_id)
         found = media(len(tracks))
@@ -151,6 +155,7 @@ def complete(
             track_names=[item.track_name for item in tracks],
             warnings=warnings,
             timings={},
+            receipt=kept.get(StageName.INGEST),
         )
         await publishing.publish_scenes(
             connection,
@@ -159,8 +164,10 @@ def complete(
             {},
             overview=overview and stored(overview),
             people=people,
+            receipt=kept.get(StageName.VISION),
         )
         redacted: dict[str, Any] = {"before": before, "muted": muted}
+        redacted["receipt"] = kept.get(StageName.TRANSCRIPT)
         await publishing.publish_transcripts(
             connection, lease, tracks, {}, summary=summary, voices=voices, **redacted
         )

@@ -99,6 +99,7 @@ ADDED_STATUSES: dict[str, set[int]] = {
     "search": {200, 400, 401, 404, 409, 429},
     "getChapters": {200, 401, 404, 409},
     "getSummary": {200, 401, 404, 409},
+    "getReceipt": {200, 401, 404, 409},
     "getPeople": {200, 401, 404, 409},
     "deletePeople": {200, 401, 404, 409},
     "nameVoice": {200, 400, 401, 404, 409},

@@ -237,6 +237,9 @@ FAILURES = [
     Call("getChapters", 409, "/jobs/{waiting}/chapters"),
     Call("getChapters", 404, "/jobs/{failed}/chapters"),
     Call("getSummary", 409, "/jobs/{waiting}/summary"),
+    Call("getReceipt", 409, "/jobs/{waiting}/receipt"),
+    Call("getReceipt", 404, "/jobs/{done}/receipt"),
+    Call("getReceipt", 404, "/jobs/{failed}/receipt"),
     Call("getPeople", 409, "/jobs/{waiting}/people"),
     Call("getPeople", 404, "/jobs/{several}/people"),
     Call("deletePeople", 409, "/jobs/{waiting}/people"),
@@ -494,6 +497,7 @@ def test_a_failure_of_the_database_is_as_documented(
 def test_every_operation_is_among_the_successes() -> None:
     checked_apart = {
         "getClip",
+        "getReceipt",
         "createSession",
         "createWebhookEndpoint",
         "createTranslation",
