@@ -15,13 +15,17 @@ class ErrorCode(StrEnum):
     URL_NOT_ALLOWED = "URL_NOT_ALLOWED"
     INVALID_CALLBACK_URL = "INVALID_CALLBACK_URL"
     UNAUTHORIZED = "UNAUTHORIZED"
+    OIDC_SIGN_IN_FAILED = "OIDC_SIGN_IN_FAILED"
     INSUFFICIENT_CREDITS = "INSUFFICIENT_CREDITS"
     INSUFFICIENT_SCOPE = "INSUFFICIENT_SCOPE"
     ACCOUNT_SUSPENDED = "ACCOUNT_SUSPENDED"
+    ROLE_NOT_ALLOWED = "ROLE_NOT_ALLOWED"
     NOT_FOUND = "NOT_FOUND"
     RESULTS_UNAVAILABLE = "RESULTS_UNAVAILABLE"
     JOB_NOT_CANCELLABLE = "JOB_NOT_CANCELLABLE"
     LEGAL_HOLD = "LEGAL_HOLD"
+    LAST_OWNER = "LAST_OWNER"
+    INVITATION_NOT_VALID = "INVITATION_NOT_VALID"
     SOURCE_GONE = "SOURCE_GONE"
     IDEMPOTENCY_IN_PROGRESS = "IDEMPOTENCY_IN_PROGRESS"
     RESULTS_NOT_READY = "RESULTS_NOT_READY"
@@ -73,6 +77,12 @@ CATALOGUE: dict[ErrorCode, CatalogueEntry] = {
         "The credential is missing, malformed, revoked, rotated or expired.",
         "Send a live key as `Authorization: Bearer <key>` or `X-API-Key: <key>`.",
     ),
+    ErrorCode.OIDC_SIGN_IN_FAILED: CatalogueEntry(
+        401,
+        "What the issuer of OpenID Connect answered signs nobody in.",
+        "Begin again at the sign-in page; if `reason` stays the same, ask the operator.",
+        extra_fields=("reason",),
+    ),
     ErrorCode.INSUFFICIENT_CREDITS: CatalogueEntry(
         402,
         "The available credits do not cover the minimum charge of a job.",
@@ -83,6 +93,12 @@ CATALOGUE: dict[ErrorCode, CatalogueEntry] = {
     ),
     ErrorCode.ACCOUNT_SUSPENDED: CatalogueEntry(
         403, "The account is suspended.", "Ask the operator of the service."
+    ),
+    ErrorCode.ROLE_NOT_ALLOWED: CatalogueEntry(
+        403,
+        "The role of the person who is signed in does not include this.",
+        "Ask an owner of the account.",
+        extra_fields=("role",),
     ),
     ErrorCode.NOT_FOUND: CatalogueEntry(
         404,
@@ -105,6 +121,16 @@ CATALOGUE: dict[ErrorCode, CatalogueEntry] = {
         409,
         "A legal hold is on the job or its account: nothing of it may be deleted.",
         "Ask the operator of the service, who can lift it.",
+    ),
+    ErrorCode.LAST_OWNER: CatalogueEntry(
+        409,
+        "The account would be without an owner.",
+        "Make somebody else an owner first.",
+    ),
+    ErrorCode.INVITATION_NOT_VALID: CatalogueEntry(
+        404,
+        "The invitation was used or withdrawn, or its time is over.",
+        "Ask an owner of the account for another.",
     ),
     ErrorCode.SOURCE_GONE: CatalogueEntry(
         410,

@@ -79,6 +79,12 @@ class InvalidSettingsError(ValueError):
     """Settings that cannot be used; the message has a sentence for each, without its value."""
 
 
+def is_private_http(url: str) -> bool:
+    """Whether an address without TLS leads to this machine, where nobody listens in between."""
+    parts = urlsplit(url)
+    return parts.scheme == "http" and parts.hostname in {"127.0.0.1", "::1", "localhost"}
+
+
 class Settings(BaseSettings):
     """The service's settings; immutable, picklable."""
 
@@ -100,6 +106,20 @@ class Settings(BaseSettings):
     )
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=1, le=65_535, description="Port to listen on.")
+
+    oidc_issuer: str | None = Field(
+        None, description="Issuer of OpenID Connect for the dashboard, as it calls itself."
+    )
+    oidc_client_id: str | None = Field(None, description="What the issuer calls this service.")
+    oidc_client_secret: SecretStr = Field(
+        SecretStr(""), description="The client's secret; without it PKCE alone."
+    )
+    oidc_scopes: str = Field("openid email", description="What is requested of the issuer.")
+    oidc_email_claim: str = Field("email", description="Claim with a person's e-mail address.")
+    oidc_verified_claim: str = Field(
+        "email_verified",
+        description="Claim that must be true for the address to count; empty: it always counts.",
+    )
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="The least that is logged."
@@ -426,6 +446,15 @@ class Settings(BaseSettings):
     def _require_whole_s3_key(self) -> Settings:
         if (self.s3_access_key_id is None) != (not self.s3_secret_access_key.get_secret_value()):
             raise ValueError("VAS_S3_ACCESS_KEY_ID and VAS_S3_SECRET_ACCESS_KEY belong together.")
+        return self
+
+    @model_validator(mode="after")
+    def _require_whole_oidc_client(self) -> Settings:
+        if (self.oidc_issuer is None) != (self.oidc_client_id is None):
+            raise ValueError("VAS_OIDC_ISSUER and VAS_OIDC_CLIENT_ID belong together.")
+        issuer = self.oidc_issuer or "https:"
+        if urlsplit(issuer).scheme != "https" and not is_private_http(issuer):
+            raise ValueError("VAS_OIDC_ISSUER must begin with https://.")
         return self
 
     def max_upload_bytes(self, tier: Tier) -> int:

@@ -14,7 +14,7 @@ import secrets
 import uuid
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -48,6 +48,10 @@ class Actor:
     """Of the key or the user."""
     address: str | None = None
     request_id: str = ""
+
+    def being(self, kind: ActorKind, actor_id: uuid.UUID | None) -> Actor:
+        """Who turned out to act by the same request."""
+        return replace(self, kind=kind, id=actor_id)
 
 
 class AuditAction(StrEnum):

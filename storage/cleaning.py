@@ -39,6 +39,7 @@ from storage.tables import (
     accounts,
     api_keys,
     idempotency_records,
+    invitations,
     jobs,
     previews,
     scene_lists,
@@ -52,6 +53,7 @@ from storage.tables import (
     transcripts,
     translations,
     uploads,
+    users,
     voices,
     webhook_endpoints,
     webhook_events,
@@ -246,13 +248,17 @@ async def erase_account(connection: Connection, account_id: uuid.UUID) -> bool:
     )
     if (await connection.execute(shut)).rowcount == 0:
         return False
-    of_account = (sessions, sign_in_links, webhook_endpoints, signing_secrets, idempotency_records)
-    for table in (*of_account, voices):
+    of_people = (sessions, sign_in_links, invitations)
+    of_account = (webhook_endpoints, signing_secrets, idempotency_records, voices)
+    for table in (*of_people, *of_account):
         await connection.execute(delete(table).where(table.c.account_id == account_id))
     revoked = {"status": KeyStatus.REVOKED, "benefit_id": None}
     await connection.execute(
         update(api_keys).where(api_keys.c.account_id == account_id).values(revoked)
     )
+    nobody = {"email": "", "issuer": None, "subject": None}
+    removed = nobody | {"removed_at": func.coalesce(users.c.removed_at, func.now())}
+    await connection.execute(update(users).where(users.c.account_id == account_id).values(removed))
     await forget_addresses(connection, account_id)
     await record(connection, account_id, AuditAction.ERASE_ACCOUNT)
     return True

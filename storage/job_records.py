@@ -186,6 +186,8 @@ class NewJob:
     """Of its account and priority together."""
     rerun_of: uuid.UUID | None = None
     """The job whose results it renews."""
+    capped_key_id: uuid.UUID | None = None
+    """The key that creates it, the first of those it was rotated from, where it has caps."""
     running_limit: int | None = None
     """How many jobs of its account run at once; None: as many as there are runners for."""
     id: uuid.UUID = field(default_factory=uuid.uuid4)

@@ -24,10 +24,20 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from storage.audit import AuditAction, record
+from storage.audit import ActorKind, AuditAction, act_as, current_actor, record
 from storage.database import Connection, run
-from storage.tables import accounts, api_keys, jobs, operator_sessions, sessions, sign_in_links
-from storage.types import KeyStatus
+from storage.tables import (
+    accounts,
+    api_keys,
+    invitations,
+    jobs,
+    oidc_flows,
+    operator_sessions,
+    sessions,
+    sign_in_links,
+    users,
+)
+from storage.types import KeyStatus, Role
 
 KEY_PREFIX = "vas_live_"
 SESSION_PREFIX = "vas_sess_"
@@ -35,6 +45,14 @@ OPERATOR_PREFIX = "vas_oper_"
 SIGN_IN_LINK_LIFETIME = timedelta(minutes=15)
 SESSION_LIFETIME = timedelta(hours=12)
 OPERATOR_SESSION_LIFETIME = timedelta(hours=4)
+
+
+MOST_KEYS = 200
+"""Active ones of an account that its owners may make; the operator's do not count."""
+
+
+class TooManyKeysError(Exception):
+    """The account has MOST_KEYS that are active."""
 
 
 class AccountExistsError(Exception):
@@ -77,6 +95,26 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyCaps:
+    """What a key may do at most, together with those it was rotated from; None: no cap."""
+
+    max_monthly_cents: int | None = None
+    """What jobs that it creates in a month of UTC may be charged and hold."""
+    max_active_jobs: int | None = None
+    """How many of its jobs may be unfinished."""
+
+
+@dataclass(frozen=True, slots=True)
+class CappedKey:
+    """A key with caps, and what it has used of one of them."""
+
+    first_id: uuid.UUID
+    """Of those that it was rotated from."""
+    max_active_jobs: int | None
+    active_jobs: int
+
+
+@dataclass(frozen=True, slots=True)
 class IssuedKey:
     """A new API key; its secret is returned only here."""
 
@@ -98,6 +136,10 @@ class KeyRecord:
     expires_at: datetime | None
     benefit_id: str | None
     created_at: datetime
+    max_monthly_cents: int | None = None
+    max_active_jobs: int | None = None
+    made_by: str | None = None
+    """Address of the user; None: the operator, or a link of the account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +156,10 @@ class SessionAccount:
 
     account_id: uuid.UUID
     suspended: bool
+    role: Role
+    user_id: uuid.UUID | None = None
+    """None: of a one-time link of the account, which is as good as an owner."""
+    email: str | None = None
 
 
 _ACCOUNT = select(*(accounts.c[name] for name in Account.__dataclass_fields__))
@@ -177,10 +223,22 @@ async def create_key(
     *,
     expires_at: datetime | None = None,
     benefit_id: str | None = None,
+    caps: KeyCaps = KeyCaps(),
 ) -> IssuedKey:
-    """A new active key for the account."""
-    issued = await _insert_key(connection, account_id, expires_at, benefit_id)
-    await record(connection, account_id, AuditAction.CREATE_KEY, target=issued.id)
+    """A new active key for the account, with the name of the user who makes it.
+
+    Raises TooManyKeysError.
+    """
+    maker = current_actor()
+    if maker.kind in {ActorKind.USER, ActorKind.LINK}:
+        await lock_account(connection, account_id)
+        active = [each for each in await list_keys(connection, account_id)
+                  if each.status is KeyStatus.ACTIVE]  # fmt: skip
+        if len(active) >= MOST_KEYS:
+            raise TooManyKeysError(str(account_id))
+    issued = await _insert_key(connection, account_id, expires_at, benefit_id, caps)
+    detail = f"expires_at={expires_at} {caps}" if expires_at or caps != KeyCaps() else None
+    await record(connection, account_id, AuditAction.CREATE_KEY, target=issued.id, detail=detail)
     return issued
 
 
@@ -189,7 +247,10 @@ async def _insert_key(
     account_id: uuid.UUID,
     expires_at: datetime | None,
     benefit_id: str | None,
+    caps: KeyCaps,
+    first_id: uuid.UUID | None = None,
 ) -> IssuedKey:
+    maker = current_actor()
     secret = new_secret(KEY_PREFIX)
     key_id = uuid.uuid4()
     statement = (
@@ -202,6 +263,10 @@ async def _insert_key(
             status=KeyStatus.ACTIVE,
             expires_at=expires_at,
             benefit_id=benefit_id,
+            made_by=maker.id if maker.kind is ActorKind.USER else None,
+            first_id=first_id,
+            max_monthly_cents=caps.max_monthly_cents,
+            max_active_jobs=caps.max_active_jobs,
         )
         .returning(api_keys.c.created_at)
     )
@@ -226,40 +291,66 @@ async def has_active_key(connection: Connection, account_id: uuid.UUID, secret: 
     return (await connection.execute(query)).first() is not None
 
 
-async def revoke_key(connection: Connection, key_id: uuid.UUID) -> bool:
-    """Whether an active key was there to revoke."""
+async def revoke_key(
+    connection: Connection, key_id: uuid.UUID, account_id: uuid.UUID | None = None
+) -> bool:
+    """Whether an active key was there to revoke (of this account)."""
+    own = true() if account_id is None else api_keys.c.account_id == account_id
     statement = (
         update(api_keys)
-        .where(api_keys.c.id == key_id, api_keys.c.status == KeyStatus.ACTIVE)
+        .where(api_keys.c.id == key_id, api_keys.c.status == KeyStatus.ACTIVE, own)
         .values(status=KeyStatus.REVOKED)
         .returning(api_keys.c.account_id)
     )
-    account_id = (await connection.execute(statement)).scalar_one_or_none()
-    if account_id is not None:
-        await record(connection, account_id, AuditAction.REVOKE_KEY, target=key_id)
-    return account_id is not None
+    owner = (await connection.execute(statement)).scalar_one_or_none()
+    if owner is not None:
+        await record(connection, owner, AuditAction.REVOKE_KEY, target=key_id)
+    return owner is not None
 
 
-async def create_sign_in_link(connection: Connection, account_id: uuid.UUID) -> str:
-    """A one-time token that the dashboard exchanges for a session."""
+async def find_capped_key(connection: Connection, key_id: uuid.UUID) -> CappedKey | None:
+    """The key, where it has caps; count under the account's lock."""
+    first = func.coalesce(api_keys.c.first_id, api_keys.c.id)
+    active = (
+        select(func.count())
+        .select_from(jobs)
+        .where(jobs.c.capped_key_id == first, jobs.c.completed_at.is_(None))
+        .scalar_subquery()
+    )
+    has_caps = or_(
+        api_keys.c.max_monthly_cents.is_not(None), api_keys.c.max_active_jobs.is_not(None)
+    )
+    query = select(first, api_keys.c.max_active_jobs, active).where(
+        api_keys.c.id == key_id, has_caps
+    )
+    row = (await connection.execute(query)).first()
+    return None if row is None else CappedKey(*row)
+
+
+async def create_sign_in_link(
+    connection: Connection, account_id: uuid.UUID, user_id: uuid.UUID | None = None
+) -> str:
+    """A one-time token that the dashboard exchanges for a session, of a user if one is given."""
     token = secrets.token_urlsafe(32)
     await connection.execute(
         insert(sign_in_links).values(
             token_sha256=fingerprint(token),
             account_id=account_id,
+            user_id=user_id,
             expires_at=func.now() + SIGN_IN_LINK_LIFETIME,
         )
     )
-    await record(connection, account_id, AuditAction.CREATE_LINK)
+    await record(connection, account_id, AuditAction.CREATE_LINK, target=user_id)
     return token
 
 
 async def list_keys(connection: Connection, account_id: uuid.UUID) -> list[KeyRecord]:
     """All keys of an account, newest first; an active one past its time shows as expired."""
-    columns = [api_keys.c[name] for name in KeyRecord.__dataclass_fields__]
+    columns = [api_keys.c[name] for name in KeyRecord.__dataclass_fields__ if name != "made_by"]
     expired = api_keys.c.expires_at <= func.now()
     query = (
-        select(*columns, expired.label("is_expired"))
+        select(*columns, users.c.email.label("made_by"), expired.label("is_expired"))
+        .outerjoin(users, users.c.id == api_keys.c.made_by)
         .where(api_keys.c.account_id == account_id)
         .order_by(api_keys.c.created_at.desc(), api_keys.c.id)
     )
@@ -288,12 +379,21 @@ async def rotate_key(
             or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > func.now()),
         )
         .values(status=KeyStatus.ROTATED)
-        .returning(api_keys.c.expires_at, api_keys.c.benefit_id)
+        .returning(
+            api_keys.c.expires_at,
+            api_keys.c.benefit_id,
+            api_keys.c.max_monthly_cents,
+            api_keys.c.max_active_jobs,
+            func.coalesce(api_keys.c.first_id, api_keys.c.id).label("first_id"),
+        )
     )
     row = (await connection.execute(statement)).first()
     if row is None:
         return None
-    issued = await _insert_key(connection, account_id, row.expires_at, row.benefit_id)
+    caps = KeyCaps(row.max_monthly_cents, row.max_active_jobs)
+    issued = await _insert_key(
+        connection, account_id, row.expires_at, row.benefit_id, caps, row.first_id
+    )
     await record(
         connection, account_id, AuditAction.ROTATE_KEY, target=key_id, detail=f"by {issued.id}"
     )
@@ -310,16 +410,25 @@ async def exchange_sign_in_link(connection: Connection, token: str) -> str | Non
             sign_in_links.c.expires_at > func.now(),
         )
         .values(used_at=func.now())
-        .returning(sign_in_links.c.account_id)
+        .returning(sign_in_links.c.account_id, sign_in_links.c.user_id)
     )
-    account_id = (await connection.execute(statement)).scalar_one_or_none()
-    if account_id is None:
-        return None
+    row = (await connection.execute(statement)).first()
+    return None if row is None else await start_session(connection, row.account_id, row.user_id)
+
+
+async def start_session(
+    connection: Connection, account_id: uuid.UUID, user_id: uuid.UUID | None
+) -> str:
+    """The token of a new session, of a user or of nobody in particular."""
+    if user_id is not None:
+        act_as(current_actor().being(ActorKind.USER, user_id))
     session = new_secret(SESSION_PREFIX)
     await connection.execute(
         insert(sessions).values(
             token_sha256=fingerprint(session),
             account_id=account_id,
+            user_id=user_id,
+            address=current_actor().address,
             expires_at=func.now() + SESSION_LIFETIME,
         )
     )
@@ -330,14 +439,27 @@ async def exchange_sign_in_link(connection: Connection, token: str) -> str | Non
 async def find_session(connection: Connection, token: str) -> SessionAccount | None:
     """The account that a session token signs in; None if it is unknown or its time is over."""
     query = (
-        select(sessions.c.account_id, accounts.c.suspended_at)
+        select(
+            sessions.c.account_id,
+            accounts.c.suspended_at,
+            users.c.id,
+            users.c.role,
+            users.c.email,
+        )
         .join(accounts, accounts.c.id == sessions.c.account_id)
-        .where(sessions.c.token_sha256 == fingerprint(token), sessions.c.expires_at > func.now())
+        .outerjoin(users, users.c.id == sessions.c.user_id)
+        .where(
+            sessions.c.token_sha256 == fingerprint(token),
+            sessions.c.expires_at > func.now(),
+            users.c.removed_at.is_(None),
+        )
     )
     row = (await connection.execute(query)).first()
     if row is None:
         return None
-    return SessionAccount(row.account_id, suspended=row.suspended_at is not None)
+    suspended = row.suspended_at is not None
+    role = Role.OWNER if row.id is None else Role(row.role)
+    return SessionAccount(row.account_id, suspended, role, row.id, row.email)
 
 
 async def end_session(connection: Connection, token: str) -> None:
@@ -488,8 +610,8 @@ async def set_limits(
 
 
 async def forget_old_sign_ins(connection: Connection) -> None:
-    """Drop sign-in links and sessions whose time is over."""
-    for table in (sign_in_links, sessions):
+    """Drop sign-in links, invitations and sessions whose time is over."""
+    for table in (sign_in_links, invitations, sessions, oidc_flows):
         await connection.execute(delete(table).where(table.c.expires_at < func.now()))
     ends_at = func.coalesce(operator_sessions.c.expires_at, operator_sessions.c.link_expires_at)
     await connection.execute(delete(operator_sessions).where(ends_at < func.now()))

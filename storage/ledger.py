@@ -20,10 +20,12 @@ from storage.types import LedgerKind, StageName
 
 
 class InsufficientCreditsError(Exception):
-    """The account's available credits do not cover it."""
+    """The account's available credits do not cover it, or the cap of the key that created the job
+    does not."""
 
 
-# The lock makes the condition hold for the row as it is by then, as the CHECK of accounts has it.
+# The lock makes the condition hold for the row as it is by then, as the CHECK of accounts has it;
+# the cap of a key counts the jobs of its month, which whoever holds credits has locked before.
 _APPEND_COVERED = text(
     """
     INSERT INTO ledger_entries
@@ -35,6 +37,13 @@ _APPEND_COVERED = text(
                AND balance_cents + :balance_delta_cents - held_cents - :hold_delta_cents
                    >= -(CASE WHEN pay_as_you_go THEN credit_limit_cents ELSE 0 END)
                FOR NO KEY UPDATE) AS covering
+     WHERE NOT EXISTS (
+           SELECT FROM jobs j JOIN api_keys k ON k.id = j.capped_key_id,
+                date_trunc('month', j.created_at, 'UTC') AS month
+            WHERE j.id = CAST(:job_id AS uuid) AND k.max_monthly_cents < :hold_delta_cents + (
+                  SELECT coalesce(sum(charged_cents + held_cents), 0) FROM jobs
+                   WHERE capped_key_id = k.id AND created_at >= month
+                     AND created_at < month + interval '1 month'))
     RETURNING id
     """
 )

@@ -41,6 +41,7 @@ from storage.types import (
     PreviewStatus,
     Priority,
     ProcessingMode,
+    Role,
     SearchKind,
     StageName,
     StageStatus,
@@ -108,6 +109,66 @@ accounts = Table(
     CheckConstraint(_one_of("highest_priority", Priority), name="highest_priority"),
 )
 
+users = Table(
+    "users",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    # In lower case.
+    Column("email", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    # Who they are to the issuer of OIDC by whom they signed in.
+    Column("issuer", Text),
+    Column("subject", Text),
+    _time("created_at", now=True),
+    # They stay: the audit log and keys refer to them.
+    _time("removed_at", nullable=True),
+    CheckConstraint(_one_of("role", Role), name="role"),
+    CheckConstraint("(issuer IS NULL) = (subject IS NULL)", name="subject_has_issuer"),
+    Index(
+        "uq_users_email",
+        "account_id",
+        "email",
+        unique=True,
+        postgresql_where=text("removed_at IS NULL"),
+    ),
+    Index(
+        "uq_users_subject",
+        "issuer",
+        "subject",
+        "account_id",
+        unique=True,
+        postgresql_where=text("removed_at IS NULL"),
+    ),
+    Index("ix_users_email", "email", postgresql_where=text("removed_at IS NULL")),
+)
+
+invitations = Table(
+    "invitations",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("account_id", ForeignKey("accounts.id"), nullable=False, index=True),
+    Column("email", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("token_sha256", LargeBinary, nullable=False, unique=True),
+    _time("created_at", now=True),
+    _time("expires_at"),
+    _time("used_at", nullable=True),
+    CheckConstraint(_one_of("role", Role), name="role"),
+)
+
+# Sign-ins by OIDC that an issuer has not answered yet.
+oidc_flows = Table(
+    "oidc_flows",
+    metadata,
+    Column("state_sha256", LargeBinary, primary_key=True),
+    Column("browser_sha256", LargeBinary, nullable=False),
+    Column("nonce", Text, nullable=False),
+    Column("code_verifier", Text, nullable=False),
+    Column("account_id", Uuid),
+    _time("expires_at"),
+)
+
 api_keys = Table(
     "api_keys",
     metadata,
@@ -119,7 +180,16 @@ api_keys = Table(
     Column("benefit_id", Text),
     _time("created_at", now=True),
     _time("expires_at", nullable=True),
+    # NULL: the operator, or a session that is nobody's in particular.
+    Column("made_by", ForeignKey("users.id")),
+    # The first of those that it replaced by rotation: caps count the jobs of all of them.
+    Column("first_id", Uuid),
+    # What jobs that it creates may cost in a month, and how many are unfinished at once.
+    Column("max_monthly_cents", BigInteger),
+    Column("max_active_jobs", Integer),
     CheckConstraint(_one_of("status", KeyStatus), name="status"),
+    CheckConstraint("max_monthly_cents > 0", name="max_monthly_cents_positive"),
+    CheckConstraint("max_active_jobs > 0", name="max_active_jobs_positive"),
 )
 
 sign_in_links = Table(
@@ -127,6 +197,8 @@ sign_in_links = Table(
     metadata,
     Column("token_sha256", LargeBinary, primary_key=True),
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    # NULL: the session that it is exchanged for has an owner's role, and is nobody's in particular.
+    Column("user_id", ForeignKey("users.id")),
     _time("expires_at"),
     _time("used_at", nullable=True),
 )
@@ -135,7 +207,11 @@ sessions = Table(
     "sessions",
     metadata,
     Column("token_sha256", LargeBinary, primary_key=True),
+    # By which it is listed and ended; the token is known to its browser alone.
+    Column("id", Uuid, nullable=False, server_default=text("gen_random_uuid()")),
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
+    Column("user_id", ForeignKey("users.id"), index=True),
+    Column("address", Text),
     _time("created_at", now=True),
     _time("expires_at"),
 )
@@ -216,6 +292,8 @@ jobs = Table(
     # How often that was begun, and why it was given up.
     Column("redact_attempts", SmallInteger, nullable=False, server_default=text("0")),
     Column("redact_error", Text),
+    # The key that created it, the first of those it was rotated from, where that has caps.
+    Column("capped_key_id", Uuid),
     # [[start, end], …] in milliseconds, in order: where what shows the media is silent.
     Column("muted", JSON(none_as_null=True)),
     CheckConstraint("cleaned_at IS NULL OR cleaning_after IS NULL", name="cleaned_once"),
@@ -273,6 +351,12 @@ jobs = Table(
         "ix_jobs_uploading",
         "upload_expires_at",
         postgresql_where=text("state = 'awaiting_upload'"),
+    ),
+    Index(
+        "ix_jobs_capped_key",
+        "capped_key_id",
+        "created_at",
+        postgresql_where=text("capped_key_id IS NOT NULL"),
     ),
     # Counting an account's unfinished jobs must not read its history.
     Index("ix_jobs_unredacted", "redact_after", postgresql_where=text("redact_after IS NOT NULL")),

@@ -106,6 +106,15 @@ class Tier(StrEnum):
     RAW = "raw"
 
 
+class Role(StrEnum):
+    """What a person is in an account; what each may do: serve_app/api/roles.py."""
+
+    OWNER = "owner"
+    EDITOR = "editor"
+    VIEWER = "viewer"
+    BILLER = "biller"
+
+
 class KeyStatus(StrEnum):
     """Whether an API key may be used."""
 

@@ -20,6 +20,7 @@ from starlette.responses import Response
 from serve_app.api.bodies import with_json_object
 from serve_app.api.queries import require_plain_query
 from serve_app.api.rate_limits import Bucket, check_rate, client_address, rate_headers
+from serve_app.api.roles import OPERATIONS, Permission, require
 from serve_app.api.schemas import Uuid
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode
@@ -80,6 +81,8 @@ class OperationRoute(APIRoute):
     """
 
     auth: ClassVar[Auth] = Auth.NONE
+    permission: Permission | None = None
+    """What a session needs for it; keys have no scopes."""
     bucket: Bucket | None = None
     """What its requests are counted in."""
 
@@ -112,6 +115,7 @@ class KeyedRoute(OperationRoute):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.permission = OPERATIONS[self.operation_id or self.name]
         self.bucket = type(self).bucket or (
             Bucket.READS if "GET" in (self.methods or ()) else Bucket.WRITES
         )
@@ -220,11 +224,15 @@ class SessionRoute(OperationRoute):
 
     auth = Auth.SESSION
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.permission = OPERATIONS[self.operation_id or self.name]
+
     async def _admit(self, request: Request) -> None:
-        await _admit_session(request)
+        await _admit_session(request, self.permission)
 
 
-async def _admit_session(request: Request) -> None:
+async def _admit_session(request: Request, permission: Permission | None) -> None:
     tokens = _bearer_tokens(request)
     found = None
     if len(tokens) == 1 and _SESSION_FORM.fullmatch(tokens[0]):
@@ -239,9 +247,15 @@ async def _admit_session(request: Request) -> None:
         )
     if found.suspended:
         raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
+    require(found.role, permission)
     request.state.account_id = found.account_id
-    act_as(actor_of(request, ActorKind.LINK))
+    act_as(session_actor(request, found.user_id))
     note(accountId=found.account_id)
+
+
+def session_actor(request: Request, user_id: uuid.UUID | None) -> Actor:
+    """Who acts by a request of a session."""
+    return actor_of(request, ActorKind.LINK if user_id is None else ActorKind.USER, user_id)
 
 
 def actor_of(request: Request, kind: ActorKind, actor_id: uuid.UUID | None = None) -> Actor:

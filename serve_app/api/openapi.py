@@ -45,7 +45,9 @@ _SECURITY: dict[Auth, list[dict[str, list[str]]]] = {
 _COMMON_ERRORS: dict[Auth, frozenset[ErrorCode]] = {
     Auth.NONE: frozenset(),
     Auth.KEY: frozenset({ErrorCode.UNAUTHORIZED, ErrorCode.ACCOUNT_SUSPENDED}),
-    Auth.SESSION: frozenset({ErrorCode.UNAUTHORIZED, ErrorCode.ACCOUNT_SUSPENDED}),
+    Auth.SESSION: frozenset(
+        {ErrorCode.UNAUTHORIZED, ErrorCode.ACCOUNT_SUSPENDED, ErrorCode.ROLE_NOT_ALLOWED}
+    ),
 }
 _ANY_ERRORS = frozenset({ErrorCode.INTERNAL_ERROR, ErrorCode.SERVICE_UNAVAILABLE})
 OF_RESULTS = (

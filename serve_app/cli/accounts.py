@@ -62,13 +62,24 @@ async def restrict(
     return account_record(await keys.get_account(connection, account_name))
 
 
-async def create_key(connection: Connection, account_name: str) -> dict[str, Any]:
+async def create_key(
+    connection: Connection,
+    account_name: str,
+    *,
+    days: int | None = None,
+    caps: keys.KeyCaps | None = None,
+) -> dict[str, Any]:
     """A new key with its secret, seen only now. Raises keys.AccountNotFoundError."""
+    from datetime import UTC, datetime, timedelta
+
     from serve_app.api.envelope import timestamp
     from storage import keys
 
     account = await keys.get_account(connection, account_name)
-    issued = await keys.create_key(connection, account.id)
+    expires_at = None if days is None else datetime.now(UTC) + timedelta(days=days)
+    issued = await keys.create_key(
+        connection, account.id, expires_at=expires_at, caps=caps or keys.KeyCaps()
+    )
     return {
         "id": str(issued.id),
         "account": account.name,
@@ -79,13 +90,19 @@ async def create_key(connection: Connection, account_name: str) -> dict[str, Any
 
 
 async def create_session(
-    connection: Connection, settings: Settings, account_name: str
+    connection: Connection, settings: Settings, account_name: str, email: str | None = None
 ) -> dict[str, Any]:
-    """A one-time link into the dashboard. Raises keys.AccountNotFoundError."""
-    from storage import keys
+    """A one-time link into the dashboard, of an owner or of a user.
+
+    Raises keys.AccountNotFoundError and UsageError.
+    """
+    from storage import keys, people
 
     account = await keys.get_account(connection, account_name)
-    token = await keys.create_sign_in_link(connection, account.id)
+    user = None if email is None else await people.find_user(connection, account.id, email)
+    if email is not None and user is None:
+        raise UsageError(f"There is no user {email} in {account_name}.")
+    token = await keys.create_sign_in_link(connection, account.id, user.id if user else None)
     return {"account": account.name} | _link(settings, token)
 
 
@@ -355,9 +372,23 @@ def legal_hold(
 
 
 @keys_app.command("create")
-def keys_create(account: str, data: DataOption = None, as_json: JsonOption = False) -> None:
+def keys_create(
+    account: str,
+    days: Annotated[int | None, typer.Option(min=1, max=3650, help="Until it ends.")] = None,
+    month_cents: Annotated[
+        int | None, typer.Option(min=1, max=10**9, help="Most that its jobs may cost in a month.")
+    ] = None,
+    active_jobs: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="Most of its jobs at once.")
+    ] = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Create an API key; its secret is printed this once."""
-    administer(data, lambda c: create_key(c, account), as_json)
+    from storage import keys
+
+    caps = keys.KeyCaps(month_cents, active_jobs)
+    administer(data, lambda c: create_key(c, account, days=days, caps=caps), as_json)
 
 
 @keys_app.command("list")
@@ -376,6 +407,9 @@ def keys_list(account: str, data: DataOption = None, as_json: JsonOption = False
             "status": each.status.value,
             "createdAt": timestamp(each.created_at),
             "expiresAt": timestamp(each.expires_at),
+            "madeBy": each.made_by,
+            "maxMonthlyCents": each.max_monthly_cents,
+            "maxActiveJobs": each.max_active_jobs,
         }
         for each in fetch(data, listed)
     ]
@@ -412,6 +446,9 @@ def _require_one(account: str | None, operator: bool) -> None:
 def sessions_create(
     account: AccountOption = None,
     operator: OperatorOption = False,
+    user: Annotated[
+        str | None, typer.Option(help="E-mail address; without it the link is an owner's.")
+    ] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -420,7 +457,9 @@ def sessions_create(
     made = in_service(
         settings_with(data),
         lambda c, s: (
-            create_operator_session(c, s) if account is None else create_session(c, s, account)
+            create_operator_session(c, s)
+            if account is None
+            else create_session(c, s, account, user)
         ),
     )
     show(made, as_json=as_json)

@@ -74,6 +74,7 @@ COMMANDS = {
         "Keep a job, or all that an account has, from being deleted by anybody, or lift that.",
     ),
     "keys": Listed(OPERATE, "accounts:keys_app", "API keys."),
+    "users": Listed(OPERATE, "users:users_app", "People in an account."),
     "sessions": Listed(OPERATE, "accounts:sessions_app", "Dashboard sessions."),
     "audit": Listed(OPERATE, "audit:audit_app", "Audit logs of accounts."),
     "credits": Listed(OPERATE, "money:credits_app", "Prepaid credits."),

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import logging
 import secrets
+import uuid
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any
@@ -28,13 +29,15 @@ from serve_app.api.authentication import (
     actor_of,
     add_answer_headers,
     parse_job_id,
+    session_actor,
 )
 from serve_app.api.bodies import read_bounded
 from serve_app.api.context import context_of
 from serve_app.api.envelope import public_url, request_id
 from serve_app.api.queries import require_plain_query
 from serve_app.api.rate_limits import Bucket, check_rate, client_address, rate_headers
-from serve_app.dashboard import SIGN_IN_PATH
+from serve_app.api.roles import PAGES, Permission, may, require
+from serve_app.dashboard import PATH, SIGN_IN_PATH
 from serve_app.dashboard.pages import error_page
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.observability.logs import note
@@ -44,6 +47,7 @@ from storage.audit import ActorKind, act_as
 from storage.database import UNAVAILABLE
 from storage.keys import Account
 from storage.objects import ObjectStoreUnavailableError
+from storage.types import Role
 
 log = logging.getLogger("vas.http")
 
@@ -66,6 +70,14 @@ class Viewer:
     session: str
     csrf: str
     """A token for the forms and scripts of this answer; another one in each answer."""
+    role: Role
+    user_id: uuid.UUID | None
+    email: str | None
+    """Both None: of a one-time link of the account."""
+
+    def may(self, permission: str) -> bool:
+        """Whether their role includes it."""
+        return may(self.role, Permission(permission))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +131,8 @@ async def find_viewer(request: Request) -> Viewer | None:
             raise ApiError(ErrorCode.ACCOUNT_SUSPENDED)
         account = await keys.get_account(connection, str(found.account_id))
     note(accountId=account.id)
-    return Viewer(account, session, _csrf_token(context.signer.secret, session))
+    csrf = _csrf_token(context.signer.secret, session)
+    return Viewer(account, session, csrf, found.role, found.user_id, found.email)
 
 
 async def find_operator(request: Request) -> Operator | None:
@@ -163,7 +176,8 @@ def require_own_page(request: Request) -> None:
         raise _forged()
 
 
-async def _count(request: Request, counted: str, bucket: Bucket) -> None:
+async def count_requests(request: Request, counted: str, bucket: Bucket) -> None:
+    """Count a request; raises RATE_LIMITED."""
     window = await count_request(context_of(request).database, counted)
     add_answer_headers(request, rate_headers(bucket, window))
     check_rate(bucket, window)
@@ -223,7 +237,7 @@ class OpenPageRoute(APIRoute):
         request.state.viewer = None
         if request.method not in _SAFE_METHODS:
             address = client_address(request, context_of(request).settings.trusted_proxies)
-            await _count(request, f"ip:{address}", Bucket.DISCOVERY)
+            await count_requests(request, f"ip:{address}", Bucket.DISCOVERY)
             act_as(actor_of(request, ActorKind.LINK))
             require_own_page(request)
             request.state.form = await read_form(request)
@@ -233,6 +247,12 @@ class OpenPageRoute(APIRoute):
 class PageRoute(OpenPageRoute):
     """A page for signed-in viewers; a change needs the token of an answer to the same session."""
 
+    permission: Permission | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.permission = PAGES[self.name]
+
     async def _admit(self, request: Request) -> Response | None:
         request.state.viewer = None
         viewer = await find_viewer(request)
@@ -241,14 +261,17 @@ class PageRoute(OpenPageRoute):
             return RedirectResponse(SIGN_IN_PATH + ended, status_code=303)
         request.state.viewer = viewer
         request.state.account_id = viewer.account.id
-        act_as(actor_of(request, ActorKind.LINK))
+        act_as(session_actor(request, viewer.user_id))
         await self._admit_session(request, str(viewer.account.id), viewer.session)
+        if request.url.path == PATH and not viewer.may(Permission.READ):
+            return RedirectResponse(f"{PATH}/account", status_code=303)
+        require(viewer.role, self.permission)
         return None
 
     async def _admit_session(self, request: Request, counted: str, session: str) -> None:
         is_change = request.method not in _SAFE_METHODS
         bucket = Bucket.WRITES if is_change else Bucket.READS
-        await _count(request, f"{counted}:{bucket}", bucket)
+        await count_requests(request, f"{counted}:{bucket}", bucket)
         if is_change:
             require_own_page(request)
             request.state.form = await read_form(request)
@@ -257,6 +280,9 @@ class PageRoute(OpenPageRoute):
 
 class OperatorRoute(PageRoute):
     """A page for operators. To accounts it looks like a page that is not there."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        OpenPageRoute.__init__(self, *args, **options)
 
     async def _admit(self, request: Request) -> Response | None:
         operator = await find_operator(request)
@@ -278,6 +304,18 @@ def keep_session(
 ) -> Response:
     """Lead to ``path`` with the session in a cookie that scripts cannot read and only it gets."""
     response = RedirectResponse(path, status_code=303)
+    _set_cookie(request, response, name, session, path=path, lifetime=lifetime)
+    return response
+
+
+def set_session_cookie(request: Request, response: Response, session: str) -> None:
+    """As ``keep_session`` does, on a page."""
+    _set_cookie(request, response, COOKIE, session, path=PATH, lifetime=keys.SESSION_LIFETIME)
+
+
+def _set_cookie(
+    request: Request, response: Response, name: str, session: str, *, path: str, lifetime: timedelta
+) -> None:
     response.set_cookie(
         name,
         session,
@@ -287,7 +325,6 @@ def keep_session(
         httponly=True,
         samesite="strict",
     )
-    return response
 
 
 def forget_session(name: str, *, path: str, ended: str) -> Response:
@@ -305,12 +342,13 @@ class SessionApiRoute(KeyedRoute):
         if viewer is None:
             raise ApiError(ErrorCode.UNAUTHORIZED, "Your session is over: sign in again.")
         bucket = self.bucket or Bucket.READS
-        await _count(request, f"{viewer.account.id}:{bucket}", bucket)
+        await count_requests(request, f"{viewer.account.id}:{bucket}", bucket)
         if request.method not in _SAFE_METHODS:
             require_own_page(request)
             _require_token(request, viewer.session, request.headers.get(CSRF_HEADER, ""))
-        request.state.account_id = viewer.account.id
-        act_as(actor_of(request, ActorKind.LINK))
+        require(viewer.role, self.permission)
+        request.state.account_id, request.state.role = viewer.account.id, viewer.role
+        act_as(session_actor(request, viewer.user_id))
         job_id = request.path_params.get("jobId")
         if job_id is not None:
             async with context_of(request).database.statement() as connection:
@@ -322,6 +360,8 @@ class SessionApiRoute(KeyedRoute):
     def of(cls, operation: OperationRoute, path: str) -> SessionApiRoute:
         """The operation at another path, counted with the requests that come with a key."""
         options: dict[str, Any] = {"methods": operation.methods, "deprecated": operation.deprecated}
+        # By which the table of permissions has it.
+        options["name"] = operation.operation_id or operation.name
         route = cls(
             path, operation.endpoint, include_in_schema=False, response_model=None, **options
         )

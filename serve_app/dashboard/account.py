@@ -25,6 +25,7 @@ from serve_app.media import formats
 from serve_app.pricing import PriceTable
 from serve_app.webhooks.signing import new_signing_secret
 from storage import endpoints, jobs, keys, purchases, usage, webhooks
+from storage.keys import KeyCaps
 from storage.types import EventType, ProcessingMode, StageName, Tier
 from storage.usage import DayUsage, Month
 
@@ -138,6 +139,46 @@ async def _keys_page(
         event_types=list(EventType),
         **values,
     )
+
+
+def _key_terms(form: dict[str, str]) -> tuple[datetime | None, KeyCaps]:
+    """When a new key ends, and its caps; raises INVALID_REQUEST."""
+    given: dict[str, int | None] = {}
+    for name, most in (("days", 3650), ("dollars", 10_000_000), ("active_jobs", 100_000)):
+        text = form.get(name, "")
+        number = whole_number(text) if text else None
+        if text and (number is None or not 1 <= number <= most):
+            raise invalid(f"Give a whole number from 1 to {most:,}, or nothing.", name)
+        given[name] = number
+    days, whole_dollars = given["days"], given["dollars"]
+    expires_at = None if days is None else datetime.now(UTC) + timedelta(days=days)
+    cents = None if whole_dollars is None else whole_dollars * 100
+    return expires_at, KeyCaps(cents, given["active_jobs"])
+
+
+@router.post(KEYS_PATH)
+async def create_key(
+    request: Request, context: Context, viewer: CurrentViewer, form: SentForm
+) -> Response:
+    """A new key, shown on the page that answers and never again."""
+    expires_at, caps = _key_terms(form)
+    async with context.database.transaction() as connection:
+        try:
+            issued = await keys.create_key(
+                connection, viewer.account.id, expires_at=expires_at, caps=caps
+            )
+        except keys.TooManyKeysError:
+            raise invalid(f"An account has at most {keys.MOST_KEYS} active keys.") from None
+    return await _keys_page(request, context, viewer.account.id, issued=issued)
+
+
+@router.post(f"{KEYS_PATH}/{{id}}/revoke")
+async def revoke_key(context: Context, viewer: CurrentViewer, id: str) -> Response:  # noqa: A002
+    """It opens nothing any more."""
+    async with context.database.transaction() as connection:
+        if not await keys.revoke_key(connection, parse_job_id(id), viewer.account.id):
+            raise ApiError(ErrorCode.NOT_FOUND, "There is no such active key.")
+    return RedirectResponse(KEYS_PATH, status_code=303)
 
 
 @router.post(f"{KEYS_PATH}/{{id}}/rotate")

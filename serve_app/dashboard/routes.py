@@ -8,15 +8,19 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+import storage.people
 from serve_app.api.authentication import KeyedRoute, SessionRoute
 from serve_app.api.context import API_PREFIX, Context
 from serve_app.dashboard import (
+    INVITATION_PATH,
     OPERATOR_PATH,
     PATH,
     SIGN_IN_PATH,
     account,
     jobs,
+    oidc,
     operators,
+    people,
     results,
     search,
 )
@@ -65,9 +69,38 @@ async def get_static(request: Request, version: str, name: str) -> Response:
 
 
 @open_router.get(SIGN_IN_PATH)
-async def get_sign_in(request: Request, token: str = "", ended: str = "") -> Response:
-    """The one-time link. Only its form signs in, so that previews of links do not use it up."""
-    return await page(request, "sign_in.html", token=token, ended=ended, refused=False)
+async def get_sign_in(
+    request: Request, context: Context, token: str = "", invitation: str = "", ended: str = ""
+) -> Response:
+    """The one-time link, or an invitation. Only its form signs in, so that previews of links do not
+    use it up."""
+    invited = None
+    if invitation:
+        async with context.database.statement() as connection:
+            invited = await storage.people.find_invitation(connection, invitation)
+        if invited is None:
+            raise ApiError(ErrorCode.INVITATION_NOT_VALID)
+    return await page(
+        request,
+        "sign_in.html",
+        token=token,
+        invitation=invitation,
+        invited=invited,
+        ended=ended,
+        refused=False,
+        issuer=context.settings.oidc_issuer,
+    )
+
+
+@open_router.post(INVITATION_PATH)
+async def accept_invitation(request: Request, context: Context, form: SentForm) -> Response:
+    """Make whoever has an invitation a user of its account, and sign them in."""
+    async with context.database.transaction() as connection:
+        await keys.end_session(connection, request.cookies.get(COOKIE, ""))
+        session = await storage.people.accept_invitation(connection, form.get("invitation", ""))
+        if session is None:
+            raise ApiError(ErrorCode.INVITATION_NOT_VALID)
+    return keep_session(request, COOKIE, session, path=PATH, lifetime=keys.SESSION_LIFETIME)
 
 
 @open_router.post(SIGN_IN_PATH)
@@ -148,11 +181,13 @@ async def get_nothing() -> Response:
 
 ROUTERS = (
     open_router,
+    oidc.router,
     router,
     jobs.router,
     results.router,
     search.router,
     account.router,
+    people.router,
     operators.router,
     rest_router,
 )

@@ -44,6 +44,7 @@ from serve_app.api.downloads import FilePlace
 from serve_app.api.envelope import success
 from serve_app.api.openapi import errors, headers
 from serve_app.api.queries import WHOLE_NUMBER
+from serve_app.api.roles import Permission, require
 from serve_app.api.schemas import Answer, Count, Seconds, Uuid, doc
 from serve_app.context import AppContext
 from serve_app.errors import ErrorCode, invalid
@@ -60,7 +61,7 @@ from storage.job_records import JobRecord
 from storage.jobs import find_ingest_result
 from storage.results import TrackTranscript, transcript_versions
 from storage.revisions import MOST_REVISIONS
-from storage.types import StageName
+from storage.types import Role, StageName
 
 _MEDIA_TYPES = {
     "srt": "application/x-subrip",
@@ -261,6 +262,7 @@ async def _json_response(
         is_whole = which == _Which() and len(tracks) > 1
         chosen = tracks[0] if is_whole else await _chosen(connection, job, tracks, which)
         if which.original and job.source.redact:
+            require(getattr(request.state, "role", Role.OWNER), Permission.WRITE)
             await record(connection, job.account_id, AuditAction.READ_ORIGINAL, job_id=job.id)
 
     def rendered() -> Response:

@@ -57,9 +57,11 @@ async def create_jobs(
     that the account may not use, or SERVICE_UNAVAILABLE where the balance cannot be verified.
     """
     account = await _check_admission(connection, account_id, len(plans), context.settings)
+    capped_key_id = await _check_caps(connection, len(plans))
     created = []
     for plan in plans:
         job = _queued_by_rules(plan.job, account, context.settings)
+        job = replace(job, capped_key_id=capped_key_id)
         await jobs.insert_job(connection, job, plan.uploads)
         with _verifying_balance():
             amount = pricing.minimum_hold(context.prices, plan.job.tier, plan.job.processing_mode)
@@ -68,7 +70,10 @@ async def create_jobs(
                     connection, plan.job.account_id, plan.job.id, amount, "minimum charge"
                 )
             except ledger.InsufficientCreditsError as error:
-                raise ApiError(ErrorCode.INSUFFICIENT_CREDITS) from error
+                message = None
+                if capped_key_id is not None:
+                    message = "The credits, or what the key may use in a month, do not cover it."
+                raise ApiError(ErrorCode.INSUFFICIENT_CREDITS, message) from error
         await audit.record(connection, account_id, audit.AuditAction.CREATE_JOB, job_id=plan.job.id)
         created.append(await get_job(connection, account_id, str(plan.job.id)))
     return created
@@ -90,6 +95,26 @@ async def _check_admission(
             extra={"maxActiveJobs": limit, "activeJobs": active},
         )
     return account
+
+
+async def _check_caps(connection: Connection, count: int) -> uuid.UUID | None:
+    """The key whose caps the jobs count for, if any: the caller's, or the first that it replaced.
+
+    Raises TOO_MANY_ACTIVE_JOBS.
+    """
+    caller = audit.current_actor()
+    if caller.kind is not audit.ActorKind.KEY or caller.id is None:
+        return None
+    key = await keys.find_capped_key(connection, caller.id)
+    if key is None:
+        return None
+    if key.max_active_jobs is not None and key.active_jobs + count > key.max_active_jobs:
+        raise ApiError(
+            ErrorCode.TOO_MANY_ACTIVE_JOBS,
+            "The key has as many unfinished jobs as it may have.",
+            extra={"maxActiveJobs": key.max_active_jobs, "activeJobs": key.active_jobs},
+        )
+    return key.first_id
 
 
 def _queued_by_rules(job: NewJob, account: keys.Account, settings: Settings) -> NewJob:

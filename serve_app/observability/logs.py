@@ -260,7 +260,7 @@ _SHAPES: tuple[tuple[str, str], ...] = (
     (r"(://)[^/\s@?#\"'<>]+@", r"\1" + HIDDEN + "@"),
     (
         r"(?i)([?&](?:[a-z0-9_-]*(?:signature|token|credential|secret|key|sig|policy|auth|jwt|hmac)"
-        r"|expires|code|pwd|pass(?:word|wd|phrase)?|hdn[a-z]{2})=)"
+        r"|expires|code|state|invitation|pwd|pass(?:word|wd|phrase)?|hdn[a-z]{2})=)"
         r"[^&\s\"'<>]+",
         r"\1" + HIDDEN,
     ),

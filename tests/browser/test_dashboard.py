@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, ViewportSize, expect
 
-from storage import keys
+from storage import keys, people
+from storage.types import Role
 from tests.benchmarks.dashboard import SCENES, long_job
 from tests.browser.line import Line
 from tests.browser.visits import (
@@ -26,6 +27,7 @@ from tests.browser.visits import (
 )
 from tests.contract.calling import Caller, ContractApi
 from tests.contract.runner_side import RunnerSide
+from tests.security.test_roles import join
 
 MIB = 1024**2
 
@@ -390,6 +392,8 @@ PAGES = {
     "running": "/dashboard/jobs/{running}",
     "account": "/dashboard/account?hours=1",
     "keys": "/dashboard/keys",
+    "people": "/dashboard/people",
+    "audit log": "/dashboard/audit",
     "search": "/dashboard/search?q=camera",
     "part": "/dashboard/jobs/{long}/segments?from=100",
     "scenes": "/dashboard/jobs/{long}/scenes?from=24",
@@ -429,6 +433,9 @@ def test_pages_are_accessible_and_fit(
     runner.fail(runner.lease(ids["failed"]), "ingest", "INGEST_FAILED")
     ids["running"] = runner.queued(caller)
     ids["long"] = long_job(visits.api, runner, caller)
+    join(caller, Role.VIEWER)
+    account_id = caller.customer.account_id
+    visits.api.transact(lambda c: people.invite(c, account_id, "guest@example.com", Role.OWNER))
     page = visits.open(caller, viewport=size, color_scheme=scheme)
     sign_in_as_operator(page, visits.api)
     found = {}

@@ -213,7 +213,10 @@ def test_the_version_stands_in_the_base_path(caller: Caller) -> None:
         refusal(client.get(f"{caller.api.root}{other}"), 404, "NOT_FOUND")
 
 
-ADDED_CODES = {"LEGAL_HOLD", "REVISION_CONFLICT", "SOURCE_GONE"}
+ADDED_CODES = {
+    "INVITATION_NOT_VALID", "LAST_OWNER", "LEGAL_HOLD", "OIDC_SIGN_IN_FAILED",
+    "REVISION_CONFLICT", "ROLE_NOT_ALLOWED", "SOURCE_GONE",
+}  # fmt: skip
 """Codes beside those of the specification."""
 
 ADDED = {

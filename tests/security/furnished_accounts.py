@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
-from storage import keys, purchases
+from storage import keys, people, purchases
+from storage.types import Role
 from tests.contract.calling import Caller, ContractApi, shown
 from tests.contract.runner_side import TWO_TRACKS, RunnerSide
 
@@ -58,6 +59,8 @@ class FurnishedAccount:
         account = caller.customer.account_id
         spare = api.transact(lambda c: keys.create_key(c, account))
         _buy(caller, f"{word}-receipt")
+        guest = f"{word}-guest@example.com"
+        api.transact(lambda c: people.invite(c, account, guest, Role.VIEWER))
         secret = shown(api.client.get("/webhooks/secret", headers=session))["secret"]
         portal = shown(api.client.get("/keys/portal", headers=session))["url"]
         scenes = shown(caller.get(f"/jobs/{job_id}/scenes"))["scenes"]
@@ -65,7 +68,16 @@ class FurnishedAccount:
         words = [f"{word}-film", f"{word}-upload", f"{word}-metadata", f"{word}-receipt",
                  f"{word}-path", f"{word}.example.com", f"{word}.customers"]  # fmt: skip
         ids += [endpoint_id, voice_id, f"{word}-voice"]
-        marks = {*ids, *words, batch["batchId"], str(account), str(spare.id), spare.secret, secret}
+        marks = {
+            *ids,
+            *words,
+            guest,
+            batch["batchId"],
+            str(account),
+            str(spare.id),
+            spare.secret,
+            secret,
+        }
         return cls(
             caller, session, caller.job(job_id), uploading, batch, str(spare.id), endpoint_id,
             voice_id, secret, portal, tuple(scene["thumbnailUrl"] for scene in scenes),

@@ -201,11 +201,24 @@ ROUTES_OUTSIDE = {
     "/dashboard/jobs/{jobId}/changes": "test_pages_of_what_is_anothers_look_like_what_is_missing",
     "/dashboard/jobs/{jobId}/erase": "tests/serve_app/test_erasing.py",
     "/dashboard/jobs/{jobId}/cancel": "tests/serve_app/dashboard/test_dashboard_pages.py",
+    "/dashboard/keys/{id}/revoke": "tests/security/test_people.py",
     "/dashboard/keys/{id}/rotate": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/webhook-secret/rotate": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/endpoints": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/endpoints/{id}/delete": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/endpoints/{id}/rotate": "tests/serve_app/dashboard/test_dashboard_pages.py",
+    "/dashboard/sign-in/oidc": "tests/security/test_oidc.py",
+    "/dashboard/sign-in/oidc/return": "tests/security/test_oidc.py",
+    "/dashboard/invitation": "tests/security/test_people.py",
+    "/dashboard/people": "test_pages_show_nothing_of_anothers",
+    "/dashboard/people/{id}/role": "tests/security/test_people.py",
+    "/dashboard/people/{id}/remove": "tests/security/test_people.py",
+    "/dashboard/people/{id}/link": "tests/security/test_people.py",
+    "/dashboard/invitations": "tests/security/test_people.py",
+    "/dashboard/invitations/{id}/withdraw": "tests/security/test_people.py",
+    "/dashboard/sessions/{id}/end": "tests/security/test_people.py",
+    "/dashboard/audit": "test_pages_show_nothing_of_anothers",
+    "/dashboard/audit/export": "test_pages_show_nothing_of_anothers",
     "/dashboard/sign-out": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/operator": "test_an_account_learns_nothing_of_the_operators_pages",
     "/dashboard/operator/accounts": "test_an_account_learns_nothing_of_the_operators_pages",
@@ -364,7 +377,15 @@ def test_scripts_of_the_dashboard_see_what_is_anothers_as_what_is_missing(
         assert ask_as_script(own, name, query, **mine).status_code == with_key.status_code
 
 
-PAGES = ["", "/account", "/keys", "/search?q=person+OR+own+OR+foreign"]
+PAGES = [
+    "",
+    "/account",
+    "/keys",
+    "/people",
+    "/audit",
+    "/audit/export",
+    "/search?q=person+OR+own+OR+foreign",
+]
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -117,7 +117,7 @@ ADDED_STATUSES: dict[str, set[int]] = {
     "nameSpeaker": {200, 400, 401, 404, 409},
     "resetSpeaker": {200, 400, 401, 404, 409},
     "streamJobEvents": {200, 204, 401, 404, 429},
-    "listAuditLog": {200, 400, 401},
+    "listAuditLog": {200, 400, 401, 403},
     "listWebhookEndpoints": {200, 401, 429},
     "createWebhookEndpoint": {201, 400, 401, 429},
     "getWebhookEndpoint": {200, 401, 404},

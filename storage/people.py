@@ -1,0 +1,356 @@
+"""People in an account: users with their roles, invitations, and sessions, each in one transaction
+with its entry in the audit log."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, func, insert, or_, select, update
+
+from storage.audit import ActorKind, AuditAction, act_as, current_actor, record
+from storage.database import Connection
+from storage.keys import display_key, fingerprint, lock_account, start_session
+from storage.tables import accounts, api_keys, invitations, oidc_flows, sessions, users
+from storage.types import Role
+
+INVITATION_LIFETIME = timedelta(days=7)
+FLOW_LIFETIME = timedelta(minutes=10)
+MOST_PEOPLE = 500
+"""Users and open invitations of an account together."""
+
+
+class LastOwnerError(Exception):
+    """The account would have users, and none of them an owner."""
+
+
+class TooManyPeopleError(Exception):
+    """An account has MOST_PEOPLE."""
+
+
+class UserExistsError(Exception):
+    """A user of the account has that address."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A person in an account."""
+
+    id: uuid.UUID
+    account_id: uuid.UUID
+    email: str
+    role: Role
+    created_at: datetime
+    subject: str | None
+    """What the issuer of OIDC calls them, once they have signed in by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """An invitation that is neither used nor over."""
+
+    id: uuid.UUID
+    email: str
+    role: Role
+    created_at: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """A session that is not over, without its token."""
+
+    id: uuid.UUID
+    user_id: uuid.UUID | None
+    email: str | None
+    """None: of a one-time link of the account."""
+    address: str | None
+    created_at: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A sign-in by OIDC that has begun."""
+
+    state: str
+    """Goes to the issuer and comes back, once."""
+    browser: str
+    """Stays in the browser that began it."""
+    nonce: str
+    code_verifier: str
+    account_id: uuid.UUID | None = None
+    """Where somebody is in several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A user whom an issuer's claims may sign in."""
+
+    user_id: uuid.UUID
+    account_id: uuid.UUID
+    account_name: str
+
+
+_PRESENT = users.c.removed_at.is_(None)
+_OPEN = invitations.c.used_at.is_(None) & (invitations.c.expires_at > func.now())
+
+
+def canonical_email(email: str) -> str:
+    """Of the same mailbox, as far as can be known, the same text."""
+    return email.strip().lower()
+
+
+async def list_users(connection: Connection, account_id: uuid.UUID) -> list[User]:
+    """The account's users by address."""
+    columns = [users.c[name] for name in User.__dataclass_fields__]
+    query = select(*columns).where(users.c.account_id == account_id, _PRESENT)
+    rows = (await connection.execute(query.order_by(users.c.email))).mappings()
+    return [User(**{**row, "role": Role(row["role"])}) for row in rows]
+
+
+async def list_names(connection: Connection, account_id: uuid.UUID) -> dict[uuid.UUID, str]:
+    """What the actors of the account's audit log are called: addresses of users, those who were
+    removed too, and keys without their secrets."""
+    people = select(users.c.id, users.c.email).where(users.c.account_id == account_id)
+    own = select(api_keys.c.id, api_keys.c.last_four).where(api_keys.c.account_id == account_id)
+    return {
+        **{row.id: row.email for row in await connection.execute(people)},
+        **{row.id: display_key(row.last_four) for row in await connection.execute(own)},
+    }
+
+
+async def find_user(connection: Connection, account_id: uuid.UUID, email: str) -> User | None:
+    """By address."""
+    wanted = canonical_email(email)
+    found = await list_users(connection, account_id)
+    return next((each for each in found if each.email == wanted), None)
+
+
+async def list_invitations(connection: Connection, account_id: uuid.UUID) -> list[Invitation]:
+    """The account's open invitations, the latest first."""
+    columns = [invitations.c[name] for name in Invitation.__dataclass_fields__]
+    query = select(*columns).where(invitations.c.account_id == account_id, _OPEN)
+    rows = (await connection.execute(query.order_by(invitations.c.created_at.desc()))).mappings()
+    return [Invitation(**{**row, "role": Role(row["role"])}) for row in rows]
+
+
+async def invite(connection: Connection, account_id: uuid.UUID, email: str, role: Role) -> str:
+    """A token that makes whoever has it a user, once; an earlier one for the address is void.
+
+    Raises UserExistsError and TooManyPeopleError.
+    """
+    await lock_account(connection, account_id)
+    address, token = canonical_email(email), secrets.token_urlsafe(32)
+    present = await list_users(connection, account_id)
+    if any(each.email == address for each in present):
+        raise UserExistsError(address)
+    await connection.execute(
+        delete(invitations).where(
+            invitations.c.account_id == account_id,
+            (invitations.c.email == address) & invitations.c.used_at.is_(None),
+        )
+    )
+    if len(present) + len(await list_invitations(connection, account_id)) >= MOST_PEOPLE:
+        raise TooManyPeopleError(str(account_id))
+    values = {
+        "id": uuid.uuid4(),
+        "account_id": account_id,
+        "email": address,
+        "role": role,
+        "token_sha256": fingerprint(token),
+        "expires_at": func.now() + INVITATION_LIFETIME,
+    }
+    await connection.execute(insert(invitations).values(values))
+    await record(
+        connection, account_id, AuditAction.INVITE, target=values["id"], detail=f"role={role}"
+    )
+    return token
+
+
+async def withdraw_invitation(
+    connection: Connection, account_id: uuid.UUID, invitation_id: uuid.UUID
+) -> bool:
+    """Whether an open invitation was there to withdraw."""
+    statement = delete(invitations).where(
+        invitations.c.account_id == account_id, invitations.c.id == invitation_id, _OPEN
+    )
+    withdrawn = (await connection.execute(statement)).rowcount == 1
+    if withdrawn:
+        action = AuditAction.WITHDRAW_INVITATION
+        await record(connection, account_id, action, target=invitation_id)
+    return withdrawn
+
+
+async def find_invitation(connection: Connection, token: str) -> tuple[Invitation, str] | None:
+    """The open invitation that a token is of, and the name of its account."""
+    columns = [invitations.c[name] for name in Invitation.__dataclass_fields__]
+    query = (
+        select(*columns, accounts.c.name.label("account_name"))
+        .join(accounts, accounts.c.id == invitations.c.account_id)
+        .where(invitations.c.token_sha256 == fingerprint(token), _OPEN)
+    )
+    row = (await connection.execute(query)).mappings().first()
+    if row is None:
+        return None
+    values = dict(row)
+    name = values.pop("account_name")
+    return Invitation(**values | {"role": Role(values["role"])}), name
+
+
+async def accept_invitation(connection: Connection, token: str) -> str | None:
+    """A session of the user that an open invitation makes; None for any other string."""
+    statement = (
+        update(invitations)
+        .where(invitations.c.token_sha256 == fingerprint(token), _OPEN)
+        .values(used_at=func.now())
+        .returning(
+            invitations.c.id, invitations.c.account_id, invitations.c.email, invitations.c.role
+        )
+    )
+    row = (await connection.execute(statement)).first()
+    if row is None:
+        return None
+    user_id = uuid.uuid4()
+    values = {"id": user_id, "account_id": row.account_id, "email": row.email, "role": row.role}
+    await connection.execute(insert(users).values(values))
+    act_as(current_actor().being(ActorKind.USER, user_id))
+    await record(
+        connection,
+        row.account_id,
+        AuditAction.ACCEPT_INVITATION,
+        target=row.id,
+        detail=f"role={row.role}",
+    )
+    return await start_session(connection, row.account_id, user_id)
+
+
+async def change_role(
+    connection: Connection, account_id: uuid.UUID, user_id: uuid.UUID, role: Role
+) -> bool:
+    """False without such a user. It takes effect with the next request of each of their sessions.
+
+    Raises LastOwnerError.
+    """
+    return await _change_user(connection, account_id, user_id, role)
+
+
+async def remove_user(connection: Connection, account_id: uuid.UUID, user_id: uuid.UUID) -> bool:
+    """False without such a user. Their sessions end; keys that they made are the account's, and
+    stay. Raises LastOwnerError."""
+    if not await _change_user(connection, account_id, user_id, None):
+        return False
+    await connection.execute(delete(sessions).where(sessions.c.user_id == user_id))
+    return True
+
+
+async def _change_user(
+    connection: Connection, account_id: uuid.UUID, user_id: uuid.UUID, role: Role | None
+) -> bool:
+    # The lock makes two owners who remove each other come one after the other.
+    await lock_account(connection, account_id)
+    present = {each.id: each for each in await list_users(connection, account_id)}
+    if user_id not in present:
+        return False
+    owners = {each.id for each in present.values() if each.role is Role.OWNER}
+    if role is not Role.OWNER and owners == {user_id}:
+        raise LastOwnerError(str(account_id))
+    values = {"removed_at": func.now()} if role is None else {"role": role}
+    await connection.execute(update(users).where(users.c.id == user_id).values(values))
+    action = AuditAction.REMOVE_USER if role is None else AuditAction.CHANGE_ROLE
+    detail = None if role is None else f"from={present[user_id].role} role={role}"
+    await record(connection, account_id, action, target=user_id, detail=detail)
+    return True
+
+
+async def list_sessions(connection: Connection, account_id: uuid.UUID) -> list[SessionRecord]:
+    """The account's sessions that are not over, the latest first."""
+    own = sessions.c
+    query = (
+        select(own.id, own.user_id, users.c.email, own.address, own.created_at, own.expires_at)
+        .outerjoin(users, users.c.id == own.user_id)
+        .where(own.account_id == account_id, own.expires_at > func.now())
+        .order_by(own.created_at.desc())
+    )
+    return [SessionRecord(*row) for row in await connection.execute(query)]
+
+
+async def end_session_of(
+    connection: Connection, account_id: uuid.UUID, session_id: uuid.UUID
+) -> bool:
+    """Whether such a session was there to end."""
+    statement = delete(sessions).where(
+        sessions.c.account_id == account_id, sessions.c.id == session_id
+    )
+    ended = (await connection.execute(statement)).rowcount == 1
+    if ended:
+        await record(connection, account_id, AuditAction.SIGN_OUT, target=session_id)
+    return ended
+
+
+async def keep_flow(connection: Connection, flow: Flow) -> None:
+    """Remember a sign-in until it is answered."""
+    values = {
+        "state_sha256": fingerprint(flow.state),
+        "browser_sha256": fingerprint(flow.browser),
+        "nonce": flow.nonce,
+        "code_verifier": flow.code_verifier,
+        "account_id": flow.account_id,
+        "expires_at": func.now() + FLOW_LIFETIME,
+    }
+    await connection.execute(insert(oidc_flows).values(values))
+
+
+async def take_flow(connection: Connection, state: str, browser: str) -> Flow | None:
+    """The sign-in that this browser began, which nobody can answer again; None without."""
+    known = oidc_flows.c
+    statement = (
+        delete(oidc_flows)
+        .where(
+            known.state_sha256 == fingerprint(state),
+            known.browser_sha256 == fingerprint(browser),
+            known.expires_at > func.now(),
+        )
+        .returning(known.nonce, known.code_verifier, known.account_id)
+    )
+    row = (await connection.execute(statement)).first()
+    return None if row is None else Flow(state, browser, *row)
+
+
+async def find_identities(
+    connection: Connection, issuer: str, subject: str, email: str | None
+) -> list[Identity]:
+    """Users whom an issuer's subject is, by account; with a verified address also those that
+    nobody has signed in as by OIDC."""
+    known = (users.c.issuer == issuer) & (users.c.subject == subject)
+    by_address = users.c.subject.is_(None) & (users.c.email == canonical_email(email or ""))
+    query = (
+        select(users.c.id, users.c.account_id, accounts.c.name)
+        .join(accounts, accounts.c.id == users.c.account_id)
+        .where(_PRESENT, accounts.c.suspended_at.is_(None), or_(known, by_address))
+        .order_by(accounts.c.name)
+    )
+    return [Identity(*row) for row in await connection.execute(query)]
+
+
+async def sign_in_identity(
+    connection: Connection, identity: Identity, issuer: str, subject: str
+) -> str | None:
+    """A session of the user, who is this subject's from now on; None if they are not any more."""
+    statement = (
+        update(users)
+        .where(
+            users.c.id == identity.user_id,
+            _PRESENT,
+            or_(
+                users.c.subject.is_(None),
+                (users.c.issuer == issuer) & (users.c.subject == subject),
+            ),
+        )
+        .values(issuer=issuer, subject=subject)
+    )
+    if (await connection.execute(statement)).rowcount == 0:
+        return None
+    return await start_session(connection, identity.account_id, identity.user_id)
