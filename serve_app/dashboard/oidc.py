@@ -1,4 +1,7 @@
-"""Signing in by OpenID Connect: to the issuer, and back."""
+"""Signing in by OpenID Connect: to the issuer, and back.
+
+Its libraries are loaded by the first who signs in by it: most services have no issuer.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ from serve_app.dashboard import OIDC_PATH, PATH
 from serve_app.dashboard.access import COOKIE, OpenPageRoute, count_requests, set_session_cookie
 from serve_app.dashboard.pages import page
 from serve_app.errors import ApiError
-from serve_app.keys.oidc import OidcClient, OidcReason, failed, new_flow
 from storage import keys, people
 from storage.audit import ActorKind, act_as
 
@@ -36,6 +38,8 @@ async def _admit(request: Request, context: AppContext) -> None:
 @router.get(OIDC_PATH)
 async def begin(request: Request, context: Context, account: str = "") -> Response:
     """Lead to the issuer. What this browser began it alone can end: a cookie has its half."""
+    from serve_app.keys.oidc import OidcClient, new_flow
+
     await _admit(request, context)
     client = OidcClient(context.settings)
     flow = replace(new_flow(), account_id=parse_job_id(account) if account else None)
@@ -61,6 +65,8 @@ async def finish(
     error: str = "", error_description: str = "", session_state: str = "", scope: str = "",
 ) -> Response:  # fmt: skip
     """Sign in whom the issuer names, once they are a user of an account."""
+    from serve_app.keys.oidc import OidcClient, OidcReason, failed
+
     await _admit(request, context)
     client = OidcClient(context.settings)
     async with context.database.transaction() as connection:
@@ -93,6 +99,8 @@ async def finish(
 
 
 def _nobody(account_id: uuid.UUID | None) -> ApiError:
+    from serve_app.keys.oidc import OidcReason, failed
+
     where = "any account here" if account_id is None else "that account"
     message = f"You are in no account: nobody in {where} has your verified address."
     return failed(OidcReason.USER, message)
