@@ -18,7 +18,7 @@ import re
 import statistics
 import sys
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -41,10 +41,22 @@ _PERSONIFYING = re.compile(
 """Verbs for people. Code returns, receives, requests, requires; durations are unlimited."""
 
 
+_COUNTED = (
+    ast.Import,
+    ast.ImportFrom,
+    ast.Constant,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Expr,
+    ast.Attribute,
+)
+
+
 @functools.cache
-def parsed(source: str) -> ast.Module:
-    """The syntax tree of a file's source code."""
-    return ast.parse(source)
+def nodes_of(source: str) -> list[ast.AST]:
+    """The nodes of a file's syntax tree that something here looks at."""
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, _COUNTED)]
 
 
 def module_name(path: Path) -> str:
@@ -56,7 +68,7 @@ def module_name(path: Path) -> str:
 def imports_of(source: str) -> set[str]:
     """All names that a file imports, as dotted paths."""
     found: set[str] = set()
-    for node in ast.walk(parsed(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -153,13 +165,20 @@ class Size:
     private_functions_used_once_percent: int
 
 
+@functools.cache
 def functions_of(text: str) -> list[tuple[str, int]]:
     """Name and length in lines of each function of a file, nested ones included."""
     return [
         (node.name, (node.end_lineno or node.lineno) - node.lineno + 1)
-        for node in ast.walk(parsed(text))
+        for node in nodes_of(text)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
+
+
+@functools.cache
+def words_of(text: str) -> Counter[str]:
+    """How often each word occurs in a file."""
+    return Counter(re.findall(r"\w+", text))
 
 
 def size_of(texts: list[str]) -> Size:
@@ -171,10 +190,11 @@ def size_of(texts: list[str]) -> Size:
     lengths: list[int] = []
     uses: list[int] = []
     for text in texts:
+        words = words_of(text)
         for name, length in functions_of(text):
             lengths.append(length)
             if name.startswith("_") and not name.startswith("__"):
-                uses.append(len(re.findall(rf"\b{name}\b", text)) - 1)
+                uses.append(words[name] - 1)
     lines = [text.count("\n") for text in texts]
     return Size(
         files=len(texts),
@@ -235,7 +255,7 @@ def public_class_names_used_twice(texts: Iterable[str]) -> set[str]:
     """Names that more than one public class has."""
     names: defaultdict[str, int] = defaultdict(int)
     for text in texts:
-        for node in ast.walk(parsed(text)):
+        for node in nodes_of(text):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 names[node.name] += 1
     return {name for name, count in names.items() if count > 1}
@@ -245,7 +265,7 @@ def personifying_lines(text: str) -> int:
     """Lines of comments and docstrings with a verb for people."""
     prose = [
         node.value.value
-        for node in ast.walk(parsed(text))
+        for node in nodes_of(text)
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
@@ -258,7 +278,7 @@ def private_names_in_tests(texts: Iterable[str]) -> int:
     """How often tests reach for a name with a leading underscore that is not their own."""
     count = 0
     for text in texts:
-        for node in ast.walk(parsed(text)):
+        for node in nodes_of(text):
             if isinstance(node, ast.Attribute) and re.match("_[a-z]", node.attr):
                 own = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
                 count += not own
