@@ -213,7 +213,7 @@ def test_requests_and_uploads_are_metered(api_settings: Settings) -> None:
         api.client.get("/jobs")
         get(api, "/nowhere/at/all")
     [seconds] = metrics.of(HTTP_REQUESTS, operation="createJob", status="2xx")
-    assert 0 < seconds < 20
+    assert 0 < seconds < 120
     assert len(metrics.of(HTTP_REQUESTS, operation="listJobs", status="4xx")) == 1
     assert len(metrics.of(HTTP_REQUESTS, operation="none", status="4xx")) == 1
     assert set(metrics.of(UPLOADS_UNDER_WAY)) == {0}

@@ -23,6 +23,7 @@ from serve_app.client.api import RequestFailedError
 from serve_app.context import build_context
 from serve_app.deployment.model_choice import encoder_of
 from serve_app.encoder import PictureEncoder
+from serve_app.search import service
 from serve_app.search.service import parse_query
 from serve_app.worker.indexing import SearchIndexer
 from storage.search_index import MOST_CHARACTERS
@@ -30,6 +31,12 @@ from storage.search_words import Clause
 from tests.serve_app.published_jobs import SCENES, SPOKEN, complete, created, track
 from tests.serve_app.running_api import Customer, RunningApi
 from tests.stills import BLUE, GREEN, ORANGE, RED, ColourEmbedder, jpeg
+
+
+@pytest.fixture(autouse=True)
+def patient_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine takes longer than a search waits for its query's vector."""
+    monkeypatch.setattr(service, "ENCODING_SECONDS", 60.0)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def test_a_server_that_ended_is_started_again_with_its_data(
 
 
 def rows_when_up(url: str) -> list[tuple[int]]:
-    for _ in range(300):
+    for _ in range(1200):
         with contextlib.suppress(psycopg.OperationalError), psycopg.connect(url) as connection:
             return connection.execute("SELECT n FROM kept").fetchall()
         time.sleep(0.1)

@@ -81,7 +81,7 @@ async def test_leases_go_out_oldest_first_and_each_job_once(database: Database) 
 async def test_a_queued_job_notifies_listeners_once_they_listen(database: Database) -> None:
     account_id = await new_account(database)
     notified = database.listen(jobs.QUEUE_CHANNEL)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await anext(notified)
         job_id = await new_job(database, account_id, JobState.AWAITING_UPLOAD)
         async with database.transaction() as connection:

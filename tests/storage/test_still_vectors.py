@@ -16,6 +16,7 @@ from sqlalchemy import text
 from serve_app.context import build_context
 from serve_app.encoder import PictureEncoder
 from serve_app.errors import ApiError, ErrorCode
+from serve_app.search import service
 from serve_app.search.service import (
     End,
     Likeness,
@@ -116,6 +117,12 @@ class Stills(Library):
         async with self.database.statement() as connection:
             found = await connection.execute(text(f"{query} WHERE job_id = :job"), {"job": job})
             return int(found.scalar_one())
+
+
+@pytest.fixture(autouse=True)
+def patient_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine takes longer than a search waits for its query's vector."""
+    monkeypatch.setattr(service, "ENCODING_SECONDS", 60.0)
 
 
 @pytest.fixture(scope="module")

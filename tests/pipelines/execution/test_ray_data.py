@@ -77,7 +77,7 @@ def endless(alive: Path, *, deaf: bool = False, cpus: float = 1.0) -> Calls[int,
 
 def test_what_kills_its_worker_each_time_ends_the_chain(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"(?i)worker|crashed|died"):
-        map_on_ray([0, 1], killing(tmp_path), Patience(150, AssertionError("it never ended")))
+        map_on_ray([0, 1], killing(tmp_path), Patience(500, AssertionError("it never ended")))
     attempts = [path for path in tmp_path.iterdir() if path.name.startswith("1-")]
     assert len(attempts) == 4
 
@@ -121,7 +121,7 @@ def test_another_chain_runs_after_one_that_was_given_up(tmp_path: Path) -> None:
     with pytest.raises(StageStoppedError):
         map_on_ray([0], step, patience)
     doubled = Calls[int, int](lambda number: number * 2)
-    done = map_on_ray(range(4), doubled, Patience(120, AssertionError("it never ended")))
+    done = map_on_ray(range(4), doubled, Patience(500, AssertionError("it never ended")))
     assert done == [0, 2, 4, 6]
 
 

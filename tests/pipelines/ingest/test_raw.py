@@ -97,7 +97,7 @@ def nothing_is_left(bench: Bench) -> object:
     assert processes_naming(str(bench.folder)) == []
 
 
-def processes_naming(text: str, seconds: float = 3.0) -> list[list[str]]:
+def processes_naming(text: str, seconds: float = 60.0) -> list[list[str]]:
     """Command lines that name ``text`` and do not end within ``seconds``."""
     deadline = time.monotonic() + seconds
     while True:
@@ -330,7 +330,10 @@ def test_a_cancelled_decoder_ends_with_all_it_started(lines: str, bench: Bench) 
     before = threading.active_count()
     with pytest.raises(StageStoppedError):
         bench.decode(config, StopSoon(is_running))
-    assert threading.active_count() == before
+    ends = time.monotonic() + 60
+    while threading.active_count() > before and time.monotonic() < ends:
+        time.sleep(0.05)
+    assert threading.active_count() <= before
 
 
 @pytest.mark.parametrize("command", ["decode {input}", "decode {output}", "decode", "a '{input}"])

@@ -59,7 +59,7 @@ def test_a_worker_whose_children_are_ended_before_itself_blames_no_file(
 
 
 def _the_child_of(pid: int) -> psutil.Process:
-    for _ in range(200):
+    for _ in range(2400):
         time.sleep(0.05)
         if children := psutil.Process(pid).children():
             return children[0]

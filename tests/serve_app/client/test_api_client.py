@@ -316,7 +316,7 @@ def test_waiting_gives_up_in_time_and_names_the_state(api: ScriptedApi) -> None:
         pytest.raises(WaitTimeoutError, match=r"is still processing after 0\.5 seconds"),
     ):
         client.wait(JOB_ID, timeout_seconds=0.5)
-    assert len(api.seen) == 2
+    assert 1 <= len(api.seen) <= 2
 
 
 def test_a_transcript_is_an_object_as_json_and_text_in_the_other_formats(
