@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -34,8 +35,8 @@ from tests.contract.runner_side import FOOTAGE
 from tests.stopwatch import Stopwatch
 from tests.storage.tcp_postgres import tcp_postgres
 
-LEASE_SECONDS = 5.0
-DOWN_SECONDS = 6.0
+LEASE_SECONDS = 2.0
+DOWN_SECONDS = 3.0
 """Longer than a lease, so that only patience helps."""
 LONG_DOWN_SECONDS, SOON_SECONDS = 8.0, 4.0
 """psycopg's pool would try after 1, 3, 7 and 15 s."""
@@ -72,7 +73,7 @@ async def leased(context: AppContext) -> Lease:
         source = JobSource(kind="url", base_url="http://test")
         job = NewJob(account.id, JobState.QUEUED, ProcessingMode.ALL, "clip.mp4", source)
         await jobs.insert_job(connection, job)
-        taken = await jobs.lease_next(connection, lease=timedelta(seconds=LEASE_SECONDS))
+        taken = await jobs.lease_next(connection, lease=timedelta(minutes=10))
     assert taken is not None
     return Lease(*taken)
 
@@ -82,6 +83,21 @@ async def found(context: AppContext, lease: Lease) -> JobRecord:
         job = await jobs.find_job(connection, lease.job_id)
     assert job is not None
     return job
+
+
+async def let_lapse(context: AppContext, lease: Lease) -> None:
+    """The job may be one that an earlier test gave back: this is its first life."""
+    statement = (
+        "UPDATE jobs SET lease_count = 1, lease_expires_at = now() - interval '1 minute'"
+        " WHERE id = :id"
+    )
+    async with context.database.transaction() as connection:
+        await connection.execute(text(statement), {"id": lease.job_id})
+
+
+async def ask_on_and_on(context: AppContext) -> None:
+    while True:
+        await context.database.query(text("SELECT 1"))
 
 
 async def ask_until_it_answers(context: AppContext) -> None:
@@ -130,10 +146,14 @@ async def test_a_stage_whose_database_goes_away_is_published_when_it_is_back(
 async def test_leases_that_could_not_be_renewed_get_the_time_to_be(
     context: AppContext, server: DatabaseServer
 ) -> None:
-    lease, reaper = await leased(context), Reaper(context)
-    await reaper.sweep_database()
-    crash = threading.Thread(target=server.crash, args=(DOWN_SECONDS,))
+    """The lease is over before the outage is; the time that it gets is longer than the test."""
+    patient = context.settings.model_copy(update={"lease_seconds": 600.0})
+    lease, reaper = await leased(context), Reaper(replace(context, settings=patient))
+    await let_lapse(context, lease)
+    crash = threading.Thread(target=server.crash, args=(2 * DOWN_SECONDS,))
     crash.start()
+    with pytest.raises(UNAVAILABLE):
+        await ask_on_and_on(context)
     while crash.is_alive():
         with contextlib.suppress(*UNAVAILABLE):
             await reaper.sweep_database()
@@ -151,6 +171,7 @@ async def test_a_runner_that_does_not_come_back_with_the_database_is_lost_all_th
     await reaper.sweep_database()
     await asyncio.to_thread(server.restart)
     await ask_until_it_answers(context)
+    await let_lapse(context, lease)
     async with asyncio.timeout(60):
         while (await found(context, lease)).state is not JobState.QUEUED:
             await asyncio.sleep(0.2)
@@ -163,16 +184,8 @@ async def test_after_the_machine_slept_runners_report_before_anybody_counts_them
     lease, reaper = await leased(context), Reaper(context)
     await reaper.sweep_database()
     asleep = 60.0
-    async with context.database.transaction() as connection:
-        # The database's clock went on as well: by it the lease is long over.
-        await connection.execute(
-            text(
-                # The job may be one that an earlier test gave back: this is its first life.
-                "UPDATE jobs SET lease_count = 1, lease_expires_at = now() - interval '1 minute'"
-                " WHERE id = :id"
-            ),
-            {"id": lease.job_id},
-        )
+    # The database's clock went on as well: by it the lease is long over.
+    await let_lapse(context, lease)
     real = reaping._clock
     monkeypatch.setattr(reaping, "_clock", lambda: real() + asleep)
     await reaper.sweep_database()
