@@ -59,8 +59,8 @@ CATALOGUE: dict[ErrorCode, CatalogueEntry] = {
     ),
     ErrorCode.INVALID_URL: CatalogueEntry(
         400,
-        "A media URL is not an absolute http or https URL.",
-        "Send the full address, beginning with http:// or https://.",
+        "A media URL is not an absolute http or https URL, nor an address in a bucket.",
+        "Send the full address, beginning with http://, https://, s3:// or gs://.",
     ),
     ErrorCode.URL_NOT_ALLOWED: CatalogueEntry(
         400,

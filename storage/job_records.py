@@ -45,6 +45,8 @@ class SourceFile(BaseModel):
     provider: str | None = None
     sealed_token: str | None = None
     """The download token, encrypted, in base64."""
+    sealed_access: str | None = None
+    """Endpoint and credentials of an address in a bucket, encrypted likewise."""
     name: str | None = None
 
 

@@ -26,6 +26,16 @@ from pipelines.net.addresses import (
     check_redirect,
     check_url_text,
 )
+from pipelines.net.buckets import (
+    PUBLIC_ACCESS,
+    BucketAccess,
+    BucketError,
+    BucketReader,
+    ClientBucket,
+    check_bucket,
+    is_bucket_address,
+    split_bucket_address,
+)
 from pipelines.net.fetch_responses import (
     BrokenDownloadError,
     content_range,
@@ -106,6 +116,7 @@ def fetch(
     policy: AddressPolicy,
     token: str | None = None,
     provider: str | None = None,
+    access: BucketAccess = PUBLIC_ACCESS,
     control: Control,
     resolver: Resolver = system_addresses,
     ssl_context: ssl.SSLContext | None = None,
@@ -113,14 +124,19 @@ def fetch(
     """Store what lies at ``url`` under ``key``; memory does not grow with its size.
 
     ``token`` goes to the first origin as a bearer token and nowhere else.
-    ``provider`` (``gdrive``, ``dropbox``): the URL is a share link of theirs.
+    ``provider`` (``gdrive``, ``dropbox``): the URL is a share link of theirs. ``access`` is how
+    an address in a bucket (s3://, gs://) is read.
     Raises StageError: VALIDATION_FAILED where the file is larger than allowed,
     FETCH_FAILED for all else; and what ``control`` raises, within two seconds.
     Nothing is stored then. ``control`` receives progress where the source declares the size.
     """
-    first = _first_url(url, provider=provider, token=token, policy=policy)
     watch = _Watch(control, limits.total_seconds)
     watch()
+    of_bucket = is_bucket_address(url)
+    if of_bucket:
+        reader = BucketReader(policy, limits.of_one_request(), resolver, ssl_context, watch)
+        url, token, provider = _signed_url(url, access, reader), None, None
+    first = _first_url(url, provider=provider, token=token, policy=policy)
     with SafeTransport(
         policy=policy,
         limits=limits.of_one_request(),
@@ -128,7 +144,9 @@ def fetch(
         ssl_context=ssl_context,
         watch=watch,
     ) as transport:
-        download = _Download(first, transport, limits, policy, token, bool(provider), watch)
+        download = _Download(
+            first, transport, limits, policy, token, bool(provider), of_bucket, watch
+        )
         return download.into(store, key)
 
 
@@ -178,6 +196,7 @@ class _Download:
     policy: AddressPolicy
     token: str | None
     is_share_link: bool
+    of_bucket: bool
     watch: _Watch
     received: int = 0
     total: int | None = None
@@ -264,7 +283,7 @@ class _Download:
                 "The source cannot resume a broken download.", is_useless=True
             )
         if response.status_code != (206 if self.received else 200):
-            refuse_status(response)
+            refuse_status(response, of_bucket=self.of_bucket)
         if is_encoded(response.headers):
             fail("The source sends the file compressed although it was not asked to.")
         if self.is_share_link and content_type(response.headers) == "text/html":
@@ -330,6 +349,21 @@ def _first_url(
         return check_url_text(direct, policy=policy)
     except UrlError as error:
         fail(f"The source's URL cannot be used: {error}.")
+
+
+def _signed_url(url: str, access: BucketAccess, reader: BucketReader) -> str:
+    """Where an object of a bucket can be fetched for as long as a fetch may take."""
+    try:
+        scheme, name, key = split_bucket_address(url)
+        check_bucket(bucket := ClientBucket(scheme, name, access), reader.policy)
+    except UrlError as error:
+        fail(f"The source's URL cannot be used: {error}.")
+    try:
+        return reader.located(bucket).url(key)
+    except BucketError as error:
+        if not error.may_pass:
+            fail(str(error))
+        return bucket.url(key)  # where it is away, the download tries again
 
 
 def _chunks(response: httpx.Response) -> Iterator[bytes]:

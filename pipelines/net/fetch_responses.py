@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 import httpx
 
+from pipelines.net.buckets import SENTENCES, problem_of
 from pipelines.net.safe_connections import (
     BlockedAddressError,
     NameResolutionError,
@@ -26,6 +27,8 @@ _CONTENT_RANGE = re.compile(
 )
 _STRONG_ETAG = re.compile(r'"[^"\s]*"')
 _MAX_NAME_CHARACTERS = 255
+_ERROR_BYTES = 16 << 10
+"""Of a bucket's answer, where its code stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +160,16 @@ def fail(sentence: str) -> NoReturn:
     raise StageError(StageCode.FETCH_FAILED, sentence)
 
 
-def refuse_status(response: httpx.Response) -> NoReturn:
+def refuse_status(response: httpx.Response, *, of_bucket: bool = False) -> NoReturn:
     """Raise BrokenDownloadError for a status that may pass, StageError for any other."""
     status = response.status_code
     reason = f": {_REASONS[status]}" if status in _REASONS else ""
     sentence = f"The source answered with status {status}{reason}."
     if status in _RETRYABLE_STATUSES:
         raise BrokenDownloadError(sentence, retry_after_seconds(response.headers))
+    if of_bucket:
+        with failures_of_transport():
+            sentence = SENTENCES[problem_of(status, next(response.iter_raw(_ERROR_BYTES), b""))]
     fail(sentence)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 from pydantic import Field
@@ -15,6 +17,14 @@ from pipelines.net.addresses import (
     UrlNotAllowedError,
     check_callback_url,
     check_url_text,
+)
+from pipelines.net.buckets import (
+    PUBLIC_ACCESS,
+    BucketAccess,
+    ClientBucket,
+    check_bucket,
+    is_bucket_address,
+    split_bucket_address,
 )
 from serve_app import API_PREFIX
 from serve_app.crypto import Signer
@@ -40,14 +50,39 @@ def address_policy(settings: Settings) -> AddressPolicy:
     return AddressPolicy(allowed_networks=settings.allowed_networks)
 
 
-def require_media_url(url: str, param: str, settings: Settings) -> None:
-    """Raises INVALID_URL or URL_NOT_ALLOWED, blaming ``param``."""
+@contextmanager
+def _blaming(param: str) -> Iterator[None]:
+    """INVALID_URL or URL_NOT_ALLOWED of ``param`` for what the block finds."""
     try:
-        check_url_text(url, schemes=("http", "https"), policy=address_policy(settings))
+        yield
     except InvalidUrlError as error:
         raise ApiError(ErrorCode.INVALID_URL, param=param) from error
     except UrlNotAllowedError as error:
         raise ApiError(ErrorCode.URL_NOT_ALLOWED, param=param) from error
+
+
+def require_media_url(
+    url: str,
+    param: str,
+    settings: Settings,
+    access: BucketAccess = PUBLIC_ACCESS,
+    access_param: str = "bucketAccess.endpoint",
+) -> None:
+    """Raises INVALID_URL or URL_NOT_ALLOWED, blaming ``param``.
+
+    Of an address in a bucket, its endpoint is what is checked, and blamed as ``access_param``.
+    """
+    policy = address_policy(settings)
+    if not is_bucket_address(url):
+        with _blaming(param):
+            check_url_text(url, schemes=("http", "https"), policy=policy)
+        return
+    with _blaming(param):
+        scheme, name, key = split_bucket_address(url)
+        if not key:
+            raise InvalidUrlError("it names no object")
+    with _blaming(access_param):
+        check_bucket(ClientBucket(scheme, name, access), policy)
 
 
 def require_callback_url(

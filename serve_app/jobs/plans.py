@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from difflib import get_close_matches
 from itertools import islice
@@ -14,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic_core import PydanticCustomError
 
+from pipelines.net.buckets import PUBLIC_ACCESS, BucketAccess, is_bucket_address
 from pipelines.types import WarningCode
 from serve_app.api.urls import require_callback_url, require_media_url
 from serve_app.crypto import Encrypter
@@ -53,6 +55,14 @@ class Planner:
     encrypter: Encrypter
     account_id: uuid.UUID
     base_url: str
+    access: BucketAccess = PUBLIC_ACCESS
+    """Of the request's addresses in buckets."""
+
+    def reading(self, body: JobOptions) -> Planner:
+        """The planner of a request that may have credentials of its own."""
+        return (
+            self if body.bucketAccess is None else replace(self, access=body.bucketAccess.access())
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,7 @@ class JobPlan:
 
 def plan_upload(planner: Planner, body: CreateJobBody) -> JobPlan:
     """Plan of ``POST /jobs``."""
+    planner = planner.reading(body)
     callback = _callback(planner, body)
     tier = _tier(planner, body.fileName, "fileName")
     _check_size(planner, body, tier)
@@ -100,6 +111,7 @@ def plan_upload(planner: Planner, body: CreateJobBody) -> JobPlan:
 
 def plan_from_url(planner: Planner, body: CreateJobFromUrlBody) -> JobPlan:
     """Plan of ``POST /jobs/from-url``."""
+    planner = planner.reading(body)
     callback = _callback(planner, body)
     clip = SourceClip(**_address(planner, body.url, body.downloadToken, body.provider, "url"))
     name = body.fileName or _name_in(body.url)
@@ -134,6 +146,7 @@ def plan_from_url(planner: Planner, body: CreateJobFromUrlBody) -> JobPlan:
 
 def plan_batch(planner: Planner, body: CreateBatchBody) -> list[JobPlan]:
     """Plans of ``POST /jobs/batch``: a job a clip, or one job for a timeline."""
+    planner = planner.reading(body)
     callback = _callback(planner, body)
     batch_id = uuid.uuid4()
     clips = [_clip(planner, clip, index) for index, clip in enumerate(body.clips)]
@@ -224,7 +237,8 @@ def _tier_of_fetched(
     """By the name that the client gives, else by the one in the address."""
     if file_name is not None:
         return _tier(planner, file_name, name_param)
-    return _tier(planner, in_address(_name_in(url)), url_param)
+    name = _name_in(url)
+    return _tier(planner, name if is_bucket_address(url) else in_address(name), url_param)
 
 
 def _check_size(planner: Planner, body: CreateJobBody, tier: Tier) -> None:
@@ -288,10 +302,25 @@ def _address(
     planner: Planner, url: str, token: str | None, provider: str | None, param: str
 ) -> dict[str, Any]:
     """Fields of a SourceFile that is fetched."""
-    require_media_url(url, param, planner.settings)
+    require_media_url(url, param, planner.settings, planner.access)
     encrypter = planner.encrypter
     encrypted = None if token is None else base64.b64encode(encrypter.encrypt(token)).decode()
-    return {"url": url, "provider": provider, "sealed_token": encrypted}
+    address = {"url": url, "provider": provider, "sealed_token": encrypted}
+    if is_bucket_address(url) and planner.access != PUBLIC_ACCESS:
+        address["sealed_access"] = seal_access(encrypter, planner.access)
+    return address
+
+
+def seal_access(encrypter: Encrypter, access: BucketAccess) -> str:
+    """Encrypted, in base64; ``unseal_access`` reads it."""
+    return base64.b64encode(encrypter.encrypt(json.dumps(asdict(access)))).decode()
+
+
+def unseal_access(encrypter: Encrypter, sealed: str | None) -> BucketAccess:
+    """What ``seal_access`` was given. Raises DecryptionError."""
+    if sealed is None:
+        return PUBLIC_ACCESS
+    return BucketAccess(**json.loads(encrypter.decrypt(base64.b64decode(sealed))))
 
 
 def _single_audio(body: SeparateAudio) -> dict[str, Any]:
@@ -319,7 +348,8 @@ def _fetched_track(
 
 def _name_in(url: str) -> str:
     """The file name that a URL's path ends with, or a plain default."""
-    last = unquote(urlsplit(url).path).rsplit("/", 1)[-1]
+    path = url if is_bucket_address(url) else unquote(urlsplit(url).path)
+    last = path.rsplit("/", 1)[-1]
     try:
         return plain_file_name(last[:255])
     except PydanticCustomError:

@@ -24,7 +24,8 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from models.languages import SAME_LANGUAGES, SPOKEN_LANGUAGES
-from pipelines.net.addresses import MAX_URL_LENGTH
+from pipelines.net.addresses import MAX_CALLBACK_URL_LENGTH, MAX_URL_LENGTH
+from pipelines.net.buckets import BucketAccess
 from serve_app.api.schemas import NO_NUL_PATTERN, doc, each_once
 from serve_app.api.urls import CallbackUrl
 from serve_app.jobs.metadata import Metadata
@@ -66,12 +67,13 @@ FileName = Annotated[
     Field(min_length=1, max_length=255, json_schema_extra={"pattern": FILE_NAME_PATTERN}),
     AfterValidator(plain_file_name),
 ]
+MEDIA_URL_PATTERN = "^([Hh][Tt][Tt][Pp][Ss]?|[Ss]3|[Gg][Ss])://"
 MediaUrl = Annotated[
     str,
     Field(
         json_schema_extra={
             "format": "uri",
-            "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://",
+            "pattern": MEDIA_URL_PATTERN,
             "minLength": 1,
             "maxLength": MAX_URL_LENGTH,
         }
@@ -149,6 +151,14 @@ def _exclude(first: str, second: str) -> dict[str, Any]:
     return {"not": {"required": [first, second], "properties": {first: given, second: given}}}
 
 
+def _accompanies(field: str, other: str) -> dict[str, object]:
+    """Whoever gives ``field`` gives ``other`` too, null counting as absent."""
+    return {
+        "if": {"required": [field], "properties": {field: {"not": {"type": "null"}}}},
+        "then": {"required": [other], "properties": {other: {"not": {"type": "null"}}}},
+    }
+
+
 def _ruled(*rules: dict[str, Any]) -> ConfigDict:
     """The rules between fields that the validators below hold, in the words of JSON Schema."""
     return ConfigDict(json_schema_extra={"allOf": list(rules)})
@@ -194,6 +204,62 @@ class RetentionOptions(Body):
         Annotated[int, Field(ge=0, le=36_500), WHOLE] | None,
         doc("Everything else: then the job is erased, once its webhook was delivered.", 30),
     ] = None
+
+
+class BucketAccessOptions(Body):
+    """How addresses in buckets (`s3://bucket/key`, `gs://bucket/key`) are read."""
+
+    model_config = _ruled(
+        _accompanies("accessKeyId", "secretAccessKey"),
+        _accompanies("secretAccessKey", "accessKeyId"),
+        _accompanies("sessionToken", "accessKeyId"),
+    )
+
+    endpoint: Annotated[
+        Annotated[
+            str,
+            Field(
+                json_schema_extra={
+                    "format": "uri",
+                    "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://",
+                    "minLength": 1,
+                    "maxLength": MAX_CALLBACK_URL_LENGTH,
+                }
+            ),
+        ]
+        | None,
+        doc(
+            "Server that speaks S3; else Amazon's for `s3` and Google's for `gs`.",
+            "https://minio.example.com:9000",
+        ),
+    ] = None
+    region: Annotated[
+        Annotated[str, Field(pattern="^[a-z0-9-]{1,40}$")] | None,
+        doc("Found out at Amazon where it is not given.", "eu-central-1"),
+    ] = None
+    accessKeyId: Annotated[
+        Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[\x21-\x7e]+$")] | None,
+        doc("Of Google, an HMAC key. Public buckets are read without."),
+    ] = None
+    secretAccessKey: Annotated[
+        Token | None, doc("Stored encrypted, and shown by nothing. Required with `accessKeyId`.")
+    ] = None
+    sessionToken: Annotated[Token | None, doc("Of temporary credentials.")] = None
+
+    @model_validator(mode="after")
+    def _key_and_secret_belong_together(self) -> Self:
+        if (self.accessKeyId is None) != (self.secretAccessKey is None):
+            missing = "accessKeyId" if self.accessKeyId is None else "secretAccessKey"
+            raise _blaming(missing, "is required: a key and its secret belong together")
+        if self.sessionToken is not None and self.accessKeyId is None:
+            raise _blaming("accessKeyId", "is required with sessionToken")
+        return self
+
+    def access(self) -> BucketAccess:
+        """The same for what reads buckets."""
+        return BucketAccess(
+            self.endpoint, self.region, self.accessKeyId, self.secretAccessKey, self.sessionToken
+        )
 
 
 class JobOptions(Body):
@@ -259,6 +325,9 @@ class JobOptions(Body):
         RetentionOptions | None,
         doc("Overrides the account's; not longer than the operator allows."),
     ] = None
+    bucketAccess: Annotated[
+        BucketAccessOptions | None, doc("For the request's addresses in buckets.")
+    ] = None
 
     @model_validator(mode="after")
     def _no_more_speakers_are_expected_than_there_are_at_most(self) -> Self:
@@ -312,7 +381,9 @@ class UploadedTrack(AudioTrackOptions):
     )
 
     fileName: Annotated[FileName | None, doc("Of a file that is uploaded.", "lavalier.wav")] = None
-    url: Annotated[MediaUrl | None, doc("Of a file that the service fetches.")] = None
+    url: Annotated[
+        MediaUrl | None, doc("Of a file that the service fetches; may lie in a bucket.")
+    ] = None
     downloadToken: DownloadToken = None
 
     @model_validator(mode="after")
@@ -329,7 +400,7 @@ class FetchedTrack(AudioTrackOptions):
 
     model_config = _ruled(_needs("syncMode", "offset", "offsetMs"))
 
-    url: Annotated[MediaUrl, doc("Public http or https address of the file.")]
+    url: Annotated[MediaUrl, doc("Public http or https address, or one in a bucket, of the file.")]
     downloadToken: DownloadToken = None
 
 
@@ -390,7 +461,8 @@ class CreateJobFromUrlBody(SeparateAudio):
     url: Annotated[
         MediaUrl,
         doc(
-            "Public http or https address of the media.", "https://media.example.com/interview.mp4"
+            "Public http or https address, or one in a bucket, of the media.",
+            "https://media.example.com/interview.mp4",
         ),
     ]
     fileName: Annotated[FileName | None, doc("Only the last path component is kept.")] = None
@@ -417,7 +489,10 @@ class Clip(Body):
 
     sourceUrl: Annotated[
         MediaUrl,
-        doc("Public http or https address of the clip.", "https://media.example.com/a.mp4"),
+        doc(
+            "Public http or https address, or one in a bucket, of the clip.",
+            "https://media.example.com/a.mp4",
+        ),
     ]
     fileName: FileName | None = None
     downloadToken: DownloadToken = None

@@ -15,6 +15,7 @@ from pipelines.net.fetch import FetchLimits, fetch
 from pipelines.types import StageCode, StageError
 from serve_app.api.urls import address_policy
 from serve_app.context import AppContext
+from serve_app.jobs.plans import unseal_access
 from serve_app.media.formats import raw_family
 from serve_app.settings import Settings
 from storage.job_records import JobRecord, SourceAudio, SourceClip, SourceFile
@@ -116,6 +117,7 @@ class SourceFetcher:
             policy=address_policy(self.context.settings),
             token=token,
             provider=item.provider,
+            access=unseal_access(self.context.encrypter, item.sealed_access),
             control=parts_of(self.control, [1.0] * wanted)[position],
         )
 

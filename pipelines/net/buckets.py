@@ -1,0 +1,359 @@
+"""Buckets of clients, S3 and what speaks its language: addresses, signed URLs, listings.
+
+Everything goes through ``safe_http``, so an endpoint that a client names is checked where it is
+connected to, as every other address is. Requests are signed in their query (AWS Signature Version
+4, https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html) and name the
+bucket in the path, as servers of one's own and Google Cloud Storage (with HMAC keys) take it too.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from urllib.parse import quote, unquote_plus, urlencode
+from xml.etree import ElementTree as ET
+
+import httpx
+
+from pipelines.net.addresses import (
+    AddressPolicy,
+    InvalidUrlError,
+    ParsedUrl,
+    UrlError,
+    check_url_text,
+)
+from pipelines.net.safe_connections import (
+    BlockedAddressError,
+    Resolver,
+    TransportLimits,
+    Watch,
+    system_addresses,
+)
+from pipelines.net.safe_http import SafeTransport
+
+SCHEMES = ("s3", "gs")
+MAX_PREFIX_BYTES = 1024
+"""Of a key too: S3's limit."""
+PAGE_KEYS = 1000
+"""S3's most in a page."""
+AMAZON = "https://s3.{region}.amazonaws.com"
+_GOOGLE = "https://storage.googleapis.com"
+_FIRST_REGION = "us-east-1"
+_SIGNED_SECONDS = 6 * 3600 + 900
+"""As long as a fetch may take, attempts included, and a little more."""
+_PAGE_BYTES = 16 << 20
+"""A thousand keys of 1024 bytes, each byte written as %XX, are 3 MB."""
+LIMITS = TransportLimits(total_seconds=120)
+
+_ANY_BYTES = "surrogateescape"
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,220}[A-Za-z0-9]")
+_REGION = re.compile(r"[a-z0-9-]{1,40}")
+_ADDRESS = re.compile(r"(?P<scheme>[A-Za-z0-9]+)://(?P<bucket>[^/]*)(?:/(?P<key>.*))?", re.DOTALL)
+_CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,64})</Code>")
+
+
+class BucketProblem(StrEnum):
+    """Why a bucket cannot be read. Stable identifiers."""
+
+    ACCESS_DENIED = "BUCKET_ACCESS_DENIED"
+    CREDENTIALS_EXPIRED = "BUCKET_CREDENTIALS_EXPIRED"
+    CREDENTIALS_REFUSED = "BUCKET_CREDENTIALS_REFUSED"
+    NOT_FOUND = "BUCKET_NOT_FOUND"
+    OTHER_REGION = "BUCKET_OTHER_REGION"
+    OBJECT_NOT_FOUND = "BUCKET_OBJECT_NOT_FOUND"
+    OBJECT_COLD = "BUCKET_OBJECT_COLD"
+    NOT_ALLOWED = "BUCKET_NOT_ALLOWED"
+    UNREACHABLE = "BUCKET_UNREACHABLE"
+    LISTING_INVALID = "BUCKET_LISTING_INVALID"
+
+
+SENTENCES = {
+    BucketProblem.ACCESS_DENIED: "The bucket does not let these credentials in.",
+    BucketProblem.CREDENTIALS_EXPIRED: "The bucket's credentials have expired.",
+    BucketProblem.CREDENTIALS_REFUSED: "The bucket's server does not know these credentials.",
+    BucketProblem.NOT_FOUND: "There is no such bucket.",
+    BucketProblem.OTHER_REGION: "The bucket lies in another region.",
+    BucketProblem.OBJECT_NOT_FOUND: "There is no such object in the bucket.",
+    BucketProblem.OBJECT_COLD: "The object lies in cold storage: restore it first.",
+    BucketProblem.NOT_ALLOWED: "The bucket's endpoint leads to an address that is not allowed.",
+    BucketProblem.UNREACHABLE: "The bucket's server cannot be reached, or is out of order.",
+    BucketProblem.LISTING_INVALID: "The bucket's server answers with what is no list of objects.",
+}
+
+_PROBLEMS = {
+    "AccessDenied": BucketProblem.ACCESS_DENIED,
+    "AllAccessDisabled": BucketProblem.ACCESS_DENIED,
+    "AccountProblem": BucketProblem.ACCESS_DENIED,
+    "ExpiredToken": BucketProblem.CREDENTIALS_EXPIRED,
+    "TokenRefreshRequired": BucketProblem.CREDENTIALS_EXPIRED,
+    "InvalidAccessKeyId": BucketProblem.CREDENTIALS_REFUSED,
+    "InvalidToken": BucketProblem.CREDENTIALS_REFUSED,
+    "SignatureDoesNotMatch": BucketProblem.CREDENTIALS_REFUSED,
+    "InvalidSecurity": BucketProblem.CREDENTIALS_REFUSED,
+    "NoSuchBucket": BucketProblem.NOT_FOUND,
+    "NoSuchKey": BucketProblem.OBJECT_NOT_FOUND,
+    "InvalidObjectState": BucketProblem.OBJECT_COLD,
+    "PermanentRedirect": BucketProblem.OTHER_REGION,
+    "AuthorizationHeaderMalformed": BucketProblem.OTHER_REGION,
+    "AuthorizationQueryParametersError": BucketProblem.OTHER_REGION,
+}
+"""S3's own codes, https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html."""
+_BY_STATUS = {
+    301: BucketProblem.OTHER_REGION,
+    401: BucketProblem.CREDENTIALS_REFUSED,
+    403: BucketProblem.ACCESS_DENIED,
+    404: BucketProblem.NOT_FOUND,
+}
+
+
+class BucketError(Exception):
+    """A bucket cannot be read."""
+
+    def __init__(self, problem: BucketProblem) -> None:
+        super().__init__(SENTENCES[problem])
+        self.problem = problem
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether it may be different in a while, with nothing changed by anybody."""
+        return self.problem is BucketProblem.UNREACHABLE
+
+
+@dataclass(frozen=True, slots=True)
+class BucketAccess:
+    """Where a client's buckets are and how they are read. Picklable."""
+
+    endpoint: str | None = None
+    """None: Amazon's for ``s3``, Google's for ``gs``."""
+    region: str | None = None
+    """None: where the bucket is found to be, at Amazon; else any."""
+    access_key_id: str | None = None
+    """None: requests are not signed, as public buckets take them."""
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+
+PUBLIC_ACCESS = BucketAccess()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientBucket:
+    """A bucket with the means to read it."""
+
+    scheme: str
+    name: str
+    access: BucketAccess = PUBLIC_ACCESS
+
+    @property
+    def endpoint(self) -> str:
+        """Where requests go: https:// and the server, as a rule."""
+        if self.access.endpoint is not None:
+            return self.access.endpoint.rstrip("/")
+        if self.scheme == "gs":
+            return _GOOGLE
+        return AMAZON.format(region=self.access.region or _FIRST_REGION)
+
+    def url(self, key: str = "", query: dict[str, str] | None = None) -> str:
+        """The signed URL of a GET of an object, or with ``query`` of the bucket itself."""
+        path = f"/{self.name}" + (f"/{quote(key, safe='/~')}" if key else "")
+        # Spaces as %20: a plus sign would be signed as one.
+        text = urlencode(query or {}, quote_via=quote, errors=_ANY_BYTES)
+        url = f"{self.endpoint}{path}" + (f"?{text}" if text else "")
+        access = self.access
+        if access.access_key_id is None:
+            return url
+        # Takes a while to load, and only this needs it.
+        from botocore.auth import S3SigV4QueryAuth
+        from botocore.awsrequest import AWSRequest
+        from botocore.credentials import Credentials
+
+        credentials = Credentials(
+            access.access_key_id, access.secret_access_key, access.session_token
+        )
+        region = access.region or ("auto" if self.scheme == "gs" else _FIRST_REGION)
+        request = AWSRequest("GET", url)
+        S3SigV4QueryAuth(credentials, "s3", region, _SIGNED_SECONDS).add_auth(request)
+        return str(request.url)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketObject:
+    """An object as a bucket lists it."""
+
+    key: str
+    size_bytes: int
+    etag: str | None
+    """Without its quotes."""
+    modified_at: datetime | None
+
+    @property
+    def key_bytes(self) -> bytes:
+        """The key as the server has it, which need not be UTF-8."""
+        return self.key.encode(errors=_ANY_BYTES)
+
+    @property
+    def name(self) -> str:
+        """The last component of the key; empty for the placeholder of a folder."""
+        return self.key.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPage:
+    """Some of a bucket's objects, in the order of their keys."""
+
+    objects: tuple[BucketObject, ...]
+    next_after: str | None
+    """The key that the next page begins after; None: this was the last."""
+
+
+def is_bucket_address(url: str) -> bool:
+    """Whether ``url`` names something in a bucket rather than on a web server."""
+    return url.partition("://")[0].lower() in SCHEMES and "://" in url
+
+
+def split_bucket_address(url: str) -> tuple[str, str, str]:
+    """Scheme, bucket and key (or prefix, which may be empty) of an s3:// or gs:// address.
+
+    The key is taken as it stands: nothing in it is percent-encoded. Raises InvalidUrlError.
+    """
+    found = _ADDRESS.fullmatch(url)
+    if found is None or found["scheme"].lower() not in SCHEMES:
+        raise InvalidUrlError("it is not an s3:// or gs:// address")
+    if not _BUCKET.fullmatch(found["bucket"]):
+        raise InvalidUrlError("it names no bucket")
+    key = found["key"] or ""
+    if "\0" in key or any("\ud800" <= each <= "\udfff" for each in key):
+        raise InvalidUrlError("it holds a character that no key may hold")
+    if len(key.encode()) > MAX_PREFIX_BYTES:
+        raise InvalidUrlError(f"its key is longer than {MAX_PREFIX_BYTES} bytes")
+    return found["scheme"].lower(), found["bucket"], key
+
+
+def check_bucket(bucket: ClientBucket, policy: AddressPolicy) -> None:
+    """Raises UrlError where its endpoint is none, or not allowed; nothing is resolved."""
+    if bucket.access.region is not None and not _REGION.fullmatch(bucket.access.region):
+        raise InvalidUrlError("its region is none")
+    endpoint = check_url_text(bucket.endpoint, policy=policy)
+    if "?" in endpoint.target:
+        raise InvalidUrlError("its endpoint has a query")
+
+
+@dataclass(frozen=True, slots=True)
+class BucketReader:
+    """Reads clients' buckets over connections that the policy allows."""
+
+    policy: AddressPolicy
+    limits: TransportLimits = LIMITS
+    resolver: Resolver = system_addresses
+    ssl_context: ssl.SSLContext | None = None
+    watch: Watch = lambda: None
+
+    def located(self, bucket: ClientBucket) -> ClientBucket:
+        """The bucket with its region, which Amazon answers to everybody. Raises BucketError."""
+        access = bucket.access
+        if bucket.scheme != "s3" or access.endpoint is not None or access.region is not None:
+            return bucket
+        _, _, headers = self._answer(f"{bucket.endpoint}/{bucket.name}", "HEAD")
+        region = headers.get("x-amz-bucket-region", "")
+        if not _REGION.fullmatch(region):
+            return bucket
+        return replace(bucket, access=replace(access, region=region))
+
+    def page(
+        self, bucket: ClientBucket, prefix: str, after: str, most: int = PAGE_KEYS
+    ) -> BucketPage:
+        """The objects below ``prefix`` whose keys come after ``after`` (ListObjectsV2).
+
+        Raises BucketError. Memory is bounded by the page.
+        """
+        query = {"list-type": "2", "encoding-type": "url", "max-keys": str(most)}
+        query |= {name: text for name, text in (("prefix", prefix), ("start-after", after)) if text}
+        status, body, _ = self._answer(bucket.url(query=query), "GET")
+        if status != 200:
+            raise BucketError(problem_of(status, body))
+        return _read_page(body, after)
+
+    def _answer(self, url: str, method: str) -> tuple[int, bytes, httpx.Headers]:
+        """Status, body and headers."""
+        try:
+            parsed: ParsedUrl = check_url_text(url, policy=self.policy)
+        except UrlError as error:
+            raise BucketError(BucketProblem.NOT_ALLOWED) from error
+        headers = {"Connection": "close", "User-Agent": "video-analysis-service"}
+        request = httpx.Request(
+            method, parsed.url, headers=headers, extensions={"target": parsed.target.encode()}
+        )
+        try:
+            with (
+                SafeTransport(
+                    policy=self.policy,
+                    limits=self.limits,
+                    resolver=self.resolver,
+                    ssl_context=self.ssl_context,
+                    watch=self.watch,
+                ) as transport,
+                closing(transport.handle_request(request)) as response,
+            ):
+                body = bytearray()
+                for chunk in response.iter_raw():
+                    body += chunk
+                    if len(body) > _PAGE_BYTES:
+                        raise BucketError(BucketProblem.LISTING_INVALID)
+                return response.status_code, bytes(body), response.headers
+        except BlockedAddressError as error:
+            raise BucketError(BucketProblem.NOT_ALLOWED) from error
+        except httpx.TransportError as error:
+            raise BucketError(BucketProblem.UNREACHABLE) from error
+
+
+def problem_of(status: int, body: bytes) -> BucketProblem:
+    """What an answer that is no success means: by S3's code in it, else by its status."""
+    if (found := _CODE.search(body)) and (known := _PROBLEMS.get(found[1].decode())):
+        return known
+    return _BY_STATUS.get(status, BucketProblem.UNREACHABLE)
+
+
+def _read_page(body: bytes, after: str) -> BucketPage:
+    # Without a document type there are no entities that could grow.
+    if b"<!DOCTYPE" in body:
+        raise BucketError(BucketProblem.LISTING_INVALID)
+    try:
+        root = ET.fromstring(body)  # noqa: S314
+        if _local(root) != "ListBucketResult":
+            raise BucketError(BucketProblem.LISTING_INVALID)
+        fields = {_local(each): each.text or "" for each in root}
+        is_encoded = fields.get("EncodingType") == "url"
+        listed = [_object(each, is_encoded) for each in root if _local(each) == "Contents"]
+    except (ET.ParseError, KeyError, ValueError) as error:
+        raise BucketError(BucketProblem.LISTING_INVALID) from error
+    if fields.get("IsTruncated") != "true":
+        return BucketPage(tuple(listed), None)
+    # A server that does not go on would be listed without end.
+    if not listed or listed[-1].key_bytes <= after.encode(errors=_ANY_BYTES):
+        raise BucketError(BucketProblem.LISTING_INVALID)
+    return BucketPage(tuple(listed), listed[-1].key)
+
+
+def _object(element: ET.Element, is_encoded: bool) -> BucketObject:
+    fields = {_local(each): each.text or "" for each in element}
+    key = unquote_plus(fields["Key"], errors=_ANY_BYTES) if is_encoded else fields["Key"]
+    modified = fields.get("LastModified")
+    modified_at = datetime.fromisoformat(modified) if modified else None
+    if modified_at is not None and modified_at.tzinfo is None:
+        modified_at = modified_at.replace(tzinfo=UTC)
+    return BucketObject(
+        key=key,
+        size_bytes=int(fields["Size"]),
+        etag=fields.get("ETag", "").strip('"') or None,
+        modified_at=modified_at,
+    )
+
+
+def _local(element: ET.Element) -> str:
+    """The name without its namespace: some servers have another, or none."""
+    return element.tag.rpartition("}")[2]
