@@ -18,6 +18,7 @@ from serve_app.api.health import ReadinessProbe
 from serve_app.api.health import router as health_routes
 from serve_app.api.methods import install_methods
 from serve_app.api.openapi import finish
+from serve_app.archives.routes import router as archive_routes
 from serve_app.context import AppContext
 from serve_app.credits.routes import router as credit_routes
 from serve_app.dashboard.routes import ROUTERS as DASHBOARD_ROUTERS
@@ -74,6 +75,7 @@ _OPERATIONS = (
     search_routes,
     clip_routes,
     creation_routes,
+    archive_routes,
     rerun_routes,
     thumbnail_routes,
     media_routes,
@@ -99,6 +101,7 @@ ROUTERS = (*_OPERATIONS, session_api(_OPERATIONS), *DASHBOARD_ROUTERS)
 TAGS = {
     "Jobs": "Create jobs, follow them, cancel them.",
     "Results": "Scenes, transcripts and audio tracks, once their stages are completed; search.",
+    "Archives": "Buckets that are analysed object by object, once or watched.",
     "Account": "Credits and usage.",
     "Webhooks": "Endpoints, the delivery log, and test events.",
     "Discovery": "Open to everybody; 120 requests a minute for each client address.",

@@ -75,6 +75,11 @@ class AuditAction(StrEnum):
     CHANGE_ENDPOINT = "changeWebhookEndpoint"
     ROTATE_ENDPOINT = "rotateWebhookEndpoint"
     DELETE_ENDPOINT = "deleteWebhookEndpoint"
+    CREATE_ARCHIVE = "createArchive"
+    CHANGE_ARCHIVE = "changeArchive"
+    PAUSE_ARCHIVE = "pauseArchive"
+    RESUME_ARCHIVE = "resumeArchive"
+    DELETE_ARCHIVE = "deleteArchive"
     SEND_TEST = "sendTestWebhook"
     ROTATE_SECRET = "rotateWebhookSecret"  # noqa: S105
     CREATE_KEY = "createKey"

@@ -31,6 +31,7 @@ from sqlalchemy import (
     update,
 )
 
+from storage.archives import remove_archives
 from storage.audit import AuditAction, forget_addresses, record
 from storage.database import Connection
 from storage.job_records import JobRecord, JobSource
@@ -38,6 +39,7 @@ from storage.tables import (
     OWN_DAYS,
     accounts,
     api_keys,
+    archive_objects,
     idempotency_records,
     invitations,
     jobs,
@@ -58,7 +60,7 @@ from storage.tables import (
     webhook_endpoints,
     webhook_events,
 )
-from storage.types import JobState, KeyStatus, Retention
+from storage.types import JobState, KeyStatus, ObjectState, Retention
 from storage.uploads import MOST_LATE
 
 CLEANING_LEASE = timedelta(minutes=2)
@@ -252,6 +254,7 @@ async def erase_account(connection: Connection, account_id: uuid.UUID) -> bool:
     of_account = (webhook_endpoints, signing_secrets, idempotency_records, voices)
     for table in (*of_people, *of_account):
         await connection.execute(delete(table).where(table.c.account_id == account_id))
+    await remove_archives(connection, account_id)
     revoked = {"status": KeyStatus.REVOKED, "benefit_id": None}
     await connection.execute(
         update(api_keys).where(api_keys.c.account_id == account_id).values(revoked)
@@ -303,6 +306,11 @@ async def erase_content(connection: Connection, job: JobRecord) -> None:
     await connection.execute(
         delete(voices).where(voices.c.account_id == job.account_id, ~learnt)
     )  # Those that were learnt from this job alone.
+    await connection.execute(
+        update(archive_objects)
+        .where(archive_objects.c.job_id == job.id, archive_objects.c.state != ObjectState.WAITING)
+        .values(key=None, error_message=None)
+    )
     names_it = text("position(convert_to(:job, 'UTF8') IN body) > 0").bindparams(job=str(job.id))
     await connection.execute(
         delete(idempotency_records).where(

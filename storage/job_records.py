@@ -47,6 +47,8 @@ class SourceFile(BaseModel):
     """The download token, encrypted, in base64."""
     sealed_access: str | None = None
     """Endpoint and credentials of an address in a bucket, encrypted likewise."""
+    archive_id: uuid.UUID | None = None
+    """Whose credentials read it, as they are when it is read."""
     name: str | None = None
 
 

@@ -35,9 +35,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, TSVECTOR
 
 from storage.types import (
+    ArchiveState,
     DeliveryStatus,
     JobState,
     KeyStatus,
+    ObjectState,
     PreviewStatus,
     Priority,
     ProcessingMode,
@@ -810,6 +812,83 @@ audit_log = Table(
     Column("address_sha256", Text),
     Column("hash", Text),
     Index("uq_audit_log_place", "account_id", "position", unique=True),
+)
+
+# Buckets of clients that are analysed object by object.
+archives = Table(
+    "archives",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("account_id", ForeignKey("accounts.id"), nullable=False, index=True),
+    # s3:// or gs://, bucket and prefix.
+    Column("url", Text, nullable=False),
+    Column("patterns", ARRAY(Text), nullable=False),
+    Column("watch_seconds", Integer),
+    Column("max_active_jobs", Integer, nullable=False),
+    # Endpoint and credentials, encrypted with the service's key.
+    Column("sealed_access", Text),
+    # What its jobs are created with.
+    Column("options", JSONB, nullable=False),
+    Column("base_url", Text, nullable=False),
+    Column("state", Text, nullable=False, server_default=ArchiveState.ACTIVE),
+    Column("error_code", Text),
+    Column("error_message", Text),
+    # The key that the list goes on after; null while none is under way. Bytes: not all are text.
+    Column("list_after", LargeBinary),
+    # Lists that could not be read, one after the other.
+    Column("failures", Integer, nullable=False, server_default="0"),
+    # How many objects there are in each state, changed with them.
+    *(
+        Column(f"{state}_objects", BigInteger, nullable=False, server_default="0")
+        for state in ObjectState
+    ),
+    _time("created_at", now=True),
+    _time("listed_at", nullable=True),
+    _time("next_list_at", nullable=True),
+    # When there is something to do; only the holder of the lease does it.
+    _time("due_at", now=True),
+    Column("lease_token", Uuid),
+    _time("lease_expires_at", nullable=True),
+    # Its objects are deleted a few at a time, then the row.
+    _time("removed_at", nullable=True),
+    CheckConstraint(_one_of("state", ArchiveState), name="state"),
+    CheckConstraint("max_active_jobs > 0", name="max_active_jobs_positive"),
+    CheckConstraint("watch_seconds > 0", name="watch_seconds_positive"),
+    CheckConstraint("sealed_access IS NULL OR removed_at IS NULL", name="removed_without_access"),
+    *(
+        CheckConstraint(f"{state}_objects >= 0", name=f"{state}_not_negative")
+        for state in ObjectState
+    ),
+    Index(
+        "ix_archives_due",
+        "due_at",
+        postgresql_where=text("state = 'active' OR removed_at IS NOT NULL"),
+    ),
+)
+
+archive_objects = Table(
+    "archive_objects",
+    metadata,
+    Column("archive_id", ForeignKey("archives.id"), nullable=False),
+    # SHA-256 of the key, which is known still when the key was erased with its job.
+    Column("key_sha256", LargeBinary, nullable=False),
+    # In the order in which they were found.
+    Column("position", BigInteger, Identity(), nullable=False),
+    Column("key", Text),
+    # What a change shows in.
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("etag", Text),
+    _time("modified_at", nullable=True),
+    Column("state", Text, nullable=False),
+    Column("job_id", ForeignKey("jobs.id")),
+    Column("error_code", Text),
+    Column("error_message", Text),
+    PrimaryKeyConstraint("archive_id", "key_sha256"),
+    CheckConstraint(_one_of("state", ObjectState), name="state"),
+    CheckConstraint("state <> 'running' OR job_id IS NOT NULL", name="running_has_job"),
+    Index("ix_archive_objects_position", "archive_id", "position"),
+    Index("ix_archive_objects_state", "archive_id", "state", "position"),
+    Index("ix_archive_objects_job_id", "job_id", postgresql_where=text("job_id IS NOT NULL")),
 )
 
 signing_secrets = Table(

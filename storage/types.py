@@ -205,6 +205,29 @@ LEDGER_SIGNS: dict[LedgerKind, tuple[int, int]] = {
 """Sign of an entry's effect on (balance, held). ``adjustment`` may have either sign on balance."""
 
 
+class ArchiveState(StrEnum):
+    """State of an archive: a client's bucket that is analysed object by object."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    """By its owner, or because of the error that it names."""
+    COMPLETED = "completed"
+    """All was listed and has ended; nothing is watched."""
+
+
+class ObjectState(StrEnum):
+    """State of an archive's object."""
+
+    WAITING = "waiting"
+    """A job is to be created."""
+    RUNNING = "running"
+    """Its job has not ended."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+    REFUSED = "refused"
+    """It is nothing that a job could be created of."""
+
+
 @dataclass(frozen=True, slots=True)
 class Retention:
     """How long ended jobs keep things where neither they nor their accounts have a value, and the

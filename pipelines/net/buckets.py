@@ -111,6 +111,14 @@ _BY_STATUS = {
 }
 
 
+class ObjectProblem(StrEnum):
+    """Why an object is nothing to analyse. Stable identifiers."""
+
+    EMPTY = "OBJECT_EMPTY"
+    FOLDER = "OBJECT_IS_FOLDER"
+    KEY = "OBJECT_KEY_UNUSABLE"
+
+
 class BucketError(Exception):
     """A bucket cannot be read."""
 
@@ -200,6 +208,19 @@ class BucketObject:
     def name(self) -> str:
         """The last component of the key; empty for the placeholder of a folder."""
         return self.key.rpartition("/")[2]
+
+
+def problem_of_object(found: BucketObject) -> ObjectProblem | None:
+    """What an object can be refused for before it is fetched."""
+    try:
+        is_text = "\0" not in found.key_bytes.decode()
+    except UnicodeDecodeError:
+        is_text = False
+    if not is_text:
+        return ObjectProblem.KEY
+    if found.key.endswith(("/", "_$folder$")):
+        return ObjectProblem.FOLDER
+    return None if found.size_bytes else ObjectProblem.EMPTY
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,12 +40,13 @@ _OPERATIONS: Mapping[Permission, str] = {
         listJobs getJob getScenes getTranscript listAudioTracks list_audio_tracks_alias
         getAudioTrack get_audio_track getChapters getSummary getPeople getClip exportJob search
         listTranscriptRevisions listTranslations getTranslation lintCaptions streamJobEvents
-        listVoices listWebhookDeliveries getReceipt
+        listVoices listWebhookDeliveries getReceipt listArchives getArchive listArchiveObjects
     """,
     Permission.WRITE: """
         createJob createJobFromUrl createBatch cancelJob cancelJobDeprecated eraseJob rerunJob
         redactJob editTranscript revertTranscript createTranslation nameSpeaker resetSpeaker
-        nameVoice deleteVoice deletePeople
+        nameVoice deleteVoice deletePeople createArchive changeArchive pauseArchive resumeArchive
+        deleteArchive
     """,
     Permission.BILLING: "getQuota getKeysPortal",
     Permission.MANAGE: """
@@ -59,8 +60,9 @@ _PAGES: Mapping[Permission | None, str] = {
     None: "sign_out get_nothing",
     Permission.READ: """
         get_jobs get_jobs_with_slash get_job get_captions get_changes get_part get_whole get_search
+        get_archives
     """,
-    Permission.WRITE: "create_from_urls erase_job cancel_job",
+    Permission.WRITE: "create_from_urls erase_job cancel_job change_archive",
     Permission.BILLING: "get_account",
     Permission.MANAGE: """
         get_keys create_key rotate_key revoke_key rotate_webhook_secret add_endpoint

@@ -51,7 +51,7 @@ def address_policy(settings: Settings) -> AddressPolicy:
 
 
 @contextmanager
-def _blaming(param: str) -> Iterator[None]:
+def blaming(param: str) -> Iterator[None]:
     """INVALID_URL or URL_NOT_ALLOWED of ``param`` for what the block finds."""
     try:
         yield
@@ -74,14 +74,14 @@ def require_media_url(
     """
     policy = address_policy(settings)
     if not is_bucket_address(url):
-        with _blaming(param):
+        with blaming(param):
             check_url_text(url, schemes=("http", "https"), policy=policy)
         return
-    with _blaming(param):
+    with blaming(param):
         scheme, name, key = split_bucket_address(url)
         if not key:
             raise InvalidUrlError("it names no object")
-    with _blaming(access_param):
+    with blaming(access_param):
         check_bucket(ClientBucket(scheme, name, access), policy)
 
 

@@ -51,6 +51,7 @@ COMMANDS = {
         "Check a receipt: its signature, then the media and the results that are given.",
     ),
     "jobs": Listed(USE, "library:jobs_app", "The jobs of an account."),
+    "archives": Listed(USE, "archives:archives_app", "Buckets that are analysed object by object."),
     "corrections": Listed(USE, "corrections:corrections_app", "What people corrected."),
     "mcp": Listed(
         USE,

@@ -390,6 +390,29 @@ class ApiClient:
         """Erase a job's media and results, cancelling it first; state and charges stay."""
         return self._post("erase", job_id)
 
+    def list_archives(self) -> list[JsonObject]:
+        """The account's archives, the oldest first."""
+        found: list[JsonObject] = self._get("/archives", {}).json()["data"]
+        return found
+
+    def list_archive_objects(self, archive_id: str, state: str, limit: int) -> list[JsonObject]:
+        """The first objects of an archive in a state, with their errors."""
+        query = {"state": state, "limit": str(min(limit, 1000))}
+        path = _path("archives", archive_id, "objects")
+        found: list[JsonObject] = self._get(path, query).json()["data"]
+        return found
+
+    def call_archive(
+        self, method: str, *parts: str, body: Mapping[str, object] | None = None
+    ) -> JsonObject:
+        """Create, read, change, pause, resume or remove an archive: ``parts`` of its path."""
+        url, headers = self._url(_path("archives", *parts)), dict(self._authorization)
+        if method == "POST" and not parts:
+            headers["Idempotency-Key"] = str(uuid.uuid4())
+        return _data(
+            self._send(lambda: self._http.request(method, url, json=body, headers=headers))
+        )
+
     def _post(
         self,
         action: str,

@@ -57,7 +57,7 @@ async def create_jobs(
     that the account may not use, or SERVICE_UNAVAILABLE where the balance cannot be verified.
     """
     account = await _check_admission(connection, account_id, len(plans), context.settings)
-    capped_key_id = await _check_caps(connection, len(plans))
+    capped_key_id = await check_caps(connection, len(plans))
     created = []
     for plan in plans:
         job = _queued_by_rules(plan.job, account, context.settings)
@@ -97,7 +97,7 @@ async def _check_admission(
     return account
 
 
-async def _check_caps(connection: Connection, count: int) -> uuid.UUID | None:
+async def check_caps(connection: Connection, count: int) -> uuid.UUID | None:
     """The key whose caps the jobs count for, if any: the caller's, or the first that it replaced.
 
     Raises TOO_MANY_ACTIVE_JOBS.
@@ -119,13 +119,18 @@ async def _check_caps(connection: Connection, count: int) -> uuid.UUID | None:
 
 def _queued_by_rules(job: NewJob, account: keys.Account, settings: Settings) -> NewJob:
     """The job with its share of the queue, by the rules of its account and the service."""
-    highest = Priority(account.highest_priority or settings.highest_priority)
-    urgency = list(Priority)
-    if urgency.index(job.priority) > urgency.index(highest):
-        raise invalid(f"The account may use priorities up to {highest}.", "priority")
+    require_priority(job.priority, account, settings)
     weight = settings.priority_weights[job.priority] * account.queue_weight
     limit = account.max_running_jobs or settings.max_running_jobs
     return replace(job, queue_weight=weight, running_limit=limit)
+
+
+def require_priority(priority: str, account: keys.Account, settings: Settings) -> None:
+    """Raises INVALID_REQUEST for one that the account may not use."""
+    highest = Priority(account.highest_priority or settings.highest_priority)
+    urgency = list(Priority)
+    if urgency.index(Priority(priority)) > urgency.index(highest):
+        raise invalid(f"The account may use priorities up to {highest}.", "priority")
 
 
 @contextlib.contextmanager

@@ -31,6 +31,8 @@ class SourceFetcher:
     context: AppContext
     job: JobRecord
     control: Control
+    archive_access: str | None = None
+    """The encrypted credentials of the archive that the job belongs to."""
 
     def fetch_all(self, uploads: Sequence[Upload]) -> SourceMedia:
         """The job's files in the object store; what an earlier runner fetched is used again.
@@ -117,7 +119,7 @@ class SourceFetcher:
             policy=address_policy(self.context.settings),
             token=token,
             provider=item.provider,
-            access=unseal_access(self.context.encrypter, item.sealed_access),
+            access=unseal_access(self.context.encrypter, item.sealed_access or self.archive_access),
             control=parts_of(self.control, [1.0] * wanted)[position],
         )
 

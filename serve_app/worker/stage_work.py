@@ -63,6 +63,7 @@ from serve_app.worker.fetch import SourceFetcher, has_files_to_fetch
 from serve_app.worker.publishing import KeptVoices, Lease
 from serve_app.worker.receipts import Recorder, ingest_receipt, step_versions
 from serve_app.worker.redacting import RedactedTracks, redact_tracks
+from storage.archives import find_access
 from storage.job_records import JobRecord
 from storage.types import JobState, StageName
 from storage.uploads import Upload, list_uploads
@@ -125,7 +126,8 @@ class StageWork:
         Like the other stages, returns the job's end, if this was it.
         """
         fetching, probing, cutting = ingest_parts(self.control, fetches=has_files_to_fetch(job))
-        sources, uploads = SourceFetcher(self.context, job, fetching), await self._uploads(job)
+        uploads, access = await self._uploads(job), await self._archive_access(job)
+        sources = SourceFetcher(self.context, job, fetching, access)
         stages = self._stages(job)
         with self.timings.measure("fetch"):
             fetched = await self._in_thread(lambda: sources.fetch_all(uploads))
@@ -178,6 +180,13 @@ class StageWork:
     async def _uploads(self, job: JobRecord) -> list[Upload]:
         async with self.context.database.statement() as connection:
             return await list_uploads(connection, job.id)
+
+    async def _archive_access(self, job: JobRecord) -> str | None:
+        archive_id = next((clip.archive_id for clip in job.source.clips), None)
+        if archive_id is None:
+            return None
+        async with self.context.database.statement() as connection:
+            return await find_access(connection, archive_id)
 
     async def run_vision(self, job: JobRecord, ingested: IngestResult) -> JobState | None:
         """Find and describe the scenes; publish them."""

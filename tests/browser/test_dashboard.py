@@ -390,6 +390,7 @@ PAGES = {
     "jobs": "/dashboard",
     "job": "/dashboard/jobs/{job}",
     "running": "/dashboard/jobs/{running}",
+    "archives": "/dashboard/archives",
     "account": "/dashboard/account?hours=1",
     "keys": "/dashboard/keys",
     "people": "/dashboard/people",

@@ -73,7 +73,7 @@ BEYOND_SCHEMAS = {
     ("INVALID_REQUEST", "voices"): "whether voices are recognised depends on the operator",
     ("INVALID_REQUEST", "name"): "an account has so many voices, a voice so many samples",
     ("INVALID_REQUEST", "rules"): "which houses there are depends on the operator",
-    ("INVALID_REQUEST", "url"): "an account has so many endpoints",
+    ("INVALID_REQUEST", "url"): "an account has so many endpoints, and so many archives",
     ("INVALID_REQUEST", "retention.sourceSeconds"): "the most depends on the operator",
     ("INVALID_REQUEST", "retention.resultDays"): "the most depends on the operator",
     ("INVALID_REQUEST", "speakersAtMost"): "no fewer than are expected",

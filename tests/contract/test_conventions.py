@@ -252,6 +252,14 @@ ADDED = {
     ("PATCH", "/webhooks/endpoints/{endpointId}", "changeWebhookEndpoint"),
     ("DELETE", "/webhooks/endpoints/{endpointId}", "deleteWebhookEndpoint"),
     ("POST", "/webhooks/endpoints/{endpointId}/rotate", "rotateWebhookEndpoint"),
+    ("GET", "/archives", "listArchives"),
+    ("POST", "/archives", "createArchive"),
+    ("GET", "/archives/{archiveId}", "getArchive"),
+    ("PATCH", "/archives/{archiveId}", "changeArchive"),
+    ("DELETE", "/archives/{archiveId}", "deleteArchive"),
+    ("GET", "/archives/{archiveId}/objects", "listArchiveObjects"),
+    ("POST", "/archives/{archiveId}/pause", "pauseArchive"),
+    ("POST", "/archives/{archiveId}/resume", "resumeArchive"),
 }
 """Operations beside those of the specification."""
 

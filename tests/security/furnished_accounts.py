@@ -27,6 +27,7 @@ class FurnishedAccount:
     key_id: str
     endpoint_id: str
     voice_id: str
+    archive_id: str
     signing_secret: str
     portal_url: str
     still_urls: tuple[str, ...]
@@ -56,6 +57,8 @@ class FurnishedAccount:
         voiced = f"/jobs/{job_id}/speakers/speaker_0/voice?track=0"
         voice_id = shown(caller.ask("PUT", voiced, json={"name": f"{word}-voice"}))["id"]
         endpoint_id = shown(caller.post("/webhooks/endpoints", endpoint))["id"]
+        bucket = {"url": f"s3://{word}-bucket/films/"}
+        archive_id = shown(caller.post("/archives", bucket))["archiveId"]
         account = caller.customer.account_id
         spare = api.transact(lambda c: keys.create_key(c, account))
         _buy(caller, f"{word}-receipt")
@@ -67,7 +70,7 @@ class FurnishedAccount:
         ids = [job_id, uploading["jobId"], *(job["jobId"] for job in batch["jobs"])]
         words = [f"{word}-film", f"{word}-upload", f"{word}-metadata", f"{word}-receipt",
                  f"{word}-path", f"{word}.example.com", f"{word}.customers"]  # fmt: skip
-        ids += [endpoint_id, voice_id, f"{word}-voice"]
+        ids += [endpoint_id, voice_id, f"{word}-voice", archive_id, f"{word}-bucket"]
         marks = {
             *ids,
             *words,
@@ -80,7 +83,7 @@ class FurnishedAccount:
         }
         return cls(
             caller, session, caller.job(job_id), uploading, batch, str(spare.id), endpoint_id,
-            voice_id, secret, portal, tuple(scene["thumbnailUrl"] for scene in scenes),
+            voice_id, archive_id, secret, portal, tuple(scene["thumbnailUrl"] for scene in scenes),
             frozenset(marks),
         )  # fmt: skip
 

@@ -47,6 +47,7 @@ class Change:
 JOB, NO_JOB = "/jobs/{done}", f"/jobs/{uuid.uuid4()}"
 SPEAKER, NO_SPEAKER = f"{JOB}/speakers/speaker_0", f"{JOB}/speakers/nobody"
 ENDPOINT, NO_ENDPOINT = "/webhooks/endpoints/{endpoint}", f"/webhooks/endpoints/{uuid.uuid4()}"
+ARCHIVE, NO_ARCHIVE = "/archives/{archive}", f"/archives/{uuid.uuid4()}"
 HOOK = {"url": "https://hooks.example.com/x"}
 CLIPS = [{"sourceUrl": "https://example.com/a.mp4"}]
 BATCH = {"mode": "independent", "clips": CLIPS}
@@ -86,6 +87,11 @@ CHANGES: dict[str, Change] = {
     "changeWebhookEndpoint": Change(ENDPOINT, HOOK, wrong_path=NO_ENDPOINT),
     "rotateWebhookEndpoint": Change(f"{ENDPOINT}/rotate", wrong_path=f"{NO_ENDPOINT}/rotate"),
     "deleteWebhookEndpoint": Change(ENDPOINT, wrong_path=NO_ENDPOINT),
+    "createArchive": Change("/archives", {"url": "s3://films/"}, wrong_body={"url": "films"}),
+    "changeArchive": Change(ARCHIVE, {"maxActiveJobs": 5}, wrong_path=NO_ARCHIVE),
+    "pauseArchive": Change(f"{ARCHIVE}/pause", wrong_path=f"{NO_ARCHIVE}/pause"),
+    "resumeArchive": Change(f"{ARCHIVE}/resume", wrong_path=f"{NO_ARCHIVE}/resume"),
+    "deleteArchive": Change(ARCHIVE, wrong_path=NO_ARCHIVE),
     "sendTestWebhook": Change(
         "/webhooks/test", {"url": "https://hooks.invalid/x"}, wrong_body={"url": "http://a"}
     ),
@@ -146,6 +152,7 @@ def changing(api: ContractApi, runner: RunnerSide) -> Changing:
         "second": clips[0],
         "voice": account.voice_id,
         "endpoint": account.endpoint_id,
+        "archive": account.archive_id,
         "key": account.key_id,
         "link": link,
     }

@@ -59,6 +59,10 @@ def _endpoint(account: FurnishedAccount) -> dict[str, str]:
     return {"endpointId": account.endpoint_id}
 
 
+def _archive(account: FurnishedAccount) -> dict[str, str]:
+    return {"archiveId": account.archive_id}
+
+
 ITEMS: Mapping[str, tuple[Item, ...]] = {
     "getJob": (
         Item(_finished, ("", "?include=none", "?include=scenes,transcript")),
@@ -104,11 +108,24 @@ ITEMS: Mapping[str, tuple[Item, ...]] = {
     "changeWebhookEndpoint": (Item(_endpoint),),
     "rotateWebhookEndpoint": (Item(_endpoint),),
     "deleteWebhookEndpoint": (Item(_endpoint),),
+    "getArchive": (Item(_archive),),
+    "listArchiveObjects": (Item(_archive, ("", "?state=failed")),),
+    "changeArchive": (Item(_archive),),
+    "pauseArchive": (Item(_archive),),
+    "resumeArchive": (Item(_archive),),
+    "deleteArchive": (Item(_archive),),
 }
 """Operations on a thing that the path names."""
 
 ONCE_ONLY = frozenset(
-    {"cancelJob", "cancelJobDeprecated", "deleteVoice", "deleteWebhookEndpoint", "rotateKey"}
+    {
+        "cancelJob",
+        "cancelJobDeprecated",
+        "deleteArchive",
+        "deleteVoice",
+        "deleteWebhookEndpoint",
+        "rotateKey",
+    }
 )
 """Those of them that do not answer the same a second time."""
 
@@ -118,6 +135,7 @@ LISTS = {
     "listWebhookDeliveries": ("", "?jobId={foreign}"),
     "listWebhookEndpoints": ("",),
     "listVoices": ("",),
+    "listArchives": ("",),
     "search": (
         "?q=track+OR+person+OR+film",
         "?q=film&kinds=file",
@@ -146,6 +164,7 @@ BODIES = {
     "nameSpeaker": {"label": "Somebody"},
     "nameVoice": {"name": "Somebody"},
     "changeWebhookEndpoint": {},
+    "changeArchive": {},
     "editTranscript": {"revision": 0, "trackIndex": 0, "segments": [{"index": 0}]},
     "revertTranscript": {"revision": 0, "trackIndex": 0},
     "createTranslation": {"language": "en"},
@@ -156,6 +175,7 @@ BODIES = {
 TOLD_BY_THEMSELVES = {
     "createSession": "test_a_sign_in_link_opens_its_own_account",
     "createWebhookEndpoint": "tests/contract/test_subscriptions.py",
+    "createArchive": "tests/serve_app/worker/test_archives.py",
     "sendTestWebhook": "signed with the caller's secret: tests/contract/test_webhooks.py",
     "rotateWebhookSecret": "test_rotating_the_secret_leaves_the_others_alone",
 }
@@ -190,6 +210,8 @@ ROUTES_OUTSIDE = {
     "/dashboard/": "leads to /dashboard",
     "/dashboard/account": "test_pages_show_nothing_of_anothers",
     "/dashboard/keys": "test_pages_show_nothing_of_anothers",
+    "/dashboard/archives": "test_pages_show_nothing_of_anothers",
+    "/dashboard/archives/{id}/{action}": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/search": "test_pages_show_nothing_of_anothers",
     "/dashboard/jobs": "tests/serve_app/dashboard/test_dashboard_pages.py",
     "/dashboard/jobs/{jobId}": "test_pages_of_what_is_anothers_look_like_what_is_missing",

@@ -44,6 +44,9 @@ READ = [
     "listVoices",
     "listWebhookDeliveries",
     "getReceipt",
+    "listArchives",
+    "getArchive",
+    "listArchiveObjects",
 ]
 WRITE = [
     "createJob",
@@ -62,6 +65,11 @@ WRITE = [
     "nameVoice",
     "deleteVoice",
     "deletePeople",
+    "createArchive",
+    "changeArchive",
+    "pauseArchive",
+    "resumeArchive",
+    "deleteArchive",
 ]
 BILLING = ["getQuota", "getKeysPortal"]
 OWNERS = [
@@ -93,8 +101,9 @@ READ_PAGES = [
     "get_part",
     "get_whole",
     "get_search",
+    "get_archives",
 ]
-WRITE_PAGES = ["create_from_urls", "erase_job", "cancel_job"]
+WRITE_PAGES = ["create_from_urls", "erase_job", "cancel_job", "change_archive"]
 OWNER_PAGES = [
     "get_keys",
     "create_key",

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from serve_app.api.authentication import Auth
 from serve_app.api.schemas import OPTIONAL_FIELDS, REQUIRED_FIELDS, schema_name
 from serve_app.app import ROUTERS, TAGS
+from serve_app.archives.routes import ArchiveChangesBody, NewArchiveBody
 from serve_app.errors import CATALOGUE, ErrorCode
 from serve_app.jobs.reruns import RerunBody
 from serve_app.jobs.schemas import (
@@ -50,6 +51,8 @@ BODIES: dict[str, type[BaseModel]] = {
         NewEndpointBody,
         EndpointChangesBody,
         SignInBody,
+        NewArchiveBody,
+        ArchiveChangesBody,
     )
 }
 CONTRACT = Contract(DOCUMENT)
@@ -124,6 +127,14 @@ ADDED_STATUSES: dict[str, set[int]] = {
     "changeWebhookEndpoint": {200, 400, 401, 404},
     "deleteWebhookEndpoint": {200, 401, 404},
     "rotateWebhookEndpoint": {200, 401, 404},
+    "listArchives": {200, 401, 429},
+    "createArchive": {201, 400, 401, 409, 422, 429},
+    "getArchive": {200, 401, 404},
+    "listArchiveObjects": {200, 400, 401, 404},
+    "changeArchive": {200, 400, 401, 404},
+    "pauseArchive": {200, 401, 404},
+    "resumeArchive": {200, 401, 404},
+    "deleteArchive": {200, 401, 404},
 }
 """Operations beyond the specification."""
 

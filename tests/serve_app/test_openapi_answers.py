@@ -33,6 +33,7 @@ class Scenery:
     session: dict[str, str]
     key_id: str
     endpoint: str
+    archive: str
     voice: str
     waiting: str
     done: str
@@ -70,8 +71,10 @@ def scenery(api: RunningApi) -> Iterator[Scenery]:
     made = api.client.post("/webhooks/endpoints", json=hook, headers=customer.headers)
     Contract(api.client.get("/openapi.json").json()).check("createWebhookEndpoint", made)
     endpoint = made.json()["data"]["id"]
+    made = api.client.post("/archives", json={"url": "gs://films"}, headers=customer.headers)
+    archive = made.json()["data"]["archiveId"]
     yield Scenery(
-        customer, session, key_id, endpoint, voice["id"], waiting_id, done, several, failed
+        customer, session, key_id, endpoint, archive, voice["id"], waiting_id, done, several, failed
     )
     api.client.post(f"/jobs/{waiting_id}/cancel", headers=customer.headers)
 
@@ -92,6 +95,7 @@ class Call:
         names = {name: getattr(scenery, name) for name in ("waiting", "done", "failed", "key_id")}
         names |= {
             "endpoint": scenery.endpoint,
+            "archive": scenery.archive,
             "voice": scenery.voice,
             "several": scenery.several_tracks,
             "new": "",
@@ -176,6 +180,14 @@ SUCCESSES = [
     Call("deleteWebhookEndpoint", 200, "/webhooks/endpoints/{endpoint}"),
     Call("nameVoice", 200, "/jobs/{done}/speakers/speaker_0/voice", {"name": "Anna"}),
     Call("getTranscript", 200, "/jobs/{done}/transcript"),
+    Call("createArchive", 201, body={"url": "s3://bucket/films/", "patterns": ["*.mp4"]}),
+    Call("listArchives", 200),
+    Call("getArchive", 200, "/archives/{archive}"),
+    Call("listArchiveObjects", 200, "/archives/{archive}/objects?state=failed"),
+    Call("changeArchive", 200, "/archives/{archive}", {"watchSeconds": 3600}),
+    Call("pauseArchive", 200, "/archives/{archive}/pause"),
+    Call("resumeArchive", 200, "/archives/{archive}/resume"),
+    Call("deleteArchive", 200, "/archives/{archive}"),
     Call("listVoices", 200),
     Call("deleteVoice", 200, "/voices/{voice}"),
     Call("getOpenApi", 200),
@@ -293,6 +305,22 @@ FAILURES = [
     Call("getAudioTrack", 400, "/jobs/{several}/audioTracks/first"),
     Call("listWebhookDeliveries", 400, "/webhooks/deliveries?jobId=a&jobId=b"),
     Call("streamJobEvents", 404, "/jobs/{missing}/events"),
+    Call("createArchive", 400, body={"url": "https://bucket.example.com/"}),
+    Call("createArchive", 400, body={"url": "s3://bucket/", "watchSeconds": 59}),
+    Call(
+        "createArchive",
+        400,
+        body={"url": "s3://bucket/", "bucketAccess": {"endpoint": "http://10.0.0.1"}},
+    ),
+    Call("getArchive", 404, "/archives/{missing}"),
+    Call("listArchiveObjects", 400, "/archives/{archive}/objects?cursor=x"),
+    Call("listArchiveObjects", 400, "/archives/{archive}/objects?state=lost"),
+    Call("listArchiveObjects", 404, "/archives/{missing}/objects"),
+    Call("changeArchive", 400, "/archives/{archive}", {"maxActiveJobs": 0}),
+    Call("changeArchive", 404, "/archives/{missing}", {}),
+    Call("pauseArchive", 404, "/archives/{missing}/pause"),
+    Call("resumeArchive", 404, "/archives/x/resume"),
+    Call("deleteArchive", 404, "/archives/{missing}"),
     Call("createWebhookEndpoint", 400, body={"url": "http://hooks.example.com"}),
     Call("createWebhookEndpoint", 400, body={"url": "https://hooks.example.com", "events": []}),
     Call("getWebhookEndpoint", 404, "/webhooks/endpoints/{missing}"),
@@ -324,7 +352,7 @@ def test_a_success_is_as_documented(
     contract.check(call.operation_id, answer)
     if call.status == 201:
         data = answer.json()["data"]
-        for job in data.get("jobs", [data]):
+        for job in data.get("jobs", [data] if "jobId" in data else []):
             api.client.post(f"/jobs/{job['jobId']}/cancel", headers=scenery.customer.headers)
 
 

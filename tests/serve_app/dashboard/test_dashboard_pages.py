@@ -31,7 +31,7 @@ from tests.serve_app.published_jobs import SENTENCES, complete, created, fail, t
 from tests.serve_app.running_api import Customer, RunningApi
 
 HTML = "text/html; charset=utf-8"
-PAGES = ("/dashboard", "/dashboard/account", "/dashboard/keys")
+PAGES = ("/dashboard", "/dashboard/archives", "/dashboard/account", "/dashboard/keys")
 
 
 def link_token(api: RunningApi, customer: Customer) -> str:
@@ -133,7 +133,8 @@ FORGED = {
 }
 CHANGES = ("/dashboard/sign-out", "/dashboard/jobs", "/dashboard/jobs/x/cancel",
            "/dashboard/keys/x/rotate", "/dashboard/webhook-secret/rotate", "/dashboard/endpoints",
-           "/dashboard/endpoints/x/rotate", "/dashboard/endpoints/x/delete")  # fmt: skip
+           "/dashboard/endpoints/x/rotate", "/dashboard/endpoints/x/delete",
+           "/dashboard/archives/x/pause")  # fmt: skip
 
 
 @pytest.mark.parametrize("path", CHANGES)
@@ -638,3 +639,25 @@ def test_captions_of_a_house_are_offered_with_what_is_to_be_mended(
         assert path in page.text
         assert browser.get(unescape(path)).status_code == 200
     assert browser.get(f"/dashboard/jobs/{job}/captions?rules=nobody").status_code == 400
+
+
+def test_an_archive_is_shown_with_its_error_and_is_paused_and_resumed(
+    api: RunningApi, customer: Customer, browser: httpx.Client
+) -> None:
+    body = {"url": "s3://bucket/films/"}
+    made = api.client.post("/archives", json=body, headers=customer.headers).json()["data"]
+    page = browser.get("/dashboard/archives")
+    assert "s3://bucket/films/" in plain(page)
+    assert "0 completed, 0 running, 0 waiting, 0 failed, 0 refused" in plain(page)
+    form = {"csrf": csrf(page)}
+    for action, shown in (("pause", "Paused"), ("resume", "Active")):
+        answer = browser.post(f"/dashboard/archives/{made['archiveId']}/{action}", data=form)
+        assert answer.status_code == 303, answer.text
+        assert shown in plain(browser.get("/dashboard/archives"))
+    assert browser.post(f"/dashboard/archives/{uuid.uuid4()}/pause", data=form).status_code == 404
+    run_sql(
+        api,
+        "UPDATE archives SET state = 'paused', error_code = 'BUCKET_NOT_FOUND',"
+        " error_message = 'There is no such bucket.'",
+    )
+    assert "There is no such bucket. BUCKET_NOT_FOUND" in plain(browser.get("/dashboard/archives"))

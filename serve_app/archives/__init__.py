@@ -1,0 +1,1 @@
+"""Archive intake: buckets of clients, analysed object by object."""

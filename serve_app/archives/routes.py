@@ -1,0 +1,504 @@
+"""Archives of an account: buckets that are analysed object by object, once or again and again."""
+
+# ruff: noqa: N815  (names of the wire)
+from __future__ import annotations
+
+import uuid
+from typing import Annotated, Literal, NotRequired
+
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from pipelines.net.buckets import ClientBucket, check_bucket, split_bucket_address
+from serve_app.api.authentication import CurrentAccount, KeyedRoute, parse_job_id
+from serve_app.api.context import API_PREFIX, Context, base_url
+from serve_app.api.envelope import ExactJSONResponse, success, timestamp
+from serve_app.api.idempotency import create_once
+from serve_app.api.openapi import errors, headers
+from serve_app.api.pagination import BadCursorError, read_payload, sign_payload
+from serve_app.api.queries import WHOLE_NUMBER, one_of
+from serve_app.api.schemas import NO_NUL_PATTERN, Answer, Count, RequestId, Timestamp, Uuid, doc
+from serve_app.api.urls import address_policy, blaming
+from serve_app.context import AppContext
+from serve_app.errors import ApiError, ErrorCode, invalid
+from serve_app.jobs import service
+from serve_app.jobs.plans import Planner, plan_from_url, seal_access, unseal_access
+from serve_app.jobs.routes import IdempotencyKey
+from serve_app.jobs.schemas import WHOLE, BucketAccessOptions, CreateJobFromUrlBody, JobOptions
+from storage import archives, keys
+from storage.archives import MOST_ARCHIVES, Archive, ArchiveObject
+from storage.database import Connection
+from storage.types import ArchiveState, ObjectState
+
+MAX_PATTERNS = 20
+MAX_PAGE = 1000
+_PURPOSE = b"archive-objects"
+
+router = APIRouter(prefix=API_PREFIX, route_class=KeyedRoute, tags=["Archives"])
+
+ArchiveUrl = Annotated[
+    str,
+    Field(
+        json_schema_extra={
+            "format": "uri",
+            "pattern": "^([Ss]3|[Gg][Ss])://",
+            "minLength": 1,
+            "maxLength": 2048,
+        }
+    ),
+]
+Pattern = Annotated[
+    str, Field(min_length=1, max_length=200, json_schema_extra={"pattern": NO_NUL_PATTERN})
+]
+WatchSeconds = Annotated[
+    Annotated[int, Field(ge=60, le=30 * 86_400), WHOLE] | None,
+    doc("List it again so long after each list; once only if not given.", 3600),
+]
+MaxActiveJobs = Annotated[
+    Annotated[int, Field(ge=1, le=1000), WHOLE],
+    doc("Its unfinished jobs at a time; they count against the account's limit too.", 20),
+]
+
+
+class NewArchiveBody(JobOptions):
+    """Body of ``POST /archives``."""
+
+    url: Annotated[
+        ArchiveUrl,
+        doc("Bucket and the prefix below which everything counts.", "s3://footage/2024/"),
+    ]
+    patterns: Annotated[
+        Annotated[list[Pattern], Field(max_length=MAX_PATTERNS)] | None,
+        doc(
+            "Only objects whose name fits one of them (`*`, `?`, `[a-z]`; of whatever case); "
+            "with a slash, whose key behind the prefix does. All if not given.",
+            ["*.mp4", "*.mov"],
+        ),
+    ] = None
+    watchSeconds: WatchSeconds = None
+    maxActiveJobs: MaxActiveJobs = 20
+    priority: Annotated[
+        Literal["low", "normal", "high"],
+        doc("Of its jobs; refused where the account may not use it."),
+    ] = "low"
+
+
+class ArchiveChangesBody(BaseModel):
+    """Body of ``PATCH /archives/{archiveId}``: what is not given stays."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    bucketAccess: Annotated[
+        BucketAccessOptions | None, doc("New credentials, in the place of the old ones.")
+    ] = None
+    watchSeconds: WatchSeconds = None
+    maxActiveJobs: Annotated[MaxActiveJobs | None, doc("Of its unfinished jobs.")] = None
+
+
+class ObjectCounts(TypedDict):
+    """How many of its objects are in each state."""
+
+    waiting: Annotated[Count, doc("A job is to be created.", 812)]
+    running: Annotated[Count, doc("Its job has not ended.", 20)]
+    completed: Annotated[Count, doc("Its job completed.", 9160)]
+    failed: Annotated[Count, doc("Its job failed, or was cancelled.", 3)]
+    refused: Annotated[Count, doc("No job was created: see `errorCode` of the object.", 5)]
+
+
+class ShownAccess(TypedDict):
+    """How the bucket is read, without secrets."""
+
+    endpoint: str | None
+    region: str | None
+    accessKeyId: str | None
+
+
+class ArchiveError(TypedDict):
+    """Why it is paused."""
+
+    code: Annotated[str, doc("Stable.", "BUCKET_CREDENTIALS_EXPIRED")]
+    message: Annotated[str, doc("For people.", "The bucket's credentials have expired.")]
+
+
+class ArchiveJson(TypedDict):
+    """A bucket that is analysed object by object."""
+
+    archiveId: Annotated[Uuid, doc("The archive.")]
+    url: Annotated[str, doc("Bucket and prefix.", "s3://footage/2024/")]
+    patterns: list[str]
+    state: ArchiveState
+    error: NotRequired[ArchiveError]
+    watchSeconds: int | None
+    maxActiveJobs: int
+    bucketAccess: ShownAccess
+    objects: ObjectCounts
+    listing: Annotated[bool, doc("Whether a list of the bucket is under way.")]
+    createdAt: Annotated[Timestamp, doc("When it was made.")]
+    listedAt: Annotated[Timestamp | None, doc("When the last list was complete.")]
+
+
+class Archives(TypedDict):
+    """The account's archives, the oldest first."""
+
+    data: Annotated[list[ArchiveJson], Field(max_length=MOST_ARCHIVES)]
+    requestId: RequestId
+
+
+class ArchiveObjectJson(TypedDict):
+    """An object and what became of it."""
+
+    key: Annotated[str | None, doc("Null once it was erased with its job.", "2024/a.mp4")]
+    sizeBytes: Count
+    etag: str | None
+    modifiedAt: Timestamp | None
+    state: ObjectState
+    jobId: Annotated[Uuid | None, doc("Its last job.")]
+    errorCode: Annotated[str | None, doc("Of the job, or why there is none.", "OBJECT_EMPTY")]
+    errorMessage: Annotated[str | None, doc("For people.", "The object is empty.")]
+
+
+class ArchiveObjects(TypedDict):
+    """A page of objects, in the order in which they were found."""
+
+    data: list[ArchiveObjectJson]
+    hasMore: bool
+    nextCursor: str | None
+    requestId: RequestId
+
+
+ArchiveId = Annotated[
+    Uuid, Path(alias="archiveId", description="The archive's id; what is no UUID is not found.")
+]
+_NOT_FOUND = errors(ErrorCode.NOT_FOUND)
+
+
+def _found(archive: Archive | None) -> Archive:
+    if archive is None:
+        raise ApiError(ErrorCode.NOT_FOUND, "There is no such archive.")
+    return archive
+
+
+def render_archive(archive: Archive, context: AppContext) -> ArchiveJson:
+    """As answers have it, without secrets."""
+    access = unseal_access(context.encrypter, archive.sealed_access)
+    rendered: ArchiveJson = {
+        "archiveId": str(archive.id),
+        "url": archive.url,
+        "patterns": archive.patterns,
+        "state": archive.state,
+        "watchSeconds": archive.watch_seconds,
+        "maxActiveJobs": archive.max_active_jobs,
+        "bucketAccess": {
+            "endpoint": access.endpoint,
+            "region": access.region,
+            "accessKeyId": access.access_key_id,
+        },
+        "objects": {
+            "waiting": archive.waiting_objects,
+            "running": archive.running_objects,
+            "completed": archive.completed_objects,
+            "failed": archive.failed_objects,
+            "refused": archive.refused_objects,
+        },
+        "listing": archive.list_after is not None,
+        "createdAt": timestamp(archive.created_at),
+        "listedAt": timestamp(archive.listed_at),
+    }
+    if archive.error_code is not None:
+        rendered["error"] = {"code": archive.error_code, "message": archive.error_message or ""}
+    return rendered
+
+
+def _checked_access(
+    url: str, options: BucketAccessOptions | None, context: AppContext
+) -> str | None:
+    """Encrypted, or None without any. Raises INVALID_URL or URL_NOT_ALLOWED."""
+    with blaming("url"):
+        scheme, name, _ = split_bucket_address(url)
+    if options is None:
+        return None
+    access = options.access()
+    with blaming("bucketAccess.endpoint"):
+        check_bucket(ClientBucket(scheme, name, access), address_policy(context.settings))
+    return seal_access(context.encrypter, access)
+
+
+def _options(body: NewArchiveBody) -> dict[str, object]:
+    """What is given of a job's options; the priority too, whose default is another here."""
+    given = body.model_dump(
+        mode="json",
+        include=set(JobOptions.model_fields) - {"bucketAccess", "idempotencyKey"},
+        exclude_unset=True,
+    )
+    return given | {"priority": body.priority}
+
+
+@router.post(
+    "/archives",
+    operation_id="createArchive",
+    summary="Analyse a bucket",
+    status_code=201,
+    response_model=Answer[ArchiveJson],
+    response_description="The archive; its bucket is listed from now on.",
+    responses=errors(
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_URL,
+        ErrorCode.URL_NOT_ALLOWED,
+        ErrorCode.INVALID_CALLBACK_URL,
+        ErrorCode.IDEMPOTENCY_IN_PROGRESS,
+        ErrorCode.IDEMPOTENCY_BODY_MISMATCH,
+    )
+    | {201: {"headers": headers("Location", sometimes=["Idempotent-Replayed"])}},
+)
+async def create_archive(
+    request: Request,
+    context: Context,
+    account_id: CurrentAccount,
+    body: NewArchiveBody,
+    key: IdempotencyKey = None,
+) -> Response:
+    """A job is created of each object, once, and again when it has changed; they are ordinary jobs
+    with the given options, of priority `low` unless another is given. A bucket that cannot be read
+    pauses the archive, with `error`. An account has at most 100.
+    """
+    sealed = _checked_access(body.url, body.bucketAccess, context)
+    options = _options(body)
+    # As its jobs will be planned, so that what they would be refused for is refused here.
+    planner = Planner(context.settings, context.encrypter, account_id, base_url(request))
+    bucket = "/".join(body.url.split("/", 3)[:3])
+    plan_from_url(
+        planner, CreateJobFromUrlBody.model_validate({"url": f"{bucket}/a.mp4", **options})
+    )
+
+    async def create(connection: Connection) -> Response:
+        account = await keys.lock_account(connection, account_id)
+        service.require_priority(body.priority, account, context.settings)
+        if await service.check_caps(connection, 0) is not None:
+            # Its jobs are created by the service, and would count towards no key.
+            raise invalid("A key with a cap cannot create archives.")
+        added = await archives.add_archive(
+            connection,
+            account_id,
+            url=body.url,
+            patterns=body.patterns or (),
+            watch_seconds=body.watchSeconds,
+            max_active_jobs=body.maxActiveJobs,
+            sealed_access=sealed,
+            options=options,
+            base_url=base_url(request),
+        )
+        if added is None:
+            raise invalid(f"An account has at most {MOST_ARCHIVES} archives.", "url")
+        location = {"Location": f"{base_url(request)}/archives/{added.id}"}
+        return success(request, render_archive(added, context), status=201, headers=location)
+
+    return await create_once(request, "createArchive", key, create)
+
+
+@router.get(
+    "/archives",
+    operation_id="listArchives",
+    summary="List archives",
+    response_model=Archives,
+    response_description="The archives.",
+)
+async def list_archives(request: Request, context: Context, account_id: CurrentAccount) -> Response:
+    """At most 100, the oldest first."""
+    async with context.database.statement() as connection:
+        found = await archives.list_archives(connection, account_id)
+    return success(request, [render_archive(each, context) for each in found])
+
+
+async def _get(connection: Connection, account_id: uuid.UUID, archive_id: str) -> Archive:
+    found = await archives.list_archives(connection, account_id, parse_job_id(archive_id))
+    return _found(found[0] if found else None)
+
+
+@router.get(
+    "/archives/{archiveId}",
+    operation_id="getArchive",
+    summary="Read an archive",
+    response_model=Answer[ArchiveJson],
+    response_description="The archive.",
+    responses=_NOT_FOUND,
+)
+async def get_archive(
+    request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
+) -> Response:
+    """With how many of its objects are in each state."""
+    async with context.database.statement() as connection:
+        found = await _get(connection, account_id, archive_id)
+    return success(request, render_archive(found, context))
+
+
+@router.get(
+    "/archives/{archiveId}/objects",
+    operation_id="listArchiveObjects",
+    summary="List an archive's objects",
+    response_model=ArchiveObjects,
+    response_description="A page of objects.",
+    responses=errors(ErrorCode.INVALID_REQUEST, ErrorCode.NOT_FOUND),
+)
+async def list_archive_objects(
+    request: Request,
+    context: Context,
+    account_id: CurrentAccount,
+    archive_id: ArchiveId,
+    limit: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_PAGE), WHOLE_NUMBER],
+        Query(description="Most objects of a page."),
+    ] = 100,
+    cursor: Annotated[str | None, Query(description="`nextCursor` of the page before.")] = None,
+    state: Annotated[
+        Annotated[str, one_of(ObjectState)] | None,
+        Query(
+            description="Only objects in this state; `failed` and `refused` have an error.",
+            json_schema_extra={"enum": [str(each) for each in ObjectState]},
+        ),
+    ] = None,
+) -> Response:
+    """In the order in which they were found: go on while `hasMore` is true."""
+    secret, after = context.signer.secret, 0
+    if cursor is not None:
+        try:
+            payload = read_payload(cursor, secret=secret, account_id=account_id, purpose=_PURPOSE)
+        except BadCursorError as error:
+            raise invalid("The cursor is not one that this list gave out.", "cursor") from error
+        after = int.from_bytes(payload)
+    async with context.database.statement() as connection:
+        archive = await _get(connection, account_id, archive_id)
+        found = await archives.list_objects(
+            connection,
+            archive.id,
+            limit=limit + 1,
+            after=after,
+            state=None if state is None else ObjectState(state),
+        )
+    shown, next_cursor = found[:limit], None
+    if len(found) > limit:
+        payload = shown[-1].position.to_bytes(8)
+        next_cursor = sign_payload(payload, secret=secret, account_id=account_id, purpose=_PURPOSE)
+    body = {
+        "data": [_object(each) for each in shown],
+        "hasMore": next_cursor is not None,
+        "nextCursor": next_cursor,
+        "requestId": request.scope["vas_request_id"],
+    }
+    return ExactJSONResponse(body)
+
+
+def _object(found: ArchiveObject) -> ArchiveObjectJson:
+    return {
+        "key": found.key,
+        "sizeBytes": found.size_bytes,
+        "etag": found.etag,
+        "modifiedAt": timestamp(found.modified_at),
+        "state": found.state,
+        "jobId": None if found.job_id is None else str(found.job_id),
+        "errorCode": found.error_code,
+        "errorMessage": found.error_message,
+    }
+
+
+@router.patch(
+    "/archives/{archiveId}",
+    operation_id="changeArchive",
+    summary="Change an archive",
+    response_model=Answer[ArchiveJson],
+    response_description="The archive.",
+    responses=errors(
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_URL,
+        ErrorCode.URL_NOT_ALLOWED,
+        ErrorCode.NOT_FOUND,
+    ),
+)
+async def change_archive(
+    request: Request,
+    context: Context,
+    account_id: CurrentAccount,
+    archive_id: ArchiveId,
+    body: ArchiveChangesBody,
+) -> Response:
+    """New credentials hold for jobs that wait already too. An archive that an error has paused goes
+    on with them, and objects that could not be fetched are tried again.
+    """
+    values: dict[str, object] = {}
+    if body.maxActiveJobs is not None:
+        values["max_active_jobs"] = body.maxActiveJobs
+    if "watchSeconds" in body.model_fields_set:
+        values["watch_seconds"] = body.watchSeconds
+    async with context.database.transaction() as connection:
+        found = await _get(connection, account_id, archive_id)
+        if body.watchSeconds is not None and found.state is ArchiveState.COMPLETED:
+            values["state"] = ArchiveState.ACTIVE
+        if body.bucketAccess is not None:
+            values["sealed_access"] = _checked_access(found.url, body.bucketAccess, context)
+        changed = _found(await archives.change_archive(connection, account_id, found.id, values))
+        if body.bucketAccess is not None and changed.error_code is not None:
+            changed = _found(await archives.resume_archive(connection, changed))
+    return success(request, render_archive(changed, context))
+
+
+@router.post(
+    "/archives/{archiveId}/pause",
+    operation_id="pauseArchive",
+    summary="Pause an archive",
+    response_model=Answer[ArchiveJson],
+    response_description="The archive.",
+    responses=_NOT_FOUND,
+)
+async def pause_archive(
+    request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
+) -> Response:
+    """No job is created any more until it is resumed; those that there are go on."""
+    async with context.database.transaction() as connection:
+        found = await _get(connection, account_id, archive_id)
+        found = _found(await archives.pause_archive(connection, found))
+    return success(request, render_archive(found, context))
+
+
+@router.post(
+    "/archives/{archiveId}/resume",
+    operation_id="resumeArchive",
+    summary="Resume an archive",
+    response_model=Answer[ArchiveJson],
+    response_description="The archive.",
+    responses=_NOT_FOUND,
+)
+async def resume_archive(
+    request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
+) -> Response:
+    """It goes on where it was; one that is completed is listed again, for what is new or has
+    changed. Objects that could not be fetched are tried again.
+    """
+    async with context.database.transaction() as connection:
+        found = await _get(connection, account_id, archive_id)
+        found = _found(await archives.resume_archive(connection, found))
+    return success(request, render_archive(found, context))
+
+
+@router.delete(
+    "/archives/{archiveId}",
+    operation_id="deleteArchive",
+    summary="Remove an archive",
+    response_model=Answer[ArchiveJson],
+    response_description="The archive that was removed.",
+    responses=_NOT_FOUND,
+)
+async def delete_archive(
+    request: Request, context: Context, account_id: CurrentAccount, archive_id: ArchiveId
+) -> Response:
+    """With its credentials and the list of its objects; its jobs that have not ended are cancelled,
+    the others and their results stay.
+    """
+    async with context.database.transaction() as connection:
+        # In the order in which jobs of archives lock them too.
+        await keys.lock_account(connection, account_id)
+        found = await _get(connection, account_id, archive_id)
+        await archives.remove_archives(connection, account_id, found.id)
+        for job_id in await archives.list_running_jobs(connection, found.id):
+            await service.cancel_job(connection, account_id, str(job_id))
+    return success(request, render_archive(found, context))

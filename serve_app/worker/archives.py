@@ -1,0 +1,311 @@
+"""Archives beside the jobs: buckets are listed page by page, and jobs created of their objects.
+
+An archive is leased for a step: how its jobs ended is recorded, a page of the bucket is read, and
+jobs are created as far as the archive's bound goes. A job and its object's state are written in
+one transaction, so that whatever dies, each object has one job; the list goes on behind the last
+page that was kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from pipelines.net.buckets import (
+    BucketError,
+    BucketObject,
+    BucketPage,
+    BucketReader,
+    ClientBucket,
+    ObjectProblem,
+    problem_of_object,
+    split_bucket_address,
+)
+from pipelines.types import StageCode
+from serve_app.api.urls import address_policy
+from serve_app.context import AppContext
+from serve_app.errors import ApiError, ErrorCode
+from serve_app.jobs.plans import JobPlan, Planner, plan_from_url, unseal_access
+from serve_app.jobs.schemas import CreateJobFromUrlBody
+from serve_app.jobs.service import create_jobs
+from serve_app.media.formats import tier_of
+from storage import archives, keys
+from storage.archives import Archive, ArchiveLostError, ArchiveObject, ListedObject
+from storage.audit import AuditAction, record
+from storage.database import Connection
+from storage.types import ArchiveState, ObjectState
+
+log = logging.getLogger("vas.archives")
+
+ARCHIVE_SECONDS = 2.0
+"""Until it is looked again for archives that are due."""
+CREATED_AT_ONCE = 50
+"""Jobs in one transaction."""
+MOST_FAILURES = 10
+"""Lists that could not be read, one after the other, before the archive is paused."""
+_LOOK_SECONDS = 2.0
+_WAIT_SECONDS = 15.0
+_LONGEST_PAUSE_SECONDS = 300.0
+_PASSING = frozenset(
+    {ErrorCode.TOO_MANY_ACTIVE_JOBS, ErrorCode.THROTTLED, ErrorCode.SERVICE_UNAVAILABLE}
+)
+"""Refusals of jobs that are waited for; others pause the archive."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveKeeper:
+    """Takes archives on, one step at a time; any number of runners share them."""
+
+    context: AppContext
+
+    async def step(self) -> float | None:
+        """Do what is due for one archive."""
+        async with self.context.database.transaction() as connection:
+            leased = await archives.lease_due(connection)
+        if leased is None:
+            return None
+        archive, token = leased
+        if archive.removed_at is not None:
+            async with self.context.database.transaction() as connection:
+                if not await archives.delete_removed(connection, archive.id):
+                    await archives.release_archive(connection, archive.id, token, 0)
+            return 0.0
+        try:
+            await _Step(self.context, archive, token).run()
+        except ArchiveLostError:
+            async with self.context.database.transaction() as connection:
+                await archives.release_archive(connection, archive.id, token, 0)
+        return 0.0
+
+
+@dataclass(slots=True)
+class _Step:
+    """One step of one archive under its lease."""
+
+    context: AppContext
+    archive: Archive
+    token: uuid.UUID
+
+    async def run(self) -> None:
+        """Raises ArchiveLostError where the archive was paused or removed meanwhile."""
+        async with self.context.database.transaction() as connection:
+            self.archive = await archives.lock_archive(connection, self.archive.id, self.token)
+            await archives.begin_list(connection, self.archive)
+            settled = await archives.settle_objects(connection, self.archive.id)
+            self.archive = await archives.lock_archive(connection, self.archive.id, self.token)
+        unfetched = [each for each in settled if each.error_code == StageCode.FETCH_FAILED]
+        listing = self.archive.list_after is not None
+        try:
+            if listing or unfetched:
+                page = await asyncio.to_thread(self._page)
+        except BucketError as error:
+            await self._refused(error, unfetched)
+            return
+        if listing:
+            await self._merge(page)
+        try:
+            created = await self._create(CREATED_AT_ONCE)
+        except ApiError as error:
+            await self._stopped(error)
+            return
+        await self._release(created)
+
+    def _page(self) -> BucketPage:
+        """The next page of the list; the first one shows whether the bucket can be read."""
+        scheme, name, prefix = split_bucket_address(self.archive.url)
+        access = unseal_access(self.context.encrypter, self.archive.sealed_access)
+        reader = BucketReader(address_policy(self.context.settings))
+        bucket = reader.located(ClientBucket(scheme, name, access))
+        after = (self.archive.list_after or b"").decode(errors="surrogateescape")
+        return reader.page(bucket, prefix, after)
+
+    async def _merge(self, page: BucketPage) -> None:
+        _, _, prefix = split_bucket_address(self.archive.url)
+        listed = [
+            self._listed(each)
+            for each in page.objects
+            if _matches(each.key.removeprefix(prefix), self.archive.patterns)
+        ]
+        after = None
+        if page.next_after is not None:
+            after = page.next_after.encode(errors="surrogateescape")
+        async with self.context.database.transaction() as connection:
+            locked = await archives.lock_archive(connection, self.archive.id, self.token)
+            await archives.merge_page(connection, locked, listed, after)
+
+    def _listed(self, found: BucketObject) -> ListedObject:
+        code, message = self._refusal(found) or (None, None)
+        return ListedObject(
+            key_sha256=archives.key_digest(found.key_bytes),
+            # As text that PostgreSQL keeps.
+            key=found.key_bytes.decode(errors="replace").replace("\0", "\ufffd"),
+            size_bytes=found.size_bytes,
+            etag=found.etag,
+            modified_at=found.modified_at,
+            error_code=code,
+            error_message=message,
+        )
+
+    def _refusal(self, found: BucketObject) -> tuple[str, str] | None:
+        """Code and sentence of what no job is created of."""
+        problem, settings = problem_of_object(found), self.context.settings
+        if problem is not None:
+            return problem, OBJECT_SENTENCES[problem]
+        try:
+            tier = tier_of(found.name, enabled_raw=settings.raw_decoders, param="url")
+        except ApiError as error:
+            return error.code, error.message
+        if (limit := settings.max_upload_bytes(tier)) < found.size_bytes:
+            return ErrorCode.FILE_TOO_LARGE, f"The object is larger than {limit} bytes."
+        return None
+
+    async def _create(self, most: int) -> int:
+        """Create jobs of waiting objects; how many. Raises ApiError where none can be."""
+        try:
+            return await self._create_at_once(most)
+        except ApiError as error:
+            # What still fits is created.
+            room = 1
+            if error.code is ErrorCode.TOO_MANY_ACTIVE_JOBS:
+                room = error.extra["maxActiveJobs"] - error.extra["activeJobs"]
+            if room < 1 or most == 1:
+                raise
+            return await self._create(min(room, most - 1))
+
+    async def _create_at_once(self, most: int) -> int:
+        archive = self.archive
+        async with self.context.database.transaction() as connection:
+            # In the order in which an erased account and a removed archive lock them too.
+            await keys.lock_account(connection, archive.account_id)
+            archive = await archives.lock_archive(connection, archive.id, self.token)
+            room = min(most, archive.max_active_jobs - archive.running_objects)
+            if room < 1:
+                return 0
+            waiting = await archives.list_objects(
+                connection, archive.id, limit=room, state=ObjectState.WAITING
+            )
+            planned = await self._planned(connection, waiting)
+            if planned:
+                plans = [plan for _, plan in planned]
+                await create_jobs(connection, archive.account_id, plans, self.context)
+                await archives.move_objects(
+                    connection,
+                    archive.id,
+                    [each for each, _ in planned],
+                    ObjectState.RUNNING,
+                    job_ids=[plan.job.id for plan in plans],
+                )
+            return len(waiting)
+
+    async def _planned(
+        self, connection: Connection, waiting: Sequence[ArchiveObject]
+    ) -> list[tuple[ArchiveObject, JobPlan]]:
+        """Plans of the objects that jobs can be created of; the others are refused."""
+        archive, planned = self.archive, []
+        settings, encrypter = self.context.settings, self.context.encrypter
+        planner = Planner(settings, encrypter, archive.account_id, archive.base_url)
+        bucket = "/".join(archive.url.split("/", 3)[:3])
+        for each in waiting:
+            try:
+                fields = {"url": f"{bucket}/{each.key}", **archive.options}
+                plan = plan_from_url(planner, CreateJobFromUrlBody.model_validate(fields))
+            except ApiError as error:
+                if error.param != "url":
+                    raise
+                await archives.move_objects(
+                    connection,
+                    archive.id,
+                    [each],
+                    ObjectState.REFUSED,
+                    error_code=error.code,
+                    error_message=error.message,
+                )
+                continue
+            [clip] = plan.job.source.clips
+            clips = (clip.model_copy(update={"archive_id": archive.id}),)
+            source = plan.job.source.model_copy(update={"clips": clips})
+            planned.append((each, replace(plan, job=replace(plan.job, source=source))))
+        return planned
+
+    async def _release(self, created: int) -> None:
+        async with self.context.database.transaction() as connection:
+            archive = await archives.lock_archive(connection, self.archive.id, self.token)
+            due_seconds: float | None = None
+            values: dict[str, object] = {}
+            if archive.list_after is not None or (created and archive.waiting_objects):
+                due_seconds = 0.0
+            elif archive.waiting_objects or archive.running_objects:
+                due_seconds = _LOOK_SECONDS
+            elif archive.next_list_at is None:
+                values["state"] = ArchiveState.COMPLETED
+            await archives.release_archive(
+                connection, archive.id, self.token, due_seconds, **values
+            )
+
+    async def _refused(self, error: BucketError, unfetched: Sequence[ArchiveObject]) -> None:
+        """The bucket cannot be read: try again later, or wait for whoever can change that."""
+        log.info("archive %s: %s", self.archive.id, error.problem)
+        failures = self.archive.failures + 1
+        async with self.context.database.transaction() as connection:
+            archive = await archives.lock_archive(connection, self.archive.id, self.token)
+            # Their jobs failed for the same reason, not for one of their own.
+            await archives.move_objects(connection, archive.id, unfetched, ObjectState.WAITING)
+            if error.may_pass and failures < MOST_FAILURES:
+                pause_seconds = min(2.0**failures, _LONGEST_PAUSE_SECONDS)
+                await archives.release_archive(
+                    connection, archive.id, self.token, pause_seconds, failures=failures
+                )
+            else:
+                await self._pause(connection, error.problem, str(error))
+
+    async def _stopped(self, error: ApiError) -> None:
+        """No job can be created at present."""
+        async with self.context.database.transaction() as connection:
+            await archives.lock_archive(connection, self.archive.id, self.token)
+            if error.code in _PASSING:
+                await archives.release_archive(
+                    connection, self.archive.id, self.token, _WAIT_SECONDS
+                )
+            else:
+                await self._pause(connection, error.code, error.message)
+
+    async def _pause(self, connection: Connection, code: str, message: str) -> None:
+        await archives.release_archive(
+            connection,
+            self.archive.id,
+            self.token,
+            0,
+            state=ArchiveState.PAUSED,
+            error_code=code,
+            error_message=message,
+            failures=0,
+        )
+        await record(
+            connection,
+            self.archive.account_id,
+            AuditAction.PAUSE_ARCHIVE,
+            target=self.archive.id,
+        )
+
+
+OBJECT_SENTENCES = {
+    ObjectProblem.EMPTY: "The object is empty.",
+    ObjectProblem.FOLDER: "The object stands for a folder.",
+    ObjectProblem.KEY: "The object's key is no text.",
+}
+
+
+def _matches(key: str, patterns: Sequence[str]) -> bool:
+    """Whether the part of a key behind the prefix fits one of the patterns, of whatever case.
+
+    A pattern without a slash is one of the last component.
+    """
+    whole = key.lower()
+    name = whole.rpartition("/")[2] or whole
+    return not patterns or any(
+        fnmatchcase(whole if "/" in each else name, each.lower()) for each in patterns
+    )

@@ -1,0 +1,550 @@
+"""Archives: buckets of clients, and what became of each of their objects.
+
+Whoever works on an archive has it leased, and changes it only under that lease; one that is lost
+leaves it to the next. An object's state, its job and the archive's counts change together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import RowMapping, delete, func, insert, or_, select, update
+
+from storage.audit import AuditAction, record
+from storage.database import Connection
+from storage.tables import accounts, archive_objects, archives, jobs
+from storage.types import ArchiveState, JobState, ObjectState
+
+MOST_ARCHIVES = 100
+"""Of an account."""
+LEASE = timedelta(minutes=5)
+"""Longer than a page of a list may take."""
+_REMOVED_AT_ONCE = 5000
+_RETRIED_AT_ONCE = 50_000
+RETRIED_CODES = ("FETCH_FAILED", "CANCELLED")
+"""What an archive that is resumed tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """An archive as stored."""
+
+    id: uuid.UUID
+    account_id: uuid.UUID
+    url: str
+    patterns: list[str]
+    watch_seconds: int | None
+    max_active_jobs: int
+    sealed_access: str | None
+    options: dict[str, object]
+    base_url: str
+    state: ArchiveState
+    error_code: str | None
+    error_message: str | None
+    list_after: bytes | None
+    failures: int
+    created_at: datetime
+    listed_at: datetime | None
+    next_list_at: datetime | None
+    removed_at: datetime | None
+    waiting_objects: int
+    running_objects: int
+    completed_objects: int
+    failed_objects: int
+    refused_objects: int
+
+    @property
+    def counts(self) -> dict[ObjectState, int]:
+        """How many objects there are in each state."""
+        return {state: getattr(self, f"{state}_objects") for state in ObjectState}
+
+
+@dataclass(frozen=True, slots=True)
+class ListedObject:
+    """An object of a page of the list, and what it is refused for, if anything."""
+
+    key_sha256: bytes
+    key: str
+    size_bytes: int
+    etag: str | None
+    modified_at: datetime | None
+    error_code: str | None = None
+    error_message: str | None = None
+
+    @property
+    def state(self) -> ObjectState:
+        return ObjectState.WAITING if self.error_code is None else ObjectState.REFUSED
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveObject:
+    """An object of an archive as stored."""
+
+    position: int
+    key_sha256: bytes
+    key: str | None
+    """None once it was erased with its job."""
+    size_bytes: int
+    etag: str | None
+    modified_at: datetime | None
+    state: ObjectState
+    job_id: uuid.UUID | None
+    error_code: str | None
+    error_message: str | None
+
+
+class ArchiveLostError(Exception):
+    """The archive was paused, removed, or is leased by another."""
+
+
+_COLUMNS = [archives.c[name] for name in Archive.__dataclass_fields__]
+_OBJECT_COLUMNS = [archive_objects.c[name] for name in ArchiveObject.__dataclass_fields__]
+
+
+def key_digest(key: bytes) -> bytes:
+    """What an object is known by."""
+    return hashlib.sha256(key).digest()
+
+
+def _archive(row: RowMapping) -> Archive:
+    return Archive(**{**row, "state": ArchiveState(row["state"])})
+
+
+def _object(row: RowMapping) -> ArchiveObject:
+    """Of a row that may have more columns."""
+    values = {name: row[name] for name in ArchiveObject.__dataclass_fields__}
+    return ArchiveObject(**{**values, "state": ObjectState(row["state"])})
+
+
+async def add_archive(
+    connection: Connection,
+    account_id: uuid.UUID,
+    *,
+    url: str,
+    patterns: Sequence[str],
+    watch_seconds: int | None,
+    max_active_jobs: int,
+    sealed_access: str | None,
+    options: Mapping[str, Any],
+    base_url: str,
+) -> Archive | None:
+    """None where the account has MOST_ARCHIVES already."""
+    # The lock makes concurrent additions of one account count one after the other.
+    owner = select(accounts.c.id).where(accounts.c.id == account_id).with_for_update(key_share=True)
+    await connection.execute(owner)
+    if len(await list_archives(connection, account_id)) >= MOST_ARCHIVES:
+        return None
+    values = {
+        "id": uuid.uuid4(),
+        "account_id": account_id,
+        "url": url,
+        "patterns": list(patterns),
+        "watch_seconds": watch_seconds,
+        "max_active_jobs": max_active_jobs,
+        "sealed_access": sealed_access,
+        "options": dict(options),
+        "base_url": base_url,
+        "list_after": b"",
+    }
+    statement = insert(archives).values(values).returning(*_COLUMNS)
+    added = _archive((await connection.execute(statement)).mappings().one())
+    await record(connection, account_id, AuditAction.CREATE_ARCHIVE, target=added.id)
+    return added
+
+
+async def list_archives(
+    connection: Connection, account_id: uuid.UUID, archive_id: uuid.UUID | None = None
+) -> list[Archive]:
+    """The account's archives, the oldest first; only the one with this id, if given."""
+    query = select(*_COLUMNS).where(
+        archives.c.account_id == account_id, archives.c.removed_at.is_(None)
+    )
+    if archive_id is not None:
+        query = query.where(archives.c.id == archive_id)
+    query = query.order_by(archives.c.created_at, archives.c.id)
+    return [_archive(row) for row in (await connection.execute(query)).mappings()]
+
+
+async def find_access(connection: Connection, archive_id: uuid.UUID) -> str | None:
+    """The encrypted credentials; None where there are none, or no such archive any more."""
+    query = select(archives.c.sealed_access).where(archives.c.id == archive_id)
+    return (await connection.execute(query)).scalar_one_or_none()
+
+
+async def list_objects(
+    connection: Connection,
+    archive_id: uuid.UUID,
+    *,
+    limit: int,
+    after: int = 0,
+    state: ObjectState | None = None,
+) -> list[ArchiveObject]:
+    """Objects in the order in which they were found, behind the position ``after``."""
+    query = select(*_OBJECT_COLUMNS).where(
+        archive_objects.c.archive_id == archive_id, archive_objects.c.position > after
+    )
+    if state is not None:
+        query = query.where(archive_objects.c.state == state)
+    query = query.order_by(archive_objects.c.position).limit(limit)
+    return [_object(row) for row in (await connection.execute(query)).mappings()]
+
+
+async def change_archive(
+    connection: Connection,
+    account_id: uuid.UUID,
+    archive_id: uuid.UUID,
+    changes: Mapping[str, object],
+    action: AuditAction = AuditAction.CHANGE_ARCHIVE,
+) -> Archive | None:
+    """Change columns; it is due at once. None if the account has no such archive."""
+    values = dict(changes)
+    if "watch_seconds" in values:
+        watch = values["watch_seconds"]
+        values["next_list_at"] = None if watch is None else _in_seconds(watch)
+    statement = (
+        update(archives)
+        .where(
+            archives.c.id == archive_id,
+            archives.c.account_id == account_id,
+            archives.c.removed_at.is_(None),
+        )
+        .values(due_at=func.now(), **values)
+        .returning(*_COLUMNS)
+    )
+    row = (await connection.execute(statement)).mappings().one_or_none()
+    if row is None:
+        return None
+    await record(connection, account_id, action, target=archive_id)
+    return _archive(row)
+
+
+async def pause_archive(connection: Connection, archive: Archive) -> Archive | None:
+    """Active no more; one that is not stays as it is. None if it was removed."""
+    if archive.state is not ArchiveState.ACTIVE:
+        return archive
+    return await change_archive(
+        connection,
+        archive.account_id,
+        archive.id,
+        {"state": ArchiveState.PAUSED},
+        AuditAction.PAUSE_ARCHIVE,
+    )
+
+
+async def resume_archive(connection: Connection, archive: Archive) -> Archive | None:
+    """Active again, from where it was, or with another list; None if it was removed.
+
+    What could not be fetched is tried again.
+    """
+    values: dict[str, object] = {
+        "state": ArchiveState.ACTIVE,
+        "error_code": None,
+        "error_message": None,
+        "failures": 0,
+        "list_after": func.coalesce(archives.c.list_after, b""),
+        "next_list_at": None,
+    }
+    resumed = await change_archive(
+        connection, archive.account_id, archive.id, values, AuditAction.RESUME_ARCHIVE
+    )
+    if resumed is not None:
+        await retry_objects(connection, archive.id)
+    return resumed
+
+
+async def retry_objects(connection: Connection, archive_id: uuid.UUID) -> None:
+    """Have the objects tried again that could not be fetched; the caller has locked the archive."""
+    failed = (
+        select(archive_objects.c.key_sha256)
+        .where(
+            archive_objects.c.archive_id == archive_id,
+            archive_objects.c.state == ObjectState.FAILED,
+            archive_objects.c.error_code.in_(RETRIED_CODES),
+            archive_objects.c.key.is_not(None),
+        )
+        .limit(_RETRIED_AT_ONCE)
+    )
+    statement = (
+        update(archive_objects)
+        .where(archive_objects.c.archive_id == archive_id, archive_objects.c.key_sha256.in_(failed))
+        .values(state=ObjectState.WAITING, error_code=None, error_message=None)
+    )
+    count = (await connection.execute(statement)).rowcount
+    await _count(connection, archive_id, Counter(waiting=count, failed=-count))
+
+
+async def remove_archives(
+    connection: Connection, account_id: uuid.UUID, archive_id: uuid.UUID | None = None
+) -> None:
+    """Forget credentials and options at once, objects soon; of all the account's without an id."""
+    statement = update(archives).where(
+        archives.c.account_id == account_id, archives.c.removed_at.is_(None)
+    )
+    if archive_id is not None:
+        statement = statement.where(archives.c.id == archive_id)
+        await record(connection, account_id, AuditAction.DELETE_ARCHIVE, target=archive_id)
+    await connection.execute(
+        statement.values(
+            url="",
+            patterns=[],
+            sealed_access=None,
+            options={},
+            error_message=None,
+            list_after=None,
+            removed_at=func.now(),
+            due_at=func.now(),
+        )
+    )
+
+
+async def lease_due(connection: Connection) -> tuple[Archive, uuid.UUID] | None:
+    """Take an archive that there is something to do for, with a token; None if there is none."""
+    works = (archives.c.state == ArchiveState.ACTIVE) & (
+        select(accounts.c.suspended_at.is_(None))
+        .where(accounts.c.id == archives.c.account_id)
+        .scalar_subquery()
+    )
+    due = (
+        select(archives.c.id)
+        .where(
+            or_(archives.c.removed_at.is_not(None), works),
+            archives.c.due_at <= func.now(),
+            or_(archives.c.lease_token.is_(None), archives.c.lease_expires_at < func.now()),
+        )
+        .order_by(archives.c.due_at)
+        .limit(1)
+        .with_for_update(of=archives, skip_locked=True)
+        .cte("due")
+    )
+    token = uuid.uuid4()
+    statement = (
+        update(archives)
+        .where(archives.c.id == due.c.id)
+        .values(lease_token=token, lease_expires_at=func.now() + LEASE)
+        .returning(*_COLUMNS)
+    )
+    row = (await connection.execute(statement)).mappings().one_or_none()
+    return None if row is None else (_archive(row), token)
+
+
+async def lock_archive(connection: Connection, archive_id: uuid.UUID, token: uuid.UUID) -> Archive:
+    """The archive, locked. Raises ArchiveLostError where the lease, or the work, is over."""
+    query = (
+        select(*_COLUMNS)
+        .where(
+            archives.c.id == archive_id,
+            archives.c.lease_token == token,
+            archives.c.state == ArchiveState.ACTIVE,
+            archives.c.removed_at.is_(None),
+        )
+        .with_for_update()
+    )
+    row = (await connection.execute(query)).mappings().one_or_none()
+    if row is None:
+        raise ArchiveLostError(str(archive_id))
+    return _archive(row)
+
+
+async def release_archive(
+    connection: Connection,
+    archive_id: uuid.UUID,
+    token: uuid.UUID,
+    due_seconds: float | None,
+    **values: Any,
+) -> None:
+    """Give the lease up; the archive is due in so many seconds, or when it is listed next."""
+    due = archives.c.next_list_at if due_seconds is None else _in_seconds(due_seconds)
+    await connection.execute(
+        update(archives)
+        .where(archives.c.id == archive_id, archives.c.lease_token == token)
+        .values(
+            lease_token=None,
+            lease_expires_at=None,
+            due_at=func.coalesce(due, archives.c.due_at),
+            **values,
+        )
+    )
+
+
+def _in_seconds(seconds: Any) -> Any:
+    return func.now() + timedelta(seconds=seconds)
+
+
+async def begin_list(connection: Connection, archive: Archive) -> None:
+    """Begin another list of a watched archive whose time has come."""
+    await connection.execute(
+        update(archives)
+        .where(archives.c.id == archive.id, archives.c.list_after.is_(None))
+        .where(archives.c.next_list_at <= func.now())
+        .values(list_after=b"", next_list_at=None)
+    )
+
+
+async def merge_page(
+    connection: Connection, archive: Archive, page: Iterable[ListedObject], after: bytes | None
+) -> None:
+    """Keep what is new or has changed of a page, and that the list goes on behind ``after``.
+
+    An object has changed where its entity tag or size has, or of one without tags its time. None:
+    the list is complete. The caller has locked the archive.
+    """
+    listed = {each.key_sha256: each for each in page}
+    query = select(*_OBJECT_COLUMNS).where(
+        archive_objects.c.archive_id == archive.id, archive_objects.c.key_sha256.in_(listed)
+    )
+    known = {row["key_sha256"]: row for row in (await connection.execute(query)).mappings()}
+    counts: Counter[str] = Counter()
+    new, changed = [], []
+    for digest, each in listed.items():
+        values = _stored(archive.id, each)
+        if digest not in known:
+            new.append(values)
+        elif _has_changed(_object(known[digest]), each):
+            changed.append(values)
+            counts[known[digest]["state"]] -= 1
+        else:
+            continue
+        counts[each.state] += 1
+    if new:
+        await connection.execute(insert(archive_objects), new)
+    for values in changed:
+        own = {name: values.pop(name) for name in ("archive_id", "key_sha256")}
+        await connection.execute(update(archive_objects).filter_by(**own).values(values))
+    await _count(connection, archive.id, counts)
+    listing: dict[str, object] = {"list_after": after, "failures": 0}
+    if after is None:
+        watch = archive.watch_seconds
+        listing |= {
+            "listed_at": func.now(),
+            "next_list_at": None if watch is None else _in_seconds(watch),
+        }
+    await connection.execute(update(archives).where(archives.c.id == archive.id).values(listing))
+
+
+def _stored(archive_id: uuid.UUID, each: ListedObject) -> dict[str, object]:
+    return {
+        "archive_id": archive_id,
+        "key_sha256": each.key_sha256,
+        "key": each.key,
+        "size_bytes": each.size_bytes,
+        "etag": each.etag,
+        "modified_at": each.modified_at,
+        "state": each.state,
+        "error_code": each.error_code,
+        "error_message": each.error_message,
+    }
+
+
+def _has_changed(known: ArchiveObject, listed: ListedObject) -> bool:
+    if known.state is ObjectState.REFUSED and listed.error_code != known.error_code:
+        return True  # by other rules, or another limit
+    if known.size_bytes != listed.size_bytes:
+        return True
+    if known.etag is None or listed.etag is None:
+        return known.modified_at != listed.modified_at
+    return known.etag != listed.etag
+
+
+async def settle_objects(connection: Connection, archive_id: uuid.UUID) -> list[ArchiveObject]:
+    """Record how the objects ended whose jobs have; the caller has locked the archive."""
+    query = (
+        select(*_OBJECT_COLUMNS, jobs.c.state.label("ended"))
+        .add_columns(jobs.c.error_code.label("code"), jobs.c.error_message.label("message"))
+        .join(jobs, jobs.c.id == archive_objects.c.job_id)
+        .where(
+            archive_objects.c.archive_id == archive_id,
+            archive_objects.c.state == ObjectState.RUNNING,
+            jobs.c.completed_at.is_not(None),
+        )
+    )
+    counts: Counter[str] = Counter()
+    settled = []
+    for row in (await connection.execute(query)).mappings().all():
+        state = ObjectState.COMPLETED if row["ended"] == JobState.COMPLETED else ObjectState.FAILED
+        code = row["code"] or (None if state is ObjectState.COMPLETED else row["ended"].upper())
+        values = {"state": state, "error_code": code, "error_message": row["message"]}
+        own = {"archive_id": archive_id, "key_sha256": row["key_sha256"]}
+        await connection.execute(update(archive_objects).filter_by(**own).values(values))
+        counts[ObjectState.RUNNING] -= 1
+        counts[state] += 1
+        settled.append(
+            replace(_object(row), state=state, error_code=code, error_message=row["message"])
+        )
+    await _count(connection, archive_id, counts)
+    return settled
+
+
+async def move_objects(
+    connection: Connection,
+    archive_id: uuid.UUID,
+    moved: Collection[ArchiveObject],
+    state: ObjectState,
+    *,
+    job_ids: Sequence[uuid.UUID | None] = (),
+    error_code: str | None = None,
+    error_message: str | None = None,
+) -> None:
+    """Set the state of objects, and their jobs if given; the caller has locked the archive."""
+    counts: Counter[str] = Counter()
+    for index, each in enumerate(moved):
+        values: dict[str, object] = {
+            "state": state,
+            "error_code": error_code,
+            "error_message": error_message,
+        }
+        if job_ids:
+            values["job_id"] = job_ids[index]
+        own = {"archive_id": archive_id, "key_sha256": each.key_sha256}
+        await connection.execute(update(archive_objects).filter_by(**own).values(values))
+        counts[each.state] -= 1
+        counts[state] += 1
+    await _count(connection, archive_id, counts)
+
+
+async def _count(connection: Connection, archive_id: uuid.UUID, changes: Counter[str]) -> None:
+    values = {
+        f"{state}_objects": archives.c[f"{state}_objects"] + changes[state]
+        for state in ObjectState
+        if changes[state]
+    }
+    if values:
+        await connection.execute(update(archives).where(archives.c.id == archive_id).values(values))
+
+
+async def list_running_jobs(connection: Connection, archive_id: uuid.UUID) -> list[uuid.UUID]:
+    """Jobs of the archive that have not ended."""
+    query = (
+        select(jobs.c.id)
+        .join(archive_objects, archive_objects.c.job_id == jobs.c.id)
+        .where(
+            archive_objects.c.archive_id == archive_id,
+            archive_objects.c.state == ObjectState.RUNNING,
+            jobs.c.completed_at.is_(None),
+        )
+    )
+    return list((await connection.execute(query)).scalars())
+
+
+async def delete_removed(connection: Connection, archive_id: uuid.UUID) -> bool:
+    """Delete some objects of a removed archive; with the last ones the archive, then True."""
+    some = (
+        select(archive_objects.c.key_sha256)
+        .where(archive_objects.c.archive_id == archive_id)
+        .limit(_REMOVED_AT_ONCE)
+    )
+    own = archive_objects.c.archive_id == archive_id
+    gone = await connection.execute(
+        delete(archive_objects).where(own, archive_objects.c.key_sha256.in_(some))
+    )
+    if gone.rowcount == _REMOVED_AT_ONCE:
+        return False
+    await connection.execute(
+        delete(archives).where(archives.c.id == archive_id, archives.c.removed_at.is_not(None))
+    )
+    return True

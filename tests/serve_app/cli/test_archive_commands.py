@@ -1,0 +1,38 @@
+"""``vas archives``: an account's buckets, over the API."""
+
+from __future__ import annotations
+
+import json
+
+from tests.serve_app.cli.test_job_commands import vas
+from tests.serve_app.running_api import Customer, RunningApi
+
+SECRET_KEY = "a-secret-of-the-bucket"
+
+
+def test_an_archive_is_added_shown_paused_renewed_and_removed(
+    api: RunningApi, customer: Customer
+) -> None:
+    keys = ["--access-key-id", "one", "--secret-access-key", SECRET_KEY]
+    words = ["s3://bucket/films/", "--pattern", "*.mp4", "--watch", "3600", *keys, "--json"]
+    added = vas(api, customer, "archives", "add", *words)
+    assert added.exit_code == 0, added.output
+    archive = json.loads(added.output)
+    assert (archive["patterns"], archive["watchSeconds"]) == (["*.mp4"], 3600)
+    assert archive["bucketAccess"]["accessKeyId"] == "one"
+    lines = vas(api, customer, "archives", "list").output.splitlines()
+    assert lines[0].split() == ["archive", "bucket", "state", "done", "failed", "refused", "error"]
+    assert lines[1].split()[:3] == [archive["archiveId"], "s3://bucket/films/", "active"]
+    paused = vas(api, customer, "archives", "pause", archive["archiveId"], "--json")
+    assert json.loads(paused.output)["state"] == "paused"
+    new = ["--access-key-id", "two", "--secret-access-key", SECRET_KEY, "--json"]
+    resumed = json.loads(
+        vas(api, customer, "archives", "resume", archive["archiveId"], *new).output
+    )
+    assert (resumed["state"], resumed["bucketAccess"]["accessKeyId"]) == ("active", "two")
+    shown = vas(api, customer, "archives", "show", archive["archiveId"], "--errors", "--json")
+    assert json.loads(shown.output)["errors"] == []
+    assert SECRET_KEY not in added.output + shown.output
+    removed = vas(api, customer, "archives", "remove", archive["archiveId"], "--yes")
+    assert removed.exit_code == 0, removed.output
+    assert json.loads(vas(api, customer, "archives", "list", "--json").output)["data"] == []
