@@ -257,12 +257,14 @@ async def get_transcript(
 async def _json_response(
     request: Request, context: AppContext, job: JobRecord, which: _Which
 ) -> Response:
+    if which.original and job.source.redact:
+        # Whoever may correct it may read it; keys have no scopes.
+        require(getattr(request.state, "role", Role.OWNER), Permission.WRITE)
     async with context.database.transaction() as connection:
         tracks = await transcripts.read_tracks(connection, job)
         is_whole = which == _Which() and len(tracks) > 1
         chosen = tracks[0] if is_whole else await _chosen(connection, job, tracks, which)
         if which.original and job.source.redact:
-            require(getattr(request.state, "role", Role.OWNER), Permission.WRITE)
             await record(connection, job.account_id, AuditAction.READ_ORIGINAL, job_id=job.id)
 
     def rendered() -> Response:

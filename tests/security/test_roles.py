@@ -20,6 +20,7 @@ from storage import people
 from storage.database import Connection
 from storage.types import Role
 from tests.contract.calling import Caller, ContractApi
+from tests.contract.runner_side import RunnerSide
 from tests.security.test_audit import state_of
 from tests.serve_app.interface_contract import OPERATIONS as DOCUMENTED
 
@@ -289,6 +290,20 @@ def test_a_role_that_changes_during_a_session_holds_from_the_next_request_on(
     assert is_refused(person.script("GET", "/jobs"))
     assert caller.api.transact(lambda c: people.remove_user(c, account_id, person.user_id))
     assert person.get("/account").headers["location"] == "/dashboard/sign-in?ended=1"
+
+
+def test_what_a_redaction_hides_is_read_by_who_may_correct_it(
+    caller: Caller, runner: RunnerSide
+) -> None:
+    job_id = runner.complete(caller)
+    path = f"/jobs/{job_id}/transcript?original=true"
+    viewer, editor = join(caller, Role.VIEWER), join(caller, Role.EDITOR)
+    assert viewer.script("GET", path).status_code == 200  # nothing is hidden yet
+    redact = 'UPDATE jobs SET source = source || \'{"redact": ["email"]}\' WHERE id = :id'
+    caller.api.sql(redact, id=job_id)
+    assert is_refused(viewer.script("GET", path))
+    assert not is_refused(editor.script("GET", path))
+    assert caller.get(path).status_code == editor.script("GET", path).status_code
 
 
 def test_a_one_time_link_of_the_account_is_an_owners(caller: Caller) -> None:
