@@ -8,6 +8,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
+from av.sidedata.sidedata import SideDataContainer
 from av.video.frame import VideoFrame
 
 from pipelines.media_types import Orientation
@@ -56,7 +57,9 @@ def _stated(frame: VideoFrame) -> Orientation | None:
     EXIF do: of these only the turn is known.
     """
     try:
-        listed: Any = frame.side_data
+        # ``frame.side_data`` keeps what it lists, which keeps the frame: no frame would be freed
+        # before Python looks for cycles, and by then there are hundreds.
+        listed: Any = SideDataContainer(frame)  # type: ignore[call-arg]  # Its stub lacks it.
         found = [bytes(data) for data in listed if data.type.name == "DISPLAYMATRIX"]
     except ValueError:
         return Orientation(round(-frame.rotation / 90) * 90 % 360)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from fractions import Fraction
 from itertools import chain, pairwise
 from pathlib import Path
@@ -68,6 +69,22 @@ def test_times_count_from_the_start_of_the_media(tmp_path: Path) -> None:
 def test_the_number_of_threads_changes_nothing(tmp_path: Path) -> None:
     path = write_video(tmp_path / "clip.mp4", still_shot(1, 60))
     assert times_of(path, 0, 9999, threads=4) == times_of(path, 0, 9999)
+
+
+def test_decoded_frames_are_freed_as_they_go_by(tmp_path: Path) -> None:
+    """Without waiting for the search for cycles: until then there may be gigabytes of them."""
+    path = write_video(tmp_path / "clip.mp4", still_shot(1, 60))
+    segment = Segment(0, "source", 0, 9999)
+    gc.collect()
+    gc.disable()
+    try:
+        alive = [
+            sum(isinstance(each, av.VideoFrame) for each in gc.get_objects())
+            for _ in decode_segment(path, segment, stream_index=0, origin_ms=0)
+        ]
+    finally:
+        gc.enable()
+    assert max(alive) - alive[0] < 4
 
 
 def test_damaged_packets_are_counted_and_the_rest_is_decoded(tmp_path: Path) -> None:
