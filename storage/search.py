@@ -157,7 +157,7 @@ async def find_rows(
     if not lexemes.configs:
         return [], None
     statement = _find_statement(tuple(filters.conditions))
-    rows = await database.query(
+    rows = await database.query_planned_once(
         statement,
         **_parameters(account_id, alternatives, filters, lexemes, newest_id),
         **_headlines(lexemes, alternatives),
@@ -200,7 +200,7 @@ async def rank_rows(
             near[_MATCHES[meaning.table]] = found
     if not near:
         return None
-    rows = await database.query(
+    rows = await database.query_planned_once(
         _find_statement(tuple(filters.conditions), shown=False),
         **_parameters(account_id, alternatives, filters, lexemes, newest_id),
         score=_NO_SCORE,

@@ -487,3 +487,21 @@ async def test_an_account_with_most_rows_finds_its_own_alone(postgres_url: str) 
         await library.database.close()
     assert known == [True, False]
     assert after == before == [[FOX], [FOX + " Again."]]
+
+
+async def test_a_search_is_planned_once_for_all_words_and_other_queries_as_before(
+    postgres_url: str,
+) -> None:
+    with fresh_database(postgres_url) as url:
+        library = Library(Database(url, pool_size=1))
+        account = await library.account()
+        await library.job(account, track(["A heron stands in the reeds"]))
+        for word in ["heron", "reeds", "stands", "boat", "heron reeds", '"in the reeds"']:
+            await library.hits(account, word)
+        plans = text(
+            "SELECT generic_plans, custom_plans, current_setting('plan_cache_mode') AS mode"
+            "  FROM pg_prepared_statements WHERE statement LIKE '%ts_headline%'"
+        )
+        [row] = await library.database.query(plans)
+        await library.database.close()
+    assert row == {"generic_plans": 4, "custom_plans": 0, "mode": "auto"}
