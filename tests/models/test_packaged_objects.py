@@ -43,6 +43,22 @@ def test_a_drawn_person_is_found_where_she_is(detector: PackagedObjectDetector) 
     assert 0.55 <= things[0].confidence <= 1
 
 
+def test_what_is_found_is_what_opencv_finds_with_the_same_weights(
+    detector: PackagedObjectDetector,
+) -> None:
+    files = PACKAGED[DETECT_OBJECTS].packaged().paths(None).values()
+    network = cv2.dnn.readNetFromTensorflow(*map(str, files))
+    small = cv2.resize(drawn_person(), (300, 300), interpolation=cv2.INTER_AREA)
+    network.setInput(cv2.dnn.blobFromImage(small))
+    # (1, 1, n, 7): picture, class, confidence, left, top, right, bottom; the most confident first.
+    _, number, _, left, top, right, bottom = network.forward()[0, 0, 0].tolist()
+    [[thing]] = detector.find([drawn_person()])
+    assert (int(number), thing.label) == (1, "person")
+    box = thing.box
+    sides = box.left, box.top, box.left + box.width, box.top + box.height
+    assert sides == pytest.approx(np.clip([left, top, right, bottom], 0, 1), abs=1e-3)
+
+
 @pytest.mark.shared_media
 @pytest.mark.parametrize(
     ("name", "things"),

@@ -10,15 +10,13 @@ NumPy. A frame takes 9 ms of one core.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from models.backends import Backend
-from models.backends.packaged.networks import open_session
+from models.backends.packaged.networks import Graph
 from models.backends.packaged.tensors import Tensor, Tensors, read_tensors
 from models.contracts import BOUNDARY_HEIGHT, BOUNDARY_WIDTH, BoundaryPictures, Probabilities
 from models.weights import WeightsError
@@ -29,8 +27,6 @@ _LOOKUP = 101
 _BINS = 512
 _EPSILON = 1e-3
 """Added to variances, as the published network's batch normalisation does."""
-_OPSET, _IR_VERSION = 18, 9
-"""Of ONNX; onnxruntime reads them since 1.14."""
 
 
 def open_boundary_detector(row: Backend, models_dir: Path | None) -> TransNetBoundaryDetector:
@@ -46,7 +42,7 @@ class TransNetBoundaryDetector:
         """From the file's bytes. Raises WeightsError."""
         tensors = read_tensors(weights)
         try:
-            self._session = open_session(_graph(tensors))
+            self._session = _session(tensors)
             self._layers = {
                 name: (tensors[f"{name}.weight"].T, tensors[f"{name}.bias"])
                 for name in (
@@ -60,7 +56,7 @@ class TransNetBoundaryDetector:
     def detect_boundaries(self, frames: BoundaryPictures) -> Probabilities:
         if not len(frames):
             return np.empty(0, np.float32)
-        own, means = self._session.run(None, {"frames": frames})
+        own, means = self._session.run(None, {"pictures": frames})
         similar = _similarities(self._linear("frame_sim_layer.projection", means))
         alike = _similarities(_histograms(frames))
         seen = [
@@ -95,51 +91,16 @@ def _similarities(vectors: Tensor) -> Tensor:
     return near
 
 
-class _Graph:
-    """Nodes of a graph, each named by its output, and their constants."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-
-    def add(self, kind: str, *inputs: str | npt.NDArray[Any], **attributes: Any) -> str:
-        """A node with one output, whose name is returned; arrays become constants."""
-        from onnx.helper import make_node
-
-        name = f"{kind}{len(self.nodes)}"
-        names = [self._named(each, f"{name}.{at}") for at, each in enumerate(inputs)]
-        self.nodes.append(make_node(kind, names, [name], **attributes))
-        return name
-
-    def _named(self, value: str | npt.NDArray[Any], name: str) -> str:
-        from onnx.numpy_helper import from_array
-
-        if isinstance(value, str):
-            return value
-        self.constants.append(from_array(np.ascontiguousarray(value), name))
-        return name
-
-    def file(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> bytes:
-        """As a file of ONNX."""
-        from onnx.helper import make_graph, make_model, make_opsetid
-
-        graph = make_graph(self.nodes, "TransNetV2", inputs, outputs, self.constants)
-        opsets = [make_opsetid("", _OPSET)]
-        model = make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
-        return bytes(model.SerializeToString())
-
-
-def _graph(tensors: Tensors) -> bytes:
+def _session(tensors: Tensors) -> Any:
     """The convolutions: frames to what is left of each (n, 4608), and the means over each stack's
     pictures (n, 448).
 
     A batch of pictures are the frames of a video: convolutions in space take it as it is.
     """
     from onnx import TensorProto
-    from onnx.helper import make_tensor_value_info
 
-    graph = _Graph()
-    seen = graph.add("Cast", "frames", to=TensorProto.FLOAT)
+    graph = Graph()
+    seen = graph.add("Cast", "pictures", to=TensorProto.FLOAT)
     seen = graph.add("Mul", seen, np.array(1 / 255, np.float32))
     seen = graph.add("Transpose", seen, perm=[0, 3, 1, 2])
     means = []
@@ -151,31 +112,24 @@ def _graph(tensors: Tensors) -> bytes:
         means.append(graph.add("ReduceMean", seen, np.array([2, 3]), keepdims=0))
     last = graph.add("Transpose", seen, perm=[0, 2, 3, 1])
     outputs = graph.add("Flatten", last), graph.add("Concat", *means, axis=1)
-    shape: list[str | int | None] = ["n", BOUNDARY_HEIGHT, BOUNDARY_WIDTH, 3]
-    return graph.file(
-        [make_tensor_value_info("frames", TensorProto.UINT8, shape)],
-        [make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
-    )
+    return graph.session(["n", BOUNDARY_HEIGHT, BOUNDARY_WIDTH, 3], outputs)
 
 
-def _block(graph: _Graph, tensors: Tensors, name: str, filters: int, seen: str) -> str:
+def _block(graph: Graph, tensors: Tensors, name: str, filters: int, seen: str) -> str:
     """Convolutions in space, then in time, that reach 1, 2, 4 and 8 frames far, side by side.
 
-    Those in space are one; those in time have the normalisation after them within.
+    Those in time have the normalisation after them within.
     """
-    layers = [f"{name}.Conv3D_{dilation}.layers" for dilation in _DILATIONS]
-    space = np.concatenate([tensors[f"{each}.0.weight"][:, :, 0] for each in layers])
-    found = graph.add("Conv", seen, space, pads=[1, 1, 1, 1])
-    # (n, channels, rows, columns) to (1, channels, n, rows, columns).
-    found = graph.add("Transpose", found, perm=[1, 0, 2, 3])
-    found = graph.add("Unsqueeze", found, np.array([0]))
     scale = tensors[f"{name}.bn.weight"] / np.sqrt(tensors[f"{name}.bn.running_var"] + _EPSILON)
     shift = tensors[f"{name}.bn.bias"] - tensors[f"{name}.bn.running_mean"] * scale
     parts = []
-    for at, (layer, dilation) in enumerate(zip(layers, _DILATIONS, strict=True)):
-        wide, own = 2 * filters * at, slice(filters * at, filters * (at + 1))
-        part = graph.add("Slice", found, np.array([wide]), np.array([wide + 2 * filters]),
-                         np.array([1]))  # fmt: skip
+    for at, dilation in enumerate(_DILATIONS):
+        layer, own = f"{name}.Conv3D_{dilation}.layers", slice(filters * at, filters * (at + 1))
+        space = tensors[f"{layer}.0.weight"][:, :, 0]
+        part = graph.add("Conv", seen, space, pads=[1, 1, 1, 1])
+        # (n, channels, rows, columns) to (1, channels, n, rows, columns).
+        part = graph.add("Transpose", part, perm=[1, 0, 2, 3])
+        part = graph.add("Unsqueeze", part, np.array([0]))
         kernel = tensors[f"{layer}.1.weight"] * scale[own, None, None, None, None]
         reach = {"pads": [dilation, 0, 0, dilation, 0, 0], "dilations": [dilation, 1, 1]}
         parts.append(graph.add("Conv", part, kernel, shift[own], **reach))
