@@ -84,7 +84,8 @@ class FrameFeatures:
     def looks(self) -> dict[int, FrameLook]:
         """What is known of each frame, by its time in ms."""
         turns = (Orientation(turn % 4 * 90, turn > 3) for turn in self.turns.tolist())
-        looks = map(FrameLook, self.luma, self.aspects.tolist(), turns)
+        keys = np.isin(self.times_ms, self.key_times_ms).tolist()
+        looks = map(FrameLook, self.luma, self.aspects.tolist(), turns, keys)
         return dict(zip(self.times_ms.tolist(), looks, strict=True))
 
     def part(self, start: int, end: int) -> FrameFeatures:
@@ -92,11 +93,13 @@ class FrameFeatures:
         return self.rows(slice(start, end))
 
     def rows(self, chosen: slice | list[int]) -> FrameFeatures:
-        """The chosen frames; which are key frames, or damaged, and strokes are not kept."""
+        """The chosen frames; which are damaged, and strokes are not kept."""
+        times_ms = self.times_ms[chosen]
         return FrameFeatures(
-            self.times_ms[chosen],
+            times_ms,
             self.luma[chosen],
             self.chroma[chosen],
+            np.intersect1d(self.key_times_ms, times_ms),
             aspects=self.aspects[chosen],
             turns=self.turns[chosen],
         )
@@ -109,6 +112,8 @@ class FrameLook:
     luma: Bytes
     aspect: float
     orientation: Orientation = field(default_factory=Orientation)
+    is_key: bool = False
+    """Whether it decodes without any other."""
 
 
 def no_frames() -> FrameFeatures:
@@ -144,13 +149,14 @@ def in_time_order(
 
 
 def joined(parts: Sequence[FrameFeatures]) -> FrameFeatures:
-    """Parts of one video laid end to end, without their key frames."""
+    """Parts of one video laid end to end."""
     if not parts:
         return no_frames()
     return FrameFeatures(
         np.concatenate([part.times_ms for part in parts]),
         np.concatenate([part.luma for part in parts]),
         np.concatenate([part.chroma for part in parts]),
+        np.concatenate([part.key_times_ms for part in parts]),
         aspects=np.concatenate([part.aspects for part in parts]),
         turns=np.concatenate([part.turns for part in parts]),
     )

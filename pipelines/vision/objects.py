@@ -19,10 +19,6 @@ from pipelines.vision.features import Times, features_key, nearest_frame
 from pipelines.vision.scenes import SceneBorders
 from pipelines.vision.stills import SegmentTimes, StillsConfig, segment_stills
 
-_DECORD_FROM = 8
-"""Fewer frames are sought: decord's child takes 0.26 s of a processor to start and to index
-30 s of 360p, seeking and decoding 0.008 s a frame (measured with a key frame a second)."""
-
 
 @dataclass(frozen=True, slots=True)
 class ObjectsConfig:
@@ -43,10 +39,11 @@ _FEWEST_SAMPLES = 2
 
 
 def object_times(
-    times_ms: Times, scenes: Sequence[SceneBorders], config: ObjectsConfig
+    times_ms: Times, key_times_ms: Times, scenes: Sequence[SceneBorders], config: ObjectsConfig
 ) -> list[int]:
     """Frame times to sample, rising: of each scene those nearest to the middles of equal parts of
-    what no transition touches.
+    what no transition touches; key frames, where a part has any, as others must be decoded from
+    the one before them.
 
     ``times_ms`` holds all frame times of the video, one at least.
     """
@@ -58,7 +55,10 @@ def object_times(
         parts = max(_FEWEST_SAMPLES, round((end_ms - start_ms) / every_ms))
         step_ms = (end_ms - start_ms) / parts
         for middle_ms in start_ms + step_ms * (np.arange(parts) + 0.5):
-            nearest_ms = int(times_ms[nearest_frame(times_ms, int(middle_ms))])
+            low_ms, high_ms = middle_ms - step_ms / 2, middle_ms + step_ms / 2
+            keys = key_times_ms[slice(*np.searchsorted(key_times_ms, [low_ms, high_ms]))]
+            own = keys if len(keys) else times_ms
+            nearest_ms = int(own[nearest_frame(own, int(middle_ms))])
             if start_ms <= nearest_ms < end_ms:
                 found.add(nearest_ms)
     return sorted(found)
@@ -99,7 +99,7 @@ class DetectObjects(Step[SegmentTimes, Made]):
         if detector is None:
             raise ValueError("The profile has no detector of objects.")
         found: Detections = {}
-        stills_config = StillsConfig(self.config.still_long_side_px, batch_from=_DECORD_FROM)
+        stills_config = StillsConfig(self.config.still_long_side_px)
         for some in item.in_runs(self.config.frames_at_once):
             self.workspace.check()
             stills = segment_stills(self.video, some, self.workspace, stills_config)

@@ -95,7 +95,7 @@ class VisionConfig:
     people: bool = False
     """Whether faces of the same person are put together."""
     max_scenes_a_task: int = 8
-    """Bounds a task's memory: up to four stills a scene are held at once, 1.6 MB each."""
+    """Bounds a task's memory: up to five stills a scene are held at once, 1.6 MB each."""
     policy: ContentPolicy = field(default_factory=ContentPolicy)
 
 
@@ -131,18 +131,20 @@ def analyse_vision(
     plans = [_between_bars(plan, video, found) for plan in plans]
 
     stills = [time_ms for plan in plans for time_ms in plan.still_times_ms]
+    looked: list[int] = []
+    if detects:
+        sampled = scenes or [whole_video(video.duration_ms)]
+        looked = object_times(found.times_ms, found.key_times_ms, sampled, config.objects)
     if config.policy.is_active:
-        times = by_segment(checked_times(found.times_ms, stills), video)
+        times = by_segment(checked_times(found.times_ms, [*stills, *looked]), video)
         with nothing_kept_if_blocked(workspace):
             mapper(times, CheckPolicy(*place, config.policy), checking)
 
     detected: list[Made] = []
     seen: Detections = {}
     if detects:
-        sampled = scenes or [whole_video(video.duration_ms)]
-        times = by_segment(object_times(found.times_ms, sampled, config.objects), video)
         detect = DetectObjects(*place, config.objects, config.describe.models)
-        detected = mapper(times, detect, detecting)
+        detected = mapper(by_segment(looked, video), detect, detecting)
         for each in detected:
             seen |= DETECTIONS.load(workspace.store, each.key)
         plans = _with_things(plans, seen)
@@ -171,16 +173,30 @@ def analyse_vision(
 
 
 def _with_things(plans: Sequence[ScenePlan], seen: Detections) -> list[ScenePlan]:
-    """The plans with what is in their scenes, and about the times of their stills."""
-    sampled_ms = np.array(sorted(seen), np.int64)
-    return [
-        replace(
-            plan,
-            things=scene_things(seen, plan.start_ms, plan.end_ms),
-            visible=seen_about(seen, sampled_ms, plan.still_times_ms) if seen else (),
+    """The plans with what is in their scenes, and about the times of their stills.
+
+    Where a sampled frame of a scene shows more than is about any of these, it is one of them.
+    """
+    if not seen:
+        return [*plans]
+    sampled_ms, made = np.array(sorted(seen), np.int64), []
+    for plan in plans:
+        times_ms = plan.still_times_ms
+        own = sampled_ms[slice(*np.searchsorted(sampled_ms, [plan.start_ms, plan.end_ms]))]
+        best_ms = max(own.tolist(), key=lambda time_ms: len(seen[time_ms]), default=None)
+        most = max(seen_about(seen, sampled_ms, times_ms))
+        is_overview = plan is plans[-1] and len(plans) > 1
+        if best_ms is not None and len(seen[best_ms]) > most and not is_overview:
+            times_ms = tuple(sorted({*times_ms, best_ms}))
+        made.append(
+            replace(
+                plan,
+                still_times_ms=times_ms,
+                things=scene_things(seen, plan.start_ms, plan.end_ms),
+                visible=seen_about(seen, sampled_ms, times_ms),
+            )
         )
-        for plan in plans
-    ]
+    return made
 
 
 _ONE_DAMAGE_MS = 2_000

@@ -36,9 +36,7 @@ MOST_SAMPLES = 20_000
 MOST_LINES = 200
 """Of a scene, and of a whole video: the first."""
 _AT_ONCE = 16
-_STILLS = StillsConfig(long_side_px=960, batch_from=8)
-"""Fewer are sought: mostly there are one or two in a segment, and a child of decord costs as much
-processor time to start as seeking four of them (``tests.benchmarks.vision_speed --shares``)."""
+_STILLS = StillsConfig(long_side_px=960)
 
 _FEWEST = 10
 """Places with strokes (of 90 x 160) that are worth a reading: two or three letters."""

@@ -43,10 +43,11 @@ _DECORD_FILE_LIMIT_BYTES = 256 * 1024 * 1024
 _MOST_PACKETS = 1_500
 """From one key frame to the next; where there are more, or the container seeks too loosely, the
 stream is decoded as from the start."""
-_WORTH_A_CHILD = 2
-"""From so many stills of a segment on, decord reads them, all in one batch of one child. Its start
-takes 0.25 processor seconds, each still of 1080p 0.02; seeking takes 0.01 for a key frame, 0.06 for
-another: see ``tests/benchmarks/README.md``."""
+_WORTH_A_CHILD, _WORTH_A_CHILD_INTERLACED = 8, 2
+"""From so many stills of a segment on that are no key frames, decord reads them, all in one batch
+of one child. Its start takes 0.25 processor seconds, each still of 1080p 0.02; seeking takes 0.01
+for a key frame, 0.06 for another, and leads to none that is interlaced: see
+``tests/benchmarks/README.md``."""
 _DECORD_MEMORY_BYTES = 6 << 30
 _LARGEST_PICTURE_BYTES = 8_192 * 8_192 * 3
 _DECORD_SECONDS = 600.0
@@ -64,8 +65,6 @@ class StillsConfig:
     """``long_side_px`` bounds the stills' width and height."""
 
     long_side_px: int = 960
-    batch_from: int = _WORTH_A_CHILD
-    """From how many stills of a segment on decord reads them in one pass."""
 
 
 def fetch_stills(
@@ -88,9 +87,10 @@ def fetch_stills(
         return upright(picture, stream, wanted[time_ms], config.long_side_px)
 
     stills: dict[int, Picture] = {}
-    if len(wanted) >= config.batch_from:
+    others = {at: look for at, look in wanted.items() if stream.interlaced or not look.is_key}
+    if len(others) >= (_WORTH_A_CHILD_INTERLACED if stream.interlaced else _WORTH_A_CHILD):
         with contextlib.suppress(DecordUnsuitableError):
-            stills |= by_decord(path, stream, origin_ms, wanted, finish, check)
+            stills |= by_decord(path, stream, origin_ms, others, finish, check)
     missing = [time_ms for time_ms in wanted if time_ms not in stills]
     stills |= by_seeking(path, stream, origin_ms, missing, finish, check)
     missing = [time_ms for time_ms in wanted if time_ms not in stills]

@@ -18,6 +18,7 @@ from pipelines.vision.scenes import SceneBorders
 
 Things = tuple[DetectedObject, ...]
 MIDDLE = Box(0.4, 0.4, 0.2, 0.2)
+NO_KEYS = np.empty(0, np.int64)
 
 
 def thing(label: str, confidence: float) -> DetectedObject:
@@ -89,22 +90,30 @@ def test_a_scene_without_samples_has_no_tracks() -> None:
 def test_every_scene_is_sampled_evenly_at_its_own_frames() -> None:
     times_ms = np.arange(7, 9_000, 40)
     scenes = [scene(0, 6_000), scene(6_000, 6_400), scene(6_400, 9_000)]
-    assert object_times(times_ms, scenes, ObjectsConfig(every_ms=2_000)) == [
+    assert object_times(times_ms, NO_KEYS, scenes, ObjectsConfig(every_ms=2_000)) == [
         1_007, 3_007, 5_007, 6_087, 6_287, 7_047, 8_367,
     ]  # fmt: skip
+
+
+def test_key_frames_are_sampled_where_a_part_of_a_scene_has_any() -> None:
+    times_ms = np.arange(0, 9_000, 40)
+    scenes = [scene(0, 6_000), scene(6_000, 9_000)]
+    keys = np.array([0, 1_600, 4_000, 6_000])
+    found = object_times(times_ms, keys, scenes, ObjectsConfig(every_ms=2_000))
+    assert found == [1_600, 3_000, 4_000, 6_000, 8_240]
 
 
 def test_a_scene_of_a_single_frame_or_of_none_is_no_trouble() -> None:
     times_ms = np.array([0, 1_000, 5_000])
     scenes = [scene(0, 900), scene(900, 1_100), scene(1_100, 4_000), scene(4_000, 6_000)]
-    assert object_times(times_ms, scenes, ObjectsConfig()) == [0, 1_000, 5_000]
+    assert object_times(times_ms, NO_KEYS, scenes, ObjectsConfig()) == [0, 1_000, 5_000]
 
 
 @pytest.mark.parametrize("seconds", [100, 101, 100_000])
 def test_a_long_video_is_sampled_evenly_and_no_more_than_the_limit(seconds: int) -> None:
     times_ms = np.arange(0, seconds * 1_000, 500)
     config = ObjectsConfig(every_ms=500, max_frames=100)
-    found = object_times(times_ms, [scene(0, seconds * 1_000)], config)
+    found = object_times(times_ms, NO_KEYS, [scene(0, seconds * 1_000)], config)
     assert 50 <= len(found) <= 100
     assert np.ptp(np.diff(found)) <= 500
     assert found[-1] > (seconds - 2 * seconds / 50) * 1_000

@@ -119,11 +119,19 @@ def test_things_are_found_with_times_and_their_labels_are_objects(
 ) -> None:
     result = analysed(film, folder_workspace(tmp_path))
     assert tracks(result) == [
-        # Samples at 2.48, 3.48, 4.48 s: each stands for half a second on both sides.
-        (ObjectTrack("square", 2_980, 4_980, 0.9),),
+        # Samples are key frames, one a second: each stands for half a second on both sides.
+        (ObjectTrack("square", 2_500, 4_500, 0.9),),
         (ObjectTrack("square", 6_000, 12_000, 0.9),),
     ]
     assert [scene.objects for scene in result.scenes] == [("square", "wall")] * 2
+
+
+def test_a_frame_that_shows_more_than_the_stills_of_its_scene_is_its_still(tmp_path: Path) -> None:
+    pictures = [*still_shot(1, 150), *still_shot(2, 150)]
+    pictures[50:75] = map(marked, pictures[50:75])  # Stills are near 0, 3 and 5 s.
+    path = write_video(tmp_path / "film.mp4", pictures, keyframe_every=250)
+    [first, _] = analysed(path, folder_workspace(tmp_path)).scenes
+    assert [still.time_ms for still in first.stills] == [2_480]
 
 
 def test_a_profile_without_a_detector_has_no_tracks(film: Path, tmp_path: Path) -> None:
@@ -177,9 +185,11 @@ def test_frames_in_memory_and_frames_of_a_video_are_limited(
     assert detector.batches == [4, 2]
 
 
-def test_frames_are_read_by_decord_in_batches(
-    film: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_frames_that_are_no_key_frames_are_read_by_decord_in_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pictures = [*still_shot(1, 150), *still_shot(2, 150)]
+    film = write_video(tmp_path / "film.mp4", pictures, keyframe_every=150)
     asked: list[int] = []
 
     def counted(path: Path, stream: VideoStream, origin_ms: int, wanted: object, *rest: object):  # type: ignore[no-untyped-def]
@@ -190,7 +200,7 @@ def test_frames_are_read_by_decord_in_batches(
     by_decord = vision_stills.by_decord
     monkeypatch.setattr(vision_stills, "by_decord", counted)
     analysed(film, folder_workspace(tmp_path))
-    assert asked[0] == 12, "the scenes' stills come after"
+    assert asked == [10], "of 12 frames two are key frames; so few stills are sought"
 
 
 def test_what_decord_cannot_read_comes_from_pyav(
@@ -210,7 +220,7 @@ def test_tracks_go_out_with_the_scene_and_older_results_stay_readable(
 ) -> None:
     scene = analysed(film, folder_workspace(tmp_path)).scenes[0]
     assert scene_json(scene, str)["objectTracks"] == [
-        {"label": "square", "start": 2.98, "end": 4.98, "confidence": 0.9}
+        {"label": "square", "start": 2.5, "end": 4.5, "confidence": 0.9}
     ]
     stored = to_json(scene)
     assert from_json(Scene, stored) == scene
