@@ -1,7 +1,7 @@
 """Things of COCO's 80 classes, by SSD-MobileNetV2 (Sandler et al. 2018) on onnxruntime.
 
 The network sees a still at 300 x 300 pixels. OpenCV's dnn reads its weights but takes 2.5 times as
-long to run it, half of that in the convolutions that tell classes. What it is in doubt about
+long to run it, half of that in the convolutions that give the classes. What it is in doubt about
 is looked at a second time, in a square around it (of a picture that is about square: mirrored), and
 the mean of both confidences decides. On 79 stills of ``tests/benchmarks/things.toml`` that are for
 tuning, one look has a precision of 0.83 from 0.6 on, the mean of two 0.90, and it finds as much.
@@ -181,7 +181,7 @@ class PackagedObjectDetector:
 
 
 def _moved(places: Tensor, moves: Tensor) -> Tensor:
-    """Boxes (n, 4) by their corners: ``places`` moved and resized as the network's ``moves`` tell,
+    """Boxes (n, 4) by their corners: ``places`` moved and resized by the network's ``moves``,
     with the variances of Liu et al., "SSD", 2016."""
     sizes = places[:, 2:] - places[:, :2]
     middles = places[:, :2] + sizes / 2 + 0.1 * moves[:, :2] * sizes
@@ -216,7 +216,7 @@ def _session(graph_file: Path, layers_file: Path) -> Any:
     """The network, as OpenCV reads it, in ONNX: pictures (n, 300, 300, 3) to each place's
     probabilities of the classes (n, 1917, 91) and its ``moves`` (n, 1917, 4).
 
-    Its layers are in the order in which they are applied; what OpenCV does not tell of them is the
+    Its layers are in the order in which they are applied; what OpenCV does not state of them is the
     same in all: TensorFlow's padding, and sums with what a block of layers begins with.
     """
     from onnx import TensorProto

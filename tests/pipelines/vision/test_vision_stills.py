@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -177,8 +178,12 @@ def test_a_picture_that_is_not_the_frame_of_that_time_is_not_taken_from_decord(
 
 def readers() -> list[psutil.Process]:
     """Confined children of this process."""
-    children = psutil.Process().children()
-    return [child for child in children if "pipelines.sandbox.child" in " ".join(child.cmdline())]
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # It has just ended, or is a zombie.
+            if "pipelines.sandbox.child" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def test_a_crash_of_decord_ends_a_child_only_and_the_stills_come_from_pyav(
