@@ -33,7 +33,7 @@ def server_with_template(folder: Path) -> Iterator[str]:
 def fresh_database(server_url: str, *, migrated: bool = True) -> Iterator[str]:
     """A database of the block's own, an empty one where it is not ``migrated``; yields its URL."""
     name = f"test_{uuid.uuid4().hex}"
-    # As files: through the log, copying takes twice the processor time and removing five times.
+    # As files: a copy through the log fills the server's buffers, which removing it has to search.
     template = f" TEMPLATE {_TEMPLATE} STRATEGY file_copy" if migrated else ""
     with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"{template}')
