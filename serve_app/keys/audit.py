@@ -80,7 +80,7 @@ async def list_audit_log(
     context: Context,
     account_id: CurrentAccount,
     after: Annotated[
-        Annotated[int, Field(ge=0, le=2**53), WHOLE_NUMBER],
+        Annotated[int, Field(ge=0, le=10**12), WHOLE_NUMBER],
         Query(description="Only entries after this position: where the next page goes on."),
     ] = 0,
     limit: Annotated[
