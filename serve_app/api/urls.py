@@ -19,7 +19,6 @@ from pipelines.net.addresses import (
     check_url_text,
 )
 from pipelines.net.buckets import (
-    PUBLIC_ACCESS,
     BucketAccess,
     ClientBucket,
     check_bucket,
@@ -61,28 +60,19 @@ def blaming(param: str) -> Iterator[None]:
         raise ApiError(ErrorCode.URL_NOT_ALLOWED, param=param) from error
 
 
-def require_media_url(
-    url: str,
-    param: str,
-    settings: Settings,
-    access: BucketAccess = PUBLIC_ACCESS,
-    access_param: str = "bucketAccess.endpoint",
-) -> None:
-    """Raises INVALID_URL or URL_NOT_ALLOWED, blaming ``param``.
-
-    Of an address in a bucket, its endpoint is what is checked, and blamed as ``access_param``.
-    """
-    policy = address_policy(settings)
-    if not is_bucket_address(url):
-        with blaming(param):
-            check_url_text(url, schemes=("http", "https"), policy=policy)
-        return
+def require_media_url(url: str, param: str, settings: Settings) -> None:
+    """Raises INVALID_URL or URL_NOT_ALLOWED, blaming ``param``."""
     with blaming(param):
-        scheme, name, key = split_bucket_address(url)
-        if not key:
+        if not is_bucket_address(url):
+            check_url_text(url, schemes=("http", "https"), policy=address_policy(settings))
+        elif not split_bucket_address(url)[2]:
             raise InvalidUrlError("it names no object")
-    with blaming(access_param):
-        check_bucket(ClientBucket(scheme, name, access), policy)
+
+
+def require_bucket_access(access: BucketAccess, settings: Settings) -> None:
+    """Raises INVALID_URL or URL_NOT_ALLOWED for its endpoint."""
+    with blaming("bucketAccess.endpoint"):
+        check_bucket(ClientBucket("s3", "any", access), address_policy(settings))
 
 
 def require_callback_url(

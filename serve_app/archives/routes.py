@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from pipelines.net.buckets import ClientBucket, check_bucket, split_bucket_address
+from pipelines.net.buckets import split_bucket_address
 from serve_app.api.authentication import CurrentAccount, KeyedRoute, parse_job_id
 from serve_app.api.context import API_PREFIX, Context, base_url
 from serve_app.api.envelope import ExactJSONResponse, success, timestamp
@@ -20,7 +20,7 @@ from serve_app.api.openapi import errors, headers
 from serve_app.api.pagination import BadCursorError, read_payload, sign_payload
 from serve_app.api.queries import WHOLE_NUMBER, one_of
 from serve_app.api.schemas import NO_NUL_PATTERN, Answer, Count, RequestId, Timestamp, Uuid, doc
-from serve_app.api.urls import address_policy, blaming
+from serve_app.api.urls import blaming, require_bucket_access
 from serve_app.context import AppContext
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs import service
@@ -216,12 +216,11 @@ def _checked_access(
 ) -> str | None:
     """Encrypted, or None without any. Raises INVALID_URL or URL_NOT_ALLOWED."""
     with blaming("url"):
-        scheme, name, _ = split_bucket_address(url)
+        split_bucket_address(url)
     if options is None:
         return None
     access = options.access()
-    with blaming("bucketAccess.endpoint"):
-        check_bucket(ClientBucket(scheme, name, access), address_policy(context.settings))
+    require_bucket_access(access, context.settings)
     return seal_access(context.encrypter, access)
 
 

@@ -17,7 +17,11 @@ from pydantic_core import PydanticCustomError
 
 from pipelines.net.buckets import PUBLIC_ACCESS, BucketAccess, is_bucket_address
 from pipelines.types import WarningCode
-from serve_app.api.urls import require_callback_url, require_media_url
+from serve_app.api.urls import (
+    require_bucket_access,
+    require_callback_url,
+    require_media_url,
+)
 from serve_app.crypto import Encrypter
 from serve_app.errors import ApiError, ErrorCode, invalid
 from serve_app.jobs.metadata import check_metadata
@@ -60,9 +64,11 @@ class Planner:
 
     def reading(self, body: JobOptions) -> Planner:
         """The planner of a request that may have credentials of its own."""
-        return (
-            self if body.bucketAccess is None else replace(self, access=body.bucketAccess.access())
-        )
+        if body.bucketAccess is None:
+            return self
+        access = body.bucketAccess.access()
+        require_bucket_access(access, self.settings)
+        return replace(self, access=access)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +308,7 @@ def _address(
     planner: Planner, url: str, token: str | None, provider: str | None, param: str
 ) -> dict[str, Any]:
     """Fields of a SourceFile that is fetched."""
-    require_media_url(url, param, planner.settings, planner.access)
+    require_media_url(url, param, planner.settings)
     encrypter = planner.encrypter
     encrypted = None if token is None else base64.b64encode(encrypter.encrypt(token)).decode()
     address = {"url": url, "provider": provider, "sealed_token": encrypted}

@@ -84,6 +84,12 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str, str]] = {
         "INVALID_URL",
         "bucketAccess.endpoint",
     ),
+    "no endpoint, and no bucket": (
+        {"url": "https://media.example.com/a.mp4", "bucketAccess": {"endpoint": "minio"}},
+        400,
+        "INVALID_URL",
+        "bucketAccess.endpoint",
+    ),
     "half a key": (
         {"url": URL, "bucketAccess": {"accessKeyId": "a"}},
         400,
